@@ -1,21 +1,22 @@
-"""Every error a user can meet, one tree; the exit status of the command rides on the class.
+"""The errors that a user can meet, in one tree; the class has the exit status of the command.
 
     LoadgenError                      exit 3
-    ├── UsageError                    exit 2   what the caller gave cannot be used
+    ├── UsageError                    exit 2   the caller's input cannot be used
     │   ├── ScenarioError                      unknown key, bad value, contradiction
     │   ├── RunDirectoryError                  occupied, missing, damaged or mixed run directory
     │   └── PowerLogError                      unreadable, or does not cover the run
-    ├── CannotRunError                exit 3   the run was right, the world was not
+    ├── CannotRunError                exit 3   the request was right, the environment was not
     │   ├── BrokerUnreachableError             nothing listens, or no answer in time
     │   ├── BrokerRefusedError                 CONNACK or SUBACK with a failure reason code
     │   ├── HostLimitError                     descriptors, ports, memory, kernel limits
     │   ├── DiskError                          the disk is full, or takes nothing for another reason
     │   └── MissingProgramError                a program or package that the request needs is absent
-    └── ProtocolError                 exit 3   MQTT was broken, named by whose fault it is
-        ├── LocalProtocolError                 we asked for something the protocol forbids
+    └── ProtocolError                 exit 3   MQTT was violated; the class names the side
+        ├── LocalProtocolError                 this side requested what the protocol forbids
         └── RemoteProtocolError                the peer sent something the protocol forbids
 
-A message is one line that says what is wrong and what to do.
+A message is one line: what is wrong, with the value, and what to do. `code` and `values` are those
+of its sentence (`loadgen.sentences`), if it has one.
 """
 
 import re
@@ -23,15 +24,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar
 
+from loadgen.sentences import Text, Values
+
 
 class LoadgenError(Exception):
-    """Root of the tree; `exit_status` is what the command ends with."""
+    """Root of the tree; the command ends with `exit_status`."""
 
     exit_status: ClassVar[int] = 3
 
+    @property
+    def code(self) -> str:
+        return str(getattr(self.args[0], "code", "")) if self.args else ""
+
+    @property
+    def values(self) -> Values:
+        values: Values = getattr(self.args[0], "values", {}) if self.args else {}
+        return values
+
 
 class UsageError(LoadgenError):
-    """What the caller gave cannot be used; nothing was changed."""
+    """The caller's input cannot be used; nothing was changed."""
 
     exit_status: ClassVar[int] = 2
 
@@ -73,11 +85,11 @@ class MissingProgramError(CannotRunError):
 
 
 class ProtocolError(LoadgenError):
-    """MQTT was broken; the subclass says by whom."""
+    """MQTT was violated; the subclass names the side."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side asked for something that the protocol forbids."""
+    """This side requested something that the protocol forbids."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -105,28 +117,30 @@ _ARGUMENTS: Mapping[str, str] = {
     "set": "axes",
     "step-duration": "step_s",
 }
-"""Options that have another name in `loadgen.api`."""
+"""Options with another name in `loadgen.api`."""
 
 
 @contextmanager
 def in_python() -> Iterator[None]:
-    """Errors that come through name fields and arguments, as a caller in Python gives them."""
+    """Let errors name fields and arguments as in Python, instead of options."""
     try:
         yield
     except LoadgenError as error:
         if error.args:
-            error.args = (python_words(str(error.args[0])), *error.args[1:])
+            message = Text(python_words(str(error.args[0])))
+            message.code, message.values = error.code, error.values
+            error.args = (message, *error.args[1:])
         raise
 
 
 def python_words(message: str) -> str:
-    """A message that names options of the command line, with the fields that they are."""
+    """Replace options of the command line in a message by the names of their fields."""
     return _OPTION.sub(
-        _field, _FIELD.sub(lambda found: _ARGUMENTS.get(found[0], found[0]), message)
+        _field, _FIELD.sub(lambda match: _ARGUMENTS.get(match[0], match[0]), message)
     )
 
 
-def _field(found: re.Match[str]) -> str:
-    name = _ARGUMENTS.get(found["name"], found["name"].replace("-", "_"))
-    value = "False" if found["no"] else found["value"]
+def _field(option: re.Match[str]) -> str:
+    name = _ARGUMENTS.get(option["name"], option["name"].replace("-", "_"))
+    value = "False" if option["no"] else option["value"]
     return f"{name}={value}" if value else name

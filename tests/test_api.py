@@ -238,7 +238,7 @@ def test_every_verb_speaks_python(tmp_path: Path) -> None:
     (tmp_path / "full" / "x").write_text("")
     with pytest.raises(api.RunDirectoryError, match="name another with out, or"):
         api.run(fanin(), tmp_path / "full")
-    with pytest.raises(api.ScenarioError, match=r"^target: 'speed' is unknown"):
+    with pytest.raises(api.ScenarioError, match=r"^target='speed': use one of"):
         api.search(fanin(), "speed", tmp_path / "s")
     with pytest.raises(api.ScenarioError, match=r"^most_stepz: a search has no such argument"):
         api.search(fanin(), "rate", tmp_path / "s", most_stepz=3)  # type: ignore[call-arg]

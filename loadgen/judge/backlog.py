@@ -37,16 +37,16 @@ class Standstill:
 class Growth:
     """The growth of the backlog over the window, in messages, and the part that is tolerated.
 
-    `own` messages at most piled up because the generator was late.
+    `late` messages at most piled up because the generator was late.
     """
 
     messages: float
     tolerated: float
-    own: float
+    late: float
 
     @property
     def excessive(self) -> bool:
-        return self.messages > self.tolerated + self.own
+        return self.messages > self.tolerated + self.late
 
 
 def backlog_levels(

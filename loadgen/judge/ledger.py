@@ -1,12 +1,12 @@
-"""Every message of a run in exactly one state on each side, and the proof that the sums close.
+"""The ledger: every message of a run in exactly one state on each side, and the proof of the sums.
 
     intended → sent or owed
     sent at QoS 1 and 2 → acknowledged, refused or unacknowledged
-    expected delivery → intact, damaged or lost; unobserved where nobody could see it to its end
+    expected delivery → intact, damaged or lost; unobserved if its end could not be seen
     delivery beyond that → repeated (allowed or not), misrouted, foreign
 
-The states come from what was counted message by message. That they are right is shown by
-witnesses: what the workers' own structures hold when the run has ended.
+The states come from counts made message by message. Witnesses prove them: the structures of the
+workers at the end of the run.
 """
 
 from collections import Counter
@@ -15,18 +15,43 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loadgen.mqtt.reason_codes import reason_name
+from loadgen.sentences import Sentences, Text
 
 LONGEST_TEXT = 200
-"""Of a text in a worker's last answer; what a broker said can be longer."""
+"""Longest text taken from a worker's final report; a broker's can be longer."""
+
+
+class Imbalance(Sentences):
+    """The sums that must close."""
+
+    SENT = (
+        "by the numbers of their streams {scheduled:message was|messages were} sent, and "
+        "{sent:,} were counted"
+    )
+    HANDSHAKES = (
+        "of {confirmed:message|messages} sent at QoS 1 and 2, {acknowledged:,} are counted as "
+        "acknowledged, {refused:,} as refused, {given_up:,} as given up and {in_flight:,} as in "
+        "flight"
+    )
+    RECEIVED = (
+        "{intact:delivery is|deliveries are} counted as intact and {damaged:,} as damaged, but "
+        "{distinct:,} are noted as received"
+    )
+    ARRIVED = "{publishes:PUBLISH packet|PUBLISH packets} arrived, and {counted:,} have a state"
+    MORE_THAN_EXPECTED = "{more:delivery|deliveries} more than expected arrived in the {scope}"
+    MORE_ANSWERED = (
+        "{more:message|messages} more than were sent at QoS 1 and 2 were answered in the {scope}"
+    )
+    MORE_ALLOWED = "{more:repeat|repeats} more than arrived were allowed in the {scope}"
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted of the messages intended in one scope: its window, or the whole run.
+    """The counts of the messages intended in one scope: the window, or the run.
 
-    `counts` are of `metrics.interval.COUNTERS`; `confirmed` is how many of the sent asked for an
-    acknowledgement (QoS 1 and 2); `owed` were due and not sent when the drain ended, `held` were in
-    the hands of a consumer that was cut off on request, and had to be delivered again.
+    `counts` are those of `metrics.interval.COUNTERS`. `confirmed` of the sent messages require an
+    acknowledgement (QoS 1 and 2). `owed` were due and not sent when the drain ended. `held` had
+    reached a consumer that was cut off on request, and had to be delivered again.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -40,7 +65,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The states of one scope's messages. Nothing is negative, nothing is counted twice."""
+    """The states of one scope's messages: none is negative, no message is counted twice."""
 
     sent: int = 0
     owed: int = 0
@@ -64,8 +89,7 @@ class Ledger:
     out_of_order: int = 0
     below_qos: int = 0
     violations: int = 0  # of the specification, by whatever packet
-    # Of the lost, those that the broker had acknowledged and those that it had not, None where
-    # that is not known.
+    # Lost deliveries of messages that the broker had acknowledged, and had not; None if unknown.
     lost_acknowledged: int | None = None
     lost_unacknowledged: int | None = None
 
@@ -74,22 +98,22 @@ class Ledger:
         return self.sent + self.owed
 
     def document(self) -> dict[str, int | None]:
-        """For run.json: what was intended, and the states."""
+        """Return the intended messages and their states, for run.json."""
         return {"intended": self.intended, **asdict(self)}
 
     @property
     def unfinished(self) -> int:
-        """Handshakes that could have been finished and were not."""
+        """Handshakes that could have been finished."""
         return self.unacknowledged - self.given_up
 
 
 def ledger_of(counted: Counted, *, observed: bool = True, repeats: int | None = None) -> Ledger:
-    """The ledger of what was counted.
+    """Return the ledger of these counts.
 
-    Where the run was not `observed` to its end, because a worker was lost or nobody waited, what is
-    missing is not lost. A damaged message says nothing reliable of itself: where more came than was
-    expected it was a repeat, or of another scope; `repeats` is how many of all damaged ones were
-    repeats at most, None for any number.
+    If the run was not `observed` to its end, because a worker was lost or the run did not wait,
+    missing deliveries are not lost. A damaged message does not identify itself: if more arrived
+    than expected it was a repeat, or of another scope. At most `repeats` of the damaged messages
+    were repeats; None for any number.
     """
     expected, intact = counted["expected"], counted["received"]
     if not observed:
@@ -121,31 +145,34 @@ _AS_COUNTED = (
     *("sent", "acknowledged", "refused", "misrouted", "foreign"),
     *("out_of_order", "below_qos", "violations"),
 )
-"""States that are counts of the interval table as they are."""
+"""States that equal a count of the interval table."""
 
 
-def ledgers_of(window: Counted, whole: Counted, *, observed: bool = True) -> tuple[Ledger, Ledger]:
-    """The ledgers of the window and of the whole run, warm-up and drain included.
+def ledgers_of(window: Counted, run: Counted, *, observed: bool = True) -> tuple[Ledger, Ledger]:
+    """Return the ledgers of the window and of the run, warm-up and drain included.
 
-    A damaged message of the warm-up that came after it is counted in the window, and is no repeat
-    there unless it is one of the run.
+    A damaged message of the warm-up that arrived after it counts in the window. It is a repeat
+    there only if it is one of the run.
     """
-    surplus = max(whole["corrupt"] - max(whole["expected"] - whole["received"], 0), 0)
-    run = ledger_of(whole, observed=observed)
-    return ledger_of(window, observed=observed, repeats=surplus), run
+    surplus = max(run["corrupt"] - max(run["expected"] - run["received"], 0), 0)
+    return (
+        ledger_of(window, observed=observed, repeats=surplus),
+        ledger_of(run, observed=observed),
+    )
 
 
 def with_acknowledged(
     window: Ledger, run: Ledger, unacknowledged: int | None
 ) -> tuple[Ledger, Ledger]:
-    """Both ledgers, with how many of the run's lost deliveries were of messages not acknowledged.
+    """Return both ledgers with the run's lost deliveries split by acknowledgement.
 
-    For the window it is known where it alone has lost, or left messages without acknowledgement.
+    The window's can be split if all losses, or all messages without acknowledgement, are its own.
     """
     if unacknowledged is None:
         return window, run
-    known = window.lost == run.lost or window.unacknowledged == run.unacknowledged
-    return _split(window, unacknowledged) if known else window, _split(run, unacknowledged)
+    if window.lost == run.lost or window.unacknowledged == run.unacknowledged:
+        window = _split(window, unacknowledged)
+    return window, _split(run, unacknowledged)
 
 
 def _split(ledger: Ledger, unacknowledged: int) -> Ledger:
@@ -158,13 +185,13 @@ def _split(ledger: Ledger, unacknowledged: int) -> Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What all workers found in their own structures when the run had ended, added up.
+    """The sums over the structures of all workers at the end of the run.
 
-    `scheduled` are the messages sent by the numbers of their streams, `in_flight` the handshakes
-    not finished, `distinct` the messages noted as received, `damaged` those of them that were,
-    `publishes` the PUBLISH packets that were handled, `discarded` those that a selector turned
-    away, `unread` the connections on which bytes had come that nobody had read. `refusals` counts
-    by the name of the reason code; `refusal` and `violation` are the first ones, in words.
+    `scheduled` messages were sent by the numbers of their streams, `in_flight` handshakes were not
+    finished, `distinct` messages were noted as received, and `damaged` of these were damaged.
+    `publishes` PUBLISH packets were handled, `discarded` of them rejected by a selector. `unread`
+    connections had bytes that no worker had read. `refusals` counts by the name of the reason
+    code; `refusal` and `violation` are the first ones, in words.
     """
 
     scheduled: int = 0
@@ -183,16 +210,16 @@ _SUMS = ("scheduled", "in_flight", "distinct", "damaged", "publishes", "discarde
 
 
 def witness_of(closings: Sequence[Mapping[str, Any]]) -> Witness:
-    """The workers' closing statements as one."""
+    """Return the sum of the workers' closing reports."""
     refusals: Counter[str] = Counter()
-    for one in closings:
-        for code, count in (one.get("refusals") or {}).items():
+    for closing in closings:
+        for code, count in (closing.get("refusals") or {}).items():
             refusals[reason_name(int(code))] += int(count)
     return Witness(
-        **{name: sum(int(one.get(name) or 0) for one in closings) for name in _SUMS},
+        **{name: sum(int(closing.get(name) or 0) for closing in closings) for name in _SUMS},
         refusals=dict(refusals.most_common()),
-        refusal=_first(one.get("refusal") for one in closings),
-        violation=_first(one.get("violation") for one in closings),
+        refusal=_first(closing.get("refusal") for closing in closings),
+        violation=_first(closing.get("violation") for closing in closings),
     )
 
 
@@ -204,63 +231,44 @@ def _first(texts: Iterable[Any]) -> str:
 
 
 def imbalances(
-    window: Counted, whole: Counted, witness: Witness | None, *, observed: bool = True
-) -> tuple[str, ...]:
-    """What does not add up, a sentence each; none where every message has its one state.
+    window: Counted, run: Counted, witness: Witness | None, *, observed: bool = True
+) -> tuple[Text, ...]:
+    """Return a sentence for each sum that does not close.
 
-    Without a witness, or where the run was not observed to its end, only that is looked at which
-    the counts themselves must satisfy.
+    Without a witness, or if the run was not observed to its end, only sums are checked that the
+    counts themselves must satisfy.
     """
-    return tuple(_imbalances(window, whole, witness, observed))
-
-
-def _imbalances(
-    window: Counted, whole: Counted, witness: Witness | None, observed: bool
-) -> Iterator[str]:
-    for scope, counted in (("window", window), ("run", whole)):
-        yield from _impossible(scope, counted, observed)
+    impossible = (*_impossible("window", window, observed), *_impossible("run", run, observed))
     if witness is None or not observed:
-        return
-    if whole["sent"] != witness.scheduled:
-        yield (
-            f"by the numbers of their streams {witness.scheduled:,} messages were sent, and "
-            f"{whole['sent']:,} were counted"
-        )
-    states = (whole["acknowledged"], whole["refused"], whole["given_up"], witness.in_flight)
-    if sum(states) != whole.confirmed:
-        acknowledged, refused, given_up, in_flight = states
-        yield (
-            f"of {whole.confirmed:,} messages sent at QoS 1 and 2, {acknowledged:,} were "
-            f"acknowledged, {refused:,} refused, {given_up:,} given up and {in_flight:,} in "
-            f"flight: {_difference(whole.confirmed - sum(states))}"
-        )
-    if whole["received"] + witness.damaged != witness.distinct:
-        yield (
-            f"{whole['received']:,} deliveries were counted as intact, {witness.damaged:,} damaged "
-            f"ones have a place, and {witness.distinct:,} are noted as received"
+        return impossible
+    return (*impossible, *_unproven(run, witness))
+
+
+def _unproven(run: Counted, witness: Witness) -> Iterator[Text]:
+    """Find the sums of a run that differ from those of its workers."""
+    if run["sent"] != witness.scheduled:
+        yield Imbalance.SENT(scheduled=witness.scheduled, sent=run["sent"])
+    answers = {name: run[name] for name in ("acknowledged", "refused", "given_up")}
+    if sum(answers.values()) + witness.in_flight != run.confirmed:
+        yield Imbalance.HANDSHAKES(confirmed=run.confirmed, in_flight=witness.in_flight, **answers)
+    if run["received"] + witness.damaged != witness.distinct:
+        yield Imbalance.RECEIVED(
+            intact=run["received"], damaged=witness.damaged, distinct=witness.distinct
         )
     arrived = ("received", "corrupt", "duplicated", "misrouted", "foreign")
-    handled = sum(whole[name] for name in arrived) + witness.discarded
+    handled = sum(run[name] for name in arrived) + witness.discarded
     if handled != witness.publishes:
-        yield (
-            f"{witness.publishes:,} PUBLISH packets arrived and {handled:,} have a state: "
-            f"{_difference(witness.publishes - handled)}"
-        )
+        yield Imbalance.ARRIVED(publishes=witness.publishes, counted=handled)
 
 
-def _impossible(scope: str, counted: Counted, observed: bool) -> Iterator[str]:
-    """What no run can have, whatever happened to its messages."""
-    if observed and counted["received"] > counted["expected"]:
-        more = counted["received"] - counted["expected"]
-        yield f"in the {scope} {more:,} more deliveries arrived than were expected"
+def _impossible(scope: str, counted: Counted, observed: bool) -> Iterator[Text]:
+    """Find counts that no run can have, whatever happened to its messages."""
+    more = counted["received"] - counted["expected"]
+    if observed and more > 0:
+        yield Imbalance.MORE_THAN_EXPECTED(more=more, scope=scope)
     answered = counted["acknowledged"] + counted["refused"] + counted["given_up"]
     if observed and answered > counted.confirmed:
-        more = answered - counted.confirmed
-        yield f"in the {scope} {more:,} more messages were answered than sent at QoS 1 and 2"
-    if counted["excused"] > counted["duplicated"]:
-        more = counted["excused"] - counted["duplicated"]
-        yield f"in the {scope} {more:,} more repeats were allowed than there were"
-
-
-def _difference(count: int) -> str:
-    return f"{count:,} in none" if count > 0 else f"{-count:,} in two"
+        yield Imbalance.MORE_ANSWERED(more=answered - counted.confirmed, scope=scope)
+    more = counted["excused"] - counted["duplicated"]
+    if more > 0:
+        yield Imbalance.MORE_ALLOWED(more=more, scope=scope)

@@ -1,17 +1,17 @@
-"""Where the limit is: what a search tries next, given what it has tried.
+"""The next step of a search for the highest load that is still valid.
 
-`next_step` is a pure function of the steps so far, so that a search is deterministic, can go on
-where it stopped, and is tested without a clock or a broker:
+`next_step` is a pure function of the steps so far: a search is deterministic, continues where it
+stopped, and is tested without a clock or a broker:
 
     raise     from below, by a constant factor, until a load fails: a load far above the limit
-              would leave behind a backlog, or a broker in a state of its own
-    lower     only where the first load failed already
-    close in  between the highest load that held and the lowest that failed, first where the
-              failed step says that the broker stood, then by halving the ratio of the two
-    again     a second look at a load that failed although the broker served what it was given
-    confirm   a second run at the limit; where that fails, the search steps back first
+              would leave behind a backlog, or a broker in a state unlike any other
+    lower     if the first load failed already
+    close in  between the highest load that held and the lowest that failed: first at the load
+              that the broker served in the failed step, then by halving the ratio of the two
+    again     a second run of a load that failed although the broker served all messages
+    confirm   a second run at the limit; if it fails, the search steps back first
 
-Each step is a run of its own with its own warm-up. A load that failed is taken to fail above, too.
+Each step is a separate run with its warm-up. Loads above a failed one are taken to fail, too.
 """
 
 import math
@@ -26,6 +26,7 @@ from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.fields import Bounded, Count
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_number, shown
+from loadgen.sentences import Sentences, Text
 
 AIMS = ("rate", "devices", "base")
 
@@ -35,26 +36,44 @@ a load more than 2.5 times the limit."""
 PRECISION = 0.05
 MOST_STEPS = 15
 HINTS = 3
-"""Steps that may go where a failed step says that the broker stood; a broker that loses its way
-under overload would lead the search astray, halving does not."""
+"""Steps at the load that a broker served in a failed step. More would mislead the search if the
+broker serves less under overload; halving does not."""
 SPARE = 2
-"""Steps that a second look leaves for a confirmation that fails: to step back, and confirm."""
+"""Steps that a second run leaves for a confirmation that fails: to step back, and confirm."""
 DIGITS = 4
 """Significant digits of a load: as good as any precision from 1 % on, and readable."""
 PRECISION_MINIMUM = 0.01
 
 OWN_CODES = frozenset({"GENERATOR_SATURATED", "WORKER_LOST", "CLOCK", "HOST_LIMIT"})
-"""Reasons that say that this side was the limit, whatever else there was to say."""
+"""Reasons that make the generator, not the broker, the limit."""
 
 Purpose = Literal["first", "raise", "lower", "close in", "again", "step back", "confirm"]
 Ended = Literal["confirmed", "top of range", "out of steps", "nothing held"]
 
 
+class SearchMessage(Sentences):
+    """Errors of the options of a search."""
+
+    EMPTY_RANGE = (
+        "--from {start:,g} --to {highest:,g}: use --from below --to, and both from {lowest:,g} "
+        "for {field}"
+    )
+    PRECISION = "--precision {precision:.4g}: use 1% to 100%"
+    STEPS = "--most-steps {steps}: use 3 to 100"
+    UNKNOWN_TARGET = "--for {target}: use one of {targets}"
+    TARGET_OF_OTHER_CASE = "--for {field}: {case} does not have it; use one of {targets}"
+    UNKNOWN_REQUIREMENT = "--require {item}: use {forms}"
+    REQUIRED_TWICE = "--require {name}: use it once"
+    REQUIREMENT = "--require {name}: {error}; use {name}={example}"
+    SHARE = "{value} is more than 100%; use 5% or 0.05"
+    SWITCH = "{value} is neither on nor off"
+
+
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What is searched: the scenario's field and the loads that may be tried.
+    """The object of a search: the scenario's field, and the range of its loads.
 
-    `whole` loads are integers; `precision` is the greatest share by which the lowest load that
+    `integral` loads are integers; `precision` is the greatest share by which the lowest load that
     failed may exceed the limit. Raises ScenarioError.
     """
 
@@ -63,29 +82,27 @@ class Aim:
     lowest: float
     highest: float
     precision: float = PRECISION
-    whole: bool = False
+    integral: bool = False
     most_steps: int = MOST_STEPS
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest <= self.start <= self.highest:
             raise ScenarioError(
-                f"{self.field}: a search from {self.start:,g} to {self.highest:,g} goes nowhere; "
-                f"allowed: --from below --to, both from {self.lowest:,g}"
+                SearchMessage.EMPTY_RANGE(
+                    field=self.field, start=self.start, highest=self.highest, lowest=self.lowest
+                )
             )
         if not PRECISION_MINIMUM <= self.precision <= 1:
-            raise ScenarioError(
-                f"precision: {self.precision:.4g} is out of range; allowed: 1% to 100%"
-            )
+            raise ScenarioError(SearchMessage.PRECISION(precision=self.precision))
         if not 3 <= self.most_steps <= 100:
-            raise ScenarioError(f"most_steps: {self.most_steps} is out of range; allowed: 3 to 100")
+            raise ScenarioError(SearchMessage.STEPS(steps=self.most_steps))
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One step that was run: whether the load held, else why not.
+    """One step that was run: its load, and the reasons if it did not hold.
 
-    `served` is the load that the broker kept up with, as far as the run shows, None where it does
-    not.
+    `served` is the load that the broker kept up with, None if the run does not show it.
     """
 
     load: float
@@ -105,10 +122,9 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The end of a search: the highest load that held, and why the next one did not.
+    """The end of a search: the highest load that held, and the reasons against the next one.
 
-    `load` is None where none held; `above` is the lowest load that failed, None where none did.
-    `own` says that the generator was the limit: then nothing is known of the broker's.
+    `load` is None if none held; `above` is the lowest load that failed, None if none did.
     """
 
     load: float | None
@@ -119,34 +135,37 @@ class Limit:
 
     @property
     def own(self) -> bool:
+        """True if the generator was the limit: the broker's remains unknown."""
         return any(reason.code in OWN_CODES for reason in self.reasons)
 
 
 def aim_for(
     scenario: Scenario,
-    what: str,
+    target: str,
     *,
     start: float | None = None,
     highest: float | None = None,
     precision: float = PRECISION,
     most_steps: int = MOST_STEPS,
 ) -> Aim:
-    """The aim of `loadgen search CASE --for what`; raises ScenarioError.
+    """Return the aim of `loadgen search CASE --for TARGET`; raises ScenarioError.
 
-    `rate` is the case's `rate`. `devices` is what the case has more of when it grows: devices,
-    or the pairs of PERSISTENT, or the subscribers a topic of FANOUT.
+    `rate` is the case's `rate`. `devices` is the field by which the case grows: devices, the pairs
+    of PERSISTENT, or the subscribers to each topic of FANOUT.
     """
-    if what not in AIMS:
-        raise ScenarioError(f"for: {shown(what)} is unknown; allowed: {', '.join(AIMS)}")
+    if target not in AIMS:
+        raise ScenarioError(SearchMessage.UNKNOWN_TARGET(target=shown(target), targets=AIMS))
     known = scenario.fields()
     fields = {aim: aim for aim in AIMS} | {"devices": scenario.grows}
-    field = fields[what]
+    field = fields[target]
     spec = known.get(field)
     if not isinstance(spec, Bounded):
-        others = ", ".join(aim for aim in AIMS if fields[aim] in known)
-        raise ScenarioError(f"for: {scenario.case} has no {field}; allowed: {others}")
-    whole = isinstance(spec, Count)
-    lowest = max(spec.minimum, 1.0 if whole else 0.0)
+        targets = tuple(aim for aim in AIMS if fields[aim] in known)
+        raise ScenarioError(
+            SearchMessage.TARGET_OF_OTHER_CASE(case=scenario.case, field=field, targets=targets)
+        )
+    integral = isinstance(spec, Count)
+    lowest = max(spec.minimum, 1.0 if integral else 0.0)
     if start is None:
         start = 500.0 if field in ("rate", "devices") else 1.0
         if field == "rate":
@@ -154,24 +173,24 @@ def aim_for(
         start = min(max(start, lowest), spec.maximum if highest is None else highest)
     return Aim(
         field=field,
-        start=round(start) if whole else start,
+        start=round(start) if integral else start,
         lowest=lowest,
         highest=min(spec.maximum, highest if highest is not None else spec.maximum),
         precision=precision,
-        whole=whole,
+        integral=integral,
         most_steps=most_steps,
     )
 
 
-# What a step must hold ------------------------------------------------------------------------
+# Requirements of a step -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Require:
-    """What a load must hold beside being VALID in all that is not named here.
+    """The requirements that a load must hold; it must be VALID in all other respects.
 
     `lost` is the share of deliveries that may be missing; `p99_s` bounds the case's latency, None
-    for any; the others say whether that reason counts.
+    for any; the other fields are True if that reason counts.
     """
 
     lost: float = 0.0
@@ -181,14 +200,14 @@ class Require:
     duplicates: bool = True
 
     def unmet(self, verdict: Verdict, ledger: Ledger) -> tuple[Reason, ...]:
-        """The reasons of a run's verdict that count; the ledger is its window's."""
+        """Return the reasons of a run's verdict that count; the ledger is its window's."""
         ignored = {
             code
             for code, counts in (
                 ("BACKLOG_GROWS", self.backlog),
                 ("OUT_OF_ORDER", self.order),
                 ("DUPLICATED", self.duplicates),
-                # A message that was held and never came again is not one of these deliveries.
+                # A message that was held and not delivered again is not one of these deliveries.
                 ("LOST", not 0 < ledger.lost <= self.lost * ledger.expected),
             )
             if not counts
@@ -196,46 +215,47 @@ class Require:
         return tuple(reason for reason in verdict.reasons if reason.code not in ignored)
 
 
-def requirements(scenario: Scenario, given: Sequence[str]) -> Require:
-    """What `--require NAME=VALUE` (or several with commas between) asks for; raises ScenarioError.
+def requirements(scenario: Scenario, texts: Sequence[str]) -> Require:
+    """Return the requirements in `--require NAME=VALUE,...`; raises ScenarioError.
 
-    What is not given is the case's default, or the scenario's own `latency_bound`.
+    Others are the case's defaults, and the scenario's `latency_bound`.
     """
     values: dict[str, object] = {}
-    for item in (part.strip() for text in given for part in text.split(",")):
+    for item in (part.strip() for text in texts for part in text.split(",")):
         name, equals, value = item.partition("=")
         if name not in _REQUIREMENTS or not equals:
-            known = ", ".join(f"{key}={example}" for key, (_, example, _) in _REQUIREMENTS.items())
-            raise ScenarioError(f"require: {shown(item)} is unknown; allowed: {known}")
+            forms = tuple(f"{key}={example}" for key, (_, example, _) in _REQUIREMENTS.items())
+            raise ScenarioError(SearchMessage.UNKNOWN_REQUIREMENT(item=shown(item), forms=forms))
         field, example, read = _REQUIREMENTS[name]
         if field in values:
-            raise ScenarioError(f"require: {name} is given twice")
+            raise ScenarioError(SearchMessage.REQUIRED_TWICE(name=name))
         try:
             values[field] = read(value)
         except ValueError as error:
-            raise ScenarioError(f"require: {name}: {error}; allowed: {name}={example}") from None
+            message = SearchMessage.REQUIREMENT(name=name, error=str(error), example=example)
+            raise ScenarioError(message) from None
     bound = scenario.latency_bound
     values.setdefault("p99_s", scenario.search_p99_s if bound is None else bound)
     return Require(**values)  # type: ignore[arg-type]
 
 
 def parse_share(value: str) -> float:
-    """A share from 0 to 1: `5%`, `0.05`; raises ValueError."""
+    """Read a share from 0 to 1: `5%`, `0.05`; raises ValueError."""
     text = value.strip()
     share = parse_number(text[:-1]) / 100 if text.endswith("%") else parse_number(text)
     if share > 1:
-        raise ValueError(f"{shown(value)} is more than all; write 5% or 0.05")
+        raise ValueError(SearchMessage.SHARE(value=shown(value)))
     return share
 
 
 def _read_bound(value: str) -> object:
-    """The bound of the latency, within those of the field that a step's scenario gets."""
+    """Read the bound of the latency as the scenario of a step has it."""
     return None if value == "off" else Scenario.fields()["latency_bound"].parse(value)
 
 
 def _read_switch(value: str) -> bool:
     if value not in ("on", "off"):
-        raise ValueError(f"{shown(value)} is neither on nor off")
+        raise ValueError(SearchMessage.SWITCH(value=shown(value)))
     return value == "on"
 
 
@@ -252,10 +272,10 @@ _REQUIREMENTS: Mapping[str, tuple[str, str, Callable[[str], object]]] = MappingP
 
 
 def bracket_of(tried: Sequence[Tried]) -> tuple[float | None, float | None]:
-    """Highest load that holds and lowest that fails, None as long as there is no such load.
+    """Return the highest load that holds and the lowest that fails, None if there is no such load.
 
-    The latest step at a load decides: a second look overrules the first one, a confirmation that
-    fails takes back what held.
+    The latest step at a load decides: a second run overrules the first, and a load whose
+    confirmation fails does not hold.
     """
     latest = {step.load: step.valid for step in tried}
     above = min((load for load, valid in latest.items() if not valid), default=None)
@@ -264,7 +284,7 @@ def bracket_of(tried: Sequence[Tried]) -> tuple[float | None, float | None]:
 
 
 def next_step(aim: Aim, tried: Sequence[Tried]) -> Probe | Limit:
-    """What to run next, or where the limit is. The same steps always give the same answer."""
+    """Return the next step, or the limit."""
     left = aim.most_steps - len(tried)
     if not tried:
         return Probe(aim.start, "first")
@@ -297,21 +317,21 @@ def _end(aim: Aim, tried: Sequence[Tried], ended: Ended) -> Limit:
 
 
 def _is_closed(aim: Aim, below: float, above: float) -> bool:
-    return above <= below * (1 + aim.precision) or (aim.whole and above - below <= 1)
+    return above <= below * (1 + aim.precision) or (aim.integral and above - below <= 1)
 
 
 def _steps_to_close(aim: Aim, below: float | None, above: float | None) -> int:
-    """Halvings that are left, and the confirmation."""
+    """Count the halvings that are left, and the confirmation."""
     ratio = GROWTH if below is None or above is None else above / below
     halvings = math.log(max(ratio, 1.0)) / math.log1p(aim.precision)
     return 1 + max(0, math.ceil(math.log2(max(halvings, 1.0))))
 
 
 def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
-    """Whether the last step failed once, not for want of service, and by that costs much.
+    """Return True if the last step failed once, though the broker served all of its messages.
 
-    A moment's disturbance of a shared host looks like that, and would end a search far below. So
-    does a broker that was started anew meanwhile, however close the limit seems.
+    A moment's disturbance of a shared host looks like that, and would end a search far below the
+    limit. So does a broker that restarted, however close the limit seems.
     """
     last = tried[-1]
     if last.valid:
@@ -325,7 +345,7 @@ def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
 
 
 def _between(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> Probe:
-    """The step that closes in best; strictly between the two."""
+    """Return the step that closes in best, strictly between the two loads."""
     failed = [step for step in tried if step.load == above]
     if any(step.valid for step in failed):
         # It held once: the limit is just below.
@@ -337,7 +357,7 @@ def _between(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> Pr
     if hint is not None and hint < above / (1 + aim.precision) and hints < HINTS:
         guess = hint / (1 + aim.precision / 2)
         if guess <= below * (1 + aim.precision / 4):
-            # What held is where the hint points: is there anything above it?
+            # The load that held is the one the broker served: try one just above it.
             guess = below * (1 + aim.precision) * 0.998
             if below > hint * (1 + aim.precision):
                 guess = middle
@@ -354,29 +374,64 @@ def _inside(aim: Aim, load: float, below: float, above: float) -> float:
 
 
 def _tidy(aim: Aim, load: float) -> float:
-    """The load as it is tried and shown: whole, or of a few digits."""
-    if not aim.whole:
+    """Round the load as it is tried and shown: to an integer, or a few digits."""
+    if not aim.integral:
         load = float(f"{load:.{DIGITS}g}")
     else:
         load = float(round(load)) if load < 10**DIGITS else float(f"{load:.{DIGITS}g}")
     return min(aim.highest, max(aim.lowest, load))
 
 
-def limit_sentence(aim: Aim, limit: Limit) -> str:
-    """The limit in one sentence that never blames the broker for what the generator did."""
-    codes = ", ".join(dict.fromkeys(reason.code for reason in limit.reasons))
-    whose = f"{aim.field} of the generator, not of the broker" if limit.own else aim.field
+class LimitSentence(Sentences):
+    """The result of a search; a limit of the generator is not called the broker's."""
+
+    NOTHING_HELD = "no {field} of {lowest:,g} or more held: {codes}"
+    NOTHING_HELD_BY_GENERATOR = (
+        "no {field} of {lowest:,g} or more held: {codes}; the generator was the limit, not the "
+        "broker"
+    )
+    NOTHING_FAILED = ("at least {load:,.10g} {field}", ", {unconfirmed}", "; {ended}")
+    LIMIT = (
+        "highest {field}: {load:,.10g}",
+        ", {unconfirmed}",
+        "; {above:,.10g} ({wider:.1%} more) failed: {codes}",
+        "; {ended}",
+    )
+    LIMIT_OF_GENERATOR = (
+        "highest {field} of the generator, not of the broker: {load:,.10g}",
+        ", {unconfirmed}",
+        "; {above:,.10g} ({wider:.1%} more) failed: {codes}",
+        "; {ended}",
+    )
+    UNCONFIRMED = "which held once and was not confirmed"
+    TOP_OF_RANGE = "no load that was tried failed"
+    NO_STEP_LEFT = "no load that was tried failed, and no step was left"
+    START_NEARER = "no step was left to close in: start nearer with --from"
+
+
+def limit_sentence(aim: Aim, limit: Limit) -> Text:
+    """Return the result of a search in one sentence."""
+    sentence = LimitSentence
+    codes = tuple(dict.fromkeys(reason.code for reason in limit.reasons))
     if limit.load is None:
-        blame = "; the generator was the limit, not the broker" if limit.own else ""
-        return f"no {aim.field} from {aim.lowest:,g} up held: {codes or 'nothing was tried'}{blame}"
-    sure = "" if limit.confirmed else ", which held once and was not confirmed"
+        nothing = sentence.NOTHING_HELD_BY_GENERATOR if limit.own else sentence.NOTHING_HELD
+        return nothing(field=aim.field, lowest=aim.lowest, codes=codes or "no load was tried")
+    unconfirmed = None if limit.confirmed else sentence.UNCONFIRMED()
     if limit.above is None:
-        more = "" if limit.ended == "top of range" else ", with no step left"
-        return f"at least {limit.load:,.10g} {aim.field}{sure}: nothing that was tried failed{more}"
-    wide = limit.above / limit.load - 1
-    rough = wide > aim.precision and limit.ended == "out of steps"
-    more = "; no step was left to close in: start nearer with --from" if rough else ""
-    return (
-        f"highest {whose}: {limit.load:,.10g}{sure}; {limit.above:,.10g} ({wide:.1%} more) failed: "
-        f"{codes}{more}"
+        at_top = limit.ended == "top of range"
+        ended = sentence.TOP_OF_RANGE() if at_top else sentence.NO_STEP_LEFT()
+        return sentence.NOTHING_FAILED(
+            load=limit.load, field=aim.field, unconfirmed=unconfirmed, ended=ended
+        )
+    wider = limit.above / limit.load - 1
+    rough = wider > aim.precision and limit.ended == "out of steps"
+    highest = sentence.LIMIT_OF_GENERATOR if limit.own else sentence.LIMIT
+    return highest(
+        field=aim.field,
+        load=limit.load,
+        unconfirmed=unconfirmed,
+        above=limit.above,
+        wider=wider,
+        codes=codes,
+        ended=sentence.START_NEARER() if rough else None,
     )

@@ -19,12 +19,12 @@ STALLED_SHARE_LIMIT = 0.01
 STALLED_FLOOR_S = 0.1
 """A shorter total is jitter, which the latency series show better."""
 OWN_SHARE_LIMIT = 0.5
-"""If more than half of the p99 is our own, it describes this host rather than the broker."""
+"""If more than half of the p99 is our own delay, it describes this host rather than the broker."""
 OWN_FLOOR_SHARE = 0.2
-"""Of the limit of the send delay: less is a slice or two of a shared processor, however fast the
-broker is. A case whose result is a latency has the strictest limit."""
+"""Share of the limit of the send delay: less is a slice or two of a shared processor, however fast
+the broker is. A case whose result is a latency has the strictest limit."""
 REMARK_SHARE = 0.1
-"""Of the p99, and of the limits above: a smaller own part is not mentioned."""
+"""Share of the p99, and of the limits above, from which own delay is mentioned."""
 CAUSE_SHARE = 0.5
 """Share of the lost time that a cause must explain."""
 
@@ -50,7 +50,7 @@ class TimeTaken:
 
 @dataclass(frozen=True, slots=True)
 class OwnDelay:
-    """The part of a window's figures that is the generator's own.
+    """The part of a window's figures that is the generator's own delay.
 
     `stalled_s` is the time in which the worker that stood still most did not look at its sockets;
     `longest` is part of it.
@@ -110,16 +110,16 @@ def saturated(generator: Generator, bounds: Bounds) -> bool:
 
 
 def stalled(generator: Generator, bounds: Bounds) -> Iterator[Values]:
-    own = generator.own_delay
-    if own.stalled_s > max(STALLED_FLOOR_S, STALLED_SHARE_LIMIT * bounds.window_s):
-        yield _stall_values(own, bounds)
+    delay = generator.own_delay
+    if delay.stalled_s > max(STALLED_FLOOR_S, STALLED_SHARE_LIMIT * bounds.window_s):
+        yield _stall_values(delay, bounds)
 
 
 def late(generator: Generator, bounds: Bounds) -> Iterator[Values]:
-    own = generator.own_delay
-    own_us = own_p99_us(own, bounds)
+    delay = generator.own_delay
+    own_us = own_p99_us(delay, bounds)
     if own_us > bounds.limit_us:
-        yield {"own_us": own_us, "limit_us": bounds.limit_us, "cause": cause_of(own, bounds)}
+        yield {"own_us": own_us, "limit_us": bounds.limit_us, "cause": cause_of(delay, bounds)}
 
 
 def busy(generator: Generator, bounds: Bounds) -> Iterator[Values]:
@@ -145,58 +145,58 @@ def noticeable(generator: Generator, bounds: Bounds) -> Iterator[Values]:
 
 
 def noticeable_stalls(generator: Generator, bounds: Bounds) -> Iterator[Values]:
-    own = generator.own_delay
-    if own.stalled_s > STALLED_FLOOR_S / 2 and not saturated(generator, bounds):
-        yield _stall_values(own, bounds)
+    delay = generator.own_delay
+    if delay.stalled_s > STALLED_FLOOR_S / 2 and not saturated(generator, bounds):
+        yield _stall_values(delay, bounds)
 
 
-def own_p99_us(own: OwnDelay, bounds: Bounds) -> float:
+def own_p99_us(delay: OwnDelay, bounds: Bounds) -> float:
     """Return the greatest p99 of our own delay that the figures of both ends allow."""
-    return (own.read_p99_us or 0.0) + max(0.0, (own.send_p99_us or 0.0) - bounds.tick_us)
+    return (delay.read_p99_us or 0.0) + max(0.0, (delay.send_p99_us or 0.0) - bounds.tick_us)
 
 
 def late_s(generator: Generator, bounds: Bounds, unread: bool) -> float:
     """Return the longest time for which a saturated generator may have been late."""
-    own = generator.own_delay
+    delay = generator.own_delay
     if not saturated(generator, bounds):
         return 0.0
     if generator.busy_share > BUSY_SHARE_LIMIT or unread:
         return bounds.window_s
-    return min(bounds.window_s, own.stalled_s + own_p99_us(own, bounds) / 1e6)
+    return min(bounds.window_s, delay.stalled_s + own_p99_us(delay, bounds) / 1e6)
 
 
-def _stall_values(own: OwnDelay, bounds: Bounds) -> Values:
-    longest = own.longest or LongestStall(0, 0.0, own.stalled_s)
-    several = longest.seconds <= 0.95 * own.stalled_s
+def _stall_values(delay: OwnDelay, bounds: Bounds) -> Values:
+    longest = delay.longest or LongestStall(0, 0.0, delay.stalled_s)
+    several = longest.seconds <= 0.95 * delay.stalled_s
     return {
         "worker": longest.worker,
-        "stalled_s": own.stalled_s,
+        "stalled_s": delay.stalled_s,
         "window_s": bounds.window_s,
         "longest_s": longest.seconds if several else None,
         "start_s": longest.start_s,
-        "cause": cause_of(own, bounds),
+        "cause": cause_of(delay, bounds),
     }
 
 
-def _share_values(own: OwnDelay, bounds: Bounds) -> Values:
-    own_us, p99_us = own_p99_us(own, bounds), bounds.latency_p99_us
+def _share_values(delay: OwnDelay, bounds: Bounds) -> Values:
+    own_us, p99_us = own_p99_us(delay, bounds), bounds.latency_p99_us
     # The delays of both ends need not have met in one message.
     own_us = min(own_us, p99_us) if p99_us else own_us
     return {
         "own_us": own_us,
         "share": own_us / p99_us if p99_us else None,
         "p99_us": p99_us or None,
-        "cause": cause_of(own, bounds),
+        "cause": cause_of(delay, bounds),
     }
 
 
-def cause_of(own: OwnDelay, bounds: Bounds) -> Text:
+def cause_of(delay: OwnDelay, bounds: Bounds) -> Text:
     """Return the cause of the own delay, with its remedy."""
     # A hundredth of the window is what it takes to make the p99.
     lost_s = STALLED_SHARE_LIMIT * bounds.window_s
-    stalled = own.stalled_s >= CAUSE_SHARE * lost_s
-    taken = own.in_stalls if stalled else own.in_window
-    least_s = CAUSE_SHARE * (own.stalled_s if stalled else lost_s)
+    stalled = delay.stalled_s >= CAUSE_SHARE * lost_s
+    taken = delay.in_stalls if stalled else delay.in_window
+    least_s = CAUSE_SHARE * (delay.stalled_s if stalled else lost_s)
     outside = (
         (Cause.STEAL, taken.steal),
         (Cause.THROTTLED, taken.throttled),
@@ -205,7 +205,7 @@ def cause_of(own: OwnDelay, bounds: Bounds) -> Text:
     for sentence, seconds in outside:
         if seconds is not None and seconds >= least_s:
             return sentence(seconds=seconds)
-    could_be_busy_s = own.stalled_s if stalled else bounds.window_s
+    could_be_busy_s = delay.stalled_s if stalled else bounds.window_s
     if taken.busy is None or taken.busy >= CAUSE_SHARE * could_be_busy_s:
         return Cause.BUSY()
     return Cause.STOPPED() if stalled else Cause.WOKEN_LATE()

@@ -1,28 +1,30 @@
-"""Published figures, and whether a run may be held against one.
+"""Published figures, and their comparability with a run.
 
-A figure may be compared with another where both were measured under like conditions: a pure
-question of `Conditions` to `Conditions`, whose answer is a list of differences.
+Two figures are comparable if both were measured under like conditions; otherwise the differences
+are listed.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
+
+from loadgen.sentences import Sentences, Text, counted
 
 PUBLISHED_SOURCE = "IBM MessageSight Appliance v1.0 Performance Benchmarks, 2013"
 
 Handshakes = tuple[tuple[str, str], ...]
-"""(TLS version, cipher) of each kind of connection; () where nothing is encrypted."""
+"""(TLS version, cipher) of each kind of connection; () without encryption."""
 
 
 def plain_number(value: float) -> str:
-    """A whole number as it is, another with four significant digits."""
+    """Return an integer as it is, another number with four significant digits."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
 
 
 def _size(value: tuple[int, int]) -> str:
     low, high = value
-    return f"{low:,} bytes" if low == high else f"{low:,} to {high:,} bytes"
+    return counted(low, "byte") if low == high else f"{low:,} to {counted(high, 'byte')}"
 
 
 def _encrypted(value: Handshakes) -> str:
@@ -34,18 +36,18 @@ def _rate(value: float) -> str:
 
 
 def _condition(
-    shown: str | Callable[[Any], str], what: str = "", default: str | None = None
+    shown: str | Callable[[Any], str], prefix: str = "", default: str | None = None
 ) -> Any:
-    """A field of `Conditions`: how its value is told, a format or a function, after `what`."""
-    told = shown.format if isinstance(shown, str) else shown
-    return field(default=default, metadata={"what": what, "told": told})
+    """Define a field of `Conditions`, its value shown by a format or a function after a prefix."""
+    render = shown.format if isinstance(shown, str) else shown
+    return field(default=default, metadata={"prefix": prefix, "render": render})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Under what figures were measured.
+    """The conditions of a measurement.
 
-    None in a published row: it does not depend on it. None in ours: the run did not record it.
+    None in a published row: the row does not depend on it. None in a run's: it was not recorded.
     `producers` and `producer_rate` are the load of the row: in LATENCY the background.
     """
 
@@ -60,24 +62,38 @@ class Conditions:
     producer_rate: float | None = _condition(_rate, "each producer at ")
     devices: int | None = _condition("{:,} devices")
     handshakes: Handshakes | None = _condition(_encrypted)  # noqa: RUF009 (it makes a field)
-    # Whether each device has a user and rights of its own.
+    # Each device has a separate user and rights.
     access_control: bool | None = _condition(
-        lambda own: "a user of its own for each device" if own else "one connection policy for all"
+        lambda each: "a separate user for each device" if each else "one connection policy for all"
     )
-    # Whether messages are on disk before they are acknowledged.
+    # Messages are on disk before they are acknowledged.
     stored_first: bool | None = _condition(
         lambda first: f"stored {'before' if first else 'after'} it is acknowledged"
     )
 
-    def differences(self, ours: "Conditions") -> tuple[str, ...]:
-        """Where a run differs from this published row, a few words each; none: comparable."""
-        pairs = ((one, getattr(self, one.name), getattr(ours, one.name)) for one in fields(self))
+    def differences(self, ours: "Conditions") -> tuple[Text, ...]:
+        """Return the differences of a run from this published row; comparable if there are none."""
+        pairs = [
+            (part, getattr(self, part.name), getattr(ours, part.name)) for part in fields(self)
+        ]
         return tuple(
-            f"{one.metadata['what']}{one.metadata['told'](there)} there, "
-            f"{'not recorded' if here is None else one.metadata['told'](here)} here"
-            for one, there, here in pairs
-            if there is not None and (here is None or not _alike(one.name, there, here))
+            Comparison.DIFFERENCE(
+                ours="not recorded" if here is None else _shown(part, here),
+                published=_shown(part, there),
+            )
+            for part, there, here in pairs
+            if there is not None and (here is None or not _alike(part.name, there, here))
         )
+
+
+class Comparison(Sentences):
+    """Sentences about a run's comparability."""
+
+    DIFFERENCE = "this run: {ours}; published: {published}"
+
+
+def _shown(condition: Field[Any], value: Any) -> str:
+    return f"{condition.metadata['prefix']}{condition.metadata['render'](value)}"
 
 
 def _alike(name: str, there: Any, here: Any) -> bool:
@@ -91,7 +107,7 @@ def _alike(name: str, there: Any, here: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The columns of a row; None where the published card is empty. Latencies in microseconds."""
+    """The columns of a row; None if empty in the published card. Latencies in microseconds."""
 
     value: float | None = None
     avg: float | None = None
@@ -103,16 +119,16 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigure(Figures):
-    """A published row that a case can be held against: its name, what it measures, its columns.
+    """A published row to compare a case with: its name, its measure, its columns.
 
-    `high_water_mark` is in messages. `bounds` are the columns of which the report says "less than".
-    `relation` says what is alike and what is not where the row has another name than the case.
-    `least_qos`: of several rows, this one stands for runs of that QoS and above.
+    `high_water_mark` is in messages. `bounds` are the columns for which the report has "less than".
+    `relation` explains likeness and difference if the row has another name than the case.
+    Of several rows, this one is for runs of `least_qos` and above.
 
     Source: "IBM MessageSight Appliance v1.0 Performance Benchmarks" (test date April 22, 2013),
     section "Score card"; high-water marks and the ratios of FANOUT.SEC from its section "Additional
     test results data". They were measured on that report's appliance and network: a yardstick for
-    what a case is about, not a result of ours.
+    the case, not a result of loadgen.
     """
 
     name: str
@@ -138,10 +154,10 @@ EFFICIENCY = (".MPW", ".MPU")
 def counterparts(
     figures: tuple[PublishedFigure, ...], ours: Conditions, published: object = None
 ) -> tuple[PublishedFigure, ...]:
-    """The figures that a run stands beside; `published` is the row that the scenario names.
+    """Return the figures to compare a run with; `published` is the row that the scenario names.
 
-    An encrypted run is held against the secured row where there is one, never against the other;
-    of the lines of one row, against those that are most like it.
+    An encrypted run is compared with the secured row if there is one, never with the other; of the
+    lines of one row, with those that are most like it.
     """
     names = [figure.name for figure in figures if not figure.name.endswith(EFFICIENCY)]
     chosen = published if published in names else None
@@ -152,9 +168,9 @@ def counterparts(
     if ours.handshakes != () and f"{chosen}{SECURED}" in names:
         chosen = f"{chosen}{SECURED}"
     row = {chosen, *(f"{chosen}{part}" for part in EFFICIENCY)}
-    own = [figure for figure in figures if figure.name in row]
-    kept: dict[tuple[str, str], PublishedFigure] = {}
-    # Of equals the first: what the score card itself shows.
-    for figure in sorted(own, key=lambda one: len(one.conditions.differences(ours))):
-        kept.setdefault((figure.name, figure.measure), figure)
-    return tuple(figure for figure in own if figure in kept.values())
+    lines = [figure for figure in figures if figure.name in row]
+    nearest: dict[tuple[str, str], PublishedFigure] = {}
+    # Of equals the first: the one that the published score card shows.
+    for figure in sorted(lines, key=lambda line: len(line.conditions.differences(ours))):
+        nearest.setdefault((figure.name, figure.measure), figure)
+    return tuple(figure for figure in lines if figure in nearest.values())

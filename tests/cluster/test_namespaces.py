@@ -223,7 +223,7 @@ def test_a_loss_ends_the_load_everywhere(
             else:
                 detail = lost(process, out)
                 print(detail)
-                assert "on host" in detail
+                assert "their hosts: " in detail
         finally:
             net.link("h1", "up")
         wait_until(lambda: not load(mark), "agents end", 20.0)

@@ -215,4 +215,6 @@ def test_a_stall_in_one_step_is_of_that_step_alone() -> None:
     found = own.verdicts(whole(), 100, own_delay)
     assert ["GENERATOR_SATURATED" in step.verdict.codes for step in found] == [False, True, False]
     (reason,) = (r for r in found[1].verdict.reasons if r.code == "GENERATOR_SATURATED")
-    assert "worker 1 stood still for 2.00 s of 8 s, from second 1.0" in reason.detail
+    values = reason.values
+    assert (values["worker"], values["stalled_s"], values["window_s"]) == (1, 2, 8)
+    assert values["start_s"] == 1

@@ -302,7 +302,7 @@ def step_scenario(what: Search, probe: Probe) -> Scenario:
     """The scenario of one step."""
     scenario, aim = what.scenario, what.aim
     changes: dict[str, object] = {
-        aim.field: round(probe.load) if aim.whole else probe.load,
+        aim.field: round(probe.load) if aim.integral else probe.load,
         "latency_bound": what.require.p99_s,
     }
     if what.step_s is not None and probe.purpose != "confirm":
