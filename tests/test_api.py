@@ -143,7 +143,7 @@ async def test_runs_that_start_in_one_second_have_directories_of_their_own(
 def test_examples_of_the_documentation_are_typed(tmp_path: Path) -> None:
     """As strictly as the package itself; `await` as a notebook has it needs a function here."""
     mypy = pytest.importorskip("mypy.api")
-    text = (ROOT / "docs" / "python.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "python.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 6
     for number, block in enumerate(blocks):

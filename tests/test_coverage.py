@@ -1,4 +1,4 @@
-"""docs/coverage.md: what of the published documents is here, kept true."""
+"""docs/internals/coverage.md: what of the published documents is here, kept true."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ from loadgen.specjms.report import PUBLISHED
 from loadgen.specjms.rules import Circumstances, run_rules
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "docs/coverage.md").read_text("utf-8")
+TEXT = (ROOT / "docs/internals/coverage.md").read_text("utf-8")
 
 SECTIONS = (
     "Key results",

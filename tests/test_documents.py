@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 CASE = ROOT / "docs" / "examples" / "broadcast.py"
 """A module of the package, which names other modules of it."""
-PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md"))
 
 
 def test_the_site_is_built_without_a_complaint(tmp_path: Path) -> None:
@@ -36,7 +36,9 @@ def test_every_page_is_in_the_navigation() -> None:
         return named
 
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert listed == {
+        path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -48,7 +50,7 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
 def test_every_promise_names_tests_that_there_are() -> None:
     rows = [
         line
-        for line in (ROOT / "docs" / "promises.md").read_text().splitlines()
+        for line in (ROOT / "docs" / "internals" / "promises.md").read_text().splitlines()
         if "`tests/" in line
     ]
     assert len(rows) > 10

@@ -20,13 +20,15 @@ class RemovedName:
 
 REMOVED = (
     RemovedName(
-        "impair", "field", "impair the network itself with netem, as docs/impaired-links.md does"
+        "impair",
+        "field",
+        "impair the network itself with netem, as docs/how-to/impaired-links.md does",
     ),
     RemovedName("amqtt", "broker", "use nats, which pip installs, or mosquitto"),
     RemovedName(
         "faults",
         "argument",
-        "only the instruments of the tests err on command, as docs/faults.md says",
+        "only the instruments of the tests err on command, as docs/internals/faults.md says",
         "none",
     ),
 )

@@ -1,4 +1,4 @@
-"""A case is added by its module alone: the one that docs/adding-a-case.md shows."""
+"""A case is added by its module alone: the one that docs/internals/adding-a-case.md shows."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from loadgen.cases.registry import CASES
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "adding-a-case.md"
+PAGE = ROOT / "docs" / "internals" / "adding-a-case.md"
 MODULE = ROOT / "docs" / "examples" / "broadcast.py"
 
 PROGRAM = """
