@@ -47,10 +47,11 @@ from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.removed import removal
 from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.report.build.summary import summarize_run
+from loadgen.report.build.sweep_report import sweep_report
 from loadgen.report.build.sweep_table import SweepTable, table_of
-from loadgen.report.model import Counts, ScoreCard
 from loadgen.report.record import load_intervals, open_run
-from loadgen.report.render.sweep_renderings import write_sweep
+from loadgen.report.render.write import write_report
+from loadgen.report.score_card import Counts, ScoreCard
 from loadgen.run.coordinator import RunResult
 from loadgen.run.devices_file import DEVICE_SCHEMA, read_devices
 from loadgen.run.hosts.worker_pool import WorkerLostError
@@ -366,7 +367,7 @@ def _tabled(result: SweepResult) -> SweepTable:
     """The table, also written in every rendering where there is something in it."""
     table = table_of(result)
     if result.measured:
-        write_sweep(table, result.directory)
+        write_report(sweep_report(table), result.directory, "table")
     return table
 
 

@@ -19,7 +19,7 @@ from loadgen.plan.case import Case
 from loadgen.plan.scenario import Scenario
 
 if TYPE_CHECKING:
-    from loadgen.report.model import ScoreCard
+    from loadgen.report.score_card import ScoreCard
     from loadgen.run.coordinator import RunResult
     from loadgen.run.testbed import Testbed
     from loadgen.spark.agents import Cluster
@@ -90,8 +90,9 @@ def check_power_logs(scenario: Scenario) -> None:
 
 def score(directory: Path, scenario: Scenario) -> "ScoreCard":
     """The score card of a run directory, written into it in every rendering."""
+    from loadgen.report.build.cards_report import report_of
     from loadgen.report.build.summary import summarize_run
-    from loadgen.report.render.write import write_renderings
+    from loadgen.report.render.write import write_report
 
     rack_units: Any = scenario.plain().get("rack_units")
     try:
@@ -105,9 +106,9 @@ def score(directory: Path, scenario: Scenario) -> "ScoreCard":
         )
     except PowerLogError:
         # What was measured must not be without a score card for the sake of a log.
-        write_renderings([summarize_run(directory, rack_units=rack_units)], directory)
+        write_report(report_of([summarize_run(directory, rack_units=rack_units)]), directory)
         raise
-    write_renderings([card], directory)
+    write_report(report_of([card]), directory)
     return card
 
 
@@ -126,7 +127,8 @@ def show(
     """
     from loadgen.cli.result_text import summary_lines
     from loadgen.cli.search_view import rate_step_lines
-    from loadgen.report.render.to_json import to_json
+    from loadgen.report.build.card_files import card_document
+    from loadgen.report.render.write import indented
 
     try:
         card = score(result.directory, scenario)
@@ -144,7 +146,7 @@ def show(
     if not as_json:
         print("\n".join([*summary_lines(card), *rate_step_lines(result.steps)]))
     elif cards is None:
-        print(to_json([card]).decode(), end="", flush=True)
+        print(indented(card_document(card)).decode(), end="", flush=True)
     if not quiet:
         if as_json:
             tell([*summary_lines(card), *rate_step_lines(result.steps)])

@@ -50,7 +50,8 @@ def command(
     """
     from loadgen.cli.cases import play, score, tell
     from loadgen.cli.result_text import summary_lines
-    from loadgen.report.render.write import write_renderings
+    from loadgen.report.build.cards_report import report_of
+    from loadgen.report.render.write import write_report
     from loadgen.run.environment import host_of
     from loadgen.run.rundir import default_directory, require_free
     from loadgen.spark.job import make_scorecards
@@ -80,6 +81,6 @@ def command(
         played.append(result.directory)
     if not quiet:
         tell(["making the score card with Spark"])
-    paths = write_renderings(make_scorecards(played), directory)
+    paths = write_report(report_of(make_scorecards(played)), directory)
     print(paths["scorecard.html"].resolve(), file=sys.stdout, flush=True)
     return status

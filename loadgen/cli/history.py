@@ -101,24 +101,24 @@ def show(
 
     Example: loadgen history show --in history --case fanin --since 2026-10-01 --html trend.html
     """
-    from dataclasses import asdict
-
     from loadgen.cli.cluster import spark_settings
+    from loadgen.report.build.history_report import history_report
     from loadgen.report.build.rows import FIGURES
-    from loadgen.report.history import history_page, weeks_of
+    from loadgen.report.history import weeks_of
+    from loadgen.report.render.html import to_html
     from loadgen.report.render.text import name, number
-    from loadgen.report.render.to_json import indented
-    from loadgen.report.render.write import write_files
+    from loadgen.report.render.write import to_json, write_files
     from loadgen.spark.history_table import courses_of
     from loadgen.spark.session import open_session
 
     print("starting Spark ...", file=sys.stderr)
     with open_session(spark_master, options=spark_settings(spark_conf)) as spark:
         courses = courses_of(spark, where, case, row, since, rolling)
+    report = history_report(courses, rolling)
     if html is not None:
-        write_files("history", html.parent, {html.name: history_page(courses, rolling)})
+        write_files("history", html.parent, {html.name: to_html(report)})
     if json_:
-        sys.stdout.write(indented([asdict(course) for course in courses]).decode())
+        sys.stdout.write(to_json(report).decode())
         return 0
     print(
         f"{'ROW':<26} {'UNIT':<12} {'LOAD':<6} {'WEEK OF':<10} {'RUNS':>5} {'MEAN':>10} "

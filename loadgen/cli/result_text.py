@@ -5,16 +5,17 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadgen.report.model import ScoreCard
+    from loadgen.report.score_card import ScoreCard
 
 _WIDTH = 100
 
 
 def summary_lines(card: "ScoreCard") -> list[str]:
     """Verdict with its reasons and remarks, the score card's rows, latencies and counts."""
+    from loadgen.plan.tables import as_cell
     from loadgen.report.build.rows import FIGURES
-    from loadgen.report.model import LATENCY_FIGURES
     from loadgen.report.render.text import name, notice_lines, number, text_of
+    from loadgen.report.score_card import LATENCY_FIGURES
 
     run = card.run
     lines = [
@@ -44,7 +45,7 @@ def summary_lines(card: "ScoreCard") -> list[str]:
         lines += ["", *_aligned([titles, *series], left=(0,))]
     for section in card.sections:
         lines += ["", *wrap(f"{section.title}. {section.note}", _WIDTH)]
-        cells = [[text_of(value) for value in row] for row in section.rows]
+        cells = [[text_of(as_cell(value).value) for value in row] for row in section.rows]
         lines += _aligned([section.header, *cells], left=section.texts)
     lines += ["", ", ".join(f"{label} {number(value)}" for label, value in _counts(card))]
     trouble = [f"{key.replace('_', ' ')} {number(n)}" for key, n in card.network.items() if n]

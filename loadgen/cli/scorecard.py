@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from loadgen.report.build.compare import Bounds, Comparison
-    from loadgen.report.model import ScoreCard
+    from loadgen.report.score_card import ScoreCard
 
 _DOC = """Make one score card of the results of one or more runs, by Spark.
 
@@ -188,13 +188,13 @@ def _make(given: Flags) -> int:
     from loadgen.cli.cluster import spark_settings
     from loadgen.errors import ScenarioError
     from loadgen.plan.units import shown
+    from loadgen.report.build.cards_report import report_of
     from loadgen.report.build.compare import compare
-    from loadgen.report.model import About
     from loadgen.report.record import shown as directory_shown
     from loadgen.report.render.gate import to_junit
-    from loadgen.report.render.to_json import to_json
-    from loadgen.report.render.to_markdown import to_markdown
-    from loadgen.report.render.write import write_files, write_renderings
+    from loadgen.report.render.markdown import to_markdown
+    from loadgen.report.render.write import to_json, write_files, write_report
+    from loadgen.report.score_card import About
     from loadgen.run.disk import disk_errors
     from loadgen.spark.history_table import past_comparisons
     from loadgen.spark.job import make_scorecards
@@ -236,14 +236,15 @@ def _make(given: Flags) -> int:
     into_run = len(cards) == 1 and not is_url(runs[0])
     out = given["out"] or (Path(runs[0]) if into_run else together)
     about = About(given["title"], given["author"], given["note"])
-    paths = write_renderings(cards, out, comparisons, about)
+    report = report_of(cards, comparisons, about)
+    paths = write_report(report, out)
     if given["junit"] is not None:
         write_files("JUnit XML", given["junit"].parent, {given["junit"].name: to_junit(judged)})
     if summary is not None:
         with disk_errors(summary), summary.open("ab") as file:
-            file.write(to_markdown(cards, comparisons, about) + b"\n")
+            file.write(to_markdown(report) + b"\n")
     if given["json_"]:
-        sys.stdout.write(to_json(cards, comparisons).decode())
+        sys.stdout.write(to_json(report_of(cards, comparisons)).decode())
     else:
         print(paths["scorecard.html"])
     if history and not past:

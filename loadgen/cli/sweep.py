@@ -150,14 +150,15 @@ def _heading(state: "SweepState") -> str:
 
 
 def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
+    from loadgen.report.build.sweep_report import sweep_report, table_notes, text_table
     from loadgen.report.build.sweep_table import table_of
-    from loadgen.report.render.sweep_renderings import table_notes, text_table, write_sweep
+    from loadgen.report.render.write import write_report
 
     if not result.measured:
         tell([f"loadgen: interrupted before anything was measured; see {result.directory}"])
         return result.exit_status
     table = table_of(result)
-    paths = write_sweep(table, result.directory)
+    paths = write_report(sweep_report(table), result.directory, "table")
     if as_json:
         print(paths["table.json"].read_text("utf-8"), end="", flush=True)
     else:

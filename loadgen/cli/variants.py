@@ -31,7 +31,7 @@ from loadgen.plan.case import Case, Variants
 
 if TYPE_CHECKING:
     from loadgen.plan.scenario import Scenario
-    from loadgen.report.model import ScoreCard
+    from loadgen.report.score_card import ScoreCard
 
 _REPEAT = option(
     "repeat",
@@ -80,7 +80,8 @@ def _command(case: Case[Any], field: str, value: str, doc: str) -> Callable[...,
 
 def _twice(scenario: "Scenario", given: Flags) -> int:
     """A run and its repetition, each with its score card, and how the two compare."""
-    from loadgen.report.render.to_json import to_json_array
+    from loadgen.report.build.card_files import card_document
+    from loadgen.report.render.write import indented
     from loadgen.run.archive import repeat_directory
     from loadgen.run.rundir import default_directory, require_free
 
@@ -103,7 +104,7 @@ def _twice(scenario: "Scenario", given: Flags) -> int:
     finally:
         # Also where the repetition could not be played: what was measured is not withheld.
         if as_json and cards:
-            print(to_json_array(cards).decode(), end="", flush=True)
+            print(indented([card_document(card) for card in cards]).decode(), end="", flush=True)
     if not as_json:
         print("\n".join(["", *_compared(directory, again)]))
     elif not quiet:

@@ -1,6 +1,6 @@
 """Tables as data: what a case adds to the report of its runs, and what the report's builders make.
 
-A table is shown by every rendering of the report, so a case needs no code for any of them.
+A table is shown by every rendering of a report, so a case needs no code for any of them.
 """
 
 from dataclasses import dataclass
@@ -9,11 +9,36 @@ TableCell = str | float | None
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    """A table cell with more than a value.
+
+    `more` follows the value and `notes` stand below it in small print. `remark` is a sentence about
+    the row. A `wrong` cell is marked. `link` is the anchor of a section of the same report.
+    """
+
+    value: TableCell
+    more: str = ""
+    notes: tuple[str, ...] = ()
+    remark: str = ""
+    wrong: bool = False
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DataTable:
-    """A table with a heading and a sentence; `texts` are the places of columns that hold words."""
+    """A table with a heading and a sentence; `texts` are the places of columns that hold words.
+
+    `look` names the style of a page's table: "score", "sweep", "sides" or "facts".
+    """
 
     title: str
     note: str
     header: tuple[str, ...]
-    rows: tuple[tuple[TableCell, ...], ...]
+    rows: tuple[tuple[Cell | TableCell, ...], ...]
     texts: tuple[int, ...] = (0,)
+    look: str = ""
+
+
+def as_cell(value: Cell | TableCell) -> Cell:
+    """Return the value as a cell."""
+    return value if isinstance(value, Cell) else Cell(value)

@@ -5,7 +5,7 @@ load host) are points of one course, whatever broker and version of this program
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from loadgen.judge.verdict import Reason, Verdict
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.compare import load_of
 from loadgen.report.build.rows import FIGURES, Row
-from loadgen.report.model import (
+from loadgen.report.score_card import (
     LATENCY_FIGURES,
     Connecting,
     Counts,
@@ -28,9 +28,6 @@ from loadgen.report.model import (
     Run,
     ScoreCard,
 )
-from loadgen.report.render.figures import COLORS, Chart, axis, chart, layout, line
-from loadgen.report.render.page import render
-from loadgen.report.render.text import name
 
 HISTORY_SCHEMA = pa.schema(
     [
@@ -51,7 +48,7 @@ table is divided by `case` and `month` (2026-11).
 """
 
 _MONTH = re.compile(r"\d{4}-\d{2}")
-_NO_CURVES = PackedCurves(Curves(0, {}, (), (), pa.table({}), (), (), pa.table({}), ()))
+_NO_CURVES = PackedCurves(Curves(0, {}, (), (), pa.table({}), (), (), pa.table({})))
 _KEPT = ("run", "verdict", "rows", "counts", "latency")
 _SCHEMA = 1
 
@@ -200,34 +197,3 @@ def _monday(started: str) -> str:
     except ValueError:
         return "unknown"
     return (day - timedelta(days=day.weekday())).isoformat()
-
-
-def history_page(courses: Sequence[Course], rolling: int) -> bytes:
-    """A page with one chart a row."""
-    return render(
-        "history.html.j2",
-        title="History",
-        charts=[_chart(course, rolling) for course in courses],
-    )
-
-
-def _chart(course: Course, rolling: int) -> Chart:
-    column = FIGURES[course.column]
-    points = [(point.started, point.value) for point in course.points]
-    before = [(point.started, point.before) for point in course.points]
-    hover = "%{y:,.4g} " + name(course.unit, 40)
-    label = f"{course.name} {column}"
-    return chart(
-        f"{label} ({course.load[:6]})",
-        f"{name(course.description, 200)} VALID runs of {course.case} of one load and load host, "
-        f"and the mean of up to {rolling} runs before each.",
-        [
-            line(label, points, COLORS[0], hover, marked=True),
-            line("mean before", before, COLORS[1], hover, dash="dot"),
-        ],
-        layout(xaxis=axis("started (UTC)", type="date"), yaxis=axis(course.unit)),
-        (
-            ("started", "run", "broker", course.unit, "mean before"),
-            [(p.started, p.run, p.broker, p.value, p.before) for p in course.points],
-        ),
-    )

@@ -1,240 +1,121 @@
-"""The score card of a run as data: what scorecard.json holds, and the curves that pages draw.
+"""A report as data: sections of text, tables and charts in reading order.
 
-What only pages need is in `Curves` and stays out of the JSON.
+Builders make a report of runs, of a sweep or of a history. Each renderer walks the blocks and knows
+nothing of what the report is about.
 """
 
-import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-from weakref import ref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-import pyarrow as pa
-
-from loadgen.judge.verdict import Verdict
-from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.tables import DataTable
-from loadgen.report.build.broker_section import BrokerLoad
-from loadgen.report.build.rows import Row
-from loadgen.report.power.power import OutletPower
-from loadgen.run.seal import Integrity
-
-LATENCY_FIGURES = {
-    "count": "count",
-    "avg": "avg",
-    "p50": "50p",
-    "p90": "90p",
-    "p99": "99p",
-    "p99_9": "99.9p",
-    "max": "max",
-    "stdev": "stdev",
-}
-"""Figures of a latency series that a score card shows, and the title of each column."""
+from loadgen.report.score_card import ScoreCard
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Which run it was. `seconds` is the length of the measurement window, or for a run without
-    one (CONNBURST) that of the connect phase."""
+class Paragraph:
+    """A sentence or more; a "command" is shown letter by letter."""
 
-    id: str
-    case: str
-    started: str
-    seconds: float
-    hosts: int
-    workers: int
-    broker: Mapping[str, Any]
-    protocol: str
-    scenario: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    program: str
-    command: tuple[str, ...]
-    seed: int | None
-
-    @property
-    def broker_name(self) -> str:
-        """Name and version, as far as they are known."""
-        return " ".join(
-            str(self.broker[key]) for key in ("name", "version") if self.broker.get(key)
-        )
+    text: str
+    style: Literal["", "muted", "remark", "wrong", "command"] = ""
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What a publisher says of a score card."""
+class Bullets:
+    """A list of sentences under a heading."""
 
+    title: str
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict in one word, with reasons as (code, detail) and remarks.
+
+    `title` names the run, `link` is the anchor of its section and `notes` follow the title. Without
+    a word only reasons and remarks are shown.
+    """
+
+    word: str
+    reasons: tuple[tuple[str, str], ...] = ()
+    remarks: tuple[str, ...] = ()
     title: str = ""
-    author: str = ""
-    note: str = ""
-
-
-NOTHING_SAID = About()
+    link: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Messages intended in the window and deliveries; connections over the whole run."""
+class Verdicts:
+    """The verdicts of several runs."""
 
-    sent: int
-    expected: int
-    received: int
-    lost: int
-    duplicated: int
-    out_of_order: int
-    corrupt: int
-    connects: int
-    connect_failures: int
-    disconnects: int
-    high_water_mark: int | None
-    subscription_high_water_mark: int | None
-    acknowledged: int
-    foreign: int
+    entries: tuple[Judged, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NodePower:
-    """The outlets that feed one machine, "" for those given without one."""
+class Tiles:
+    """A few numbers with their labels: (label, value, whether it is wrong)."""
 
-    name: str
-    outlets: int
-    watts: float
+    tiles: tuple[tuple[str, float | None, bool], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
-    """Mean power over the window; `watts` is the sum over the outlets.
+class Chart:
+    """A figure ({"data", "layout"} of plotly), how to read it, and its numbers as CSV."""
 
-    Messages are those received: the report divides the rate of PERSISTENT by the watts. `withheld`
-    where the logs contradict themselves: then nothing is divided. `remark` says why, and what else
-    must be known of the watts.
+    title: str
+    note: str
+    figure: Mapping[str, Any]
+    table: str
+    height: int = 320
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """Charts that are drawn when a page shows them."""
+
+    draw: Callable[[], Sequence[Chart]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Blocks that a page shows when the reader opens them; a text has them only if `in_text`."""
+
+    title: str
+    blocks: tuple["Block", ...]
+    in_text: bool = False
+
+
+Block = Paragraph | Bullets | Verdicts | Tiles | DataTable | Charts | Fold
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a report; `verdict` is the word next to its title, "" for none.
+
+    Of a `folded` section a page shows the `summary` first, and leaves out what it has no room for.
     """
 
-    outlets: tuple[OutletPower, ...]
-    nodes: tuple[NodePower, ...]
-    watts: float
-    messages_per_watt: float | None
-    joules_per_message: float | None
-    watts_per_rack_unit: float | None
-    withheld: bool = False
-    remark: str = ""
+    title: str
+    blocks: tuple[Block, ...]
+    anchor: str = ""
+    verdict: str = ""
+    folded: bool = False
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Connecting:
-    """How the devices came in; `seconds` None where the phase did not end."""
+class Report:
+    """A document: a title, what is seen first, and sections.
 
-    connected: int
-    failures: Mapping[str, int]
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Distribution of one series: (percentile, µs), ascending, the last at 100."""
-
-    series: str
-    count: int
-    points: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTotals:
-    """Counters of one group of devices over the window."""
-
-    name: str
-    devices: int
-    counters: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class Curves:
-    """What pages draw and exports hold beside the numbers.
-
-    Times are seconds after the window's start, which is `wall_start_ns` in UTC nanoseconds since
-    the epoch, 0 where the run did not record its wall clock.
+    `document` is the same for programs, `header` and `rows` the lines of a CSV file. `cards` are
+    the runs whose histograms are exported.
     """
 
-    wall_start_ns: int
-    histograms: Mapping[str, Mapping[str, Any]]
-    """Series to its merged row of the reduced interval table (`metrics.reducer`)."""
-    phases: tuple[tuple[str, float, float], ...]
-    distribution: tuple[Curve, ...]
-    course: pa.Table
-    """A row a second, at `at_s`, `span_s` long.
-
-    `sent` and `received` are rates a second of the part in which messages were due, `covered_s`
-    long and beginning at `covered_at_s`; null where that part is too short for a rate. `connects`,
-    `connect_failures` and `disconnects` are how many there were, `connected` how many devices were
-    connected at its end; `p50_us`, `p99_us` and `max_us` are null where no latency was measured.
-    """
-    backlog: tuple[tuple[float, int, int], ...]
-    """(seconds, messages owed by publishers, deliveries outstanding)"""
-    connected: tuple[tuple[float, int], ...]
-    """(seconds since the connect phase began, devices connected until then); none in runs of older
-    versions."""
-    processes: pa.Table
-    """A row a `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, 0 to
-    1, and `resident_bytes`."""
-    groups: tuple[GroupTotals, ...]
-
-
-class PackedCurves:
-    """Curves of one of a thousand runs, a tenth as large as they are."""
-
-    __slots__ = ("_packed", "_size", "_unpacked")
-
-    def __init__(self, curves: Curves) -> None:
-        plain = pickle.dumps(curves, pickle.HIGHEST_PROTOCOL)
-        self._size = len(plain)
-        self._packed: bytes = pa.compress(plain, codec="zstd", asbytes=True)
-        self._unpacked = ref(curves)
-
-    def unpacked(self) -> Curves:
-        """The curves; the same ones as long as somebody keeps them."""
-        curves = self._unpacked()
-        if curves is None:
-            plain = pa.decompress(self._packed, self._size, codec="zstd", asbytes=True)
-            curves = pickle.loads(plain)
-            self._unpacked = ref(curves)
-        return curves
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PackedCurves) and self.unpacked() == other.unpacked()
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __reduce__(self) -> tuple[type["PackedCurves"], tuple[Curves]]:
-        # A reference to what may be gone cannot go to another process.
-        return PackedCurves, (self.unpacked(),)
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreCard:
-    """One run's result: scorecard.json, schema 1, and the curves beside it."""
-
-    run: Run
-    verdict: Verdict
-    rows: tuple[Row, ...]
-    counts: Counts
-    latency: Mapping[str, LatencySummary]
-    power: Power | None
-    connect: Connecting
-    network: Mapping[str, int]
-    rates: Mapping[str, float]
-    """Messages a second, of those intended in the window: sent, expected, received."""
-    packed_curves: PackedCurves
-    audit: Mapping[str, Any] | None = None
-    ledger: Mapping[str, Any] | None = None
-    """Where every message ended (`report.build.ledger_section`), None for a run without any."""
-    notice: str = ""
-    """What must stand before any figure."""
-    sections: tuple[DataTable, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
-    """What only some cases have, under the names that scorecard.json gives it."""
-    broker: BrokerLoad | None = None
-    integrity: Integrity = Integrity("unsealed", {})  # noqa: RUF009 (frozen, never changed)
-
-    @property
-    def curves(self) -> Curves:
-        """Whoever looks more than once keeps them meanwhile: each time they are unpacked."""
-        return self.packed_curves.unpacked()
+    title: str
+    heading: str
+    lead: tuple[Block, ...]
+    sections: tuple[Section, ...] = ()
+    document: Any = None
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[object, ...], ...] = ()
+    cards: tuple[ScoreCard, ...] = ()

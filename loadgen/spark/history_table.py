@@ -21,7 +21,7 @@ from loadgen.report.history import (
     entries_of,
     past_card,
 )
-from loadgen.report.model import ScoreCard
+from loadgen.report.score_card import ScoreCard
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.spark.session import own_settings, reason_in

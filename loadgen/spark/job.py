@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.report.build.card import build, wall_window
-from loadgen.report.model import ScoreCard
 from loadgen.report.power.power import require_usable
 from loadgen.report.power.power_settings import PduLog, log_settings
 from loadgen.report.record import different, open_run
+from loadgen.report.score_card import ScoreCard
 from loadgen.spark.aggregate import PYTHON_SETTINGS, views_of_runs
 from loadgen.spark.power_job import outlets_of_runs
 from loadgen.spark.remote import is_url, open_remote

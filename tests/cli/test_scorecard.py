@@ -21,8 +21,8 @@ from loadgen.cli.scorecard import command, parse_bounds
 from loadgen.errors import PowerLogError, RunDirectoryError, ScenarioError
 from loadgen.report.build.compare import Bounds
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import ScoreCard
 from loadgen.report.record import different, open_run
+from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import seal
 from loadgen.spark import job
 
@@ -238,7 +238,7 @@ def test_what_the_baseline_decides_is_told_to_programs(
     }
     assert len(suite) == int(suite.get("tests", "0")) > 3
     text = summary.read_text()
-    assert text.startswith("before\n# A \\& B\n") and "-10.0 % REGRESSION" in text
+    assert text.startswith("before\n# A \\& B\n") and "-10.0 %" in text and ", REGRESSION" in text
     assert r"On a \*laptop\*" in text
     page = (tmp_path / "card" / "scorecard.html").read_text()
     assert "<h1>A &amp; B</h1>" in page and "&lt;me&gt;" in page and "On a *laptop*" in page

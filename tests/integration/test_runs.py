@@ -14,8 +14,9 @@ from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import BrokerRefusedError, ScenarioError
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.render.to_json import to_json
+from loadgen.report.render.write import to_json
 from loadgen.run.coordinator import RunResult
 from tests.instruments.runs import play_erring
 from tests.run_files import events, manifest, rows
@@ -34,7 +35,7 @@ async def play(tmp_path: Path, case: str, **fields: Any) -> RunResult:
     result = await run(scenario, tmp_path / "run", command=("loadgen", case))
     record = manifest(result.directory)
     assert errors(record, "run-1.schema.json") == []
-    card = json.loads(to_json([summarize_run(result.directory)]))
+    card = json.loads(to_json(report_of([summarize_run(result.directory)])))
     assert errors(card, "scorecard-1.schema.json") == []
     files = list(result.directory.glob("intervals/*.parquet"))
     assert len(files) == 1, "a run that has ended has one interval file"

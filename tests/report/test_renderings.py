@@ -19,17 +19,16 @@ import pytest
 
 from loadgen.errors import RunDirectoryError
 from loadgen.judge.verdict import Reason, Verdict
+from loadgen.report.build.card_files import CSV_HEADER, SERIES_TYPE
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.run_charts import run_charts_of
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import NOTHING_SAID, ScoreCard
-from loadgen.report.render.page import PLOTLY
+from loadgen.report.render.html import PLOTLY, to_html
+from loadgen.report.render.markdown import escape, to_markdown
 from loadgen.report.render.text import cell, number
-from loadgen.report.render.to_csv import COLUMNS, SERIES_TYPE, to_csv
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_json import to_json, to_json_array
-from loadgen.report.render.to_markdown import escape, to_markdown
-from loadgen.report.render.write import RENDERINGS, write_renderings
+from loadgen.report.render.write import RENDERINGS, to_csv, to_json, write_report
+from loadgen.report.score_card import ScoreCard
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
 HOSTILE = '</script><script>alert(1)</script><img src=http://evil.example/x onerror="alert(2)">'
@@ -101,7 +100,7 @@ class Page(HTMLParser):
 
 
 def test_json_has_the_shape_of_the_contract(cards: list[ScoreCard]) -> None:
-    document = orjson.loads(to_json(cards[2:3]))
+    document = orjson.loads(to_json(report_of(cards[2:3])))
     assert document["schema"] == 1
     assert set(document) >= {"run", "verdict", "rows", "counts", "latency", "power", "audit"}
     assert set(document["run"]) >= {
@@ -124,10 +123,10 @@ def test_json_has_the_shape_of_the_contract(cards: list[ScoreCard]) -> None:
 
 
 def test_json_of_several_is_a_list_of_such(cards: list[ScoreCard]) -> None:
-    document = orjson.loads(to_json(cards))
+    document = orjson.loads(to_json(report_of(cards)))
     assert document["schema"] == 1
     assert [run["run"]["case"] for run in document["runs"]] == [*CASES]
-    assert document["runs"][3] == orjson.loads(to_json(cards[3:4]))
+    assert document["runs"][3] == orjson.loads(to_json(report_of(cards[3:4])))
 
 
 # --- CSV ------------------------------------------------------------------------------------
@@ -142,20 +141,20 @@ def test_a_cell_that_begins_like_a_formula_is_text(start: str) -> None:
 
 
 def test_csv_reads_back(cards: list[ScoreCard], hostile: ScoreCard) -> None:
-    lines = list(csv.reader(io.StringIO(to_csv([*cards, hostile]).decode())))
-    assert tuple(lines[0]) == COLUMNS
+    lines = list(csv.reader(io.StringIO(to_csv(report_of([*cards, hostile])).decode())))
+    assert tuple(lines[0]) == CSV_HEADER
     held = [len(card.rows) + len(card.latency) for card in [*cards, hostile]]
     assert len(lines) == 1 + sum(held)
-    assert all(len(line) == len(COLUMNS) for line in lines)
+    assert all(len(line) == len(CSV_HEADER) for line in lines)
     fanout = [line for line in lines if line[1] == "FANOUT"]
     assert [float(line[4]) for line in fanout] == [200.0, 2000.0]
     for line in lines[1:]:
         assert not any(field.startswith(("=", "+", "-", "@")) for field in line)
-    assert lines[-1][COLUMNS.index("Run")].startswith("'=1+1</script>")
+    assert lines[-1][CSV_HEADER.index("Run")].startswith("'=1+1</script>")
 
 
 def test_csv_has_latencies_and_the_ledger_of_every_case(cards: list[ScoreCard]) -> None:
-    lines = list(csv.DictReader(io.StringIO(to_csv(cards).decode())))
+    lines = list(csv.DictReader(io.StringIO(to_csv(report_of(cards)).decode())))
     for card in cards:
         own = [line for line in lines if line["Run"] == card.run.id]
         series = {line["Name"]: line for line in own if line["Type"] == SERIES_TYPE}
@@ -175,31 +174,31 @@ def test_csv_has_latencies_and_the_ledger_of_every_case(cards: list[ScoreCard]) 
 
 
 def test_markdown_shows_hostile_text_as_text(hostile: ScoreCard) -> None:
-    page = to_markdown([hostile]).decode()
+    page = to_markdown(report_of([hostile])).decode()
     outside_code = "\n".join(line for line in page.splitlines() if not line.startswith("    "))
     assert not re.search(r"(?<!\\)<", outside_code)
     assert "\x1b" not in page and "\u202e" not in page
     widths = {
         len(re.findall(r"(?<!\\)\|", line)) for line in page.splitlines() if line.startswith("| ")
     }
-    assert widths <= {10, 3, 5}
+    assert widths <= {10, 8, 5, 3}
     assert escape("a|b*c_`<x>\n[y](z)") == r"a\|b\*c\_\`\<x\>\\n\[y\](z)"
 
 
 def test_markdown_has_the_published_columns(cards: list[ScoreCard]) -> None:
-    page = to_markdown(cards[:1]).decode()
+    page = to_markdown(report_of(cards[:1])).decode()
     assert "| Type | Name | Description | VALUE | AVG | 50P | 99P | MAX | STDV |" in page
-    page = to_markdown(cards).decode()
-    assert "| Type | Name | Run | Description | VALUE |" in page
-    assert "| Throughput | FANIN | run-fanin |" in page
-    assert "FANOUT: **VALID**" in page
+    page = to_markdown(report_of(cards)).decode()
+    assert "| Type | Name | Description | Run | VALUE |" in page
+    assert "| run 1 | " in page
+    assert "FANOUT: **VALID**, run 2, mosquitto 2.0.11" in page
 
 
 # --- HTML -----------------------------------------------------------------------------------
 
 
 def test_html_is_one_file_that_fetches_nothing(cards: list[ScoreCard], hostile: ScoreCard) -> None:
-    page = Page(to_html([*cards, hostile]))
+    page = Page(to_html(report_of([*cards, hostile])))
     for tag, attributes in page.elements:
         assert tag not in ("link", "img", "iframe", "object", "embed", "form", "base")
         assert not any(name.startswith("on") for name in attributes)
@@ -216,7 +215,7 @@ def unpacked(text: str) -> str:
 
 def test_only_the_pages_own_scripts_may_run(hostile: ScoreCard) -> None:
     """Its own, and the library that it unpacks."""
-    page = Page(to_html([hostile]))
+    page = Page(to_html(report_of([hostile])))
     (policy,) = [a["content"] for t, a in page.elements if t == "meta" and "http-equiv" in a]
     (own,) = [text for attributes, text in page.scripts if "type" not in attributes]
     (library,) = [text for attributes, text in page.scripts if attributes.get("id") == "plotly"]
@@ -227,7 +226,7 @@ def test_only_the_pages_own_scripts_may_run(hostile: ScoreCard) -> None:
 
 
 def test_hostile_text_is_text(hostile: ScoreCard) -> None:
-    data = to_html([hostile])
+    data = to_html(report_of([hostile]))
     page = Page(data)
     assert "<script>alert(1)</script>" in page.text
     assert "\x1b" not in page.text and "\u202e" not in page.text
@@ -243,7 +242,7 @@ def test_hostile_text_is_text(hostile: ScoreCard) -> None:
 
 
 def test_html_has_verdict_table_and_charts(cards: list[ScoreCard]) -> None:
-    page = Page(to_html(cards))
+    page = Page(to_html(report_of(cards)))
     text = " ".join(page.text.split())
     assert text.index("VALID") < text.index("Results") < text.index("Latency distribution")
     for column in ("Type", "Name", "Description", "VALUE", "AVG", "50P", "99P", "MAX", "STDV"):
@@ -268,7 +267,7 @@ def charts_on(page: Page) -> list[Any]:
 
 
 def test_downloads_hold_the_numbers_of_the_chart(cards: list[ScoreCard]) -> None:
-    page = Page(to_html(cards[3:4]))
+    page = Page(to_html(report_of(cards[3:4])))
     files = [a["data-file"] for t, a in page.elements if t == "button"]
     charts = dict(zip(files, charts_on(page), strict=True))
     table = list(csv.reader(io.StringIO(charts["run-1-latency-distribution.csv"]["table"])))
@@ -280,14 +279,14 @@ def test_downloads_hold_the_numbers_of_the_chart(cards: list[ScoreCard]) -> None
 
 def test_the_same_run_gives_the_same_bytes(cards: list[ScoreCard]) -> None:
     for render in RENDERINGS.values():
-        assert render(cards, (), NOTHING_SAID) == render(list(cards), (), NOTHING_SAID)
+        assert render(report_of(cards)) == render(report_of(list(cards)))
 
 
 def test_an_invalid_run_is_marked_in_the_common_table(
     cards: list[ScoreCard], hostile: ScoreCard
 ) -> None:
-    page = Page(to_html([*cards, hostile]))
-    marked = [a for t, a in page.elements if t == "tr" and a.get("class") == "not-valid"]
+    page = Page(to_html(report_of([*cards, hostile])))
+    marked = [a for t, a in page.elements if t == "td" and a.get("class") == "side wrong"]
     assert len(marked) == len(hostile.rows)
 
 
@@ -302,7 +301,7 @@ def test_a_page_carries_a_part_of_plotly_and_is_small(cards: list[ScoreCard]) ->
     assert sha256(script).hexdigest() == (
         "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
     )
-    assert len(to_html(cards)) < 800_000
+    assert len(to_html(report_of(cards))) < 800_000
 
 
 def test_every_figure_is_one_that_plotly_knows(cards: list[ScoreCard]) -> None:
@@ -350,7 +349,7 @@ def test_runs_of_a_case_side_by_side(make: ModuleType, tmp_path: Path) -> None:
     assert axes["yaxis"]["type"] == "log"
     assert chart.figure["layout"]["yaxis2"]["side"] == "right"
     assert run_charts_of(cards[:1]) == []
-    assert "Fan-out" in Page(to_html(cards)).text
+    assert "Fan-out" in Page(to_html(report_of(cards))).text
 
 
 # --- numbers and files ----------------------------------------------------------------------
@@ -370,51 +369,45 @@ def test_numbers(value: float | None, text: str) -> None:
 def test_every_rendering_is_written(cards: list[ScoreCard], tmp_path: Path) -> None:
     out = tmp_path / "new" / "out"
     tmp_path.chmod(0o755)
-    paths = write_renderings(cards, out)
+    paths = write_report(report_of(cards), out)
     assert sorted(p.name for p in out.iterdir()) == sorted(
         [
             *("scorecard.json", "scorecard.csv", "scorecard.md", "scorecard.html"),
             *("histograms.parquet", "histograms.hlog", "hgrm"),
         ]
     )
-    assert paths["scorecard.json"].read_bytes() == to_json(cards)
+    assert paths["scorecard.json"].read_bytes() == to_json(report_of(cards))
     # As private as the runs that it shows.
     assert out.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in paths.values()} == {0o600}
     out.chmod(0o755)
-    write_renderings(cards[:1], out)
+    write_report(report_of(cards[:1]), out)
     assert out.stat().st_mode & 0o777 == 0o755
-    assert paths["scorecard.json"].read_bytes() == to_json(cards[:1])
+    assert paths["scorecard.json"].read_bytes() == to_json(report_of(cards[:1]))
 
 
 def test_a_directory_that_cannot_be_written(cards: list[ScoreCard], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirectoryError, match="score card cannot be written"):
-        write_renderings(cards, tmp_path / "file")
+        write_report(report_of(cards), tmp_path / "file")
 
 
 def test_a_notice_is_never_cut(cards: list[ScoreCard]) -> None:
     notice = "No comparison can be made. " * 20 + "The end."
     card = replace(cards[0], notice=notice)
-    assert notice in to_html([card]).decode()
-    assert notice in to_markdown([card]).decode()
+    assert notice in to_html(report_of([card])).decode()
+    assert notice in to_markdown(report_of([card])).decode()
 
 
 def test_a_notice_stands_before_every_figure(cards: list[ScoreCard]) -> None:
     lost = Reason("LOST", "12,345 of 99,999 messages")
     noticed = replace(cards[0], notice="Not reviewed.", verdict=Verdict((lost,)))
-    document = orjson.loads(to_json([noticed]))
+    document = orjson.loads(to_json(report_of([noticed])))
     assert list(document)[:3] == ["schema", "notice", "run"]
-    assert "notice" not in orjson.loads(to_json([cards[0]]))
+    assert "notice" not in orjson.loads(to_json(report_of([cards[0]])))
     for several in ([noticed], [noticed, *cards[1:]]):
-        page = to_html(several).decode()
+        page = to_html(report_of(several)).decode()
         page = page[page.index("<body>") :]
         assert page.index("Not reviewed.") < page.index("12,345")
-        text = to_markdown(several).decode()
+        text = to_markdown(report_of(several)).decode()
         assert text.index("Not reviewed.") < text.index("12,345")
-
-
-def test_the_cards_of_one_command_are_an_array(cards: list[ScoreCard]) -> None:
-    assert orjson.loads(to_json_array(cards[:2])) == [
-        orjson.loads(to_json([card])) for card in cards[:2]
-    ]

@@ -7,11 +7,12 @@ import orjson
 import pytest
 
 from loadgen.metrics.interval import INTERVAL_SCHEMA
+from loadgen.report.build.card_files import CSV_HEADER
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import compare
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import About
-from loadgen.report.render.to_csv import COLUMNS
-from loadgen.report.render.to_json import to_json
+from loadgen.report.render.write import to_json
+from loadgen.report.score_card import About
 from tests.schemas import errors, schema
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
@@ -24,7 +25,7 @@ def test_a_card_and_its_record(make: ModuleType, tmp_path: Path, case: str) -> N
     clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": IN_THE_TABLES * make.SECOND_NS}
     run = make.fabricate(tmp_path / "run", case=case, clock=clock)
     card = summarize_run(run, [PDU], "UTC", 2)
-    document = orjson.loads(to_json([card], about=About("t", "a", "n")))
+    document = orjson.loads(to_json(report_of([card], about=About("t", "a", "n"))))
     assert errors(document, "scorecard-1.schema.json") == []
     record = orjson.loads((run / "run.json").read_bytes())
     assert errors(record, "run-1.schema.json") == []
@@ -37,7 +38,7 @@ def test_a_card_and_its_record(make: ModuleType, tmp_path: Path, case: str) -> N
 
 def test_several_cards(make: ModuleType, tmp_path: Path) -> None:
     cards = [summarize_run(make.fabricate(tmp_path / name, name)) for name in "ab"]
-    document = orjson.loads(to_json(cards, compare(cards)))
+    document = orjson.loads(to_json(report_of(cards, compare(cards))))
     assert errors(document, "scorecard-1.schema.json") == []
 
 
@@ -48,7 +49,7 @@ def test_the_columns_of_both_tables() -> None:
         zip(INTERVAL_SCHEMA.names, types, strict=True)
     )
     lines = schema("scorecard-csv-1.table.json")["fields"]
-    assert [field["name"] for field in lines] == [*COLUMNS]
+    assert [field["name"] for field in lines] == [*CSV_HEADER]
     assert all(field["description"] for field in (*rows, *lines))
 
 

@@ -9,11 +9,15 @@ import orjson
 import pytest
 
 from loadgen.errors import RunDirectoryError
+from loadgen.report.build.card_files import card_document
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import Bounds, load_of, regressions
+from loadgen.report.build.history_report import history_report
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.history import documents_in, history_page, past_card, weeks_of
-from loadgen.report.model import ScoreCard
-from loadgen.report.render.to_json import to_document, to_json
+from loadgen.report.history import documents_in, past_card, weeks_of
+from loadgen.report.render.html import to_html
+from loadgen.report.render.write import to_json
+from loadgen.report.score_card import ScoreCard
 from loadgen.spark.history_table import add_cards, baseline_of, courses_of, past_comparisons
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ def card(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ScoreCar
 
 def document(card: ScoreCard, run: str, day: str, value: float, **changes: Any) -> dict[str, Any]:
     """A card of another run and day, whose first row has this value."""
-    found: dict[str, Any] = orjson.loads(orjson.dumps(to_document(card), default=dict))
+    found: dict[str, Any] = orjson.loads(orjson.dumps(card_document(card), default=dict))
     found["run"] |= {"id": run, "started": f"{day}T12:00:00Z"} | changes
     found["rows"][0]["value"] = value
     return found
@@ -79,7 +83,7 @@ def test_weeks_and_the_rolling_mean(spark: "SparkSession", history: str, card: S
     assert courses_of(spark, history, row="NO.SUCH") == []
     late = value_of_late(courses_of(spark, history, row=course.name, since="2026-11-01"))
     assert late == [96.0, 102.0]
-    page = history_page(courses, 2).decode()
+    page = to_html(history_report(courses, 2)).decode()
     assert page.count("<figure>") == len(courses)
 
 
@@ -104,7 +108,7 @@ def test_the_baseline_rolls(spark: "SparkSession", history: str, card: ScoreCard
 
 
 def test_what_is_no_card(spark: "SparkSession", card: ScoreCard, tmp_path: Path) -> None:
-    assert len(documents_in(to_json([card, card]), "x")) == 2
+    assert len(documents_in(to_json(report_of([card, card])), "x")) == 2
     for data in (b"{", b"3", b'{"runs": 3}'):
         with pytest.raises(RunDirectoryError, match=r"^x is no scorecard\.json"):
             documents_in(data, "x")

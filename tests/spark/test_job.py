@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from loadgen.errors import PowerLogError, RunDirectoryError
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_json import to_json
+from loadgen.report.render.html import to_html
+from loadgen.report.render.write import to_json
 from loadgen.spark.job import make_scorecards
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def test_every_case_equals_the_summary(
     assert [card.run.case for card in cards] == [*CASES]
     for card, summary in zip(cards, summaries, strict=True):
         assert card == summary
-    assert to_json(cards) == to_json(summaries)
-    assert to_html(cards) == to_html(summaries)
+    assert to_json(report_of(cards)) == to_json(report_of(summaries))
+    assert to_html(report_of(cards)) == to_html(report_of(summaries))
     assert len(cards[1].curves.course) > 64
 
 

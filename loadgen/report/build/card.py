@@ -19,7 +19,7 @@ from loadgen.metrics.reducer import LatencySummary, reduce_table, summarize
 from loadgen.plan.reading import figures
 from loadgen.report.build.broker_section import BrokerLoad, broker_load
 from loadgen.report.build.ceiling import ceiling_of
-from loadgen.report.build.curves import curves_of
+from loadgen.report.build.curves import curves_of, group_totals
 from loadgen.report.build.encryption import tls_details, tls_notice, tls_sections
 from loadgen.report.build.ledger_section import ledger_details, ledger_sections, ledgers
 from loadgen.report.build.observed import (
@@ -39,7 +39,9 @@ from loadgen.report.build.published_rows import published_details, published_sec
 from loadgen.report.build.rows import Facts, score_rows
 from loadgen.report.build.system import rack_units as described_units
 from loadgen.report.build.system import system_details, system_sections
-from loadgen.report.model import (
+from loadgen.report.power.power import OutletPower
+from loadgen.report.record import RunFiles, RunRecord
+from loadgen.report.score_card import (
     Connecting,
     Counts,
     NodePower,
@@ -48,8 +50,6 @@ from loadgen.report.model import (
     Run,
     ScoreCard,
 )
-from loadgen.report.power.power import OutletPower
-from loadgen.report.record import RunFiles, RunRecord
 from loadgen.report.views import BACKGROUND, Views
 from loadgen.run.seal import Integrity
 
@@ -116,7 +116,7 @@ def build(
         ),
     )
     ledger, run_ledger = ledgers(record, Counted(sums), Counted(whole))
-    curves = curves_of(record, views, in_window, latency_rows, (start_ns, end_ns))
+    curves = curves_of(record, views, latency_rows, (start_ns, end_ns))
     notice = " ".join(filter(None, (notice_of(record), tls_notice(record))))
     return ScoreCard(
         run=_run(record, seconds),
@@ -154,6 +154,7 @@ def build(
         | tls_details(record)
         | system_details(record),
         packed_curves=PackedCurves(curves),
+        groups=group_totals(record, in_window),
     )
 
 

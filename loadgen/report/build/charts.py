@@ -10,13 +10,10 @@ from itertools import accumulate
 import pyarrow as pa
 
 from loadgen.metrics.interval import CONNECT_SERIES
-from loadgen.report.model import Curve, ScoreCard
-from loadgen.report.power.power import OutletPower
-from loadgen.report.render.figures import (
+from loadgen.report.build.figures import (
     SECONDS,
-    Chart,
     Figure,
-    Table,
+    Numbers,
     axis,
     chart,
     color_of,
@@ -26,7 +23,10 @@ from loadgen.report.render.figures import (
     log_axis,
     phases_shaded,
 )
+from loadgen.report.model import Chart
+from loadgen.report.power.power import OutletPower
 from loadgen.report.render.text import name
+from loadgen.report.score_card import Curve, ScoreCard
 
 _SERIES_COLORS = {
     "end_to_end": "$blue",
@@ -170,7 +170,7 @@ def _course(card: ScoreCard) -> Chart | None:
         **{key: key for key in ("p50_us", "p99_us", "max_us")},
     }
     rows = zip(*(course[key].to_pylist() for key in columns.values()), strict=True)
-    tables: list[Table] = [([*columns], rows)]
+    tables: list[Numbers] = [([*columns], rows)]
     if backlog:
         tables.append((("at_s", "owed", "outstanding"), [[*sample] for sample in backlog]))
     return chart(
@@ -278,7 +278,7 @@ def _processors(card: ScoreCard) -> Chart | None:
     waited = max((moment["waited"] for moment in moments), default=0.0)
     top = max([105.0, *(105 * m.used for m in watched)])
     columns = card.curves.processes.column_names
-    tables: list[Table] = [(columns, [[*moment.values()] for moment in moments])]
+    tables: list[Numbers] = [(columns, [[*moment.values()] for moment in moments])]
     if watched:
         of_watched = [[m.at_s, m.span_s, m.used, m.resident_bytes] for m in watched]
         tables.append((("broker_at_s", "seconds", "used", "resident_bytes"), of_watched))

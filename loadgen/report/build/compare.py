@@ -29,8 +29,8 @@ from typing import Any, Literal
 
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build.rows import FIGURES, keyed
-from loadgen.report.model import ScoreCard
 from loadgen.report.render.text import name, number
+from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import digest_of
 
 DEFAULT_BOUND = 0.05
@@ -116,7 +116,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Sample:
     """What one side has: the value of every run that has one, their mean and deviation.
 
     `stdev` is that of the sample, None for a single run.
@@ -184,7 +184,7 @@ class Line:
     unit: str
     column: str
     better: Better | None
-    cells: tuple[Cell | None, ...]
+    cells: tuple[Sample | None, ...]
     differences: tuple[Difference | None, ...]
     """One for each side after the first."""
     bound: float | None = None
@@ -455,7 +455,7 @@ def _lines(
         if twins[title, unit, column] > 1:
             title = f"{title}, {name(description.partition('.')[0], _LONGEST_TWIN)}"
         cells = tuple(
-            cell_of([numbers[run][key][0] for run in side.runs if key in numbers[run]])
+            sample_of([numbers[run][key][0] for run in side.runs if key in numbers[run]])
             for side in sides
         )
         better: Better | None = "higher" if unit in _HIGHER else "lower" if unit in _LOWER else None
@@ -499,16 +499,17 @@ def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
     return numbers
 
 
-def cell_of(values: Sequence[float]) -> Cell | None:
-    """Mean and deviation of these; None for none."""
-    if not values:
+def sample_of(values: Iterable[float | None]) -> Sample | None:
+    """Return the mean and the deviation of the values that there are; None if there is none."""
+    numbers = tuple(value for value in values if value is not None)
+    if not numbers:
         return None
-    return Cell(tuple(values), fmean(values), stdev(values) if len(values) > 1 else None)
+    return Sample(numbers, fmean(numbers), stdev(numbers) if len(numbers) > 1 else None)
 
 
 def _difference(
-    first: Cell | None,
-    other: Cell | None,
+    first: Sample | None,
+    other: Sample | None,
     better: Better | None,
     bound: float | None,
     *,

@@ -11,8 +11,8 @@ from loadgen.errors import RunDirectoryError
 from loadgen.metrics.histogram import highest_values, percentiles
 from loadgen.metrics.interval import CONNECTED_AT, COUNTERS, PHASES
 from loadgen.metrics.reducer import reduce_table
-from loadgen.report.model import Curve, Curves, GroupTotals
 from loadgen.report.record import RunRecord
+from loadgen.report.score_card import Curve, Curves, GroupTotals
 from loadgen.report.views import TIMED, Views
 
 _CURVE_STEPS_A_DECADE = 24
@@ -29,13 +29,12 @@ _COUNTS = ("connects", "connect_failures", "disconnects", "connected")
 def curves_of(
     record: RunRecord,
     views: Views,
-    in_window: pa.Table,
     latency: Mapping[str, Mapping[str, Any]],
     window: tuple[int, int],
 ) -> Curves:
     """The curves of a run over a measurement window on the monotonic clock.
 
-    `in_window` are the totals of counters in it, `latency` the merged row of each series.
+    `latency` has the merged row of each series.
     """
     start_ns, end_ns = window
     return Curves(
@@ -47,7 +46,6 @@ def curves_of(
         course=_course(record, views.course, start_ns, end_ns),
         backlog=_backlog(record, start_ns),
         processes=_processes(views.processes, start_ns),
-        groups=_groups(record, in_window),
     )
 
 
@@ -159,8 +157,8 @@ def _processes(processes: pa.Table, start_ns: int) -> pa.Table:
     )
 
 
-def _groups(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
-    """The groups of the plan, then others that rows have."""
+def group_totals(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
+    """Return the counters in the window of the plan's groups, then of others that rows have."""
     found = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
     devices = {group.name: group.count for group in record.groups}
     return tuple(

@@ -12,9 +12,7 @@ from typing import Any
 
 from loadgen.cases.registry import style_of
 from loadgen.report.build.compare import Comparison, Line
-from loadgen.report.model import ScoreCard
-from loadgen.report.render.figures import (
-    Chart,
+from loadgen.report.build.figures import (
     Figure,
     axis,
     chart,
@@ -25,7 +23,9 @@ from loadgen.report.render.figures import (
     log_axis,
     varied_axis,
 )
+from loadgen.report.model import Chart
 from loadgen.report.render.text import name
+from loadgen.report.score_card import ScoreCard
 
 Point = tuple[Any, ...]
 """What is varied, the figures, and whether the run is valid."""
@@ -142,7 +142,7 @@ def _backends(card: ScoreCard) -> int:
 
 def _background(card: ScoreCard) -> float:
     """Messages a second that the background publishes."""
-    groups = (g for g in card.curves.groups if g.name.startswith("background"))
+    groups = (g for g in card.groups if g.name.startswith("background"))
     return sum(group.counters["sent"] for group in groups) / card.run.seconds
 
 

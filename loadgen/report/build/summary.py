@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.report.build.card import build, wall_window
-from loadgen.report.model import ScoreCard
 from loadgen.report.power.power import outlets_over, require_usable
 from loadgen.report.power.power_settings import LogSettings, PduLog, log_settings
 from loadgen.report.record import RunFiles, load_intervals, open_run
+from loadgen.report.score_card import ScoreCard
 from loadgen.report.views import views_of
 
 

@@ -15,9 +15,9 @@ from loadgen.cases.registry import CASES, style_of
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.reading import figure, part
 from loadgen.report.build.summary import summarize
-from loadgen.report.model import ScoreCard
 from loadgen.report.record import RunRecord, open_run
 from loadgen.report.render.text import notice_for
+from loadgen.report.score_card import ScoreCard
 from loadgen.run.search.sweep import Measured, SweepPoint, SweepResult, standing_of
 
 Figures = Mapping[str, float | None]
@@ -258,7 +258,7 @@ def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
     axis = style_of(record.case).axis
     background = [
         group
-        for group in card.curves.groups
+        for group in card.groups
         if group.name in record.background and any(p.name == group.name for p in record.publishing)
     ]
     sent = sum(group.counters["sent"] for group in background)

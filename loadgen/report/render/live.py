@@ -15,9 +15,10 @@ def page(directory: Path) -> bytes:
     """The score card's page of what the run measured so far, or why there is nothing to show."""
     from loadgen.errors import RunDirectoryError
     from loadgen.judge.verdict import Reason, Verdict
+    from loadgen.report.build.cards_report import report_of
     from loadgen.report.build.summary import summarize
     from loadgen.report.record import open_run
-    from loadgen.report.render.to_html import to_html
+    from loadgen.report.render.html import to_html
 
     try:
         run = open_run(directory)
@@ -27,7 +28,7 @@ def page(directory: Path) -> bytes:
     if run.record.valid is None:
         running = Reason("RUNNING", "Not judged yet; this is what it has measured until now.")
         card = replace(card, verdict=Verdict((running,)))
-    return to_html([card])
+    return to_html(report_of([card]))
 
 
 if __name__ == "__main__":

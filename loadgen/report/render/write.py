@@ -1,47 +1,58 @@
-"""Puts renderings of score cards and sweeps into a directory."""
+"""Renders reports and puts the files into a directory."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import orjson
+
 from loadgen.errors import RunDirectoryError
-from loadgen.report.build.compare import Comparison
-from loadgen.report.model import NOTHING_SAID, About, ScoreCard
-from loadgen.report.render.to_csv import to_csv
-from loadgen.report.render.to_histograms import to_hgrm, to_hlog, to_parquet
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_json import to_json
-from loadgen.report.render.to_markdown import to_markdown
+from loadgen.report.model import Report
+from loadgen.report.render.histograms import to_hgrm, to_hlog, to_parquet
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import to_markdown
+from loadgen.report.render.text import csv_of
 from loadgen.run.disk import disk_errors
 from loadgen.run.rundir import make_folder, make_private, write_atomically
 
-RENDERINGS: Mapping[str, Callable[[Sequence[ScoreCard], Sequence[Comparison], About], bytes]] = {
-    "scorecard.json": to_json,
-    "scorecard.csv": lambda cards, comparisons, _: to_csv(cards, comparisons),
-    "scorecard.md": to_markdown,
-    "scorecard.html": to_html,
-    "histograms.parquet": lambda cards, comparisons, _: to_parquet(cards, comparisons),
-    "histograms.hlog": lambda cards, comparisons, _: to_hlog(cards, comparisons),
+
+def to_json(report: Report) -> bytes:
+    """Return the report for programs."""
+    return indented(report.document)
+
+
+def indented(document: object) -> bytes:
+    """Return a JSON document as the files hold it."""
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def to_csv(report: Report) -> bytes:
+    """Return numbers in full precision, in UTF-8 with commas and CRLF, safe for a spreadsheet."""
+    return csv_of(report.header, report.rows).encode()
+
+
+RENDERINGS: Mapping[str, Callable[[Report], bytes]] = {
+    "json": to_json,
+    "csv": to_csv,
+    "md": to_markdown,
+    "html": to_html,
 }
-"""File name to renderer."""
+"""Suffix of a file to its renderer."""
 
 
-def write_renderings(
-    cards: Sequence[ScoreCard],
-    out_dir: Path,
-    comparisons: Sequence[Comparison] = (),
-    about: About = NOTHING_SAID,
-) -> dict[str, Path]:
-    """Write every rendering, replacing older ones; file name to its path.
+def write_report(report: Report, directory: Path, stem: str = "scorecard") -> dict[str, Path]:
+    """Write every rendering, replacing older ones; return the path of each file by its name.
 
-    All are made before the first is written, each under a hidden name and then renamed. Raises
-    RunDirectoryError where the directory cannot be written.
+    All are made before the first is written. Raises RunDirectoryError if the directory cannot be
+    written.
     """
-    if not cards:
-        raise ValueError("no score card to write")
-    rendered = {name: render(cards, comparisons, about) for name, render in RENDERINGS.items()}
-    rendered |= to_hgrm(cards, comparisons)
-    return write_files("score card", out_dir, rendered, make_private)
+    rendered = {f"{stem}.{suffix}": render(report) for suffix, render in RENDERINGS.items()}
+    if not report.cards:
+        return write_files("table", directory, rendered)
+    rendered["histograms.parquet"] = to_parquet(report.cards)
+    rendered["histograms.hlog"] = to_hlog(report.cards)
+    rendered |= to_hgrm(report.cards)
+    return write_files("score card", directory, rendered, make_private)
 
 
 def write_files(
@@ -50,10 +61,9 @@ def write_files(
     files: Mapping[str, bytes],
     make: Callable[[Path], None] = make_folder,
 ) -> dict[str, Path]:
-    """Write each, replacing older ones, under a hidden name that is then changed; name to path.
+    """Write each file under a hidden name, then rename it; return the path of each by its name.
 
-    `make` makes the directory where there is none. Raises RunDirectoryError where it cannot be
-    written.
+    `make` makes a missing directory. Raises RunDirectoryError if it cannot be written.
     """
     try:
         with disk_errors(out_dir):

@@ -10,14 +10,14 @@ import pytest
 from loadgen.cli.result_text import summary_lines
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build.broker_section import read_broker
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.compare import compare
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import ScoreCard
-from loadgen.report.render.to_csv import to_csv
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_json import to_json
-from loadgen.report.render.to_markdown import to_markdown
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import to_markdown
+from loadgen.report.render.write import to_csv, to_json
+from loadgen.report.score_card import ScoreCard
 
 RECEIVED = "$SYS/broker/publish/messages/received"
 SENT = "$SYS/broker/publish/messages/sent"
@@ -87,7 +87,11 @@ def test_processor_time_below_its_resolution_gives_no_figure(
         assert row.value == pytest.approx(800 / (4 * a_second)) and row.remark == ""
         return
     assert row.value is None and row.remark.startswith("Withheld: ") and told in row.remark
-    for rendering in (to_html([card]), to_markdown([card]), to_csv([card])):
+    for rendering in (
+        to_html(report_of([card])),
+        to_markdown(report_of([card])),
+        to_csv(report_of([card])),
+    ):
         assert told in rendering.decode()
     assert any(told in line for line in summary_lines(card))
     # Nothing to compare, so nothing to fail a gate.
@@ -132,10 +136,10 @@ def test_the_brokers_own_count(
     (check,) = card.broker.counts
     assert (check.broker, check.ours, check.uncertain) == (counted, 500, 0)
     assert check.agrees is agrees
-    page = to_html([card]).decode()
+    page = to_html(report_of([card])).decode()
     assert ("differs: 2.000 times ours" in page) == (counted == 1000)
-    assert f"| {'yes' if agrees else 'NO'} |" in to_markdown([card]).decode()
-    document = orjson.loads(to_json([card]))
+    assert f"| {'yes' if agrees else 'NO'} |" in to_markdown(report_of([card])).decode()
+    document = orjson.loads(to_json(report_of([card])))
     assert document["broker_load"]["counts"][0]["agrees"] is agrees
 
 
@@ -193,7 +197,7 @@ def test_hostile_words_are_text(make: ModuleType, tmp_path: Path) -> None:
     records = [word(make, 0.1, topic, 0), word(make, 9.1, topic, 500)]
     records.append({"time_ns": 1, "trouble": "<img src=x>\n"})
     card = card_with(make, tmp_path / "run", *records)
-    page = to_html([card]).decode()
+    page = to_html(report_of([card])).decode()
     assert "<script>alert" not in page and "<img" not in page and "\x1b" not in page
     assert "&lt;script&gt;alert(1)" in page
 

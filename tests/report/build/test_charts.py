@@ -9,7 +9,7 @@ import numpy as np
 from loadgen.metrics.interval import CONNECTED_AT
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import ScoreCard
+from loadgen.report.score_card import ScoreCard
 from tests.report import fabricate as make
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from loadgen.errors import RunDirectoryError
 from loadgen.judge.verdict import Reason, Verdict
+from loadgen.plan.tables import as_cell
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import (
     Bounds,
     Comparison,
@@ -22,13 +24,13 @@ from loadgen.report.build.compare import (
     load_of,
     regressions,
 )
-from loadgen.report.build.overview import cell_text, merged_rows
+from loadgen.report.build.results import results_table
 from loadgen.report.build.run_charts import comparison_chart
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import ScoreCard
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_json import to_json
-from loadgen.report.render.to_markdown import to_markdown
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import to_markdown
+from loadgen.report.render.write import to_json
+from loadgen.report.score_card import ScoreCard
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +114,7 @@ def test_runs_of_another_setup_are_no_repetitions(
     (chosen,) = compare(cards, [True, True, False])
     assert chosen.sides[0].runs == (0, 1)
     assert f"no repetitions of each other: they differ in {words}." in chosen.remarks[0]
-    for rendering in (to_html(cards, [chosen]), to_markdown(cards, [chosen])):
+    for rendering in (to_html(report_of(cards, [chosen])), to_markdown(report_of(cards, [chosen]))):
         assert "no repetitions of each other" in rendering.decode()
 
 
@@ -282,19 +284,23 @@ def test_repetitions_are_one_row_of_the_first_table(card: ScoreCard) -> None:
         )
     ]
     cards[1] = replace(cards[1], verdict=Verdict((Reason("LOST", "1"),)))
-    merged = merged_rows(cards, compare(cards))
-    first, second = (one for one in merged if one.row.unit == "msgs/sec")
-    assert (len(first.places), first.invalid, cell_text(first.cells[0])) == (3, 1, "100 ± 2")
-    assert (len(second.places), second.invalid, cell_text(second.cells[0])) == (4, 0, "50 ± 1.63")
-    assert (first.words, second.words) == ("qos not given, 3 runs, 1 INVALID", "qos 2, 4 runs")
+    table = results_table(cards, compare(cards))
+    rows = [[as_cell(cell) for cell in row] for row in table.rows]
+    sides = [row[3:5] for row in rows if row[2].notes == ("msgs/sec",)]
+    assert [(side.value, *side.notes) for side, _ in sides] == [
+        ("qos not given", "3 runs", "1 of 3 INVALID"),
+        ("qos 2", "4 runs"),
+    ]
+    assert [(cell.value, cell.more) for _, cell in sides] == [(100, "± 2"), (50, "± 1.63")]
+    assert [cell.wrong for _, cell in sides] == [True, False]
     page, text = (
-        to_html(cards, compare(cards)).decode(),
-        to_markdown(cards, compare(cards)).decode(),
+        to_html(report_of(cards, compare(cards))).decode(),
+        to_markdown(report_of(cards, compare(cards))).decode(),
     )
     # The table comes before verdicts, runs and their identifiers.
     for rendering, row, later in (
-        (page, '100<span class="unit">± 2</span>', "All 7 runs"),
-        (text, "100 ± 2", "LOST: 1"),
+        (page, '100 <span class="more">± 2</span>', "All 7 runs"),
+        (text, "100 ± 2", "LOST 1"),
     ):
         assert rendering.index(row) < rendering.index(later)
         assert rendering.index(row) < rendering.index("run-0")
@@ -333,13 +339,13 @@ def test_every_rendering_shows_them(card: ScoreCard) -> None:
     cards = [run_at(card, 100), run_at(card, 100), replace(run_at(card, 80), run=run)]
     comparisons = compare(cards, [True, True, False])
     assert len(regressions(comparisons)) == 1
-    page = to_html(cards, comparisons).decode()
+    page = to_html(report_of(cards, comparisons)).decode()
     assert "PERSISTENT side by side" in page and "-20.0 %" in page
     assert "more than the spread" in page and "Regressions" in page
     assert "<script>alert" not in page
-    text = to_markdown(cards, comparisons).decode()
+    text = to_markdown(report_of(cards, comparisons)).decode()
     assert "-20.0 % REGRESSION" in text and "<script>" not in text
-    (document,) = orjson.loads(to_json(cards, comparisons))["comparison"]
+    (document,) = orjson.loads(to_json(report_of(cards, comparisons)))["comparison"]
     assert document["bound"] == 0.05
     assert document["lines"][0]["differences"][0]["regression"] is True
     chart = comparison_chart(comparisons[0])

@@ -9,14 +9,14 @@ import orjson
 import pytest
 
 from loadgen.cli.result_text import summary_lines
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.encryption import UNVERIFIED, tls_details, tls_notice, tls_sections
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import ScoreCard
 from loadgen.report.record import parse_run
-from loadgen.report.render.to_csv import to_csv
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_json import to_json
-from loadgen.report.render.to_markdown import escape, to_markdown
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import escape, to_markdown
+from loadgen.report.render.write import to_csv, to_json
+from loadgen.report.score_card import ScoreCard
 from loadgen.run.facts import handshakes_of
 from tests.report import fabricate as make
 
@@ -40,17 +40,19 @@ def test_an_unverified_certificate_is_told_before_every_figure(tmp_path: Path, u
     lines = summary_lines(card)
     verdict = next(place for place, line in enumerate(lines) if line.startswith("FANIN"))
     assert " ".join(lines[:verdict]).strip() == UNVERIFIED
-    text = to_markdown([card]).decode()
+    text = to_markdown(report_of([card])).decode()
     assert text.index(escape(UNVERIFIED, 2000)) < text.index("VALID")
-    page = to_html([card]).decode()
+    page = to_html(report_of([card])).decode()
     page = page[page.index("<body>") :]
     told = UNVERIFIED.replace("'", "&#39;")
     assert page.index(told) < page.index("VALID")
-    document = orjson.loads(to_json([card]))
+    document = orjson.loads(to_json(report_of([card])))
     assert list(document)[:3] == ["schema", "notice", "run"]
     assert document["notice"] == UNVERIFIED
     assert document["tls"] == {"verified": False}
-    assert "verif" not in " ".join(map(str, csv.reader(io.StringIO(to_csv([card]).decode()))))
+    assert "verif" not in " ".join(
+        map(str, csv.reader(io.StringIO(to_csv(report_of([card])).decode())))
+    )
 
 
 def test_no_notice_where_it_was_verified_or_nothing_was_encrypted() -> None:
@@ -87,12 +89,12 @@ def test_what_workers_negotiated_is_added_up_and_shown(tmp_path: Path) -> None:
     document = run_of()
     document["observed"]["tls"] = found
     card = card_of(tmp_path, document)
-    assert orjson.loads(to_json([card]))["tls"] == {"verified": True, **found}
-    for text in ("\n".join(summary_lines(card)), to_html([card]).decode()):
+    assert orjson.loads(to_json(report_of([card])))["tls"] == {"verified": True, **found}
+    for text in ("\n".join(summary_lines(card)), to_html(report_of([card])).decode()):
         assert "ECDHE-RSA-AES256-GCM-SHA384" in text
         assert "TLS_AES_256_GCM_SHA384" in text
         assert "11 of 1,403 resumed" in " ".join(text.split())
-    assert escape("TLS_AES_256_GCM_SHA384") in to_markdown([card]).decode()
+    assert escape("TLS_AES_256_GCM_SHA384") in to_markdown(report_of([card])).decode()
 
 
 def test_handshakes_that_are_not_as_expected_are_left_out() -> None:

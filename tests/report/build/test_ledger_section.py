@@ -12,11 +12,12 @@ from loadgen.cli.result_text import summary_lines
 from loadgen.errors import RunDirectoryError
 from loadgen.judge.ledger import Ledger
 from loadgen.metrics.interval import LATER
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import ScoreCard
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_json import to_json
-from loadgen.report.render.to_markdown import to_markdown
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import to_markdown
+from loadgen.report.render.write import to_json
+from loadgen.report.score_card import ScoreCard
 
 WINDOW = Ledger(
     sent=400,
@@ -64,11 +65,11 @@ def test_ledger_of_the_run_stands_in_every_rendering(make: ModuleType, tmp_path:
     # States in which nothing ended are left out.
     assert "repeated" not in table and "not seen to the end" not in table
     assert card.counts.lost == 9
-    document = orjson.loads(to_json([card]))
+    document = orjson.loads(to_json(report_of([card])))
     assert document["ledger"] == closed() and document["remarks"] == [REMARK]
     assert document["verdict"] == {"valid": True, "reasons": []}
-    text, page = "\n".join(summary_lines(card)), to_html([card]).decode()
-    markdown = to_markdown([card]).decode()
+    text, page = "\n".join(summary_lines(card)), to_html(report_of([card])).decode()
+    markdown = to_markdown(report_of([card])).decode()
     for shown in (text, page, markdown):
         assert "Ledger" in shown and "refused by the broker" in shown
     assert "  remark: nothing came back" in text
@@ -119,7 +120,7 @@ def test_run_of_an_earlier_version_lacks_columns(make: ModuleType, tmp_path: Pat
     before = summarize_run(run)
     for path in run.glob("intervals/*.parquet"):
         pq.write_table(pq.read_table(path).drop_columns(list(LATER)), path)
-    assert to_json([summarize_run(run)]) == to_json([before])
+    assert to_json(report_of([summarize_run(run)])) == to_json(report_of([before]))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from types import ModuleType
 import pytest
 
 from loadgen.metrics.reducer import LatencySummary
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.own_share import own_share_remark
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_markdown import to_markdown
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import to_markdown
 
 
 def series(p50: float | None, p99: float | None, avg: float) -> LatencySummary:
@@ -73,5 +74,5 @@ def test_the_row_has_transit_beside_it(make: ModuleType, tmp_path: Path) -> None
     ]
     card = summarize_run(make.write_run(tmp_path / "b", make.run_document(case="latency"), late))
     assert card.rows[0].remark.startswith("Mostly the generator's own, not the broker's: 50P, ")
-    for rendering in (to_html([card]), to_markdown([card])):
+    for rendering in (to_html(report_of([card])), to_markdown(report_of([card]))):
         assert "Mostly the generator" in rendering.decode()

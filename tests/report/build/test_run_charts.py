@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.report.build.run_charts import run_charts_of
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import ScoreCard
+from loadgen.report.score_card import ScoreCard
 from tests.report import fabricate as make
 
 

@@ -6,12 +6,13 @@ from typing import Any
 import orjson
 import pytest
 
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.observed import observed_details, observed_rows, observed_sections
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import RunRecord, parse_run
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_json import to_json
-from loadgen.report.render.to_markdown import to_markdown
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import to_markdown
+from loadgen.report.render.write import to_json
 from tests.report import fabricate as make
 
 SPREAD = {"received": 30, "min": 9, "max": 11, "mean": 10.0, "stdev": 0.8}
@@ -96,8 +97,8 @@ def test_every_rendering_has_the_sections(tmp_path: Path) -> None:
     document["observed"]["fanout"] = QUEUE | BRIDGE
     path.write_bytes(orjson.dumps(document))
     card = summarize_run(directory)
-    page, text = to_html([card]).decode(), to_markdown([card]).decode()
+    page, text = to_html(report_of([card])).decode(), to_markdown(report_of([card])).decode()
     for words in ("Beside the published score card", "Spread over the consumers", "Backends"):
         assert words in page and words in text
     assert "mqtt://&lt;i&gt;" in page and "mqtt://<i>" not in page
-    assert orjson.loads(to_json([card]))["fanout"]["limit"]["side"] == "backend"
+    assert orjson.loads(to_json(report_of([card])))["fanout"]["limit"]["side"] == "backend"

@@ -10,20 +10,18 @@ from typing import Any
 import pytest
 
 from loadgen.cases.registry import build_scenario
-from loadgen.report.build.sweep_table import SweepTable, table_of
-from loadgen.report.render.sweep_renderings import (
+from loadgen.report.build.sweep_report import (
     cells,
     headings,
     sweep_chart,
+    sweep_report,
     text_table,
-    to_csv,
-    to_html,
-    to_json,
-    to_markdown,
     verdict_of,
-    write_sweep,
 )
-from loadgen.report.render.to_markdown import escape
+from loadgen.report.build.sweep_table import SweepTable, table_of
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import escape, to_markdown
+from loadgen.report.render.write import to_csv, to_json, write_report
 from loadgen.run.search.sweep import Measured, Sweep, SweepResult, points_of
 from loadgen.specjms.chain_model import NOTICE
 
@@ -125,7 +123,7 @@ def test_rows_kept_from_a_smaller_grid_have_a_new_axis(make: ModuleType, tmp_pat
     table = table_of(replace(result, measured=tuple(before)))
     assert [row.values["qos"] for row in table.rows] == ["0", "1", "0", "1"]
     assert [row.numbers["qos"] for row in table.rows] == [0, 1, 0, 1]
-    write_sweep(table, tmp_path)
+    write_report(sweep_report(table), tmp_path, "table")
 
 
 @pytest.mark.parametrize(
@@ -143,10 +141,13 @@ def test_row_that_could_not_be_run_says_which_it_is(
     table = table_of(replace(result, measured=(*result.measured[:-1], failed)))
     texts = ("5,000", "2") if case == "fanout" else ("2,000",)
     assert cells(table, table.rows[-1])[: len(texts)] == texts
-    line = list(csv.DictReader(io.StringIO(to_csv(table).decode())))[-1]
+    line = list(csv.DictReader(io.StringIO(to_csv(sweep_report(table)).decode())))[-1]
     values = [float(text.replace(",", "")) for text in texts]
     assert [float(line[axis]) for axis, _ in axes] == values
-    for rendering in (to_markdown(table).decode(), to_html(table).decode()):
+    for rendering in (
+        to_markdown(sweep_report(table)).decode(),
+        to_html(sweep_report(table)).decode(),
+    ):
         assert texts[0] in rendering
 
 
@@ -160,7 +161,7 @@ def test_limits_of_a_search_and_whose_they_are(fanout: SweepResult) -> None:
     ones[2] = replace(ones[2], run=None)
     table = table_of(replace(fanout, measured=tuple(ones)))
     assert table.searched == "rate"
-    lines = to_markdown(table).decode().splitlines()
+    lines = to_markdown(sweep_report(table)).decode().splitlines()
     rows = [line for line in lines if line.startswith("| ")]
     assert "limit: rate" in rows[0]
     assert "| 950 | 990 | LOST | CONFIRMED |" in rows[1]
@@ -188,16 +189,16 @@ def test_load_where_a_search_stopped_is_not_told_as_the_limit(fanout: SweepResul
     ]
     assert [cells(table, row)[1:5] for row in table.rows] == told
     assert not any(row.valid for row in table.rows)
-    page, marked = to_html(table).decode(), to_markdown(table).decode()
+    page, marked = to_html(sweep_report(table)).decode(), to_markdown(sweep_report(table)).decode()
     for limit, above, ended, verdict in told:
         assert f"| {limit} | {above} | {ended} | {verdict} |" in marked
         assert f'">{limit}</td><td data-label="lowest that failed">{above}</td>' in page
-        assert f'"verdict" class="verdict-of">{verdict}</td>' in page
+        assert f'data-label="verdict">{verdict}</td>' in page
     assert not re.search("(?<!NOT )CONFIRMED", page + marked + "\n".join(text_table(table)))
-    read = list(csv.DictReader(io.StringIO(to_csv(table).decode())))
+    read = list(csv.DictReader(io.StringIO(to_csv(sweep_report(table)).decode())))
     assert [line["limit_stands"] for line in read] == ["at least", "not closed", "at least"]
     assert [line["limit_above"] for line in read] == ["", "1900.0", ""]
-    limits = [row["limit"] for row in json.loads(to_json(table))["rows"]]
+    limits = [row["limit"] for row in json.loads(to_json(sweep_report(table)))["rows"]]
     assert [limit["stands"] for limit in limits] == ["at least", "not closed", "at least"]
     assert limits[0]["ended"] == ["top of range"]
 
@@ -217,10 +218,10 @@ def test_limits_of_repetitions_stand_as_the_weakest(make: ModuleType, tmp_path: 
 
 def test_json_and_csv_hold_the_numbers(fanout: SweepResult) -> None:
     table = table_of(fanout)
-    document = json.loads(to_json(table))
+    document = json.loads(to_json(sweep_report(table)))
     assert (document["schema"], document["kind"], document["case"]) == (1, "sweep", "fanout")
     assert [row["values"]["ratio"] for row in document["rows"]] == ["1", "10", "100"]
-    read = list(csv.DictReader(io.StringIO(to_csv(table).decode())))
+    read = list(csv.DictReader(io.StringIO(to_csv(sweep_report(table)).decode())))
     assert [float(line["egress"]) for line in read] == [
         row["figures"]["egress"] for row in document["rows"]
     ]
@@ -291,16 +292,16 @@ def test_invalid_points_are_marked_and_no_line_goes_through_them(
     # What a saturated broker shows there is what was asked of it.
     told = "Egress counts what was delivered of the messages that were due in the window"
     assert told in chart.note
-    assert told in to_markdown(table).decode()
-    assert to_html(table).decode().count(told) == 2
-    assert told in json.loads(to_json(table))["notes"][0]
+    assert told in to_markdown(sweep_report(table)).decode()
+    assert to_html(sweep_report(table)).decode().count(told) == 2
+    assert told in json.loads(to_json(sweep_report(table)))["notes"][0]
 
 
 def test_nothing_to_draw_over_is_no_chart(make: ModuleType, tmp_path: Path) -> None:
     result = swept(make, tmp_path, "fanin", (("arrivals", ("constant", "poisson")),))
     table = table_of(result)
     assert sweep_chart(table) is None
-    assert b'class="plot"' not in to_html(table)
+    assert b'class="plot"' not in to_html(sweep_report(table))
     assert [row.values["arrivals"] for row in table.rows] == ["constant", "poisson"]
 
 
@@ -332,9 +333,9 @@ def test_brokers_and_protocols_are_all_named_and_told_by_row(
         "reflector 1 MQTT 3.1.1",
         "mosquitto 2.0.11 MQTT 3.1.1",
     ]
-    for rendering in (to_markdown(table), to_html(table)):
+    for rendering in (to_markdown(sweep_report(table)), to_html(sweep_report(table))):
         assert b"reflector 1 MQTT 3.1.1" in rendering
-    read = list(csv.DictReader(io.StringIO(to_csv(table).decode())))
+    read = list(csv.DictReader(io.StringIO(to_csv(sweep_report(table)).decode())))
     assert [line["protocol"] for line in read][:2] == ["MQTT 3.1.1", "MQTT 5.0"]
     assert (read[2]["broker"], read[2]["measured_on"]) == ("mqtt://b", "reflector 1")
 
@@ -363,18 +364,18 @@ def test_renderings_escape_what_a_run_brought_along(make: ModuleType, tmp_path: 
     )
     first = replace(result.measured[0], run=None, valid=False, error=HOSTILE)
     table = table_of(replace(result, measured=(first, *result.measured[1:])))
-    page = to_html(table).decode()
+    page = to_html(sweep_report(table)).decode()
     assert "<script>alert" not in page
     assert len(re.findall(r"<script", page)) == page.count("</script>")
-    assert "<script>" not in to_markdown(table).decode()
+    assert "<script>" not in to_markdown(sweep_report(table)).decode()
 
 
 def test_files_are_written_and_the_same_twice(fanout: SweepResult) -> None:
     table: SweepTable = table_of(fanout)
-    paths = write_sweep(table, fanout.directory)
+    paths = write_report(sweep_report(table), fanout.directory, "table")
     assert set(paths) == {"table.json", "table.csv", "table.md", "table.html"}
     before = {name: path.read_bytes() for name, path in paths.items()}
-    write_sweep(table_of(fanout), fanout.directory)
+    write_report(sweep_report(table_of(fanout)), fanout.directory, "table")
     assert before == {name: path.read_bytes() for name, path in paths.items()}
     assert b"Content-Security-Policy" in before["table.html"]
 
@@ -389,19 +390,19 @@ def test_a_supply_chains_table_has_its_notice_before_every_figure(tmp_path: Path
     )
     table = table_of(SweepResult(tmp_path, points, measured, False))
     assert table.notice == NOTICE
-    assert list(json.loads(to_json(table)))[:3] == ["schema", "kind", "notice"]
+    assert list(json.loads(to_json(sweep_report(table))))[:3] == ["schema", "kind", "notice"]
     lines = text_table(table)
     heading = next(number for number, line in enumerate(lines) if "handlers" in line)
     assert " ".join(lines[:heading]).strip() == NOTICE
-    page = to_html(table).decode()
+    page = to_html(sweep_report(table)).decode()
     page = page[page.index("<body>") :]
     assert page.index(NOTICE) < page.index("<table")
-    text = to_markdown(table).decode()
+    text = to_markdown(sweep_report(table)).decode()
     assert text.index(escape(NOTICE, 2000)) < text.index("| handlers")
-    assert to_csv(table).decode().startswith("handlers,")  # a parser knows no comment
+    assert to_csv(sweep_report(table)).decode().startswith("handlers,")  # a parser knows no comment
 
 
 def test_other_tables_have_no_notice(fanout: SweepResult) -> None:
     table = table_of(fanout)
-    assert "notice" not in json.loads(to_json(table))
+    assert "notice" not in json.loads(to_json(sweep_report(table)))
     assert len(text_table(table)) == 1 + len(table.rows)

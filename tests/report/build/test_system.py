@@ -6,11 +6,12 @@ from typing import Any
 import orjson
 
 from loadgen.plan.sut import read_description
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import ScoreCard
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_json import to_json
-from loadgen.report.render.to_markdown import escape, to_markdown
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import escape, to_markdown
+from loadgen.report.render.write import to_json
+from loadgen.report.score_card import ScoreCard
 from tests.report import fabricate as make
 
 EXAMPLE = (Path(__file__).parents[3] / "docs/examples/sut.toml").read_text("utf-8")
@@ -32,10 +33,10 @@ def test_every_part_is_a_table_in_every_rendering(tmp_path: Path) -> None:
         *("Broker", "Machine of the broker", "Network elements", "Power unit", "Client machines")
     ]
     assert ("Rack units", "2") in found[1].rows
-    page, text = to_html([card]).decode(), to_markdown([card]).decode()
+    page, text = to_html(report_of([card])).decode(), to_markdown(report_of([card])).decode()
     for words in ("System under test: Power unit", "NEMA L6-30P"):
         assert words in page and escape(words) in text
-    assert orjson.loads(to_json([card]))["sut"]["clients"]["count"] == 3
+    assert orjson.loads(to_json(report_of([card])))["sut"]["clients"]["count"] == 3
 
 
 def test_its_rack_units_and_storage_are_used(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_private_broker_says_when_it_stores_whatever_was_described(tmp_path: P
 def test_what_others_wrote_is_escaped_and_bounded(tmp_path: Path) -> None:
     hostile = {"os": "<script>alert(1)</script>|\x1b[2J", "notes": ["x" * 9_999] * 99}
     card = card_of(tmp_path, sut={"broker": hostile, "machine": 7, "unknown": {"os": "y"}})
-    page, text = to_html([card]).decode(), to_markdown([card]).decode()
+    page, text = to_html(report_of([card])).decode(), to_markdown(report_of([card])).decode()
     assert "<script>alert" not in page and "\x1b" not in page + text
     assert "x" * 301 not in page and "x" * 301 not in text
     assert "<script>" not in text and titles(card).count("System under test: Broker") == 1

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import PowerLogError
+from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.power.power import OutletPower, outlets_over, require_usable
 from loadgen.report.power.power_logs import parse_power_log
-from loadgen.report.render.to_html import to_html
-from loadgen.report.render.to_json import to_json
-from loadgen.report.render.to_markdown import to_markdown
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import to_markdown
+from loadgen.report.render.write import to_json
 from tests.report.power.test_power import settings_of
 
 BEGIN = datetime(2013, 4, 26, 10, 4, 5, tzinfo=UTC)
@@ -602,7 +603,11 @@ def test_the_row_says_what_is_wrong_with_its_watts(make: ModuleType, tmp_path: P
         (tmp_path / "pdu.csv").write_text(log)
         card = summarize_run(run, [tmp_path / "pdu.csv"], "UTC")
         found = {row.name: (row.value, row.remark) for row in card.rows}
-        for rendering in (to_html([card]), to_markdown([card]), to_json([card])):
+        for rendering in (
+            to_html(report_of([card])),
+            to_markdown(report_of([card])),
+            to_json(report_of([card])),
+        ):
             for _, remark in found.values():
                 assert remark.partition("/")[0] in rendering.decode()
         return found

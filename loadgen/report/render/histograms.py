@@ -27,9 +27,8 @@ from loadgen.metrics.histogram import (
     mean,
     stdev,
 )
-from loadgen.report.build.compare import Comparison
-from loadgen.report.model import ScoreCard
 from loadgen.report.render.text import name
+from loadgen.report.score_card import ScoreCard
 
 HISTOGRAM_SCHEMA = pa.schema(
     [
@@ -57,7 +56,7 @@ _BUCKETS, _SUB_BUCKETS = 32, 2048
 """Of the library's layout (`metrics.histogram`)."""
 
 
-def to_parquet(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
+def to_parquet(cards: Sequence[ScoreCard]) -> bytes:
     """A table of HISTOGRAM_SCHEMA."""
     out = io.BytesIO()
     with pq.ParquetWriter(out, HISTOGRAM_SCHEMA, compression="zstd") as writer:
@@ -89,7 +88,7 @@ _TICKS = 5
 """Lines for each half of the distance that is left to 100 %, as the library has it."""
 
 
-def to_hgrm(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> dict[str, bytes]:
+def to_hgrm(cards: Sequence[ScoreCard]) -> dict[str, bytes]:
     """File name to text; none for more than MOST_RUNS_PLOTTED runs."""
     if len(cards) > MOST_RUNS_PLOTTED:
         return {}
@@ -134,7 +133,7 @@ def distribution(row: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_hlog(cards: Sequence[ScoreCard], _: Sequence[Comparison] = ()) -> bytes:
+def to_hlog(cards: Sequence[ScoreCard]) -> bytes:
     """A histogram log; it starts where the first measurement window does."""
     starts = [card.curves.wall_start_ns for card in cards]
     base_ns = min(starts)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from loadgen.report.render.figures import log_axis, varied_axis
+from loadgen.report.build.figures import log_axis, varied_axis
 
 
 @pytest.mark.parametrize(

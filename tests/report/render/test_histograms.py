@@ -13,8 +13,8 @@ from hdrh.log import HistogramLogReader
 from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import PackedCurves, ScoreCard
-from loadgen.report.render.to_histograms import HISTOGRAM_SCHEMA, to_hgrm, to_hlog, to_parquet
+from loadgen.report.render.histograms import HISTOGRAM_SCHEMA, to_hgrm, to_hlog, to_parquet
+from loadgen.report.score_card import PackedCurves, ScoreCard
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,12 @@
-"""A sweep's table as JSON, CSV, Markdown and a self-contained HTML page with its chart."""
+"""The report of a sweep: its table, and a chart over what was swept."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from loadgen.cases.registry import CASES, style_of
-from loadgen.report.build.sweep_table import Column, SweepRow, SweepTable
-from loadgen.report.render.figures import (
-    Chart,
+from loadgen.plan.tables import Cell, DataTable
+from loadgen.report.build.figures import (
     Figure,
     chart,
     color_of,
@@ -18,26 +16,90 @@ from loadgen.report.render.figures import (
     log_axis,
     varied_axis,
 )
-from loadgen.report.render.page import render
-from loadgen.report.render.text import (
-    NOTICE_CHARACTERS,
-    csv_of,
-    name,
-    notice_lines,
-    number,
-    text_of,
-)
-from loadgen.report.render.to_json import indented
-from loadgen.report.render.to_markdown import escape, markdown_table
-from loadgen.report.render.write import write_files
+from loadgen.report.build.sweep_table import Column, SweepRow, SweepTable
+from loadgen.report.model import Chart, Charts, Paragraph, Report
+from loadgen.report.render.text import name, notice_lines, number, text_of
 
 EGRESS_NOTE = (
-    "Egress counts what was delivered of the messages that were due in the window, also after its "
+    "Egress counts the deliveries of messages that were due in the window, also those after its "
     "end, by the seconds of the window: of a broker that falls behind it shows what was asked, not "
     "what it can do."
 )
 VERDICT = "verdict"
 """Title of the column before the figures."""
+
+
+def sweep_report(table: SweepTable) -> Report:
+    """Return the report of a sweep's table."""
+    searched = f"limit of {table.searched}" if table.searched else ""
+    about = " · ".join(filter(None, (table.broker, table.protocol, searched, *table.programs)))
+    header, rows = _csv(table)
+    title = f"Sweep: {name(table.case.upper())}"
+    return Report(
+        title=title,
+        heading=title,
+        lead=(
+            *([Paragraph(table.notice)] if table.notice else []),
+            Paragraph(about, "muted"),
+            _data_table(table),
+            *(Paragraph(note, "muted") for note in table_notes(table)),
+            Charts(lambda: [drawn for drawn in (sweep_chart(table),) if drawn is not None]),
+        ),
+        document=_document(table),
+        header=header,
+        rows=rows,
+    )
+
+
+def _data_table(table: SweepTable) -> DataTable:
+    titles = headings(table)
+    verdict = titles.index(VERDICT)
+    return DataTable(
+        "",
+        "",
+        titles,
+        tuple(
+            tuple(
+                Cell(text, wrong=place == verdict and not (row.valid and row.runs > 0))
+                for place, text in enumerate(cells(table, row))
+            )
+            for row in table.rows
+        ),
+        texts=tuple(range(verdict + 1)),
+        look="sweep",
+    )
+
+
+def _document(table: SweepTable) -> dict[str, Any]:
+    """Return every figure, whatever columns are shown; a notice comes before them."""
+    fields = asdict(table)
+    notice = fields.pop("notice")
+    document = {"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields}
+    return document | {"notes": table_notes(table)}
+
+
+def _csv(table: SweepTable) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
+    """Return the header and the lines of the CSV file, figures in full precision."""
+    keys = [column.key for column in table.columns]
+    axes = [axis for axis in table.axes if axis not in keys]
+    header = [*axes, *keys]
+    if table.searched:
+        header += ["limit", "limit_stands", "limit_above", "limit_own", "ended", "ended_by"]
+    header += ["runs", "spread", "measured_on", "protocol", "verdict"]
+    rows = []
+    for row in table.rows:
+        limit = row.limit or {}
+        search = [limit.get(key) for key in ("load", "stands", "above", "own")]
+        search += ["; ".join(limit.get("ended", ())), " ".join(limit.get("codes", ()))]
+        rows.append(
+            (
+                *(row.values[axis] for axis in axes),
+                *(_figure(table, row, key) for key in keys),
+                *(search if table.searched else ()),
+                *(row.runs, row.spread, row.broker, row.protocol, verdict_of(row)),
+            )
+        )
+    return tuple(header), tuple(rows)
 
 
 def headings(table: SweepTable) -> tuple[str, ...]:
@@ -82,11 +144,6 @@ def _columns(table: SweepTable) -> list[tuple[str, Callable[[SweepRow], str]]]:
 
 def _title(column: Column) -> str:
     return ", ".join(filter(None, (column.title, column.unit)))
-
-
-def _other_axes(table: SweepTable) -> list[str]:
-    """What was swept beside the figures that are columns anyway."""
-    return [axis for axis in table.axes if axis not in {column.key for column in table.columns}]
 
 
 def measured_on(row: SweepRow) -> str:
@@ -147,85 +204,6 @@ def text_table(table: SweepTable) -> list[str]:
 def table_notes(table: SweepTable) -> list[str]:
     """What has to be known to read the figures."""
     return [EGRESS_NOTE] if any(column.key == "egress" for column in table.columns) else []
-
-
-def to_json(table: SweepTable) -> bytes:
-    """The table with every figure, whatever columns are shown; a notice comes before them."""
-    fields = asdict(table)
-    notice = fields.pop("notice")
-    document = {"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields}
-    document["notes"] = table_notes(table)
-    return indented(document)
-
-
-def to_csv(table: SweepTable) -> bytes:
-    """Numbers in full precision, safe to open in a spreadsheet."""
-    axes, keys = _other_axes(table), [column.key for column in table.columns]
-    header = [*axes, *keys]
-    if table.searched:
-        header += ["limit", "limit_stands", "limit_above", "limit_own", "ended", "ended_by"]
-    header += ["runs", "spread", "measured_on", "protocol", "verdict"]
-    rows = []
-    for row in table.rows:
-        limit = row.limit or {}
-        found = [limit.get(key) for key in ("load", "stands", "above", "own")]
-        found += ["; ".join(limit.get("ended", ())), " ".join(limit.get("codes", ()))]
-        rows.append(
-            (
-                *(row.values[axis] for axis in axes),
-                *(_figure(table, row, key) for key in keys),
-                *(found if table.searched else ()),
-                *(row.runs, row.spread, row.broker, row.protocol, verdict_of(row)),
-            )
-        )
-    return csv_of(header, rows).encode()
-
-
-def to_markdown(table: SweepTable) -> bytes:
-    """A heading and the table; everything that a run brought along is escaped."""
-    about = " · ".join(escape(part) for part in _about(table))
-    notice = [escape(table.notice, NOTICE_CHARACTERS), ""] if table.notice else []
-    lines = [f"# Sweep: {escape(table.case.upper())}", "", *notice, about, ""]
-    lines += markdown_table(headings(table), (cells(table, row) for row in table.rows))
-    for note in table_notes(table):
-        lines += [escape(note), ""]
-    return "\n".join(lines).encode()
-
-
-def to_html(table: SweepTable) -> bytes:
-    """One file that opens offline."""
-    return render(
-        "sweep.html.j2",
-        title=f"Sweep: {name(table.case.upper())}",
-        about=" · ".join(name(part) for part in _about(table)),
-        notice=table.notice,
-        headings=headings(table),
-        verdict=headings(table).index(VERDICT),
-        rows=[
-            {"cells": cells(table, row), "valid": row.valid and row.runs > 0} for row in table.rows
-        ],
-        notes=table_notes(table),
-        chart=sweep_chart(table),
-    )
-
-
-def _about(table: SweepTable) -> list[str]:
-    searched = f"limit of {table.searched}" if table.searched else ""
-    return [part for part in (table.broker, table.protocol, searched, *table.programs) if part]
-
-
-SWEEP_RENDERINGS: Mapping[str, Callable[[SweepTable], bytes]] = {
-    "table.json": to_json,
-    "table.csv": to_csv,
-    "table.md": to_markdown,
-    "table.html": to_html,
-}
-
-
-def write_sweep(table: SweepTable, out_dir: Path) -> dict[str, Path]:
-    """Write every rendering, replacing older ones; file name to its path."""
-    rendered = {file: render(table) for file, render in SWEEP_RENDERINGS.items()}
-    return write_files("table", out_dir, rendered)
 
 
 # The chart ------------------------------------------------------------------------------------

@@ -6,15 +6,15 @@ light, dark and print. Texts that come from a run are escaped here: plotly reads
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from loadgen.report.model import Chart
 from loadgen.report.render.text import csv_of, name, number
 
 Figure = dict[str, Any]
-Table = tuple[Sequence[str], Iterable[Sequence[object]]]
-"""Header and rows."""
+Numbers = tuple[Sequence[str], Iterable[Sequence[object]]]
+"""Header and rows of the numbers that a chart shows."""
 
 COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "$pink")
 
@@ -36,23 +36,12 @@ _LEGEND_IN_COLUMNS = 4
 """A legend of more entries is set in columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A figure ({"data", "layout"} of plotly), how to read it, and its numbers as CSV."""
-
-    title: str
-    note: str
-    figure: Figure
-    table: str
-    height: int = 320
-
-
 def chart(
     title: str,
     note: str,
     lines: Sequence[Figure],
     layout: Figure,
-    *tables: Table,
+    *tables: Numbers,
     height: int = 320,
 ) -> Chart:
     """A chart of these lines; the numbers of each table stand below one another in the CSV."""

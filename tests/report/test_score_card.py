@@ -14,7 +14,7 @@ from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
 from loadgen.metrics.interval import Interval
 from loadgen.report.build.rows import in_report_order
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.model import ScoreCard
+from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import seal
 
 PDU = Path(__file__).parent / "power" / "pdu"
@@ -276,7 +276,7 @@ def test_curves_show_the_course(make: ModuleType, tmp_path: Path) -> None:
     series, histogram = next(iter(card.curves.histograms.items()))
     assert (series, histogram["count"]) == ("end_to_end", 4000)
     assert sum(histogram["bucket_count"].to_pylist()) == 4000
-    groups = {group.name: group for group in card.curves.groups}
+    groups = {group.name: group for group in card.groups}
     assert groups["pair_publisher"].counters["sent"] == 4000
     assert groups["background_subscribers"].devices == 10
 

@@ -1,0 +1,255 @@
+"""The section of one run: counts, tables, latencies, power, broker, charts and how to repeat it."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from loadgen.plan.tables import Cell, DataTable, TableCell
+from loadgen.report.build.broker_section import BrokerLoad
+from loadgen.report.build.charts import charts_of
+from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Section, Tiles, Verdicts
+from loadgen.report.power.power import OutletPower
+from loadgen.report.render.text import COMMAND_CHARACTERS, counted, name, number
+from loadgen.report.score_card import LATENCY_FIGURES, Power, ScoreCard
+
+_WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_failures")
+_GROUP_COUNTERS = ("sent", "expected", "received", "duplicated", "out_of_order")
+_BROKER_COUNTS = {"publish_received": "PUBLISH received", "publish_sent": "PUBLISH sent"}
+_BROKER_COUNTS_NOTE = (
+    "The broker's own counts between its first and its last report, next to the counts of this "
+    "program. A message in flight at either report may be on one side only."
+)
+_MIB = 1 << 20
+_MOST_TROUBLES = 3
+
+
+def judged(card: ScoreCard, title: str = "", link: str = "", notes: tuple[str, ...] = ()) -> Judged:
+    """Return the verdict of a run with its reasons and remarks; without a title these alone."""
+    verdict = card.verdict
+    return Judged(
+        verdict.word if title else "",
+        tuple((reason.code, reason.detail) for reason in verdict.reasons),
+        tuple(remark.detail for remark in verdict.remarks),
+        title,
+        link,
+        notes,
+    )
+
+
+def run_section(card: ScoreCard, place: int, *, several: bool, folded: bool) -> Section:
+    """Return everything that a report shows of one run; `place` is its number among several."""
+    run, title = card.run, name(card.run.case.upper())
+    about = (
+        f"{run.broker_name or 'broker'} · {run.protocol} · started {run.started} · "
+        f"{number(run.seconds)} s measured · {counted(run.workers, 'worker')} on "
+        f"{counted(run.hosts, 'host')} · run {run.id}"
+    )
+    blocks: list[Block] = [
+        Paragraph(about, "muted"),
+        Verdicts((judged(card),)),
+        _counts(card),
+        *card.sections,
+        *_latency(card),
+        *_connecting(card),
+        *(_power(card.power) if card.power is not None else ()),
+        *(_broker(card.broker) if card.broker is not None else ()),
+        Charts(lambda: charts_of(card)),
+        *_groups(card),
+        *_command(card),
+        _seal(card),
+        Fold("Scenario, environment and broker", (_facts(card),)),
+    ]
+    return Section(
+        f"{title}, run {place + 1}" if several else title,
+        tuple(blocks),
+        anchor=f"run-{place + 1}",
+        verdict=card.verdict.word,
+        folded=folded,
+        summary=f"{title} · {run.id}",
+    )
+
+
+def _counts(card: ScoreCard) -> Tiles:
+    return Tiles(
+        tuple(
+            (key.replace("_", " "), value, bool(key in _WRONG_ABOVE_ZERO and value))
+            for key, value in asdict(card.counts).items()
+        )
+    )
+
+
+def _latency(card: ScoreCard) -> Iterator[DataTable]:
+    rows = tuple(
+        (series, *(getattr(timed, key) for key in LATENCY_FIGURES))
+        for series, timed in card.latency.items()
+    )
+    if rows:
+        yield DataTable("Latency, µs", "", ("Series", *LATENCY_FIGURES.values()), rows)
+
+
+def _connecting(card: ScoreCard) -> Iterator[DataTable]:
+    failures = [(f"Failed: {reason}", n) for reason, n in card.connect.failures.items()]
+    network = [
+        (f"This host's {counter.replace('_', ' ')} over the run", count)
+        for counter, count in card.network.items()
+        if count
+    ]
+    if failures or network:
+        rows = (("Connected", card.connect.connected), *failures, *network)
+        yield DataTable("Connecting", "", ("", "count"), rows)
+
+
+def _power(power: Power) -> Iterator[Block]:
+    rows: list[tuple[Cell | TableCell, ...]] = [
+        (
+            outlet.node,
+            outlet.name,
+            f"{outlet.watts:,.1f}",
+            outlet.inside,
+            f"{100 * outlet.coverage:.0f} %",
+            _energy(outlet),
+        )
+        for outlet in power.outlets
+    ]
+    if len(power.nodes) > 1:
+        rows += [
+            (
+                node.name or "no node",
+                counted(node.outlets, "outlet"),
+                f"{node.watts:,.1f}",
+                *(None, None, None),
+            )
+            for node in power.nodes
+        ]
+    rows.append(("All", "", f"{power.watts:,.1f}", None, None, None))
+    yield DataTable(
+        "Power",
+        "",
+        ("node", "outlet", "mean W", "samples in the window", "covered", "kWh: watts, counter"),
+        tuple(rows),
+        texts=(0, 1, 5),
+        look="facts",
+    )
+    if power.remark:
+        yield Paragraph(power.remark, "remark")
+    yield from _tiles(
+        ("messages per watt", power.messages_per_watt),
+        ("joules a message", power.joules_per_message),
+        ("watts per rack unit", power.watts_per_rack_unit),
+    )
+
+
+def _energy(outlet: OutletPower) -> Cell:
+    """Return the energy by watts and by the outlet's counter, with the result of comparing them."""
+    energy = outlet.energy
+    if energy is None:
+        return Cell("no counter")
+    watts = "" if energy.watts_kwh is None else f"{number(energy.watts_kwh)}, "
+    return Cell(
+        f"{watts}{number(energy.counter_kwh)}: {energy.result}",
+        notes=(f"counted in steps of {number(energy.resolution_kwh)}",),
+        wrong=bool(outlet.withheld),
+    )
+
+
+def _broker(load: BrokerLoad) -> Iterator[Block]:
+    memory = load.resident_bytes_max
+    yield from _tiles(
+        ("broker's processor time, s", load.cpu_seconds),
+        ("processors in use", load.cores),
+        ("greatest memory, MiB", memory / _MIB if memory else None),
+        ("messages a core-second", load.messages_per_core_second),
+        ("dropped, by its own count", load.dropped),
+    )
+    rows = tuple(
+        (
+            _BROKER_COUNTS.get(check.count, check.count),
+            check.topic,
+            *(check.broker, check.ours, check.uncertain),
+            "agrees"
+            if check.agrees
+            else Cell(
+                "differs",
+                notes=(f"{check.broker / check.ours:.3f} times ours",) if check.ours else (),
+                wrong=True,
+            ),
+        )
+        for check in load.counts
+    )
+    if rows:
+        header = ("count", "topic", "broker", "ours", "in flight", "")
+        yield DataTable("Broker", _BROKER_COUNTS_NOTE, header, rows, texts=(0, 1, 5))
+    for trouble in load.troubles[:_MOST_TROUBLES]:
+        yield Paragraph(trouble, "muted")
+
+
+def _tiles(*pairs: tuple[str, float | None]) -> Iterator[Tiles]:
+    tiles = tuple((label, value, False) for label, value in pairs if value is not None)
+    if tiles:
+        yield Tiles(tiles)
+
+
+def _groups(card: ScoreCard) -> Iterator[DataTable]:
+    if any(any(group.counters.values()) for group in card.groups):
+        yield DataTable(
+            "Groups of devices, over the window",
+            "",
+            ("group", "devices", *(counter.replace("_", " ") for counter in _GROUP_COUNTERS)),
+            tuple(
+                (group.name, group.devices, *(group.counters[key] for key in _GROUP_COUNTERS))
+                for group in card.groups
+            ),
+        )
+
+
+def _command(card: ScoreCard) -> Iterator[Paragraph]:
+    command = shlex.join(card.run.command)
+    if command:
+        yield Paragraph("Run again:", "muted")
+        yield Paragraph(name(command, COMMAND_CHARACTERS), "command")
+    else:
+        yield Paragraph("The run did not record its command.", "muted")
+
+
+def _seal(card: ScoreCard) -> Paragraph:
+    """Return what the run's seal says about its files."""
+    digests = card.integrity.digests
+    if card.integrity.state == "intact":
+        return Paragraph(
+            "Sealed when the run ended, and unchanged since: results SHA-256 "
+            f"{digests.get('results')}, scenario SHA-256 {digests.get('scenario')}.",
+            "muted",
+        )
+    if card.integrity.state == "changed":
+        changes = "; ".join(card.integrity.changes)
+        return Paragraph(f"Changed since the run ended: {changes}.", "wrong")
+    if card.verdict.word == "RUNNING":
+        return Paragraph("Not sealed yet: the run goes on.", "muted")
+    return Paragraph(
+        "Not sealed: the run was cut off before its end, or made by an older version.", "muted"
+    )
+
+
+def _facts(card: ScoreCard) -> DataTable:
+    run = card.run
+    rows = (
+        ("run", run.id),
+        *((f"{key} SHA-256", value) for key, value in card.integrity.digests.items()),
+        ("program", run.program),
+        ("seed", "" if run.seed is None else str(run.seed)),
+        *_flat("scenario", run.scenario),
+        *_flat("broker", run.broker),
+        *_flat("environment", run.environment),
+    )
+    return DataTable("", "", ("", ""), rows, texts=(0, 1), look="facts")
+
+
+def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield the (path, value) lines of a nested object."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), item)
+    elif isinstance(value, (list, tuple)):
+        yield prefix, ", ".join(map(str, value))
+    elif value is not None:
+        yield prefix, str(value)

@@ -1,0 +1,128 @@
+"""A report as one page that opens offline, in light and dark, on a phone and on paper.
+
+Everything that a run, a broker or a scenario brought along is text: jinja2 escapes it, charts are
+packed, and the page's policy lets only its two scripts run (named by their hash) and fetches
+nothing. A page holds no time of making: the same run gives the same bytes.
+"""
+
+import gzip
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from itertools import compress
+
+import orjson
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from loadgen.plan.tables import DataTable, as_cell
+from loadgen.report.model import Block, Chart, Report, Section
+from loadgen.report.render.text import name, number, text_of
+
+PLOTLY = "plotly-basic.min.js"
+"""plotly.js-basic-dist-min 4.1.1 of npm, unchanged: a quarter of the whole library, with the traces
+that the charts use. Its first lines name its licence, MIT."""
+
+LARGEST_BYTES = 1_500_000
+"""A page fits in a mail."""
+
+
+def to_html(report: Report) -> bytes:
+    """Return the page; of folded sections as many as it has room for."""
+    shown: list[Section] = []
+    parts: list[Markup] = []
+    room = LARGEST_BYTES - len(_page(report, [], ()))
+    for section in report.sections:
+        part = Markup(_environment().get_template("section.html.j2").render(section=section))
+        room -= len(part.encode())
+        if room < 0 and section.folded and shown:
+            break
+        shown.append(section)
+        parts.append(part)
+    return _page(report, parts, [section.anchor for section in shown])
+
+
+def _page(report: Report, sections: Sequence[Markup], anchors: Sequence[str]) -> bytes:
+    plotly, script = _resource(PLOTLY), _resource("page.js")
+    policy = (
+        f"default-src 'none'; script-src {_hash(plotly)} {_hash(script)}; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    page = _environment().get_template("report.html.j2")
+    return page.render(
+        report=report,
+        sections=sections,
+        anchors=anchors,
+        policy=policy,
+        css=Markup(_resource("page.css")),
+        plotly=_packed_resource(PLOTLY),
+        script=Markup(script),
+    ).encode()
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_resource),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"shown": name, "number": number, "text": text_of, "cell": as_cell}
+    environment.filters |= {
+        "filled": _filled,
+        "kind": _kind,
+        "slug": _slug,
+        "packed": _packed_chart,
+    }
+    return environment
+
+
+def _kind(block: Block) -> str:
+    """Return the name of the macro that shows this block."""
+    return type(block).__name__.lower()
+
+
+def _filled(table: DataTable) -> DataTable:
+    """Return the table without columns of numbers that all rows leave empty."""
+    filled = [
+        place in table.texts or any(as_cell(cell).value not in (None, "") for cell in column)
+        for place, column in enumerate(zip(*table.rows, strict=True))
+    ]
+    rows = tuple(tuple(compress(row, filled)) for row in table.rows)
+    return replace(table, header=tuple(compress(table.header, filled)), rows=rows)
+
+
+@cache
+def _resource(file: str) -> str:
+    """Return the text of a file that comes with the package."""
+    return files("loadgen.report.render").joinpath(file).read_text("utf-8")
+
+
+def _hash(script: str) -> str:
+    """Return a script's name in a Content-Security-Policy."""
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
+
+
+def _slug(title: str) -> str:
+    """Return a title as part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def _packed(text: str) -> Markup:
+    """Return a text as page.js unpacks it: gzip in base64, which needs no escaping."""
+    return Markup(b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode())
+
+
+@cache
+def _packed_resource(file: str) -> Markup:
+    return _packed(_resource(file))
+
+
+def _packed_chart(chart: Chart) -> Markup:
+    return _packed(orjson.dumps({**chart.figure, "table": chart.table}).decode())
