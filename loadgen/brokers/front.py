@@ -12,15 +12,15 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from loadgen.brokers.ask import connect_of
+from loadgen.brokers.client_pool import ClientPool, PoolClient
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import (
     MosquittoSettings,
     default_memory_limit_bytes,
     run_mosquitto,
 )
-from loadgen.brokers.probe import connect_of
 from loadgen.brokers.process import ServedBroker
-from loadgen.brokers.talk import Client, Talk
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.packets import Publish
 from loadgen.sentences import listed
@@ -119,22 +119,22 @@ async def require_forwarding(
     for front in fronts:
         token = f"loadgen-route-{uuid.uuid4().hex[:12]}".encode()
         missing = {(route.backend, route.backend_topic): route for route in routes}
-        async with Talk(tls_context) as talk:
+        async with ClientPool(tls_context) as pool:
             sender, *receivers = [
-                await talk.join(one, connect_of(one, version)) for one in (front, *backends)
+                await pool.join(one, connect_of(one, version)) for one in (front, *backends)
             ]
             for number, receiver in enumerate(receivers):
                 topics = [route.backend_topic for route in routes if route.backend == number]
-                await talk.subscribed(receiver, topics, 1, timeout_s)
-            await _send_until_arrived(talk, sender, receivers, token, missing, timeout_s)
+                await pool.subscribed(receiver, topics, 1, timeout_s)
+            await _send_until_arrived(pool, sender, receivers, token, missing, timeout_s)
         if missing:
             raise BrokerRefusedError(_not_carried(front, backends, missing))
 
 
 async def _send_until_arrived(
-    talk: Talk,
-    sender: Client,
-    receivers: Sequence[Client],
+    pool: ClientPool,
+    sender: PoolClient,
+    receivers: Sequence[PoolClient],
     token: bytes,
     missing: dict[tuple[int, str], Route],
     timeout_s: float,
@@ -150,7 +150,7 @@ async def _send_until_arrived(
     while missing and time.monotonic() < end_s:
         for route in missing.values():
             sender.publish(Publish(route.front_topic, token))
-        await talk.until(all_arrived, _AGAIN_S)
+        await pool.until(all_arrived, _AGAIN_S)
 
 
 def _not_carried(

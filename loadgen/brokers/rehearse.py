@@ -1,22 +1,22 @@
-"""Asks a broker to play a run in small before any load is put on it: what it refuses or lacks.
+"""The check before the load: a broker plays the run in small, and what it lacks is listed.
 
-The devices connect as those of the run do, subscribe, and publish one message each, which must
-come back. Whatever the broker does not give is a sentence that says what to do.
+A device or two of each group connect, subscribe, and publish one message that must come back.
+Each thing that the broker lacks is a sentence with its remedy.
 """
 
 import asyncio
 import itertools
+import math
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from loadgen.brokers.client import PACKET_LIMIT_BYTES, shown
-from loadgen.brokers.door import OLDER, ended
+from loadgen.brokers.ask import OLDER, UNKNOWN, ended, named, version_of
+from loadgen.brokers.client_pool import ClientPool, PoolClient, together
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.probe import UNKNOWN, version_of
-from loadgen.brokers.talk import Client, Patience, Talk, named, together
+from loadgen.brokers.packet_stream import PACKET_LIMIT_BYTES, shown
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_3_1, MQTT_5
@@ -27,10 +27,10 @@ from loadgen.mqtt.topics import is_wild
 from loadgen.plan.rehearsal import ASKED, Delivery, Publication, Role, deliveries_of
 
 ANSWER_S: Final = 5.0
-"""For a SUBACK or an acknowledgement."""
+"""Longest wait for a SUBACK or an acknowledgement."""
 RETURN_S: Final = 2.0
-"""For a message to come back."""
-_AGAIN_S: Final = 0.25  # after which it is sent again: nodes of a cluster learn of each other
+"""Longest wait for a message to come back."""
+_AGAIN_S: Final = 0.25  # then it is sent again: nodes of a cluster need time to connect
 _SETTLE_S: Final = 0.05  # for a copy too many
 _NAME_S: Final = 1.0  # for the version, when all else is known
 _SESSION_S: Final = 3600  # the Session Expiry Interval that devices ask for
@@ -38,71 +38,74 @@ _SESSION_S: Final = 3600  # the Session Expiry Interval that devices ask for
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be asked: who does what, and what helps where the broker does not give it.
+    """The roles to play, and the remedies for what the broker lacks.
 
-    `connects` are the CONNECT packets of the roles, `endpoints` those of the plan's targets.
-    `apart`: each target is a broker by itself. The others end a sentence.
+    `connects` are the CONNECT packets of the roles, `endpoints` those of the plan's targets. With
+    `separate` each target is a broker by itself. A wait ends once nothing was received for
+    `quiet_s`.
     """
 
     roles: Sequence[Role]
     connects: Sequence[Connect]
     endpoints: Sequence[Endpoint]
     version: int
-    apart: bool
+    separate: bool
     older: str = OLDER
     qos_option: str = "--qos {highest}"
     wildcards: str = ""
     shared: str = ""
     sessions: str = "take another broker"
-    separate: bool = False  # whether --separate-brokers can be given
+    may_separate: bool = False  # --separate-brokers can be given
     tls_context: ssl.SSLContext | None = None
     answer_s: float = ANSWER_S
     return_s: float = RETURN_S
-    patience: Patience | None = None  # beside others that ask at the same time
-    names: bool = True  # whether it is asked for its version, too
+    quiet_s: float = math.inf
+    with_version: bool = True  # the broker's version is wanted, too
 
     @property
     def waited_s(self) -> float:
-        """How long a message that is missing was waited for."""
-        return self.return_s if self.patience is None else self.patience.quiet_s
+        """The longest wait for a missing message."""
+        return min(self.return_s, self.quiet_s)
 
-    def talk(self, packet_limit_bytes: int = PACKET_LIMIT_BYTES, *, spoken: bool = False) -> Talk:
-        """A talk in which all this is asked; `spoken` as of `Talk`."""
-        return Talk(
+    def pool(
+        self, packet_limit_bytes: int = PACKET_LIMIT_BYTES, *, spoken: bool = False
+    ) -> ClientPool:
+        """Return a pool for these clients; `spoken` as of `ClientPool`."""
+        return ClientPool(
             self.tls_context,
             packet_limit_bytes=packet_limit_bytes,
             older=self.older,
-            patience=self.patience,
+            quiet_s=self.quiet_s,
             spoken=spoken,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The broker's own name for its version, what it lacks, and what else a reader should know."""
+class Rehearsed:
+    """The broker's version, what it lacks, and further remarks."""
 
     version: str
     lacks: tuple[str, ...]
     remarks: tuple[str, ...]
 
 
-async def rehearse(wanted: Wanted) -> Found:
-    """Ask; raises BrokerUnreachableError and BrokerRefusedError where a device cannot connect."""
+async def rehearse(wanted: Wanted) -> Rehearsed:
+    """Play the roles; raises the errors of `ask` if a device cannot connect."""
     largest = max((one.size_bytes for role in wanted.roles for one in role.publications), default=0)
-    async with wanted.talk(PACKET_LIMIT_BYTES + largest) as talk:
-        played = _Played(wanted, talk)
-        # The first by itself: where nobody can connect, one error says what is there.
-        await played.join(0)
+    async with wanted.pool(PACKET_LIMIT_BYTES + largest) as pool:
+        players = _Players(wanted, pool)
+        # The first alone: if none can connect, one error explains it.
+        await players.join(0)
         naming = asyncio.ensure_future(_version(wanted))
         try:
-            await together(*map(played.join, range(1, len(wanted.roles))))
+            await together(*map(players.join, range(1, len(wanted.roles))))
             lacks = (
-                list(_limits(played))
-                or await played.subscribe()
-                or await played.exchange()
-                or await played.retained()
+                list(_limits(players))
+                or await players.subscribe()
+                or await players.exchange()
+                or await players.retained()
             )
-            remarks = list(_remarks(played))
+            remarks = list(_remarks(players))
             await asyncio.wait((naming,), timeout=_NAME_S)
             version = naming.result() if naming.done() else UNKNOWN
         finally:
@@ -110,11 +113,11 @@ async def rehearse(wanted: Wanted) -> Found:
     # A broker of MQTT 3.1 does not say whether it kept a session.
     for number in _keeping(wanted.roles) if wanted.version != MQTT_3_1 else ():
         lacks += await _session(wanted, number)
-    return Found(version, tuple(dict.fromkeys(lacks)), tuple(dict.fromkeys(remarks)))
+    return Rehearsed(version, tuple(dict.fromkeys(lacks)), tuple(dict.fromkeys(remarks)))
 
 
 async def _version(wanted: Wanted) -> str:
-    if not wanted.names:
+    if not wanted.with_version:
         return UNKNOWN
     endpoint = wanted.endpoints[wanted.roles[0].target]
     return await version_of(endpoint, wanted.connects[0], wanted.tls_context)
@@ -123,53 +126,56 @@ async def _version(wanted: Wanted) -> str:
 # The devices ----------------------------------------------------------------------------------
 
 
-class _Played:
-    """The roles, each played by a client of one talk."""
+class _Players:
+    """The clients of one pool, each with its role."""
 
-    def __init__(self, wanted: Wanted, talk: Talk) -> None:
-        self.wanted, self.talk = wanted, talk
-        self.clients: dict[int, Client] = {}  # by the number of the role
+    def __init__(self, wanted: Wanted, pool: ClientPool) -> None:
+        self.wanted, self.pool = wanted, pool
+        self.clients: dict[int, PoolClient] = {}  # by the number of the role
 
     async def join(self, number: int) -> None:
         """Connect the client that plays the role with this number."""
         wanted = self.wanted
         endpoint = wanted.endpoints[wanted.roles[number].target]
-        self.clients[number] = await self.talk.join(endpoint, wanted.connects[number])
+        self.clients[number] = await self.pool.join(endpoint, wanted.connects[number])
 
-    def each(self) -> Iterator[tuple[int, Role, Client]]:
-        """Number, role and client of all that are connected."""
-        return ((number, self.wanted.roles[number], one) for number, one in self.clients.items())
+    def each(self) -> Iterator[tuple[int, Role, PoolClient]]:
+        """Return number, role and client of all that are connected."""
+        roles = self.wanted.roles
+        return ((number, roles[number], client) for number, client in self.clients.items())
 
     # Subscriptions
 
     async def subscribe(self) -> list[str]:
-        """Subscribe every device that does; what was not granted."""
+        """Subscribe, and return a sentence for each subscription that was not granted."""
         asking = [(role, client) for _, role, client in self.each() if role.filters]
         for role, client in asking:
             client.subscribe(role.filters, role.qos)
-        await self.talk.until(
+        await self.pool.until(
             lambda: all(client.suback or client.ended for _, client in asking), self.wanted.answer_s
         )
         return [lack for role, client in asking if (lack := self._not_granted(role, client))]
 
-    def _not_granted(self, role: Role, client: Client) -> str:
+    def _not_granted(self, role: Role, client: PoolClient) -> str:
         suback, wanted = client.suback, self.wanted
         where = client.endpoint.redacted
-        asked = f"the subscription of {role.group.name} to {shown(role.filters[0], 80)}"
+        subscription = f"the subscription of {role.group.name} to {shown(role.filters[0], 80)}"
         needs = _because(wanted.shared) if role.shares else ""
         if suback is None:
-            how = (
-                f"ended the connection ({shown(client.ended)})" if client.ended else "said nothing"
-            )
-            return f"{where} {how} at {asked}{needs}; check what it allows this client"
+            answer = "did not answer"
+            if client.ended:
+                answer = f"ended the connection ({shown(client.ended)})"
+            return f"{where} {answer} at {subscription}{needs}; check what it allows this client"
         for topic, code in zip(role.filters, suback.reason_codes, strict=False):
-            one = f"the subscription of {role.group.name} to {shown(topic, 80)}"
+            subscription = f"the subscription of {role.group.name} to {shown(topic, 80)}"
             if is_failure(code):
                 name = named(code, suback.properties, wanted.version)
-                return f"{where} refused {one}{needs}: {name}; check what it allows this client"
+                refused = f"{where} refused {subscription}{needs}: {name}"
+                return f"{refused}; check what it allows this client"
             if code < role.qos:
                 option = wanted.qos_option.format(highest=code)
-                return f"{where} grants QoS {code} and not {role.qos} to {one}; use {option}"
+                granted = f"grants QoS {code} and not {role.qos} to {subscription}"
+                return f"{where} {granted}; use {option}"
         if len(suback.reason_codes) != len(role.filters):
             return f"{where} answered {len(suback.reason_codes)} of {len(role.filters)} filters"
         return ""
@@ -177,9 +183,9 @@ class _Played:
     # Publications
 
     async def exchange(self) -> list[str]:
-        """Publish what every device would; what was refused, or did not come back."""
+        """Publish each role's messages, and return a sentence for each that failed or got lost."""
         sent = _Sent(self)
-        deliveries = deliveries_of(self.wanted.roles, apart=self.wanted.apart)
+        deliveries = deliveries_of(self.wanted.roles, apart=self.wanted.separate)
         end_s = time.monotonic() + self.wanted.return_s
         sent.send(
             (number, place)
@@ -187,15 +193,15 @@ class _Played:
             for place in range(len(role.publications))
         )
         while True:
-            missing = [one for one in deliveries if not sent.arrived(one)]
-            if not missing or sent.faults() or self.talk.given_up or time.monotonic() >= end_s:
+            missing = [delivery for delivery in deliveries if not sent.arrived(delivery)]
+            if not missing or sent.faults() or self.pool.is_quiet or time.monotonic() >= end_s:
                 break
-            came = await self.talk.until(
+            came = await self.pool.until(
                 lambda: bool(sent.faults()) or all(map(sent.arrived, deliveries)), _AGAIN_S
             )
             if not came:
                 sent.send({(one.sender, one.publication) for one in missing})
-        await self.talk.until(
+        await self.pool.until(
             lambda: bool(sent.faults()) or sent.acknowledged(), self.wanted.answer_s
         )
         if any(self.wanted.roles[one.receivers[0]].shares for one in deliveries):
@@ -204,11 +210,11 @@ class _Played:
         return faults or self._astray(sent, deliveries)
 
     async def retained(self) -> list[str]:
-        """Ask again for what was retained, and get it; what did not come."""
+        """Subscribe again, and return a sentence for each retained message that does not come."""
         wanted = self.wanted
         missing = {
             (one.receivers[0], publication.topic)
-            for one in deliveries_of(wanted.roles, apart=wanted.apart)
+            for one in deliveries_of(wanted.roles, apart=wanted.separate)
             for publication in (wanted.roles[one.sender].publications[one.publication],)
             if publication.retain and not wanted.roles[one.receivers[0]].shares
         }
@@ -222,7 +228,7 @@ class _Played:
                 missing.difference_update((number, one.topic_name) for one in inbox if one.retain)
             return not missing
 
-        await self.talk.until(all_came, self.wanted.return_s)
+        await self.pool.until(all_came, self.wanted.return_s)
         return [
             f"{self.clients[number].endpoint.redacted} does not retain messages: none came to "
             f"{wanted.roles[number].group.name} for a later subscription to {shown(topic, 80)}; "
@@ -231,36 +237,36 @@ class _Played:
         ]
 
     def _astray(self, sent: "_Sent", deliveries: Sequence[Delivery]) -> list[str]:
-        """Messages that did not come back as they should have."""
+        """Return a sentence for each message that did not come back as it should."""
         missing = [one for one in deliveries if not sent.arrived(one)]
         if missing:
-            apart = self._unacquainted(sent, deliveries, missing)
-            return [apart or self._not_delivered(missing[0])]
-        found = []
+            unacquainted = self._unacquainted(sent, deliveries, missing)
+            return [unacquainted or self._not_delivered(missing[0])]
+        faults = []
         for delivery in deliveries:
             role = self.wanted.roles[delivery.receivers[0]]
             publication = self.wanted.roles[delivery.sender].publications[delivery.publication]
             where = self.clients[delivery.receivers[0]].endpoint.redacted
             copies, qos, whole = sent.copies(delivery)
             if role.shares and copies > 1:
-                found.append(
+                faults.append(
                     f"{where} has no shared subscriptions{_because(self.wanted.shared)}: a message "
                     f"came to {copies} consumers of one"
                 )
             elif qos < min(publication.qos, role.qos):
-                found.append(
+                faults.append(
                     f"{where} delivers at QoS {qos} what {role.group.name} should get at QoS "
                     f"{min(publication.qos, role.qos)}; "
                     f"use {self.wanted.qos_option.format(highest=qos)}"
                 )
             elif not whole:
-                found.append(f"{where} changed the payload of a message to {publication.topic}")
-        return found
+                faults.append(f"{where} changed the payload of a message to {publication.topic}")
+        return faults
 
     def _unacquainted(
         self, sent: "_Sent", deliveries: Sequence[Delivery], missing: Sequence[Delivery]
     ) -> str:
-        """Whether what is missing is what would have to go from one broker to another."""
+        """Return a sentence if only deliveries from one target to another are missing, else ""."""
         roles = self.wanted.roles
 
         def crosses(one: Delivery) -> bool:
@@ -272,7 +278,7 @@ class _Played:
         one = missing[0]
         first = self.clients[one.sender].endpoint.redacted
         second = self.clients[one.receivers[0]].endpoint.redacted
-        way = "use --separate-brokers, or " if self.wanted.separate else ""
+        way = "use --separate-brokers, or " if self.wanted.may_separate else ""
         return (
             f"{first} and {second} do not know each other: what is published at the one does not "
             f"come to subscribers at the other; {way}give addresses of one system"
@@ -293,10 +299,10 @@ class _Played:
 
 
 class _Sent:
-    """What was published, again where it did not arrive, and what came of it."""
+    """Published messages, their repetitions, and their results."""
 
-    def __init__(self, played: _Played) -> None:
-        self._clients, self._wanted = played.clients, played.wanted
+    def __init__(self, players: _Players) -> None:
+        self._clients, self._wanted = players.clients, players.wanted
         self._numbers = itertools.count(1)
         self._payloads: dict[tuple[int, int], list[bytes]] = {}
         self._identifiers: dict[tuple[int, int], int] = {}  # of the first attempt
@@ -317,7 +323,7 @@ class _Sent:
         return self.copies(one)[0] > 0
 
     def copies(self, one: Delivery) -> tuple[int, int, bool]:
-        """Most copies of an attempt, the least QoS, and whether all came as they were sent."""
+        """Return the most copies of an attempt, the lowest QoS, and True if none was changed."""
         publication = self._wanted.roles[one.sender].publications[one.publication]
         most, qos, whole = 0, 2, True
         for payload in self._payloads[one.sender, one.publication]:
@@ -337,7 +343,7 @@ class _Sent:
         return most, qos, whole
 
     def acknowledged(self) -> bool:
-        """Whether the handshake of each first attempt has ended."""
+        """Return True if the handshake of each first attempt is complete."""
         return not any(self._open())
 
     def _open(self) -> Iterator[tuple[int, int]]:
@@ -346,37 +352,37 @@ class _Sent:
                 yield sender, place
 
     def unacknowledged(self) -> list[str]:
-        """Sentences about handshakes that did not end."""
+        """Return a sentence for each handshake that is not complete."""
         return [
             f"{self._clients[sender].endpoint.redacted} did not acknowledge "
-            f"{self._what(sender, place)} within {self._wanted.answer_s:g} s; check its log"
+            f"{self._shown(sender, place)} within {self._wanted.answer_s:g} s; check its log"
             for sender, place in self._open()
         ]
 
     def faults(self) -> list[str]:
-        """Sentences about publications that were refused, or ended the connection."""
-        found = []
+        """Return a sentence for each publication that was refused or ended the connection."""
+        faults = []
         for (sender, place), identifier in self._identifiers.items():
             client = self._clients[sender]
-            where, what = client.endpoint.redacted, self._what(sender, place)
+            where, publication = client.endpoint.redacted, self._shown(sender, place)
             answer = client.answers.get(identifier)
             qos = self._wanted.roles[sender].publications[place].qos
             if isinstance(answer, (PubAck, PubRec)) and is_failure(answer.reason_code):
                 name = named(answer.reason_code, answer.properties, MQTT_5)
-                found.append(f"{where} refused {what}: {name}; check what it allows this client")
+                faults.append(
+                    f"{where} refused {publication}: {name}; check what it allows this client"
+                )
             elif answer is not None and isinstance(answer, PubAck) != (qos == 1):
                 kind = type(answer).__name__.upper()
                 option = self._wanted.qos_option.format(highest=1)
                 way = f"use {option}" if qos == 2 else "take another broker"
-                found.append(f"{where} answered {what} with {kind}; {way}")
+                faults.append(f"{where} answered {publication} with {kind}; {way}")
             elif client.ended:
-                found.append(
-                    f"{where} ended the connection at {what} ({shown(client.ended)}); check what "
-                    "it allows this client, and its limits"
-                )
-        return found
+                ending = f"ended the connection at {publication} ({shown(client.ended)})"
+                faults.append(f"{where} {ending}; check what it allows this client, and its limits")
+        return faults
 
-    def _what(self, sender: int, place: int) -> str:
+    def _shown(self, sender: int, place: int) -> str:
         role = self._wanted.roles[sender]
         publication = role.publications[place]
         return (
@@ -398,31 +404,31 @@ def _packet(publication: Publication, payload: bytes, identifier: int) -> Publis
 # What CONNACK says ----------------------------------------------------------------------------
 
 
-def _limits(played: _Played) -> Iterator[str]:
-    """What a CONNACK rules out (MQTT 5, 3.2.2.3); in MQTT 3.1.1 it says nothing."""
-    wanted = played.wanted
-    for _, role, client in played.each():
-        said, where = client.connack.properties, client.endpoint.redacted
+def _limits(players: _Players) -> Iterator[str]:
+    """Yield a sentence for each thing that a CONNACK of MQTT 5 rules out (section 3.2.2.3)."""
+    wanted = players.wanted
+    for _, role, client in players.each():
+        limits, where = client.connack.properties, client.endpoint.redacted
         qos = max([role.qos, *(one.qos for one in role.publications)])
-        if said.maximum_qos is not None and qos > said.maximum_qos:
+        if limits.maximum_qos is not None and qos > limits.maximum_qos:
             yield (
-                f"{where} allows QoS {said.maximum_qos} at most and the scenario asks for {qos}; "
-                f"use {wanted.qos_option.format(highest=said.maximum_qos)}"
+                f"{where} allows QoS {limits.maximum_qos} at most and the scenario asks for {qos}; "
+                f"use {wanted.qos_option.format(highest=limits.maximum_qos)}"
             )
         for one in role.publications:
             packet = encode(_packet(one, b"." * one.size_bytes, int(one.qos > 0)), wanted.version)
-            limit_bytes = said.maximum_packet_size
+            limit_bytes = limits.maximum_packet_size
             if limit_bytes is not None and len(packet) > limit_bytes:
                 yield (
                     f"{where} takes packets of {limit_bytes:,} bytes at most and payloads have up "
                     f"to {one.size_bytes:,}; raise the broker's limit, or make them smaller"
                 )
-            if one.retain and said.retain_available == 0:
+            if one.retain and limits.retain_available == 0:
                 yield f"{where} retains no messages, which {role.group.name} publish"
-        if said.wildcard_subscription_available == 0 and any(map(is_wild, role.filters)):
+        if limits.wildcard_subscription_available == 0 and any(map(is_wild, role.filters)):
             needs = wanted.wildcards or f"needed by {role.group.name}; take another broker"
             yield f"{where} allows no wildcard subscription, {needs}"
-        if said.shared_subscription_available == 0 and role.shares:
+        if limits.shared_subscription_available == 0 and role.shares:
             yield f"{where} says that it has no shared subscriptions{_because(wanted.shared)}"
 
 
@@ -430,35 +436,35 @@ def _because(needs: str) -> str:
     return f", {needs}" if needs else ""
 
 
-def _remarks(played: _Played) -> Iterator[str]:
-    """What CONNACK changes without ruling it out."""
-    for number, role, client in played.each():
-        said, where = client.connack.properties, client.endpoint.redacted
-        asked = played.wanted.connects[number]
-        if said.receive_maximum is not None and said.receive_maximum < role.window:
+def _remarks(players: _Players) -> Iterator[str]:
+    """Yield a sentence for each thing that CONNACK changes without ruling it out."""
+    for number, role, client in players.each():
+        limits, where = client.connack.properties, client.endpoint.redacted
+        connect = players.wanted.connects[number]
+        if limits.receive_maximum is not None and limits.receive_maximum < role.window:
             yield (
-                f"{where} takes {said.receive_maximum:,} unacknowledged messages of a client "
+                f"{where} takes {limits.receive_maximum:,} unacknowledged messages of a client "
                 f"(Receive Maximum); {role.group.name} may have no more in flight, not "
                 f"{role.window:,}"
             )
-        if said.server_keep_alive is not None and said.server_keep_alive != asked.keep_alive:
-            yield f"{where} sets its own Keep Alive of {said.server_keep_alive:,} s"
+        if limits.server_keep_alive is not None and limits.server_keep_alive != connect.keep_alive:
+            yield f"{where} sets its own Keep Alive of {limits.server_keep_alive:,} s"
 
 
 # Sessions that last ---------------------------------------------------------------------------
 
 
 def _keeping(roles: Sequence[Role]) -> list[int]:
-    """The first device of each group for which the broker is to keep what comes meanwhile."""
-    found: dict[str, int] = {}
+    """Return the first device of each group with durable sessions."""
+    first: dict[str, int] = {}
     for number, role in enumerate(roles):
         if not role.group.clean_start and role.filters:
-            found.setdefault(role.group.name, number)
-    return list(found.values())
+            first.setdefault(role.group.name, number)
+    return list(first.values())
 
 
 async def _session(wanted: Wanted, number: int) -> list[str]:
-    """Whether a session is there again for who comes back; afterwards there is none."""
+    """Return a sentence if a session is lost between two connections; end the session."""
     role, connect = wanted.roles[number], wanted.connects[number]
     endpoint = wanted.endpoints[role.target]
     lasting = Properties()
@@ -482,9 +488,9 @@ async def _session(wanted: Wanted, number: int) -> list[str]:
 
 
 async def _kept(wanted: Wanted, number: int, leaving: Connect) -> bool:
-    """Whether a device that comes back gets what was published while it was away."""
+    """Return True if a returning device gets a message that was published in its absence."""
     roles = wanted.roles
-    for one in deliveries_of(roles, apart=wanted.apart):
+    for one in deliveries_of(roles, apart=wanted.separate):
         publication = roles[one.sender].publications[one.publication]
         if one.receivers == (number,) and one.sender != number and publication.qos:
             break
@@ -492,14 +498,14 @@ async def _kept(wanted: Wanted, number: int, leaving: Connect) -> bool:
         return False
     endpoint, payload = wanted.endpoints[roles[number].target], ASKED + b"while you were away"
     await _visit(wanted, endpoint, leaving, roles[number])
-    async with wanted.talk(spoken=True) as talk:
-        sender = await talk.join(
+    async with wanted.pool(spoken=True) as pool:
+        sender = await pool.join(
             wanted.endpoints[roles[one.sender].target], wanted.connects[one.sender]
         )
         sender.publish(_packet(publication, payload, 1))
-        await talk.until(lambda: 1 in sender.completed or bool(sender.ended), wanted.answer_s)
-        away = await talk.join(endpoint, leaving)
-        return await talk.until(
+        await pool.until(lambda: 1 in sender.completed or bool(sender.ended), wanted.answer_s)
+        away = await pool.join(endpoint, leaving)
+        return await pool.until(
             lambda: any(message.payload == payload for message in away.inbox), wanted.return_s
         )
 
@@ -507,17 +513,17 @@ async def _kept(wanted: Wanted, number: int, leaving: Connect) -> bool:
 async def _visit(
     wanted: Wanted, endpoint: Endpoint, connect: Connect, role: Role | None = None
 ) -> ConnAck:
-    """Connect and leave in order; as this role with its subscriptions, which some sessions need."""
+    """Connect and leave in order, with the role's subscriptions, which some sessions need."""
     end_s = time.monotonic() + wanted.waited_s
     while True:
         try:
-            async with wanted.talk(spoken=True) as talk:
-                client = await talk.join(endpoint, connect)
+            async with wanted.pool(spoken=True) as pool:
+                client = await pool.join(endpoint, connect)
                 if role is not None and role.filters:
-                    await talk.subscribed(client, role.filters, role.qos, wanted.answer_s)
+                    await pool.subscribed(client, role.filters, role.qos, wanted.answer_s)
                 return client.connack
         except BrokerRefusedError:
-            # RabbitMQ does not yet know that the last connection with this identifier has ended.
+            # RabbitMQ may not have noticed yet that the last connection with this identifier ended.
             if time.monotonic() >= end_s:
                 raise
             await asyncio.sleep(_AGAIN_S)

@@ -34,8 +34,8 @@ from typing import Any, Final
 import aiomqtt
 import psutil
 
-from loadgen.brokers.client import client_identifier, tls_context_of
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.packet_stream import client_identifier, tls_context_of
 from loadgen.errors import UsageError
 from loadgen.mqtt.topics import filter_matches
 

@@ -72,12 +72,12 @@ async def check_broker(workload: Workload, plan: RunPlan, broker: ServedBroker) 
     if not broker.started_by_us or broker.name == "nats":
         from loadgen.brokers.rehearse import rehearse
 
-        found = await rehearse(wanted(workload, plan, broker))
-        if found.lacks and not workload.anyway:
-            raise BrokerRefusedError(f"{found.lacks[0]} (--anyway runs without it)")
-        broker = replace(broker, remarks=(*found.lacks, *found.remarks))
+        rehearsed = await rehearse(wanted(workload, plan, broker))
+        if rehearsed.lacks and not workload.anyway:
+            raise BrokerRefusedError(f"{rehearsed.lacks[0]} (--anyway runs without it)")
+        broker = replace(broker, remarks=(*rehearsed.lacks, *rehearsed.remarks))
         if not broker.started_by_us:
-            broker = replace(broker, version=found.version)
+            broker = replace(broker, version=rehearsed.version)
     await _forwarding(workload, plan, broker)
     return broker
 
@@ -258,13 +258,13 @@ def wanted(workload: Workload, plan: RunPlan, broker: ServedBroker) -> "Wanted":
         connects=connects,
         endpoints=broker.endpoints,
         version=plan.version,
-        apart=apart,
+        separate=apart,
         older=needs.older if broker.name != "nats" else f"{needs.older}, or {_USE_MOSQUITTO}",
         qos_option=needs.qos_option,
         wildcards=needs.wildcards,
         shared=needs.shared,
         sessions="use --no-durable" if workload.given.get("durable") else "take another broker",
-        separate=brokers.may_be_several,
+        may_separate=brokers.may_be_several,
         tls_context=tls_context(plan),
     )
 

@@ -1,11 +1,11 @@
-"""What a broker can do and which cases it can play: the question before the load, for all of them.
+"""The features of a broker and the cases that it can play, by the check before the load.
 
-Every case is asked for at its defaults, in the version of MQTT that it would use, or in another
-that the broker speaks and the case can use.
+Every case is checked at its defaults, in its own version of MQTT or in another that the broker
+speaks and the case allows.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,10 +20,8 @@ from loadgen.run.secrets import take_secrets, with_login, with_passphrase
 from loadgen.run.targets import plan_for
 
 if TYPE_CHECKING:
+    from loadgen.brokers.ask import Greeting
     from loadgen.brokers.features import Feature
-    from loadgen.brokers.probe import Greeting
-    from loadgen.brokers.rehearse import Wanted
-    from loadgen.brokers.talk import Patience
 
 _REACH_S: Final = 5.0
 _ANSWERS: Final = 4
@@ -31,10 +29,10 @@ _ANSWERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class CaseAnswer:
-    """Whether a broker can play a case; `runs` is None where that could not be asked.
+    """The result of a case; `runs` is None if the case could not be checked.
 
-    `mqtt` is the version that was asked for, `lacks` what the broker does not give or, where it
-    could not be asked, why.
+    `mqtt` is the version of the check. `lacks` are the things that the broker lacks, or the reason
+    why the case could not be checked.
     """
 
     runs: bool | None
@@ -45,7 +43,7 @@ class CaseAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All that was found out about a broker: features and cases by the names that JSON has."""
+    """The results for a broker: features and cases by their names in JSON."""
 
     greeting: "Greeting"
     version: str
@@ -54,20 +52,19 @@ class Survey:
 
 
 async def survey(given: Mapping[str, Any], broker: ServedBroker) -> Survey:
-    """Ask a broker for everything at once.
+    """Try all features of a broker, and check it for all cases.
 
     `given` are fields of a scenario that say how to connect.
 
-    Raises what `greet` does, and ScenarioError for fields that do not fit together.
+    Raises the errors of `ask`, and ScenarioError for fields that do not fit together.
     """
-    from loadgen.brokers.features import QUIET_S, TRIALS, trials_of
-    from loadgen.brokers.probe import greet, version_of
-    from loadgen.brokers.talk import Patience, in_turn
+    from loadgen.brokers.ask import UNKNOWN, greet, version_of
+    from loadgen.brokers.features import QUIET_S, features_of
 
     first = next(iter(CASES.values()))
     take_secrets(_scenario(first, given).plain())
     if broker.started_by_us:
-        # By its name a case would have it started with what the case needs beside it.
+        # A case would start the named broker anew, with the settings that the case needs.
         given = {**given, "broker": [one.redacted for one in broker.endpoints]}
     broker = with_login(broker, given)
     scenario = _scenario(first, given)
@@ -82,36 +79,28 @@ async def survey(given: Mapping[str, Any], broker: ServedBroker) -> Survey:
         versions=(workload.version,) if given.get("mqtt") else tuple(VERSION_NAMES),
         login=asking.connects[0],
     )
-    # A way that is long makes every answer late.
-    patience = Patience(QUIET_S + _ANSWERS * greeting.answered_s)
-    # All is prepared before anything is asked, so that no broker waits for this processor.
-    cases = {
-        case.name: await _prepared(case, given, broker, greeting, patience)
-        for case in CASES.values()
-    }
-    patience.hear()
-    work: list[Coroutine[Any, Any, Any]] = [
-        version_of(endpoint, greeting.newest, context),
-        *trials_of(greeting, context, patience),
-        *map(_ask, cases.values()),
-    ]
-    version, *found = await in_turn(work)
-    if version == "unknown" and broker.started_by_us:
+    # On a long way every answer is late.
+    quiet_s = QUIET_S + _ANSWERS * greeting.answered_s
+    version = await version_of(endpoint, greeting.newest, context)
+    if version == UNKNOWN and broker.started_by_us:
         version = f"{broker.name} {broker.version}"
-    features = dict(zip(TRIALS, found, strict=False))
-    answers = dict(zip(CASES, found[len(TRIALS) :], strict=True))
+    features = await features_of(greeting, context, quiet_s)
+    answers = {
+        case.name: await _answer(case, given, broker, greeting, quiet_s) for case in CASES.values()
+    }
     return Survey(greeting, version, features, answers)
 
 
-async def _prepared(
+async def _answer(
     case: Case[Any],
     given: Mapping[str, Any],
     broker: ServedBroker,
     greeting: "Greeting",
-    patience: "Patience",
-) -> "CaseAnswer | Wanted":
-    """What the broker is to be asked for this case; the answer where that is known already."""
+    quiet_s: float,
+) -> CaseAnswer:
+    """Check the broker for this case."""
     from loadgen.brokers.features import TRIAL_S
+    from loadgen.brokers.rehearse import rehearse
 
     mqtt = None
     try:
@@ -119,39 +108,26 @@ async def _prepared(
         mqtt = scenario.mqtt
         workload = with_passphrase(resolve(scenario))
         asking = wanted(workload, await plan_for(workload, broker.endpoints), broker)
+        asking = replace(asking, answer_s=TRIAL_S, return_s=TRIAL_S, quiet_s=quiet_s)
+        async with asyncio.timeout(TRIAL_S):
+            rehearsed = await rehearse(replace(asking, with_version=False))
     except (CannotRunError, ScenarioError) as error:
         return CaseAnswer(None if mqtt is None else False, mqtt or "", (str(error),))
-    return replace(asking, answer_s=TRIAL_S, return_s=TRIAL_S, patience=patience, names=False)
-
-
-async def _ask(case: "CaseAnswer | Wanted") -> CaseAnswer:
-    """The question before the load."""
-    from loadgen.brokers.features import TRIAL_S
-    from loadgen.brokers.rehearse import rehearse
-
-    if isinstance(case, CaseAnswer):
-        return case
-    mqtt = VERSION_NAMES[case.version]
-    try:
-        async with asyncio.timeout(TRIAL_S):
-            found = await rehearse(case)
-    except CannotRunError as error:
-        return CaseAnswer(False, mqtt, (str(error),))
     except TimeoutError:
-        return CaseAnswer(False, mqtt, (f"no answer within {TRIAL_S:g} s",))
-    return CaseAnswer(not found.lacks, mqtt, found.lacks, found.remarks)
+        return CaseAnswer(False, mqtt or "", (f"no answer within {TRIAL_S:g} s",))
+    return CaseAnswer(not rehearsed.lacks, scenario.mqtt, rehearsed.lacks, rehearsed.remarks)
 
 
 def _suited(case: Case[Any], given: Mapping[str, Any], greeting: "Greeting") -> Scenario:
-    """The scenario at its defaults in a version that the broker speaks, its own one if it can."""
-    own = _scenario(case, given)
+    """Return the scenario at its defaults, if possible in a version that the broker speaks."""
+    scenario = _scenario(case, given)
     spoken = [VERSION_NAMES[version] for version in reversed(greeting.versions)]
-    for mqtt in [] if own.mqtt in spoken else spoken:
+    for mqtt in [] if scenario.mqtt in spoken else spoken:
         try:
             return _scenario(case, {**given, "mqtt": mqtt})
         except ScenarioError:
             continue
-    return own
+    return scenario
 
 
 def _scenario(case: Case[Any], given: Mapping[str, Any]) -> Scenario:

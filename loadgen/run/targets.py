@@ -71,7 +71,7 @@ async def _target(endpoint: Endpoint) -> Target:
             raise BrokerUnreachableError(f"{where}: {reason}; is the name right?") from None
         host = str(found[0][4][0])
         if len(found) > 1:
-            from loadgen.brokers.client import open_socket
+            from loadgen.brokers.packet_stream import open_socket
 
             # Such as localhost, where a broker may listen at one address of the two.
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a broker can do: each feature missed where a broker lacks it, and found where it has it."""
+"""Each feature is found if a broker has it, and missed if it lacks it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
+from loadgen.brokers.ask import greet
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.features import QUIET_S, TRIALS, Feature, trials_of
-from loadgen.brokers.probe import greet
+from loadgen.brokers.features import QUIET_S, Feature, Trial, feature_of, features_of
 from loadgen.brokers.reflector import run_reflector
-from loadgen.brokers.talk import Patience, in_turn
 from loadgen.mqtt.packets import PubAck, SubAck
 from loadgen.mqtt.properties import Properties
 from tests.brokers.little_broker import LittleBroker, serving_little
@@ -29,14 +28,13 @@ ABLE = {
 }
 
 
-async def tried(broker: LittleBroker) -> dict[str, Feature]:
+async def tried(broker: LittleBroker, name: str) -> Feature:
     async with serving_little(broker) as endpoint:
-        return await found_at(endpoint)
+        return await feature_of(name, Trial(await greet(endpoint), None, QUIET_S))
 
 
 async def found_at(endpoint: Endpoint) -> dict[str, Feature]:
-    trials = trials_of(await greet(endpoint), None, Patience(QUIET_S))
-    return dict(zip(TRIALS, await in_turn(trials), strict=True))
+    return await features_of(await greet(endpoint), None, QUIET_S)
 
 
 @needs_mosquitto
@@ -131,7 +129,7 @@ def saying(**properties: Any) -> Callable[[], LittleBroker]:
 async def test_what_a_broker_lacks(
     able: Callable[[], LittleBroker], name: str, value: Any, told: str
 ) -> None:
-    found = (await tried(able()))[name]
+    found = await tried(able(), name)
     assert found.value == value
     assert told in found.detail
     assert "127.0.0.1" not in found.detail
@@ -140,12 +138,13 @@ async def test_what_a_broker_lacks(
 async def test_a_keep_alive_that_repeats_ours_is_not_the_brokers_own() -> None:
     echoing = LittleBroker()
     echoing.greets = lambda packet: Properties(server_keep_alive=packet.keep_alive)
-    found = (await tried(echoing))["server_keep_alive_s"]
+    found = await tried(echoing, "server_keep_alive_s")
     assert found == Feature(None, "tried", "it repeats what the client asks for")
 
 
 async def test_of_3_1_1_only_what_it_has_is_tried() -> None:
-    found = await tried(replace(LittleBroker(), versions=(4,)))
+    async with serving_little(replace(LittleBroker(), versions=(4,))) as endpoint:
+        found = await found_at(endpoint)
     assert found["maximum_qos"].value == 2
     assert found["shared_subscription_available"].value is True
     for name in ("receive_maximum", "topic_alias_maximum", "session_expiry_s"):

@@ -8,10 +8,10 @@ import psutil
 import pytest
 import uvloop
 
+from loadgen.brokers.ask import greet
 from loadgen.brokers.endpoints import parse_endpoint
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.ports import free_port
-from loadgen.brokers.probe import greet
 from loadgen.brokers.start import serve
 from loadgen.errors import HostLimitError, MissingProgramError, UsageError
 from loadgen.mqtt.constants import MQTT_3_1_1

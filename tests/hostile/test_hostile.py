@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from loadgen.brokers.client import PacketStream
+from loadgen.brokers.packet_stream import PacketStream
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, PingResp
 from loadgen.plan.groups import Target

@@ -282,7 +282,7 @@ async def _require_broker(scenario: Scenario) -> None:
 
     Then no load failed: the step is not kept, and is played again when the search is continued.
     """
-    from loadgen.brokers.client import open_socket
+    from loadgen.brokers.packet_stream import open_socket
 
     for url in resolve(scenario).brokers.addresses:
         endpoint = parse_broker(url)

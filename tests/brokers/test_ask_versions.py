@@ -11,11 +11,10 @@ from dataclasses import replace
 import pytest
 import uvloop
 
-from loadgen.brokers.door import Knock
+from loadgen.brokers.ask import Attempt, Greeting, greet, shown_version, version_of
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.nats import run_nats
 from loadgen.brokers.ports import free_port
-from loadgen.brokers.probe import Greeting, greet, shown_version, version_of
 from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.mqtt.packets import Connect
@@ -34,7 +33,7 @@ async def test_mosquitto() -> None:
         greeting = await greet(endpoint)
         assert await version_of(endpoint, greeting.newest) == f"mosquitto version {broker.version}"
         assert greeting.versions == (4, 5)
-        assert greeting.said is not None and greeting.said.receive_maximum == 55
+        assert greeting.stated is not None and greeting.stated.receive_maximum == 55
         with pytest.raises(BrokerRefusedError) as caught:
             await greet(replace(endpoint, password="wrongwrong"))
     assert "Not authorized" in str(caught.value)
@@ -63,7 +62,7 @@ async def test_broker_of_the_older_version_only() -> None:
         (endpoint,) = broker.endpoints
         greeting = await greet(endpoint)
         assert await version_of(endpoint, greeting.newest) == "unknown"
-    assert (greeting.versions, greeting.said) == ((4,), None)
+    assert (greeting.versions, greeting.stated) == ((4,), None)
 
 
 async def test_refused_with_the_name_of_the_reason() -> None:
@@ -287,15 +286,15 @@ async def test_all_connections_are_closed_when_nobody_waits_for_them(
     """Cancelled while the first of them is closed, the others are closed all the same."""
     closed = []
     closing = asyncio.Event()
-    close = Knock.close
+    close = Attempt.close
 
-    async def slow(knock: Knock) -> None:
-        closed.append(knock)
+    async def slow(attempt: Attempt) -> None:
+        closed.append(attempt)
         closing.set()
-        await close(knock)
+        await close(attempt)
         await asyncio.sleep(0.05)
 
-    monkeypatch.setattr(Knock, "close", slow)
+    monkeypatch.setattr(Attempt, "close", slow)
     async with serving_little(LittleBroker()) as endpoint:
         task = asyncio.ensure_future(greet(endpoint))
         await closing.wait()

@@ -1,4 +1,4 @@
-"""What is said of a port where no CONNACK comes: what was there, and soon."""
+"""A port without CONNACK is explained in one line, and soon."""
 
 import asyncio
 import socket
@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from loadgen.brokers import door
-from loadgen.brokers.client import open_socket
-from loadgen.brokers.door import Knock, admitted, ended
+from loadgen.brokers import ask as asking
+from loadgen.brokers.ask import Attempt, ask, connect_of, ended
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.packet_stream import open_socket
 from loadgen.brokers.ports import free_port
-from loadgen.brokers.probe import connect_of
 from loadgen.errors import BrokerRefusedError, CannotRunError
 from loadgen.mqtt.constants import MQTT_5
 from tests.brokers.full_listener import full_listener
@@ -69,7 +68,7 @@ async def said(endpoint: Endpoint, version: int = 4, timeout_s: float = 5.0) -> 
     """The one line about this endpoint; it comes in time and repeats no secret."""
     since_s = time.monotonic()
     with pytest.raises(CannotRunError) as caught:
-        await admitted(endpoint, connect_of(endpoint, version), timeout_s=timeout_s)
+        await ask(endpoint, connect_of(endpoint, version), timeout_s=timeout_s)
     text = str(caught.value)
     # The limit, and a moment for a busy host.
     assert time.monotonic() - since_s < timeout_s + 5
@@ -117,7 +116,7 @@ async def test_there_is_no_way(monkeypatch: pytest.MonkeyPatch, number: int, tol
     async def refuse(_host: str, _port: int) -> socket.socket:
         raise OSError(number, "x")
 
-    monkeypatch.setattr("loadgen.brokers.door.open_socket", refuse)
+    monkeypatch.setattr("loadgen.brokers.ask.open_socket", refuse)
     assert f": {told}" in await said(Endpoint("mqtt", "127.0.0.1", 1))
 
 
@@ -126,7 +125,7 @@ async def test_nothing_answers_the_attempt(monkeypatch: pytest.MonkeyPatch) -> N
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr("loadgen.brokers.door.open_socket", wait)
+    monkeypatch.setattr("loadgen.brokers.ask.open_socket", wait)
     text = await said(Endpoint("mqtt", "127.0.0.1", 1), timeout_s=0.3)
     assert "nothing answers within 0.3 s; is the address right, and does every firewall" in text
 
@@ -150,7 +149,7 @@ def accepts(level: bytes) -> Talk:
 async def test_a_version_that_is_dropped_is_told_at_once() -> None:
     async with serving(accepts(b"\x04")) as endpoint:
         with pytest.raises(BrokerRefusedError, match="does not speak MQTT 5; use --mqtt 3"):
-            await admitted(endpoint, connect_of(endpoint, 5), older="use --mqtt 3.1.1")
+            await ask(endpoint, connect_of(endpoint, 5), older="use --mqtt 3.1.1")
     async with serving(accepts(b"\x05")) as endpoint:
         assert "does not speak MQTT 3.1.1; use the other version" in await said(endpoint, 4)
 
@@ -177,7 +176,7 @@ async def test_a_broker_that_thinks_for_a_while_is_let_think() -> None:
         await reader.read()
 
     async with serving(talk) as endpoint:
-        stream, connack = await admitted(endpoint, connect_of(endpoint, 4))
+        stream, connack = await ask(endpoint, connect_of(endpoint, 4))
         await stream.close()
     assert connack.reason_code == 0
 
@@ -220,13 +219,13 @@ def test_no_password_is_tried_elsewhere() -> None:
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard.append(await reader.read(1000))
 
-    async def ask() -> None:
+    async def both() -> None:
         async with serving(listen) as endpoint:
             await said(replace(endpoint, scheme="mqtts"))
             await said(replace(endpoint, scheme="ws", path="/mqtt"))
 
     before = threading.active_count()
-    uvloop.run(ask())
+    uvloop.run(both())
     assert threading.active_count() == before
     assert any(CONNECT_3_1_1 in data for data in heard)
     assert not any(SECRET.encode() in data for data in heard)
@@ -234,7 +233,7 @@ def test_no_password_is_tried_elsewhere() -> None:
 
 async def test_a_closed_stream_can_be_closed_again() -> None:
     async with serving(answering(b"\x20\x02\x00\x00", after=b"MQTT")) as endpoint:
-        stream, _ = await admitted(endpoint, connect_of(endpoint, 4))
+        stream, _ = await ask(endpoint, connect_of(endpoint, 4))
         await stream.close()
         await stream.close()
 
@@ -253,9 +252,9 @@ async def test_an_accepted_connection_is_closed_when_nobody_waits_for_it(
         accepted.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(door, "ended", never_ends)
+    monkeypatch.setattr(asking, "ended", never_ends)
     async with serving(talk) as endpoint:
-        waiting = asyncio.create_task(admitted(endpoint, connect_of(endpoint, 4)))
+        waiting = asyncio.create_task(ask(endpoint, connect_of(endpoint, 4)))
         await accepted.wait()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -272,11 +271,11 @@ async def test_other_ways_are_closed_though_their_end_is_cancelled(
 
     broker = LittleBroker(drops=lambda packet: packet.protocol_version == MQTT_5)
     async with serving_little(broker) as endpoint:
-        knock = Knock(endpoint, connect_of(endpoint, 5))
-        await knock.run()
-        monkeypatch.setattr(door, "ended", cancelled)
+        attempt = Attempt(endpoint, connect_of(endpoint, 5))
+        await attempt.run()
+        monkeypatch.setattr(asking, "ended", cancelled)
         with pytest.raises(asyncio.CancelledError):
-            await door._others((knock,), 5.0, spoken=False)
+            await asking._other_ways(attempt, 5.0, spoken=False)
         assert {packet.protocol_version for packet in broker.connects} == {4, 5}
         async with asyncio.timeout(5):
             while broker.connected:

@@ -1,8 +1,8 @@
-"""How we talk to a broker before a run, when speed does not matter.
+"""Single control packets to and from a peer that may not speak MQTT at all.
 
-A `PacketStream` sends and receives single packets, also with peers that may not speak MQTT at all:
-what libraries do not show, like the properties of CONNACK. It can be cancelled at any moment and
-starts no thread.
+A library shows neither the first bytes of such a peer nor all that a broker answers. This is for
+checks before a run, when speed does not matter. It can be cancelled at any moment and starts no
+thread.
 """
 
 import asyncio
@@ -29,22 +29,22 @@ _CLOSE_TIMEOUT_S: Final = 1.0
 _READ_BYTES: Final = 64 << 10
 PACKET_LIMIT_BYTES: Final = 64 << 10
 _STATUS_BYTES: Final = 512
-_HEARD_BYTES: Final = 64
+_FIRST_BYTES: Final = 64
 SWITCHING: Final = b"HTTP/1.1 101"
 
 
 def client_identifier(role: str) -> str:
-    """A Client Identifier that nobody else has."""
+    """Return a unique Client Identifier."""
     return f"loadgen-{role}-{uuid.uuid4().hex[:8]}"
 
 
 def tls_context_of(endpoint: Endpoint, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """The context for this endpoint: None without TLS, the system's trust when none is given."""
+    """Return None without TLS, else the given context or one with the system's trust."""
     return (given or ssl.create_default_context()) if endpoint.tls else None
 
 
 def shown(text: str | bytes, limit: int = 120) -> str:
-    """One printable line of what a peer or a library says, at most `limit` characters."""
+    """Return a peer's text as one printable line of at most `limit` characters."""
     if isinstance(text, bytes):
         text = text[: 4 * limit].decode("utf-8", "replace")
     return ascii(text.strip())[1:-1][:limit]
@@ -58,7 +58,7 @@ class PacketStream:
 
     def __init__(self, version: int, packet_limit_bytes: int = PACKET_LIMIT_BYTES) -> None:
         self.version = version
-        self.heard = b""  # the first bytes that came
+        self.first_bytes = b""  # that the peer sent
         self._framing: ClientProtocol | None = None
         self._received = bytearray()
         self.packet_limit_bytes = packet_limit_bytes
@@ -66,7 +66,7 @@ class PacketStream:
     async def open(
         self, opened: socket.socket, endpoint: Endpoint, tls_context: ssl.SSLContext | None = None
     ) -> None:
-        """Talk over this connected socket, encrypted where the endpoint is; raises OSError."""
+        """Use this connected socket, encrypted if the endpoint is; raises OSError."""
         context = tls_context_of(endpoint, tls_context)
         try:
             self._reader, self._writer = await asyncio.open_connection(
@@ -77,7 +77,7 @@ class PacketStream:
             raise
 
     async def close(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection if it is open."""
         writer, self._writer = self._writer, None
         if writer is None:
             return
@@ -90,11 +90,11 @@ class PacketStream:
             writer.transport.abort()
 
     def abort(self) -> None:
-        """Cut the connection, as a broken network would."""
+        """Reset the connection, as a broken network would."""
         self._out.transport.abort()
 
     def send(self, packet: Packet) -> None:
-        """Send one packet; when the peer is closing, `receive` will say so."""
+        """Send one packet; `receive` reports a closed connection."""
         data = encode(packet, self.version)
         if self._framing is None:
             self._out.write(data)
@@ -103,18 +103,18 @@ class PacketStream:
             self._flush()
 
     async def receive(self) -> Packet:
-        """The next packet.
+        """Return the next packet.
 
-        Raises ConnectionError when the broker closes, RemoteProtocolError when what comes is not
+        Raises ConnectionError if the broker closes, RemoteProtocolError for bytes that are not
         MQTT, and OSError.
         """
-        # A peer that floods keeps nobody's timeout from coming.
+        # Yield to the loop, so that a flooding peer cannot starve timeouts.
         await asyncio.sleep(0)
         while True:
             received = bytes(self._received)
             version = self.version
             if received[:2] == b"\x20\x02":
-                # A broker that does not speak MQTT 5 may say so in the CONNACK of 3.1.1.
+                # A broker without MQTT 5 may answer with the CONNACK of 3.1.1.
                 version = 4
             decoded = decode(received, 0, len(received), version, self.packet_limit_bytes)
             if decoded is not None:
@@ -127,12 +127,12 @@ class PacketStream:
             self._received += data
 
     async def upgrade(self, endpoint: Endpoint) -> Self:
-        """Ask for WebSocket (RFC 6455); BrokerRefusedError says what a server has against it."""
+        """Open a WebSocket (RFC 6455); raises BrokerRefusedError with the server's reason."""
         uri = parse_uri(f"{endpoint.scheme}://{endpoint.address}{endpoint.path}")
         self._framing = framing = ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
         framing.send_request(framing.connect())
         line, newline, answer = b"", b"", b""
-        # What is not "101 Switching Protocols" is refused at once, whatever may follow.
+        # Any answer but "101 Switching Protocols" is an error, whatever may follow.
         while not newline or (line.startswith(SWITCHING) and framing.state is State.CONNECTING):
             self._flush()
             data = await self._read()
@@ -166,7 +166,7 @@ class PacketStream:
 
     async def _read(self) -> bytes:
         data = await self._reader.read(_READ_BYTES)
-        self.heard = (self.heard + data)[:_HEARD_BYTES]
+        self.first_bytes = (self.first_bytes + data)[:_FIRST_BYTES]
         return data
 
     @property
@@ -191,31 +191,22 @@ def _upgrade_fault(line: bytes, error: Exception | None) -> str:
 
 
 async def open_socket(host: str, port: int) -> socket.socket:
-    """A TCP connection to the first address of the host that takes one; raises OSError."""
+    """Connect to the first address of the host that accepts; raises OSError."""
     loop = asyncio.get_running_loop()
     refused = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
     for family, kind, protocol, _, address in await loop.getaddrinfo(
         host, port, type=socket.SOCK_STREAM
     ):
-        found = socket.socket(family, kind, protocol)
-        found.setblocking(False)
+        opened = socket.socket(family, kind, protocol)
+        opened.setblocking(False)
         try:
-            await loop.sock_connect(found, address)
+            await loop.sock_connect(opened, address)
         except BaseException as error:
-            found.close()
+            opened.close()
             if not isinstance(error, OSError):
                 raise
             refused = error
         else:
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return found
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return opened
     raise refused
-
-
-def tls_refusal(endpoint: Endpoint, error: ssl.SSLError) -> BrokerRefusedError:
-    """In TLS 1.3 a server judges our certificate after the handshake has ended for us."""
-    detail = shown((error.reason or "TLS failed").lower().replace("_", " "))
-    return BrokerRefusedError(
-        f"{endpoint.redacted} ended the TLS connection: {detail}; give the client certificate that "
-        "it asks for"
-    )
