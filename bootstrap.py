@@ -1,12 +1,14 @@
 """Sets up a local environment in .venv and runs loadgen, or its tests, in it.
 
     python3 bootstrap.py demo      install, then measure all five cases and write one score card
-    python3 bootstrap.py test      install, then run linters, types, layers and tests
+    python3 bootstrap.py quick     install, then run linters, types, layers and the pure tests
+    python3 bootstrap.py test      install, then run linters, types, layers and all tests
     python3 bootstrap.py install   install and compile only, the versions of requirements.lock
     python3 bootstrap.py newest    install the newest versions that pyproject.toml allows instead
 
 Needs Python 3.11 or newer with pip, and nothing else. Arguments after the first are passed on:
-`test tests/cli -k plan` runs these tests alone, in one process. LOADGEN_VENV names another
+`test tests/cli -k plan` runs these tests alone, in one process; `quick --changed` runs the tests of
+what changed since main instead of the pure ones. LOADGEN_VENV names another
 directory than .venv, for another interpreter.
 """
 
@@ -16,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / os.environ.get("LOADGEN_VENV", ".venv")
@@ -34,6 +37,7 @@ CHECKS: Sequence[Command] = [
     [TOOLS / "mypy"],
     [TOOLS / "lint-imports"],
 ]
+PURE_TESTS: Command = ["--pure", "-m", "not slow", "--numprocesses=2", "--dist=worksteal"]
 ALL_TESTS: Command = ["--numprocesses=auto", "--dist=loadgroup", "--cov", "--cov-report="]
 
 
@@ -78,11 +82,34 @@ def test_all() -> int:
     return status or int(bool(failed))
 
 
+def quick(changed: bool) -> int:
+    """Run the linters and the pure tests, or those of what changed, at the same time."""
+    tests: Command = PURE_TESTS
+    if changed:
+        listed = subprocess.run(
+            [PYTHON, "-m", "tests.changed"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        tests = listed.stdout.split()
+    else:
+        os.environ["NUMBA_DISABLE_JIT"] = "1"
+    checks = [
+        (command, subprocess.Popen(command, cwd=ROOT, stdout=PIPE, stderr=STDOUT, text=True))
+        for command in CHECKS
+    ]
+    status = run([PYTHON, "-m", "pytest", *tests]) if tests else 0
+    for command, process in checks:
+        output, _ = process.communicate()
+        if process.returncode:
+            status = 1
+            print(output, "failed:", *command, file=sys.stderr)
+    return status
+
+
 def main(arguments: list[str]) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036
         print("loadgen needs Python 3.11 or newer", file=sys.stderr)
         return 2
-    if not arguments or arguments[0] not in ("demo", "test", "install", "newest"):
+    if not arguments or arguments[0] not in ("demo", "quick", "test", "install", "newest"):
         print(__doc__, file=sys.stderr)
         return 2
     verb, *rest = arguments
@@ -92,6 +119,8 @@ def main(arguments: list[str]) -> int:
     os.environ["PATH"] = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"
     if verb == "demo":
         return run([TOOLS / "loadgen", "demo", *rest])
+    if verb == "quick":
+        return quick(changed="--changed" in rest)
     return run([PYTHON, "-m", "pytest", *rest]) if rest else test_all()
 
 

@@ -1,23 +1,23 @@
 """What all tests share."""
 
 import os
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from loadgen.kernels.compiled.cache import cache_directory
+from tests.tiers import ALONE, is_pure, markers
 
-SATURATING = (
-    *("tests/run/test_calibrate.py", "tests/integration/test_search.py"),
-    *("tests/run/hosts/test_remote_host.py", "tests/cluster/"),
-)
-"""Tests that look for a host's limit, or play several hosts on it: one at a time."""
+PLAIN = os.environ.get("NUMBA_DISABLE_JIT") == "1"
+"""True if kernels are plain Python."""
 
 # The machines that run these tests are small and shared: how long an example takes says nothing.
 settings.register_profile(
     "loadgen", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+settings.register_profile("pure", settings.get_profile("loadgen"), max_examples=25)
 settings.load_profile("loadgen")
 
 
@@ -27,10 +27,12 @@ def pytest_configure(config: pytest.Config) -> None:
     Of a run in several processes, the one that starts the others compiles the kernels first.
     """
     os.environ["NUMBA_CACHE_DIR"] = str(cache_directory())
+    if config.getoption("pure"):
+        settings.load_profile("pure")
     is_controller = getattr(config.option, "numprocesses", None) and not os.environ.get(
         "PYTEST_XDIST_WORKER"
     )
-    if is_controller and os.environ.get("NUMBA_DISABLE_JIT") != "1":
+    if is_controller and not PLAIN:
         from loadgen.cases.registry import BEHAVIOURS
         from loadgen.worker.warm import warm
 
@@ -38,11 +40,28 @@ def pytest_configure(config: pytest.Config) -> None:
             warm(behaviour)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pure", action="store_true", help="collect pure tests only (tests/tiers.py)")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--pure`, import no other test file."""
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    leave_out = config.getoption("pure") and path.endswith(".py") and not is_pure(path)
+    return True if leave_out else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    too_slow = pytest.mark.skip(reason="takes seconds with kernels in plain Python")
     for item in items:
-        if item.path.relative_to(config.rootpath).as_posix().startswith(SATURATING):
-            item.add_marker(pytest.mark.xdist_group("saturating"))
+        path = item.path.relative_to(config.rootpath).as_posix()
+        for marker in markers(path):
+            item.add_marker(marker)
+        if path.startswith(ALONE):
+            item.add_marker(pytest.mark.xdist_group("alone"))
+        if PLAIN and item.get_closest_marker("compiled"):
+            item.add_marker(too_slow)
 
 
 @pytest.fixture(scope="session")

@@ -1,46 +1,22 @@
-"""Kernels as plain Python: the tests of single kernels once more with numba switched off.
-
-Those of whole worlds are too slow for that; `specjms/test_kernels.py` compares a digest.
-"""
+"""Kernels as plain Python: the pure tests of kernels again, with numba switched off."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 HERE = Path(__file__).parent
-QUICK = " and ".join(
-    f"not {one}"
-    for one in (
-        "average",
-        "exactly",
-        "invented",
-        "large_body",
-        "instruction",
-        "anywhere",
-        "taken_back",
-    )
+KERNELS = (
+    *("test_packet_bytes.py", "test_in_flight.py", "test_accounting.py"),
+    *("test_pacer.py", "test_payload.py", "test_traffic.py"),
 )
-"""What takes seconds in Python is left to compiled kernels."""
+"""Tests of single kernels. `python3 bootstrap.py quick` runs all pure tests so."""
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        ("kernels/test_packet_bytes.py", "kernels/test_in_flight.py"),
-        (
-            *("kernels/test_accounting.py", "kernels/test_pacer.py", "kernels/test_payload.py"),
-            "kernels/test_traffic.py",
-        ),
-    ],
-    ids=["packets", "messages"],
-)
-def test_the_same_holds_with_numba_switched_off(files: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", QUICK]
+def test_the_same_holds_with_numba_switched_off() -> None:
+    files = [str(HERE / "kernels" / name) for name in KERNELS]
     done = subprocess.run(
-        [*command, *(str(HERE / file) for file in files)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--pure", *files],
         cwd=HERE.parent,
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         capture_output=True,

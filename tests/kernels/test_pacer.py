@@ -259,6 +259,7 @@ def test_what_was_due_before_a_change_stays_due_at_the_same_moment(
     assert clock_of(slower, load_ns + 1) >= due_ns
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("rate", [10_000.0, 30_000.0, 17.0])
 def test_no_message_is_forgiven_or_invented_by_rate_changes(rate: float) -> None:
     changes = [(S // 3, 2.0), (S // 7, 0.25), (S // 2, 1.0), (S, 3.5), (S // 9, 0.000001)]
@@ -319,6 +320,7 @@ def test_a_rate_that_is_none_is_refused(factor: float) -> None:
 # --- what is owed ---------------------------------------------------------------------------
 
 
+@pytest.mark.compiled
 @given(
     programs,
     st.floats(1.5, 5e8, allow_nan=False),
@@ -358,6 +360,7 @@ def test_nothing_is_owed_before_the_start() -> None:
     assert one.owed(START_NS + 1_000_000) == 2
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("arrival", [UNIFORM, POISSON])
 def test_owed_messages_are_right_on_average_for_random_arrivals(arrival: int) -> None:
     fleet = Publishers(list(range(300)), 1e6, arrival)

@@ -76,6 +76,7 @@ def test_crc_of_large_bodies_is_zlibs(size: int) -> None:
         assert crc32(7, data, start, start + size) == wanted
 
 
+@pytest.mark.compiled
 def test_without_the_processors_instruction_the_same_comes_out() -> None:
     """Numba compiles for a processor that does not multiply without carry."""
     code = (
@@ -211,6 +212,7 @@ def test_every_prefix_of_the_body_has_its_crc(size_bytes: int) -> None:
     assert states.tolist() == wanted
 
 
+@pytest.mark.compiled
 def test_a_prefix_of_a_large_body_has_its_crc_though_not_every_one_is_kept() -> None:
     body = make_body(3_000_000, 7)
     states = body_crc_states(body)

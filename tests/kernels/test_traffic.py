@@ -502,6 +502,7 @@ def _any_packet(rng: random.Random, version: int) -> bytes:
     return encode(rng.choice(packets), version)
 
 
+@pytest.mark.compiled
 @given(
     st.integers(0, 2**32),
     st.sampled_from([4, 5]),
@@ -992,6 +993,7 @@ def test_sent_bytes_count_from_where_the_batch_began() -> None:
     assert bench.counted(0)["warmup"]["sent_bytes"] == len(data)
 
 
+@pytest.mark.compiled
 @given(
     st.integers(0, 2),
     st.integers(0, 2**32),

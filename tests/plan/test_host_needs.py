@@ -82,6 +82,7 @@ def published(name: str) -> HostNeeds:
     return host_needs(asked, plan_run(asked, HOST, targets, 1), HOST)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("name", "devices", "connect_s"),
     [("emqx-100m.toml", 1_000_000, 1_010), ("hivemq-200m.toml", 1_000_000, 37 * 60)],

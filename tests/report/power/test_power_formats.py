@@ -476,6 +476,7 @@ def written(series: dict[str, list[float]], how: Notation) -> bytes:
     return text.encode(how.encoding)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     how=NOTATIONS,
@@ -492,6 +493,7 @@ def test_the_same_series_in_every_notation(how: Notation, watts: list[tuple[int,
         assert found[name] == pytest.approx(values, abs=0.06)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(how=NOTATIONS, other=st.sampled_from(["W", "kW", "mW"]))
 def test_a_unit_that_was_changed_is_noticed(how: Notation, other: str) -> None:

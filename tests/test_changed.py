@@ -1,0 +1,50 @@
+"""Tests of what changed are those that mirror it, and those that import it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.changed import ROOT, affected, imported
+from tests.tiers import NOT_PURE, PURE, SLOW, is_pure
+
+FILES: Mapping[str, str] = {
+    "loadgen/a/b.py": "",
+    "loadgen/a/page.j2": "",
+    "tests/a/test_b.py": "",
+    "tests/a/test_c.py": "from loadgen.a import b",
+    "tests/test_d.py": "from tests.helper import value",
+    "tests/test_e.py": "import loadgen.a",
+    "tests/test_documents.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "tests"),
+    [
+        ("loadgen/a/b.py", ["tests/a/test_b.py", "tests/a/test_c.py"]),
+        ("loadgen/a/__init__.py", ["tests/a/test_c.py", "tests/test_e.py"]),
+        ("loadgen/a/page.j2", ["tests/a/test_b.py", "tests/a/test_c.py"]),
+        ("tests/a/test_c.py", ["tests/a/test_c.py"]),
+        ("tests/helper.py", ["tests/test_d.py"]),
+        ("tests/a/test_gone.py", []),
+        ("docs/page.md", ["tests/test_documents.py"]),
+        ("LICENSE", []),
+    ],
+)
+def test_the_affected_a_file(tmp_path: Path, changed: str, tests: list[str]) -> None:
+    for name, source in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source)
+    assert affected([changed], tmp_path) == tests
+
+
+def test_modules_that_a_source_imports() -> None:
+    assert imported("import a.b\nfrom c import d\nfrom . import e") == {"a.b", "c", "c.d"}
+
+
+def test_every_path_of_a_tier_exists() -> None:
+    for path in (*PURE, *NOT_PURE, *SLOW):
+        assert (ROOT / path).exists(), path
+    assert is_pure("tests/plan/test_scenario.py") and not is_pure("tests/worker/test_loop.py")
+    assert not any(is_pure(path) for path in NOT_PURE)
