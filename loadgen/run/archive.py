@@ -17,7 +17,7 @@ from loadgen.run.seal import verify
 _DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same run gives the same archive
 _DAMAGED = (KeyError, TypeError, AttributeError, ValueError, IndexError)
-"""What a document raises that lacks parts which it should have: others may have written it."""
+"""Errors of reading a document that lacks parts: other programs can have written it."""
 
 
 def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None) -> Path:
@@ -67,7 +67,7 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
 
 
 def repeat_directory(run: Path) -> Path:
-    """Where the repetition of a run is kept unless it is named: RUN-repeat."""
+    """Return the default directory of a run's repetition: RUN-repeat."""
     named = _named(run)
     return named.parent / f"{named.name}-repeat"
 
@@ -103,7 +103,7 @@ def read_finished(directory: Path) -> tuple[FinishedRun, Disclosure]:
 
 
 def _named(run: Path) -> Path:
-    """The run by a name that a file beside it can have, too; "." and ".." are not."""
+    """Return the run by a name that a file next to it can have, unlike "." and ".."."""
     return run if run.name not in ("", "..") else run.resolve()
 
 
@@ -140,7 +140,7 @@ def _unwritten(archive: Path, error: OSError) -> RunDirectoryError:
 
 
 def _files(directory: Path) -> Iterator[Path]:
-    """Every file of a run directory but hidden ones, which are half written."""
+    """Yield every file of a run directory except hidden ones, which are half written."""
     for path in sorted(directory.rglob("*")):
         if path.is_file() and not path.name.startswith("."):
             yield path

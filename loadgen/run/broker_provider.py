@@ -23,7 +23,7 @@ _INSTRUMENTS = ("reflector", "sink")
 
 @asynccontextmanager
 async def provided(workload: Workload) -> AsyncIterator[ServedBroker]:
-    """The brokers that a run asks for, for the length of the block."""
+    """Provide the brokers of a run during the block."""
     wanted = workload.brokers
     # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
     if wanted.bridge is not None:
@@ -44,7 +44,7 @@ async def provided(workload: Workload) -> AsyncIterator[ServedBroker]:
 
 
 def accounts_of(workload: Workload) -> "tuple[Account, ...]":
-    """The users that a private broker is to know; none where everybody may connect."""
+    """Return the users of a private broker with access control; () without it."""
     if not workload.access_control:
         return ()
     from loadgen.plan.accounts import accounts
@@ -64,7 +64,7 @@ def accounts_of(workload: Workload) -> "tuple[Account, ...]":
 
 @asynccontextmanager
 async def _bridge(wanted: Brokers, bridge: Bridge) -> AsyncIterator[ServedBroker]:
-    """Front and backends, in this order; started here unless URLs name them."""
+    """Provide front and backends, in this order; start them unless URLs name them."""
     if bridge.urls:
         parsed = [parse_broker(url) for url in (*wanted.names, *bridge.urls)]
         endpoints = tuple(endpoint for endpoint in parsed if isinstance(endpoint, Endpoint))
@@ -81,14 +81,14 @@ async def _bridge(wanted: Brokers, bridge: Bridge) -> AsyncIterator[ServedBroker
 
 
 def trusting(workload: Workload, authority: Path | None) -> Workload:
-    """The workload, whose devices trust who signed a private broker's certificate."""
+    """Return the workload with devices that trust the certificate of a private broker."""
     if authority is None or workload.tls.ca_file is not None:
         return workload
     return replace(workload, tls=replace(workload.tls, ca_file=str(authority)))
 
 
 def routes(bridge: Bridge) -> "tuple[Route, ...]":
-    """What the front forwards, a route a topic."""
+    """Return the routes of the front, one for each topic."""
     from loadgen.brokers.front import routes_of
 
     return routes_of(bridge.backends, bridge.topics, bridge.front_root, bridge.backend_root)

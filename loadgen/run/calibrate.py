@@ -1,11 +1,11 @@
-"""What the generator itself can do on this host, measured against brokers that do next to nothing.
+"""The capacity of the generator on this host, measured against brokers that do very little.
 
-A few short plays with real workers: connecting and sending against the discarding sink, receiving
-and the latency floor through the reflector. What is stated as messages a second is what one
-worker could do with a core to itself, from the processor time of each message: on a host that
-also holds the sink or reflector no rate seen would be the generator's alone.
+It consists of a few short plays with real workers: connecting and sending to the discarding sink,
+receiving and the latency floor through the reflector. Rates are those of one worker with a whole
+core, computed from the processor time of each message: on a host that also runs the sink or the
+reflector, no observed rate is the generator's alone.
 
-The result is kept in the user's cache directory and goes into the environment record of later
+The result is stored in the user's cache directory and goes into the environment record of later
 runs on the same host, kernel, processor and version.
 """
 
@@ -39,7 +39,7 @@ from loadgen.run.progress import Progress, Snapshot, silent
 NS: Final = 1_000_000_000
 PERCENTILES: Final = ("p50", "p90", "p99", "max")
 SINGLE_RATE: Final = 20_000.0
-"""Messages a second over so many connections that each leaves, or arrives, in a call of its own."""
+"""Messages a second over so many connections that each leaves, or arrives, in a separate call."""
 SINGLE_DEVICES: Final = 10_000
 SINGLE_RECEIVERS: Final = 1_000
 BATCHED_RATE: Final = 200_000.0
@@ -56,7 +56,7 @@ RECEIVERS: Final[Role] = (1, "receivers")
 
 
 PHASES: Final = PhasePlan(warmup_s=0.5, duration_s=3.0, drain_s=3.0)
-"""Of each play; a shorter calibration is a rougher one."""
+"""Phases of each play; a shorter calibration is less precise."""
 
 
 async def calibrate(
@@ -141,7 +141,7 @@ def _connects(played: Played, devices: int) -> dict[str, Any]:
 
 
 def _rate(played: Played, who: Role, counter: str) -> dict[str, Any]:
-    """Rate seen and processor time of a message, and the rate at which that fills a core."""
+    """Return the rate and processor time of a message, and the rate that fills a core."""
     worker, group = who
     start_ns, end_ns = played.state.windows.get("measure", (0, 0))
     messages, cpu_ns = played.total(worker, group, counter), played.cpu_ns(worker, "measure")
@@ -174,7 +174,8 @@ def _senders(count: int, rate: float, deliveries: int = 0) -> DeviceGroup:
 
 
 def _exchange(senders: int, receivers: int, rate: float) -> tuple[DeviceGroup, ...]:
-    """`senders` publish `rate` messages a second; each goes to its share of the receivers."""
+    """Return groups of which `senders` publish `rate` messages a second, each to its share of
+    receivers."""
     return (
         _senders(senders, rate, receivers // senders),
         DeviceGroup(RECEIVERS[1], receivers, subscribes=Subscribes(SENDERS[1])),
@@ -182,7 +183,7 @@ def _exchange(senders: int, receivers: int, rate: float) -> tuple[DeviceGroup, .
 
 
 def _plan(groups: tuple[DeviceGroup, ...], endpoint: Endpoint, tick_us: int) -> RunPlan:
-    """Each group in a worker of its own, against one broker."""
+    """Return a plan with a worker for each group, against one broker."""
     return RunPlan(
         run_tag=secrets.randbits(32),
         seed=1,

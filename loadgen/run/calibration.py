@@ -16,7 +16,7 @@ SCHEMA: Final = 1
 
 
 def cache_path(key: Mapping[str, object]) -> Path:
-    """Where the result of a host with this identity is kept."""
+    """Return the path of the result for a host with this identity."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "loadgen" / f"calibration-{digest_of(dict(key))[:16]}.json"
 
@@ -33,7 +33,7 @@ def keep(result: Mapping[str, Any]) -> Path:
 
 
 def kept(key: Mapping[str, object]) -> dict[str, Any] | None:
-    """The result that was kept for this identity; None without one that can be read."""
+    """Return the stored result of this identity, None if there is none or it cannot be read."""
     with suppress(OSError, orjson.JSONDecodeError):
         result = orjson.loads(cache_path(key).read_bytes())
         if isinstance(result, dict) and result.get("schema") == SCHEMA:

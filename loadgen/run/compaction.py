@@ -1,9 +1,9 @@
-"""Makes few interval files of a run's many when the run has ended, mostly one.
+"""Merging of the interval files after a run, mostly into one.
 
 A run writes a file a second, so that a killed one stays readable; but opening so many files costs a
-reader more than their rows do. The new files are written into a hidden directory beside
-`intervals`, and the two directories change places in one step of the kernel: whatever happens,
-`intervals` holds all rows of the run, and each of them once.
+reader more than their rows do. The new files are written into a hidden directory next to
+`intervals`, and the two directories are exchanged by one system call: at every moment `intervals`
+holds each row of the run once.
 """
 
 import ctypes
@@ -43,10 +43,10 @@ _RENAME_EXCHANGE = 2  # <linux/fs.h>
 
 
 def compact(run_dir: Path) -> None:
-    """Put the interval files of a run that has ended together, in the order written.
+    """Merge the interval files of a run that has ended, in the order written.
 
-    Changes nothing where there are fewer than two, where one cannot be read, and where the disk or
-    the file system (NFS knows no exchange) does not allow it: many files are as good, only slower.
+    Change nothing if there are fewer than two, if one cannot be read, or if the disk or the file
+    system does not allow it (NFS has no exchange): many files are as good, only slower.
     """
     intervals = run_dir / "intervals"
     parts = sorted(p for p in intervals.glob("*.parquet") if not p.name.startswith("."))
@@ -59,7 +59,7 @@ def compact(run_dir: Path) -> None:
 
 @contextmanager
 def _hidden(run_dir: Path) -> Iterator[Path]:
-    """A directory that no reader sees, removed at the end with what is in it then."""
+    """Make a hidden directory, and remove it at the end with its content."""
     made = run_dir / f".intervals.{os.getpid()}"
     make_folder(made)
     try:
@@ -102,7 +102,7 @@ def _write_file(parts: deque[Path], rows: pa.Table, path: Path) -> pa.Table:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Two paths of one file system change places; raises OSError where that is not possible."""
+    """Exchange two paths of one file system; raise OSError if that is not possible."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         raise OSError("this C library has no renameat2")

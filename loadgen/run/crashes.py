@@ -1,4 +1,4 @@
-"""What a run breaks on request within its window: its brokers, or one consumer."""
+"""Crashes on request within the window: of the brokers, or of one consumer."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from loadgen.brokers.process import BrokerProcess
 
 COMMAND_LIMIT_S = 120.0
-"""How long a user's own command may take to kill and restart a broker."""
+"""Longest time of a user's command that kills and restarts a broker."""
 _SAID_BYTES = 4096
 _SAID_CHARACTERS = 200
 

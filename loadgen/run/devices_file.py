@@ -40,7 +40,7 @@ Column = npt.NDArray[np.int64]
 
 
 def device_table(plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Table:
-    """The rows of the workers that answered, in the order of workers (`DEVICE_SCHEMA`)."""
+    """Return the rows of the workers that answered, in the order of workers (`DEVICE_SCHEMA`)."""
     answers = {row: final["devices"] for row, final in sorted(finals.items()) if "devices" in final}
 
     def joined(parts: Iterable[Sequence[int] | Column]) -> Column:
@@ -85,7 +85,7 @@ def write_devices(
 
 
 def read_devices(directory: Path) -> pa.Table:
-    """What `write_devices` wrote; raises RunDirectoryError where it did not, or not whole."""
+    """Read the rows of a run; raise RunDirectoryError if it has none or they are damaged."""
     where = f"run directory {printable(str(directory), 200)}"
     found = sorted((directory / "devices").glob("part-*.parquet"))
     if not found:
@@ -97,9 +97,9 @@ def read_devices(directory: Path) -> pa.Table:
 
 
 def _expected(stream: Column, sent: Column, first: Column, streams: Column) -> Column:
-    """Messages that were sent of each device's streams; UNKNOWN where not all of these are known.
+    """Return the messages sent on each device's streams, UNKNOWN if some are not known.
 
-    A stream has one sender; where that gave no answer, it is not known what was sent.
+    A stream has one sender: without its answer, the number is not known.
     """
     publishes = stream != UNKNOWN
     length = int(max(stream.max(initial=-1) + 1, (first + streams).max(initial=0)))

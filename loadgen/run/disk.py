@@ -1,4 +1,4 @@
-"""What a disk refuses, and what this host has no more of, as the one error that a user gets."""
+"""Errors of a full or read-only disk and of exhausted limits, as one error for the user."""
 
 import errno
 import os
@@ -21,9 +21,9 @@ _NO_TEMPORARY: Final = "No usable temporary directory"  # what `tempfile` says o
 
 @contextmanager
 def disk_errors(path: str | os.PathLike[str] = "") -> Iterator[None]:
-    """A block in which an OSError that only a disk can be to blame for becomes a DiskError.
+    """Turn an OSError that is the disk's fault into a DiskError, within the block.
 
-    `path` is what is written in it, "" where that is several. What the host has no more of is a
+    `path` is the file that is written, "" for several. An exhausted limit of the host becomes a
     HostLimitError.
     """
     try:

@@ -1,4 +1,4 @@
-"""What kind of host a run was made on, as it is kept in run.json. Nothing of it is a secret."""
+"""The record of the host of a run for run.json, without secrets."""
 
 import os
 import platform
@@ -48,7 +48,7 @@ _LIMITS = {
 
 
 def _read(path: str) -> str:
-    """The file's text without outer blanks; "" when it cannot be read."""
+    """Return the file's text without outer blanks; "" if it cannot be read."""
     try:
         return Path(path).read_text("utf-8", "replace").strip()
     except OSError:
@@ -77,7 +77,7 @@ def _packages() -> dict[str, str]:
 
 
 def _virtual() -> str:
-    """What the host runs inside of, as far as can be seen; "" for nothing."""
+    """Return the kind of virtual machine, as far as it is visible; "" for none."""
     if re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo"), re.MULTILINE):
         product = _read("/sys/class/dmi/id/product_name")
         return printable(product, 100) or "hypervisor"
@@ -85,7 +85,7 @@ def _virtual() -> str:
 
 
 def host_of() -> Host:
-    """What this host offers a run; workers raise their limit of descriptors to the hard one."""
+    """Return this host's resources; workers raise their limit of descriptors to the hard one."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return Host(
         cores=len(os.sched_getaffinity(0)),
@@ -103,9 +103,9 @@ def host_of() -> Host:
 
 
 def machine_identity() -> str:
-    """What two processes have in common that share processors and addresses: kernel and network.
+    """Return the identity of kernel and network that processes on the same machine share.
 
-    Two containers of one machine, each with a network of its own, differ in the second half.
+    Two containers of one machine with separate networks differ in the second half.
     """
     boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
     try:
@@ -116,7 +116,7 @@ def machine_identity() -> str:
 
 
 def identity() -> dict[str, object]:
-    """What a calibration holds for: another host, kernel, processor or version has its own."""
+    """Return the identity that a calibration belongs to: host, kernel, processor and version."""
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),
@@ -127,10 +127,10 @@ def identity() -> dict[str, object]:
 
 
 def environment(demand: Demand | None = None) -> dict[str, Any]:
-    """The record of this host; keys as run.json has them.
+    """Return the record of this host, with the keys of run.json.
 
-    Given what a run demands, `tuning` says what each difference from the load host's profile costs.
-    `calibration` is what `loadgen calibrate` found here, if it was run.
+    With the demand of a run, `tuning` has the cost of each difference from the load host's profile.
+    `calibration` is the stored result of `loadgen calibrate`.
     """
     profile = read_profile("load-host")
     record: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""What the host did with its processors during a run: the hypervisor, quotas, other programs.
+"""The host's processors during a run: time taken by the hypervisor, quotas and other programs.
 
-Once a second the kernel's own counters are read; every number grows from some start, so that the
-difference of two samples is of the time between them. What a kernel does not tell is None.
+The kernel's counters are read once a second; each grows from some start, so that the difference of
+two samples belongs to the time between them. None stands for a counter that the kernel lacks.
 """
 
 import time
@@ -14,10 +14,10 @@ from typing import Any
 
 NS = 1_000_000_000
 _TICK_NS = NS // 100
-"""What /proc/stat counts in: USER_HZ, a hundredth of a second on every Linux (proc(5))."""
+"""Unit of /proc/stat: USER_HZ, a hundredth of a second on every Linux (proc(5))."""
 _STEAL_COLUMN = 8
 SAMPLES_LIMIT = 4096
-"""Of a longer run every other sample is given up."""
+"""Limit of the samples; above it, every other sample is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ def throttled_ns(cpu_stat: str) -> int | None:
 
 
 def cpu_stat_files(pid: int | str = "self", proc: Path = Path("/proc")) -> tuple[Path, ...]:
-    """cpu.stat of the control group of a process and of those around it, its own first.
+    """Return cpu.stat of the control group of a process and of its parent groups, its own first.
 
-    A quota holds a group with all that are in it, so each may be the one that throttles.
+    A quota limits a group with all its children, so each of them can be the one that throttles.
     """
     try:
         groups = (proc / str(pid) / "cgroup").read_text().splitlines()
@@ -92,7 +92,7 @@ def _has_cpu(options: str) -> bool:
 
 
 def _group_path(groups: Iterable[str], *, version_2: bool) -> str | None:
-    """This process's group in the hierarchy of version 2, or in that of the cpu controller."""
+    """Return this process's group in the hierarchy of version 2, or of the cpu controller."""
     for line in groups:
         number, controllers, path = (line.split(":", 2) + [""] * 2)[:3]
         if number == "0" and not controllers if version_2 else "cpu" in controllers.split(","):
@@ -101,7 +101,7 @@ def _group_path(groups: Iterable[str], *, version_2: bool) -> str | None:
 
 
 def _up_to(point: Path, path: str, root: str) -> list[Path]:
-    """Directories from a group up to where its hierarchy is mounted."""
+    """Return the directories from a group up to the mount point of its hierarchy."""
     inside = path
     if root != "/":
         inside = path[len(root) :] if path == root or path.startswith(f"{root}/") else "/"
@@ -112,12 +112,12 @@ def _up_to(point: Path, path: str, root: str) -> list[Path]:
 
 
 def _unescaped(point: str) -> str:
-    """A path of mountinfo, in which white space is written as three octal digits."""
+    """Return a path of mountinfo, in which white space is written as three octal digits."""
     return point.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 
 
 def worker_times(schedstat: str, status: str) -> WorkerTimes:
-    """From the texts of /proc/PID/schedstat and /proc/PID/status."""
+    """Return the times of a worker from the texts of /proc/PID/schedstat and /proc/PID/status."""
     busy, waited, *_ = schedstat.split()
     switches = {
         name: int(value)
@@ -133,7 +133,7 @@ def worker_times(schedstat: str, status: str) -> WorkerTimes:
 
 
 def take_sample(pids: Mapping[int, int], proc: Path = Path("/proc")) -> HostSample:
-    """The counters now; `pids` are the processes of the workers by their row."""
+    """Read the counters; `pids` are the processes of the workers by their row."""
     workers = {}
     for row, pid in pids.items():
         try:
@@ -161,16 +161,16 @@ def _read_throttled(path: Path) -> int | None:
 
 
 def thinned(samples: list[HostSample]) -> list[HostSample]:
-    """The samples, half of them when there are too many; the last one stays."""
+    """Return the samples, half of them if there are too many; the last one stays."""
     return samples[-1::-2][::-1] if len(samples) > SAMPLES_LIMIT else samples
 
 
 def between(
     samples: Sequence[HostSample], spans: Iterable[tuple[int, int]]
 ) -> tuple[float | None, float | None]:
-    """Seconds of steal and of throttling in the samples' intervals that touch any of the spans.
+    """Return the seconds of steal and of throttling in the intervals that touch any of the spans.
 
-    Steal is that of the processor of which most was taken. None where the host does not tell.
+    Steal is that of the processor with most of it. None stands for a counter that the host lacks.
     """
     spans = tuple(spans)
     touched = [
@@ -193,7 +193,7 @@ def between(
 
 
 def observed_host(samples: Sequence[HostSample], window: tuple[int, int]) -> dict[str, Any]:
-    """For run.json: what the host did over the window, and what its workers got of it."""
+    """Return the entry of run.json: the host's counters over the window and its workers' times."""
     steal_s, throttled_s = between(samples, [window])
     before = [one for one in samples if one.time_ns <= window[0]] or samples[:1]
     after = [one for one in samples if one.time_ns >= window[1]] or samples[-1:]

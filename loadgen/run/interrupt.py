@@ -50,7 +50,7 @@ class Interrupt:
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Those that ask this process to end."""
+    """Return the signals that request the end of this process."""
     always = signal.SIGINT, signal.SIGTERM
     hears = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return (*always, signal.SIGHUP) if hears else always
@@ -73,7 +73,7 @@ def _heard(number: signal.Signals, interrupt: Interrupt) -> None:
 
 
 def interruptible(work: Callable[..., Coroutine[Any, Any, T]]) -> T:
-    """What `work(interrupt=...)` returns in a loop of its own; signals to end request it."""
+    """Run `work(interrupt=...)` in a new loop, where signals to end request it."""
 
     async def listening() -> T:
         loop, interrupt = asyncio.get_running_loop(), Interrupt()

@@ -1,8 +1,8 @@
-"""The live figures of a run: what the live page and the workers' reports say now.
+"""The live figures of a run, from the live page and the workers' reports.
 
-Counters are read from the live page when they are asked for, so they are of that moment; latencies
-come with the workers' reports, once a second. Nobody is asked anything, and no worker notices.
-Prometheus fetches them here; `run.otlp` sends the same ones.
+Counters are read from the live page on request and are those of that moment; latencies come with
+the workers' reports, once a second. No worker is asked or slowed. Prometheus fetches the figures
+here; `run.otlp` sends the same ones.
 """
 
 import socket
@@ -50,7 +50,7 @@ either side of it: that is the resolution of the recorded histograms."""
 _BOUNDS_NS = np.array([round(bound_s * 1e9) for bound_s in BOUNDS_S])
 _LOCAL = "127.0.0.1"
 _LOOK_S = 0.1
-"""How long the server may take to notice that the run has ended."""
+"""Longest time until the server notices the end of the run."""
 _GAUGES = {
     "connected": "Devices that are connected now.",
     "connect_failures": "Devices whose connect failed.",
@@ -84,7 +84,7 @@ class Figure:
 
 
 def figures(plan: RunPlan, monitor: Monitor) -> Iterator[Figure]:
-    """What is known of the run at this moment; may be asked from any thread, changes nothing."""
+    """Yield the figures of this moment; it can be called from any thread and changes nothing."""
     page = monitor.page
     gauges = {name: (meaning, page.total(name)) for name, meaning in _GAUGES.items()}
     under_way = "Deliveries that may be at the broker, or in socket buffers."

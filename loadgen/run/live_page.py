@@ -1,7 +1,7 @@
-"""The live page in a browser: the score card's page of the run so far, beside its metrics.
+"""The live page in a browser: the score card's page of the run so far, next to its metrics.
 
-It is made from the run directory by another process of idle priority, on request and not more often
-than every few seconds, so that it takes nothing from the coordinator.
+Another process of idle priority makes it from the run directory, on request and at most every few
+seconds, so that it takes nothing from the coordinator.
 """
 
 import json
@@ -56,8 +56,8 @@ look();
 class LivePage:
     """A WSGI application: / and /card of a run; every other path is for `others`.
 
-    One that is served to this host alone answers to no name but localhost: a page of a stranger in
-    a browser here could let a name of its own mean this host, and read what is served.
+    If it is served to this host alone, it answers to no name but localhost: a hostile page in a
+    browser here could make another name resolve to this host, and read the figures.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class LivePage:
             making.kill()
 
     def _newest(self) -> bytes:
-        """The page, made again where it is older than a few seconds."""
+        """Return the page, made again if it is older than a few seconds."""
         with self._lock:
             if time.monotonic() - self._made_s > _EVERY_S:
                 make = [*_MAKE, str(self._directory)]
@@ -111,7 +111,7 @@ class LivePage:
 
 
 def _is_own(host: str) -> bool:
-    """Whether a Host header has an address, localhost or nothing."""
+    """Return True if a Host header has an address, localhost or nothing."""
     try:
         name = urlsplit(f"//{host}").hostname or "localhost"
         return name == "localhost" or bool(ip_address(name))
@@ -120,5 +120,5 @@ def _is_own(host: str) -> bool:
 
 
 def _script_text(text: str) -> str:
-    """A text as a string literal of a script in a page."""
+    """Return a text as a string literal of a script in a page."""
     return json.dumps(text).replace("<", "\\u003c")

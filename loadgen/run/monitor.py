@@ -32,7 +32,7 @@ from loadgen.worker.shared_counts import private_page
 from loadgen.worker.subscription_marks import SubscriptionMarks
 
 SAMPLE_S = 0.01
-"""How often the live page is read for the high-water mark and the end of the drain."""
+"""Time between two samples of the live page."""
 ANSWERS = ("received", "corrupt", "duplicated", "misrouted", "acknowledged", "refused")
 """Counters of what a broker does in answer to a message."""
 EXCEPTIONS = frozenset(("disconnect", "protocol", "refused", "subscribe", "unanswered"))
@@ -40,7 +40,7 @@ EXCEPTIONS = frozenset(("disconnect", "protocol", "refused", "subscribe", "unans
 PROGRESS_S = 0.25
 BEAT_S = 1.0
 _STALLS_LIMIT = 100_000
-"""Of a run: a host that makes more of them is judged by these."""
+"""Limit of the stalls of a run; further ones are not counted."""
 _THRESHOLDS_S = 1.0
 """Into the window, from when on thresholds are looked at: the workers have reported then."""
 _ROWS_S = 0.1
@@ -52,7 +52,7 @@ lost."""
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a run is written to: `anchor_ns` (CLOCK_MONOTONIC) is when its seconds begin."""
+    """The files of a run. Its seconds begin at `anchor_ns` (CLOCK_MONOTONIC)."""
 
     run: str
     anchor_ns: int
@@ -61,9 +61,9 @@ class Record:
 
 
 class Monitor:
-    """What the workers of one run report, collected in `state`.
+    """The reports of the workers of one run, collected in `state`.
 
-    `page` is the live page, one without workers until they are configured.
+    `page` is the live page, without workers until they are configured.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Monitor:
         self._sampling = False
 
     def watch_recovery(self, *, by_command: bool) -> None:
-        """From now on see how devices and messages come back from a crash."""
+        """Watch the return of devices and messages from a crash, from now on."""
         page, backlog = self.page, self.state.backlog
         usual = 0 if backlog is None else backlog.high_water_mark
         self.state.recovery = RecoveryWatch(
@@ -207,7 +207,7 @@ class Monitor:
         )
 
     def devices_of(self, row: int) -> int:
-        """How many devices this worker plays."""
+        """Return the number of devices of this worker."""
         return sum(share.count for share in self._plan.workers[row].shares)
 
     def live_sample(self) -> LiveSample:
@@ -252,7 +252,7 @@ class Monitor:
         return beside(self._beat(pool), showing, sampling)
 
     async def _beat(self, pool: WorkerPool) -> None:
-        """Each second: a sign of life to the workers, rows to the file, a look at silent rows."""
+        """Each second, send a sign of life, write rows, and look for silent workers."""
         # Many workers on few cores are each heard less often.
         limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
         while True:
@@ -285,7 +285,7 @@ class Monitor:
             await self._written()
 
     def _look_at_thresholds(self) -> None:
-        """Give up a run that cannot hold what it must, in its window: later nothing is spared."""
+        """End a run in its window if a threshold cannot hold any more; later that saves no time."""
         if not self._abort_on or self.phase != "measure" or self.hopeless.is_set():
             return
         window_s = (time.monotonic_ns() - self.state.windows["measure"][0]) / NS
@@ -306,7 +306,7 @@ class Monitor:
         self._writing.result()
 
     def _sample(self) -> None:
-        """Give a sample to all watches, within the window and its drain."""
+        """Pass a sample to all watches, within the window and its drain."""
         if not self._sampling:
             return
         sample, seen = self.live_sample(), self.state
@@ -315,7 +315,7 @@ class Monitor:
                 watch.sample(sample)
 
     def _most_under_way(self, in_all: int) -> int | None:
-        """To one subscription; None where that is not known now."""
+        """Return the most messages under way to one subscription, None if it is unknown."""
         if self._subscriptions == 1:
             return in_all
         return None if self.marks is None else self.marks.most()

@@ -1,6 +1,6 @@
-"""What the host's TCP counted: the counters that explain most bad connect tails.
+"""The TCP counters of the host that explain most slow connects.
 
-They are the whole network namespace's, so a run's share is the difference over the run.
+They belong to the whole network namespace, so a run's share is the difference over the run.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _COUNTERS = {
 
 
 def parse_counters(text: str) -> dict[tuple[str, str], int]:
-    """Counters of a file in the format of /proc/net/snmp: a line of names, a line of values."""
+    """Parse a file in the format of /proc/net/snmp: a line of names, a line of values."""
     found: dict[tuple[str, str], int] = {}
     lines = text.splitlines()
     for names, values in zip(lines[::2], lines[1::2], strict=False):
@@ -33,7 +33,7 @@ def parse_counters(text: str) -> dict[tuple[str, str], int]:
 
 
 def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:
-    """The counters by our names; one that this kernel does not keep is left out."""
+    """Return the counters by our names, without those that this kernel lacks."""
     found: dict[tuple[str, str], int] = {}
     for name in ("snmp", "netstat"):
         try:
@@ -44,5 +44,5 @@ def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:
 
 
 def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """What was counted in between."""
+    """Return the difference of two readings."""
     return {name: after[name] - before[name] for name in before if name in after}

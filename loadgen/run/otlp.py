@@ -66,7 +66,7 @@ async def sent_metrics(
     began_ns = time.time_ns()
 
     async def send() -> bool:
-        """Whether the collector took the figures of now."""
+        """Send the present figures; return True if the collector took them."""
         now_ns = time.time_ns()
         known = (figure for figure in figures(plan, monitor) if figure.points)
         metrics = [_metric(figure, began_ns, now_ns) for figure in known]
@@ -96,13 +96,13 @@ async def sent_metrics(
 
 
 def _every_s() -> float:
-    """Between two deliveries: what OpenTelemetry's own variable says, in milliseconds."""
+    """Return the seconds between two deliveries, from OpenTelemetry's variable in milliseconds."""
     given = os.environ.get(_EVERY_MS, "")
     return max(int(given) / 1000, 0.1) if given.isdecimal() else _DEFAULT_EVERY_S
 
 
 def _metric(figure: Figure, began_ns: int, now_ns: int) -> Any:
-    """The figure as the SDK has it; sums and histograms since the run began."""
+    """Return the figure as the SDK has it; sums and histograms begin with the run."""
     times = {"start_time_unix_nano": began_ns, "time_unix_nano": now_ns}
     points = []
     for values, value in figure.points.items():

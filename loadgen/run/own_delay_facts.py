@@ -1,4 +1,4 @@
-"""What the workers and the host say of a window, as the facts of the generator's own delay."""
+"""The facts of the generator's own delay in a window, from the workers' and hosts' records."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ class Stall:
     waited_ns: int
 
     def within(self, start_ns: int, end_ns: int) -> "Stall":
-        """The part of it in this time, which may be none."""
+        """Return the part of it in this time, which can be empty."""
         first_ns, last_ns = max(self.start_ns, start_ns), min(self.end_ns, end_ns)
         part = max(last_ns - first_ns, 0) / (self.end_ns - self.start_ns)
         busy_ns, waited_ns = int(self.busy_ns * part), int(self.waited_ns * part)
@@ -39,9 +39,10 @@ def own_delay_of(
     tally: Tally,
     window: tuple[int, int],
 ) -> OwnDelay:
-    """The facts of a window, whose messages `tally` has; `hosts` are the samples of each host.
+    """Return the facts of a window whose messages are in `tally`; `hosts` are the samples of each
+    host.
 
-    What a host did is told of that on which the worker ran that stood longest.
+    The host's part is that of the host of the worker that stood longest.
     """
     by_worker: defaultdict[int, list[Stall]] = defaultdict(list)
     for stall in stalls:
@@ -67,7 +68,7 @@ def own_delay_of(
 
 
 def _host_of(worker: int | None, hosts: Iterable[Sequence[HostSample]]) -> Sequence[HostSample]:
-    """The samples of the only host, or of that on which the worker runs; none if not known."""
+    """Return the samples of the only host, or of the worker's; () if it is unknown."""
     known = list(hosts)
     own = (samples for samples in known if any(worker in one.workers for one in samples))
     return known[0] if len(known) == 1 else next(own, ())

@@ -30,22 +30,22 @@ _NOTHING: Final[Mapping[str, Any]] = {"count": 0}
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a play: the state at its end, and the interval table it wrote."""
+    """The result of a play: the state at its end, and its interval table."""
 
     state: RunState
     table: pa.Table
     rows: Mapping[tuple[int, str, str, str], Mapping[str, Any]]
 
     def row(self, worker: int, group: str, phase: str, series: str = "") -> Mapping[str, Any]:
-        """The merged interval row of these; one with count 0 where there is none."""
+        """Return the merged interval row of these; one with count 0 if there is none."""
         return self.rows.get((worker, group, phase, series), _NOTHING)
 
     def total(self, worker: int, group: str, counter: str) -> int:
-        """A counter over the measured window."""
+        """Return a counter over the measured window."""
         return int(self.row(worker, group, "measure").get(counter, 0))
 
     def cpu_ns(self, worker: int, phase: str) -> int:
-        """Processor time of a worker in a phase."""
+        """Return the processor time of a worker in a phase."""
         return int(self.row(worker, "", phase).get("cpu_ns", 0))
 
 

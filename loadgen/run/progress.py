@@ -1,4 +1,4 @@
-"""What a person sees during a run: one live line on a terminal, else a line now and then."""
+"""The progress of a run for people: one live line on a terminal, else a line now and then."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -42,11 +42,11 @@ Progress = Callable[[Snapshot], None]
 
 
 def silent(_snapshot: Snapshot) -> None:
-    """Shows nothing."""
+    """Show nothing."""
 
 
 def describe(snapshot: Snapshot) -> str:
-    """The snapshot as one line."""
+    """Return the snapshot as one line."""
     if snapshot.compiled is not None:
         count, total = snapshot.compiled
         return f"compiling for this processor, once: {count} of {total} ..."
@@ -68,7 +68,7 @@ def describe(snapshot: Snapshot) -> str:
 
 @contextmanager
 def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
-    """A function that shows snapshots on `stream`, fit for what the stream is."""
+    """Provide a function that shows snapshots on `stream`, in a form that suits the stream."""
     if quiet:
         yield silent
     elif stream.isatty():
@@ -91,7 +91,7 @@ def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
 
 
 def _for_nobody_too(progress: Progress) -> Progress:
-    """A run does not end because the terminal, or who reads the lines, is gone."""
+    """Return the same progress without errors of a stream that was closed."""
 
     def show(snapshot: Snapshot) -> None:
         with suppress(OSError):
@@ -101,7 +101,7 @@ def _for_nobody_too(progress: Progress) -> Progress:
 
 
 def live_on(stream: TextIO) -> "Live":
-    """What is redrawn on a terminal when there is something new, by no thread of rich's own."""
+    """Return a live display on a terminal that is redrawn on request, without a thread of rich."""
     from rich.console import Console
     from rich.live import Live
 
@@ -123,7 +123,7 @@ def _plain(stream: TextIO) -> Progress:
 
 
 def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:
-    """`progress` that also writes where the run stands into the event log, now and then."""
+    """Return a progress that also writes into the event log, every `every_s` seconds."""
     last_s = time.monotonic()
 
     def show(snapshot: Snapshot) -> None:

@@ -1,4 +1,4 @@
-"""What happened in each rate step of a run, from the live page and the interval rows."""
+"""The rate steps of a run, from samples and interval rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ class RateStepWatch:
         self._backlog: list[BacklogSample] = []
 
     def changes(self, measure_ns: int, start_ns: int) -> list[tuple[int, float]]:
-        """When the schedule gets which factor; the first step's from the very start."""
+        """Return the time and factor of each change; the first step's is from the very start."""
         moments = [start_ns]
         at_ns = measure_ns
         for step in self.steps[:-1]:
@@ -53,7 +53,7 @@ class RateStepWatch:
         return [(at, step.share) for at, step in zip(moments, self.steps, strict=True)]
 
     def bound(self, sample: LiveSample) -> None:
-        """The judged part of a step begins, or the one that has begun ends."""
+        """Begin the judged part of a step, or end the one that has begun."""
         self._bounds.append(sample)
         self._least_missing.append(None)
         self.sample(sample)
@@ -83,9 +83,10 @@ class RateStepWatch:
         rate: float,
         own_delay: Callable[[Tally, tuple[int, int]], OwnDelay],
     ) -> tuple[RateStepVerdict, ...]:
-        """Each step that ended; `whole` are the run's facts, `rate` the target of 100 %.
+        """Return the verdict on each step that ended.
 
-        `own_delay` finds that of a step from its rows and its bounds.
+        `whole` are the run's facts, `rate` the target of 100 %, and `own_delay` finds that of a
+        step from its rows and its bounds.
         """
         found = []
         backlog = without_lost(self._backlog, [missing for _, _, missing in self._backlog])
@@ -145,6 +146,6 @@ class RateStepWatch:
         return tuple(found)
 
     def _lost_by(self, segment: int) -> int:
-        """Deliveries lost before this segment began: what was missing at every later moment."""
+        """Return the deliveries lost before this segment: those missing at every later moment."""
         later = [least for least in self._least_missing[segment:] if least is not None]
         return min(later, default=0)

@@ -13,11 +13,11 @@ _SECRET_GIVEN = re.compile(
 )
 """NAME=, or OPTION=NAME=."""
 _SOURCE = re.compile(r"prompt|env:\w+|file:.+")
-"""Where a secret is, which is none (`plan.fields.Secret`)."""
+"""The source of a secret, which is not secret itself (`plan.fields.Secret`)."""
 
 
 def printable(text: str, limit: int) -> str:
-    """At most `limit` characters of the text; what is not printable becomes its escape."""
+    """Return at most `limit` characters of the text, with escapes for what is not printable."""
     short = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
@@ -26,7 +26,7 @@ def printable(text: str, limit: int) -> str:
 
 
 def scrub(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret, and the password of every URL in it, replaced.
+    """Return the text with every secret, and the password of every URL in it, replaced.
 
     Secrets are found as they are, and as a URL, Python and JSON write them.
     """
@@ -39,9 +39,9 @@ def scrub(text: str, secrets: Iterable[str]) -> str:
 
 
 def redact_command(argv: Sequence[str], secrets: Iterable[str] = ()) -> list[str]:
-    """A command line that may be kept: no password, whether in a URL, an option or a NAME=VALUE.
+    """Return a command line without passwords in URLs, options or NAME=VALUE.
 
-    One that has none stays as it is.
+    A command line without any stays as it is.
     """
     secrets = tuple(secrets)
     shown: list[str] = []

@@ -25,7 +25,7 @@ Ending = Literal["interrupted", "worker lost", "threshold missed", "exception"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of connecting or subscribing: how many did, why others did not, and when."""
+    """The result of connecting or subscribing: successes, failures by reason, and times."""
 
     done: int
     failures: Mapping[str, int]
@@ -36,7 +36,7 @@ class Outcome:
 
     @property
     def made(self) -> int:
-        """How many did it in this run."""
+        """Successes in this run."""
         return 0 if self.kept_from else self.done
 
     @property
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def outcome_of(answers: Sequence[Mapping[str, Any]], name: str, start_ns: int) -> Outcome:
-    """The workers' answers as one; `name` is the answers' count of those that did."""
+    """Sum the workers' answers; `name` is the field of their successes."""
     failures: Counter[str] = Counter()
     for answer in answers:
         for reason, count in (answer.get("failures") or {}).items():
@@ -105,12 +105,13 @@ class RunState:
 
     @property
     def measured(self) -> bool:
-        """Whether the run came to its measurement: the window, or of connects alone these."""
+        """True if the run reached its measurement: the window, or its connects if there are no
+        messages."""
         return "measure" in self.windows if self.messages else self.connected is not None
 
 
 def state_before(plan: RunPlan) -> RunState:
-    """The state of a run that has not begun."""
+    """Return the state of a run that has not begun."""
     messages = any(group.publishes for group in plan.groups)
     return RunState(
         messages=messages,
@@ -120,5 +121,5 @@ def state_before(plan: RunPlan) -> RunState:
 
 
 def timed_groups(plan: RunPlan) -> frozenset[str]:
-    """Names of the groups whose latencies are the run's result."""
+    """Return the names of the groups whose latencies are the run's result."""
     return frozenset(group.name for group in plan.groups if group.timed)

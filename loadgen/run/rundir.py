@@ -38,19 +38,19 @@ def make_private(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a directory as private as the one that it is in, where there is none."""
+    """Make a directory as private as its parent, unless it exists."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(mode=_mode_in(path.parent, 0o777), exist_ok=True)
 
 
 def open_in_place(path: str | Path, flags: int) -> int:
-    """The descriptor of a file as private as its directory; an `opener` of `open`."""
+    """Open a file as private as its directory; this is an `opener` of `open`."""
     return os.open(path, flags, _mode_in(Path(path).parent, 0o666))
 
 
 def appending(path: Path) -> IO[bytes]:
-    """The file, to add whole lines at its end."""
+    """Open the file, to append whole lines."""
     return open(path, "ab", buffering=0, opener=open_in_place)
 
 
@@ -59,7 +59,7 @@ def _mode_in(directory: Path, most: int) -> int:
 
 
 def numbered(path: Path) -> Path:
-    """The path, with a number added where it exists."""
+    """Return the path, with a number added if it exists."""
     found, number = path, 2
     while found.exists():
         found = path.with_name(f"{path.name}-{number}")
@@ -68,15 +68,15 @@ def numbered(path: Path) -> Path:
 
 
 def default_directory(now: datetime, case: str) -> Path:
-    """`runs/<UTC stamp>-<case>`, with a number added where that exists."""
+    """Return `runs/<UTC stamp>-<case>`, with a number added if it exists."""
     return numbered(Path("runs") / f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{case}")
 
 
 @contextmanager
 def new_directory(now: datetime, case: str) -> Iterator[Path]:
-    """A default directory that nobody else gets, also not in the same second.
+    """Make a default directory that no other process uses, even in the same second.
 
-    It is removed where nothing was put into it.
+    It is removed if it stays empty.
     """
     while True:
         path = default_directory(now, case)
@@ -97,7 +97,7 @@ def new_directory(now: datetime, case: str) -> Iterator[Path]:
 
 
 def directory_or_new(out: str | Path | None, name: str) -> AbstractContextManager[Path]:
-    """`out`, or a new default directory where none is named."""
+    """Return `out`, or a new default directory if it is None."""
     return new_directory(datetime.now(UTC), name) if out is None else nullcontext(Path(out))
 
 
@@ -143,7 +143,7 @@ def _refused(path: Path, why: str) -> RunDirectoryError:
 
 
 def require_free(path: Path) -> None:
-    """Raises RunDirectoryError when the directory is taken; touches nothing."""
+    """Raise RunDirectoryError if the directory is taken; change nothing."""
     try:
         occupied = path.exists() and next(path.iterdir(), None) is not None
     except NotADirectoryError:
@@ -181,9 +181,9 @@ def release(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A hidden name beside `path` to write a file under, which takes its place afterwards.
+    """Provide a hidden name to write a file under, and rename it to `path` afterwards.
 
-    Raises DiskError where the disk takes no more.
+    Raise DiskError if the disk takes no more.
     """
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -202,7 +202,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """The document as indented JSON, atomically."""
+    """Write the document as indented JSON, atomically."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     write_atomically(path, orjson.dumps(document, option=options))
 
@@ -216,7 +216,7 @@ class IntervalWriter:
         self._parts = -1
 
     def write(self, second: int, rows: Sequence[Interval]) -> None:
-        """One file of these rows; nothing when there are none."""
+        """Write one file of these rows, none if there are no rows."""
         if not rows:
             return
         self._parts = max(second, self._parts + 1)
@@ -234,7 +234,7 @@ class EventLog:
         self._counts: dict[str, int] = {}
 
     def redacted(self, text: str) -> str:
-        """A text of others as it may be kept: without secrets, bounded, escaped."""
+        """Return a foreign text without secrets, bounded and escaped."""
         return printable(scrub(text, self._secrets), _DETAIL_CHARACTERS)
 
     def write(
@@ -247,7 +247,7 @@ class EventLog:
         group: str = "",
         device: int | None = None,
     ) -> None:
-        """One line; beyond `EVENTS_A_KIND` of a kind they are only counted."""
+        """Write one line; beyond `EVENTS_A_KIND` of a kind they are only counted."""
         kind = printable(kind, 40)
         if kind not in self._counts and len(self._counts) >= KINDS:
             return

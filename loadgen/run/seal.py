@@ -35,10 +35,10 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Integrity:
-    """What the seal of a run directory says about it.
+    """The state of a run directory by its seal.
 
-    `digests` are those that run.json carries: results, scenario, record; empty where the run was
-    never sealed, as one that was killed. `changes` are texts such as "events.jsonl is missing".
+    `digests` are those that run.json carries: results, scenario, record; empty if the run was never
+    sealed, such as a killed one. `changes` are texts such as "events.jsonl is missing".
     """
 
     state: Literal["intact", "changed", "unsealed"]
@@ -47,7 +47,8 @@ class Integrity:
 
 
 def digest_of(value: object) -> str:
-    """SHA-256 of a JSON value, whatever the order of its keys and the layout of its file."""
+    """Return the SHA-256 of a JSON value, whatever the order of its keys and the layout of its
+    file."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -62,7 +63,7 @@ def record_digest(document: Document) -> str:
 
 
 def _result_files(run_dir: Path) -> dict[str, Path]:
-    """The files of results that a seal covers, by their path within the directory, sorted.
+    """Return the files of results that a seal covers, by their path within the directory, sorted.
 
     Not the score card, which can be made again, and no hidden file, which is half written.
     """
@@ -72,9 +73,9 @@ def _result_files(run_dir: Path) -> dict[str, Path]:
 
 
 def seal(run_dir: Path) -> dict[str, str]:
-    """Seal a run that has ended: write SHA256SUMS and the "digest" of run.json, and return that.
+    """Seal a run that has ended: write SHA256SUMS and the "digest" of run.json, and return it.
 
-    Reads every file once. Raises RunDirectoryError where there is no run.json to seal.
+    It reads every file once. Raise RunDirectoryError if there is no run.json to seal.
     """
     manifest = run_dir / "run.json"
     try:
@@ -95,7 +96,7 @@ def seal(run_dir: Path) -> dict[str, str]:
 
 
 def covered(name: str) -> bool:
-    """Whether a seal covers the file of this path within a run directory."""
+    """Return True if a seal covers the file of this path within a run directory."""
     return any(fnmatchcase(name, pattern) for pattern in (*_RESULTS, *_LOGS))
 
 
@@ -144,7 +145,7 @@ def _changed_results(run_dir: Path, results: object, here: Mapping[str, str]) ->
 
 
 def _shortened(changes: list[str]) -> tuple[str, ...]:
-    """The first few, as text that can be shown anywhere, and how many more."""
+    """Return the first few as printable text, with the number of the rest."""
     named = [printable(change, 200) for change in changes[:_MOST_NAMED]]
     more = len(changes) - len(named)
     return (*named, *([f"{more} more"] if more else []))

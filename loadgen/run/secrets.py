@@ -29,10 +29,10 @@ _NAMES: Mapping[str, str] = MappingProxyType(
 
 _OTLP_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
 _LIMIT_BYTES = 65_535
-"""Of a Password (MQTT 5, section 3.1.3.6)."""
+"""Limit of a Password (MQTT 5, section 3.1.3.6)."""
 
 _taken: dict[tuple[str, str], str] = {}
-"""What was read, by field and source."""
+"""Secrets that were read, by field and source."""
 _withheld: dict[str, str] = {}
 """Variables that were taken out of the environment."""
 
@@ -53,18 +53,18 @@ def take_secrets(given: Mapping[str, object]) -> None:
 
 
 def known_secrets() -> tuple[str, ...]:
-    """All that was read, which no file and no message may have."""
+    """Return all secrets that were read, which no file and no message must have."""
     return (*_taken.values(), *_withheld.values())
 
 
 def otlp_headers() -> str:
-    """What the collector is to be sent as headers, as OpenTelemetry writes them; "" for nothing."""
+    """Return the headers for the collector, as OpenTelemetry writes them; "" for none."""
     common, own = (_withheld.get(name, os.environ.get(name, "")) for name in _OTLP_HEADERS)
     return own or common
 
 
 def with_login(broker: ServedBroker, given: Mapping[str, object]) -> ServedBroker:
-    """The broker with the user and the password that these fields of a scenario name."""
+    """Return the broker with the user and the password that these fields of a scenario name."""
     user, password = _of("user", given), _of("password", given)
 
     def known(endpoint: Endpoint) -> Endpoint:
@@ -76,15 +76,15 @@ def with_login(broker: ServedBroker, given: Mapping[str, object]) -> ServedBroke
 
 
 def with_passphrase(workload: Workload) -> Workload:
-    """The workload, whose devices can read an encrypted key."""
+    """Return the workload with devices that can read an encrypted key."""
     passphrase = _of("tls_passphrase", workload.given)
     return replace(workload, tls=replace(workload.tls, passphrase=passphrase))
 
 
 def readable_by_others(path: Path) -> bool:
-    """Whether it is a file of this user that another one may read or write, as ssh asks of keys.
+    """Return True if another user can read or write this file of ours, as ssh asks of keys.
 
-    One that belongs to somebody else, as in a container, is not this user's to protect.
+    One that belongs to another user, as in a container, is not this user's to protect.
     """
     found = path.stat()
     own = found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode)
@@ -112,7 +112,7 @@ def _read(name: str, source: str) -> str:
 
 
 def _asked(name: str, _where: str) -> str:
-    """What is typed, without being shown."""
+    """Return what is typed, without showing it."""
     try:
         with Path("/dev/tty").open("rb"), warnings.catch_warnings():
             warnings.simplefilter("error", getpass.GetPassWarning)

@@ -9,7 +9,7 @@ from loadgen.metrics.reducer import LatencySummary, summarize
 
 
 def p99_us(rows: Iterable[Interval]) -> float | None:
-    """99th percentile in µs of the rows' latencies together; None when there are none."""
+    """Return the 99th percentile in µs of the rows' latencies together, None if there are none."""
     parts = [(row.bucket, row.bucket_count) for row in rows if row.count]
     if not parts:
         return None
@@ -58,22 +58,22 @@ class Tally:
         return sum(counts[name] for counts in self.counts.values())
 
     def totals(self) -> Counter[str]:
-        """Every counter over all phases."""
+        """Return every counter over all phases."""
         return sum(self.counts.values(), Counter())
 
     def sent_by(self, groups: Collection[str], phase: str | None = None) -> int:
-        """Messages that these groups sent, in all phases or one."""
+        """Return the messages that these groups sent, in all phases or one."""
         return sum(
             count for (at, of), count in self.sent.items() if of in groups and phase in (None, at)
         )
 
     def p99_us(self, phase: str, series: str) -> float | None:
-        """99th percentile in µs of a series of the timed groups; None when it has no values."""
+        """Return the 99th percentile in µs of a series of the timed groups, None if it is empty."""
         held = self.series.get((phase, series))
         return None if held is None else p99_us((held,))
 
     def latencies(self) -> dict[str, LatencySummary]:
-        """Each series of the timed groups: of the window's messages, and of all connects."""
+        """Return each series of the timed groups: of the window's messages, and of all connects."""
         held: dict[str, Interval] = {}
         for (phase, name), row in self.series.items():
             if phase == "measure" or name in CONNECT_SERIES:
@@ -84,9 +84,9 @@ class Tally:
         }
 
     def own_send_p99_us(self, phase: str) -> float | None:
-        """99th percentile in µs of the send delay of publishers that did not wait for the broker.
+        """Return the 99th percentile in µs of the send delay of publishers that did not wait.
 
-        None when all did, or nothing was sent.
+        Publishers that waited for the broker do not count. None if all did, or nothing was sent.
         """
         sent, held = (self.series.get((phase, name)) for name in ("send_delay", "pushed_back"))
         if sent is None or held is None:
@@ -95,14 +95,14 @@ class Tally:
         return float(percentiles(count, (99,), bucket)[0]) / 1000 if count.sum() else None
 
     def busy_share_max(self) -> float:
-        """Greatest share of the time, over the workers, in which a worker's loop was not idle.
+        """Return the greatest share of the time, over the workers, in which a loop was not idle.
 
         Waiting for a processor counts as busy: the loop had work and could not do it.
         """
         return min(1.0, max(self._shares().values(), default=0.0))
 
     def busiest_s(self) -> tuple[float, float]:
-        """Seconds that the busiest worker ran, and that it waited for a processor."""
+        """Return the seconds that the busiest worker ran, and that it waited for a processor."""
         shares = self._shares()
         if not shares:
             return 0.0, 0.0
@@ -140,7 +140,7 @@ class GroupTally:
         )
 
     def under_way(self, groups: Iterable[str]) -> list[tuple[int, int]]:
-        """(CLOCK_MONOTONIC ns, expected and not received by then) at the end of each second."""
+        """Return (time in ns, expected and not received by then) at the end of each second."""
         chosen = tuple(groups)
         course = []
         count = 0

@@ -32,9 +32,9 @@ async def plan_for(
     hosts: Sequence[Host] | None = None,
     run_tag: int | None = None,
 ) -> RunPlan:
-    """The plan against these endpoints, with a new run tag where none is given.
+    """Return the plan against these endpoints, with a new run tag if it is None.
 
-    `hosts` are this one, or as many like it as the workload asks for, where None are given.
+    `hosts` are this host, or several like it, if it is None.
     """
     logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
     if len(logins) > 1:
@@ -51,7 +51,7 @@ async def plan_for(
 
 
 async def _target(endpoint: Endpoint) -> Target:
-    """The endpoint with its address looked up once, not by every device: one that answers.
+    """Return the endpoint with an address that answers, looked up once for all devices.
 
     A name that a certificate or an HTTP header must match stays a name.
     """

@@ -1,4 +1,4 @@
-"""Tasks beside a block, and work that an event cuts short."""
+"""Tasks next to a block, and work that an event ends early."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run these beside the block and cancel them at its end; an error in one ends the block."""
+    """Run these during the block and cancel them at its end; an error in one ends the block."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
@@ -32,7 +32,7 @@ async def every(seconds: float, work: Callable[[], None]) -> None:
 async def finished_or(
     work: Coroutine[Any, Any, T] | asyncio.Task[T], *events: asyncio.Event
 ) -> asyncio.Task[T]:
-    """The task of `work` when it has ended: by itself, or cancelled because an event came first."""
+    """Return the task of `work` after it ended, or was cancelled because an event came first."""
     task = asyncio.ensure_future(work)
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:

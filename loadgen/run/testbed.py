@@ -134,10 +134,8 @@ class Testbed:
         stack: AsyncExitStack,
         progress: Progress = silent,
     ) -> RunContext:
-        """Do everything that comes before the first connection.
-
-        What only this run uses ends with `stack`.
-        """
+        """Prepare a run up to its first connection; the parts that only this run uses end with
+        `stack`."""
         hosts = self.hosts
         require_hosts(workload, None if hosts is None else hosts.machines)
         check_host(workload)

@@ -1,4 +1,4 @@
-"""Watches the broker of a run into broker.jsonl, beside the run and never in its way."""
+"""The watch of a run's broker, whose records go into broker.jsonl and never delay the run."""
 
 import asyncio
 import os

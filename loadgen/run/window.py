@@ -13,7 +13,7 @@ from loadgen.metrics.reducer import reduce_table
 
 
 def window_rows(directory: Path) -> list[dict[str, Any]]:
-    """The interval rows of a run's window, merged by group and series."""
+    """Return the interval rows of a run's window, merged by group and series."""
     parts = []
     for table in _tables(directory):
         measured = table.filter(pc.equal(table["phase"], "measure"))
@@ -27,7 +27,7 @@ def window_rows(directory: Path) -> list[dict[str, Any]]:
 
 
 def course(directory: Path) -> list[tuple[int, int, int]]:
-    """(from, until, messages received) of each second of each worker, CLOCK_MONOTONIC in ns."""
+    """Return (from, until, messages received) of each second of each worker, in ns."""
     found: list[tuple[int, int, int]] = []
     for table in _tables(directory):
         counted = table.filter(pc.greater(table["received"], 0))

@@ -208,7 +208,7 @@ class Agent:
                 self._answer(message, self._end(grace_s, rows))
 
     def _answer(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work of a request in a task, and send the result."""
+        """Run the work of a request in a task, and send the result."""
 
         async def answered() -> None:
             failure = None
@@ -309,7 +309,7 @@ class Agent:
 
 
 async def served(settings: Mapping[str, Any], stdin: int | None) -> str:
-    """Do what `serve_agent` does, in the running loop."""
+    """Serve as `serve_agent` does, in the running loop."""
     loop = asyncio.get_running_loop()
     agent = Agent()
     secret = bytes.fromhex(settings["secret"])
@@ -356,7 +356,7 @@ def serve_agent(settings: Mapping[str, Any], stdin: int | None = None) -> str:
 
 
 def main() -> int:
-    """Entry point of the process."""
+    """Run the agent of this process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(0, 1)):

@@ -1,11 +1,11 @@
-"""How far the clock of another host is ahead of ours, with a bound: pure, from round trips.
+"""The lead of another host's clock over ours, with a bound: pure, from round trips.
 
-In a round trip the other clock was read somewhere between our question and its answer. So it is
-ahead by `theirs − received` at least and by `theirs − sent` at most, whatever the delay was each
-way; one that is all on one way puts the truth at the end of that range, never outside it. Two
-clocks drift apart steadily, as good as, over half a minute: the lines that go through the ranges of
-all kept round trips say how fast, and the range in which the clock can be now is that of these
-lines. It narrows with every short round trip and widens with the time since the last one.
+In a round trip the other clock is read at some time between our question and its answer. So it is
+ahead by at least `theirs − received` and by at most `theirs − sent`, whatever the delay each way.
+If all the delay is on one way, the truth is at the end of that range, never outside it. Over half a
+minute two clocks drift apart at a steady rate. The straight lines that pass through the ranges of
+all stored round trips bound this rate and the present lead. The bound narrows with every short
+round trip and widens with the time since the last one.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,10 @@ KEPT = 64
 """Round trips, the shortest of each slot."""
 SLOT_NS = 500_000_000
 DRIFT_LIMIT = 5e-4
-"""What the kernel lets NTP correct (adjtimex(2)); crystals differ by a tenth of it."""
+"""Fastest correction of a clock by NTP that the kernel allows (adjtimex(2)); crystals differ by a
+tenth of it."""
 WANDER = 1e-6
-"""By how much the drift of two hosts may change over the time of the kept round trips."""
+"""Largest change of the drift of two hosts over the time of the stored round trips."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,9 @@ class ClockEstimate:
     round_trip_ns: int
 
     def least_error_ns(self, before: "ClockEstimate") -> int:
-        """By how much the offset of a moment ago was wrong at least; negative where it may be true.
+        """Return the least error of the previous offset; negative if that offset can be right.
 
-        It is more than its bound said where a clock jumped.
+        It exceeds the bound of that offset if a clock jumped.
         """
         return abs(self.offset_ns - before.offset_ns) - self.bound_ns
 
@@ -70,7 +71,7 @@ class ClockWatch:
             self._trips[-1] = trip
 
     def estimate(self, now_ns: int) -> ClockEstimate | None:
-        """The other clock at this moment of ours; None before the first round trip."""
+        """Return the estimate at this time of our clock, None before the first round trip."""
         while self._trips:
             found = _estimated(self._trips, now_ns)
             if found is not None:
@@ -81,7 +82,7 @@ class ClockWatch:
 
 
 def _estimated(trips: list[RoundTrip], now_ns: int) -> ClockEstimate | None:
-    """None where no steady drift explains these round trips."""
+    """Return the estimate, None if no steady drift explains these round trips."""
     first_ns = trips[0].theirs_ns - trips[0].sent_ns  # keeps the numbers small
     at = np.array([(trip.sent_ns + trip.received_ns) / 2 - now_ns for trip in trips])
     least = np.array([float(trip.theirs_ns - trip.received_ns - first_ns) for trip in trips])
@@ -104,7 +105,7 @@ def _estimated(trips: list[RoundTrip], now_ns: int) -> ClockEstimate | None:
 def _drifts(
     at: npt.NDArray[np.float64], least: npt.NDArray[np.float64], most: npt.NDArray[np.float64]
 ) -> tuple[float, float]:
-    """The slowest and the fastest drift that leads from each range to each later one."""
+    """Return the slowest and the fastest drift that lead from each range to each later one."""
     earlier, later = np.triu_indices(len(at), 1)
     apart = at[later] - at[earlier]
     slowest = np.max((least[later] - most[earlier]) / apart, initial=-DRIFT_LIMIT)

@@ -45,7 +45,7 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def _load(entry: str, behaviour: str, report: Callable[[int, int], None]) -> Worker:
-    """The worker function MODULE:FUNCTION, whose module may have `warm(behaviour, report)`."""
+    """Load the worker function MODULE:FUNCTION; its module can have `warm(behaviour, report)`."""
     module_name, _, function_name = entry.partition(":")
     module = importlib.import_module(module_name)
     worker: Worker = getattr(module, function_name)
@@ -56,7 +56,7 @@ def _load(entry: str, behaviour: str, report: Callable[[int, int], None]) -> Wor
 
 
 def _child(worker: Worker, row: int, channel: socket.socket) -> None:
-    """Body of a forked worker; never returns."""
+    """Run a forked worker; never return."""
     status = 1
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -130,7 +130,7 @@ def serve(control: socket.socket, worker: Worker) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point: descriptor of the control socket, worker's MODULE:FUNCTION, behaviour."""
+    """Serve: the arguments are the control socket, the worker's MODULE:FUNCTION and behaviour."""
     control = socket.socket(fileno=int(arguments[0]))
     # Ctrl-C is for the coordinator to hear; it then steps the workers down in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -31,12 +31,12 @@ class Forkserver:
     control: socket.socket
     stderr: IO[bytes]
     ready: bool = False
-    """Whether its `ready` was heard."""
+    """True after it sent `ready`."""
 
 
 @contextmanager
 def forkserver(behaviour: str, entry: str | None = None) -> Iterator[Forkserver]:
-    """A forkserver with the kernels of a behaviour, from its start to its end.
+    """Run a forkserver with the kernels of a behaviour during the block.
 
     `entry` names the function that a worker runs, None for WORKER_ENTRY.
     """
@@ -72,7 +72,7 @@ def forkserver(behaviour: str, entry: str | None = None) -> Iterator[Forkserver]
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment; the forkserver finds the same packages and starts no threads."""
+    """Return this process's environment with the same packages and without extra threads."""
     source = str(Path(loadgen.__file__).resolve().parent.parent)
     paths = dict.fromkeys([source, *(path for path in sys.path if path)])
     return os.environ | {

@@ -29,52 +29,53 @@ from loadgen.worker.shared_counts import LivePage
 Header = dict[str, Any]
 
 _STATUS_WAIT_S = 0.3
-"""How long after a channel's end the forkserver's report of the exit status is waited for."""
+"""Wait for the forkserver's report of the exit status after a channel's end."""
 
 
 class Listener(Protocol):
-    """Who hears what becomes of a host's workers; rows are those of the run's plan."""
+    """The receiver of the events of a host's workers; rows are those of the run's plan."""
 
     def started(self, row: int, pid: int) -> None:
-        """A worker is there."""
+        """Handle the start of a worker."""
 
     def heard(self, row: int, header: Header, block: bytes) -> None:
-        """A frame of a worker."""
+        """Handle a frame of a worker."""
 
     def gone(self, row: int, detail: str) -> None:
-        """A worker ended; whether it was to end is the listener's to know."""
+        """Handle the end of a worker, expected or not."""
 
     def compiled(self, count: int, total: int) -> None:
-        """Kernels are compiled before the first worker can start."""
+        """Handle progress of compiling before the first worker can start."""
 
 
 class LoadHost(Protocol):
     """One host of a run."""
 
     rows: Sequence[int]
-    """Of its workers."""
+    """Rows of its workers."""
     name: str
 
     @property
     def clock_bound_ns(self) -> int:
-        """How wrong the run's clock was on this host, at most."""
+        """Largest error of the run's clock on this host."""
 
     async def start(self, listener: Listener) -> None:
-        """Have the workers made; raises CannotRunError where that cannot be done."""
+        """Start the workers; raise CannotRunError if that is not possible."""
 
     def begin(self, page: LivePage) -> None:
-        """A run begins, on whose page the totals of this host's workers are to stand."""
+        """Begin a run, on whose page this host's workers count."""
 
     def send(
         self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
     ) -> None:
-        """A frame to each of these workers, with `each[row]` added to the header."""
+        """Send a frame to each of these workers, with `each[row]` added to the header."""
 
     def sample(self) -> HostSample | None:
-        """What the host's kernel counts at this moment, or did lately."""
+        """Return the latest counters of the host's kernel."""
 
     def last_words(self) -> str:
-        """Last line that its workers wrote to stderr, bounded and printable; "" for none."""
+        """Return the last line of its workers on stderr, bounded and printable; "" if there is
+        none."""
 
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         """End the workers; those of these rows have `grace_s` seconds to do it by themselves."""
@@ -151,7 +152,7 @@ class LocalHost:
         self._failure: str | None = None
 
     async def start(self, listener: Listener) -> None:
-        """Have the workers forked, one after the other."""
+        """Fork the workers, one after the other."""
         self.listener = listener
         control, loop = self._server.control, asyncio.get_running_loop()
         loop.add_reader(control, self._hear)
@@ -180,7 +181,7 @@ class LocalHost:
                 transport.write(encode_frame({**header, **each[row]}) if each else frame)
 
     def begin(self, page: LivePage) -> None:
-        """Nothing to do: the workers have the page mapped."""
+        """Do nothing: the workers map the page themselves."""
 
     def sample(self) -> HostSample:
         ended = self._exits.keys()
@@ -209,14 +210,14 @@ class LocalHost:
         self._news.set()
 
     def channel_closed(self, row: int) -> None:
-        """The worker's end closed; its exit status, a moment later, says more."""
+        """Handle the end of a channel; the exit status follows a moment later."""
         if row in self._exits:
             self.listener.gone(row, _described(self._exits[row]))
         elif not self._closing:
             asyncio.get_running_loop().call_later(_STATUS_WAIT_S, self._closed_alone, row)
 
     def _closed_alone(self, row: int) -> None:
-        """No exit status came."""
+        """Report a worker whose exit status did not follow."""
         if not self._closing:
             self.listener.gone(row, "closed its channel")
 

@@ -60,7 +60,7 @@ _ANSWER_S = 30.0
 _COMPILE_S = 600.0
 """For an agent to start its workers: it may have to compile all kernels first."""
 _TOTAL_BYTES = 12
-"""Of a total on its way: a place and a value."""
+"""Size of a total in a message: a place and a value."""
 
 
 class ConnectedAgent:

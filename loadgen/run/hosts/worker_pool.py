@@ -72,16 +72,16 @@ class WorkerPool:
         return self._host_of[worker]
 
     def last_words(self, worker: int) -> str:
-        """Last line that the workers of this one's host wrote to stderr; "" for none."""
+        """Return the last line on stderr of the workers of this one's host; "" if there is none."""
         return self._hosts[self._host_of[worker]].last_words()
 
     def samples(self) -> dict[int, HostSample]:
-        """What the kernel of each host counts, by the host's number."""
+        """Return the counters of each host's kernel, by the host's number."""
         found = {number: host.sample() for number, host in enumerate(self._hosts)}
         return {number: sample for number, sample in found.items() if sample is not None}
 
     def clock_bound_ns(self) -> int:
-        """By how much the clocks of two hosts differed in this run, at most."""
+        """Return the largest difference of two hosts' clocks in this run."""
         return sum(sorted(host.clock_bound_ns for host in self._hosts)[-2:])
 
     def lose(self, worker: int, detail: str) -> None:
@@ -97,7 +97,7 @@ class WorkerPool:
         self.lost.set()
 
     def begin(self, page: LivePage) -> None:
-        """A run begins, with its live page: workers here have it mapped, others are copied."""
+        """Begin a run with its live page: workers here map it, those of other hosts are copied."""
         for host in self._hosts:
             host.begin(page)
 
@@ -106,7 +106,7 @@ class WorkerPool:
         self.on_frame = lambda *_: None
 
     def tell_all(self, header: Header) -> None:
-        """Send a frame that nobody answers to every worker that is left."""
+        """Send a frame without an answer to every worker that is left."""
         left = set(self.alive) - self.stopped
         for host in self._hosts:
             host.send([row for row in host.rows if row in left], header)
@@ -141,10 +141,11 @@ class WorkerPool:
         at_once: int | None = None,
         **fields: Any,
     ) -> list[Header]:
-        """`ask` of every worker, `each[row]` added to the fields of that row's command.
+        """Send a command to every worker, with `each[row]` added to its fields, and return the
+        answers.
 
-        At most `at_once` workers have it under way at a time, in the order of their rows; all when
-        it is None. Answers by row; the first error ends it.
+        At most `at_once` workers have it under way at a time, in the order of their rows; all if it
+        is None. Answers are by row; the first error ends it.
         """
         own: Sequence[Header] = [{} for _ in self._pids] if each is None else each
         free = asyncio.Semaphore(at_once or len(self._pids))
@@ -165,7 +166,7 @@ class WorkerPool:
         return await self.ask_left("stop", timeout_s)
 
     async def ask_left(self, op: str, timeout_s: float) -> dict[int, Header]:
-        """`ask` of the workers that are left: answers by row. Who gives none in time is lost."""
+        """Send a command to the workers that are left; one without an answer in time is lost."""
         asked = {row: asyncio.ensure_future(self.ask(row, op)) for row in self.alive}
         if asked:
             await asyncio.wait(asked.values(), timeout=timeout_s)
@@ -180,7 +181,7 @@ class WorkerPool:
         return answers
 
     async def start(self) -> None:
-        """Have every host make its workers."""
+        """Start the workers of every host."""
         try:
             async with asyncio.TaskGroup() as group:
                 for host in self._hosts:
@@ -224,13 +225,13 @@ async def start_workers(
     on_compiled: OnCompiled = lambda *_: None,
     hosts: Sequence[LoadHost] = (),
 ) -> AsyncIterator[WorkerPool]:
-    """`count` worker processes, ready for their first command; all are gone at the end.
+    """Start `count` worker processes, which end with the block.
 
     `on_frame(row, header, block)` is called for each frame that answers no command, and
-    `on_compiled(count, total)` while kernels are compiled first. `hosts` have the workers; without
-    any this machine has all of them: `server` is a forkserver that has made no workers yet; without
-    one, `entry` names the function that a worker runs. Raises CannotRunError when they cannot be
-    started.
+    `on_compiled(count, total)` while kernels are compiled first. The workers are on `hosts`, on
+    this machine if there are none: there `server` is a forkserver that has no workers yet, and
+    without one `entry` names the function that a worker runs. Raise CannotRunError if they cannot
+    be started.
     """
     with ExitStack() as stack:
         if not hosts:

@@ -1,6 +1,6 @@
-"""What a search or a sweep has done so far, so that it can be continued after an interruption.
+"""The files of a search or a sweep, from which it continues after an interruption.
 
-DIR/KIND.json       what is to be done, written first
+DIR/KIND.json       the definition, written first
 DIR/ENTRIES.jsonl   one line for each part that has ended, written as it ends
 DIR/FOLDER/         a run directory, or a search directory, for each part
 """
@@ -36,9 +36,9 @@ class Journal(Generic[Entry]):
     entry: type[Entry]
 
     def begun(self) -> dict[str, Any] | None:
-        """What is to be done as an earlier start wrote it, None in a new directory.
+        """Return the definition that an earlier start wrote, None in a new directory.
 
-        Raises RunDirectoryError where the directory holds something else.
+        Raise RunDirectoryError if the directory holds something else.
         """
         path = self.directory / f"{self.kind}.json"
         if not path.exists():
@@ -53,7 +53,7 @@ class Journal(Generic[Entry]):
         return document
 
     def begin(self, document: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
-        """Write down what is to be done, and return it; makes the directory where there is none."""
+        """Write the definition and return it; make the directory if there is none."""
         whole = {
             "schema": 1,
             "kind": self.kind,
@@ -78,7 +78,7 @@ class Journal(Generic[Entry]):
         write_json(self.directory / f"{self.kind}.json", document)
 
     def entries(self) -> tuple[Entry, ...]:
-        """What was done; raises RunDirectoryError where the file is damaged."""
+        """Read the entries; raise RunDirectoryError if the file is damaged."""
         path = self.directory / f"{self.entries_name}.jsonl"
         if not path.exists():
             return ()
@@ -94,11 +94,11 @@ class Journal(Generic[Entry]):
         write_atomically(self.directory / f"{self.entries_name}.jsonl", b"".join(lines))
 
     def new_part(self, name: str) -> Path:
-        """A new directory for a part, numbered where a part that was cut off left one."""
+        """Return a new directory for a part, numbered if an interrupted part left one."""
         return numbered(self.directory / self.folder / name)
 
     def refused(self, why: str, path: Path | None = None) -> RunDirectoryError:
-        """The error that says why the directory, or this file of it, cannot be used."""
+        """Return the error for a directory, or a file of it, that cannot be used."""
         return RunDirectoryError(
             f"{printable(str(path or self.directory), 200)} {why}; "
             "name another directory with --out"

@@ -1,11 +1,11 @@
-"""Runs a search: each step a run in a directory of its own. It can be interrupted and continued.
+"""A search: each step is a run in its directory. It can be interrupted and continued.
 
-    DIR/search.json      what is searched, and the limit when it is found
+    DIR/search.json      the definition, and the limit after it was found
     DIR/steps.jsonl      one line for each step, written when the step has ended
     DIR/steps/NN-LOAD/   the run directory of each
 
-What to try next is `judge.next_step`'s; this file plays it. A second start on the same directory
-reads the steps back and continues; a step that was cut off is played again.
+`judge.next_step` decides the next load; this file plays it. A second start on the same directory
+reads the steps back and continues; an interrupted step is played again.
 """
 
 import asyncio
@@ -52,9 +52,9 @@ _SCALES = ("rate", "ratio", "devices")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is searched: a scenario whose field `aim.field` is varied under `require`.
+    """The definition of a search: a scenario whose field `aim.field` varies under `require`.
 
-    `step_s` is the measured time of each step but the confirmations, None as long as those.
+    `step_s` is the measured time of each step except the confirmations, None for the same as those.
     """
 
     scenario: Scenario
@@ -68,14 +68,14 @@ class Search:
 
     @property
     def digest(self) -> str:
-        """What makes two searches the same one: all but how many steps it may take."""
+        """Digest of the definition without the number of steps that it may take."""
         document = self.document()
         document["scenario"] = with_removed(self.scenario.plain(), "field")
         del document["aim"]["most_steps"]
         return digest_of(with_removed(document, "argument"))
 
     def document(self) -> dict[str, Any]:
-        """What is searched as plain JSON values, without any password."""
+        """Return the definition as JSON values, without any password."""
         return {
             "case": self.scenario.case,
             "scenario": self.scenario.plain(),
@@ -87,10 +87,10 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """One step that was run. `run` is its directory within the search's, None where none is left.
+    """A step of a search. `run` is its directory within the search's, None if there is none.
 
     Rates are messages a second, `p99_us` that of the case's latency. `broker` is its name and
-    version, "" where the step did not come so far.
+    version, "" if the step ended before they were known.
     """
 
     number: int
@@ -123,7 +123,7 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A search. `limit` is None where it was interrupted, and can be continued."""
+    """The result of a search. `limit` is None if it was interrupted and can be continued."""
 
     directory: Path
     search: Search
@@ -204,7 +204,7 @@ async def _through_steps(
 
 
 def _told(watch: Watch, state: SearchState) -> Progress:
-    """The progress of what is under way now, as the watcher sees it."""
+    """Return a progress that passes snapshots to the watcher."""
     return lambda snapshot: watch(replace(state, snapshot=snapshot))
 
 
@@ -215,7 +215,7 @@ async def _played(
     testbed: Testbed,
     watch: Watch,
 ) -> SearchStep | None:
-    """One step; None when it was interrupted."""
+    """Play one step; return None if it was interrupted."""
     what = state.search
     number = len(state.steps) + 1
     run_directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
@@ -268,7 +268,7 @@ def _broker_of(run_directory: Path) -> str:
 
 
 def _require_same_broker(steps: Sequence[SearchStep], step: SearchStep, directory: Path) -> None:
-    """Raises RunDirectoryError where steps of another broker would stand beside this one."""
+    """Raise RunDirectoryError if this step was played on another broker than the earlier ones."""
     before = next((one.broker for one in steps if one.broker), "")
     if before and step.broker and step.broker != before:
         raise RunDirectoryError(
@@ -278,9 +278,9 @@ def _require_same_broker(steps: Sequence[SearchStep], step: SearchStep, director
 
 
 async def _require_broker(scenario: Scenario) -> None:
-    """Raises BrokerUnreachableError where a broker that broke its connections cannot be reached.
+    """Raise BrokerUnreachableError if a broker that broke its connections cannot be reached.
 
-    Then no load failed: the step is not kept, and is played again when the search is continued.
+    In that case no load failed: the step is not stored, and is played again on continuing.
     """
     from loadgen.brokers.packet_stream import open_socket
 
@@ -299,7 +299,7 @@ async def _require_broker(scenario: Scenario) -> None:
 
 
 def step_scenario(what: Search, probe: Probe) -> Scenario:
-    """The scenario of one step."""
+    """Return the scenario of one step."""
     scenario, aim = what.scenario, what.aim
     changes: dict[str, object] = {
         aim.field: round(probe.load) if aim.integral else probe.load,
@@ -311,9 +311,9 @@ def step_scenario(what: Search, probe: Probe) -> Scenario:
 
 
 def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
-    """The load that the broker kept up with, None where the run cannot tell.
+    """Return the load that the broker sustained, None if the run does not show it.
 
-    What was asked for less what piled up over the window, or was lost.
+    It is the requested load without the backlog's growth over the window, or without the losses.
     """
     if what.case.connects_only:
         if facts.connects.connect_rate is None or not facts.connects.connect_seconds:
@@ -353,12 +353,12 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
 
 
 def journal_of(directory: Path) -> Journal[SearchStep]:
-    """What the steps of a search in this directory are written to."""
+    """Return the journal of a search in this directory."""
     return Journal(directory, "search", "steps", "steps", SearchStep)
 
 
 def _opened(what: Search, journal: Journal[SearchStep], command: Sequence[str]) -> dict[str, Any]:
-    """The search's document, of an earlier start where there was one."""
+    """Return the definition, from an earlier start if there was one."""
     begun = journal.begun()
     if begun is None:
         notice = {"notice": what.case.notice} if what.case.notice else {}

@@ -64,13 +64,12 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run or search of a point that ended.
+    """A run or a search of a point that ended.
 
-    `run` is the directory, within the sweep's, of the run that shows the result: the run itself,
-    or the one at the limit that was found; None where there is none. `limit` is the search's, with
-    how it `stands`; `valid` of a search is a limit that was closed in on and confirmed.
-    `error` says why the point could not be played, "" where it was, and `status` is the exit status
-    of such a run.
+    `run` is the directory, within the sweep's, of the run that shows the result: the run itself or
+    the one at the limit; None if there is none. `limit` is the search's, with how it `stands`; a
+    search is `valid` if its limit was closed in on and confirmed. `error` says why the point could
+    not be played, "" if it was, and `status` is its exit status.
     """
 
     key: str
@@ -123,7 +122,7 @@ Watch = Callable[[SweepState], None]
 
 
 def points_of(what: Sweep) -> tuple[SweepPoint, ...]:
-    """Every combination, checked; raises ScenarioError before anything is run."""
+    """Return every combination; raise ScenarioError before anything is run."""
     if what.repeat < 1:
         raise ScenarioError(f"repeat: {what.repeat} is too small; allowed: from 1")
     names = [name for name, _ in what.axes]
@@ -162,7 +161,7 @@ def _points(what: Sweep, names: Sequence[str]) -> Iterator[SweepPoint]:
 
 
 def _require_playable(wanted: Search) -> None:
-    """Raises ScenarioError where no step of the search could be played."""
+    """Raise ScenarioError if no step of the search can be played."""
     try:
         step_scenario(wanted, Probe(wanted.aim.start, "first"))
     except ScenarioError as error:
@@ -172,7 +171,7 @@ def _require_playable(wanted: Search) -> None:
 
 
 def _for_broker(scenario: Scenario, url: str) -> Scenario:
-    """The scenario as this broker understands it: plain connections have no TLS options."""
+    """Return the scenario for this broker: plain connections have no TLS options."""
     if url.partition("://")[0] not in ("mqtt", "ws"):
         return scenario
     kept = scenario.model_fields_set - {"case"}
@@ -181,7 +180,7 @@ def _for_broker(scenario: Scenario, url: str) -> Scenario:
 
 
 def _shown(name: str, value: str) -> str:
-    """A value as it may be written down: a broker without its password."""
+    """Return a value for a file: a broker without its password."""
     return redact_url(value) if name == "broker" else value
 
 
@@ -240,12 +239,12 @@ async def sweep(
 
 
 def _is_done(held: Measured) -> bool:
-    """Whether nothing is to be played any more; a search that ran out of steps asks for itself."""
+    """Return True if a point needs no further runs, or its search has steps left to decide."""
     return not held.error and (held.limit is None or held.limit["ended"] != "out of steps")
 
 
 def _told(watch: Watch, state: SweepState) -> Progress:
-    """The progress of what is under way now, as the watcher sees it."""
+    """Return a progress that passes snapshots to the watcher."""
     return lambda snapshot: watch(replace(state, snapshot=snapshot))
 
 
@@ -303,9 +302,9 @@ def _failed(blank: Measured, error: str, status: int) -> Measured:
 
 
 def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
-    """What a search's end says of the limit; only what is closed in on is one.
+    """Return the standing of a search's limit; only one that was closed in on is a limit.
 
-    A load that held twice is not yet a limit: steps may have run out with the bracket open ("not
+    A load that was confirmed is not yet a limit: steps can run out with the bracket open ("not
     closed"), or nothing that was tried failed ("at least").
     """
     load, above = limit["load"], limit["above"]
@@ -324,7 +323,7 @@ def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
 
 
 def journal_of(directory: Path) -> Journal[Measured]:
-    """What the rows of a sweep in this directory are written to."""
+    """Return the journal of a sweep in this directory."""
     return Journal(directory, "sweep", "points", "runs", Measured)
 
 
@@ -334,11 +333,11 @@ def _opened(
     journal: Journal[Measured],
     command: Sequence[str],
 ) -> dict[tuple[str, int], Measured]:
-    """What was measured before, by key and repetition; writes the grid.
+    """Return the earlier results by key and repetition, and write the grid.
 
-    Refuses one that leaves out what was measured: its table would take the other's place. Keys are
-    of the whole scenario and search, so that this holds for any other option, too. What could not
-    be run may be left out.
+    Refuse a grid without some of them: its table would replace theirs. Keys are of the whole
+    scenario and search, so this holds for any other option, too. Points that could not be run may
+    be missing.
     """
     begun = journal.begun()
     if begun is not None and begun.get("case") != what.scenario.case:

@@ -28,10 +28,10 @@ PAGE_BYTES: Final = 4096
 MESSAGE_WIRE_BYTES: Final = 100
 """Around a payload on the wire: MQTT and topic some 20, TCP and IP 52, Ethernet 38 less batches."""
 QUEUED_BYTES: Final = 2304
-"""What the kernel counts for one small packet in a socket's queue."""
+"""Bytes that the kernel counts for a small packet in a socket's queue."""
 SOCKETS_A_BUCKET: Final = 8
 HELPERS: Final = 20
-"""Processes beside the workers: coordinator, forkserver, brokers started here, the shell around."""
+"""Processes next to the workers: coordinator, forkserver, private brokers, the shell."""
 MANY_CONNECTS: Final = 1_000
 _PORT_RANGE: Final = "net.ipv4.ip_local_port_range"
 
@@ -40,12 +40,12 @@ _PORT_RANGE: Final = "net.ipv4.ip_local_port_range"
 class Setting:
     """One line of a profile.
 
-    `value` is what is wanted, read by `rule`: "least" and "most" compare numbers one by one ("-"
-    is any, "max" without bound), "is" names the allowed ones with "|" between, "covers" is a
+    `value` is the required value, read by `rule`: "least" and "most" compare numbers one by one
+    ("-" is any, "max" without bound), "is" names the allowed ones with "|" between, "covers" is a
     range, "holds" a list of ports, "stopped" names of processes. `needs` is the field of `Demand`
-    that the host's value must suffice for; `touches` which runs feel it; `published` the value of
-    the report ("" for none); `apply` what a script needs beside name and value. With `absent`
-    "met" a host without such a setting lacks nothing.
+    that the host's value must suffice for; `touches` the kind of runs that depend on it;
+    `published` the value of the report ("" for none); `apply` the part of the script besides name
+    and value. With `absent` "met" a host without such a setting lacks nothing.
     """
 
     area: Area
@@ -94,13 +94,12 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a planned run takes of a host.
+    """The demand of a planned run on a host.
 
-    `descriptors` is of the process with most, the busiest worker or a broker that is started here,
-    `broker_descriptors` of one broker process;
-    `open_files`, `processes`, `connections`, `hash_entries`, `memory_bytes` and `tcp_pages` are
-    sums, the broker's half included where it is on this host. `remote` is whether a broker is on
-    another host, `shared` whether one is on this.
+    `descriptors` is of the process with most, the busiest worker or a private broker,
+    `broker_descriptors` of one broker process; `open_files`, `processes`, `connections`,
+    `hash_entries`, `memory_bytes` and `tcp_pages` are sums, with the broker's half if it is on this
+    host. `remote` is True if a broker is on another host, `shared` if one is on this.
     """
 
     descriptors: int
@@ -122,10 +121,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How the host does in one setting.
+    """The state of the host in one setting.
 
-    `found` is None where nothing could be read. `effect` and `detail` are about the planned run:
-    "costs" when it feels the difference; "" without a planned run.
+    `found` is None if nothing could be read. `effect` and `detail` are about the planned run:
+    "costs" if the difference affects it; "" without a planned run.
     """
 
     setting: Setting
@@ -150,19 +149,19 @@ _TOUCHES: Final[Mapping[str, tuple[Callable[[Demand], bool], str]]] = {
 
 
 def shipped(name: str) -> Path:
-    """A directory that comes with the program: in the installed package, or beside the source."""
+    """Return a directory that comes with the program: in the package, or next to the source."""
     package = Path(__file__).resolve().parents[2]
     installed = package / name
     return installed if installed.is_dir() else package.parent / name
 
 
 def profile_names() -> tuple[str, ...]:
-    """Names of the profiles that come with the program."""
+    """Return the names of the profiles that come with the program."""
     return tuple(sorted(path.stem for path in shipped("tuning").glob("*.toml")))
 
 
 def read_profile(name: str) -> Profile:
-    """The profile with this name; raises UsageError for an unknown one."""
+    """Return the profile with this name; raise UsageError for an unknown one."""
     names = profile_names()
     if name not in names:
         raise UsageError(f"profile {name[:60]!a} is not known; allowed: {', '.join(names)}")
@@ -170,7 +169,7 @@ def read_profile(name: str) -> Profile:
 
 
 def parse_profile(text: str, origin: str) -> Profile:
-    """A profile from TOML; raises UsageError that names the line's setting."""
+    """Parse a profile from TOML; raise UsageError with the name of a wrong setting."""
     try:
         table = tomllib.loads(text)
         return Profile(
@@ -213,7 +212,7 @@ def _number(word: str) -> float:
 
 
 def _ports(text: str) -> set[int]:
-    """Ports of a list such as 1883,8080-8084."""
+    """Return the ports of a list such as 1883,8080-8084."""
     ports: set[int] = set()
     for part in filter(None, text.replace(" ", "").split(",")):
         first, _, last = part.partition("-")
@@ -222,9 +221,9 @@ def _ports(text: str) -> set[int]:
 
 
 def _met(setting: Setting, found: str, outgoing: range) -> bool:
-    """Whether a value is what the profile wants; ValueError for one that cannot be read.
+    """Return True if a value meets the profile; raise ValueError if it cannot be read.
 
-    `outgoing` are the ports that outgoing connections may take.
+    `outgoing` are the ports that outgoing connections can take.
     """
     wanted = setting.value
     match setting.rule:
@@ -245,7 +244,7 @@ def _met(setting: Setting, found: str, outgoing: range) -> bool:
 
 
 def _capacity(setting: Setting, found: str) -> float:
-    """The number that a run's need is compared with."""
+    """Return the number that a run's need is compared with."""
     words = found.split()
     if setting.rule == "covers":
         return _number(words[1]) - _number(words[0]) + 1
@@ -259,7 +258,7 @@ def _capacity(setting: Setting, found: str) -> float:
 def compare(
     profile: Profile, found: Mapping[str, str], demand: Demand | None = None
 ) -> tuple[Finding, ...]:
-    """How the host does in each setting of the profile, and what that means for a run.
+    """Compare the host with each setting of the profile, for a run if there is a demand.
 
     `found` has the settings' keys that could be read.
     """
@@ -278,7 +277,7 @@ def compare(
 def _effect(
     setting: Setting, state: State, found: str | None, demand: Demand
 ) -> tuple[Effect, str]:
-    """What the host's value means for a run, and why."""
+    """Return the effect of the host's value on a run, and the reason."""
     touched, why_not = _TOUCHES[setting.touches]
     if found is None or state == "unknown":
         return "none", ""
@@ -311,7 +310,7 @@ def _is_local(host: str) -> bool:
 
 
 def demand_of(workload: Workload, plan: RunPlan) -> Demand:
-    """What this plan takes of a load host and, where the broker is on it, of that."""
+    """Return the demand of this plan on a load host and on the broker, if it is on that host."""
     needs = needs_of(plan)
     devices = sum(group.count for group in plan.groups)
     local = [_is_local(target.host) for target in plan.targets]
@@ -353,7 +352,7 @@ def demand_of(workload: Workload, plan: RunPlan) -> Demand:
 
 
 def tuning_record(profile: Profile, findings: Sequence[Finding]) -> dict[str, Any]:
-    """The outcome of a check as run.json keeps it: what was met, what differs, what is unknown."""
+    """Return the result of a check for run.json: met, different and unknown settings."""
     return {
         "profile": profile.name,
         "met": sum(one.state == "met" for one in findings),

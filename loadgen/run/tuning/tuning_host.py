@@ -34,10 +34,10 @@ _ETHTOOL: Final[Mapping[str, tuple[int, int, int]]] = {
 def observe(
     profile: Profile, root: Path = Path("/"), interface: str | None = None
 ) -> dict[str, str]:
-    """The profile's settings on this host by key, those that can be read.
+    """Read the profile's settings on this host, by key; those that cannot be read are missing.
 
-    `root` is where proc and sys are mounted; `interface` the network interface, by default the
-    one with the default route.
+    `root` is where proc and sys are mounted; `interface` the network interface, by default the one
+    with the default route.
     """
     interface = interface or interface_of(root)
     running = {_text(path) or "" for path in (root / "proc").glob("[0-9]*/comm")}
@@ -54,7 +54,7 @@ def observe(
 
 
 def _text(path: Path) -> str | None:
-    """The file's words; None when it cannot be read."""
+    """Return the file's words, None if it cannot be read."""
     try:
         return " ".join(path.read_text("utf-8", "replace").split())
     except OSError:
@@ -77,7 +77,7 @@ def _limit(name: str) -> str | None:
 
 
 def _cgroup(root: Path, name: str) -> str | None:
-    """The tightest value on the way up from our control group (version 2); "max" for no bound."""
+    """Return the tightest value from our control group up (version 2); "max" for no bound."""
     groups = _text(root / "proc/self/cgroup") or ""
     own = re.search(r"(?:^| )0::(\S+)", groups)
     if own is None:
@@ -93,14 +93,14 @@ def _cgroup(root: Path, name: str) -> str | None:
 
 
 def _governor(root: Path) -> str | None:
-    """The cores' frequency governor; all that are in use when they differ."""
+    """Return the cores' frequency governor; all that are in use if they differ."""
     paths = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     names = {text for path in paths if (text := _text(path))}
     return " ".join(sorted(names)) or None
 
 
 def _idle_exit_us(root: Path) -> str | None:
-    """Microseconds to wake from the slowest sleep state that is enabled."""
+    """Return the microseconds to wake from the slowest sleep state that is enabled."""
     states = (root / "sys/devices/system/cpu/cpu0/cpuidle").glob("state[0-9]*")
     enabled = [_text(one / "latency") or "" for one in states if _text(one / "disable") != "1"]
     return max((one for one in enabled if one.isdigit()), key=int, default=None)
@@ -126,7 +126,7 @@ _CPU: Final[Mapping[str, Callable[[Path], str | None]]] = {
 
 
 def interface_of(root: Path = Path("/")) -> str | None:
-    """The interface with the default route, else the first that is up, but the loopback."""
+    """Return the interface with the default route, else the first that is up, but the loopback."""
     try:
         lines = (root / "proc/net/route").read_text("ascii").splitlines()[1:]
     except (OSError, UnicodeDecodeError):
@@ -160,7 +160,7 @@ def _nic(root: Path, interface: str, name: str) -> str | None:
 
 
 def _ethtool(interface: str, command: int, words: int) -> list[int] | None:
-    """Answer of the driver; None where it has none."""
+    """Return the answer of the driver, None if there is none."""
     answer = array.array("I", [command] + [0] * (words - 1))
     request = struct.pack("16sP", interface.encode()[:15], answer.buffer_info()[0])
     # Room for the whole struct ifreq.

@@ -19,7 +19,7 @@ _LIMIT_TITLES: Final = {"nofile": "open files", "nproc": "processes"}
 
 
 def render_script(profile: Profile, program: str) -> str:
-    """The script's text; `program` is the name and version that made it."""
+    """Return the script's text; `program` is the name and version that made it."""
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
