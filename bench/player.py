@@ -9,13 +9,15 @@ import socket
 import tempfile
 import time
 import traceback
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from loadgen.metrics.interval import Interval, to_table
 from loadgen.metrics.reducer import LatencySummary, reduce_table, summarize
-from loadgen.plan.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
+from loadgen.plan.groups import DeviceGroup, Share, Target, WorkerPlan
+from loadgen.plan.plan import Plan, document_of
+from loadgen.plan.scenario import Scenario
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.recorder import decode_intervals
 from loadgen.worker.shared_counts import LivePage, create_live_page
@@ -103,8 +105,9 @@ def play(
         if group.name not in absent
     )
     worker = WorkerPlan(0, shares)
-    plan = RunPlan(
-        RUN_TAG, 1, 4, groups, (Target(host, port),), (worker,), send_tick_us=tick_us,
+    plan = Plan(
+        scenario=Scenario(case="bench"), run_tag=RUN_TAG, groups=groups,
+        targets=(Target(host, port),), workers=(worker,), send_tick_us=tick_us,
         max_packet_bytes=65_536,
     )  # fmt: skip
     ours, theirs = socket.socketpair()
@@ -135,7 +138,7 @@ def _step(
     driver: _Driver,
     live: LivePage,
     path: Path,
-    plan: RunPlan,
+    plan: Plan,
     pid: int,
     seconds: float,
     in_flight: int,
@@ -144,7 +147,7 @@ def _step(
     unconfigured_bytes = _resident_bytes(pid)
     driver.ask(
         "configure", run="bench", host=0, worker=0, workers=1, live=str(path),
-        anchor_ns=time.monotonic_ns(), plan=asdict(plan),
+        anchor_ns=time.monotonic_ns(), plan=document_of(plan),
     )  # fmt: skip
     cpu_ns = _cpu_ns(pid)
     answer = driver.ask(

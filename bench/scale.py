@@ -28,9 +28,10 @@ from pathlib import Path
 from bench import floor
 from loadgen.errors import LoadgenError
 from loadgen.metrics.reducer import reduce_table, summarize
-from loadgen.plan.groups import DeviceGroup, Publishes, RunPlan, Share, Target, WorkerPlan
+from loadgen.plan.groups import DeviceGroup, Publishes, Share, Target, WorkerPlan
+from loadgen.plan.plan import PhasePlan, Plan
+from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_count, parse_number
-from loadgen.plan.workload import PhasePlan
 from loadgen.run.play import play
 
 SPARE = 300
@@ -66,7 +67,7 @@ class Size:
         return not self.owed and not self.unacknowledged and self.sent_per_s > 0.99 * self.rate
 
 
-def _plan(devices: int, rate: float, qos: int, targets: Sequence[Target], each: int) -> RunPlan:
+def _plan(devices: int, rate: float, qos: int, targets: Sequence[Target], each: int) -> Plan:
     count = -(-devices // each)
     publishes = Publishes("scale", devices, 0, rate, 0, qos)
     workers = tuple(
@@ -74,10 +75,9 @@ def _plan(devices: int, rate: float, qos: int, targets: Sequence[Target], each: 
         WorkerPlan(row, (Share(0, row, devices, count),), f"127.1.{row >> 8}.{(row & 255) or 254}")
         for row in range(count)
     )
-    return RunPlan(
+    return Plan(
         run_tag=secrets.randbits(32),
-        seed=1,
-        version=4,
+        scenario=Scenario(case="bench"),
         groups=(DeviceGroup("devices", devices, publishes),),
         targets=tuple(targets),
         workers=workers,

@@ -26,9 +26,10 @@ from tempfile import TemporaryDirectory
 from loadgen.brokers.certificates import make_certificates
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.errors import LoadgenError
-from loadgen.plan.groups import DeviceGroup, Publishes, RunPlan, Share, Target, Tls, WorkerPlan
+from loadgen.plan.groups import DeviceGroup, Publishes, Share, Target, Tls, WorkerPlan
+from loadgen.plan.plan import PhasePlan, Plan
+from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_count
-from loadgen.plan.workload import PhasePlan
 from loadgen.run.play import play
 
 FEW = 100
@@ -60,15 +61,14 @@ class Cost:
 
 async def _connected(kind: Kind, devices: int, port: int, authority: Path) -> tuple[int, int, str]:
     """Processor time (ns) of connecting devices, resident bytes of the worker, and the cipher."""
-    plan = RunPlan(
+    plan = Plan(
         run_tag=secrets.randbits(32),
-        seed=1,
-        version=4,
+        scenario=Scenario(case="bench"),
         # One message a second of all: without any there is no window to look at memory in.
         groups=(DeviceGroup("devices", devices, Publishes("bench", devices, 0, 1.0, 0)),),
         targets=(Target("127.0.0.1", port, kind.transport, "/mqtt"),),  # type: ignore[arg-type]
         workers=(WorkerPlan(0, (Share(0, 0, devices, 1),)),),
-        tls=kind.tls(authority) if kind.version else None,
+        tls=kind.tls(authority) if kind.version else Tls(),
     )
     played = await play(plan, PhasePlan(0, 2, 1, None, IN_FLIGHT, timeout_s=60))
     connected = played.state.connected

@@ -4,9 +4,10 @@ from typing import Any
 
 from loadgen.cases.registry import resolve
 from loadgen.kernels.fleet import Fleet
-from loadgen.plan.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
-from loadgen.plan.workload import rooted
+from loadgen.plan.groups import DeviceGroup, Share, WorkerPlan
+from loadgen.plan.plan import rooted
 from loadgen.worker.build_fleet import build_fleet
+from tests.plans import small_plan
 
 
 def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
@@ -21,5 +22,5 @@ def total_of(fleet: Fleet, name: str) -> int:
 
 def small_fleet(devices: int = 2) -> Fleet:
     worker = WorkerPlan(0, (Share(0, 0, devices, 1),))
-    plan = RunPlan(1, 1, 5, (DeviceGroup("g", devices),), (Target("127.0.0.1", 1),), (worker,))
+    plan = small_plan((DeviceGroup("g", devices),), workers=(worker,), version=5)
     return build_fleet(plan, worker)

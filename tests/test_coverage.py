@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES
-from loadgen.plan.case import Case
 from loadgen.specjms.audit import Audit, Observed
 from loadgen.specjms.report import PUBLISHED
 from loadgen.specjms.rules import Circumstances, run_rules

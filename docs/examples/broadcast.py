@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from loadgen.plan.case import Case, RowSpec
+from loadgen.cases.case import Case, RowSpec
 from loadgen.plan.fields import Count
 from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import MAX_UNACKNOWLEDGED, TOTAL_RATE, Scenario
-from loadgen.plan.workload import ROOT
 
 
 class Broadcast(Scenario):

@@ -8,11 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from loadgen.judge.backlog import backlog_growth
-from loadgen.judge.facts import BackendFacts
-from loadgen.judge.published import Conditions, PublishedFigure
-from loadgen.judge.verdict import Verdict
-from loadgen.plan.case import (
+from loadgen.cases.case import (
     Case,
     ChartStyle,
     Conclusion,
@@ -21,8 +17,13 @@ from loadgen.plan.case import (
     RowSpec,
     busy_shares,
 )
+from loadgen.judge.backlog import backlog_growth
+from loadgen.judge.facts import BackendFacts
+from loadgen.judge.published import Conditions, PublishedFigure
+from loadgen.judge.verdict import Verdict
 from loadgen.plan.fields import Count, Flag, Text, Texts, redact_url
 from loadgen.plan.groups import DeviceGroup, Subscribes, target_url
+from loadgen.plan.plan import Bridge, Plan, plan_of
 from loadgen.plan.scenario import (
     ACKNOWLEDGE_EVERY,
     DEVICES_LIMIT,
@@ -35,7 +36,6 @@ from loadgen.plan.scenario import (
     withheld_complaints,
 )
 from loadgen.plan.units import shown
-from loadgen.plan.workload import Bridge, Workload
 
 BUSY_SHARE = 0.9
 """A broker process without a tenth of its time idle is what limits a rate that was missed."""
@@ -150,7 +150,7 @@ def _groups(scenario: BridgeScenario) -> tuple[DeviceGroup, ...]:
     return tuple(groups)
 
 
-def _resolve(scenario: BridgeScenario, workload: Workload) -> Workload:
+def _plan(scenario: BridgeScenario, groups: tuple[DeviceGroup, ...]) -> Plan:
     bridge = Bridge(
         backends=scenario.count,
         urls=scenario.backend,
@@ -160,8 +160,7 @@ def _resolve(scenario: BridgeScenario, workload: Workload) -> Workload:
         qos=scenario.qos,
         durable=scenario.durable,
     )
-    brokers = replace(workload.brokers, bridge=bridge, may_be_several=False)
-    return replace(workload, brokers=brokers)
+    return plan_of(scenario, groups, bridge=bridge)
 
 
 # After the run ------------------------------------------------------------------------------------
@@ -277,7 +276,7 @@ CASE = Case(
     example="loadgen bridge --backends 2 --devices 10k --qos 1 --durable",
     scenario=BridgeScenario,
     groups=_groups,
-    resolve=_resolve,
+    plan=_plan,
     review=_review,
     rows=(
         RowSpec(

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Literal
 
+from loadgen.cases.case import Case, ChartStyle, RowSpec
 from loadgen.judge.published import Conditions, PublishedFigure
-from loadgen.plan.case import Case, ChartStyle, RowSpec
 from loadgen.plan.fields import Count, Flag, Rate, Seconds
 from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.plan import ROOT, Plan, phases_of, plan_of
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     DRAIN,
@@ -14,7 +15,6 @@ from loadgen.plan.scenario import (
     RATE_LIMIT,
     Scenario,
 )
-from loadgen.plan.workload import ROOT, Workload
 
 
 class Connburst(Scenario):
@@ -50,14 +50,14 @@ def _groups(scenario: Connburst) -> tuple[DeviceGroup, ...]:
     )
 
 
-def _resolve(scenario: Connburst, workload: Workload) -> Workload:
+def _plan(scenario: Connburst, groups: tuple[DeviceGroup, ...]) -> Plan:
     phases = replace(
-        workload.phases,
+        phases_of(scenario),
         # The pause after the connects adds to the hold.
         duration_s=scenario.duration + scenario.warmup,
         connect_rate=scenario.rate,
     )
-    return replace(workload, phases=phases)
+    return plan_of(scenario, groups, phases=phases)
 
 
 _PUBLISHED = Conditions(devices=1_000_000, handshakes=(), access_control=False)
@@ -68,7 +68,7 @@ CASE = Case(
     example="loadgen connburst --devices 15k --in-flight 64",
     scenario=Connburst,
     groups=_groups,
-    resolve=_resolve,
+    plan=_plan,
     rows=(
         RowSpec(
             "CONNBURST",

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
+from loadgen.cases.case import Case, ChartStyle, RowSpec
 from loadgen.judge.published import PUBLISHED_TLS, Conditions, PublishedFigure
-from loadgen.plan.case import Case, ChartStyle, RowSpec
 from loadgen.plan.fields import Count, Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.plan import ROOT, Plan, needs_of_broker, plan_of
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
@@ -19,7 +20,6 @@ from loadgen.plan.scenario import (
     Scenario,
     durable_complaints,
 )
-from loadgen.plan.workload import ROOT, Workload
 
 
 class Fanin(Scenario):
@@ -58,8 +58,8 @@ def _groups(scenario: Fanin) -> tuple[DeviceGroup, ...]:
     )
 
 
-def _resolve(_scenario: Fanin, workload: Workload) -> Workload:
-    return replace(workload, needs=replace(workload.needs, wildcards="which fanin needs"))
+def _plan(scenario: Fanin, groups: tuple[DeviceGroup, ...]) -> Plan:
+    return plan_of(scenario, groups, needs=needs_of_broker(scenario, wildcards="which fanin needs"))
 
 
 _PUBLISHED = Conditions(
@@ -72,7 +72,7 @@ CASE = Case(
     example="loadgen fanin --devices 10k --duration 30",
     scenario=Fanin,
     groups=_groups,
-    resolve=_resolve,
+    plan=_plan,
     rows=(
         RowSpec(
             "FANIN",

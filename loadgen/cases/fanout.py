@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
+from loadgen.cases.case import Case, ChartStyle, RowSpec
 from loadgen.judge.published import PUBLISHED_TLS, Conditions, PublishedFigure
-from loadgen.plan.case import Case, ChartStyle, RowSpec
 from loadgen.plan.fields import Count, Flag, Rate
 from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
@@ -16,7 +17,6 @@ from loadgen.plan.scenario import (
     durable_complaints,
     published_row,
 )
-from loadgen.plan.workload import ROOT
 
 
 class Fanout(Scenario):

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Literal
 
+from loadgen.cases.case import Case, ChartStyle, RowSpec
 from loadgen.judge.published import Conditions, PublishedFigure
-from loadgen.plan.case import Case, ChartStyle, RowSpec
 from loadgen.plan.fields import Count, Rate
 from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     DURATION,
@@ -14,7 +15,6 @@ from loadgen.plan.scenario import (
     RATE_LIMIT,
     Scenario,
 )
-from loadgen.plan.workload import ROOT
 
 SEND_DELAY_LIMIT_US = 20_000
 """The result contains the send delay; several scheduler slices of a shared core."""

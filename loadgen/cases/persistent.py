@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
+from loadgen.cases.case import Case, ChartStyle, RowSpec
 from loadgen.judge.published import Conditions, PublishedFigure
-from loadgen.plan.case import Case, ChartStyle, RowSpec
 from loadgen.plan.fields import Count, Ratio, Seconds, Text
 from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.plan import ROOT, Crash, Plan, plan_of
 from loadgen.plan.rate_steps import rate_steps
 from loadgen.plan.scenario import (
     ACKNOWLEDGE_EVERY,
@@ -23,7 +24,6 @@ from loadgen.plan.scenario import (
     save_each_complaints,
     withheld_complaints,
 )
-from loadgen.plan.workload import ROOT, Workload
 
 
 class Persistent(Scenario):
@@ -112,14 +112,15 @@ def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:
     )
 
 
-def _resolve(scenario: Persistent, workload: Workload) -> Workload:
-    return replace(
-        workload,
-        brokers=replace(workload.brokers, stores=True, save_each=scenario.save_each),
-        reconnect=scenario.reconnecting(always=scenario.crash_broker is not None),
-        crash="" if scenario.crash_broker is None else "broker",
-        crash_after_s=scenario.crash_broker,
-        crash_command=scenario.crash_command,
+def _plan(scenario: Persistent, groups: tuple[DeviceGroup, ...]) -> Plan:
+    at_s = scenario.crash_broker
+    return plan_of(
+        scenario,
+        groups,
+        stores=True,
+        save_each=scenario.save_each,
+        reconnect=scenario.reconnecting(always=at_s is not None),
+        crash=None if at_s is None else Crash("broker", at_s, scenario.crash_command),
     )
 
 
@@ -139,7 +140,7 @@ CASE = Case(
     example="loadgen persistent --pairs 10 --rate 1k --rack-units 2 --pdu outlet1.csv",
     scenario=Persistent,
     groups=_groups,
-    resolve=_resolve,
+    plan=_plan,
     rows=(
         RowSpec(
             "PERSISTENT",

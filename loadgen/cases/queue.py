@@ -5,9 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from loadgen.judge.published import Conditions, PublishedFigure
-from loadgen.judge.verdict import Verdict
-from loadgen.plan.case import (
+from loadgen.cases.case import (
     Case,
     ChartStyle,
     Conclusion,
@@ -15,8 +13,11 @@ from loadgen.plan.case import (
     Review,
     RowSpec,
 )
+from loadgen.judge.published import Conditions, PublishedFigure
+from loadgen.judge.verdict import Verdict
 from loadgen.plan.fields import Count, Flag
-from loadgen.plan.groups import DeviceGroup, RunPlan, Subscribes
+from loadgen.plan.groups import DeviceGroup, Subscribes
+from loadgen.plan.plan import ROOT, Crash, Plan, needs_of_broker, plan_of
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     PRODUCERS,
@@ -27,7 +28,6 @@ from loadgen.plan.scenario import (
     durable_complaints,
     published_row,
 )
-from loadgen.plan.workload import ROOT, Workload
 
 QUEUES_SHOWN = 100
 """Queues that are listed one by one; of more, the first."""
@@ -90,23 +90,25 @@ def _groups(scenario: Queue) -> tuple[DeviceGroup, ...]:
     )
 
 
-def _resolve(scenario: Queue, workload: Workload) -> Workload:
-    return replace(
-        workload,
-        needs=replace(
-            workload.needs,
+def _plan(scenario: Queue, groups: tuple[DeviceGroup, ...]) -> Plan:
+    cuts = scenario.crash_consumer
+    return plan_of(
+        scenario,
+        groups,
+        needs=needs_of_broker(
+            scenario,
             shared="which queue needs; take another broker, or fanout with --ratio 1",
             older="queue needs it; take another broker, or fanout with --ratio 1",
         ),
-        reconnect=scenario.reconnecting(always=scenario.crash_consumer),
-        crash="consumer" if scenario.crash_consumer else "",
+        reconnect=scenario.reconnecting(always=cuts),
+        crash=Crash("consumer") if cuts else None,
     )
 
 
 # After the run ------------------------------------------------------------------------------------
 
 
-def spread_of(plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
+def spread_of(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
     """Messages of the window that each consumer took, over all and by queue.
 
     `finals` are the workers' last answers by number. None where a worker gave none: then the spread
@@ -162,7 +164,7 @@ CASE = Case(
     example="loadgen queue --queues 10 --consumers 10 --rate 5k",
     scenario=Queue,
     groups=_groups,
-    resolve=_resolve,
+    plan=_plan,
     review=_review,
     rows=(
         RowSpec(

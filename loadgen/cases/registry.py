@@ -7,20 +7,20 @@ import importlib
 import pkgutil
 import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 
 import loadgen.cases
+from loadgen.cases.case import Case, ChartStyle
 from loadgen.errors import ScenarioError
-from loadgen.plan.case import Case, ChartStyle
 from loadgen.plan.fields import Field, did_you_mean
+from loadgen.plan.plan import Plan
 from loadgen.plan.removed import removal
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import shown
-from loadgen.plan.workload import Workload
-from loadgen.plan.workload import resolve as resolve_case
 
 RENAMED: Mapping[str, str] = MappingProxyType({"inflight_window": "max_unacknowledged"})
 """What fields were called, and their names now: the old ones are read until version 1.0."""
@@ -29,7 +29,10 @@ _KNOWN_CHARACTERS = 400
 
 
 def _found() -> dict[str, Case[Any]]:
-    names = {module.name for module in pkgutil.iter_modules(loadgen.cases.__path__)} - {"registry"}
+    names = {module.name for module in pkgutil.iter_modules(loadgen.cases.__path__)} - {
+        "case",
+        "registry",
+    }
     cases = [importlib.import_module(f"loadgen.cases.{name}").CASE for name in names]
     return {case.name: case for case in sorted(cases, key=lambda case: case.place)}
 
@@ -61,9 +64,10 @@ def style_of(name: str) -> ChartStyle:
     return CASES[name].charts if name in CASES else ChartStyle()
 
 
-def resolve(scenario: Scenario) -> Workload:
-    """What a run of this scenario asks for; raises ScenarioError for what cannot be."""
-    return resolve_case(CASES[scenario.case], scenario)
+def resolve(scenario: Scenario) -> Plan:
+    """Return the plan of a scenario before host and broker are known; raises ScenarioError."""
+    case = CASES[scenario.case]
+    return replace(case.plan(scenario, case.groups(scenario)), behaviour=case.behaviour)
 
 
 def build_scenario(

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from loadgen.plan.case import Case, RowSpec
+from loadgen.cases.case import Case, RowSpec
 from loadgen.plan.fields import Count
 from loadgen.plan.groups import DeviceGroup, Responds, Subscribes
+from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MAX_UNACKNOWLEDGED,
@@ -13,7 +14,6 @@ from loadgen.plan.scenario import (
     WHOLE_SIZE,
     Scenario,
 )
-from loadgen.plan.workload import ROOT
 
 
 class Request(Scenario):

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Literal
 
+from loadgen.cases.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
 from loadgen.errors import ScenarioError
 from loadgen.judge.verdict import Verdict, with_reason
-from loadgen.plan.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
 from loadgen.plan.disclosure import Disclosure, FinishedRun
 from loadgen.plan.fields import Choice, Count, Flag, Seconds, Table
-from loadgen.plan.groups import DeviceGroup, Reconnect, RunPlan
+from loadgen.plan.groups import DeviceGroup, Reconnect
+from loadgen.plan.plan import BrokerNeeds, Crash, Plan, phases_of, plan_of
 from loadgen.plan.scenario import (
     DRAIN,
     DURATION,
@@ -26,7 +27,6 @@ from loadgen.plan.scenario import (
     Scenario,
     save_each_complaints,
 )
-from loadgen.plan.workload import Workload
 from loadgen.specjms.chain_model import (
     NOTICE,
     Model,
@@ -184,16 +184,37 @@ def _groups(scenario: SupplyChain) -> tuple[DeviceGroup, ...]:
     return groups_of_model(model, scenario.arrivals, scenario.max_unacknowledged)
 
 
-def _resolve(scenario: SupplyChain, workload: Workload) -> Workload:
+def _plan(scenario: SupplyChain, groups: tuple[DeviceGroup, ...]) -> Plan:
+    model = model_of_scenario(scenario)
+    _require_endpoints(model, len(scenario.broker))
+    recovery_s = scenario.recovery
+    stops = scenario.on_exception == "stop" and recovery_s is None
+    return plan_of(
+        scenario,
+        groups,
+        needs=_needs(scenario, model),
+        phases=replace(
+            phases_of(scenario),
+            drain_s=max(scenario.drain, recovery_s or 0.0),
+            stops_at_exception=stops,
+        ),
+        stores=stores(model),
+        save_each=scenario.save_each,
+        reconnect=None if stops else _RETURN,
+        crash=None if recovery_s is None else Crash("broker", recovery_s=recovery_s),
+        report_every_s=scenario.report_every,
+        model=model,
+    )
+
+
+def _needs(scenario: SupplyChain, model: Model) -> BrokerNeeds:
     from loadgen.specjms.layout import largest_payload_bytes
 
-    model = model_of_scenario(scenario)
     shares = shares_queues(model)
-    older = ["--mqtt 3.1.1" if workload.version == 5 else "--mqtt 5"]
-    if workload.version == 5:
+    older = ["--mqtt 3.1.1" if scenario.mqtt == "5" else "--mqtt 5"]
+    if scenario.mqtt == "5":
         older += ["--handlers 1"] * shares + ["--selectors broker"] * (model.selectors == "client")
-    needs = replace(
-        workload.needs,
+    return BrokerNeeds(
         qos=highest_qos(model),
         qos_option="""--messages '{{"all": {{"qos": {highest}}}}}'""",
         payload_bytes=largest_payload_bytes(model),
@@ -202,24 +223,6 @@ def _resolve(scenario: SupplyChain, workload: Workload) -> Workload:
         else "",
         shared="which several event handlers of one queue need; use --handlers 1" if shares else "",
         older=f"use {' '.join(older)}",
-    )
-    _require_endpoints(model, len(scenario.broker))
-    recovery_s, stops = scenario.recovery, scenario.on_exception == "stop"
-    stops = stops and recovery_s is None
-    return replace(
-        workload,
-        phases=replace(
-            workload.phases,
-            drain_s=max(workload.phases.drain_s, recovery_s or 0.0),
-            stops_at_exception=stops,
-        ),
-        reconnect=None if stops else _RETURN,
-        crash="" if recovery_s is None else "broker",
-        recovery_s=recovery_s,
-        needs=needs,
-        report_every_s=scenario.report_every,
-        model=model,
-        brokers=replace(workload.brokers, stores=stores(model), save_each=scenario.save_each),
     )
 
 
@@ -232,7 +235,7 @@ def _require_endpoints(model: Model, addresses: int) -> None:
         )
 
 
-def _roles(plan: RunPlan) -> "tuple[Role, ...]":
+def _roles(plan: Plan) -> "tuple[Role, ...]":
     from loadgen.specjms.chain_plan import roles_of_supply_chain
 
     return roles_of_supply_chain(plan)
@@ -249,23 +252,23 @@ def _review(evidence: Evidence) -> Review:
     from loadgen.specjms.review import recovery_of, supply_seen, without_forgotten
     from loadgen.specjms.rules import Circumstances
 
-    workload, model, plan = evidence.workload, evidence.workload.model, evidence.plan
+    plan, model = evidence.plan, evidence.plan.model
     answers = [final["supply"] for final in evidence.finals.values() if final.get("supply")]
     is_local = evidence.broker_is_local()
-    limit_s = workload.recovery_s
+    limit_s = plan.crash.recovery_s if plan.crash is not None else None
     seen = supply_seen(
         model,
         answers,
         len(plan.workers) - len(answers),
         evidence.windows,
         evidence.window_rows(),
-        progress_s=workload.report_every_s or 0.0,
+        progress_s=plan.report_every_s or 0.0,
         clock_ms=evidence.facts.service.clock_bound_ns / 1e6,
         recovery=None if limit_s is None else recovery_of(limit_s, evidence.broken, answers),
     )
     also_changed: tuple[str, ...] = ()
-    if workload.phases.rates:
-        share = workload.mean_share
+    if plan.phases.rates:
+        share = plan.mean_share
         model = replace(model, rates=tuple(rate * share for rate in model.rates))
         also_changed = (f"rate steps, {share:.1%} of the rates in the mean",)
     audited = audit(model, seen)
@@ -279,11 +282,11 @@ def _review(evidence: Evidence) -> Review:
                 evidence.windows.get("measure", (0, 0)),
             ),
             broker_is_local=is_local,
-            broker_is_private=workload.brokers.private,
+            broker_is_private=plan.brokers.private,
             mixed_workers=mixed_workers(plan),
             workers=len(plan.workers),
             endpoints=any(group.targets for group in plan.groups),
-            case_study=workload.given.get("case_study"),
+            case_study=plan.scenario.case_study,
             changed=also_changed,
         )
         document = report(model, seen, audited, around, plan.root)
@@ -344,7 +347,7 @@ CASE = Case(
     example=f"loadgen specjms horizontal {_EXAMPLE}",
     scenario=SupplyChain,
     groups=_groups,
-    resolve=_resolve,
+    plan=_plan,
     behaviour="loadgen.specjms.behaviour",
     roles=_roles,
     review=_review,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from loadgen import PROGRAM
+from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES
 from loadgen.cli import (
     broker,
@@ -26,7 +27,6 @@ from loadgen.cli.cases import case_command
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import add_command, group
 from loadgen.cli.variants import variants_app
-from loadgen.plan.case import Case
 
 NOTHING_STATUS = 2
 """Exit status of a line that names no command."""

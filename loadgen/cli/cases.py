@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadgen.cases.case import Case
 from loadgen.cli.cluster import cluster_of, on_testbed
 from loadgen.cli.options import (
     Flags,
@@ -15,7 +16,6 @@ from loadgen.cli.options import (
     with_options,
 )
 from loadgen.errors import LoadgenError, PowerLogError, RunDirectoryError
-from loadgen.plan.case import Case
 from loadgen.plan.scenario import Scenario
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ def cluster_of(scenario: Scenario, given: Flags) -> "Cluster | None":
             )
         return None
     from loadgen.cases.registry import resolve
-    from loadgen.plan.plan import hosts_of_groups
+    from loadgen.plan.fit import hosts_of_groups
     from loadgen.spark.agents import WAIT_S, Cluster
     from loadgen.spark.ship import packed_environment
 

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 import typer
 
+from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, RENAMED, build_scenario
 from loadgen.cli.help import GroupedCommand, panel_of
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.plan.case import Case
 from loadgen.plan.fields import Field, Flag
 from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.run.redaction import printable, scrub

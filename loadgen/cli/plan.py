@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from loadgen.cases.case import Case
 from loadgen.cases.registry import resolve
 from loadgen.cli import options
 from loadgen.errors import HostLimitError, ScenarioError
-from loadgen.plan.case import Case
-from loadgen.plan.workload import Brokers
+from loadgen.plan.plan import Brokers
 
 if TYPE_CHECKING:
     from loadgen.brokers.endpoints import Endpoint
-    from loadgen.plan.plan import Host
+    from loadgen.plan.fit import Host
 
 SUMMARY = "What a run would need: workers, descriptors, ports and memory. Runs nothing."
 
@@ -38,24 +38,24 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     def command(given: options.Flags) -> int:
         import asyncio
 
+        from loadgen.plan.fit import describe
         from loadgen.plan.groups import Target
         from loadgen.plan.host_needs import fewest_hosts, host_needs
-        from loadgen.plan.plan import describe
         from loadgen.run.environment import host_of
         from loadgen.run.targets import plan_for
 
-        workload = resolve(options.read_scenario(case, given))
+        plan = resolve(options.read_scenario(case, given))
         host = _host(replace(host_of(), name="", addresses=()), given["each_host"])
-        endpoints = planned_endpoints(workload.brokers)
+        endpoints = planned_endpoints(plan.brokers)
         try:
-            plan = asyncio.run(plan_for(workload, endpoints, (host,) * workload.hosts))
+            plan = asyncio.run(plan_for(plan, endpoints, (host,) * plan.scenario.hosts))
         except HostLimitError as error:
             targets = tuple(Target(one.host, one.port) for one in endpoints)
-            fewest, _ = fewest_hosts(workload, host, targets)
-            more = f"; {fewest:,} such hosts would do" if fewest > workload.hosts else ""
+            fewest, _ = fewest_hosts(plan, host, targets)
+            more = f"; {fewest:,} such hosts would do" if fewest > plan.scenario.hosts else ""
             raise HostLimitError(f"{error}{more}") from None
         described = describe(plan)
-        described["each_host"] = asdict(host_needs(workload, plan, host))
+        described["each_host"] = asdict(host_needs(plan, host))
         print(json.dumps(described, indent=2) if given["json_"] else "\n".join(_lines(described)))
         return 0
 

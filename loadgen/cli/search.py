@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import score, tell
 from loadgen.cli.cluster import cluster_of, on_testbed
@@ -23,7 +24,6 @@ from loadgen.judge.next_step import (
     parse_share,
     requirements,
 )
-from loadgen.plan.case import Case
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.thresholds import is_threshold
 from loadgen.plan.units import parse_count, parse_number

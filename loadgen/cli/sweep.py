@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import tell
 from loadgen.cli.cluster import cluster_of, on_testbed
@@ -20,7 +21,6 @@ from loadgen.cli.search import (
     with_thresholds,
 )
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.plan.case import Case
 from loadgen.plan.units import parse_count
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadgen import PROGRAM
+from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, resolve
 from loadgen.cli import options
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.plan import planned_endpoints
-from loadgen.plan.case import Case
 
 if TYPE_CHECKING:
     from loadgen.run.tuning.profile import Demand, Finding, Profile
@@ -118,15 +118,15 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         from loadgen.run.targets import plan_for
         from loadgen.run.tuning.profile import demand_of
 
-        workload = resolve(options.read_scenario(case, given))
-        brokers = workload.brokers
-        placed = workload
+        plan = resolve(options.read_scenario(case, given))
+        brokers = plan.brokers
+        placed = plan
         if brokers.private:
             # What a broker that is started here lacks shall be found, not refused.
             elsewhere = replace(brokers, names=("mqtt://127.0.0.1",))
-            placed = replace(workload, brokers=elsewhere)
+            placed = replace(plan, brokers=elsewhere)
         plan = asyncio.run(plan_for(placed, planned_endpoints(brokers)))
-        return _compared(given["context"].obj, demand_of(workload, plan))
+        return _compared(given["context"].obj, demand_of(replace(plan, brokers=brokers)))
 
     return options.with_options(
         command, [_CONTEXT, *options.case_options(case)], options.help_of(case)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadgen.cases.case import Case, Variants
 from loadgen.cli.cases import check_power_logs, play_and_show, play_as_given, show, tell
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import (
@@ -27,7 +28,6 @@ from loadgen.cli.options import (
     run_options,
     with_options,
 )
-from loadgen.plan.case import Case, Variants
 
 if TYPE_CHECKING:
     from loadgen.plan.scenario import Scenario

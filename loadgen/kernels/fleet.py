@@ -26,7 +26,8 @@ from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, SENDER_DTYPE
 from loadgen.kernels.pacer import Due, ProgramStep, Publisher
 from loadgen.kernels.template import Place
 from loadgen.metrics.interval import COUNTERS
-from loadgen.plan.groups import DeviceGroup, RunPlan
+from loadgen.plan.groups import DeviceGroup
+from loadgen.plan.plan import Plan
 
 
 class Group(Record):
@@ -193,7 +194,7 @@ class Sent(Record):
 class Fleet(Arrays):
     """The devices of one worker: `group` and `device` name each row, the rest is for kernels."""
 
-    plan: RunPlan
+    plan: Plan
     group: npt.NDArray[np.int64]
     device: npt.NDArray[np.int64]
 

@@ -7,17 +7,11 @@ of them need no file.
 import hashlib
 import hmac
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from loadgen.plan.groups import (
-    DeviceGroup,
-    RunPlan,
-    publishing_to,
-    streams_received,
-    topic_filter,
-    topic_name,
-    topic_number,
-)
+from loadgen.plan.addressing import streams_received, topic_filter
+from loadgen.plan.groups import DeviceGroup, publishing_to, topic_name, topic_number
+from loadgen.plan.plan import Plan, rooted
 
 OPERATOR = "loadgen"
 """The user that looks after the broker: everything is allowed to it."""
@@ -45,19 +39,13 @@ def login_of(key: str, group: DeviceGroup, device: int) -> Login:
     return user, hmac.new(key.encode(), user.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def accounts(
-    groups: tuple[DeviceGroup, ...], key: str, listed: Sequence[Login] = ()
-) -> Iterator[Account]:
+def accounts(plan: Plan, key: str, listed: Sequence[Login] = ()) -> Iterator[Account]:
     """An account for each device, and one for the operator, whose password is the key.
 
-    `groups` are a workload's; `listed` are the logins that the first group's devices use instead of
-    their own.
+    `listed` are the logins that the first group's devices use instead of their own.
     """
     yield Account(OPERATOR, key, ("#",), ("#", "$SYS/#"))
-    # Topics need the groups alone.
-    from loadgen.plan.workload import rooted  # and all cases' base; a worker only wants logins
-
-    plan = RunPlan(0, 0, 4, rooted(groups, ANY_ROOT), (), ())
+    plan = replace(plan, groups=rooted(plan.groups, ANY_ROOT))
     for number, group in enumerate(plan.groups):
         for device in range(group.count):
             chosen = listed if number == 0 and listed else None
@@ -67,7 +55,7 @@ def accounts(
             )
 
 
-def _publishes(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[str, ...]:
+def _publishes(plan: Plan, group: DeviceGroup, device: int) -> tuple[str, ...]:
     topics: list[str] = []
     if group.publishes is not None:
         number = topic_number(device, group.count, group.publishes.topics)
@@ -80,7 +68,7 @@ def _publishes(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[str, ...
     return tuple(topics)
 
 
-def _receives(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[str, ...]:
+def _receives(plan: Plan, group: DeviceGroup, device: int) -> tuple[str, ...]:
     if group.subscribes is None:
         return ()
     asked = topic_filter(plan, group, device)

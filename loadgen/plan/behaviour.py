@@ -14,7 +14,7 @@ from loadgen.errors import CannotRunError
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.handlers import Handlers
 from loadgen.mqtt.packets import Subscribe
-from loadgen.plan.groups import RunPlan
+from loadgen.plan.plan import Plan
 
 SUBSCRIBE_ID = 65_535
 """Packet identifier of a device's last SUBSCRIBE, above all of the in-flight window."""
@@ -43,7 +43,7 @@ class BehaviourModule(Protocol):
     def behave(self, fleet: Fleet) -> Behaviour:
         """Return the behaviour of a fleet, and give the fleet the arrays that it needs."""
 
-    def tiny_plan(self) -> RunPlan:
+    def tiny_plan(self) -> Plan:
         """Return a plan of one worker with a few devices, for which kernels are compiled."""
 
 

@@ -36,7 +36,8 @@ class Field:
     """What one scenario field means and what it may hold.
 
     `absent` says what None means and is empty if None is not allowed. Only cases of the `part`
-    understand a shared field. `name` and `default` are filled in from the scenario class
+    understand a shared field. `per_run`: devices of an earlier run with another value can stay
+    connected for this one. `name` and `default` are filled in from the scenario class
     (`Scenario.fields`).
     """
 
@@ -44,6 +45,7 @@ class Field:
     _: KW_ONLY
     absent: str = ""
     part: Part = ""
+    per_run: bool = False
     name: str = ""
     default: object = None
 

@@ -1,6 +1,6 @@
 """What a run plays: groups of like devices, and which worker plays which of them.
 
-A case turns a scenario into `DeviceGroup`s (`loadgen.cases`), a `RunPlan` spreads them over workers
+A case turns a scenario into `DeviceGroup`s (`loadgen.cases`), a `Plan` spreads them over workers
 (`plan.py`), and a worker expands its shares into arrays. Everything that can be derived from a
 device's number is derived, so that a plan for a million devices is a few hundred bytes.
 
@@ -11,8 +11,8 @@ topic are contiguous and a subscriber needs two numbers to know what it must rec
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 Arrivals = Literal["constant", "uniform", "poisson"]
 Version = Literal[3, 4, 5]
@@ -201,95 +201,9 @@ MESSAGING = "loadgen.worker.messaging"
 """Module of devices that publish, receive and respond as their groups say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceConduct:
-    """What devices do beside their messages, the same in a workload and in its plan."""
-
-    reconnect: Reconnect | None = None  # how they come back after a loss; None: they stay away
-    churn_per_s: float = 0.0  # devices a second that leave on request
-    away_s: float = 1.0  # and for about how long
-    client_id: str | None = None  # with {device} and {group}; None for the run's own identifiers
-    clients_file: str | None = None  # paths that the workers read
-    # Whether each device has a user and a password of its own, derived from the plan's password.
-    access_control: bool = False
-    payload_file: str | None = None
-    payload_template: str | None = None
-    per_device: bool = False  # whether a worker's last answer has a row for each of its devices
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan(DeviceConduct):
-    """Everything a worker needs to know of a run, but for the moment it starts.
-
-    `run_tag` (32 bits) marks every payload of this run. `connected_by` is the tag of the run that
-    connected its devices, after which they and their topics are named, None where it is this one.
-    `send_tick_us` is the longest time a due
-    message may wait to be sent together with others, 0 for each at its own moment. With
-    `separate_brokers` each target is a broker of its own, over which the topics are spread;
-    otherwise all targets lead to the same one. `behaviour` is the module that says what devices do
-    (plan/behaviour.py), and `model` what only that module reads.
-    """
-
-    run_tag: int
-    seed: int
-    version: Version
-    groups: tuple[DeviceGroup, ...]
-    targets: tuple[Target, ...]
-    workers: tuple[WorkerPlan, ...]
-    username: str | None = None
-    password: str | None = None
-    tls: Tls | None = None
-    send_tick_us: int = 0
-    max_packet_bytes: int = 1 << 20
-    separate_brokers: bool = False
-    behaviour: str = MESSAGING
-    model: Any = None
-    connected_by: int | None = None
-
-    @property
-    def root(self) -> str:
-        """First level of the topics that are the run's own, and begin of its identifiers."""
-        return f"lg{self.run_tag if self.connected_by is None else self.connected_by:08x}"
-
-    def group(self, name: str) -> DeviceGroup:
-        return next(group for group in self.groups if group.name == name)
-
-
 def largest_payload_bytes(groups: Iterable[DeviceGroup]) -> int:
     """Bytes of the largest message that any of the groups publishes; 0 where none does."""
     return max((one.publishes.size_bytes[1] for one in groups if one.publishes), default=0)
-
-
-def client_id(plan: RunPlan, group: DeviceGroup, device: int) -> str:
-    """MQTT client identifier of one device: by the plan's pattern, or unique to the run.
-
-    The run's own kind has at most 23 bytes where the number allows it (MQTT 3.1.1, 3.1.3.1).
-    """
-    if plan.client_id is not None:
-        own = plan.client_id.replace("{device}", str(device))
-        return own.replace("{group}", str(plan.groups.index(group)))
-    return f"{plan.root}{group.name[0]}{plan.groups.index(group)}-{device}"
-
-
-def may_be_kept(plan: RunPlan) -> bool:
-    """Whether devices that end a run as they began it can stay connected for the next one.
-
-    Not those that leave on request, nor sessions that the broker is to keep: they would not be new.
-    Nor slow readers: what their sockets may hold has grown when the window ended.
-    """
-    lasting = plan.churn_per_s == 0 and all(group.clean_start for group in plan.groups)
-    publishing = any(group.publishes for group in plan.groups)
-    alike = lasting and slow_group(plan.groups) is None
-    return plan.behaviour == MESSAGING and alike and publishing
-
-
-def without_rates(plan: RunPlan) -> RunPlan:
-    """The plan without what a run can change on the same connections: its rates and its tag."""
-    groups = tuple(
-        replace(group, publishes=group.publishes and replace(group.publishes, rate=0.0))
-        for group in plan.groups
-    )
-    return replace(plan, run_tag=0, connected_by=None, send_tick_us=0, groups=groups)
 
 
 def topic_number(device: int, devices: int, topics: int) -> int:
@@ -307,24 +221,6 @@ def publishing_to(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> DeviceGr
     name = group.subscribes.publishers if group.subscribes is not None else ""
     found = (other for other in groups if other.name == name and other.publishes is not None)
     return next(found, None)
-
-
-def topic_filter(plan: RunPlan, group: DeviceGroup, device: int) -> str:
-    """Topic filter that a subscribing device asks for."""
-    subscribes = group.subscribes
-    if subscribes is None:
-        raise ValueError(f"group {group.name} does not subscribe")
-    if subscribes.topic is not None:
-        return subscribes.topic
-    publishes = plan.group(subscribes.publishers).publishes
-    if publishes is None:
-        raise ValueError(f"group {subscribes.publishers} does not publish")
-    prefix = subscribes.topic_prefix or publishes.topic_prefix
-    if subscribes.answers:
-        return f"{prefix}/{device}"
-    number = topic_number(device, group.count, publishes.topics)
-    name = f"{prefix}/+" if subscribes.wildcard else f"{prefix}/{number}"
-    return name if subscribes.shared is None else f"$share/{subscribes.shared}/{name}"
 
 
 def slow_group(groups: Iterable[DeviceGroup]) -> DeviceGroup | None:
@@ -347,32 +243,6 @@ def sent_qos(group: DeviceGroup) -> int:
     return sending.qos if sending is not None else 0
 
 
-def target_number(plan: RunPlan, group: DeviceGroup, device: int) -> int:
-    """Which target a device connects to."""
-    if group.targets:
-        return group.targets[device % len(group.targets)]
-    targets = len(plan.targets)
-    if not plan.separate_brokers:
-        return device % targets
-    topics = topics_of(group, plan.groups)
-    return topic_number(device, group.count, topics) * targets // topics
-
-
-def timed_between_hosts(plan: RunPlan) -> bool:
-    """Whether latencies that are the run's result begin on one host and end on another."""
-
-    def hosts(group: DeviceGroup) -> set[int]:
-        number = plan.groups.index(group)
-        return {w.host for w in plan.workers if any(s.group == number for s in w.shares)}
-
-    for group in plan.groups:
-        sender = publishing_to(group, plan.groups)
-        if group.timed and sender is not None and len(hosts(group) | hosts(sender)) > 1:
-            return True
-    # Devices that answer by other rules may send to any group.
-    return plan.behaviour != MESSAGING and len({worker.host for worker in plan.workers}) > 1
-
-
 def topics_of(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> int:
     """Over how many topics the devices of a group are spread; each by itself where over none."""
     sending: DeviceGroup | None = group
@@ -382,30 +252,3 @@ def topics_of(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> int:
     if sending is None or sending.publishes is None:
         return max(1, group.count)
     return sending.publishes.topics
-
-
-def streams_received(plan: RunPlan, group: DeviceGroup, device: int) -> tuple[int, int]:
-    """First stream and number of streams that a subscribing device must receive."""
-    subscribes = group.subscribes
-    if subscribes is None or subscribes.topic is not None:
-        return 0, 0
-    senders = plan.group(subscribes.publishers)
-    publishes = senders.publishes
-    if publishes is None:
-        raise ValueError(f"group {subscribes.publishers} does not publish")
-    if subscribes.answers:
-        return publishes.first_stream + device, 1
-    topics = publishes.topics
-    number, following = 0, topics
-    if not subscribes.wildcard:
-        number = topic_number(device, group.count, topics)
-        following = number + 1
-    elif plan.separate_brokers:
-        # A wildcard at one of several brokers sees the topics that went there.
-        targets = len(plan.targets)
-        target = target_number(plan, group, device)
-        number = -(-target * topics // targets)
-        following = -(-(target + 1) * topics // targets)
-    first = -(-number * senders.count // topics)
-    last = -(-following * senders.count // topics)
-    return publishes.first_stream + first, last - first

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loadgen.errors import LoadgenError
-from loadgen.plan.groups import RunPlan, Target
-from loadgen.plan.plan import Host, needs_of, plan_run
+from loadgen.plan.fit import Host, fit_plan, needs_of
+from loadgen.plan.groups import Target
+from loadgen.plan.plan import Plan
 from loadgen.plan.units import parse_bytes, parse_count
-from loadgen.plan.workload import Workload
 
 CONNECTS_PER_CORE_S = 10_000
 """Half of what a core was measured to make (36 to 50 µs each): sockets cost the kernel as much."""
@@ -40,16 +40,16 @@ class HostNeeds:
     because: str
 
 
-def host_needs(workload: Workload, plan: RunPlan, host: Host) -> HostNeeds:
+def host_needs(plan: Plan, host: Host) -> HostNeeds:
     """What `plan` needs of each of its hosts, which are like `host`."""
     needs = asdict(needs_of(plan))
-    connects = _connects_per_s(workload, host)
+    connects = _connects_per_s(plan, host)
     connect_s = needs["devices"] / connects
-    phases = workload.phases
-    fewest, because = fewest_hosts(workload, host, plan.targets)
+    phases = plan.phases
+    fewest, because = fewest_hosts(plan, host, plan.targets)
     del needs["host"]
     return HostNeeds(
-        hosts=workload.hosts,
+        hosts=plan.scenario.hosts,
         connects_per_s=connects,
         connect_s=connect_s,
         run_s=connect_s + phases.warmup_s + phases.duration_s + phases.drain_s,
@@ -59,29 +59,26 @@ def host_needs(workload: Workload, plan: RunPlan, host: Host) -> HostNeeds:
     )
 
 
-def _connects_per_s(workload: Workload, host: Host) -> float:
+def _connects_per_s(plan: Plan, host: Host) -> float:
     """Connects a second of one host: its part of the rate that is asked for, or its best."""
-    wanted = workload.phases.connect_rate
+    wanted = plan.phases.connect_rate
     best = float(CONNECTS_PER_CORE_S * host.cores)
-    return best if wanted is None else min(best, wanted / workload.hosts)
+    return best if wanted is None else min(best, wanted / plan.scenario.hosts)
 
 
-def fewest_hosts(workload: Workload, host: Host, targets: tuple[Target, ...]) -> tuple[int, str]:
+def fewest_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> tuple[int, str]:
     """The fewest hosts like this one that do, and why one fewer does not; 0 where none would."""
 
     def lacking(hosts: int) -> str:
         # Groups may be anywhere then, and each network is as large as the first.
-        network = workload.source_address
-        return _lacking(
-            replace(
-                workload,
-                hosts=hosts,
-                place=(),
-                source_address=None if network is None else network.partition(",")[0],
-            ),
-            host,
-            targets,
-        )
+        network = plan.scenario.source_address
+        changed = {
+            "hosts": hosts,
+            "place": (),
+            "source_address": None if network is None else network.partition(",")[0],
+        }
+        scenario = plan.scenario.model_copy(update=changed)
+        return _lacking(replace(plan, scenario=scenario), host, targets)
 
     enough, short, why = 1, 0, ""
     while reason := lacking(enough):
@@ -97,16 +94,16 @@ def fewest_hosts(workload: Workload, host: Host, targets: tuple[Target, ...]) ->
     return enough, why
 
 
-def _lacking(workload: Workload, host: Host, targets: tuple[Target, ...]) -> str:
-    """Why hosts like this one do not do for a workload; "" where they do."""
+def _lacking(plan: Plan, host: Host, targets: tuple[Target, ...]) -> str:
+    """Return why hosts like this one are not enough for a plan, "" if they are."""
     try:
-        needs = needs_of(plan_run(workload, host, targets, 0))
+        needs = needs_of(fit_plan(plan, host, targets, 0))
     except LoadgenError as error:
         return str(error)
     if needs.cores > BUSY_SHARE * host.cores:
         return f"messages would take {needs.cores:.1f} of {host.cores} processors"
-    wanted = workload.phases.connect_rate or 0.0
-    if wanted / workload.hosts > CONNECTS_PER_CORE_S * host.cores:
+    wanted = plan.phases.connect_rate or 0.0
+    if wanted / plan.scenario.hosts > CONNECTS_PER_CORE_S * host.cores:
         return f"a host makes at most {CONNECTS_PER_CORE_S * host.cores:,} connects a second"
     return ""
 

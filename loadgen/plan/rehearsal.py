@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from loadgen.mqtt.topics import filter_matches, split_shared
-from loadgen.plan.groups import DeviceGroup, RunPlan, topic_filter, topic_name
+from loadgen.plan.addressing import topic_filter
+from loadgen.plan.groups import DeviceGroup, topic_name
+from loadgen.plan.plan import Plan
 
 ASKED: Final = b"loadgen asks "
 """Every payload of a rehearsal begins with this."""
@@ -49,7 +51,7 @@ class Role:
         return any(split_shared(one)[0] is not None for one in self.filters)
 
 
-def roles_of(plan: RunPlan) -> tuple[Role, ...]:
+def roles_of(plan: Plan) -> tuple[Role, ...]:
     """A device of each group at each target that the group uses; of consumers that share, two.
 
     All of a group do what the group's first device does, so that what is published at one target
@@ -73,7 +75,7 @@ def roles_of(plan: RunPlan) -> tuple[Role, ...]:
     return tuple(roles)
 
 
-def placed(plan: RunPlan, group: DeviceGroup, at_least: int = 1) -> list[tuple[int, int]]:
+def placed(plan: Plan, group: DeviceGroup, at_least: int = 1) -> list[tuple[int, int]]:
     """(device, target) of the first devices of a group: one a target, and `at_least` in all."""
     targets = (group.targets or tuple(range(len(plan.targets))))[:TARGETS_ASKED]
     count = min(group.count, max(len(targets), at_least))
@@ -98,11 +100,11 @@ def acquainted(roles: Sequence[Role], topic: str) -> tuple[Role, ...]:
     return tuple(found)
 
 
-def _filters(plan: RunPlan, group: DeviceGroup) -> tuple[str, ...]:
+def _filters(plan: Plan, group: DeviceGroup) -> tuple[str, ...]:
     return () if group.subscribes is None else (topic_filter(plan, group, 0),)
 
 
-def _publications(plan: RunPlan, group: DeviceGroup) -> tuple[Publication, ...]:
+def _publications(plan: Plan, group: DeviceGroup) -> tuple[Publication, ...]:
     publishes, responds = group.publishes, group.responds
     found: list[Publication] = []
     if publishes is not None:

@@ -65,10 +65,13 @@ FILE_LIMIT_CHARACTERS = 1 << 20
 
 # Fields whose default, or whose place among the fields, is each case's own ------------------------
 
-DURATION = Seconds("Length of the measurement window.", 0.1, DURATION_LIMIT_S)
-WARMUP = Seconds("Time at full rate before the measurement window.", 0, 86_400)
+DURATION = Seconds("Length of the measurement window.", 0.1, DURATION_LIMIT_S, per_run=True)
+WARMUP = Seconds("Time at full rate before the measurement window.", 0, 86_400, per_run=True)
 DRAIN = Seconds(
-    "Longest wait after the window for messages under way; ends when all have arrived.", 0, 86_400
+    "Longest wait after the window for messages under way; ends when all have arrived.",
+    0,
+    86_400,
+    per_run=True,
 )
 PROTOCOL = Choice("Protocol version of every device.", choices=("3.1", "3.1.1", "5"))
 TOTAL_RATE = Rate("Messages a second in total over all publishers.", 0.001, RATE_LIMIT)
@@ -152,11 +155,13 @@ class Scenario(BaseModel):
         1e-6,
         3_600,
         absent="latency is reported and not judged",
+        per_run=True,
     ).field()
     require: tuple[str, ...] = Thresholds(
         "What the run must hold, else it is INVALID: end_to_end.p99<5ms, lost==0, lost<0.1%, "
         "received_rate>=9.9k, of any latency series and state of the ledger.",
         "threshold",
+        per_run=True,
     ).field(())
     in_flight: int = Count(
         "Connects under way at one moment, over all workers; above the broker's listen "
@@ -232,22 +237,26 @@ class Scenario(BaseModel):
         "Power log of an outlet; NODE=FILE names the machine it feeds, FILE#OUTLET,... the "
         "outlets to take of a log of several.",
         "log",
+        per_run=True,
     ).field(())
     pdu_columns: str | None = Text(
         "What a power log does not say itself, as watts=NAME,unit=kW: columns time, date, watts, "
         "kwh, outlet; unit, counter_unit, decimal=point|comma, dates=dmy|mdy|ymd, format.",
         "key=value,...",
         absent="what the log says",
+        per_run=True,
     ).field()
     pdu_offset: str | None = Text(
         "How far the clock of the power logs is ahead of this host's, such as 1.5s or -2s.",
         "time",
         absent="0",
+        per_run=True,
     ).field()
     pdu_timezone: str | None = Text(
         "Time zone of the power logs, such as Europe/Berlin.",
         "zone",
         absent="this host's time zone",
+        per_run=True,
     ).field()
     metrics: str | None = Endpoint(
         "Address to serve live figures at, as :9464; without a host it is this machine alone. "
@@ -255,35 +264,42 @@ class Scenario(BaseModel):
         "idle processor time every five while somebody looks.",
         "host:port",
         absent="none are served",
+        per_run=True,
     ).field()
     otlp: str | None = Collector(
         "OpenTelemetry collector to send live figures to by OTLP over HTTP, as "
         "http://127.0.0.1:4318; needs the extra otlp of this package.",
         "url",
         absent="none are sent",
+        per_run=True,
     ).field()
     sut: str | None = Text(
         "TOML file, as sut.toml, that describes the system under test (broker, machine, network, "
         "power, clients) for the score card.",
         "file",
         absent="nothing is said of it",
+        per_run=True,
     ).field()
     broker_pid: int | None = Count(
         "Process of the broker on this host, whose processor time and memory are watched.",
         1,
         2**31 - 1,
         absent="that of a broker started here or listening on this host",
+        per_run=True,
     ).field()
     broker_name: str | None = Text(
         "Name and version of the broker, as 'RabbitMQ 3.10.8', for the score card.",
         absent="what the broker says of itself",
+        per_run=True,
     ).field()
     broker_note: str | None = Text(
         "What else a reader should know of the broker, as 'one node', for the score card.",
         absent="nothing",
+        per_run=True,
     ).field()
     anyway: bool = Flag(
-        "Run though the broker lacks what the case needs; what that is becomes a remark."
+        "Run though the broker lacks what the case needs; what that is becomes a remark.",
+        per_run=True,
     ).field(False)
     seed: int = Count("Same seed, same phases, sizes and arrivals.", 0, 2**63 - 1).field(1)
 
@@ -349,12 +365,14 @@ class Scenario(BaseModel):
         "End the run in its window as soon as what was measured so far is above a bound of "
         "require.",
         part="schedule",
+        per_run=True,
     ).field(False)
     settle: float = Seconds(
         "Wait for late repeats when all messages have come, as 500ms; part of the drain.",
         0,
         3_600,
         part="schedule",
+        per_run=True,
     ).field(0.3)
     steps: str | None = RateSteps(
         "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
@@ -362,12 +380,14 @@ class Scenario(BaseModel):
         "share,...",
         absent="one rate",
         part="schedule",
+        per_run=True,
     ).field()
     arrivals: Literal["constant", "uniform", "poisson"] = Choice(
         "How a publisher's messages are spaced: evenly, by a uniform draw, or as a Poisson "
         "process.",
         choices=("constant", "uniform", "poisson"),
         part="schedule",
+        per_run=True,
     ).field("constant")
     send_tick: float | None = Seconds(
         "Longest time a due message may wait to be sent together with others; 0 sends each "
@@ -376,6 +396,7 @@ class Scenario(BaseModel):
         1,
         absent="0 where the rate allows it, else up to 1 ms",
         part="schedule",
+        per_run=True,
     ).field()
     connect_rate: float | None = Rate(
         "Connects a second while the devices of a messaging case connect.",

@@ -145,7 +145,7 @@ class RunRecord:
 
     @property
     def own(self) -> Object:
-        """What its case observed (`plan.case.Conclusion.observed`), if anything."""
+        """What its case observed (`cases.case.Conclusion.observed`), if anything."""
         return part(self.observed, self.case)
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.process import ServedBroker
 from loadgen.errors import ScenarioError
-from loadgen.plan.workload import Bridge, Brokers, Workload
+from loadgen.plan.plan import Bridge, Brokers, Plan
 
 if TYPE_CHECKING:
     from loadgen.brokers.front import Route
@@ -22,9 +22,9 @@ _INSTRUMENTS = ("reflector", "sink")
 
 
 @asynccontextmanager
-async def provided(workload: Workload) -> AsyncIterator[ServedBroker]:
+async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
     """Provide the brokers of a run during the block."""
-    wanted = workload.brokers
+    wanted = plan.brokers
     # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
     if wanted.bridge is not None:
         async with _bridge(wanted, wanted.bridge) as bridge:
@@ -38,19 +38,19 @@ async def provided(workload: Workload) -> AsyncIterator[ServedBroker]:
         persistence=wanted.stores and wanted.private and wanted.names[0] not in _INSTRUMENTS,
         save_each=wanted.save_each,
         encrypted=wanted.encrypted,
-        accounts=accounts_of(workload),
+        accounts=accounts_of(plan),
     ) as served:
         yield served
 
 
-def accounts_of(workload: Workload) -> "tuple[Account, ...]":
+def accounts_of(plan: Plan) -> "tuple[Account, ...]":
     """Return the users of a private broker with access control; () without it."""
-    if not workload.access_control:
+    if not plan.scenario.access_control:
         return ()
     from loadgen.plan.accounts import accounts
     from loadgen.worker.logins import read_clients
 
-    file = workload.clients_file
+    file = plan.scenario.clients_file
     listed = []
     for _, user, password in () if file is None else read_clients(Path(file)):
         if not user or not password or not re.fullmatch(r"[^:\s#+]{1,200}", user):
@@ -59,7 +59,7 @@ def accounts_of(workload: Workload) -> "tuple[Account, ...]":
                 "and a password in every row"
             )
         listed.append((user, password))
-    return tuple(accounts(workload.groups, secrets.token_hex(16), listed))
+    return tuple(accounts(plan, secrets.token_hex(16), listed))
 
 
 @asynccontextmanager
@@ -80,11 +80,11 @@ async def _bridge(wanted: Brokers, bridge: Bridge) -> AsyncIterator[ServedBroker
         yield served
 
 
-def trusting(workload: Workload, authority: Path | None) -> Workload:
-    """Return the workload with devices that trust the certificate of a private broker."""
-    if authority is None or workload.tls.ca_file is not None:
-        return workload
-    return replace(workload, tls=replace(workload.tls, ca_file=str(authority)))
+def trusting(plan: Plan, authority: Path | None) -> Plan:
+    """Return the plan with devices that trust the certificate of a private broker."""
+    if authority is None or plan.tls.ca_file is not None:
+        return plan
+    return replace(plan, tls=replace(plan.tls, ca_file=str(authority)))
 
 
 def routes(bridge: Bridge) -> "tuple[Route, ...]":

@@ -21,16 +21,9 @@ from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.errors import CannotRunError
 from loadgen.metrics.reducer import summarize
-from loadgen.plan.groups import (
-    DeviceGroup,
-    Publishes,
-    RunPlan,
-    Share,
-    Subscribes,
-    Target,
-    WorkerPlan,
-)
-from loadgen.plan.workload import PhasePlan
+from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, Target, WorkerPlan
+from loadgen.plan.plan import PhasePlan, Plan
+from loadgen.plan.scenario import Scenario
 from loadgen.run.calibration import SCHEMA
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.play import Played, play
@@ -182,12 +175,11 @@ def _exchange(senders: int, receivers: int, rate: float) -> tuple[DeviceGroup, .
     )
 
 
-def _plan(groups: tuple[DeviceGroup, ...], endpoint: Endpoint, tick_us: int) -> RunPlan:
+def _plan(groups: tuple[DeviceGroup, ...], endpoint: Endpoint, tick_us: int) -> Plan:
     """Return a plan with a worker for each group, against one broker."""
-    return RunPlan(
+    return Plan(
         run_tag=secrets.randbits(32),
-        seed=1,
-        version=4,
+        scenario=Scenario(case="calibrate"),
         groups=groups,
         targets=(Target(endpoint.host, endpoint.port),),
         workers=tuple(

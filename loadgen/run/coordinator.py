@@ -14,13 +14,13 @@ from typing import Any
 
 from loadgen.brokers.ports import is_local
 from loadgen.brokers.process import ServedBroker
+from loadgen.cases.case import Evidence
+from loadgen.cases.registry import case_of
 from loadgen.errors import LoadgenError
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.rate_step_verdict import RateStepVerdict, with_rate_steps
 from loadgen.judge.verdict import Remark, Verdict, judge
-from loadgen.plan.case import Evidence
-from loadgen.plan.groups import RunPlan
-from loadgen.plan.workload import Workload
+from loadgen.plan.plan import Plan
 from loadgen.run.bridge_load import Loads
 from loadgen.run.crashes import crash_brokers, cut_off_consumer, run_crash_command
 from loadgen.run.devices_file import write_devices
@@ -65,8 +65,7 @@ class RunContext:
     With `lends` it leaves them connected if another run can use them.
     """
 
-    workload: Workload
-    plan: RunPlan
+    plan: Plan
     broker: ServedBroker
     directory: Path
     document: RunDocument
@@ -90,13 +89,13 @@ async def main_loop(context: RunContext) -> bool:
 
     phases = PhaseRunner(
         context.plan,
-        context.workload.phases,
+        context.plan.phases,
         context.pool,
         context.monitor,
         context.interrupt,
         measuring,
         context.previous,
-        lends=context.lends and not context.workload.crash,
+        lends=context.lends and not context.plan.crash,
     )
     context.document.write_begun(connects=context.previous is None)
     try:
@@ -110,16 +109,17 @@ async def main_loop(context: RunContext) -> bool:
 
 async def _crash(context: RunContext, window_began: asyncio.Event) -> None:
     """Break a broker or a consumer within the window if the scenario asks for it."""
-    workload, events, broken = context.workload, context.events, context.broken
+    crash, events, broken = context.plan.crash, context.events, context.broken
+    if crash is None:
+        return
     await window_began.wait()
-    after_s = workload.crash_after_s
-    await asyncio.sleep(workload.phases.duration_s / 2 if after_s is None else after_s)
-    if workload.crash == "consumer":
+    middle_s = context.plan.phases.duration_s / 2
+    await asyncio.sleep(middle_s if crash.after_s is None else crash.after_s)
+    if crash.victim == "consumer":
         with suppress(LoadgenError, OSError):  # what goes wrong here shows in the run itself
             broken.update(await cut_off_consumer(context.pool, context.plan, events))
-    if workload.crash != "broker":
         return
-    command = workload.crash_command
+    command = crash.command
     broken["killed_ns"] = time.monotonic_ns()
     context.monitor.watch_recovery(by_command=command is not None)
     try:
@@ -135,16 +135,15 @@ async def _crash(context: RunContext, window_began: asyncio.Event) -> None:
 
 async def shutdown(context: RunContext) -> RunResult:
     """Judge a run that has ended, and write its results."""
-    workload, plan, state = context.workload, context.plan, context.monitor.state
+    plan, state = context.plan, context.monitor.state
     lost = tuple(context.pool.losses)
-    if plan.per_device:
+    if plan.scenario.per_device:
         await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
     held = int(context.broken.get("held", 0))
-    facts = facts_of(workload, plan, state, lost, held)
-    failure = _crash_failure(workload, facts, context.broken)
+    facts = facts_of(plan, state, lost, held)
+    failure = _crash_failure(plan, facts, context.broken)
     facts = replace(facts, ending=replace(facts.ending, crash_failure=failure))
     evidence = Evidence(
-        workload=workload,
         plan=plan,
         facts=facts,
         finals=state.finals,
@@ -156,14 +155,19 @@ async def shutdown(context: RunContext) -> RunResult:
         window_rows=lambda: window_rows(context.directory),
         course=lambda: course(context.directory),
     )
-    review = await asyncio.to_thread(workload.case.review, evidence)
+    review = await asyncio.to_thread(case_of(plan.scenario.case).review, evidence)
     steps = rate_step_verdicts(state, plan, review.facts)
     verdict = with_rate_steps(judge(review.facts), steps)
     asked = tuple(Remark("BROKER", remark) for remark in context.broker.remarks)
     verdict = replace(verdict, remarks=(*asked, *verdict.remarks))
     conclusion = await asyncio.to_thread(review.conclude, verdict)
     await asyncio.to_thread(
-        context.document.write, state, review.facts, conclusion, steps, workload.case.name
+        context.document.write,
+        state,
+        review.facts,
+        conclusion,
+        steps,
+        plan.scenario.case,
     )
     return RunResult(
         context.directory,
@@ -175,9 +179,9 @@ async def shutdown(context: RunContext) -> RunResult:
     )
 
 
-def _crash_failure(workload: Workload, facts: RunFacts, broken: Mapping[str, Any]) -> str:
+def _crash_failure(plan: Plan, facts: RunFacts, broken: Mapping[str, Any]) -> str:
     """Return why the requested crash did not happen, "" if it did or none was requested."""
-    if workload.crash != "broker" or facts.ending.interrupted:
+    if plan.crash is None or plan.crash.victim != "broker" or facts.ending.interrupted:
         return ""
     if "started_ns" not in broken:
         return str(broken.get("failure") or "the run ended before the broker served again")

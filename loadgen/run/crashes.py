@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import CannotRunError
-from loadgen.plan.groups import RunPlan
+from loadgen.plan.plan import Plan
 from loadgen.run.hosts.worker_pool import WorkerPool
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import EventLog
@@ -73,7 +73,7 @@ async def run_crash_command(command: str, events: EventLog) -> None:
     events.write(time.monotonic_ns(), "crash_command", f"the command has ended{said}")
 
 
-async def cut_off_consumer(pool: WorkerPool, plan: RunPlan, events: EventLog) -> dict[str, Any]:
+async def cut_off_consumer(pool: WorkerPool, plan: Plan, events: EventLog) -> dict[str, Any]:
     """Cut off a consumer in the middle of its group; says which.
 
     `consumer` is its number and `held` the messages that it had not acknowledged; nothing where it

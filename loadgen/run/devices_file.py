@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loadgen.errors import RunDirectoryError
-from loadgen.plan.groups import RunPlan, client_id
+from loadgen.plan.addressing import client_id
+from loadgen.plan.plan import Plan
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import make_folder, replacing
 from loadgen.worker.device_rows import UNKNOWN
@@ -39,7 +40,7 @@ lost. `connected` is as of the moment before the devices disconnect."""
 Column = npt.NDArray[np.int64]
 
 
-def device_table(plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+def device_table(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Table:
     """Return the rows of the workers that answered, in the order of workers (`DEVICE_SCHEMA`)."""
     answers = {row: final["devices"] for row, final in sorted(finals.items()) if "devices" in final}
 
@@ -72,9 +73,7 @@ def device_table(plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]) -> pa.T
     return pa.table(columns, schema=DEVICE_SCHEMA)
 
 
-def write_devices(
-    directory: Path, plan: RunPlan, finals: Mapping[int, Mapping[str, Any]]
-) -> pa.Table:
+def write_devices(directory: Path, plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Table:
     """Write devices/part-000000.parquet and return what it holds."""
     table = device_table(plan, finals)
     folder = directory / "devices"
@@ -115,8 +114,12 @@ def _expected(stream: Column, sent: Column, first: Column, streams: Column) -> C
     return expected
 
 
-def _client_ids(plan: RunPlan, group: Column, device: Column) -> list[str]:
-    listed = None if plan.clients_file is None else read_clients(Path(plan.clients_file))
+def _client_ids(plan: Plan, group: Column, device: Column) -> list[str]:
+    listed = (
+        None
+        if plan.scenario.clients_file is None
+        else read_clients(Path(plan.scenario.clients_file))
+    )
     return [
         printable(listed[number][0], 300)
         if listed is not None and index == 0

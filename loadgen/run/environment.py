@@ -14,7 +14,7 @@ import psutil
 
 from loadgen import PROGRAM
 from loadgen.brokers.ports import ephemeral_ports
-from loadgen.plan.plan import Host
+from loadgen.plan.fit import Host
 from loadgen.run.calibration import kept
 from loadgen.run.redaction import printable
 from loadgen.run.tuning.profile import Demand, compare, read_profile, tuning_record

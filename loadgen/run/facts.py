@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from loadgen.cases.registry import case_of
 from loadgen.judge.facts import (
     Connects,
     Ending,
@@ -27,15 +28,9 @@ from loadgen.judge.ledger import (
 from loadgen.judge.own_delay import Generator
 from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.thresholds import Measured, missed
-from loadgen.plan.groups import (
-    RunPlan,
-    sent_qos,
-    sent_rate,
-    slow_group,
-    timed_between_hosts,
-    topics_of,
-)
-from loadgen.plan.workload import Workload
+from loadgen.plan.addressing import timed_between_hosts
+from loadgen.plan.groups import sent_qos, sent_rate, slow_group, topics_of
+from loadgen.plan.plan import Plan
 from loadgen.run.hosts.worker_pool import Loss
 from loadgen.run.own_delay_facts import own_delay_of
 from loadgen.run.redaction import printable
@@ -43,8 +38,7 @@ from loadgen.run.run_state import NS, Outcome, RunState
 
 
 def facts_of(
-    workload: Workload,
-    plan: RunPlan,
+    plan: Plan,
     state: RunState,
     losses: Sequence[Loss] = (),
     held_when_cut: int = 0,
@@ -64,6 +58,7 @@ def facts_of(
     ledger, run_ledger = with_acknowledged(
         *ledgers_of(window, whole, observed=observed), state.lost_unacknowledged
     )
+    case, bound_s = case_of(plan.scenario.case), plan.scenario.latency_bound
     facts = RunFacts(
         window_s=(end_ns - start_ns) / NS,
         ending=Ending(
@@ -73,10 +68,10 @@ def facts_of(
             hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
             unread=unread,
         ),
-        connects=_connects(workload, plan, state),
-        schedule=_schedule(workload, plan, state),
+        connects=_connects(plan, state),
+        schedule=_schedule(plan, state),
         messages=Messages(
-            qos=workload.needs.qos,
+            qos=plan.needs.qos,
             window=ledger,
             run=run_ledger,
             imbalances=imbalances(window, whole, witness, observed=observed),
@@ -92,14 +87,14 @@ def facts_of(
             own_delay=own_delay_of(
                 state.stalls, state.hosts.values(), state.tally, state.result_window
             ),
-            send_delay_limit_us=workload.case.send_delay_limit_us,
+            send_delay_limit_us=case.send_delay_limit_us,
             send_tick_us=plan.send_tick_us,
         ),
         service=Service(
             backlog=() if backlog is None else tuple(backlog.samples()),
             standstills=() if backlog is None else backlog.standstills(),
             latency_p99_us=state.tally.p99_us(*result),
-            latency_bound_us=workload.latency_bound_us,
+            latency_bound_us=None if bound_s is None else bound_s * 1e6,
             clock_bound_ns=state.clock_bound_ns,
             timed_between_hosts=timed_between_hosts(plan),
         ),
@@ -114,13 +109,13 @@ def facts_of(
     )
     service = replace(
         facts.service,
-        thresholds_missed=state.missed or missed(workload.thresholds, measured),
+        thresholds_missed=state.missed or missed(plan.thresholds, measured),
         ended_by_threshold=bool(state.missed),
     )
     return replace(facts, service=service)
 
 
-def _connects(workload: Workload, plan: RunPlan, state: RunState) -> Connects:
+def _connects(plan: Plan, state: RunState) -> Connects:
     connected = state.connected
     connect_failures, connect_failure = _failures(connected)
     subscribe_failures, subscribe_failure = _failures(state.subscribed)
@@ -129,7 +124,7 @@ def _connects(workload: Workload, plan: RunPlan, state: RunState) -> Connects:
         connected=connected.done if connected else 0,
         connect_failures=connect_failures,
         connect_failure=connect_failure,
-        connect_rate=workload.phases.connect_rate,
+        connect_rate=plan.phases.connect_rate,
         connect_seconds=connected.seconds if connected else 0.0,
         subscribe_failures=subscribe_failures,
         subscribe_failure=subscribe_failure,
@@ -143,12 +138,12 @@ def _connects(workload: Workload, plan: RunPlan, state: RunState) -> Connects:
     )
 
 
-def _schedule(workload: Workload, plan: RunPlan, state: RunState) -> Schedule:
+def _schedule(plan: Plan, state: RunState) -> Schedule:
     return Schedule(
-        connects_only=workload.case.connects_only,
+        connects_only=case_of(plan.scenario.case).connects_only,
         target_rate=sum(one.publishes.rate for one in plan.groups if one.publishes is not None)
-        * workload.mean_share,
-        arrivals_random=workload.arrivals_random,
+        * plan.mean_share,
+        arrivals_random=plan.scenario.arrivals != "constant",
         publishers=sum(group.count for group in plan.groups if group.publishes is not None),
         scheduled=_scheduled(plan, state),
         owed_at_window_end=state.owed_at_window_end,
@@ -156,7 +151,7 @@ def _schedule(workload: Workload, plan: RunPlan, state: RunState) -> Schedule:
     )
 
 
-def _slow(plan: RunPlan, state: RunState) -> SlowFacts | None:
+def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
     """What became of subscribers that read slowly on request; None where none did."""
     slow = slow_group(plan.groups)
     if slow is None or slow.subscribes is None:
@@ -179,7 +174,7 @@ def _failures(outcome: Outcome | None) -> tuple[int, str]:
     return sum(failures.values()), max(failures, key=lambda reason: failures[reason], default="")
 
 
-def _scheduled(plan: RunPlan, state: RunState) -> int | None:
+def _scheduled(plan: Plan, state: RunState) -> int | None:
     """Messages of the window that no other message caused; None where none did."""
     if not any(group.responds for group in plan.groups):
         return None
@@ -187,7 +182,7 @@ def _scheduled(plan: RunPlan, state: RunState) -> int | None:
     return state.tally.sent_by(publishing, "measure")
 
 
-def _counted(plan: RunPlan, state: RunState, phase: str | None, held: int) -> Counted:
+def _counted(plan: Plan, state: RunState, phase: str | None, held: int) -> Counted:
     """What was counted of the messages intended in a phase, or in the whole run."""
     tally = state.tally
     confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
@@ -199,20 +194,20 @@ def _counted(plan: RunPlan, state: RunState, phase: str | None, held: int) -> Co
     )
 
 
-def _witness(plan: RunPlan, state: RunState) -> Witness | None:
+def _witness(plan: Plan, state: RunState) -> Witness | None:
     """What the workers found at the end; None unless every one of them said it."""
     closings = [final["closing"] for final in state.finals.values() if final.get("closing")]
     return witness_of(closings) if len(closings) == len(plan.workers) else None
 
 
-def _owed_by_leave(plan: RunPlan) -> float:
+def _owed_by_leave(plan: Plan) -> float:
     """Messages that publishers owe, at most, because churn sent them away."""
     publishing = [group for group in plan.groups if group.publishes is not None]
     devices = sum(group.count for group in publishing)
-    if not plan.churn_per_s or not devices:
+    if not (plan.scenario.churn or 0.0) or not devices:
         return 0.0
-    longest_s = plan.away_s * 1.5
-    away = min(plan.churn_per_s * longest_s, devices)
+    longest_s = plan.scenario.away * 1.5
+    away = min((plan.scenario.churn or 0.0) * longest_s, devices)
     return away * longest_s * sum(sent_rate(group, plan.groups) for group in publishing) / devices
 
 
@@ -239,9 +234,7 @@ def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | N
     }
 
 
-def rate_step_verdicts(
-    state: RunState, plan: RunPlan, whole: RunFacts
-) -> tuple[RateStepVerdict, ...]:
+def rate_step_verdicts(state: RunState, plan: Plan, whole: RunFacts) -> tuple[RateStepVerdict, ...]:
     """Each rate step that was played to its end; `whole` are the facts of the run."""
     if state.rate_steps is None:
         return ()

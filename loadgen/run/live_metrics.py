@@ -31,7 +31,7 @@ from loadgen.errors import CannotRunError
 from loadgen.kernels.traffic import INTENDED_PHASES
 from loadgen.metrics.histogram import highest_values
 from loadgen.metrics.interval import Interval
-from loadgen.plan.groups import RunPlan
+from loadgen.plan.plan import Plan
 from loadgen.run.live_page import LivePage
 from loadgen.run.monitor import Monitor
 
@@ -83,7 +83,7 @@ class Figure:
     points: Mapping[Labels, float | Distribution]
 
 
-def figures(plan: RunPlan, monitor: Monitor) -> Iterator[Figure]:
+def figures(plan: Plan, monitor: Monitor) -> Iterator[Figure]:
     """Yield the figures of this moment; it can be called from any thread and changes nothing."""
     page = monitor.page
     gauges = {name: (meaning, page.total(name)) for name, meaning in _GAUGES.items()}
@@ -135,7 +135,7 @@ _FAMILIES = {
 class RunMetrics(Collector):
     """The figures of one run as Prometheus has them."""
 
-    def __init__(self, plan: RunPlan, monitor: Monitor, about: dict[str, str]) -> None:
+    def __init__(self, plan: Plan, monitor: Monitor, about: dict[str, str]) -> None:
         self._plan = plan
         self._monitor = monitor
         self._about = about
@@ -162,7 +162,7 @@ class _Quiet(WSGIRequestHandler):
 
 @contextmanager
 def served_metrics(
-    address: str, plan: RunPlan, monitor: Monitor, about: dict[str, str], directory: Path
+    address: str, plan: Plan, monitor: Monitor, about: dict[str, str], directory: Path
 ) -> Iterator[None]:
     """Serve the run's metrics and its page at `address`, HOST:PORT, while the block runs.
 

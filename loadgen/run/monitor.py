@@ -16,7 +16,8 @@ from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.judge.thresholds import Measured, hopeless
 from loadgen.kernels.traffic import INTENDED_PHASES
 from loadgen.metrics.interval import COUNTERS, Interval
-from loadgen.plan.groups import RunPlan, slow_group, topics_of
+from loadgen.plan.groups import slow_group, topics_of
+from loadgen.plan.plan import Plan
 from loadgen.plan.thresholds import Threshold
 from loadgen.run.host_watch import thinned
 from loadgen.run.hosts.worker_pool import WorkerPool
@@ -68,7 +69,7 @@ class Monitor:
 
     def __init__(
         self,
-        plan: RunPlan,
+        plan: Plan,
         record: Record,
         progress: Progress,
         abort_on: Sequence[Threshold] = (),

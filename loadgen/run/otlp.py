@@ -15,7 +15,7 @@ from typing import Any
 
 from loadgen import __version__
 from loadgen.errors import CannotRunError
-from loadgen.plan.groups import RunPlan
+from loadgen.plan.plan import Plan
 from loadgen.run.live_metrics import BOUNDS_S, Distribution, Figure, figures
 from loadgen.run.monitor import Monitor
 from loadgen.run.secrets import otlp_headers
@@ -42,7 +42,7 @@ _DEFAULT_EVERY_S = 5.0
 
 @asynccontextmanager
 async def sent_metrics(
-    url: str, plan: RunPlan, monitor: Monitor, about: dict[str, str]
+    url: str, plan: Plan, monitor: Monitor, about: dict[str, str]
 ) -> AsyncIterator[None]:
     """Send the run's figures every few seconds while the block runs, and once more at its end.
 

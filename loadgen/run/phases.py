@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
 from loadgen.judge.facts import LostRange
-from loadgen.plan.groups import RunPlan, may_be_kept, sent_qos
-from loadgen.plan.workload import PhasePlan
+from loadgen.plan.addressing import may_be_kept
+from loadgen.plan.groups import sent_qos
+from loadgen.plan.plan import PhasePlan, Plan, document_of
 from loadgen.run.hosts.worker_pool import WorkerLostError, WorkerPool
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.monitor import SAMPLE_S, Monitor
@@ -86,7 +87,7 @@ def schedule_lead_s(workers: int, warmup_s: float) -> float:
     return min(_LEAD_S + _LEAD_EACH_S * (workers - 1), _MOST_LEAD_S)
 
 
-def stop_timeout_s(plan: RunPlan) -> float:
+def stop_timeout_s(plan: Plan) -> float:
     """How long all workers may take to close their connections."""
     return STOP_TIMEOUT_S + sum(group.count for group in plan.groups) / 1000
 
@@ -100,7 +101,7 @@ class PhaseRunner:
     called at the start of the window.
     """
 
-    plan: RunPlan
+    plan: Plan
     phases: PhasePlan
     pool: WorkerPool
     monitor: Monitor
@@ -173,7 +174,7 @@ class PhaseRunner:
                 workers=len(plan.workers),
                 anchor_ns=monitor.record.anchor_ns,
                 live=str(path),
-                plan=plan,
+                plan=document_of(plan),
                 each=[{"worker": worker.worker} for worker in plan.workers],
             )
         )
@@ -189,7 +190,8 @@ class PhaseRunner:
         now_ns = monitor.enter("configure")
         self.pool.begin(previous.page)
         anchor_ns = monitor.record.anchor_ns
-        answers = await self._step(self.pool.ask_all("renew", anchor_ns=anchor_ns, plan=self.plan))
+        plan = document_of(self.plan)
+        answers = await self._step(self.pool.ask_all("renew", anchor_ns=anchor_ns, plan=plan))
         monitor.page, monitor.marks = previous.page, previous.marks
         done = sum(int(answer["connected"]) for answer in answers)
         lost = before.connected.done - done

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from loadgen.errors import CannotRunError
 from loadgen.metrics.reducer import reduce_table
-from loadgen.plan.groups import RunPlan
-from loadgen.plan.workload import PhasePlan
+from loadgen.plan.plan import PhasePlan, Plan
 from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.monitor import Monitor, Record
@@ -50,7 +49,7 @@ class Played:
 
 
 async def play(
-    plan: RunPlan,
+    plan: Plan,
     phases: PhasePlan,
     *,
     interrupt: Interrupt | None = None,

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.brokers.endpoints import parse_broker
 from loadgen.brokers.process import ServedBroker
+from loadgen.cases.registry import case_of
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.kernels.template import read_template
 from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
 from loadgen.mqtt.constants import MQTT_3_1
+from loadgen.plan.addressing import client_id
 from loadgen.plan.fields import Size
-from loadgen.plan.groups import RunPlan, client_id
+from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import acquainted
 from loadgen.plan.scenario import (
     WHOLE_SIZE_MAXIMUM_BYTES,
     Scenario,
+    processors_of,
 )
 from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
-from loadgen.plan.workload import Workload
 from loadgen.run.broker_provider import routes
 from loadgen.run.environment import machine_identity
 from loadgen.run.redaction import printable
@@ -38,33 +40,33 @@ FILES_CHECKED = 10_000
 """The files of all devices are looked for up to this number of devices; it takes a moment."""
 
 
-def check_host(workload: Workload) -> None:
+def check_host(plan: Plan) -> None:
     """Check what can be checked before any broker is known, in the order of `_ON_THIS_HOST`."""
     for check in _ON_THIS_HOST:
-        check(workload)
+        check(plan)
 
 
-def require_hosts(workload: Workload, machines: Sequence[str] | None) -> None:
+def require_hosts(plan: Plan, machines: Sequence[str] | None) -> None:
     """There are as many hosts as are asked for, None for this one alone, and they reach the broker.
 
     `machines` are their `machine_identity`.
     """
     count = 1 if machines is None else len(machines)
-    if workload.hosts != count:
+    if plan.scenario.hosts != count:
         raise ScenarioError(
-            f"hosts: {workload.hosts} are asked for and {count} "
+            f"hosts: {plan.scenario.hosts} are asked for and {count} "
             f"{'is' if count == 1 else 'are'} there; give --spark-master to run on hosts of a "
             "cluster, or leave it at 1"
         )
-    if machines and workload.brokers.private and set(machines) != {machine_identity()}:
+    if machines and plan.brokers.private and set(machines) != {machine_identity()}:
         raise ScenarioError(
             "broker: a private broker listens on this machine alone and the hosts could not reach "
             "it; give --broker mqtt://ADDRESS:1883"
         )
 
 
-async def check_broker(workload: Workload, plan: RunPlan, broker: ServedBroker) -> ServedBroker:
-    """Ask the broker to play the workload in small; returns it with its version and remarks.
+async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
+    """Ask the broker to play the plan in small; returns it with its version and remarks.
 
     Raises BrokerRefusedError for what it does not give; with `anyway` that is a remark, too.
     """
@@ -72,19 +74,19 @@ async def check_broker(workload: Workload, plan: RunPlan, broker: ServedBroker) 
     if not broker.started_by_us or broker.name == "nats":
         from loadgen.brokers.rehearse import rehearse
 
-        rehearsed = await rehearse(wanted(workload, plan, broker))
-        if rehearsed.lacks and not workload.anyway:
+        rehearsed = await rehearse(wanted(plan, broker))
+        if rehearsed.lacks and not plan.scenario.anyway:
             raise BrokerRefusedError(f"{rehearsed.lacks[0]} (--anyway runs without it)")
         broker = replace(broker, remarks=(*rehearsed.lacks, *rehearsed.remarks))
         if not broker.started_by_us:
             broker = replace(broker, version=rehearsed.version)
-    await _forwarding(workload, plan, broker)
+    await _forwarding(plan, broker)
     return broker
 
 
-def tls_context(plan: RunPlan) -> "ssl.SSLContext | None":
+def tls_context(plan: Plan) -> "ssl.SSLContext | None":
     """How the coordinator itself connects: with the first device's certificate, if each has one."""
-    return None if plan.tls is None else tls.tls_context(tls.tls_of_device(plan.tls, 0))
+    return tls.tls_context(tls.tls_of_device(plan.tls, 0)) if plan.encrypted else None
 
 
 def with_payload_size(scenario: Scenario) -> Scenario:
@@ -119,15 +121,15 @@ def with_payload_size(scenario: Scenario) -> Scenario:
 # On this host ---------------------------------------------------------------------------------
 
 
-def _broker_urls(workload: Workload) -> None:
-    bridge = workload.brokers.bridge
-    for entry in (*workload.brokers.names, *(bridge.urls if bridge else ())):
+def _broker_urls(plan: Plan) -> None:
+    bridge = plan.brokers.bridge
+    for entry in (*plan.brokers.names, *(bridge.urls if bridge else ())):
         parse_broker(entry)
 
 
-def _processors(workload: Workload) -> None:
+def _processors(plan: Plan) -> None:
     usable = os.sched_getaffinity(0)
-    missing = set(workload.processors) - usable
+    missing = set(processors_of(plan.scenario.affinity)) - usable
     if missing:
         raise ScenarioError(
             f"affinity: this process may not use processor {min(missing)}; "
@@ -135,13 +137,13 @@ def _processors(workload: Workload) -> None:
         )
 
 
-def _certificates(workload: Workload) -> None:
+def _certificates(plan: Plan) -> None:
     """TLS files exist: every device's, or of many each group's first and last."""
-    counts = [group.count for group in workload.groups if group.count]
+    counts = [group.count for group in plan.groups if group.count]
     devices: Sequence[int] = range(max(counts, default=0))
     if len(devices) > FILES_CHECKED:
         devices = sorted({0} | {count - 1 for count in counts})
-    files = workload.tls
+    files = plan.tls
     for field, given, numbers in (
         ("tls_ca", files.ca_file, (0,)),
         ("tls_certificate", files.certificate_file, devices),
@@ -159,17 +161,17 @@ def _certificates(workload: Workload) -> None:
                 )
 
 
-def _clients(workload: Workload) -> None:
+def _clients(plan: Plan) -> None:
     """The file of clients suits the first group, and names no device of another one."""
-    if workload.clients_file is None:
+    if plan.scenario.clients_file is None:
         return
-    clients = read_clients(Path(workload.clients_file))
-    wanted = workload.groups[0].count
+    clients = read_clients(Path(plan.scenario.clients_file))
+    wanted = plan.groups[0].count
     listed = clients[:wanted]
-    where = f"clients_file: {workload.clients_file}"
-    if workload.version != 5 and any(password and not user for _, user, password in listed):
+    where = f"clients_file: {plan.scenario.clients_file}"
+    if plan.version != 5 and any(password and not user for _, user, password in listed):
         raise ScenarioError(
-            f"{where} has a password without a username, which MQTT {workload.protocol} does not "
+            f"{where} has a password without a username, which MQTT {plan.scenario.mqtt} does not "
             "allow; "
             "use mqtt 5"
         )
@@ -178,9 +180,9 @@ def _clients(workload: Workload) -> None:
             f"{where} has {len(clients):,} rows and {wanted:,} devices need one each"
         )
     names = {name for name, _, _ in listed}
-    for number, group in enumerate(workload.groups[1:] if workload.client_id else (), 1):
-        assert workload.client_id is not None
-        pattern = workload.client_id.replace("{group}", str(number))
+    for number, group in enumerate(plan.groups[1:] if plan.scenario.client_id else (), 1):
+        assert plan.scenario.client_id is not None
+        pattern = plan.scenario.client_id.replace("{group}", str(number))
         for device in range(group.count):
             if pattern.replace("{device}", str(device)) in names:
                 raise ScenarioError(
@@ -189,14 +191,13 @@ def _clients(workload: Workload) -> None:
                 )
 
 
-def _identifiers(workload: Workload) -> None:
+def _identifiers(plan: Plan) -> None:
     """Client identifiers have the length that MQTT 3.1 allows."""
-    if workload.version != MQTT_3_1:
+    if plan.version != MQTT_3_1:
         return
-    plan = RunPlan(2**32 - 1, 0, 3, workload.groups, (), (), client_id=workload.client_id)
-    named = [client_id(plan, group, group.count - 1) for group in workload.groups if group.count]
-    if workload.clients_file is not None:
-        named += [name for name, _, _ in read_clients(Path(workload.clients_file))]
+    named = [client_id(plan, group, group.count - 1) for group in plan.groups if group.count]
+    if plan.scenario.clients_file is not None:
+        named += [name for name, _, _ in read_clients(Path(plan.scenario.clients_file))]
     longest = max(named, key=len, default="")
     if len(longest) > CLIENT_ID_CHARACTERS:
         raise ScenarioError(
@@ -205,18 +206,18 @@ def _identifiers(workload: Workload) -> None:
         )
 
 
-def _description(workload: Workload) -> None:
+def _description(plan: Plan) -> None:
     """The description of the system under test can be used."""
-    described_system(workload)
+    described_system(plan)
 
 
-def described_system(workload: Workload) -> dict[str, dict[str, Any]]:
+def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
     """What was said of the system under test; empty where nothing was."""
-    if workload.sut_file is None:
+    if plan.scenario.sut is None:
         return {}
-    shown = printable(workload.sut_file, 200)
+    shown = printable(plan.scenario.sut, 200)
     try:
-        with Path(workload.sut_file).open("rb") as file:
+        with Path(plan.scenario.sut).open("rb") as file:
             text = file.read(4 * FILE_LIMIT_CHARACTERS + 1).decode("utf-8")
     except OSError as error:
         raise ScenarioError(f"sut: {shown} cannot be read: {error.strerror}") from None
@@ -225,7 +226,7 @@ def described_system(workload: Workload) -> dict[str, dict[str, Any]]:
     return read_description(text)
 
 
-_ON_THIS_HOST: tuple[Callable[[Workload], None], ...] = (
+_ON_THIS_HOST: tuple[Callable[[Plan], None], ...] = (
     _broker_urls,
     _processors,
     _certificates,
@@ -238,19 +239,23 @@ _ON_THIS_HOST: tuple[Callable[[Workload], None], ...] = (
 # At the broker --------------------------------------------------------------------------------
 
 
-def wanted(workload: Workload, plan: RunPlan, broker: ServedBroker) -> "Wanted":
+def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
     """What the broker is asked for: the plan's devices in small, with their own logins."""
     from loadgen.brokers.rehearse import Wanted
 
-    listed = None if workload.clients_file is None else read_clients(Path(workload.clients_file))
-    roles = workload.case.roles(plan)
-    needs, brokers = workload.needs, workload.brokers
+    listed = (
+        None
+        if plan.scenario.clients_file is None
+        else read_clients(Path(plan.scenario.clients_file))
+    )
+    roles = case_of(plan.scenario.case).roles(plan)
+    needs, brokers = plan.needs, plan.brokers
     # Between the brokers of a bridge messages are renamed; `_forwarding` asks for that.
     apart = brokers.apart > 1 or brokers.bridge is not None
     if not apart and len(plan.targets) > 1 and any(role.publications for role in roles):
         roles = acquainted(roles, f"{plan.root}/asked")
     connects = [connect_of(plan, role.group, role.device, True, listed) for role in roles]
-    if plan.client_id is None and listed is None:
+    if plan.scenario.client_id is None and listed is None:
         # A broker that ends a session late would end that of the run's device with its name.
         connects = [replace(one, client_id=f"{one.client_id}a") for one in connects]
     return Wanted(
@@ -263,25 +268,27 @@ def wanted(workload: Workload, plan: RunPlan, broker: ServedBroker) -> "Wanted":
         qos_option=needs.qos_option,
         wildcards=needs.wildcards,
         shared=needs.shared,
-        sessions="use --no-durable" if workload.given.get("durable") else "take another broker",
+        sessions="use --no-durable"
+        if getattr(plan.scenario, "durable", False)
+        else "take another broker",
         may_separate=brokers.may_be_several,
         tls_context=tls_context(plan),
     )
 
 
-async def _forwarding(workload: Workload, plan: RunPlan, broker: ServedBroker) -> None:
+async def _forwarding(plan: Plan, broker: ServedBroker) -> None:
     """A bridge carries a message along every route."""
-    bridge = workload.brokers.bridge
+    bridge = plan.brokers.bridge
     if bridge is None:
         return
     from loadgen.brokers.front import FORWARD_TIMEOUT_S, require_forwarding
 
-    fronts = len(workload.brokers.names)
+    fronts = len(plan.brokers.names)
     await require_forwarding(
         broker.endpoints[:fronts],
         broker.endpoints[fronts:],
         routes(bridge),
         version=plan.version,
         tls_context=tls_context(plan),
-        timeout_s=min(FORWARD_TIMEOUT_S, workload.phases.timeout_s),
+        timeout_s=min(FORWARD_TIMEOUT_S, plan.phases.timeout_s),
     )

@@ -12,13 +12,13 @@ from typing import Any
 
 from loadgen import PROGRAM
 from loadgen.brokers.process import ServedBroker
+from loadgen.cases.case import Conclusion
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.verdict import Verdict
-from loadgen.plan.case import Conclusion
-from loadgen.plan.groups import RunPlan, timed_between_hosts
-from loadgen.plan.plan import describe
-from loadgen.plan.workload import Workload
+from loadgen.plan.addressing import timed_between_hosts
+from loadgen.plan.fit import describe
+from loadgen.plan.plan import Plan
 from loadgen.run.environment import environment
 from loadgen.run.facts import handshakes_of
 from loadgen.run.host_watch import observed_host
@@ -137,8 +137,7 @@ class RunDocument:
 
 
 def run_document(
-    workload: Workload,
-    plan: RunPlan,
+    plan: Plan,
     broker: ServedBroker,
     directory: Path,
     command: Sequence[str],
@@ -150,8 +149,8 @@ def run_document(
     """
     now = datetime.now(UTC)
     clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
-    case = workload.case.name
-    sut = described_system(workload)
+    case = plan.scenario.case
+    sut = described_system(plan)
     known = {
         "schema": 1,
         "id": f"{now:%Y%m%dT%H%M%SZ}-{case}-{plan.run_tag:08x}",
@@ -159,18 +158,18 @@ def run_document(
         "program": PROGRAM,
         "started": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "command": redact_command(command or sys.argv, broker.secrets),
-        "scenario": workload.given,
+        "scenario": plan.scenario.plain(),
         "plan": describe(plan),
-        "seed": workload.seed,
-        "environment": environment(demand_of(workload, plan))
+        "seed": plan.scenario.seed,
+        "environment": environment(demand_of(plan))
         if hosts is None
         else hosts.agents[0].environment,
         "broker": {
-            **_named(workload, broker),
+            **_named(plan, broker),
             "urls": [endpoint.redacted for endpoint in broker.endpoints],
-            "protocol": f"MQTT {workload.protocol}",
+            "protocol": f"MQTT {plan.scenario.mqtt}",
             "started_by_us": broker.started_by_us,
-            **_storage(workload, broker),
+            **_storage(plan, broker),
             **({"access_control": {"users": broker.users}} if broker.users else {}),
         },
         **({"sut": sut} if sut else {}),
@@ -190,21 +189,21 @@ def lost_document(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _named(workload: Workload, broker: ServedBroker) -> dict[str, str]:
+def _named(plan: Plan, broker: ServedBroker) -> dict[str, str]:
     """Name, version and note of the broker: as the user says, else as it says itself."""
     name, version = broker.name, printable(broker.version, 200)
-    said = workload.broker_name or ("" if broker.started_by_us else version)
+    said = plan.scenario.broker_name or ("" if broker.started_by_us else version)
     if found := _VERSIONED.fullmatch(said):
         name, version = found[1], found[2]
-    elif workload.broker_name is not None:
-        name, version = workload.broker_name, ""
-    noted = {"note": workload.broker_note} if workload.broker_note else {}
+    elif plan.scenario.broker_name is not None:
+        name, version = plan.scenario.broker_name, ""
+    noted = {"note": plan.scenario.broker_note} if plan.scenario.broker_note else {}
     return {"name": printable(name, 200), "version": printable(version, 200), **noted}
 
 
-def _storage(workload: Workload, broker: ServedBroker) -> dict[str, Any]:
+def _storage(plan: Plan, broker: ServedBroker) -> dict[str, Any]:
     """When a private broker stores what it acknowledges, in a run that asks it to keep sessions."""
-    keeps = not all(group.clean_start for group in workload.groups)
+    keeps = not all(group.clean_start for group in plan.groups)
     if not keeps or not broker.brokers:
         return {}
     return {"stored_first": False, "storage": broker.brokers[0].storage}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from loadgen.judge.backlog_watch import BacklogWatch
 from loadgen.judge.facts import LostRange
 from loadgen.judge.recovery_watch import RecoveryWatch
-from loadgen.plan.groups import RunPlan
+from loadgen.plan.plan import Plan
 from loadgen.run.host_watch import HostSample
 from loadgen.run.own_delay_facts import Stall
 from loadgen.run.rate_step_watch import RateStepWatch
@@ -110,7 +110,7 @@ class RunState:
         return "measure" in self.windows if self.messages else self.connected is not None
 
 
-def state_before(plan: RunPlan) -> RunState:
+def state_before(plan: Plan) -> RunState:
     """Return the state of a run that has not begun."""
     messages = any(group.publishes for group in plan.groups)
     return RunState(
@@ -120,6 +120,6 @@ def state_before(plan: RunPlan) -> RunState:
     )
 
 
-def timed_groups(plan: RunPlan) -> frozenset[str]:
+def timed_groups(plan: Plan) -> frozenset[str]:
     """Return the names of the groups whose latencies are the run's result."""
     return frozenset(group.name for group in plan.groups if group.timed)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.errors import ScenarioError
-from loadgen.plan.workload import Workload
+from loadgen.plan.plan import Plan
 from loadgen.run.redaction import printable
 
 _NAMES: Mapping[str, str] = MappingProxyType(
@@ -75,10 +75,10 @@ def with_login(broker: ServedBroker, given: Mapping[str, object]) -> ServedBroke
     return replace(broker, endpoints=tuple(map(known, broker.endpoints)))
 
 
-def with_passphrase(workload: Workload) -> Workload:
-    """Return the workload with devices that can read an encrypted key."""
-    passphrase = _of("tls_passphrase", workload.given)
-    return replace(workload, tls=replace(workload.tls, passphrase=passphrase))
+def with_passphrase(plan: Plan) -> Plan:
+    """Return the plan with devices that can read an encrypted key."""
+    passphrase = _of("tls_passphrase", plan.scenario.plain())
+    return replace(plan, tls=replace(plan.tls, passphrase=passphrase))
 
 
 def readable_by_others(path: Path) -> bool:

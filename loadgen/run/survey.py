@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from loadgen.brokers.process import ServedBroker
+from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import CannotRunError, ScenarioError
 from loadgen.mqtt.constants import VERSION_NAMES
-from loadgen.plan.case import Case
 from loadgen.plan.scenario import Scenario
 from loadgen.run.preflight import check_host, wanted
 from loadgen.run.secrets import take_secrets, with_login, with_passphrase
@@ -68,15 +68,15 @@ async def survey(given: Mapping[str, Any], broker: ServedBroker) -> Survey:
         given = {**given, "broker": [one.redacted for one in broker.endpoints]}
     broker = with_login(broker, given)
     scenario = _scenario(first, given)
-    workload = with_passphrase(resolve(scenario))
-    check_host(workload)
-    asking = wanted(workload, await plan_for(workload, broker.endpoints), broker)
+    plan = with_passphrase(resolve(scenario))
+    check_host(plan)
+    asking = wanted(await plan_for(plan, broker.endpoints), broker)
     endpoint, context = broker.endpoints[0], asking.tls_context
     greeting = await greet(
         endpoint,
         tls_context=context,
         timeout_s=min(scenario.connect_timeout, _REACH_S),
-        versions=(workload.version,) if given.get("mqtt") else tuple(VERSION_NAMES),
+        versions=(plan.version,) if given.get("mqtt") else tuple(VERSION_NAMES),
         login=asking.connects[0],
     )
     # On a long way every answer is late.
@@ -106,8 +106,8 @@ async def _answer(
     try:
         scenario = _suited(case, given, greeting)
         mqtt = scenario.mqtt
-        workload = with_passphrase(resolve(scenario))
-        asking = wanted(workload, await plan_for(workload, broker.endpoints), broker)
+        plan = with_passphrase(resolve(scenario))
+        asking = wanted(await plan_for(plan, broker.endpoints), broker)
         asking = replace(asking, answer_s=TRIAL_S, return_s=TRIAL_S, quiet_s=quiet_s)
         async with asyncio.timeout(TRIAL_S):
             rehearsed = await rehearse(replace(asking, with_version=False))

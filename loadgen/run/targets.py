@@ -10,9 +10,9 @@ from typing import Literal
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.errors import BrokerUnreachableError, ScenarioError
-from loadgen.plan.groups import RunPlan, Target
-from loadgen.plan.plan import Host, plan_run
-from loadgen.plan.workload import Workload
+from loadgen.plan.fit import Host, fit_plan
+from loadgen.plan.groups import Target
+from loadgen.plan.plan import Plan
 from loadgen.run.environment import host_of
 
 _NAME_S = 5.0
@@ -27,11 +27,11 @@ _TRANSPORTS: Mapping[str, Literal["tcp", "tls", "ws", "wss"]] = {
 
 
 async def plan_for(
-    workload: Workload,
+    plan: Plan,
     endpoints: Sequence[Endpoint],
     hosts: Sequence[Host] | None = None,
     run_tag: int | None = None,
-) -> RunPlan:
+) -> Plan:
     """Return the plan against these endpoints, with a new run tag if it is None.
 
     `hosts` are this host, or several like it, if it is None.
@@ -40,8 +40,8 @@ async def plan_for(
     if len(logins) > 1:
         raise ScenarioError("broker: the URLs have different users; allowed: the same in all")
     ((username, password),) = logins
-    return plan_run(
-        workload,
+    return fit_plan(
+        plan,
         replace(host_of(), name="", addresses=()) if hosts is None else tuple(hosts),
         tuple([await _target(endpoint) for endpoint in endpoints]),
         secrets.randbits(32) if run_tag is None else run_tag,

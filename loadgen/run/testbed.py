@@ -20,9 +20,9 @@ from typing import Self
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import resolve, vary
 from loadgen.errors import LoadgenError
-from loadgen.plan.groups import RunPlan, without_rates
+from loadgen.plan.addressing import without_rates
+from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
-from loadgen.plan.workload import Workload
 from loadgen.run.bridge_load import loads_of
 from loadgen.run.broker_provider import provided, trusting
 from loadgen.run.compaction import compact
@@ -95,14 +95,14 @@ class Testbed:
         if self.broker != "auto" and "broker" not in scenario.model_fields_set:
             scenario = vary(scenario, {"broker": self.broker})
         take_secrets(scenario.plain())
-        workload = with_passphrase(resolve(with_payload_size(scenario)))
+        plan = with_passphrase(resolve(with_payload_size(scenario)))
         with disk_errors():
             try:
                 async with AsyncExitStack() as stack:
                     async with self.interrupt.before_anything_is_measured():
                         if self.hosts is not None:
                             await self.hosts.check(scenario)
-                        context = await self.prepare(workload, directory, stack, progress)
+                        context = await self.prepare(plan, directory, stack, progress)
                     lent = await main_loop(context)
                     result = await shutdown(context)
             except BaseException:
@@ -129,7 +129,7 @@ class Testbed:
 
     async def prepare(
         self,
-        workload: Workload,
+        plan: Plan,
         directory: Path,
         stack: AsyncExitStack,
         progress: Progress = silent,
@@ -137,35 +137,34 @@ class Testbed:
         """Prepare a run up to its first connection; the parts that only this run uses end with
         `stack`."""
         hosts = self.hosts
-        require_hosts(workload, None if hosts is None else hosts.machines)
-        check_host(workload)
+        require_hosts(plan, None if hosts is None else hosts.machines)
+        check_host(plan)
         require_free(directory)
         server: Forkserver | None = None
         last = self._last
-        plan = None if last is None else await self._plan_for_connections(last, workload)
-        if last is not None and plan is not None:
-            broker = last.broker
-            workload = trusting(workload, broker.authority)
+        again = None if last is None else await self._plan_for_connections(last, plan)
+        if last is not None and again is not None:
+            plan, broker = again, last.broker
         else:
             last = None
             await self.reset(progress)
             if hosts is None:
                 # The workers' kernels are loaded while the broker starts.
-                server = self._stack.enter_context(forkserver(workload.case.behaviour))
-            workload, plan, broker = await self._start_broker(workload, progress)
+                server = self._stack.enter_context(forkserver(plan.behaviour))
+            plan, broker = await self._start_broker(plan, progress)
         claim(directory)
         stack.callback(release, directory)
         events = EventLog(directory, (*broker.secrets, *known_secrets()))
         stack.callback(lambda: events.close(time.monotonic_ns()))
-        document = run_document(workload, plan, broker, directory, self.command, hosts)
+        document = run_document(plan, broker, directory, self.command, hosts)
         progress(Snapshot("workers"))
-        if workload.report_every_s is not None:
-            progress = reported(progress, events, workload.report_every_s)
+        if plan.report_every_s is not None:
+            progress = reported(progress, events, plan.report_every_s)
         intervals = IntervalWriter(directory, document.run)
         record = Record(document.run, document.anchor_ns, events, intervals)
-        abort_on = workload.thresholds if workload.abort_on_fail else ()
+        abort_on = plan.thresholds if plan.scenario.abort_on_fail else ()
         monitor = Monitor(plan, record, progress, abort_on)
-        await _export_metrics(stack, workload, plan, monitor, broker, directory)
+        await _export_metrics(stack, plan, monitor, broker, directory)
         watch = watched_broker(
             directory,
             events,
@@ -173,13 +172,13 @@ class Testbed:
             endpoints=[one.endpoints[0] for one in broker.brokers] or broker.endpoints,
             # Read each time: a broker that crashes on request comes back as another process.
             own_pids=(lambda: broker.pids) if broker.started_by_us else None,
-            broker_pid=workload.broker_pid,
+            broker_pid=plan.scenario.broker_pid,
             # A message that is forwarded is counted by two brokers.
-            counts=workload.brokers.bridge is None,
+            counts=plan.brokers.bridge is None,
             tls_context=tls_context(plan),
         )
         await stack.enter_async_context(watch)
-        bridged = broker.pids if workload.brokers.bridge is not None else ()
+        bridged = broker.pids if plan.brokers.bridge is not None else ()
         loads = await stack.enter_async_context(loads_of(bridged))
         if last is not None:
             pool = last.pool
@@ -188,7 +187,6 @@ class Testbed:
         pool.on_frame = monitor.on_frame
         stack.callback(pool.ignore_frames)
         return RunContext(
-            workload=workload,
             plan=plan,
             broker=broker,
             directory=directory,
@@ -202,42 +200,38 @@ class Testbed:
             lends=self.lends,
         )
 
-    async def _plan_for_connections(self, last: RunContext, workload: Workload) -> RunPlan | None:
+    async def _plan_for_connections(self, last: RunContext, plan: Plan) -> Plan | None:
         """Return the plan of a run on the connections of the last one, None if it needs others."""
         connected = last.monitor.state.connected
         present = last.monitor.page.total("connected")
         if last.pool.lost.is_set() or connected is None or present != connected.done:
             return None
-        workload = trusting(workload, last.broker.authority)
-        if _connection_options(workload) != _connection_options(last.workload):
-            return None
+        plan = trusting(plan, last.broker.authority)
         first_tag = last.plan.run_tag if last.plan.connected_by is None else last.plan.connected_by
         offers = None if self.hosts is None else self.hosts.offers
         try:
-            plan = await plan_for(workload, last.broker.endpoints, offers, first_tag)
+            plan = await plan_for(plan, last.broker.endpoints, offers, first_tag)
         except LoadgenError:
             return None  # it may fit when the devices that are there are gone
         if without_rates(plan) != without_rates(last.plan):
             return None
         return replace(plan, run_tag=secrets.randbits(32), connected_by=first_tag)
 
-    async def _start_broker(
-        self, workload: Workload, progress: Progress
-    ) -> tuple[Workload, RunPlan, ServedBroker]:
+    async def _start_broker(self, plan: Plan, progress: Progress) -> tuple[Plan, ServedBroker]:
         """Start or reach the broker, check it, and plan the run on it."""
         progress(Snapshot("broker"))
-        broker = await self._stack.enter_async_context(provided(workload))
-        broker = with_login(broker, workload.given)
-        workload = trusting(workload, broker.authority)
+        broker = await self._stack.enter_async_context(provided(plan))
+        broker = with_login(broker, plan.scenario.plain())
+        plan = trusting(plan, broker.authority)
         offers = None if self.hosts is None else self.hosts.offers
-        plan = await plan_for(workload, broker.endpoints, offers)
-        broker = await check_broker(workload, plan, broker)
+        plan = await plan_for(plan, broker.endpoints, offers)
+        broker = await check_broker(plan, broker)
         if self.hosts is not None:
             await self.hosts.reach(plan)
-        return workload, plan, broker
+        return plan, broker
 
     async def _start_workers(
-        self, plan: RunPlan, monitor: Monitor, server: Forkserver | None, progress: Progress
+        self, plan: Plan, monitor: Monitor, server: Forkserver | None, progress: Progress
     ) -> WorkerPool:
         started = start_workers(
             len(plan.workers),
@@ -251,27 +245,18 @@ class Testbed:
 
 async def _export_metrics(
     stack: AsyncExitStack,
-    workload: Workload,
-    plan: RunPlan,
+    plan: Plan,
     monitor: Monitor,
     broker: ServedBroker,
     directory: Path,
 ) -> None:
     """Serve or send live figures if the scenario asks for it; few runs need these imports."""
-    about = {"run": monitor.record.run, "case": workload.case.name, "broker": broker.name}
-    if workload.metrics is not None:
+    about = {"run": monitor.record.run, "case": plan.scenario.case, "broker": broker.name}
+    if plan.scenario.metrics is not None:
         from loadgen.run.live_metrics import served_metrics
 
-        stack.enter_context(served_metrics(workload.metrics, plan, monitor, about, directory))
-    if workload.otlp is not None:
+        stack.enter_context(served_metrics(plan.scenario.metrics, plan, monitor, about, directory))
+    if plan.scenario.otlp is not None:
         from loadgen.run.otlp import sent_metrics
 
-        await stack.enter_async_context(sent_metrics(workload.otlp, plan, monitor, about))
-
-
-def _connection_options(workload: Workload) -> tuple[object, ...]:
-    """Return the options of where, how fast and with which login devices connect."""
-    phases = workload.phases
-    pace = phases.connect_rate, phases.in_flight, phases.timeout_s
-    login = workload.given.get("user"), workload.given.get("password")
-    return workload.brokers, workload.tls, *pace, *login
+        await stack.enter_async_context(sent_metrics(plan.scenario.otlp, plan, monitor, about))

@@ -14,7 +14,9 @@ from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.mqtt.packets import Subscribe, Subscription
 from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour
-from loadgen.plan.groups import RunPlan, Target, one_worker
+from loadgen.plan.groups import Target, one_worker
+from loadgen.plan.plan import Plan
+from loadgen.plan.scenario import Scenario
 from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.chain_model import Model
 from loadgen.specjms.chain_plan import groups_of_model
@@ -67,11 +69,17 @@ def behave(fleet: Fleet) -> Behaviour:
     )
 
 
-def tiny_plan() -> RunPlan:
+def tiny_plan() -> Plan:
     """Return a plan of the smallest model."""
     model = model_of(Choices(base=1))
     groups = groups_of_model(model)
-    return RunPlan(1, 1, 5, groups, (Target("127.0.0.1", 1),), (one_worker(groups),), model=model)
+    return Plan(
+        scenario=Scenario(case="warm", mqtt="5"),
+        groups=groups,
+        targets=(Target("127.0.0.1", 1),),
+        workers=(one_worker(groups),),
+        model=model,
+    )
 
 
 def equip(fleet: Fleet, model: Model) -> Chains:

@@ -3,7 +3,8 @@
 import math
 from dataclasses import replace
 
-from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, RunPlan, Subscribes
+from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, Subscribes
+from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import Publication, Role, placed
 from loadgen.specjms.chain_model import (
     ACKNOWLEDGED_AT_ONCE,
@@ -32,7 +33,7 @@ def groups_of_model(
     return tuple(_group(model, part, arrivals, window) for part in parts_of(model))
 
 
-def roles_of_supply_chain(plan: RunPlan) -> tuple[Role, ...]:
+def roles_of_supply_chain(plan: Plan) -> tuple[Role, ...]:
     """A device of each group at each target; the first driver publishes one message of each type.
 
     All devices have one login, so that it matters little which of them publishes.
@@ -61,7 +62,7 @@ def roles_of_supply_chain(plan: RunPlan) -> tuple[Role, ...]:
     return tuple(roles)
 
 
-def mixed_workers(plan: RunPlan) -> int:
+def mixed_workers(plan: Plan) -> int:
     """How many workers have agents of several kinds of locations."""
     parts = parts_of(plan.model)
     kinds = (

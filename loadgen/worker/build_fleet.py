@@ -48,20 +48,19 @@ from loadgen.kernels.traffic import BATCH_LIMIT, EVENT_LIMIT, INTENDED_PHASES
 from loadgen.kernels.violations import WORDS
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import SERIES
+from loadgen.plan.addressing import streams_received, target_number
 from loadgen.plan.groups import (
     MESSAGING,
     DeviceGroup,
     Publishes,
-    RunPlan,
     Target,
     WorkerPlan,
     largest_payload_bytes,
     publishing_to,
-    streams_received,
-    target_number,
     topic_name,
     topic_number,
 )
+from loadgen.plan.plan import Plan
 from loadgen.worker.clock import clock_ns, clock_words
 from loadgen.worker.logins import connect_packet, read_clients
 from loadgen.worker.shared_counts import LivePage, private_page
@@ -147,7 +146,7 @@ class _Parts:
         return np.frombuffer(self._bytes, np.uint8).copy(), ends
 
 
-def _received_prefix(group: DeviceGroup, plan: RunPlan) -> str:
+def _received_prefix(group: DeviceGroup, plan: Plan) -> str:
     """What the topics that a group receives begin with, before their number."""
     subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
     if subscribes is None or senders is None or senders.publishes is None:
@@ -155,7 +154,7 @@ def _received_prefix(group: DeviceGroup, plan: RunPlan) -> str:
     return f"{subscribes.topic_prefix or senders.publishes.topic_prefix}/"
 
 
-def _group_rows(plan: RunPlan) -> tuple[Rows[Group], Bytes]:
+def _group_rows(plan: Plan) -> tuple[Rows[Group], Bytes]:
     """The groups, and the prefixes of the topics that they receive."""
     rows = Group.rows(len(plan.groups))
     rows["counts_as"] = np.arange(len(rows))
@@ -197,7 +196,7 @@ def _addresses(targets: tuple[Target, ...]) -> tuple[Bytes, Table]:
     return rows, np.array([len(address) for address in packed], np.int64)
 
 
-def _topic_received(plan: RunPlan, group: DeviceGroup, number: int) -> int:
+def _topic_received(plan: Plan, group: DeviceGroup, number: int) -> int:
     """Number of the one topic that a device receives; -1 where each stream has its own."""
     subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
     if subscribes is None or subscribes.wildcard or senders is None or senders.publishes is None:
@@ -207,7 +206,7 @@ def _topic_received(plan: RunPlan, group: DeviceGroup, number: int) -> int:
     return topic_number(number, group.count, senders.publishes.topics)
 
 
-def _qos_received(plan: RunPlan, group: DeviceGroup) -> int:
+def _qos_received(plan: Plan, group: DeviceGroup) -> int:
     """QoS with which messages come to a group whose subscriptions are granted as asked for."""
     subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
     if subscribes is None or senders is None or senders.publishes is None:
@@ -222,7 +221,7 @@ def _qos_received(plan: RunPlan, group: DeviceGroup) -> int:
 class _Builder:
     """What grows while `build_fleet` goes through the devices of a worker."""
 
-    def __init__(self, plan: RunPlan, count: int) -> None:
+    def __init__(self, plan: Plan, count: int) -> None:
         self.plan = plan
         self.devices = Device.rows(count)
         for column in ("descriptor", "publisher", "sender", "qos2", "holder", "responses"):
@@ -247,7 +246,9 @@ class _Builder:
         topic = topic_name(publishes, number).encode()
         self.topics.append(topic)
         group = self.groups[device.group]
-        if self.plan.payload_template is None and group.size_most > _whole_limit(self.plan):
+        if self.plan.scenario.payload_template is None and group.size_most > _whole_limit(
+            self.plan
+        ):
             group.body_apart = 1
         size_bytes = HEADER_BYTES if group.body_apart else group.size_most
         group.packet_most = max(group.packet_most, len(topic) + size_bytes + _HEADERS_MOST_BYTES)
@@ -297,7 +298,7 @@ class _Builder:
         self.window = max(self.window, window)
 
 
-def _publishers(plan: RunPlan, group: Table, number: Table, publisher: Table) -> Rows[Publisher]:
+def _publishers(plan: Plan, group: Table, number: Table, publisher: Table) -> Rows[Publisher]:
     """Publishers before their message 0.
 
     The arrays have, by device, its group, its number there and that of its publisher, -1 for none.
@@ -317,21 +318,21 @@ def _publishers(plan: RunPlan, group: Table, number: Table, publisher: Table) ->
     )
 
 
-def _body_of(plan: RunPlan) -> tuple[Bytes, Rows[Place]]:
+def _body_of(plan: Plan) -> tuple[Bytes, Rows[Place]]:
     """What follows the header in the largest message, and the places that each message fills."""
     largest = max(largest_payload_bytes(plan.groups), HEADER_BYTES)
-    given = plan.payload_file or plan.payload_template
+    given = plan.scenario.payload or plan.scenario.payload_template
     if given is None:
-        return make_body(largest - HEADER_BYTES, plan.seed), no_template()
+        return make_body(largest - HEADER_BYTES, plan.scenario.seed), no_template()
     body, template = np.frombuffer(bytearray(Path(given).read_bytes()), np.uint8), no_template()
-    if plan.payload_template is not None:
+    if plan.scenario.payload_template is not None:
         body, template = read_template(body.tobytes())
     if len(body) != largest - HEADER_BYTES:
         raise ScenarioError(f"payload: {given} changed its length; run again")
     return body, template
 
 
-def _whole_limit(plan: RunPlan) -> int:
+def _whole_limit(plan: Plan) -> int:
     """Bytes of a packet that is kept until it is whole.
 
     What answers a message, or reads its body, needs it as a whole.
@@ -342,12 +343,12 @@ def _whole_limit(plan: RunPlan) -> int:
     return min(plan.max_packet_bytes, _WHOLE_BYTES)
 
 
-def _run_of(plan: RunPlan) -> Rows[Run]:
+def _run_of(plan: Plan) -> Rows[Run]:
     rows = Run.rows(1)
     run = rows[0]
     run.run_tag = plan.run_tag
     run.version = plan.version
-    run.seed = plan.seed & 0x7FFFFFFF
+    run.seed = plan.scenario.seed & 0x7FFFFFFF
     run.packet_limit = plan.max_packet_bytes
     run.whole_limit = _whole_limit(plan)
     run.wall_ns = time.time_ns() - clock_ns()
@@ -356,7 +357,7 @@ def _run_of(plan: RunPlan) -> Rows[Run]:
     return rows
 
 
-def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None) -> Fleet:
+def build_fleet(plan: Plan, worker: WorkerPlan, page: LivePage | None = None) -> Fleet:
     """Expand a worker's shares. `page` is its part of the live page, or one that nobody sees."""
     page = page or private_page(1, len(plan.groups))
     group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])
@@ -366,7 +367,11 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
     count = len(group)
     rows = _Builder(plan, count)
     rows.devices["group"] = group
-    clients = None if plan.clients_file is None else read_clients(Path(plan.clients_file))
+    clients = (
+        None
+        if plan.scenario.clients_file is None
+        else read_clients(Path(plan.scenario.clients_file))
+    )
     for row in range(count):
         owner, number = plan.groups[int(group[row])], int(device[row])
         rows.devices[row].target = target_number(plan, owner, number)
@@ -439,7 +444,7 @@ def build_fleet(plan: RunPlan, worker: WorkerPlan, page: LivePage | None = None)
     )
 
 
-def renew_fleet(fleet: Fleet, plan: RunPlan) -> None:
+def renew_fleet(fleet: Fleet, plan: Plan) -> None:
     """Forget the messages of a run that left nothing behind: another one is to be played.
 
     Its plan differs from the last one in rates and tags alone, and the connections stay.

@@ -38,7 +38,7 @@ def churn(
         if may_leave(groups[share.group])
     )
     devices = [row for row in range(len(fleet.devices)) if may_leave(fleet.group_of(row))]
-    rate = fleet.plan.churn_per_s * len(devices) / max(total, 1)
+    rate = (fleet.plan.scenario.churn or 0.0) * len(devices) / max(total, 1)
     due, counted_s = 0.0, time.monotonic()
 
     def let_leave() -> float | None:

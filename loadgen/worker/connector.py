@@ -65,7 +65,7 @@ class Connector:
         self._expire_s = 0.0
         # Another order in each worker, or devices of all workers would return at the same moments.
         first = (int(fleet.group[0]), int(fleet.device[0])) if len(fleet.device) else (0, 0)
-        self.random = random.Random(f"{fleet.plan.seed} {first}")
+        self.random = random.Random(f"{fleet.plan.scenario.seed} {first}")
 
     async def connect_all(
         self, rate: float | None, in_flight: int, timeout_s: float, *, first_in_flight: int

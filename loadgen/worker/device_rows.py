@@ -1,4 +1,4 @@
-"""What a worker knows of each of its devices at the end of a run, for `RunPlan.per_device`."""
+"""What a worker knows of each of its devices at the end of a run, for `Plan.per_device`."""
 
 import numpy as np
 import numpy.typing as npt

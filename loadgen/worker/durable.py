@@ -27,7 +27,7 @@ async def forget_sessions(fleet: Fleet, streams: Streams | None) -> int:
         for connection in range(len(fleet.devices))
         if not fleet.group_of(connection).clean_start
     ]
-    listed = plan.clients_file if durable else None
+    listed = plan.scenario.clients_file if durable else None
     clients = None if listed is None else read_clients(Path(listed))
     free = asyncio.Semaphore(_AT_ONCE)
 

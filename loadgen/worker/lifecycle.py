@@ -255,7 +255,7 @@ class Lifecycle:
         policy = fleet.plan.reconnect
         # A device that left comes back, in several attempts where one is not enough.
         if reason == _LEFT or (policy is None and was_away):
-            policy = Reconnect(fleet.plan.away_s, fleet.plan.away_s, 0.5)
+            policy = Reconnect(fleet.plan.scenario.away, fleet.plan.scenario.away, 0.5)
         # A device that cannot connect at first is a failure of the run and not tried again.
         tried = not self.connector.connecting_all or state == CONNECTED or was_away
         if policy is not None and tried and not self._reporter.stopping:

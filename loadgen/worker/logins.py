@@ -9,7 +9,9 @@ from loadgen.mqtt import packets
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 from loadgen.plan.accounts import login_of
-from loadgen.plan.groups import DeviceGroup, RunPlan, client_id
+from loadgen.plan.addressing import client_id
+from loadgen.plan.groups import DeviceGroup
+from loadgen.plan.plan import Plan
 
 Clients = list[tuple[str, str | None, str | None]]
 
@@ -62,7 +64,7 @@ def _clients(rows: Iterable[tuple[int, list[str]]], names: list[str], shown: str
 
 
 def connect_packet(
-    plan: RunPlan,
+    plan: Plan,
     group: DeviceGroup,
     device: int,
     clean_start: bool,
@@ -73,7 +75,7 @@ def connect_packet(
 
 
 def connect_of(
-    plan: RunPlan,
+    plan: Plan,
     group: DeviceGroup,
     device: int,
     clean_start: bool,
@@ -81,7 +83,7 @@ def connect_of(
 ) -> packets.Connect:
     """CONNECT of one device; `clients` has a row for each device of the first group."""
     client, user_name, password = client_id(plan, group, device), plan.username, plan.password
-    if plan.access_control:
+    if plan.scenario.access_control:
         user_name, password = login_of(plan.password or "", group, device)
     if clients is not None and group is plan.groups[0]:
         client, user_name, password = clients[device]

@@ -4,16 +4,11 @@ from loadgen.errors import CannotRunError
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.traffic import MESSAGING
 from loadgen.mqtt.packets import Subscribe, Subscription
+from loadgen.plan.addressing import topic_filter
 from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour
-from loadgen.plan.groups import (
-    DeviceGroup,
-    Publishes,
-    RunPlan,
-    Subscribes,
-    Target,
-    one_worker,
-    topic_filter,
-)
+from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes, Target, one_worker
+from loadgen.plan.plan import Plan
+from loadgen.plan.scenario import Scenario
 from loadgen.worker.closing import sent_by_streams
 
 
@@ -31,11 +26,16 @@ def behave(fleet: Fleet) -> Behaviour:
     return Behaviour(fleet, MESSAGING, subscribe_packets, lambda: sent_by_streams(fleet))
 
 
-def tiny_plan() -> RunPlan:
+def tiny_plan() -> Plan:
     """Return a plan of a publisher and a subscriber."""
     publishes = Publishes("warm", 1, 0, 1.0, 1, qos=1, window=4)
     groups = (
         DeviceGroup("publishers", 1, publishes=publishes),
         DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers", qos=2)),
     )
-    return RunPlan(1, 1, 4, groups, (Target("127.0.0.1", 1),), (one_worker(groups),))
+    return Plan(
+        scenario=Scenario(case="warm"),
+        groups=groups,
+        targets=(Target("127.0.0.1", 1),),
+        workers=(one_worker(groups),),
+    )

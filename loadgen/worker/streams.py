@@ -31,7 +31,7 @@ from loadgen.kernels.device import (
 )
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.reactor import ENDED, ReceiveKernel, keep_partial
-from loadgen.plan.groups import Target, Tls
+from loadgen.plan.groups import Target
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.closing import has_unread
 from loadgen.worker.endings import ending
@@ -147,7 +147,7 @@ class Streams:
         kernel: ReceiveKernel,
     ) -> None:
         self.fleet = fleet
-        self.handshakes = Handshakes(fleet.plan.tls or Tls())
+        self.handshakes = Handshakes(fleet.plan.tls)
         self._outgoing = outgoing
         self._links: dict[int, Link] = {}
         outgoing.links = self._links

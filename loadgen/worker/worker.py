@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import uvloop
-from pydantic import TypeAdapter
 
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.pacer import with_rate
 from loadgen.kernels.traffic import reschedule
 from loadgen.plan.behaviour import Behaviour, behaviour_module
-from loadgen.plan.groups import RunPlan, slow_group
+from loadgen.plan.groups import slow_group
+from loadgen.plan.plan import read_plan
 from loadgen.worker.attendance import Attendance
 from loadgen.worker.build_fleet import build_fleet, plan_schedule, renew_fleet
 from loadgen.worker.channel import LEASE_S, Channel, Command
@@ -48,7 +48,6 @@ from loadgen.worker.subscription_marks import share_streams
 from loadgen.worker.warm import warm as warm
 
 _PR_SET_TIMERSLACK = 29
-_PLANS = TypeAdapter(RunPlan)
 _READ_REST_S = 1.0
 
 
@@ -83,7 +82,7 @@ class Worker:
 
     async def configure(self, header: Header) -> Header:
         """Build the fleet and everything that plays it."""
-        row, plan = int(header["worker"]), _PLANS.validate_python(header["plan"])
+        row, plan = int(header["worker"]), read_plan(header["plan"])
         follow(int(header.get("clock_offset_ns", 0)))
         self.channel.lease_s = float(header.get("lease_s", LEASE_S))
         page = open_live_page(Path(header["live"]), int(header["workers"]), len(plan.groups))
@@ -228,7 +227,7 @@ class Worker:
                 "forgotten_gaps": fleet.totals.forgotten_gaps,
                 "returned": self.lifecycle.left_and_returned,
                 "spread": _spread_of_queues(fleet),
-                "devices": device_columns(fleet) if fleet.plan.per_device else None,
+                "devices": device_columns(fleet) if fleet.plan.scenario.per_device else None,
                 "tls": None if streams is None else streams.handshakes.summary(),
             }
         }
@@ -237,7 +236,7 @@ class Worker:
         """Make ready for another run on the same connections (`without_rates` of its plan)."""
         self.reporter.renew(int(header["anchor_ns"]))
         self.lifecycle.refusal = self.lifecycle.violation = ""
-        renew_fleet(self.fleet, _PLANS.validate_python(header["plan"]))
+        renew_fleet(self.fleet, read_plan(header["plan"]))
         return {"connected": self.fleet.totals.connected}
 
     async def stop(self, header: Header) -> Header:

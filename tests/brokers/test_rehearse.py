@@ -22,9 +22,9 @@ from tests.secured_mosquitto import run_secured
 async def checked(endpoint: Endpoint, case: str, **fields: Any) -> ServedBroker:
     """The broker after the question; raises what the question does."""
     named = f"mqtt://{endpoint.address}"
-    workload = resolve(build_scenario(case, None, {"broker": named, **fields}))
-    plan = await plan_for(workload, (endpoint,))
-    return await check_broker(workload, plan, ServedBroker("external", "unknown", (endpoint,)))
+    plan = resolve(build_scenario(case, None, {"broker": named, **fields}))
+    plan = await plan_for(plan, (endpoint,))
+    return await check_broker(plan, ServedBroker("external", "unknown", (endpoint,)))
 
 
 @asynccontextmanager

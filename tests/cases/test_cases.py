@@ -5,16 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario
-from loadgen.plan.groups import (
-    DeviceGroup,
-    RunPlan,
-    streams_received,
-    topic_filter,
-    topic_name,
-    topic_number,
-)
+from loadgen.plan.addressing import streams_received, topic_filter
+from loadgen.plan.groups import DeviceGroup, topic_name, topic_number
 from loadgen.plan.scenario import Scenario
 from tests.fleets import groups_of
+from tests.plans import small_plan
 
 GROUPS = {
     "fanin": ("publishers", "subscriber"),
@@ -157,7 +152,7 @@ def small_scenarios(draw: st.DrawFn) -> Scenario:
 @settings(max_examples=100, deadline=None)
 def test_every_message_has_exactly_its_deliveries(scenario: Scenario) -> None:
     """Streams are contiguous, and each stream is received by as many devices as it promises."""
-    plan = RunPlan(1, 1, 4, groups_of(scenario), (), ())
+    plan = small_plan(groups_of(scenario), targets=())
     received: dict[int, int] = {}
     for group in plan.groups:
         for device in range(group.count):
@@ -177,7 +172,7 @@ def test_every_message_has_exactly_its_deliveries(scenario: Scenario) -> None:
 @given(small_scenarios())
 @settings(max_examples=50, deadline=None)
 def test_topics_of_different_groups_do_not_meet(scenario: Scenario) -> None:
-    plan = RunPlan(1, 1, 4, groups_of(scenario), (), ())
+    plan = small_plan(groups_of(scenario), targets=())
     owners: dict[str, str] = {}
     for group in plan.groups:
         if group.publishes is not None:

@@ -6,19 +6,20 @@ import pytest
 
 from loadgen.cases.queue import spread_of
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.plan.groups import RunPlan, Target
-from loadgen.plan.plan import Host, plan_run
+from loadgen.plan.fit import Host, fit_plan
+from loadgen.plan.groups import Target
+from loadgen.plan.plan import Plan
 
 
-def plan(workers: int = 2) -> RunPlan:
+def plan(workers: int = 2) -> Plan:
     flags = {"queues": 3, "consumers": 2, "workers": workers}
     host = Host(4, 20_000, 8 << 30, 28_000)
-    return plan_run(
+    return fit_plan(
         resolve(build_scenario("queue", None, flags)), host, (Target("127.0.0.1", 1),), 7
     )
 
 
-def finals(made: RunPlan, taken: list[int]) -> dict[int, dict[str, Any]]:
+def finals(made: Plan, taken: list[int]) -> dict[int, dict[str, Any]]:
     """What each worker says when consumer number i took taken[i] messages."""
     said: dict[int, dict[str, Any]] = {}
     for row, worker in enumerate(made.workers):

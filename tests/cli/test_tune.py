@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.plan.plan import Host
+from loadgen.plan.fit import Host
 from loadgen.run import targets
 from loadgen.run.tuning import tuning_host
 from loadgen.run.tuning.profile import Profile, read_profile

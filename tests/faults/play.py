@@ -77,10 +77,10 @@ async def play(schedule: Schedule, directory: Path, certificates: CertificateFil
             fields["broker"] = f"{endpoint.scheme}://{endpoint.address}"
         if schedule.transport == "tls":
             fields["tls_ca"] = str(certificates.authority)
-        workload = resolve(build_scenario(schedule.case, None, fields))
+        plan = resolve(build_scenario(schedule.case, None, fields))
         done: list[tuple[str, int]] = []
         async with Testbed(command=("test",), lends=False) as testbed, AsyncExitStack() as run:
-            context = await testbed.prepare(workload, run_directory, run)
+            context = await testbed.prepare(plan, run_directory, run)
             liar = broker if schedule.liar == "broker" else relay
             if schedule.faults != "none":
                 assert isinstance(liar, ErringBroker)

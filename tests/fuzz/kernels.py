@@ -48,11 +48,12 @@ from loadgen.mqtt.packets import (
     SubAck,
 )
 from loadgen.mqtt.properties import Properties
-from loadgen.plan.groups import DeviceGroup, RunPlan, Share, Target, WorkerPlan
-from loadgen.plan.workload import rooted
+from loadgen.plan.groups import DeviceGroup, Share, Target, WorkerPlan
+from loadgen.plan.plan import rooted
 from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
+from tests.plans import small_plan
 from tests.specjms.harness import World
 
 Bytes = npt.NDArray[np.uint8]
@@ -365,7 +366,14 @@ def messaging_player(seed: int, version: Version, name: str, flags: dict[str, An
     groups = rooted(resolve(scenario).groups, "fuzz")
     worker = _worker(groups)
     targets = (Target("127.0.0.1", 1),)
-    plan = RunPlan(TAG, 1, version, groups, targets, (worker,), max_packet_bytes=PACKET_LIMIT)
+    plan = small_plan(
+        groups,
+        targets=targets,
+        workers=(worker,),
+        run_tag=TAG,
+        version=version,
+        max_packet_bytes=PACKET_LIMIT,
+    )
     fleet = build_fleet(plan, worker)
     responding = any(group.responds is not None for group in groups)
     _tight(fleet, responding, PACKET_LIMIT if responding else WHOLE_LIMIT)

@@ -148,8 +148,8 @@ async def test_devices_leave_and_return_at_the_rate_and_lose_nothing(
             publishers(20, 400.0, qos=qos, topics=10, clean_start=not durable),
             subscribers(10, qos=qos, wildcard=False, clean_start=not durable),
             targets=targets(broker),
-            churn_per_s=40.0,
-            away_s=0.1,
+            churn=40.0,
+            away=0.1,
         )
         await play(driver, plan, warmup_ms=500, measure_ms=1500)
         await driver.finished()
@@ -173,7 +173,7 @@ async def test_devices_leave_and_return_at_the_rate_and_lose_nothing(
 async def test_who_left_tries_again_when_the_broker_is_gone_for_a_moment(driver: Driver) -> None:
     async with run_mosquitto() as broker:
         plan = one_worker_plan(
-            publishers(3, 30.0, qos=1), targets=targets(broker), churn_per_s=20.0, away_s=0.2
+            publishers(3, 30.0, qos=1), targets=targets(broker), churn=20.0, away=0.2
         )
         await play(driver, plan, measure_ms=700)
         await driver.until(lambda: driver.now("connected") < 3)
@@ -302,7 +302,7 @@ async def test_the_payload_of_a_file_follows_the_header(driver: Driver, tmp_path
             publishers(1, 50.0, size=32 + len(content)),
             subscribers(1),
             targets=targets(broker),
-            payload_file=str(path),
+            payload=str(path),
         )
         async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
             await client.subscribe("t/#")

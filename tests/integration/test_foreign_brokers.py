@@ -80,9 +80,9 @@ async def refused(*endpoints: Endpoint, case: str = "fanin", **fields: object) -
     """The one line that a run ends with before its load; "" where it would begin."""
     urls = [url_of(endpoint) for endpoint in endpoints]
     try:
-        workload = resolve(build_scenario(case, None, {"broker": urls, **fields}))
+        plan = resolve(build_scenario(case, None, {"broker": urls, **fields}))
         served = ServedBroker("external", "unknown", endpoints)
-        await check_broker(workload, await plan_for(workload, endpoints), served)
+        await check_broker(await plan_for(plan, endpoints), served)
     except (BrokerRefusedError, ScenarioError) as error:
         return str(error)
     return ""

@@ -18,17 +18,13 @@ from loadgen.kernels.traffic import slot_of
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, Publish
-from loadgen.plan.groups import (
-    RunPlan,
-    Share,
-    Target,
-    WorkerPlan,
-    sent_rate,
-    topic_filter,
-)
+from loadgen.plan.addressing import topic_filter
+from loadgen.plan.groups import Share, Target, WorkerPlan, sent_rate
+from loadgen.plan.plan import Plan
 from loadgen.worker.build_fleet import build_fleet
 from tests.fleets import groups_of
 from tests.kernel_calls import fill
+from tests.plans import small_plan
 
 TAG = 77
 FROM_NS = 1_000_000
@@ -36,7 +32,7 @@ UNTIL_NS = 2_000_000
 DEVICES, RESPONDERS = 6, 2
 
 
-def plan_of(qos: int = 0, version: int = 4, window: int = 4) -> RunPlan:
+def plan_of(qos: int = 0, version: int = 4, window: int = 4) -> Plan:
     scenario = build_scenario(
         "request",
         None,
@@ -51,7 +47,13 @@ def plan_of(qos: int = 0, version: int = 4, window: int = 4) -> RunPlan:
     groups = groups_of(scenario, "run")
     shares = tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups))
     target = Target("127.0.0.1", 1)
-    return RunPlan(TAG, 1, 5 if version == 5 else 4, groups, (target,), (WorkerPlan(0, shares),))
+    return small_plan(
+        groups,
+        targets=(target,),
+        workers=(WorkerPlan(0, shares),),
+        run_tag=TAG,
+        version=5 if version == 5 else 4,
+    )
 
 
 class Bench:

@@ -48,19 +48,11 @@ from loadgen.mqtt.packets import (
     SubAck,
 )
 from loadgen.mqtt.properties import Properties
-from loadgen.plan.groups import (
-    Arrivals,
-    DeviceGroup,
-    Publishes,
-    RunPlan,
-    Share,
-    Subscribes,
-    Target,
-    WorkerPlan,
-)
+from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, Share, Subscribes, WorkerPlan
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
 from tests.fleets import total_of
 from tests.kernel_calls import fill, record_sent, send_due
+from tests.plans import small_plan
 
 TAG = 0xFEEDBEEF
 START_NS = 1_000_000_000_000
@@ -119,13 +111,11 @@ class Bench:
             DeviceGroup("subscriber", subscribers, subscribes=subscribes),
         )
         worker = WorkerPlan(0, (Share(0, 0, PUBLISHERS, 1), Share(1, 0, subscribers, 1)))
-        plan = RunPlan(
-            TAG,
-            1,
-            5 if version == 5 else 4,
+        plan = small_plan(
             groups,
-            (Target("127.0.0.1", 1),),
-            (worker,),
+            workers=(worker,),
+            run_tag=TAG,
+            version=5 if version == 5 else 4,
             max_packet_bytes=packet_limit,
         )
         self.version = version

@@ -9,8 +9,8 @@ from loadgen.plan.groups import DeviceGroup
 
 
 def found(case: str, *listed: tuple[str, str], **fields: object) -> dict[str, Account]:
-    groups = resolve(build_scenario(case, None, fields)).groups
-    return {one.user_name: one for one in accounts(groups, "key", listed)}
+    plan = resolve(build_scenario(case, None, fields))
+    return {one.user_name: one for one in accounts(plan, "key", listed)}
 
 
 def test_each_device_has_a_password_and_its_own_topic() -> None:

@@ -10,26 +10,20 @@ from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import ScenarioError
-from loadgen.plan.groups import (
-    Reconnect,
-    RunPlan,
-    Target,
-    client_id,
-    streams_received,
-    target_number,
-    topic_number,
-)
-from loadgen.plan.plan import Host, needs_of, plan_run
+from loadgen.plan.addressing import client_id, streams_received, target_number
+from loadgen.plan.fit import Host, fit_plan, needs_of
+from loadgen.plan.groups import Reconnect, Target, topic_number
+from loadgen.plan.plan import Plan
 from loadgen.worker.churn import may_leave
 from tests.fleets import groups_of
 
 HOST = Host(cores=4, descriptors=20_000, memory_bytes=64 << 30, local_ports=28_000)
 
 
-def plan_of(case: str, targets: int = 1, **fields: Any) -> RunPlan:
+def plan_of(case: str, targets: int = 1, **fields: Any) -> Plan:
     scenario = build_scenario(case, None, fields)
     where = tuple(Target(f"127.0.0.{n + 1}", 1883) for n in range(targets))
-    return plan_run(resolve(scenario), HOST, where, 1)
+    return fit_plan(resolve(scenario), HOST, where, 1)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +114,7 @@ def test_devices_return_only_where_asked() -> None:
     assert plan_of("fanin", reconnect=2, reconnect_max=1).reconnect == Reconnect(2.0, 2.0, 0.5)
     assert plan_of("persistent", crash_broker=5).reconnect == Reconnect(0.1, 30.0, 0.5)
     plan = plan_of("fanin", churn="2k", away="500ms")
-    assert (plan.churn_per_s, plan.away_s, plan.reconnect) == (2000.0, 0.5, None)
+    assert (plan.scenario.churn, plan.scenario.away, plan.reconnect) == (2000.0, 0.5, None)
 
 
 @pytest.mark.parametrize(

@@ -5,32 +5,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.mqtt.topics import filter_matches
-from loadgen.plan.groups import (
-    DeviceGroup,
-    Publishes,
-    RunPlan,
-    Share,
-    Subscribes,
-    client_id,
-    streams_received,
-    topic_filter,
-    topic_name,
-    topic_number,
-)
+from loadgen.plan.addressing import client_id, streams_received, topic_filter
+from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, topic_name, topic_number
+from loadgen.plan.plan import Plan
+from tests.plans import small_plan
 
 
-def plan_of(publishers: int, topics: int, subscribers: int, wildcard: bool = False) -> RunPlan:
+def plan_of(publishers: int, topics: int, subscribers: int, wildcard: bool = False) -> Plan:
     """A plan of one publishing group, whose streams begin at 7, and one subscribing group."""
-    return RunPlan(
-        run_tag=0xABCDEF01,
-        seed=1,
-        version=4,
-        groups=(
+    return small_plan(
+        (
             DeviceGroup("publishers", publishers, Publishes("r/t", topics, 7, 1.0, 1)),
             DeviceGroup("subscribers", subscribers, None, Subscribes("publishers", 0, wildcard)),
         ),
         targets=(),
-        workers=(),
+        run_tag=0xABCDEF01,
     )
 
 
@@ -68,7 +57,7 @@ def test_topics_are_used_in_order_and_evenly(devices: int, topics: int) -> None:
 
 def test_a_common_topic_has_no_streams() -> None:
     group = DeviceGroup("devices", 3, subscribes=Subscribes("", topic="r/c/0"))
-    plan = RunPlan(1, 1, 4, (group,), (), ())
+    plan = small_plan((group,), targets=())
     assert topic_filter(plan, group, 2) == "r/c/0"
     assert streams_received(plan, group, 2) == (0, 0)
 
@@ -83,7 +72,7 @@ def test_a_group_that_only_publishes_receives_nothing_and_has_no_filter() -> Non
 def test_a_subscription_to_a_silent_group_is_an_error() -> None:
     silent = DeviceGroup("silent", 1)
     listener = DeviceGroup("listener", 1, subscribes=Subscribes("silent"))
-    plan = RunPlan(1, 1, 4, (silent, listener), (), ())
+    plan = small_plan((silent, listener), targets=())
     for derive in (topic_filter, streams_received):
         with pytest.raises(ValueError, match="silent does not publish"):
             derive(plan, listener, 0)

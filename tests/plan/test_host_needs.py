@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
+from loadgen.plan.fit import Host, fit_plan
 from loadgen.plan.groups import Target
 from loadgen.plan.host_needs import HostNeeds, fewest_hosts, host_like, host_needs
-from loadgen.plan.plan import Host, plan_run
+from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import read_toml
-from loadgen.plan.workload import Workload
 
 GIB = 1 << 30
 HOST = Host(cores=2, descriptors=20_000, memory_bytes=20 * GIB, local_ports=28_000)
@@ -17,12 +17,12 @@ REMOTE = (Target("192.0.2.7", 1883),)
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 
-def workload_of(case: str, **flags: object) -> Workload:
+def planned(case: str, **flags: object) -> Plan:
     return resolve(build_scenario(case, None, {"broker": "mqtt://192.0.2.7"} | flags))
 
 
 def fewest(case: str, host: Host = HOST, **flags: object) -> tuple[int, str]:
-    return fewest_hosts(workload_of(case, **flags), host, REMOTE)
+    return fewest_hosts(planned(case, **flags), host, REMOTE)
 
 
 class TestFewest:
@@ -52,7 +52,7 @@ class TestFewest:
         assert (hosts, because) == (3, "a host makes at most 20,000 connects a second")
 
     def test_one_fewer_does_not_do_whatever_was_asked_for(self) -> None:
-        asked = workload_of("connburst", devices="100k", hosts=9)
+        asked = planned("connburst", devices="100k", hosts=9)
         assert fewest_hosts(asked, HOST, REMOTE) == fewest("connburst", devices="100k")
 
     def test_none_would_do(self) -> None:
@@ -62,16 +62,16 @@ class TestFewest:
 
 class TestNeeds:
     def test_those_of_the_fullest_host(self) -> None:
-        asked = workload_of("connburst", devices=50_001, rate=1000, hosts=2, duration=20)
-        needs = host_needs(asked, plan_run(asked, HOST, REMOTE, 1), HOST)
+        asked = planned("connburst", devices=50_001, rate=1000, hosts=2, duration=20)
+        needs = host_needs(fit_plan(asked, HOST, REMOTE, 1), HOST)
         assert (needs.hosts, needs.devices, needs.workers) == (2, 25_001, 2)
         assert needs.connects_per_s == 500
         assert needs.connect_s == pytest.approx(50.0, abs=0.1)
         assert needs.run_s == pytest.approx(70.0, abs=0.1)
 
     def test_connects_are_as_fast_as_a_host_can(self) -> None:
-        asked = workload_of("connburst", devices=20_000)
-        needs = host_needs(asked, plan_run(asked, HOST, REMOTE, 1), HOST)
+        asked = planned("connburst", devices=20_000)
+        needs = host_needs(fit_plan(asked, HOST, REMOTE, 1), HOST)
         assert needs.connects_per_s == 20_000 and needs.connect_s == 1.0
 
 
@@ -79,7 +79,7 @@ def published(name: str) -> HostNeeds:
     file = read_toml((SCENARIOS / name).read_text("utf-8"))
     asked = resolve(build_scenario("fanout", file, {}))
     targets = tuple(Target(f"192.0.2.{n + 1}", 1883) for n in range(len(asked.brokers.names)))
-    return host_needs(asked, plan_run(asked, HOST, targets, 1), HOST)
+    return host_needs(fit_plan(asked, HOST, targets, 1), HOST)
 
 
 @pytest.mark.compiled

@@ -9,17 +9,13 @@ from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import ScenarioError
+from loadgen.plan.addressing import target_number, topic_filter
 from loadgen.plan.fields import Choice
-from loadgen.plan.groups import (
-    RunPlan,
-    Target,
-    target_number,
-    topic_filter,
-    topic_number,
-)
-from loadgen.plan.plan import SPARE_DESCRIPTORS, Host, needs_of, plan_run
+from loadgen.plan.fit import SPARE_DESCRIPTORS, Host, fit_plan, needs_of
+from loadgen.plan.groups import Target, topic_number
 from loadgen.plan.scenario import Scenario, read_toml
 from tests.fleets import groups_of
+from tests.plans import small_plan
 
 HOST = Host(cores=2, descriptors=20_000, memory_bytes=24 << 30, local_ports=28_000)
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -43,7 +39,7 @@ class TestQueue:
         assert producers.publishes.deliveries == 1
         assert consumers.subscribes.acknowledge_every == 50
         assert not consumers.clean_start
-        plan = RunPlan(1, 1, 5, (producers, consumers), targets(1), ())
+        plan = small_plan((producers, consumers), targets=targets(1), version=5)
         filters = {topic_filter(plan, consumers, device) for device in range(12)}
         assert filters == {f"$share/consumers/r/queue/{number}" for number in range(4)}
 
@@ -67,7 +63,7 @@ class TestQueue:
         scenario = build_scenario("queue", None, {**flags, "workers": workers})
         # Descriptors for the whole, or what is asked for could be refused.
         host = Host(2, SPARE_DESCRIPTORS + queues * (consumers + producers) + spare, 24 << 30, 9999)
-        plan = plan_run(resolve(scenario), host, targets(1), 7)
+        plan = fit_plan(resolve(scenario), host, targets(1), 7)
         where: dict[int, int] = {}
         seen: list[list[int]] = [[], []]
         for worker in plan.workers:
@@ -119,7 +115,7 @@ class TestBridge:
         )
         assert resolve(scenario).brokers.backends == backends
         groups = groups_of(scenario, "lg0")
-        plan = RunPlan(1, 1, 4, groups, targets(fronts + backends), ())
+        plan = small_plan(groups, targets=targets(fronts + backends))
         sending = [group for group in groups if group.publishes is not None]
         consuming = [group for group in groups if group.subscribes is not None]
         assert sum(group.count for group in sending) == devices
@@ -142,12 +138,12 @@ class TestBridge:
         assert consumers.subscribes.topic_prefix == "c/1"
 
     def test_all_producers_count_against_the_ports_of_the_front(self) -> None:
-        plan = plan_run(resolve(bridge(devices=10_000, backends=3)), HOST, targets(4), 7)
+        plan = fit_plan(resolve(bridge(devices=10_000, backends=3)), HOST, targets(4), 7)
         assert needs_of(plan).ports_per_source_address == 10_000
         assert {worker.source_address for worker in plan.workers} == {None}
         # The front is started here and needs descriptors of its own.
         host = replace(HOST, descriptors=40_000)
-        crowded = plan_run(resolve(bridge(devices=35_000, backends=3)), host, targets(4), 7)
+        crowded = fit_plan(resolve(bridge(devices=35_000, backends=3)), host, targets(4), 7)
         assert all(worker.source_address for worker in crowded.workers)
 
     def test_durable_consumers_keep_their_session(self) -> None:

@@ -3,8 +3,9 @@
 import pytest
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
-from loadgen.plan.groups import RunPlan, Target
-from loadgen.plan.plan import Host, plan_run
+from loadgen.plan.fit import Host, fit_plan
+from loadgen.plan.groups import Target
+from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import (
     TARGETS_ASKED,
     Role,
@@ -16,11 +17,11 @@ from loadgen.plan.rehearsal import (
 HOST = Host(cores=2, descriptors=20_000, memory_bytes=1 << 36, local_ports=60_000)
 
 
-def plan_of(case: str, targets: int = 1, **fields: object) -> RunPlan:
+def plan_of(case: str, targets: int = 1, **fields: object) -> Plan:
     urls = [f"mqtt://127.0.0.1:{number + 1}" for number in range(targets)]
-    workload = resolve(build_scenario(case, None, {"broker": urls, **fields}))
+    plan = resolve(build_scenario(case, None, {"broker": urls, **fields}))
     addresses = tuple(Target("127.0.0.1", number + 1) for number in range(targets))
-    return plan_run(workload, HOST, addresses, 7)
+    return fit_plan(plan, HOST, addresses, 7)
 
 
 def seen(roles: tuple[Role, ...]) -> list[tuple[str, int, int, tuple[str, ...], list[str]]]:

@@ -33,10 +33,10 @@ from loadgen.plan.fields import (
     Thresholds,
     redact_url,
 )
+from loadgen.plan.fit import Host, fit_plan
 from loadgen.plan.groups import DeviceGroup, Target
-from loadgen.plan.plan import Host, plan_run
+from loadgen.plan.plan import rooted
 from loadgen.plan.scenario import Scenario, read_toml, to_toml
-from loadgen.plan.workload import rooted
 
 
 def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
@@ -566,7 +566,7 @@ class TestFiles:
         else:
             host = Host(cores=2, descriptors=20_000, memory_bytes=8 << 30, local_ports=28_000)
             targets = (Target("127.0.0.1", 1883), *(Target("127.0.0.1", 1884),) * 3)
-        plan = plan_run(resolve(scenario), host, targets, 1)
+        plan = fit_plan(resolve(scenario), host, targets, 1)
         assert len(plan.workers) <= host.cores
 
     def test_published_sizes(self) -> None:

@@ -4,8 +4,8 @@ import asyncio
 import os
 from typing import Any
 
+from loadgen.cases.case import busy_shares
 from loadgen.metrics.interval import Interval
-from loadgen.plan.case import busy_shares
 from loadgen.run.bridge_load import loads_of
 from loadgen.run.tally import GroupTally
 

@@ -6,7 +6,7 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.errors import CannotRunError
-from loadgen.plan.workload import PhasePlan
+from loadgen.plan.plan import PhasePlan
 from loadgen.run.calibrate import calibrate
 from loadgen.run.calibration import keep
 from loadgen.run.environment import identity

@@ -11,19 +11,18 @@ from loadgen.errors import RunDirectoryError
 from loadgen.plan import groups
 from loadgen.run.devices_file import DEVICE_SCHEMA, device_table, read_devices, write_devices
 from loadgen.worker.device_rows import UNKNOWN
+from tests.plans import small_plan
 
 PUBLISHERS = groups.DeviceGroup("publishers", 3, groups.Publishes("t", 3, 0, 30.0, 0))
 SUBSCRIBERS = groups.DeviceGroup(
     "subscribers", 2, subscribes=groups.Subscribes("publishers", 0, True)
 )
 SHARES = (groups.Share(0, 0, 3, 1), groups.Share(1, 0, 2, 1))
-PLAN = groups.RunPlan(
-    0xAB,
-    1,
-    4,
+PLAN = small_plan(
     (PUBLISHERS, SUBSCRIBERS),
-    (groups.Target("127.0.0.1", 1), groups.Target("::1", 2)),
-    (groups.WorkerPlan(0, SHARES[:1]), groups.WorkerPlan(1, SHARES[1:])),
+    targets=(groups.Target("127.0.0.1", 1), groups.Target("::1", 2)),
+    workers=(groups.WorkerPlan(0, SHARES[:1]), groups.WorkerPlan(1, SHARES[1:])),
+    run_tag=0xAB,
 )
 
 
@@ -101,7 +100,7 @@ def test_nothing_is_claimed_of_consumers_that_share_a_queue() -> None:
 def test_identifiers_come_from_the_file_of_clients(tmp_path: Path) -> None:
     path = tmp_path / "clients.csv"
     path.write_text("client_id,password\nmeter-a,x\nmeter-b,y\nmeter\u202ec,z\n")
-    plan = replace(PLAN, clients_file=str(path))
+    plan = replace(PLAN, scenario=PLAN.scenario.model_copy(update={"clients_file": str(path)}))
     table = device_table(plan, {0: {"devices": publishing()}, 1: {"devices": subscribing()}})
     found = table.column("client_id").to_pylist()
     assert found[:2] == ["meter-a", "meter-b"]

@@ -21,7 +21,7 @@ from loadgen.errors import CannotRunError
 from loadgen.kernels.traffic import INTENDED_PHASES
 from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, Interval
-from loadgen.plan.groups import RunPlan
+from loadgen.plan.plan import Plan
 from loadgen.run import live_page
 from loadgen.run.live_metrics import BOUNDS_S, MESSAGE_EVENTS, served_metrics
 from loadgen.run.monitor import Monitor
@@ -38,7 +38,7 @@ def free_address() -> str:
 
 
 @contextmanager
-def watched(directory: Path = Path()) -> Iterator[tuple[RunPlan, Monitor, str]]:
+def watched(directory: Path = Path()) -> Iterator[tuple[Plan, Monitor, str]]:
     plan = plan_of("fanin", devices=3, qos=1)
     unused: Any = None
     monitor = Monitor(plan, unused, lambda _: None)

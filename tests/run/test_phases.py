@@ -13,18 +13,9 @@ import pytest
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.kernels.traffic import MEASURE, WARMUP
 from loadgen.metrics.interval import Interval
-from loadgen.plan.groups import (
-    DeviceGroup,
-    Publishes,
-    RunPlan,
-    Share,
-    Subscribes,
-    Target,
-    WorkerPlan,
-    topics_of,
-)
+from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, WorkerPlan, topics_of
+from loadgen.plan.plan import PhasePlan, Plan
 from loadgen.plan.thresholds import parse_threshold
-from loadgen.plan.workload import PhasePlan
 from loadgen.run.hosts.worker_pool import WorkerPool, start_workers
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.monitor import Monitor, Record
@@ -37,13 +28,14 @@ from loadgen.run.progress import Snapshot
 from loadgen.run.run_state import NS, RunState
 from loadgen.run.rundir import EventLog, IntervalWriter, claim
 from loadgen.worker.shared_counts import private_page
+from tests.plans import small_plan
 from tests.run_files import events, rows
 
 ENTRY = "tests.run.fake_worker:run_worker"
 PHASES = PhasePlan(warmup_s=0.1, duration_s=0.6, drain_s=3.0)
 
 
-def plan_of(workers: int = 2, *, messages: bool = True) -> RunPlan:
+def plan_of(workers: int = 2, *, messages: bool = True) -> Plan:
     publishes = Publishes("t", 10, 0, 1000.0, 2)
     groups = (
         (
@@ -53,12 +45,8 @@ def plan_of(workers: int = 2, *, messages: bool = True) -> RunPlan:
         if messages
         else (DeviceGroup("devices", 30),)
     )
-    return RunPlan(
-        run_tag=7,
-        seed=1,
-        version=4,
-        groups=groups,
-        targets=(Target("127.0.0.1", 1),),
+    return small_plan(
+        groups,
         workers=tuple(
             WorkerPlan(
                 row,
@@ -66,6 +54,7 @@ def plan_of(workers: int = 2, *, messages: bool = True) -> RunPlan:
             )
             for row in range(workers)
         ),
+        run_tag=7,
     )
 
 
@@ -93,7 +82,7 @@ Play = Callable[..., Any]
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     async def play(
-        plan: RunPlan | None = None,
+        plan: Plan | None = None,
         phases: PhasePlan = PHASES,
         interrupt: Interrupt | None = None,
         during: Callable[[Played], Any] | None = None,

@@ -28,9 +28,9 @@ async def checked(
     async with AsyncExitStack() as stack:
         endpoints = tuple([await stack.enter_async_context(serving_little(b)) for b in several])
         named = [f"mqtt://{endpoint.address}" for endpoint in endpoints]
-        workload = resolve(build_scenario(case, None, {"broker": named, **fields}))
-        plan = await plan_for(workload, endpoints)
-        return await check_broker(workload, plan, ServedBroker("external", "unknown", endpoints))
+        plan = resolve(build_scenario(case, None, {"broker": named, **fields}))
+        plan = await plan_for(plan, endpoints)
+        return await check_broker(plan, ServedBroker("external", "unknown", endpoints))
 
 
 async def told(brokers: LittleBroker | Sequence[LittleBroker], case: str, **fields: Any) -> str:
@@ -259,9 +259,9 @@ async def test_addresses_of_one_broker_know_each_other() -> None:
     async with serving_little(LittleBroker()) as endpoint:
         two: tuple[Endpoint, ...] = (endpoint, endpoint)
         urls = [f"mqtt://{one.address}" for one in two]
-        workload = resolve(build_scenario("fanin", None, {"broker": urls}))
+        plan = resolve(build_scenario("fanin", None, {"broker": urls}))
         served = ServedBroker("external", "unknown", two)
-        assert (await check_broker(workload, await plan_for(workload, two), served)).remarks == ()
+        assert (await check_broker(await plan_for(plan, two), served)).remarks == ()
 
 
 async def test_the_version_is_what_the_broker_says() -> None:

@@ -264,6 +264,7 @@ def test_an_address_that_is_not_given_is_refused() -> None:
 def test_only_a_private_broker_is_killed() -> None:
     with pytest.raises(ScenarioError, match="recovery: only a private broker"):
         build_scenario("specjms", None, {"recovery": 60, "broker": "mqtt://a:1883"})
-    workload = resolve(build_scenario("specjms", None, {"recovery": 60, "drain": 5}))
-    assert (workload.crash, workload.phases.drain_s) == ("broker", 60)
-    assert workload.reconnect is not None and not workload.phases.stops_at_exception
+    plan = resolve(build_scenario("specjms", None, {"recovery": 60, "drain": 5}))
+    assert plan.crash is not None and plan.crash.victim == "broker"
+    assert plan.phases.drain_s == plan.crash.recovery_s == 60
+    assert plan.reconnect is not None and not plan.phases.stops_at_exception

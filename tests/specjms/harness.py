@@ -17,7 +17,7 @@ from loadgen.kernels.payload import read_u32
 from loadgen.kernels.reactor import entry_points
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
-from loadgen.plan.groups import RunPlan, Target, one_worker
+from loadgen.plan.groups import one_worker
 from loadgen.specjms.behaviour import equip
 from loadgen.specjms.chain_model import Model
 from loadgen.specjms.chain_plan import groups_of_model
@@ -27,6 +27,7 @@ from loadgen.specjms.layout import parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
 from loadgen.worker.build_fleet import build_fleet
 from tests.kernel_calls import begin_interactions, fill, record_interactions
+from tests.plans import small_plan
 
 
 def filter_matches(pattern: str, topic: str) -> bool:
@@ -59,13 +60,12 @@ class World:
             for group in groups_of_model(model, "constant", window)
         )
         worker = one_worker(groups)
-        plan = RunPlan(
-            TAG,
-            seed,
-            5 if version == 5 else 4,
+        plan = small_plan(
             groups,
-            (Target("127.0.0.1", 1),),
-            (worker,),
+            workers=(worker,),
+            run_tag=TAG,
+            seed=seed,
+            version=version,
             max_packet_bytes=LIMIT,
             model=model,
         )

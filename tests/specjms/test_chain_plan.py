@@ -12,8 +12,9 @@ from pydantic import TypeAdapter
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import HostLimitError, ScenarioError
-from loadgen.plan.groups import RunPlan, Target
-from loadgen.plan.plan import Host, describe, plan_run
+from loadgen.plan.fit import Host, describe, fit_plan
+from loadgen.plan.groups import Target
+from loadgen.plan.plan import Plan
 from loadgen.specjms.chain_model import Model
 from loadgen.specjms.layout import parts_of
 from loadgen.specjms.messages import MESSAGES
@@ -21,15 +22,15 @@ from loadgen.specjms.messages import MESSAGES
 HOST = Host(cores=8, descriptors=20_000, memory_bytes=32 << 30, local_ports=28_000)
 
 
-def planned(host: Host = HOST, **fields: Any) -> RunPlan:
+def planned(host: Host = HOST, **fields: Any) -> Plan:
     scenario = build_scenario("specjms", None, fields)
-    return plan_run(resolve(scenario), host, (Target("127.0.0.1", 1883),), 0xABC)
+    return fit_plan(resolve(scenario), host, (Target("127.0.0.1", 1883),), 0xABC)
 
 
 def test_its_kernels_are_loaded_before_its_plan_is_known() -> None:
     assert planned().behaviour == CASES["specjms"].behaviour
     others = {case.behaviour for case in CASES.values() if case.name != "specjms"}
-    assert others == {RunPlan.__dataclass_fields__["behaviour"].default}
+    assert others == {Plan.__dataclass_fields__["behaviour"].default}
 
 
 @settings(max_examples=25)
@@ -85,7 +86,7 @@ def test_groups_say_who_publishes_and_who_keeps_a_session() -> None:
 
 def test_a_plan_survives_the_way_to_its_workers() -> None:
     plan = planned(base=10)
-    received = TypeAdapter(RunPlan).validate_python(asdict(plan))
+    received = TypeAdapter(Plan).validate_python(asdict(plan))
     model = TypeAdapter(Model).validate_python(received.model)
     assert replace(received, model=model) == plan
 

@@ -13,7 +13,6 @@ import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +41,16 @@ from loadgen.plan.groups import (
     MESSAGING,
     DeviceGroup,
     Publishes,
-    RunPlan,
     Share,
     Subscribes,
     Target,
     WorkerPlan,
 )
+from loadgen.plan.plan import Plan, document_of
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.recorder import decode_intervals
 from loadgen.worker.shared_counts import LivePage, create_live_page
+from tests.plans import small_plan
 
 HANG_S = 30.0
 """Nothing in these tests takes that long: a wait of that length is a hang, not a slow machine."""
@@ -188,7 +188,7 @@ class Driver:
             raise WorkerRefusedError(f"{error['type']}: {error['message']}")
         return found[0]
 
-    async def configure(self, plan: RunPlan) -> dict[str, Any]:
+    async def configure(self, plan: Plan) -> dict[str, Any]:
         path = self.directory / "live"
         self.live = create_live_page(path, len(plan.workers), len(plan.groups))
         return await self.ask(
@@ -199,7 +199,7 @@ class Driver:
             workers=len(plan.workers),
             anchor_ns=time.monotonic_ns(),
             live=str(path),
-            plan=asdict(plan),
+            plan=document_of(plan),
         )
 
     async def connect(
@@ -297,17 +297,16 @@ def one_worker_plan(
     port: int = 0,
     version: int = 4,
     **fields: Any,
-) -> RunPlan:
+) -> Plan:
     """All groups on one worker."""
     shares = tuple(Share(index, 0, group.count, 1) for index, group in enumerate(groups))
     fields.setdefault("max_packet_bytes", 1 << 16)
-    return RunPlan(
-        RUN_TAG,
-        1,
-        5 if version == 5 else 4,
+    return small_plan(
         groups,
-        targets or (Target("127.0.0.1", port),),
-        (WorkerPlan(0, shares),),
+        targets=targets or (Target("127.0.0.1", port),),
+        workers=(WorkerPlan(0, shares),),
+        run_tag=RUN_TAG,
+        version=5 if version == 5 else 4,
         **fields,
     )
 

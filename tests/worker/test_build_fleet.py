@@ -12,16 +12,9 @@ from loadgen.errors import BrokerUnreachableError
 from loadgen.kernels.device import IDLE, STREAMED
 from loadgen.mqtt.codec import decode
 from loadgen.mqtt.packets import Connect
-from loadgen.plan.groups import (
-    DeviceGroup,
-    Publishes,
-    RunPlan,
-    Share,
-    Subscribes,
-    Target,
-    WorkerPlan,
-    client_id,
-)
+from loadgen.plan.addressing import client_id
+from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, Target, WorkerPlan
+from loadgen.plan.plan import Plan
 from loadgen.worker.build_fleet import build_fleet, plan_schedule, socket_address
 from loadgen.worker.logins import connect_packet
 from tests.worker.harness import one_worker_plan
@@ -29,7 +22,7 @@ from tests.worker.harness import one_worker_plan
 S = 10**9
 
 
-def sample(version: int = 4, **fields: Any) -> RunPlan:
+def sample(version: int = 4, **fields: Any) -> Plan:
     return one_worker_plan(
         DeviceGroup("publishers", 6, Publishes("p", 3, 10, 12.0, 2, 1, size_bytes=(40, 90))),
         DeviceGroup("quiet", 2, Publishes("q", 2, 100, 1.0, 0), clean_start=False),

@@ -17,7 +17,8 @@ from loadgen.errors import HostLimitError
 from loadgen.kernels.device import CLOSED, CONNECTED, CONNECTING, Device
 from loadgen.kernels.fleet import Connects, Fleet, Totals
 from loadgen.mqtt.packets import ConnAck
-from loadgen.plan.groups import Reconnect, Target, client_id
+from loadgen.plan.addressing import client_id
+from loadgen.plan.groups import Reconnect, Target
 from loadgen.worker import connector as connector_module
 from loadgen.worker.connector import Connector
 from tests.worker.harness import (

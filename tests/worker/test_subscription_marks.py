@@ -7,17 +7,10 @@ from pathlib import Path
 import pytest
 
 from loadgen.kernels.fleet import Fleet
-from loadgen.plan.groups import (
-    DeviceGroup,
-    Publishes,
-    RunPlan,
-    Share,
-    Subscribes,
-    Target,
-    WorkerPlan,
-)
+from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, WorkerPlan
 from loadgen.worker.build_fleet import build_fleet
 from loadgen.worker.subscription_marks import open_marks, share_streams
+from tests.plans import small_plan
 
 
 def workers(directory: Path, *, shared: str | None = None) -> list[Fleet]:
@@ -28,7 +21,7 @@ def workers(directory: Path, *, shared: str | None = None) -> list[Fleet]:
     )
     shares = ((Share(0, 0, 3, 1), Share(1, 0, 6, 2)), (Share(1, 1, 6, 2),))
     plans = tuple(WorkerPlan(number, own) for number, own in enumerate(shares))
-    plan = RunPlan(1, 1, 5, groups, (Target("127.0.0.1", 1),), plans)
+    plan = small_plan(groups, workers=plans, version=5)
     fleets = [build_fleet(plan, worker) for worker in plans]
     for number, fleet in enumerate(fleets):
         share_streams(fleet, directory / "live", number)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +12,7 @@ from loadgen.metrics.interval import PHASES, Interval
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Disconnect, PubAck, PubComp
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes, Target
+from loadgen.plan.plan import document_of
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import run_secured
 from tests.worker.harness import (
@@ -214,7 +215,7 @@ async def test_another_run_on_the_same_connections_counts_its_own_messages(
         connected_by=RUN_TAG,
         groups=(publishers(rate=600), subscribers()),
     )
-    renewed = await driver.ask("renew", anchor_ns=time.monotonic_ns(), plan=asdict(next_plan))
+    renewed = await driver.ask("renew", anchor_ns=time.monotonic_ns(), plan=document_of(next_plan))
     assert renewed["connected"] == driver.now("connected") == 4
     assert driver.now("sent") == driver.now("received") == driver.now("finished") == 0
     subscriber.send(late)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from loadgen.cases.case import MEASURES
 from loadgen.cases.registry import CASES
 from loadgen.judge.published import (
     PUBLISHED_SOURCE,
@@ -9,7 +10,6 @@ from loadgen.judge.published import (
     PublishedFigure,
     counterparts,
 )
-from loadgen.plan.case import MEASURES
 from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.build.encryption import negotiated
 from loadgen.report.build.rows import FIGURES, Facts, figures_of

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from loadgen.cases.case import MEASURES, RowSpec
 from loadgen.cases.registry import CASES
 from loadgen.judge.published import SECURED, Figures, plain_number
 from loadgen.metrics.reducer import LatencySummary
-from loadgen.plan.case import MEASURES, RowSpec
 from loadgen.plan.reading import figure, part
 from loadgen.report.record import RunRecord
 

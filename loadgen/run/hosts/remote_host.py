@@ -21,8 +21,8 @@ from weakref import WeakSet
 import numpy as np
 
 from loadgen.errors import CannotRunError, HostLimitError, LoadgenError
-from loadgen.plan.groups import RunPlan
-from loadgen.plan.plan import Host
+from loadgen.plan.fit import Host
+from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, coordinator_context
@@ -280,7 +280,7 @@ class Hosts:
         request = CheckScenario(scenario.plain())
         await self._ask_each([request for _ in self.agents])
 
-    async def reach(self, plan: RunPlan) -> None:
+    async def reach(self, plan: Plan) -> None:
         """Try source addresses and the broker from each host; raise the first error."""
         targets = [(target.host, target.port) for target in plan.targets]
         sources: list[set[str]] = [set() for _ in self.agents]
@@ -297,7 +297,7 @@ class Hosts:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    def playing(self, plan: RunPlan) -> tuple[RemoteHost, ...]:
+    def playing(self, plan: Plan) -> tuple[RemoteHost, ...]:
         """Return each host with its workers of this plan."""
         rows: list[list[int]] = [[] for _ in self.agents]
         for worker in plan.workers:

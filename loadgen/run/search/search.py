@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from loadgen.brokers.endpoints import parse_broker
+from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, resolve, vary
 from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
 from loadgen.judge.backlog import backlog_levels
@@ -32,7 +33,6 @@ from loadgen.judge.next_step import (
     next_step,
 )
 from loadgen.judge.verdict import Reason
-from loadgen.plan.case import Case
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
 from loadgen.run.interrupt import RunInterruptedError

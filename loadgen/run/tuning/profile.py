@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from loadgen.cases.registry import case_of
 from loadgen.errors import UsageError
-from loadgen.plan.groups import RunPlan, sent_rate
-from loadgen.plan.plan import broker_descriptors, needs_of
-from loadgen.plan.workload import Workload
+from loadgen.plan.fit import broker_descriptors, needs_of
+from loadgen.plan.groups import sent_rate
+from loadgen.plan.plan import Plan
 
 Area = Literal["limit", "cgroup", "sysctl", "nic", "cpu", "service"]
 Rule = Literal["least", "most", "is", "covers", "holds", "stopped"]
@@ -309,7 +310,7 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def demand_of(workload: Workload, plan: RunPlan) -> Demand:
+def demand_of(plan: Plan) -> Demand:
     """Return the demand of this plan on a load host and on the broker, if it is on that host."""
     needs = needs_of(plan)
     devices = sum(group.count for group in plan.groups)
@@ -331,23 +332,23 @@ def demand_of(workload: Workload, plan: RunPlan) -> Demand:
     sockets = devices + here
     # One message under way for each device, at most what a tenth of a second brings.
     queued = min(devices, messages / 10) * QUEUED_BYTES
-    broker = broker_descriptors(workload.brokers, plan.groups, len(plan.targets))
+    broker = broker_descriptors(plan.brokers, plan.groups, len(plan.targets))
     return Demand(
-        descriptors=max(needs.descriptors_per_worker, broker if workload.brokers.private else 0),
+        descriptors=max(needs.descriptors_per_worker, broker if plan.brokers.private else 0),
         broker_descriptors=broker,
         open_files=len(plan.workers) * 200 + sockets,
         ports=needs.ports_per_source_address,
         processes=len(plan.workers) + HELPERS,
         connections=devices,
         hash_entries=-(-sockets // SOCKETS_A_BUCKET),
-        in_flight=min(workload.phases.in_flight, devices),
+        in_flight=min(plan.phases.in_flight, devices),
         memory_bytes=needs.memory_bytes,
         tcp_pages=math.ceil(queued / PAGE_BYTES),
         megabits_per_s=math.ceil(wire_bytes * 8 / 1e6),
         messages_per_s=messages,
         remote=not all(local),
         shared=any(local),
-        latency=workload.case.timed_pair or workload.latency_bound_us is not None,
+        latency=case_of(plan.scenario.case).timed_pair or plan.scenario.latency_bound is not None,
     )
 
 

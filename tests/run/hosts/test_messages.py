@@ -4,7 +4,7 @@ import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import CannotRunError
-from loadgen.plan.plan import Host
+from loadgen.plan.fit import Host
 from loadgen.run.environment import host_of
 from loadgen.run.host_watch import HostSample, WorkerTimes
 from loadgen.run.hosts.clocks import ClockEstimate

@@ -8,8 +8,8 @@ import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import UsageError
+from loadgen.plan.fit import Host, fit_plan
 from loadgen.plan.groups import Target
-from loadgen.plan.plan import Host, plan_run
 from loadgen.run.tuning import profile as tuning
 
 HOST = Host(cores=2, descriptors=20_000, memory_bytes=24 << 30, local_ports=28_232)
@@ -32,9 +32,7 @@ def finding(
 
 def demand(case: str = "fanin", host: str = "127.0.0.1", **fields: object) -> tuning.Demand:
     scenario = build_scenario(case, None, {"broker": f"mqtt://{host}"} | fields)
-    return tuning.demand_of(
-        resolve(scenario), plan_run(resolve(scenario), HOST, (Target(host, 1883),), 1)
-    )
+    return tuning.demand_of(fit_plan(resolve(scenario), HOST, (Target(host, 1883),), 1))
 
 
 @pytest.mark.parametrize("name", tuning.profile_names())

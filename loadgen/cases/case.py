@@ -1,30 +1,28 @@
-"""What a case is: one object that says everything in which it differs from the others.
+"""The interface of a case: one object that has everything in which it differs from the others.
 
-A case lives in a module of its own in `loadgen.cases` and nothing outside knows its name. Command
-line, planning, control and score card read the properties below; four of them are functions:
+A case lives in a module of this package and nothing outside has its name. Command line, planning,
+control and score card read the properties below; four of them are functions:
 
     groups    scenario -> the groups of devices, before any host or broker is known
-    resolve   scenario, workload -> the workload, with what only this case asks for
+    plan      scenario, groups -> the plan, with what only this case needs
     review    what was observed -> what the verdict judges, and what run.json says of the case
     tables    what run.json says of the case -> tables of the report
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.own_delay import SEND_DELAY_LIMIT_US
 from loadgen.judge.published import SECURED, PublishedFigure
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.disclosure import Disclosure
-from loadgen.plan.groups import MESSAGING, DeviceGroup, RunPlan
+from loadgen.plan.groups import MESSAGING, DeviceGroup
+from loadgen.plan.plan import Plan, plan_of
 from loadgen.plan.rehearsal import Role, roles_of
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.tables import DataTable
-
-if TYPE_CHECKING:
-    from loadgen.plan.workload import Workload
 
 S = TypeVar("S", bound=Scenario)
 
@@ -148,8 +146,7 @@ def busy_shares(loads: Loads, window: tuple[int, int]) -> tuple[float | None, ..
 class Evidence:
     """What a run showed, as `Case.review` gets it when the drain has ended."""
 
-    workload: "Workload"
-    plan: RunPlan
+    plan: Plan
     facts: RunFacts  # what the verdict would judge without the case
     # Last answer of each worker by its number; one that was lost is missing.
     finals: Mapping[int, Mapping[str, Any]]
@@ -196,17 +193,17 @@ class Case(Generic[S]):
     summary: str  # what it is, one sentence
     example: str  # a command
     scenario: type[S]  # its fields, defaults and refusals
-    # Its devices. Topics begin with `workload.ROOT`, for which the plan puts the run's own; then
-    # streams, keep-alive and will are filled in.
+    # Its devices. Topics begin with `plan.ROOT`, for which the plan puts the run's own; streams,
+    # keep-alive and will are filled in.
     groups: Callable[[S], tuple[DeviceGroup, ...]]
     rows: tuple[RowSpec, ...]  # of its score card
-    # The workload with what only this case asks for: needs of the broker, what is disturbed during
-    # the run, the model that its plan and review work with.
-    resolve: "Callable[[S, Workload], Workload]" = lambda _scenario, workload: workload
-    # Module that says what its devices do (`plan.behaviour`); it reads the workload's `model`.
+    # The plan: that of its scenario and groups, or what `plan_of` makes with what only this case
+    # needs of the broker, breaks during the run, or has as a model.
+    plan: Callable[[S, tuple[DeviceGroup, ...]], Plan] = plan_of
+    # Module of what its devices do (`plan.behaviour`); it reads the plan's `model`.
     behaviour: str = MESSAGING
     # What a device or two of each group ask of a broker before the load.
-    roles: Callable[[RunPlan], tuple[Role, ...]] = roles_of
+    roles: Callable[[Plan], tuple[Role, ...]] = roles_of
     # Called once after the drain, before the verdict.
     review: Callable[[Evidence], Review] = lambda evidence: Review(evidence.facts)
     # Figures that it can be held against; empty where no report has them.

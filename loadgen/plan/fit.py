@@ -1,0 +1,578 @@
+"""Fits a plan to its hosts: workers, source addresses, pacing."""
+
+import ipaddress
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import cycle
+
+from loadgen.errors import HostLimitError, ScenarioError
+from loadgen.plan.groups import (
+    DeviceGroup,
+    Share,
+    Target,
+    WorkerPlan,
+    largest_payload_bytes,
+    target_url,
+    topics_of,
+)
+from loadgen.plan.plan import Brokers, Plan, rooted
+from loadgen.plan.scenario import INSTANCES_LIMIT, Scenario, processors_of
+from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_for_load
+from loadgen.plan.units import shown
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+SPARE_DESCRIPTORS = 200
+"""A worker's own files, pipes, libraries and the connects that are being closed and retried."""
+BROKER_SPARE_DESCRIPTORS = 50
+"""A broker's own files and listeners, and the connections that watch it."""
+WORKERS_LIMIT = 1_024
+"""Of one host."""
+USABLE_PORT_SHARE = 0.99
+"""Other programs of the host want some; the published CONNBURST took 98 % of 60,000."""
+LOOPBACK_SOURCES = "127.1.0.0/16"
+"""Every address of 127.0.0.0/8 is local on Linux; this part is away from where brokers listen."""
+
+SINGLE_SENDS_PER_S = 20_000
+"""Up to here a worker gives every message its own moment; above, it sends in ticks."""
+TICK_MAXIMUM_US = 1_000
+TICK_MINIMUM_US = 100
+TICK_MESSAGES = 10
+"""A tick is long enough that a publisher has this many messages due in it."""
+
+WORKER_BYTES = 60 << 20
+"""What a forked worker does not share with its parent, its buffers and histograms included."""
+DEVICE_BYTES = 3 << 10
+SOCKET_BYTES = 5 << 10
+"""Kernel memory of one connection's two ends, as on a host that also holds the broker."""
+TLS_BYTES = 49 << 10
+MEMORY_SHARE = 0.9
+
+PACKET_FLOOR_BYTES = 1 << 16
+PACKET_SPARE_BYTES = 4 << 10
+"""Topic name, properties and fixed header around the largest payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What one load host offers.
+
+    `descriptors` is the limit of one process, `local_ports` the ephemeral ports of one source
+    address, `memory_bytes` what is available, `addresses` those of its interfaces (none where they
+    are not known).
+    """
+
+    cores: int
+    descriptors: int
+    memory_bytes: int
+    local_ports: int
+    name: str = ""
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a plan takes of a host: of one process, of all, of the most used source address."""
+
+    descriptors_per_worker: int
+    memory_bytes: int
+    ports_per_source_address: int
+    host: int = 0
+    devices: int = 0
+    workers: int = 0
+    source_addresses: int = 1
+    cores: float = 0.0
+
+
+def fit_plan(
+    plan: Plan,
+    host: Host | tuple[Host, ...],
+    targets: tuple[Target, ...],
+    run_tag: int,
+    *,
+    username: str | None = None,
+    password: str | None = None,
+) -> Plan:
+    """Return the plan with its devices spread over workers, against these addresses.
+
+    Workers are as many as descriptors, ports and load ask for (`--workers` overrides, but never
+    more than there are parts to play). The timed pair of LATENCY gets a separate worker if there
+    are two. `host` is each of the scenario's hosts, or what all of them are like; before those
+    without anything to play are left out, worker w is on host w modulo hosts.
+
+    Raises HostLimitError, one line that says how to make it fit, and ScenarioError if the scenario
+    contradicts the targets.
+    """
+    scenario = plan.scenario
+    if not targets:
+        raise ScenarioError("broker: no address is known; give --broker mqtt://host:1883")
+    if not 0 <= run_tag < 1 << 32:
+        raise ValueError(f"run tag {run_tag} does not fit into 32 bits")
+    if password is not None and username is None and plan.version != 5:
+        raise ScenarioError(
+            f"a password needs a user name in MQTT {scenario.mqtt}; add one or use --mqtt 5"
+        )
+    groups = rooted(plan.groups, f"lg{run_tag:08x}")
+    hosts = (host,) * scenario.hosts if isinstance(host, Host) else host
+    if len(hosts) != scenario.hosts:
+        raise ValueError(f"{len(hosts)} hosts for a plan of {scenario.hosts}")
+    # Private brokers run on the coordinator's host.
+    _require_brokers_fit(plan.brokers, hosts[0], groups)
+    place = _Place(scenario, plan.brokers, hosts, targets, groups)
+    workers = _pinned(_fitting_workers(place), processors_of(scenario.affinity))
+    fitted = replace(
+        plan,
+        groups=groups,
+        run_tag=run_tag,
+        targets=targets,
+        workers=workers,
+        username=username,
+        password=password,
+        send_tick_us=_send_tick_us(scenario.send_tick, groups, workers),
+        max_packet_bytes=_packet_limit(plan.needs.payload_bytes),
+        separate_brokers=plan.brokers.apart > 1,
+    )
+    _require_memory(fitted, hosts)
+    return fitted
+
+
+def _require_memory(plan: Plan, hosts: tuple[Host, ...]) -> None:
+    for needs in needs_by_host(plan):
+        host = hosts[needs.host]
+        available = int(host.memory_bytes * MEMORY_SHARE)
+        if needs.memory_bytes > available:
+            raise HostLimitError(
+                f"{_named(host)}{needs.devices:,} devices in {needs.workers} workers need "
+                f"{needs.memory_bytes / 2**30:.1f} GiB of memory and may use "
+                f"{available / 2**30:.1f}: ask for fewer devices or workers, or spread over more "
+                "--hosts"
+            )
+
+
+def _named(host: Host) -> str:
+    """What begins a sentence about one host of several."""
+    return f"host {shown(host.name)}: " if host.name else ""
+
+
+def _devices(groups: Iterable[DeviceGroup]) -> int:
+    return sum(group.count for group in groups)
+
+
+def _pinned(workers: tuple[WorkerPlan, ...], processors: tuple[int, ...]) -> tuple[WorkerPlan, ...]:
+    """The workers with a processor each, those of each host in turn."""
+    if not processors:
+        return workers
+    turns: defaultdict[int, Iterator[int]] = defaultdict(lambda: cycle(processors))
+    return tuple(replace(worker, processors=(next(turns[worker.host]),)) for worker in workers)
+
+
+def _packet_limit(payload_bytes: int) -> int:
+    needed = payload_bytes + PACKET_SPARE_BYTES
+    return int(max(PACKET_FLOOR_BYTES, 1 << (needed - 1).bit_length()))
+
+
+# Workers ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is to be played, on what hosts, against which targets."""
+
+    scenario: Scenario
+    brokers: Brokers
+    hosts: tuple[Host, ...]
+    targets: tuple[Target, ...]
+    groups: tuple[DeviceGroup, ...]
+
+    def to_one_target(self, shares: Iterable[Share]) -> int:
+        """An upper bound of the connections that these shares make to one target."""
+        separate = self.brokers.apart > 1
+        return _most_to_one_target(shares, self.groups, len(self.targets), separate)
+
+
+def _usable_ports(host: Host) -> int:
+    return int(host.local_ports * USABLE_PORT_SHARE)
+
+
+def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
+    hosts, wanted = place.hosts, place.scenario.workers
+    opened = min(host.descriptors for host in hosts)
+    held = opened - SPARE_DESCRIPTORS
+    if held < 1:
+        raise HostLimitError(
+            f"a process may open only {opened} files here and a worker needs "
+            f"{SPARE_DESCRIPTORS} and one for each device: raise the limit (ulimit -n)"
+        )
+    groups = costed(place.groups)
+    where = hosts_of_groups(place.scenario.place, place.groups, len(hosts))
+    most = most_workers(groups)
+    if most < len(hosts):
+        raise ScenarioError(
+            f"hosts: there is work for {most} workers and each host needs one; allowed: {most} "
+            "hosts at most"
+        )
+    for_load = workers_for_load(groups, min(host.cores for host in hosts), len(hosts))
+    limit = min(most, WORKERS_LIMIT * len(hosts))
+    count = min(for_load if wanted is None else max(wanted, len(hosts)), most)
+    while True:
+        shares = spread(groups, count, len(hosts), where)
+        problem = _descriptor_problem(shares, held, count)
+        if not problem:
+            workers, problem = _with_sources(place, shares)
+            if not problem:
+                return workers
+        if wanted is not None or count >= limit:
+            raise HostLimitError(problem)
+        # Descriptors bound the number from below; from there on one by one on each host.
+        fewest = min(-(-_devices(place.groups) // held), limit)
+        count = max(fewest, min(limit, count + len(hosts)))
+
+
+def _descriptor_problem(shares: Shares, held: int, workers: int) -> str:
+    most = max(sum(share.count for share in own) for own in shares)
+    if most <= held:
+        return ""
+    return (
+        f"a worker of {workers} would hold {most:,} devices and may open {held:,} beside its own "
+        f"files: use more --workers, or raise the limit (ulimit -n {most + SPARE_DESCRIPTORS})"
+    )
+
+
+def hosts_of_groups(
+    place: Sequence[str], groups: Iterable[DeviceGroup], hosts: int
+) -> Mapping[str, tuple[int, ...]]:
+    """On which hosts each named group is; an entry of `place` is as `publishers=0,2`.
+
+    A name is a group's, in the singular or plural, or how the names of several begin. Raises
+    ScenarioError for what names no group or host, and where a host is left without any.
+    """
+    names = [group.name for group in groups]
+    found: dict[str, tuple[int, ...]] = {}
+    for entry in place:
+        name, _, numbers = entry.partition("=")
+        where = tuple(sorted(set(map(int, numbers.split(",")))))
+        if where[-1] >= hosts:
+            raise ScenarioError(
+                f"place: there is no host {where[-1]}; allowed: 0 to {hosts - 1} with --hosts "
+                f"{hosts}"
+            )
+        meant = [own for own in names if own.startswith(name.removesuffix("s"))]
+        if not meant:
+            raise ScenarioError(
+                f"place: the case has no group {shown(name)}; allowed: "
+                f"{', '.join(dict.fromkeys(names))[:200]}"
+            )
+        found |= dict.fromkeys(meant, where)
+    idle = set(range(hosts)) - {number for where in found.values() for number in where}
+    if idle and all(name in found for name in names):
+        raise ScenarioError(
+            f"place: nothing is played on host {min(idle)}; allowed: a group for each host"
+        )
+    return found
+
+
+# Ports and source addresses ---------------------------------------------------------------------
+
+
+def _with_sources(place: _Place, shares: Shares) -> tuple[tuple[WorkerPlan, ...], str]:
+    """Worker plans with a source address each where needed, or why more workers are needed.
+
+    Raises HostLimitError where more workers would not help.
+    """
+    count = len(place.hosts)
+    pools = [_sources(place, number, shares[number::count]) for number in range(count)]
+    plans = [
+        WorkerPlan(at, own, pool[at // count % len(pool)] if pool else None, host=at % count)
+        for at, own in enumerate(shares)
+        for pool in (pools[at % count],)
+    ]
+    for number, (host, pool) in enumerate(zip(place.hosts, pools, strict=True)):
+        own = plans[number::count]
+        worst = _ports_used(own, place.to_one_target) if pool else 0
+        if worst <= _usable_ports(host):
+            continue
+        loopback = ipaddress.ip_address(pool[0]).is_loopback
+        problem = (
+            f"{_named(host)}{worst:,} connections from one source address to one broker address "
+            f"need more than its {_usable_ports(host):,} ports: use more --workers, and "
+            "--source-address with an address for each "
+            f"({'127.0.0.0/16' if loopback else 'a larger network'}), or widen "
+            "net.ipv4.ip_local_port_range"
+        )
+        if len(pool) <= len(own):
+            raise HostLimitError(problem)
+        return (), problem
+    busy = (worker for worker in plans if worker.shares)
+    return tuple(replace(worker, worker=at) for at, worker in enumerate(busy)), ""
+
+
+def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
+    """The addresses that the workers of a host connect from, one more where there is one; none
+    where the system may choose."""
+    count, host = len(place.hosts), place.hosts[number]
+    given = place.scenario.source_address
+    if given is None and not _runs_out_of_ports(place, host, shares):
+        return ()
+    networks = [ipaddress.ip_network(text) for text in (given or LOOPBACK_SOURCES).split(",")]
+    if len(networks) not in (1, count):
+        raise ScenarioError(
+            f"source_address: {len(networks)} networks for {count} hosts; allowed: one for each, "
+            "or one for all"
+        )
+    network = networks[number % len(networks)]
+    _check_family(network, place.targets)
+    size, first = network.num_addresses, 0
+    if size > 2:  # neither the network's own address nor its broadcast address
+        size, first = size - 2, 1
+    if count > 1 and len(networks) == 1 and not network.is_loopback:
+        if host.addresses:
+            return _of_this_host(host, network)
+        size //= count
+        first += number * size
+        if not size:
+            raise HostLimitError(
+                f"source_address: {network} has no address for each of {count} hosts; give a "
+                "larger network, or one for each host, separated by commas"
+            )
+    return [str(network[first + at]) for at in range(min(size, len(shares) + 1))]
+
+
+def _of_this_host(host: Host, network: _Network) -> list[str]:
+    """The host's own addresses in a network that several hosts share."""
+    found = [own for own in host.addresses if ipaddress.ip_address(own) in network]
+    if not found:
+        raise HostLimitError(
+            f"{_named(host)}it has no address in {network}, from which it is to connect: add one, "
+            "or give --source-address a network for each host, separated by commas"
+        )
+    return found
+
+
+def _runs_out_of_ports(place: _Place, host: Host, shares: Shares) -> bool:
+    """Whether a host's devices need loopback's spare addresses, as one has not enough ports."""
+    shared = place.to_one_target(share for own in shares for share in own)
+    if shared <= _usable_ports(host):
+        return False
+    if all(target.host.startswith("127.") for target in place.targets):
+        return True
+    addresses = -(-shared // max(1, _usable_ports(host)))
+    raise HostLimitError(
+        f"{_named(host)}{shared:,} connections to one broker address need more than the "
+        f"{_usable_ports(host):,} ports of one source address: give --source-address with "
+        f"{addresses} or more addresses of this host, or more --broker endpoints"
+    )
+
+
+def _ports_used(
+    workers: Sequence[WorkerPlan], to_one_target: Callable[[Iterable[Share]], int]
+) -> int:
+    """Connections to one target from the most used source address of one host."""
+    used: Counter[tuple[int, str | None]] = Counter()
+    for worker in workers:
+        used[worker.host, worker.source_address] += to_one_target(worker.shares)
+    return max(used.values(), default=0)
+
+
+def _check_family(network: _Network, targets: tuple[Target, ...]) -> None:
+    for target in targets:
+        version = 6 if ":" in target.host else 4
+        if network.version != version:
+            raise ScenarioError(
+                f"source_address: {network} is IPv{network.version} and the broker's address "
+                f"{target.host} is IPv{version}; allowed: addresses of one kind"
+            )
+
+
+def _everyone(groups: tuple[DeviceGroup, ...]) -> list[Share]:
+    return [Share(index, 0, group.count, 1) for index, group in enumerate(groups)]
+
+
+def _most_to_one_target(
+    shares: Iterable[Share], groups: tuple[DeviceGroup, ...], targets: int, separate: bool
+) -> int:
+    """An upper bound of the connections that these shares make to one target.
+
+    Device i connects to its group's target i modulo their number; a share of step s reaches every
+    g-th of them only, g being the greatest common divisor of both, and those evenly. With
+    `separate` targets each has a block of neighbouring devices instead.
+    """
+    most = [0] * targets
+    for share in shares:
+        group = groups[share.group]
+        if separate and not group.targets:
+            topics = topics_of(group, groups)
+            block = -(-group.count * -(-topics // targets) // topics)
+            each = min(share.count, -(-block // share.step))
+            most = [connections + each for connections in most]
+            continue
+        own = group.targets or range(targets)
+        reached = len(own) // math.gcd(share.step, len(own))
+        for target in own:
+            most[target] += -(-share.count // reached)
+    return max(most)
+
+
+# Private brokers --------------------------------------------------------------------------------
+
+
+def broker_descriptors(brokers: Brokers, groups: tuple[DeviceGroup, ...], targets: int = 1) -> int:
+    """What the fullest broker process may have open; `targets` counts where URLs name them."""
+    if brokers.private:
+        targets = brokers.apart + brokers.backends
+    # Behind a relay a broker is a target once more.
+    targets = max(targets, *(target + 1 for group in groups for target in group.targets), 1)
+    most = _most_to_one_target(_everyone(groups), groups, targets, brokers.apart > 1)
+    # The front of a bridge connects to each backend.
+    return most + brokers.backends + BROKER_SPARE_DESCRIPTORS
+
+
+def _require_brokers_fit(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, ...]) -> None:
+    """Refuse more connections than a broker that is started here may have open."""
+    if not brokers.private:
+        return
+    needed = broker_descriptors(brokers, groups)
+    if needed <= host.descriptors:
+        return
+    instances = _fitting_instances(brokers, host, groups)
+    spread = f"use --instances {instances}, or " if instances else ""
+    count = brokers.apart + brokers.backends
+    whose = "the private broker" if count == 1 else f"one of the {count:,} private brokers"
+    raise HostLimitError(
+        f"{whose} would have {needed:,} files open, one for each connection, and may open "
+        f"{host.descriptors:,}: {spread}raise the limit (ulimit -n {needed})"
+    )
+
+
+def _fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, ...]) -> int | None:
+    """The fewest private brokers that have few enough connections each, if any number does."""
+    if not brokers.may_be_several:
+        return None
+    held = max(1, host.descriptors - BROKER_SPARE_DESCRIPTORS)
+    fewest = max(brokers.instances + 1, -(-_devices(groups) // held))
+    for instances in range(fewest, INSTANCES_LIMIT + 1):
+        wider = tuple(
+            replace(group, count=instances) if group.each_broker else group for group in groups
+        )
+        if broker_descriptors(replace(brokers, instances=instances), wider) <= host.descriptors:
+            return instances
+    return None
+
+
+# Pacing ---------------------------------------------------------------------------------------
+
+
+def _send_tick_us(
+    wanted_s: float | None, groups: tuple[DeviceGroup, ...], workers: tuple[WorkerPlan, ...]
+) -> int:
+    """How long a due message may wait for others, in microseconds.
+
+    Only timed groups decide: a background that must send in ticks would do so by falling behind,
+    and the timed pair must not wait for it.
+    """
+    if wanted_s is not None:
+        return round(wanted_s * 1e6)
+    fastest = busiest = 0.0
+    for worker in workers:
+        sends = 0.0
+        for share in worker.shares:
+            group = groups[share.group]
+            if group.publishes is not None and group.timed:
+                each = group.publishes.rate / group.count
+                sends += each * share.count
+                fastest = max(fastest, each)
+        busiest = max(busiest, sends)
+    if busiest <= SINGLE_SENDS_PER_S:
+        return 0
+    return round(min(TICK_MAXIMUM_US, max(TICK_MINIMUM_US, TICK_MESSAGES / fastest * 1e6)))
+
+
+# What a plan is -------------------------------------------------------------------------------
+
+
+def needs_of(plan: Plan) -> Needs:
+    """What this plan takes of its host, or of the fullest of its hosts in each respect."""
+    every = needs_by_host(plan)
+    return Needs(
+        **{one.name: max(getattr(own, one.name) for own in every) for one in fields(Needs)}
+    )
+
+
+def needs_by_host(plan: Plan) -> list[Needs]:
+    """What this plan takes of each of its hosts."""
+
+    def to_one_target(shares: Iterable[Share]) -> int:
+        return _most_to_one_target(shares, plan.groups, len(plan.targets), plan.separate_brokers)
+
+    by_host: dict[int, list[WorkerPlan]] = {}
+    for worker in plan.workers:
+        by_host.setdefault(worker.host, []).append(worker)
+    each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.encrypted else 0)
+    cores = [one.cores for one in costed(plan.groups)]
+    body_bytes = largest_payload_bytes(plan.groups)
+    found = []
+    for own in [by_host[host] for host in sorted(by_host)]:
+        held = [sum(share.count for share in worker.shares) for worker in own]
+        found.append(
+            Needs(
+                descriptors_per_worker=max(held) + SPARE_DESCRIPTORS,
+                memory_bytes=len(own) * (WORKER_BYTES + body_bytes) + sum(held) * each,
+                ports_per_source_address=_ports_used(own, to_one_target),
+                host=own[0].host,
+                devices=sum(held),
+                workers=len(own),
+                source_addresses=len({worker.source_address for worker in own}),
+                cores=sum(cores[s.group] * s.count for worker in own for s in worker.shares),
+            )
+        )
+    return found
+
+
+def describe(plan: Plan) -> dict[str, object]:
+    """The plan as plain JSON values, without user name and password.
+
+    Holds `workers` (how many), `groups`, `run_tag` (hexadecimal),
+    `send_tick_us`, `targets` (URLs), `shares` (each worker's devices and address) and `needs`.
+    """
+    return {
+        "hosts": len({worker.host for worker in plan.workers}),
+        "workers": len(plan.workers),
+        "run_tag": f"{plan.run_tag:08x}",
+        "seed": plan.scenario.seed,
+        "mqtt": plan.scenario.mqtt,
+        "send_tick_us": plan.send_tick_us,
+        "max_packet_bytes": plan.max_packet_bytes,
+        "targets": [target_url(target) for target in plan.targets],
+        "tls": plan.encrypted,
+        "groups": [_describe_group(group) for group in plan.groups],
+        "shares": [
+            {
+                "worker": worker.worker,
+                "host": worker.host,
+                "source_address": worker.source_address,
+                "devices": {plan.groups[share.group].name: share.count for share in worker.shares},
+            }
+            for worker in plan.workers
+        ],
+        "needs": asdict(needs_of(plan)),
+    }
+
+
+def _describe_group(group: DeviceGroup) -> dict[str, object]:
+    own = ("name", "count", "timed", "clean_start", "keep_alive_s", "targets")
+    sent = ("topics", "rate", "deliveries", "qos", "size_bytes", "arrivals", "unit")
+    received = ("publishers", "qos", "wildcard", "shared", "acknowledge_every")
+    described = _columns(group, own) or {}
+    subscribes = _columns(group.subscribes, received)
+    if subscribes is not None:
+        subscribes["shared"] = subscribes["shared"] is not None
+    return described | {"publishes": _columns(group.publishes, sent), "subscribes": subscribes}
+
+
+def _columns(value: object, names: tuple[str, ...]) -> dict[str, object] | None:
+    """These attributes as plain JSON values; None for None."""
+    if value is None:
+        return None
+    found = {name: getattr(value, name) for name in names}
+    return {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
