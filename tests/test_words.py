@@ -24,8 +24,6 @@ ALLOWED: tuple[tuple[str, str, str], ...] = (
     ("loadgen/cli/", "", "still open"),
     ("loadgen/judge/next_step.py", "name own", "public attribute, and a key of search results"),
     ("loadgen/kernels/", "", "still open"),
-    ("loadgen/metrics/", "", "still open"),
-    ("loadgen/mqtt/", "", "still open"),
     ("loadgen/plan/", "", "still open"),
     ("loadgen/report/", "", "still open"),
     ("loadgen/run/", "", "still open"),

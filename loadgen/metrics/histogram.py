@@ -8,7 +8,7 @@ The layout, from the HdrHistogram definition: values below 2048 have a bucket ea
 power of two is cut into 1024 equal buckets, so that a bucket is never wider than a thousandth of
 its values. With b = max(bit_length(value) - 11, 0) the bucket is (b << 10) + (value >> b).
 
-This file knows no clock and no file: the log functions return text.
+The log functions return text; this file uses neither clock nor file.
 """
 
 import math
@@ -55,11 +55,11 @@ _EXPONENT_OFFSET = 1033
 
 @compiled
 def bucket_index(value_ns: int) -> int:
-    """Bucket of a value in nanoseconds, for use in kernels.
+    """Return the bucket of a value in nanoseconds, for use in kernels.
 
     `value_ns` is a signed integer. A negative one (clocks of two hosts can disagree) counts as
-    0, one above `HIGHEST_RECORDABLE_NS` as that: where the library refuses to record, this
-    clamps, so that no message drops out of the count.
+    0, one above `HIGHEST_RECORDABLE_NS` as that: the library refuses such values, but every
+    message must be counted.
     """
     value = min(max(value_ns, 0), HIGHEST_RECORDABLE_NS)
     bits = (np.float64(value | _UNIT_MASK).view(np.int64) >> _FRACTION_BITS) - _EXPONENT_OFFSET
@@ -70,20 +70,20 @@ def bucket_index(value_ns: int) -> int:
 
 
 def lowest_values(bucket: ArrayLike) -> Int64Array:
-    """Lowest value in nanoseconds that each bucket holds."""
+    """Return the lowest value in nanoseconds of each bucket."""
     index = np.asarray(bucket, np.int64)
     bits = _dropped_bits(index)
     return (index - (bits << _HALF_BITS)) << bits
 
 
 def highest_values(bucket: ArrayLike) -> Int64Array:
-    """Highest value in nanoseconds that each bucket holds."""
+    """Return the highest value in nanoseconds of each bucket."""
     index = np.asarray(bucket, np.int64)
     return lowest_values(index) + (np.int64(1) << _dropped_bits(index)) - 1
 
 
 def median_values(bucket: ArrayLike) -> Int64Array:
-    """Value in nanoseconds by which mean and standard deviation represent each bucket."""
+    """Return the values in nanoseconds that stand for the buckets in mean and deviation."""
     index = np.asarray(bucket, np.int64)
     return lowest_values(index) + ((np.int64(1) << _dropped_bits(index)) >> 1)
 
@@ -97,25 +97,25 @@ def _dropped_bits(index: Int64Array) -> Int64Array:
 
 
 def empty() -> Int64Array:
-    """A dense histogram of nothing."""
+    """Return an empty dense histogram."""
     return np.zeros(BUCKETS, np.int64)
 
 
 def sparse(counts: Int64Array) -> Sparse:
-    """(bucket, bucket_count) of a dense histogram; both are copies."""
+    """Return copies of (bucket, bucket_count) of a dense histogram."""
     bucket = np.flatnonzero(counts)
     return bucket.astype(np.int32), counts[bucket]
 
 
 def dense(bucket: ArrayLike, bucket_count: ArrayLike) -> Int64Array:
-    """Dense histogram of sparse entries, which may be in any order and repeat a bucket."""
+    """Return the dense histogram of sparse entries, in any order, with buckets repeated or not."""
     counts = empty()
     np.add.at(counts, np.asarray(bucket, np.int64), np.asarray(bucket_count, np.int64))
     return counts
 
 
 def merge(parts: Sequence[Sparse]) -> Sparse:
-    """Sparse sum of sparse histograms. Dense ones are numpy arrays: add them with `+`."""
+    """Return the sparse sum of sparse histograms. Dense ones are arrays: add them with `+`."""
     if not parts:
         return sparse(empty())
     bucket, position = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
@@ -130,7 +130,7 @@ def merge(parts: Sequence[Sparse]) -> Sparse:
 def percentiles(
     counts: ArrayLike, ps: Sequence[float], bucket: ArrayLike | None = None
 ) -> list[int]:
-    """Value in nanoseconds at each percentile of `ps` (0 to 100, in any order).
+    """Return the value in nanoseconds at each percentile of `ps` (0 to 100, in any order).
 
     `counts` is a dense histogram, or with `bucket` (ascending) the counts of a sparse one.
     The rule is the library's: the value of `rank(p, total)`, reported as the highest value of its
@@ -147,14 +147,14 @@ def percentiles(
 
 
 def rank(p: float, total: int) -> int:
-    """The place, from 1, of the percentile p (0 to 100) among `total` values in ascending order."""
+    """Return the place, from 1, of the percentile p (0 to 100) among `total` ascending values."""
     return max(int(min(p, 100.0) * total / 100 + 0.5), 1)
 
 
 def mean(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:
-    """The library's mean in nanoseconds, from the middles of the buckets; 0 when empty.
+    """Return the library's mean in nanoseconds, from the middles of the buckets; 0 if empty.
 
-    Arguments as in `percentiles`. Where the exact sum is known, prefer it.
+    Arguments as in `percentiles`. Prefer the exact sum if it is known.
     """
     middle, weight = _middles(counts, bucket)
     total = sum(weight.tolist())
@@ -163,7 +163,7 @@ def mean(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:
 
 
 def stdev(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:
-    """The library's standard deviation (of the population) in nanoseconds; 0 when empty.
+    """Return the library's standard deviation (of the population) in ns; 0 if empty.
 
     Arguments as in `percentiles`.
     """
@@ -187,7 +187,7 @@ def _middles(counts: ArrayLike, bucket: ArrayLike | None) -> tuple[Int64Array, I
 
 
 def encode(counts: Int64Array) -> bytes:
-    """V2 compressed form of a dense histogram in base64, as every HdrHistogram tool reads."""
+    """Return a dense histogram in V2 compressed form in base64, as HdrHistogram tools read it."""
     histogram = HdrHistogram(LOWEST_NS, HIGHEST_NS, SIGNIFICANT_DIGITS)
     np.frombuffer(histogram.counts, np.int64)[:] = counts
     used = np.flatnonzero(counts)
@@ -203,7 +203,7 @@ _LONGEST_TAG = 1000
 
 
 def log_header(start_ns: int) -> str:
-    """First lines of a histogram log that starts at `start_ns` (wall clock, since the epoch)."""
+    """Return the first lines of a histogram log that starts at `start_ns` (since the epoch)."""
     start = _seconds(start_ns)
     date = (_EPOCH + timedelta(microseconds=start_ns // 1000)).isoformat(timespec="milliseconds")
     return (
@@ -216,7 +216,7 @@ def log_header(start_ns: int) -> str:
 
 
 def log_interval(counts: Int64Array, offset_ns: int, span_ns: int, tag: str = "") -> str:
-    """One line of a histogram log.
+    """Return one line of a histogram log.
 
     `offset_ns` is the interval's start since the log's, `span_ns` its length. The maximum is in
     milliseconds and, as in the Java writer, the highest value of the last bucket in use. A tag
@@ -235,6 +235,6 @@ def log_interval(counts: Int64Array, offset_ns: int, span_ns: int, tag: str = ""
 
 
 def _seconds(time_ns: int) -> str:
-    """Seconds with three decimals, rounded to the nearest without a float in between."""
+    """Return seconds with three decimals, rounded without a float in between."""
     milliseconds = (time_ns + 500_000) // 1_000_000
     return f"{milliseconds // 1000}.{milliseconds % 1000:03d}"

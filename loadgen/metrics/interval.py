@@ -1,4 +1,4 @@
-"""The interval table: what was measured, one row per worker, second, group, phase and series.
+"""The interval table: the measurements, one row per worker, second, group, phase and series.
 
 Each second a worker appends, for every device group and phase that had traffic, one row with
 series "" that carries the counters, and one row per latency series that carries a histogram; and
@@ -6,7 +6,7 @@ for itself one row with group "" that carries its processor time and memory. A m
 the phase in which it was *intended*, wherever it arrives; rows of the process to the phase at
 the time.
 
-Everything is an integer, so that rows add up to the same result in any order (`reducer`).
+All values are integers, so that rows add up to the same result in any order (`reducer`).
 """
 
 from collections.abc import Sequence
@@ -43,13 +43,13 @@ SERIES = (
 """Latency series of the contract and the parts of a connect; rows may name others."""
 
 CONNECT_SERIES = ("connect", "tcp", "tls", "connack", "suback")
-"""Those of devices, not of messages: they belong to no measurement window."""
+"""Series of devices, not of messages: they belong to no measurement window."""
 
 RUN_METADATA_KEY = b"loadgen.run"
 """Key under which a writer repeats the run's id in the metadata of each file's schema."""
 
 DIMENSIONS = ("run", "host", "worker", "second", "group", "phase", "series")
-"""What a row is about. `second` counts from the run's anchor."""
+"""The dimensions of a row. `second` counts from the run's anchor."""
 
 SPAN = ("time_ns", "span_ns")
 """Start of the interval (CLOCK_MONOTONIC) and its length."""
@@ -64,8 +64,8 @@ COUNTERS = (
     "excused",  # of the duplicated, those that MQTT allows
     "out_of_order",
     "corrupt",
-    "misrouted",  # ours, but not this topic's or not this subscriber's
-    "foreign",  # of nobody in this run
+    "misrouted",  # of this run, but not this topic's or not this subscriber's
+    "foreign",  # from outside of this run
     "below_qos",  # received with a lower QoS than was granted
     "violations",  # of the specification
     "acknowledged",
@@ -75,10 +75,10 @@ COUNTERS = (
     "connect_failures",
     "disconnects",
 )
-"""What happened within the interval."""
+"""Counters of events within the interval."""
 
 GAUGES = ("connected", "owed", "in_flight")
-"""How things stood at its end."""
+"""Levels at the end of the interval."""
 
 PROCESS_COUNTERS = ("cpu_ns", "wait_ns", "stalled_ns")
 """Processor time used, time spent runnable but waiting for a processor, and time in which the
@@ -90,10 +90,10 @@ LATER = (
     *("excused", "misrouted", "below_qos", "violations", "refused", "given_up"),
     *("stalled_ns", "longest_stall_ns"),
 )
-"""Columns that runs of earlier versions lack, for whom they are 0."""
+"""Columns that runs of earlier versions lack; they count as 0."""
 
 HISTOGRAM = ("count", "sum_ns", "min_ns", "max_ns", "bucket", "bucket_count")
-"""Latencies: how many, their exact sum, least and greatest (0 when none), and the sparse
+"""Latencies: count, exact sum, least and greatest (0 without any), and the sparse
 histogram of `metrics.histogram`, buckets ascending."""
 
 _TYPES = {
@@ -162,11 +162,11 @@ class Interval:
 INTERVAL_SCHEMA = pa.schema(
     [(column.name, _TYPES.get(column.name, pa.int64())) for column in fields(Interval)]
 )
-"""Columns of intervals/*.parquet, in this order. No value is null: what is absent is 0 or ""."""
+"""Columns of intervals/*.parquet, in this order. No value is null: absent values are 0 or ""."""
 
 
 def with_latencies(a: Interval, b: Interval) -> Interval:
-    """The first row with the latencies of both, which are of one series."""
+    """Return the first row with the latencies of both, which are of one series."""
     counted = [row for row in (a, b) if row.count]
     bucket, bucket_count = merge([(a.bucket, a.bucket_count), (b.bucket, b.bucket_count)])
     return replace(
@@ -181,7 +181,7 @@ def with_latencies(a: Interval, b: Interval) -> Interval:
 
 
 def to_table(rows: Sequence[Interval]) -> pa.Table:
-    """The rows as an Arrow table of `INTERVAL_SCHEMA`."""
+    """Return the rows as an Arrow table of `INTERVAL_SCHEMA`."""
     columns = [
         _column(column.type, [getattr(row, column.name) for row in rows])
         for column in INTERVAL_SCHEMA
@@ -190,7 +190,7 @@ def to_table(rows: Sequence[Interval]) -> pa.Table:
 
 
 def completed(table: pa.Table) -> pa.Table:
-    """The table with every column of the schema, in its order; raises KeyError for one it lacks."""
+    """Return the table with all columns of the schema in order; KeyError if one is missing."""
     zeros = np.zeros(table.num_rows, np.int64)
     columns = [
         _numbers(zeros, column.type)
@@ -216,7 +216,7 @@ def _column(kind: pa.DataType, values: list[Any]) -> pa.Array:
 
 
 def _ends(values: list[Any]) -> pa.Array:
-    """Where each begins in all of them end to end, and the end of the last."""
+    """Return the start of each array in all of them end to end, and the end of the last."""
     return _numbers(np.cumsum([0, *map(len, values)]), pa.int32())
 
 

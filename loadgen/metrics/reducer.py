@@ -41,7 +41,7 @@ _LEVELS = (*GAUGES, *PROCESS_GAUGES)
 
 
 def reduced_schema(by: Sequence[str]) -> pa.Schema:
-    """Columns of `reduce_table(table, by)`: the keys, then all but the other dimensions."""
+    """Return the columns of `reduce_table(table, by)`: keys, then all but other dimensions."""
     names = (*by, *SPAN, *COUNTERS, *GAUGES, *PROCESS_COUNTERS, *PROCESS_GAUGES, *HISTOGRAM)
     return pa.schema([INTERVAL_SCHEMA.field(name) for name in names])
 
@@ -56,9 +56,9 @@ def reduce_table(
     gauges="sum" they add, which is right for rows of one moment, the workers of one second. So
     the high-water mark of all workers together is two steps: sum by second, then the greatest.
 
-    Table: the columns of `reduced_schema(by)`, in any order, beside others that are ignored.
-    Raises ValueError where `by` names no dimension, RunDirectoryError where the rows are not
-    what a worker writes: a column missing or of another type, nulls, histograms that are out of
+    Table: the columns of `reduced_schema(by)`, in any order; others are ignored.
+    Raises ValueError if `by` names no dimension, RunDirectoryError if the rows are not
+    those of a worker: a column missing or of another type, nulls, histograms that are out of
     their layout or disagree with their count, sums beyond 64 bits.
     """
     unknown = [name for name in by if name not in DIMENSIONS]
@@ -107,7 +107,7 @@ def reduce_table(
 
 
 def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The needed columns, in the types of the schema and without nulls."""
+    """Return the needed columns in the types of the schema; raise if there are nulls."""
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise RunDirectoryError(f"interval rows lack the column {missing[0]}")
@@ -123,7 +123,7 @@ def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _groups(table: pa.Table, by: Sequence[str]) -> Int64Array:
-    """Number of each row's group; groups are numbered in the order of their keys."""
+    """Return the number of each row's group; groups are numbered in the order of their keys."""
     group = np.zeros(table.num_rows, np.int64)
     for name in by:
         column = table[name].combine_chunks().dictionary_encode()
@@ -136,7 +136,7 @@ def _groups(table: pa.Table, by: Sequence[str]) -> Int64Array:
 
 
 def _added(values: Int64Array, starts: Int64Array, name: str) -> Int64Array:
-    """Sum of each group. Raises RunDirectoryError rather than wrap around."""
+    """Return the sum of each group. Raises RunDirectoryError rather than wrap around."""
     size = np.add.reduceat(np.abs(values.astype(np.float64)), starts)
     if size.max() >= 2.0**63:
         raise RunDirectoryError(f"interval rows are damaged: {name} adds up beyond 64 bits")
@@ -157,7 +157,7 @@ class _Chunk:
 def _merged(
     table: pa.Table, group: Int64Array, order: Int64Array, bounds: Int64Array
 ) -> tuple[pa.ListArray, pa.ListArray]:
-    """Sparse histogram of each group, as two list columns.
+    """Return the sparse histogram of each group, as two list columns.
 
     `order` lists the rows by group, group g being order[bounds[g]:bounds[g + 1]].
     """
@@ -247,7 +247,7 @@ def _list_sums(column: pa.ListArray) -> Int64Array:
 
 
 def row_percentiles(reduced: pa.Table, ps: Sequence[float]) -> list[pa.Array]:
-    """For each of `ps` its percentile of every row of a reduced table; 0 without a latency.
+    """Return each percentile of `ps` for every row of a reduced table; 0 without a latency.
 
     The same as `histogram.percentiles` row by row, for all of them at once.
     """
@@ -269,8 +269,8 @@ class LatencySummary:
     """Latencies of one series in microseconds; without any, all but `count` are None.
 
     `avg`, `min` and `max` are exact. Percentiles and `stdev` are the hdrhistogram library's: a
-    percentile is the highest value of its bucket, and never above `max`. It is None where there
-    are too few latencies for it: where its rank is that of the greatest one.
+    percentile is the highest value of its bucket, and never above `max`. It is None if there
+    are too few latencies: if its rank is that of the greatest one.
     """
 
     count: int
@@ -289,7 +289,7 @@ _PERCENTILES = (50, 90, 99, 99.9)
 
 
 def summarize(row: Mapping[str, Any]) -> LatencySummary:
-    """Summary of one row of a (reduced) interval table, as `to_pylist` or an `Interval`'s fields.
+    """Return the summary of a row of a (reduced) interval table, from `to_pylist` or an `Interval`.
 
     Needs the columns of `interval.HISTOGRAM`, buckets ascending.
     """

@@ -1,11 +1,11 @@
 """Control packets to bytes and back (spec 2 and 3), for both roles and both versions.
 
-This is the control path: clear first. Messages by the hundred thousand go through kernels.py, which
-tests hold equal to this file.
+This is the control path: clear first. Messages by the hundred thousand go through
+`kernels.packet_bytes`, which tests compare with this file.
 
 The strictness is the spec's: what it forbids is refused in both directions. Reason codes are the
-exception. We send only those that spec 2.4 allows, and accept any byte, because a benchmark has to
-report what a broker said.
+exception. We send only those that spec 2.4 allows, and accept any byte, because a benchmark must
+report the broker's answer.
 """
 
 from collections.abc import Callable
@@ -89,9 +89,9 @@ _CONNACK_RETURN_CODES: Final = frozenset(int(code) for code in ConnectReturnCode
 
 
 def encode(packet: Packet, version: int) -> bytes:
-    """The bytes of `packet` in protocol `version` 3 (MQTT 3.1), 4 (MQTT 3.1.1) or 5.
+    """Return the bytes of `packet` in protocol `version` 3 (MQTT 3.1), 4 (MQTT 3.1.1) or 5.
 
-    Raises LocalProtocolError when the packet cannot be said in that version or breaks a rule of it.
+    Raises LocalProtocolError if that version cannot express the packet or forbids it.
     """
     _require(version in VERSION_NAMES, f"protocol version {version} is neither 3, 4 nor 5")
     packet_type = packet.packet_type
@@ -146,7 +146,7 @@ def _reason_byte(code: int, packet_type: int, version: int) -> bytes:
 def _reason_and_properties(
     packet: PubAck | PubRec | PubRel | PubComp | Disconnect, version: int
 ) -> bytes:
-    """Spec 3.4.2.1 and 3.14.2.1: both may be left out, from the end."""
+    """Write reason code and properties; both may be left out, from the end (3.4.2.1, 3.14.2.1)."""
     packet_type = packet.packet_type
     properties = _property_bytes(packet.properties, packet_type, version)
     if version != MQTT_5:
@@ -319,11 +319,11 @@ _ENCODERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
 def decode(
     buffer: Buffer, start: int, end: int, version: int, limit: int = MAX_REMAINING_LENGTH
 ) -> tuple[Packet, int] | None:
-    """The packet that begins at `start`, and where the next one begins; None when it is incomplete.
+    """Return the packet at `start` and the start of the next one; None if it is incomplete.
 
-    Reads `buffer[start:end]` and keeps no reference to it. `version` is 3, 4 or 5; a CONNECT says
-    its own and is read by that. Raises RemoteProtocolError, with `reason_code` set: 0x95 when the
-    Remaining Length is over `limit` (in bytes; before the body is waited for or copied), 0x84 for a
+    Reads `buffer[start:end]` and keeps no reference to it. `version` is 3, 4 or 5; a CONNECT is
+    read by the version that it names. Raises RemoteProtocolError with a `reason_code`: 0x95 if the
+    Remaining Length is over `limit` bytes (before the body is awaited or copied), 0x84 for a
     CONNECT of another protocol, 0x81 or 0x82 for anything else that the spec forbids.
     """
     if start >= end:
@@ -384,7 +384,7 @@ def _check_publish_flags(flags: int) -> None:
 def _decode_remaining_length(
     view: memoryview, start: int, end: int, name: str
 ) -> tuple[int, int] | None:
-    """Remaining Length (spec 2.1.4) and where the body begins, or None when it is incomplete."""
+    """Return Remaining Length (spec 2.1.4) and the start of the body, or None if incomplete."""
     length = 0
     for count in range(min(4, end - start)):
         byte = view[start + count]
@@ -403,7 +403,7 @@ def _properties(reader: Reader, packet_type: int, version: int) -> Properties:
 
 
 def _optional_reason(reader: Reader, packet_type: int, version: int) -> tuple[int, Properties]:
-    """Spec 3.4.2.1 and 3.14.2.1: both may be left out, from the end."""
+    """Read a reason code that may be left out (spec 3.4.2.1, 3.14.2.1)."""
     if version != MQTT_5 or not reader.remaining_bytes:
         return 0, NO_PROPERTIES
     reason_code = reader.u8("Reason Code")
@@ -580,7 +580,7 @@ def _decode_auth(reader: Reader, _version: int) -> Auth:
     return Auth(reader.u8("Reason Code"), decode_properties(reader, AUTH))
 
 
-# Without PUBLISH, which alone has flags of its own.
+# Without PUBLISH, the only one with flags.
 _DECODERS: Final[dict[int, Callable[[Reader, int], Packet]]] = {
     CONNECT: _decode_connect,
     CONNACK: _decode_connack,

@@ -1,4 +1,4 @@
-"""The numbers that all protocol versions share; this file knows nothing else."""
+"""The numbers that all protocol versions share."""
 
 from typing import Final
 
@@ -54,5 +54,5 @@ PACKET_NAMES: Final = (
 
 
 def packet_types(names: str) -> frozenset[int]:
-    """Packet types by their names, as a table of the specification lists them."""
+    """Return packet types by their names, as a table of the specification lists them."""
     return frozenset(map(PACKET_NAMES.index, names.split()))

@@ -1,6 +1,6 @@
 """The fifteen control packets (spec 3), as frozen values with the spec's field names.
 
-A packet means the same in all versions. What a version does not have must be left at its default:
+A packet means the same in all versions. A field that a version lacks must have its default:
 MQTT 3.1 and 3.1.1 have no properties and no Auth, and reason codes only in ConnAck and SubAck.
 `packet_id` is the Packet Identifier, `keep_alive` is in seconds, as in the spec.
 """

@@ -1,4 +1,4 @@
-"""MQTT 5 properties (spec 2.2.2): one table, from which both directions are derived."""
+"""MQTT 5 properties (spec 2.2.2): one table, used in both directions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -87,7 +87,7 @@ _PAIR: Final = _Kind("UTF-8 String Pair", _read_pair, _write_pair)
 
 @dataclass(frozen=True, slots=True)
 class PropertyRow:
-    """One row of spec 2.2.2.2. `low` and `high` bound an integer where its type does not."""
+    """One row of spec 2.2.2.2. `low` and `high` bound an integer if its type does not."""
 
     identifier: int
     name: str
@@ -103,7 +103,7 @@ class PropertyRow:
         return self.name.lower().replace(" ", "_")
 
     def fault(self, value: object) -> str | None:
-        """What is wrong with a value that is of the right type, or None."""
+        """Return the fault of a value of the right type, or None."""
         if isinstance(value, int):
             if value < self.low:
                 return f"{self.name} is {value}, the least allowed is {self.low}"
@@ -177,7 +177,7 @@ _NEEDS_METHOD: Final = "Authentication Data without Authentication Method"
 
 
 def encode_properties(properties: Properties, packet_type: int) -> bytes:
-    """Property Length and properties of a packet type (or WILL), in the order of the table.
+    """Return Property Length and properties of a packet type (or WILL), in the table's order.
 
     Raises LocalProtocolError for a property that the packet must not carry, a repetition that it
     does not allow, and a value out of range.
@@ -215,7 +215,7 @@ def decode_properties(reader: Reader, packet_type: int) -> Properties:
     if length == 0:
         return NO_PROPERTIES
     part = reader.part(length, "Property Length")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     while part.remaining_bytes:
         identifier = part.variable("property identifier")
         row = _BY_IDENTIFIER.get(identifier)
@@ -223,19 +223,19 @@ def decode_properties(reader: Reader, packet_type: int) -> Properties:
             raise part.fault(f"unknown property identifier 0x{identifier:02X}")
         if packet_type not in row.packets:
             raise part.fault(f"{row.name} is not allowed here")
-        if row.attribute in found and packet_type not in row.repeatable_in:
+        if row.attribute in values and packet_type not in row.repeatable_in:
             raise part.fault(f"{row.name} is repeated", ReasonCode.PROTOCOL_ERROR)
         value = row.kind.read(part, row.name)
         if fault := row.fault(value):
             code = ReasonCode.TOPIC_ALIAS_INVALID if identifier == 0x23 else None
             raise part.fault(fault, code or ReasonCode.PROTOCOL_ERROR)
         if row.repeatable_in:
-            found.setdefault(row.attribute, []).append(value)
+            values.setdefault(row.attribute, []).append(value)
         else:
-            found[row.attribute] = value
-    if "authentication_data" in found and "authentication_method" not in found:
+            values[row.attribute] = value
+    if "authentication_data" in values and "authentication_method" not in values:
         raise reader.fault(_NEEDS_METHOD, ReasonCode.PROTOCOL_ERROR)
-    for name, value in found.items():
+    for name, value in values.items():
         if isinstance(value, list):
-            found[name] = tuple(value)
-    return Properties(**found)
+            values[name] = tuple(value)
+    return Properties(**values)

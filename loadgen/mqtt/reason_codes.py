@@ -1,7 +1,7 @@
 """Reason codes of MQTT 5 (spec 2.4) and CONNACK return codes of MQTT 3.1.1 (its table 3.1).
 
-A reason code from 0x80 up is a failure. Packets carry plain integers: what a broker sends is kept
-as it came, also when this table does not know it. Compiled code takes `ReasonCode.NAME.value`.
+A reason code from 0x80 up is a failure. Packets carry plain integers: codes from a broker are kept,
+also if this table lacks them. Compiled code takes `ReasonCode.NAME.value`.
 """
 
 import re
@@ -14,7 +14,7 @@ from loadgen.mqtt.constants import MQTT_5, packet_types
 class ReasonCode(IntEnum):
     """Spec 2.4: the code, and the packets that may carry it.
 
-    That binds what we send, not what we accept. The three names of 0x00 are one member.
+    This binds sent packets, not accepted ones. The three names of 0x00 are one member.
     """
 
     _value_: int
@@ -110,15 +110,15 @@ _TERMS: Final = re.compile(
 
 
 def is_failure(code: int) -> bool:
-    """Whether a reason code of MQTT 5 (or a SUBACK return code of 3.1.1) reports a failure."""
+    """Return True if a reason code of MQTT 5, or a SUBACK return code of 3.1.1, is a failure."""
     return code >= ReasonCode.UNSPECIFIED_ERROR
 
 
 def reason_name(code: int, version: int = MQTT_5) -> str:
-    """The name and number of a reason code, for people: `Server busy (0x89)`.
+    """Return the name and number of a reason code, for people: `Server busy (0x89)`.
 
     With `version` 3 or 4 the code is read as a return code of CONNACK, except the SUBACK's 0x80.
-    Codes that the specification does not know get a name that says so.
+    Codes that the specification lacks are named as unknown.
     """
     if version != MQTT_5:
         if code == ReasonCode.UNSPECIFIED_ERROR:

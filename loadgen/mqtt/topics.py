@@ -1,6 +1,6 @@
-"""Topic Names and Topic Filters (MQTT 5, sections 4.7 and 4.8), and what a topic reaches.
+"""Topic Names and Filters (MQTT 5, 4.7 and 4.8), and the subscriptions that a topic reaches.
 
-The tree knows subscriptions, not connections: a `member` is whatever the caller subscribes.
+The tree holds subscriptions, not connections: a `member` is any object of the caller.
 """
 
 from collections.abc import Hashable, Iterator
@@ -15,12 +15,12 @@ OptionsT = TypeVar("OptionsT")
 
 
 def is_wild(topic: str) -> bool:
-    """Whether it has a wildcard (section 4.7.1), which a Topic Name must not."""
+    """Return True if it has a wildcard (section 4.7.1), which a Topic Name must not."""
     return "+" in topic or "#" in topic
 
 
 def topic_name_fault(topic_name: str) -> str | None:
-    """What is wrong with a Topic Name that a message is published to (spec 4.7), or None."""
+    """Return the fault of a Topic Name that a message is published to (spec 4.7), or None."""
     if not topic_name:
         return "is empty"
     if is_wild(topic_name):
@@ -29,7 +29,7 @@ def topic_name_fault(topic_name: str) -> str | None:
 
 
 def topic_filter_fault(topic_filter: str, version: int) -> str | None:
-    """What is wrong with a Topic Filter (spec 4.7.1; for version 5 also 4.8.2), or None."""
+    """Return the fault of a Topic Filter (spec 4.7.1; for version 5 also 4.8.2), or None."""
     if not topic_filter:
         return "is empty"
     if version == MQTT_5 and topic_filter.startswith("$share/"):
@@ -42,15 +42,15 @@ def topic_filter_fault(topic_filter: str, version: int) -> str | None:
         return f"has '#' before its end: {escaped(topic_filter)}"
     for level in topic_filter.split("/"):
         if len(level) > 1 and is_wild(level):
-            return f"has a wildcard beside other characters: {escaped(topic_filter)}"
+            return f"has a wildcard next to other characters: {escaped(topic_filter)}"
     return None
 
 
 def split_shared(topic_filter: str) -> tuple[str | None, str]:
-    """Share name (None if not shared) and filter of `$share/NAME/FILTER` (section 4.8.2).
+    """Return share name (None if not shared) and filter of `$share/NAME/FILTER` (section 4.8.2).
 
-    Clients of MQTT 3.1.1 may share too, as most brokers let them. A filter that is not a complete
-    shared one is an ordinary one, which their codec lets through.
+    Clients of MQTT 3.1.1 may share too, as most brokers allow. An incomplete shared filter is an
+    ordinary one, which their codec accepts.
     """
     prefix, _, rest = topic_filter.partition("/")
     share_name, _, plain_filter = rest.partition("/")
@@ -75,14 +75,14 @@ class Group(Generic[MemberT, OptionsT]):
         self._order = list(self.members)
 
     def remove(self, member: MemberT) -> bool:
-        """Whether `member` was there."""
+        """Remove a member; return True if it was there."""
         if self.members.pop(member, None) is None:
             return False
         self._order = list(self.members)
         return True
 
     def turn(self) -> Iterator[MemberT]:
-        """Each member once, beginning with the one whose turn it is; the turn moves on."""
+        """Return each member once, beginning with the next in turn; the turn moves on."""
         order = self._order
         start = self._cursor % len(order)
         self._cursor = start + 1
@@ -92,7 +92,7 @@ class Group(Generic[MemberT, OptionsT]):
 
 @dataclass(slots=True)
 class Match(Generic[MemberT, OptionsT]):
-    """What a topic reaches: single subscriptions, and groups of which one member is served."""
+    """The subscriptions that a topic reaches: single ones, and groups that serve one member."""
 
     single: list[tuple[MemberT, OptionsT]] = field(default_factory=list)
     groups: list[Group[MemberT, OptionsT]] = field(default_factory=list)
@@ -112,7 +112,7 @@ class _Node(Generic[MemberT, OptionsT]):
 
 
 class SubscriptionTree(Generic[MemberT, OptionsT]):
-    """All subscriptions of a broker. Filters are valid ones (the codec has seen to it)."""
+    """All subscriptions of a broker. Filters are valid: the codec has checked them."""
 
     __slots__ = ("_root",)
 
@@ -131,7 +131,7 @@ class SubscriptionTree(Generic[MemberT, OptionsT]):
             node.groups.setdefault(share_name, Group()).set(member, options)
 
     def unsubscribe(self, topic_filter: str, member: MemberT) -> bool:
-        """Whether there was such a subscription."""
+        """Remove a subscription; return True if there was one."""
         share_name, plain_filter = split_shared(topic_filter)
         path = [self._root]
         levels = plain_filter.split("/")
@@ -155,8 +155,8 @@ class SubscriptionTree(Generic[MemberT, OptionsT]):
         return existed
 
     def match(self, topic: str) -> Match[MemberT, OptionsT]:
-        """Everything that `topic` reaches; a member may be there for several of its filters."""
-        found: Match[MemberT, OptionsT] = Match()
+        """Return all that `topic` reaches; a member may appear for several of its filters."""
+        match: Match[MemberT, OptionsT] = Match()
         levels = topic.split("/")
         # Section 4.7.2: a wildcard at the start does not reach topics that begin with $.
         nodes = [self._root]
@@ -165,27 +165,27 @@ class SubscriptionTree(Generic[MemberT, OptionsT]):
             following: list[_Node[MemberT, OptionsT]] = []
             for node in nodes:
                 if wild and (rest := node.children.get("#")) is not None:
-                    _collect(rest, found)
+                    _collect(rest, match)
                 if (child := node.children.get(level)) is not None:
                     following.append(child)
                 if wild and (child := node.children.get("+")) is not None:
                     following.append(child)
             nodes = following
         for node in nodes:
-            _collect(node, found)
+            _collect(node, match)
             # "a/#" also reaches "a" itself (section 4.7.1.2).
             if (rest := node.children.get("#")) is not None:
-                _collect(rest, found)
-        return found
+                _collect(rest, match)
+        return match
 
 
-def _collect(node: _Node[MemberT, OptionsT], found: Match[MemberT, OptionsT]) -> None:
-    found.single.extend(node.single.items())
-    found.groups.extend(node.groups.values())
+def _collect(node: _Node[MemberT, OptionsT], match: Match[MemberT, OptionsT]) -> None:
+    match.single.extend(node.single.items())
+    match.groups.extend(node.groups.values())
 
 
 def filter_matches(topic_filter: str, topic: str) -> bool:
-    """Whether a filter reaches a topic."""
+    """Return True if a filter reaches a topic."""
     tree: SubscriptionTree[str, None] = SubscriptionTree()
     tree.subscribe(topic_filter, "", None)
     return bool(tree.match(topic).single)

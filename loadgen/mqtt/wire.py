@@ -1,8 +1,7 @@
-"""How MQTT writes integers, strings and bytes (spec 1.5).
+"""The encoding of integers, strings and bytes in MQTT (spec 1.5).
 
-Section numbers are those of the OASIS MQTT 5.0 specification unless 3.1.1 is named. This file knows
-data types, not packets. What is read here came from the peer, so a fault is a
-RemoteProtocolError; what is written here came from us, so a fault is a LocalProtocolError.
+Section numbers are those of the OASIS MQTT 5.0 specification unless 3.1.1 is named. A fault of
+data that is read is a RemoteProtocolError; of data that is written, a LocalProtocolError.
 """
 
 from typing import Final
@@ -15,7 +14,7 @@ _ESCAPED_CHARACTERS: Final = 80
 
 
 def escaped(text: str) -> str:
-    """`text` in quotes, in ASCII, control characters escaped, at most 80 characters of it."""
+    """Return `text` in quotes, in ASCII, control characters escaped, at most 80 characters."""
     if len(text) <= _ESCAPED_CHARACTERS:
         return ascii(text)
     return f"{text[:_ESCAPED_CHARACTERS]!a}... ({len(text)} characters)"
@@ -25,8 +24,8 @@ class Reader:
     """A cursor over the body of one packet that the peer sent.
 
     `what` names the packet in messages. Every method takes the spec's name of the field it reads,
-    moves on, and raises RemoteProtocolError (0x81 Malformed Packet) when the field is not there or
-    is not of its type.
+    moves on, and raises RemoteProtocolError (0x81 Malformed Packet) if the field is missing or of
+    another type.
     """
 
     __slots__ = ("_data", "_end", "_position", "_what")
@@ -40,7 +39,7 @@ class Reader:
     def fault(
         self, detail: str, reason_code: int = ReasonCode.MALFORMED_PACKET
     ) -> RemoteProtocolError:
-        """The error to raise; `detail` must already be bounded and escaped."""
+        """Return the error to raise; `detail` must already be bounded and escaped."""
         return RemoteProtocolError(f"malformed {self._what} from the peer: {detail}", reason_code)
 
     def _take(self, count: int, field: str) -> int:
@@ -67,7 +66,7 @@ class Reader:
         return int.from_bytes(self._data[position : position + 4], "big")
 
     def variable(self, field: str) -> int:
-        """A variable byte integer (spec 1.5.5); more bytes than needed are malformed."""
+        """Read a variable byte integer (spec 1.5.5); more bytes than needed are malformed."""
         value = 0
         for shift in (0, 7, 14, 21):
             byte = self.u8(field)
@@ -79,13 +78,13 @@ class Reader:
         raise self.fault(f"{field} is longer than four bytes")
 
     def binary(self, field: str) -> bytes:
-        """Binary Data (spec 1.5.6)."""
+        """Read Binary Data (spec 1.5.6)."""
         length = self.u16(field)
         position = self._take(length, field)
         return self._data[position : position + length]
 
     def utf8(self, field: str) -> str:
-        """A UTF-8 Encoded String (spec 1.5.4): well formed, no surrogate, no U+0000."""
+        """Read a UTF-8 Encoded String (spec 1.5.4): well formed, no surrogate, no U+0000."""
         data = self.binary(field)
         try:
             text = data.decode("utf-8")
@@ -96,24 +95,24 @@ class Reader:
         return text
 
     def packet_id(self) -> int:
-        """A Packet Identifier (spec 2.2.1), which is never 0."""
+        """Read a Packet Identifier (spec 2.2.1), which is never 0."""
         value = self.u16("Packet Identifier")
         if value == 0:
             raise self.fault("Packet Identifier is 0")
         return value
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """Return the unread bytes."""
         position, self._position = self._position, self._end
         return self._data[position:]
 
     def part(self, length: int, field: str) -> "Reader":
-        """A reader over the next `length` bytes, which this one skips."""
+        """Return a reader over the next `length` bytes, and skip them here."""
         position = self._take(length, field)
         return Reader(self._data[position : position + length], self._what)
 
     def finish(self) -> None:
-        """Raise when bytes are left over."""
+        """Raise if bytes are left over."""
         if self.remaining_bytes:
             raise self.fault(f"{self.remaining_bytes} trailing bytes")
 
@@ -125,22 +124,22 @@ def _checked(value: int, high: int, field: str) -> int:
 
 
 def write_u8(value: int, field: str) -> bytes:
-    """One byte; LocalProtocolError when `value` does not fit."""
+    """Write one byte; LocalProtocolError if `value` does not fit."""
     return _checked(value, 0xFF, field).to_bytes(1, "big")
 
 
 def write_u16(value: int, field: str) -> bytes:
-    """A Two Byte Integer (spec 1.5.2); LocalProtocolError when `value` does not fit."""
+    """Write a Two Byte Integer (spec 1.5.2); LocalProtocolError if `value` does not fit."""
     return _checked(value, 0xFFFF, field).to_bytes(2, "big")
 
 
 def write_u32(value: int, field: str) -> bytes:
-    """A Four Byte Integer (spec 1.5.3); LocalProtocolError when `value` does not fit."""
+    """Write a Four Byte Integer (spec 1.5.3); LocalProtocolError if `value` does not fit."""
     return _checked(value, 0xFFFF_FFFF, field).to_bytes(4, "big")
 
 
 def write_variable(value: int, field: str) -> bytes:
-    """A Variable Byte Integer (spec 1.5.5); LocalProtocolError when `value` does not fit."""
+    """Write a Variable Byte Integer (spec 1.5.5); LocalProtocolError if `value` does not fit."""
     _checked(value, MAX_REMAINING_LENGTH, field)
     if value < 0x80:
         return value.to_bytes(1, "big")
@@ -153,14 +152,14 @@ def write_variable(value: int, field: str) -> bytes:
 
 
 def write_binary(data: bytes, field: str) -> bytes:
-    """Binary Data (spec 1.5.6); LocalProtocolError beyond 65,535 bytes."""
+    """Write Binary Data (spec 1.5.6); LocalProtocolError beyond 65,535 bytes."""
     if len(data) > 0xFFFF:
-        raise LocalProtocolError(f"{field} has {len(data)} bytes, MQTT allows 65535")
+        raise LocalProtocolError(f"{field} has {len(data)} bytes, MQTT allows 65,535")
     return len(data).to_bytes(2, "big") + data
 
 
 def write_utf8(text: str, field: str) -> bytes:
-    """A UTF-8 Encoded String (spec 1.5.4); LocalProtocolError for U+0000, surrogates, length."""
+    """Write a UTF-8 String (spec 1.5.4); LocalProtocolError for U+0000, surrogates, length."""
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError:

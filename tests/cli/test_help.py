@@ -49,12 +49,15 @@ def test_help_has_an_example_and_cuts_no_summary(words: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_options_of_the_case_come_first_and_none_is_left_over(case: str) -> None:
+def test_common_options_and_those_of_the_case_come_first_and_none_is_left_over(case: str) -> None:
     variants = CASES[case].variants
     words = (case,) if variants is None else (case, next(iter(variants.commands)))
     _, text = found(words)
     headings = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
-    assert headings[0] == f"{case.upper()}:"
+    assert headings[0] == "Common:"
+    assert f"{case.upper()}:" in headings[1:2] or f"{case.upper()}:" not in headings
+    lines = text.splitlines()
+    assert next(at for at, line in enumerate(lines) if line.strip()[:9] == "--broker ") < 15
     assert headings[-1] == "Options:"
     assert text.partition("\nOptions:\n")[2].split()[:2] == ["-h,", "--help"]
 
