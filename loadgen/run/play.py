@@ -3,11 +3,9 @@
 Nothing is left behind; what the workers reported comes back merged.
 """
 
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,6 +21,7 @@ from loadgen.run.phases import PhaseRunner
 from loadgen.run.progress import Progress, silent
 from loadgen.run.run_state import RunState
 from loadgen.run.rundir import EventLog, IntervalWriter, claim
+from loadgen.scratch import scratch_directory
 
 _NOTHING: Final[Mapping[str, Any]] = {"count": 0}
 
@@ -61,8 +60,8 @@ async def play(
     what `PhaseRunner.play` raises.
     """
     run = f"play-{plan.run_tag:08x}"
-    with tempfile.TemporaryDirectory(prefix="loadgen-play-") as name:
-        directory = claim(Path(name))
+    with scratch_directory("play") as scratch:
+        directory = claim(scratch / "run")
         events = EventLog(directory)
         record = Record(run, time.monotonic_ns(), events, IntervalWriter(directory, run))
         monitor = Monitor(plan, record, progress)

@@ -5,7 +5,6 @@ log) comes here, of its other files the digest. Their rows are read by the tasks
 `spark.aggregate`.
 """
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from loadgen.report.build import broker_section as broker
 from loadgen.report.record import LARGEST_MANIFEST_BYTES, RunFiles, open_run
 from loadgen.run.redaction import printable
 from loadgen.run.seal import SUMS, covered
+from loadgen.scratch import scratch_directory
 from loadgen.spark.session import own_settings, reason_in
 
 if TYPE_CHECKING:
@@ -45,10 +45,9 @@ def open_remote(spark: "SparkSession", urls: Sequence[str]) -> list[RunFiles]:
     except (PySparkException, Py4JError) as error:
         reason = printable(reason_in(str(error)), 400)
         raise CannotRunError(f"Spark cannot read the runs: {reason}") from error
-    with tempfile.TemporaryDirectory(prefix="loadgen-spark-") as scratch:
+    with scratch_directory("spark") as scratch:
         return [
-            _opened(Path(scratch) / str(number), root, found[root])
-            for number, root in enumerate(roots)
+            _opened(scratch / str(number), root, found[root]) for number, root in enumerate(roots)
         ]
 
 

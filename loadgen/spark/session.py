@@ -26,6 +26,7 @@ import psutil
 from loadgen.errors import CannotRunError, MissingProgramError
 from loadgen.run.interrupt import RunInterruptedError, ending_signals
 from loadgen.run.redaction import printable
+from loadgen.scratch import scratch_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,18 +136,15 @@ def open_session(
     from pyspark import SparkContext
 
     foreign = SparkContext._active_spark_context is not None
-    scratch = Path(tempfile.mkdtemp(prefix="loadgen-spark-"))
-    try:
-        with _ended_on_request() as take_signals:
-            spark = _start(master, memory, scratch, options)
-            take_signals()  # Spark takes SIGINT for itself
-            yield spark
-    finally:
+    with scratch_directory("spark") as scratch:
         try:
+            with _ended_on_request() as take_signals:
+                spark = _start(master, memory, scratch, options)
+                take_signals()  # Spark takes SIGINT for itself
+                yield spark
+        finally:
             if not foreign:
                 _end(scratch)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _require_answer(master: str) -> None:
