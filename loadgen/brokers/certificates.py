@@ -1,6 +1,6 @@
 """A certificate authority for tests: its own certificate, the broker's, and one for each device.
 
-For measurements on closed networks only: the authority's key lies beside what it signed.
+Only for measurements on closed networks: the authority's key is next to the certificates.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """What `make_certificates` wrote: PEM files, keys readable by their owner alone.
+    """PEM files of `make_certificates`; only their owner can read the keys.
 
     `client_certificate` and `client_key` are patterns with {device}, None without clients.
     """
@@ -65,11 +65,11 @@ def make_certificates(
     client_name: str = "device-{device}",
     days: int = 30,
 ) -> CertificateFiles:
-    """Fill `directory`, which must not exist or be empty, with an authority and what it signed.
+    """Fill `directory`, which must not exist or be empty, with an authority and its certificates.
 
     The server's certificate is good for `hosts` (names, *.names or addresses). Client number i of
     `clients` has the common name `client_name` with {device} as i. Raises UsageError for input
-    that cannot be used and CannotRunError where files cannot be written; then nothing is left.
+    that cannot be used and CannotRunError if files cannot be written; then no file is left.
     """
     names = _host_names(hosts)
     _check(clients, client_name, days)
@@ -77,10 +77,10 @@ def make_certificates(
     authority = _name(f"loadgen test authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
     authority_key = _new_key(key)
 
-    def issue(path: Path, subject: x509.Name, own: _Key, *more: x509.ExtensionType) -> None:
-        certificate = _signed(subject, own, until, authority, authority_key, more)
+    def issue(path: Path, subject: x509.Name, private: _Key, *more: x509.ExtensionType) -> None:
+        certificate = _signed(subject, private, until, authority, authority_key, more)
         _write(path.with_suffix(".pem"), certificate)
-        _write(path.with_suffix(".key"), _key_pem(own), 0o600)
+        _write(path.with_suffix(".key"), _key_pem(private), 0o600)
 
     with _claimed(directory):
         issue(directory / "ca", authority, authority_key)
@@ -137,7 +137,7 @@ def _check(clients: int, client_name: str, days: int) -> None:
 
 @contextlib.contextmanager
 def _claimed(directory: Path) -> Iterator[None]:
-    """Refuse a directory that has something in it; leave nothing behind after an error."""
+    """Refuse a directory that is not empty; remove all files after an error."""
     shown = ascii(str(directory)[:200])
     existed = directory.exists()
     try:
@@ -186,9 +186,9 @@ def _signed(
     issuer_key: _Key,
     more: Sequence[x509.ExtensionType],
 ) -> bytes:
-    """A certificate as PEM; the authority's own where subject and issuer are the same."""
+    """Return a certificate as PEM, the authority's if subject and issuer are the same."""
     ca = subject == issuer
-    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    subject_key = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     usage = x509.KeyUsage(
         digital_signature=True,
@@ -213,7 +213,7 @@ def _signed(
         .add_extension(x509.BasicConstraints(ca, path_length=0 if ca else None), critical=True)
         .add_extension(usage, critical=True)
     )
-    for extension in (own, signed_by, *more):
+    for extension in (subject_key, signed_by, *more):
         builder = builder.add_extension(extension, critical=False)
     certificate = builder.sign(issuer_key, hashes.SHA256())
     return certificate.public_bytes(serialization.Encoding.PEM)

@@ -1,7 +1,7 @@
-"""A broker written in Python, in a process of its own, and the channel to it.
+"""A broker written in Python, in a separate process, and the channel to it.
 
 The channel is a socket pair that carries one JSON object a line: a configuration down, a greeting
-up, then questions down and answers up. It is also the leash: when it closes, the child ends.
+up, then questions down and answers up. When it closes, the child ends.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ Json = dict[str, Any]
 """One JSON object."""
 
 READY_TIMEOUT_S: Final = 300.0
-"""How long a child may take to serve. Compiling the kernels once takes a minute on a slow host;
-a child that fails says so, or closes the channel, long before."""
+"""Longest time until a child serves. Compiling the kernels takes a minute on a slow host; a child
+that fails reports it, or closes the channel, long before."""
 
 ANSWER_TIMEOUT_S: Final = 30.0
-"""How long one that serves may take for an answer; then it hangs, and is killed."""
+"""Longest time for an answer of a child that serves; then it is killed."""
 
 _MAX_LINE_BYTES: Final = 1 << 20
 _MAX_SHOWN_CHARACTERS: Final = 300
@@ -38,7 +38,7 @@ _LAST_WORDS_POLLS: Final = 200
 
 
 class ChildBroker(process.BrokerProcess):
-    """A broker of ours in a process of its own; made by `running`.
+    """A broker of loadgen in a separate process; made by `running`.
 
     It is `module`, run as a program, and gets `config` besides the host and port of `endpoint`;
     port 0 chooses one.
@@ -92,7 +92,7 @@ class ChildBroker(process.BrokerProcess):
         self._endpoint = replace(self._endpoint, port=greeting["port"])
 
     async def ask(self, **question: Any) -> Json:
-        """What it answers to one question; CannotRunError when it has ended, hangs or refuses."""
+        """Return the answer to one question; raises CannotRunError if the child ended or hangs."""
         try:
             return await self._answer(question, ANSWER_TIMEOUT_S)
         except TimeoutError:
@@ -148,7 +148,7 @@ def _environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a child offers once it serves: its greeting, how it answers, how it closes."""
+    """A child that serves: its greeting, and functions that answer and close."""
 
     greeting: Json
     answer: Callable[[Json], Json]
@@ -156,7 +156,7 @@ class Serving:
 
 
 def run_child(serve: Callable[[Json], Coroutine[Any, Any, Serving]]) -> None:
-    """The child's `main`: serve until the channel closes.
+    """Serve as the main function of a child, until the channel closes.
 
     `serve` takes the configuration and returns once it listens; a LoadgenError from it, or from
     an answer, goes up the channel as `{"error": ...}`.

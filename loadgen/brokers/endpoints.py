@@ -1,7 +1,4 @@
-"""Where a broker is: the `--broker` argument as a value.
-
-This file knows how an address is written, not how it is reached.
-"""
+"""The `--broker` argument as a value: the address of a broker, or a name of a private one."""
 
 import ipaddress
 import re
@@ -14,10 +11,10 @@ from loadgen.plan.removed import removal
 from loadgen.plan.units import shown
 
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
-"""Port of each scheme when the URL names none (IANA; RFC 6455 for the WebSocket schemes)."""
+"""Port of each scheme if the URL has none (IANA; RFC 6455 for the WebSocket schemes)."""
 
 BROKER_NAMES: Final = ("auto", "mosquitto", "nats", "reflector", "sink")
-"""Names that mean: start one here."""
+"""Names of private brokers."""
 
 _DEFAULT_WEBSOCKET_PATH: Final = "/mqtt"
 _MAX_URL_CHARACTERS: Final = 2048
@@ -40,16 +37,16 @@ class Endpoint:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     path: str = ""
-    secret_user: bool = False  # whether the user name is not shown either
+    secret_user: bool = False  # the user name is not shown either
 
     @property
     def tls(self) -> bool:
-        """Whether the connection is encrypted."""
+        """True if the connection is encrypted."""
         return self.scheme in ("mqtts", "wss")
 
     @property
     def websocket(self) -> bool:
-        """Whether MQTT travels inside WebSocket frames (MQTT 5, section 6)."""
+        """True for MQTT in WebSocket frames (MQTT 5, section 6)."""
         return self.scheme in ("ws", "wss")
 
     @property
@@ -69,7 +66,7 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """The endpoint that a URL names.
+    """Return the endpoint of a URL.
 
     `scheme://[user[:password]@]host[:port][/path]`, scheme one of `DEFAULT_PORTS`; user and
     password may be percent-encoded. Raises UsageError, in one line and without the password.
@@ -105,9 +102,9 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def parse_broker(text: str) -> Endpoint | str:
-    """A `--broker` argument: one of `BROKER_NAMES`, or an endpoint.
+    """Return the value of a `--broker` argument: one of `BROKER_NAMES`, or an endpoint.
 
-    Raises UsageError when it is neither.
+    Raises UsageError if it is neither.
     """
     name = text.strip().lower()
     if name in BROKER_NAMES:

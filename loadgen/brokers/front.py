@@ -26,7 +26,7 @@ from loadgen.mqtt.packets import Publish
 from loadgen.sentences import listed
 
 FORWARD_TIMEOUT_S: Final = 10.0
-"""A bridge that has not connected by then has not been set up, or cannot reach its backend."""
+"""A bridge without a connection by then is not set up, or cannot reach its backend."""
 _AGAIN_S: Final = 0.25
 _RESTART_S: Final = 1
 _MAX_SHOWN: Final = 3
@@ -34,7 +34,7 @@ _MAX_SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A topic of the front and what the backend with this number (from 0) calls it."""
+    """A topic of the front, and its name at the backend with this number (from 0)."""
 
     backend: int
     front_topic: str
@@ -42,7 +42,7 @@ class Route:
 
 
 def routes_of(backends: int, topics: int, front_root: str, backend_root: str) -> tuple[Route, ...]:
-    """One route a topic: `FRONT_ROOT/B/T` to `BACKEND_ROOT/B/T`, B from 1 and T from 0 on."""
+    """Return a route a topic: `FRONT_ROOT/B/T` to `BACKEND_ROOT/B/T`, B from 1, T from 0 on."""
     return tuple(
         Route(number, f"{front_root}/{number + 1}/{topic}", f"{backend_root}/{number + 1}/{topic}")
         for number in range(backends)
@@ -53,7 +53,7 @@ def routes_of(backends: int, topics: int, front_root: str, backend_root: str) ->
 def bridge_lines(
     routes: Iterable[Route], backends: Sequence[Endpoint], qos: int
 ) -> tuple[str, ...]:
-    """The lines of mosquitto.conf that make these routes, one connection a backend."""
+    """Return the lines of mosquitto.conf for these routes, one connection a backend."""
     lines: list[str] = []
     chosen = list(routes)
     for number, endpoint in enumerate(backends):
@@ -82,11 +82,11 @@ def bridge_lines(
 async def serve_bridge(
     routes: Sequence[Route], backends: int, qos: int, *, persistence: bool = False
 ) -> AsyncIterator[ServedBroker]:
-    """A front Mosquitto that forwards these routes to private backends, for the block's length.
+    """Run a front Mosquitto that forwards these routes to private backends, for the block.
 
     The front is the first of its brokers. With `persistence` all of them keep their sessions on
-    disk. Raises MissingProgramError, CannotRunError, and BrokerRefusedError where a route does
-    not carry.
+    disk. Raises MissingProgramError, CannotRunError, and BrokerRefusedError for a route that does
+    not forward.
     """
     settings = MosquittoSettings(
         persistence=persistence,
@@ -113,8 +113,7 @@ async def require_forwarding(
     """Send a message along every route, from each front; wait until all have arrived.
 
     A message sent before the bridge stands is lost with QoS 0, so each is sent again until it
-    arrives. Raises BrokerRefusedError that names a route that carries nothing, and what `admitted`
-    does.
+    arrives. Raises BrokerRefusedError with a route that forwards nothing, and the errors of `ask`.
     """
     for front in fronts:
         token = f"loadgen-route-{uuid.uuid4().hex[:12]}".encode()

@@ -1,7 +1,7 @@
-"""A private Mosquitto: its own directory, its own port, gone when the block ends.
+"""A private Mosquitto: separate directory and port, removed at the end of the block.
 
-Mosquitto's defaults are kept except where they would falsify a measurement; `render_config` says
-which and why. Written for 2.0 and later; 2.0.11 knows every key used here.
+Mosquitto keeps its defaults unless they would falsify a measurement; `render_config` has the
+reasons. All keys are those of 2.0.11 and later.
 """
 
 import base64
@@ -37,7 +37,7 @@ AUTOSAVE_S: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class MosquittoSettings:
-    """How a private Mosquitto is configured.
+    """Configuration of a private Mosquitto.
 
     `host` is the address to listen on; `ports` are fixed ports, or empty for one chosen port.
     With `persistence` its database is written every `AUTOSAVE_S`, with `save_each` after each
@@ -65,14 +65,14 @@ class MosquittoSettings:
 
 
 def find_mosquitto() -> Path | None:
-    """Where the program is, on PATH or in the directories for system programs; None if absent."""
+    """Return the program on PATH or in the directories for system programs, None if absent."""
     directories = [*os.get_exec_path(), *_EXTRA_DIRECTORIES]
-    found = shutil.which("mosquitto", path=os.pathsep.join(directories))
-    return None if found is None else Path(found).resolve()
+    program = shutil.which("mosquitto", path=os.pathsep.join(directories))
+    return None if program is None else Path(program).resolve()
 
 
 def mosquitto_version(program: Path) -> str:
-    """The version that `program` states, such as "2.0.11"; "unknown" if it states none."""
+    """Return the version that `program` prints, such as "2.0.11", "unknown" if it prints none."""
     try:
         # Printing the help text is an error to some versions, so the status says nothing.
         shown = subprocess.run(
@@ -85,7 +85,7 @@ def mosquitto_version(program: Path) -> str:
 
 
 def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int, ...]) -> str:
-    """The text of `mosquitto.conf`; `directory` is where its data are."""
+    """Return the text of `mosquitto.conf`; `directory` is for its data."""
     memory_limit_bytes = settings.memory_limit_bytes
     if memory_limit_bytes is None:
         memory_limit_bytes = default_memory_limit_bytes()
@@ -144,7 +144,7 @@ def _access_lines(settings: MosquittoSettings, directory: Path) -> list[str]:
 
 
 def password_line(account: Account, salt: bytes) -> str:
-    """A line of a password file, as mosquitto_passwd(1) writes it: PBKDF2 with SHA-512."""
+    """Return a line of a password file like mosquitto_passwd(1): PBKDF2 with SHA-512."""
     password = account.password.encode()
     digest = hashlib.pbkdf2_hmac("sha512", password, salt, _HASH_ITERATIONS)
     parts = (base64.b64encode(part).decode() for part in (salt, digest))
@@ -152,7 +152,7 @@ def password_line(account: Account, salt: bytes) -> str:
 
 
 def rights_lines(account: Account) -> list[str]:
-    """The lines of an ACL file (mosquitto.conf(5), acl_file) for one user."""
+    """Return the lines of an ACL file (mosquitto.conf(5), acl_file) for one user."""
     return [
         f"user {account.user_name}",
         *(f"topic write {topic}" for topic in account.publishes),
@@ -206,9 +206,9 @@ class Mosquitto(ProgramBroker):
         return [str(self._program), "-c", str(config)]
 
     async def stop(self) -> None:
-        """End it: in good order where it has something to save, else at once.
+        """End it, at once if it has nothing to save.
 
-        Its loop looks for signals every 100 ms only, and a run ends with this.
+        Its loop looks for signals only every 100 ms, and a run ends with this.
         """
         if not self._settings.persistence:
             self.kill()
@@ -226,9 +226,9 @@ class Mosquitto(ProgramBroker):
 async def run_mosquitto(
     settings: MosquittoSettings | None = None, *, program: Path | None = None
 ) -> AsyncIterator[Mosquitto]:
-    """A Mosquitto for the length of the block.
+    """Run a Mosquitto for the length of the block.
 
-    Raises MissingProgramError where the program is absent, CannotRunError when it will not start.
+    Raises MissingProgramError if the program is absent, CannotRunError if it does not start.
     """
     program = program or find_mosquitto()
     if program is None:
@@ -243,6 +243,6 @@ async def run_mosquitto(
 
 
 def default_memory_limit_bytes(brokers: int = 1) -> int:
-    """Half of the memory now available, divided among the brokers."""
+    """Return half of the memory now available, divided among the brokers."""
     available: int = psutil.virtual_memory().available
     return available // 2 // brokers

@@ -26,7 +26,7 @@ _LISTEN: Final = " 0A "  # the state in a line of /proc/net/tcp
 
 
 def ephemeral_ports() -> range:
-    """The ports that the kernel gives to outgoing connections."""
+    """Return the ports that the kernel gives to outgoing connections."""
     try:
         first, last = _RANGE_FILE.read_text().split()
         return range(int(first), int(last) + 1)
@@ -45,10 +45,10 @@ def _candidates() -> list[int]:
 
 
 def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
-    """A non-blocking listening TCP socket on `host`.
+    """Return a non-blocking listening TCP socket on `host`.
 
     `port` 0 picks one outside `ephemeral_ports`. The kernel cuts `backlog` at
-    `net.core.somaxconn`. Raises HostLimitError when it cannot be bound.
+    `net.core.somaxconn`. Raises HostLimitError if it cannot be bound.
     """
     problem: OSError | None = None
     for candidate in [port] if port else _candidates():
@@ -72,7 +72,7 @@ def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
 
 
 def free_port(host: str) -> int:
-    """A port on `host` that could be listened on a moment ago; outside `ephemeral_ports`.
+    """Return a port on `host` that was free a moment ago, outside `ephemeral_ports`.
 
     Raises HostLimitError.
     """
@@ -82,23 +82,23 @@ def free_port(host: str) -> int:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host name or address is this host's; a name is looked up."""
+    """Return True if a host name or address is this host's."""
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        addresses = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
         return False
-    own = {a.address.partition("%")[0] for links in psutil.net_if_addrs().values() for a in links}
+    interfaces = psutil.net_if_addrs().values()
+    local = {link.address.partition("%")[0] for links in interfaces for link in links}
     return any(
-        address in own or ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
-        for address in map(str, found)
+        address in local or ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
+        for address in map(str, addresses)
     )
 
 
 def listening_pids(port: int) -> tuple[int, ...]:
-    """Processes of this host that listen on a TCP port, as far as this user may see.
+    """Return the processes that listen on a TCP port, if this user may see them.
 
-    Straight from /proc: psutil makes an object of every connection, of which there may be a
-    million.
+    It reads /proc: psutil makes an object of each connection, and there may be a million.
     """
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     return tuple(sorted(pid for pid in psutil.pids() if _has_open(pid, sockets)))
@@ -115,7 +115,7 @@ def _listening_inodes(port: int) -> Iterable[str]:
 
 
 def _has_open(pid: int, files: Collection[str]) -> bool:
-    """Whether one of a process's descriptors is one of these files, by the names of their links."""
+    """Return True if a process has one of these files open, by the names of their links."""
     with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
         for descriptor in descriptors:
             with suppress(OSError):

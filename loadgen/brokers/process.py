@@ -57,7 +57,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 async def stop(process: subprocess.Popen[bytes], *, patience_s: float = 5.0) -> None:
-    """Ask `process` to end, and end it after `patience_s`; also when this is cancelled."""
+    """Terminate `process`, and kill it after `patience_s` or if this is cancelled."""
     try:
         if process.poll() is None:
             process.terminate()
@@ -70,7 +70,7 @@ async def stop(process: subprocess.Popen[bytes], *, patience_s: float = 5.0) -> 
 
 
 class BrokerProcess:
-    """A broker that we start, in a process of its own; `running` is its life."""
+    """A broker in a separate process that loadgen starts; `running` is its life."""
 
     patience_s = 5.0
 
@@ -81,17 +81,17 @@ class BrokerProcess:
 
     @property
     def storage(self) -> str:
-        """When it stores a message and when it acknowledges it, in words for the score card."""
+        """The time when it stores and acknowledges a message, in words for the score card."""
         return f"{self.name} keeps messages in memory and stores nothing on disk."
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where it listens, with the login that it wants."""
+        """The addresses at which it listens, with a login."""
         raise NotImplementedError
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """Its process; after `start`, the new one."""
+        """The process of the last start."""
         if self._process is None:
             raise CannotRunError(f"{self.name} is not running; start it first")
         return self._process
@@ -102,14 +102,14 @@ class BrokerProcess:
         return self.process.pid
 
     async def start(self) -> None:
-        """Start it, on the ports it had before if it ran before.
+        """Start it, again on its former ports.
 
-        Raises CannotRunError with its last words when it does not come up.
+        Raises CannotRunError with its last output if it does not serve.
         """
         raise NotImplementedError
 
     def kill(self) -> None:
-        """End it at once, as a crash would: what was not saved is lost."""
+        """End it at once, like a crash: unsaved messages are lost."""
         if self._process is not None:
             kill(self._process)
 
@@ -122,20 +122,20 @@ class BrokerProcess:
 
 @dataclass(frozen=True, slots=True)
 class ServedBroker:
-    """The broker of a run: where it is and what is known of it.
+    """The broker of a run.
 
-    `version` is "unknown" until it was asked. `brokers` are those that were started here, none
-    where `name` is "external"; their processes change when one is killed and started again.
+    `version` is "unknown" before the broker was asked. `brokers` are those that were started here,
+    empty for the name "external"; a broker that starts again has another process.
     """
 
     name: str
     version: str
     endpoints: tuple[Endpoint, ...]
     brokers: tuple[BrokerProcess, ...] = ()
-    # File of the authority that signed its certificate, where that was made for it.
+    # File of the authority of a certificate that was made for it.
     authority: Path | None = None
-    users: int = 0  # that it was told of, one for each device and one for us
-    remarks: tuple[str, ...] = ()  # what it lacks or changes, as far as it was asked
+    users: int = 0  # in its configuration, one for each device and the operator
+    remarks: tuple[str, ...] = ()  # things that it lacks or changes
 
     @property
     def started_by_us(self) -> bool:
@@ -147,7 +147,7 @@ class ServedBroker:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Passwords, and secret user names, that no file may have."""
+        """Passwords and secret user names, which no file may contain."""
         users = (one.username for one in self.endpoints if one.secret_user)
         return tuple(filter(None, (*(one.password for one in self.endpoints), *users)))
 
@@ -157,7 +157,7 @@ BrokerT = TypeVar("BrokerT", bound=BrokerProcess)
 
 @contextlib.asynccontextmanager
 async def running(broker: BrokerT) -> AsyncIterator[BrokerT]:
-    """The broker, started, for the length of the block; CannotRunError when it does not start."""
+    """Start the broker for the length of the block; raises CannotRunError if it fails."""
     try:
         await broker.start()
         yield broker

@@ -144,14 +144,14 @@ class Reflector(Host):
             text = "\0"
         if "\0" in text or is_wild(text):
             raise RemoteProtocolError("a Topic Name is not valid", ReasonCode.TOPIC_NAME_INVALID)
-        found = self._tree.match(text)
+        subscribers = self._tree.match(text)
         best: dict[Session, Subscription] = {}
-        for session, subscription in found.single:
+        for session, subscription in subscribers.single:
             # One delivery for overlapping subscriptions, with the highest QoS (section 3.3.4).
-            known = best.get(session)
-            if known is None or subscription.qos > known.qos:
+            former = best.get(session)
+            if former is None or subscription.qos > former.qos:
                 best[session] = subscription
-        route = Route(text, tuple(best.items()), tuple(found.groups))
+        route = Route(text, tuple(best.items()), tuple(subscribers.groups))
         if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
         self._routes[topic] = route
@@ -379,7 +379,7 @@ class Reflector(Host):
                 "Subscription Identifiers were not offered",
                 ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
             )
-        known = {item.topic_filter for item in packet.subscriptions} & set(session.subscriptions)
+        renewed = {item.topic_filter for item in packet.subscriptions} & set(session.subscriptions)
         for subscription in packet.subscriptions:
             session.subscriptions[subscription.topic_filter] = subscription
             self._tree.subscribe(subscription.topic_filter, session, subscription)
@@ -387,14 +387,14 @@ class Reflector(Host):
         granted = tuple(subscription.qos for subscription in packet.subscriptions)
         connection.write(encode(packets.SubAck(packet.packet_id, granted), connection.version))
         for subscription in packet.subscriptions:
-            self._send_retained(session, subscription, subscription.topic_filter in known)
+            self._send_retained(session, subscription, subscription.topic_filter in renewed)
 
-    def _send_retained(self, session: Session, subscription: Subscription, known: bool) -> None:
+    def _send_retained(self, session: Session, subscription: Subscription, renewed: bool) -> None:
         topic_filter = subscription.topic_filter
         # Section 3.8.3.1, Retain Handling; shared subscriptions get none (section 4.8.2).
         handling = subscription.retain_handling
         shared = split_shared(topic_filter)[0] is not None
-        if shared or handling == 2 or (handling == 1 and known):
+        if shared or handling == 2 or (handling == 1 and renewed):
             return
         for topic, item in list(self._retained.items()):
             if filter_matches(topic_filter, topic):

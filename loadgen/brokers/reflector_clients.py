@@ -110,7 +110,7 @@ class Session:
             self._send_acknowledged(connection, item)
 
     def acknowledged(self, connection: "Connection", packet_type: int, packet_id: int) -> None:
-        """Process a PUBACK, PUBREC, PUBREL or PUBCOMP without failure (section 4.3)."""
+        """Handle a PUBACK, PUBREC, PUBREL or PUBCOMP without failure (section 4.3)."""
         inflight = self.inflight
         if packet_type == PUBACK:
             item = inflight.get(packet_id)
@@ -131,7 +131,7 @@ class Session:
             self.send_pending()
 
     def refused(self, packet_id: int) -> None:
-        """Process a PUBREC with a failure, which ends a message (section 4.3.3)."""
+        """Handle a PUBREC with a failure, which ends a message (section 4.3.3)."""
         self.inflight.pop(packet_id, None)
         self.send_pending()
 
@@ -190,7 +190,7 @@ class Host:
         raise NotImplementedError
 
     def detach(self, connection: "Connection", *, clean: bool) -> None:
-        """Process the end of a connection."""
+        """Handle the end of a connection."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import is_failure
 from loadgen.mqtt.topics import is_wild
 from loadgen.plan.rehearsal import ASKED, Delivery, Publication, Role, deliveries_of
+from loadgen.sentences import counted
 
 ANSWER_S: Final = 5.0
 """Longest wait for a SUBACK or an acknowledgement."""
@@ -200,11 +201,11 @@ class _Players:
                 lambda: bool(sent.faults()) or all(map(sent.arrived, deliveries)), _AGAIN_S
             )
             if not came:
-                sent.send({(one.sender, one.publication) for one in missing})
+                sent.send({(delivery.sender, delivery.publication) for delivery in missing})
         await self.pool.until(
             lambda: bool(sent.faults()) or sent.acknowledged(), self.wanted.answer_s
         )
-        if any(self.wanted.roles[one.receivers[0]].shares for one in deliveries):
+        if any(self.wanted.roles[delivery.receivers[0]].shares for delivery in deliveries):
             await asyncio.sleep(_SETTLE_S)
         faults = sent.faults() or sent.unacknowledged()
         return faults or self._astray(sent, deliveries)
@@ -213,10 +214,10 @@ class _Players:
         """Subscribe again, and return a sentence for each retained message that does not come."""
         wanted = self.wanted
         missing = {
-            (one.receivers[0], publication.topic)
-            for one in deliveries_of(wanted.roles, apart=wanted.separate)
-            for publication in (wanted.roles[one.sender].publications[one.publication],)
-            if publication.retain and not wanted.roles[one.receivers[0]].shares
+            (delivery.receivers[0], publication.topic)
+            for delivery in deliveries_of(wanted.roles, apart=wanted.separate)
+            for publication in (wanted.roles[delivery.sender].publications[delivery.publication],)
+            if publication.retain and not wanted.roles[delivery.receivers[0]].shares
         }
         for number in {receiver for receiver, _ in missing}:
             role = wanted.roles[number]
@@ -225,7 +226,9 @@ class _Players:
         def all_came() -> bool:
             for number, _ in set(missing):
                 inbox = self.clients[number].inbox
-                missing.difference_update((number, one.topic_name) for one in inbox if one.retain)
+                missing.difference_update(
+                    (number, message.topic_name) for message in inbox if message.retain
+                )
             return not missing
 
         await self.pool.until(all_came, self.wanted.return_s)
@@ -238,7 +241,7 @@ class _Players:
 
     def _astray(self, sent: "_Sent", deliveries: Sequence[Delivery]) -> list[str]:
         """Return a sentence for each message that did not come back as it should."""
-        missing = [one for one in deliveries if not sent.arrived(one)]
+        missing = [delivery for delivery in deliveries if not sent.arrived(delivery)]
         if missing:
             unacquainted = self._unacquainted(sent, deliveries, missing)
             return [unacquainted or self._not_delivered(missing[0])]
@@ -247,7 +250,7 @@ class _Players:
             role = self.wanted.roles[delivery.receivers[0]]
             publication = self.wanted.roles[delivery.sender].publications[delivery.publication]
             where = self.clients[delivery.receivers[0]].endpoint.redacted
-            copies, qos, whole = sent.copies(delivery)
+            copies, qos, unchanged = sent.copies(delivery)
             if role.shares and copies > 1:
                 faults.append(
                     f"{where} has no shared subscriptions{_because(self.wanted.shared)}: a message "
@@ -259,7 +262,7 @@ class _Players:
                     f"{min(publication.qos, role.qos)}; "
                     f"use {self.wanted.qos_option.format(highest=qos)}"
                 )
-            elif not whole:
+            elif not unchanged:
                 faults.append(f"{where} changed the payload of a message to {publication.topic}")
         return faults
 
@@ -269,30 +272,29 @@ class _Players:
         """Return a sentence if only deliveries from one target to another are missing, else ""."""
         roles = self.wanted.roles
 
-        def crosses(one: Delivery) -> bool:
-            return all(roles[r].target != roles[one.sender].target for r in one.receivers)
+        def crosses(delivery: Delivery) -> bool:
+            return all(roles[r].target != roles[delivery.sender].target for r in delivery.receivers)
 
-        within = [one for one in deliveries if not crosses(one)]
+        within = [delivery for delivery in deliveries if not crosses(delivery)]
         if not within or not all(map(sent.arrived, within)):
             return ""
-        one = missing[0]
-        first = self.clients[one.sender].endpoint.redacted
-        second = self.clients[one.receivers[0]].endpoint.redacted
+        first = self.clients[missing[0].sender].endpoint.redacted
+        second = self.clients[missing[0].receivers[0]].endpoint.redacted
         way = "use --separate-brokers, or " if self.wanted.may_separate else ""
         return (
-            f"{first} and {second} do not know each other: what is published at the one does not "
-            f"come to subscribers at the other; {way}give addresses of one system"
+            f"{first} and {second} do not know each other: a message that is published at one "
+            f"does not come to subscribers at the other; {way}give addresses of one system"
         )
 
-    def _not_delivered(self, one: Delivery) -> str:
+    def _not_delivered(self, delivery: Delivery) -> str:
         roles = self.wanted.roles
-        sender, receiver = roles[one.sender], roles[one.receivers[0]]
-        publication = sender.publications[one.publication]
+        sender, receiver = roles[delivery.sender], roles[delivery.receivers[0]]
+        publication = sender.publications[delivery.publication]
         needs = _because(self.wanted.shared) if receiver.shares else ""
         return (
-            f"{self.clients[one.sender].endpoint.redacted} did not bring a message of "
-            f"{publication.size_bytes:,} bytes at QoS {publication.qos} from {sender.group.name} "
-            f"to {receiver.group.name} within {self.wanted.waited_s:.1g} s (topic "
+            f"{self.clients[delivery.sender].endpoint.redacted} did not bring a message of "
+            f"{counted(publication.size_bytes, 'byte')} at QoS {publication.qos} from "
+            f"{sender.group.name} to {receiver.group.name} within {self.wanted.waited_s:.1g} s (topic "
             f"{shown(publication.topic, 80)}){needs}; check what it allows this client, and its "
             "limits"
         )
@@ -319,28 +321,28 @@ class _Sent:
             self._identifiers.setdefault((sender, place), identifier)
             client.publish(_packet(publication, payload, identifier))
 
-    def arrived(self, one: Delivery) -> bool:
-        return self.copies(one)[0] > 0
+    def arrived(self, delivery: Delivery) -> bool:
+        return self.copies(delivery)[0] > 0
 
-    def copies(self, one: Delivery) -> tuple[int, int, bool]:
+    def copies(self, delivery: Delivery) -> tuple[int, int, bool]:
         """Return the most copies of an attempt, the lowest QoS, and True if none was changed."""
-        publication = self._wanted.roles[one.sender].publications[one.publication]
-        most, qos, whole = 0, 2, True
-        for payload in self._payloads[one.sender, one.publication]:
+        publication = self._wanted.roles[delivery.sender].publications[delivery.publication]
+        most, qos, unchanged = 0, 2, True
+        for payload in self._payloads[delivery.sender, delivery.publication]:
             token = payload[: payload.index(b" ", len(ASKED)) + 1]
             came = [
                 message
-                for receiver in one.receivers
+                for receiver in delivery.receivers
                 for message in self._clients[receiver].inbox
                 if message.payload.startswith(token)
             ]
             most = max(most, len(came))
             qos = min([qos, *(message.qos for message in came)])
-            whole = whole and all(
+            unchanged = unchanged and all(
                 message.payload == payload and message.topic_name == publication.topic
                 for message in came
             )
-        return most, qos, whole
+        return most, qos, unchanged
 
     def acknowledged(self) -> bool:
         """Return True if the handshake of each first attempt is complete."""
@@ -387,7 +389,7 @@ class _Sent:
         publication = role.publications[place]
         return (
             f"a publication of {role.group.name} to {shown(publication.topic, 80)} at QoS "
-            f"{publication.qos} with {publication.size_bytes:,} bytes"
+            f"{publication.qos} with {counted(publication.size_bytes, 'byte')}"
         )
 
 
@@ -409,21 +411,23 @@ def _limits(players: _Players) -> Iterator[str]:
     wanted = players.wanted
     for _, role, client in players.each():
         limits, where = client.connack.properties, client.endpoint.redacted
-        qos = max([role.qos, *(one.qos for one in role.publications)])
+        qos = max([role.qos, *(publication.qos for publication in role.publications)])
         if limits.maximum_qos is not None and qos > limits.maximum_qos:
             yield (
                 f"{where} allows QoS {limits.maximum_qos} at most and the scenario asks for {qos}; "
                 f"use {wanted.qos_option.format(highest=limits.maximum_qos)}"
             )
-        for one in role.publications:
-            packet = encode(_packet(one, b"." * one.size_bytes, int(one.qos > 0)), wanted.version)
+        for publication in role.publications:
+            payload = b"." * publication.size_bytes
+            packet = encode(_packet(publication, payload, int(publication.qos > 0)), wanted.version)
             limit_bytes = limits.maximum_packet_size
             if limit_bytes is not None and len(packet) > limit_bytes:
+                limit = counted(limit_bytes, "byte")
                 yield (
-                    f"{where} takes packets of {limit_bytes:,} bytes at most and payloads have up "
-                    f"to {one.size_bytes:,}; raise the broker's limit, or make them smaller"
+                    f"{where} takes packets of {limit} at most and payloads have up to "
+                    f"{publication.size_bytes:,}; raise the broker's limit, or make them smaller"
                 )
-            if one.retain and limits.retain_available == 0:
+            if publication.retain and limits.retain_available == 0:
                 yield f"{where} retains no messages, which {role.group.name} publish"
         if limits.wildcard_subscription_available == 0 and any(map(is_wild, role.filters)):
             needs = wanted.wildcards or f"needed by {role.group.name}; take another broker"
@@ -475,7 +479,7 @@ async def _session(wanted: Wanted, number: int) -> list[str]:
         granted = await _visit(wanted, endpoint, leaving, role)
         present = (await _visit(wanted, endpoint, leaving)).session_present
         # ActiveMQ keeps sessions and does not say so.
-        present = present or await _kept(wanted, number, leaving)
+        present = present or await _keeps_messages(wanted, number, leaving)
         await _visit(wanted, endpoint, connect)
     except BrokerRefusedError as error:
         return [f"{error} (for a session that lasts, needed by {role.group.name})"]
@@ -487,20 +491,20 @@ async def _session(wanted: Wanted, number: int) -> list[str]:
     ]
 
 
-async def _kept(wanted: Wanted, number: int, leaving: Connect) -> bool:
+async def _keeps_messages(wanted: Wanted, number: int, leaving: Connect) -> bool:
     """Return True if a returning device gets a message that was published in its absence."""
     roles = wanted.roles
-    for one in deliveries_of(roles, apart=wanted.separate):
-        publication = roles[one.sender].publications[one.publication]
-        if one.receivers == (number,) and one.sender != number and publication.qos:
+    for delivery in deliveries_of(roles, apart=wanted.separate):
+        publication = roles[delivery.sender].publications[delivery.publication]
+        if delivery.receivers == (number,) and delivery.sender != number and publication.qos:
             break
     else:
         return False
-    endpoint, payload = wanted.endpoints[roles[number].target], ASKED + b"while you were away"
+    endpoint, payload = wanted.endpoints[roles[number].target], ASKED + b"in your absence"
     await _visit(wanted, endpoint, leaving, roles[number])
     async with wanted.pool(spoken=True) as pool:
         sender = await pool.join(
-            wanted.endpoints[roles[one.sender].target], wanted.connects[one.sender]
+            wanted.endpoints[roles[delivery.sender].target], wanted.connects[delivery.sender]
         )
         sender.publish(_packet(publication, payload, 1))
         await pool.until(lambda: 1 in sender.completed or bool(sender.ended), wanted.answer_s)

@@ -1,4 +1,4 @@
-"""A sink: takes every message and delivers none, as cheaply as Python can.
+"""The sink: a broker that takes every message and delivers none, as cheaply as Python can.
 
 It answers CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ and acknowledged PUBLISH, so that a harness can
 be calibrated against something that costs next to nothing. Run as a module it is its own child.
@@ -38,13 +38,13 @@ class Sink(ChildBroker):
     """A running sink; made by `run_sink`."""
 
     async def received(self) -> int:
-        """PUBLISH packets swallowed since it started."""
+        """Return the number of PUBLISH packets since its start."""
         number: int = (await self.ask())["received"]
         return number
 
 
 def run_sink(*, host: str = "127.0.0.1", port: int = 0) -> AbstractAsyncContextManager[Sink]:
-    """A sink for the length of the block; `port` 0 chooses one."""
+    """Run a sink for the length of the block; `port` 0 chooses one."""
     endpoint = Endpoint("mqtt", host, port)
     return running(Sink("sink", "loadgen sink", "loadgen.brokers.sink", endpoint))
 
@@ -54,7 +54,7 @@ class _Client(Connection):
 
 
 class _Drain(Host):
-    """Swallows what comes."""
+    """Discards all messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,10 +62,10 @@ class _Drain(Host):
         self.received = 0
 
     def detach(self, connection: Connection, *, clean: bool) -> None:
-        """Nothing is kept for a client."""
+        """Keep nothing: a client has no session."""
 
     def consume(self, connection: Connection, end: int) -> int:
-        """Swallow the packets in `view[:end]`; where the first incomplete one begins."""
+        """Discard the packets in `view[:end]` and return where the first incomplete one begins."""
         assert isinstance(connection, _Client)
         position = 0
         while position < end and not connection.closed:
@@ -117,7 +117,7 @@ def _answer(client: _Client, packet: Packet) -> None:
 
 
 async def serve(config: Json) -> Serving:
-    """The child: what `run_child` wants."""
+    """Serve as a child process, for `run_child`."""
     drain = _Drain()
     sink_items(drain.buffer, 0, 0, MQTT_5, _LIMIT_BYTES, drain.out)
     return await drain.listen(

@@ -1,4 +1,4 @@
-"""From the `--broker` argument to brokers that serve: started here, or only named."""
+"""Brokers of a `--broker` argument: started here, or given by URL."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ async def serve(
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> AsyncIterator[ServedBroker]:
-    """Brokers for the length of the block.
+    """Serve brokers for the length of the block.
 
     `spec` is one name (`BROKER_NAMES`) or any number of URLs. A name starts `instances` private
     brokers on `host`, the first on `port` (0 chooses one). `save_each`, `encrypted` and `accounts`
@@ -96,7 +96,7 @@ async def serve(
             settings = replace(settings, certificate=files.certificate, key=files.key)
             nats = replace(nats, certificate=files.certificate, key=files.key)
             authority = files.authority
-        # One after the other: each is ready in a moment, and the first error stops the rest.
+        # One after the other, so that the first error stops the rest.
         brokers = [await stack.enter_async_context(starters[name]()) for _ in range(instances)]
         where = tuple(endpoint for broker in brokers for endpoint in broker.endpoints)
         version = brokers[0].version
@@ -104,7 +104,7 @@ async def serve(
 
 
 def _certificates(stack: AsyncExitStack, host: str) -> "CertificateFiles":
-    """An authority and a certificate for brokers on this host, until the stack ends."""
+    """Make an authority and a certificate for brokers on this host, until the stack ends."""
     from loadgen.brokers.certificates import make_certificates  # and cryptography
 
     directory = stack.enter_context(scratch_directory("certificates"))

@@ -1,13 +1,12 @@
-"""Watches a broker while a run goes on: its processor time and memory, and what it counts itself.
+"""Records of a broker during a run: its processor time, its memory, and its own counters.
 
-Processor time and memory are those of the broker's processes on this host and of everything they
-started: ten times a second for five minutes, so that the ends of a short measurement window fall
-between samples that are close, and then once a second. Processor time comes from the clock of each
+Processor time and memory are those of the broker's processes on this host and of their children.
+They are read ten times a second for five minutes, so that the ends of a short measurement window
+fall between close samples, and then once a second. Processor time comes from the clock of each
 process, which counts nanoseconds and keeps what ended threads used.
 
-What a broker counts it publishes under $SYS, which is no standard: `COUNTS` names the topics of the
-brokers that are understood. Only those are subscribed to, because some brokers report every
-connecting client there, too.
+Brokers publish counters under $SYS, for which there is no standard: `COUNTS` has the topics of some
+brokers. Only those are subscribed to, because some brokers report every connecting client, too.
 
 Records are plain dicts, ready for broker.jsonl:
 
@@ -15,10 +14,10 @@ Records are plain dicts, ready for broker.jsonl:
     {"time_ns", "broker", "topic", "count", "value", "watched"}
     {"time_ns", "trouble"}
 
-`time_ns` is CLOCK_MONOTONIC, `cpu_ns` what the processes have used since they started, those that
-ended meanwhile included, in steps of `step_ns`. `broker` is the place of the endpoint, `count` a
-key of `COUNTS`, `value` the broker's number since it started, and `watched` how many messages this
-watcher itself has had from it by then.
+`time_ns` is CLOCK_MONOTONIC. `cpu_ns` is the processor time of the processes since their start,
+ended ones included, in steps of `step_ns`. `broker` is the place of the endpoint, `count` a key of
+`COUNTS`, `value` the broker's number since its start, and `watched` the number of messages that
+this watcher has received from it.
 """
 
 import asyncio
@@ -71,14 +70,14 @@ COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
         "$SYS/brokers/+/metrics/messages/dropped",
     ),
 }
-"""What is counted to the topics under which brokers tell it: PUBLISH packets since their start."""
+"""Counters of PUBLISH packets since a broker's start, and their topics."""
 
 
 # --- processes ------------------------------------------------------------------------------
 
 
 def require_process(pid: int) -> int:
-    """The pid; raises UsageError where no such process can be watched."""
+    """Return the pid; raises UsageError if the process cannot be watched."""
     load = load_of((pid,))
     if load is None:
         raise UsageError(f"broker_pid: there is no process {pid} on this host that can be read")
@@ -86,36 +85,36 @@ def require_process(pid: int) -> int:
 
 
 def load_of(pids: Iterable[int]) -> Record | None:
-    """The `process` of a record: these and all that they started; None where none is alive."""
+    """Return the `process` of a record for these and their children, None if all have ended."""
     return ProcessLoad(lambda: pids).read()
 
 
 class ProcessLoad:
-    """Processor time and memory of processes and of all that they start, read again and again.
+    """Reader of the processor time and memory of processes and of their children.
 
-    What a process used is kept when it ends; what it used after its last reading is not seen.
+    The time of an ended process counts up to its last reading.
     """
 
     def __init__(
         self, pids: Callable[[], Iterable[int]], look_interval_s: float = _INTERVAL_S
     ) -> None:
-        """`look_interval_s` is between two looks for new processes."""
+        """Make a reader that looks for new processes every `look_interval_s`."""
         self._pids = pids
         self._look_interval_s = look_interval_s
-        self._found: frozenset[psutil.Process] = frozenset()
-        self._known: tuple[int, ...] = ()
+        self._processes: frozenset[psutil.Process] = frozenset()
+        self._pids_read: tuple[int, ...] = ()
         self._looked_ns = 0
         self._used_ns: dict[psutil.Process, int] = {}
 
     def read(self) -> Record | None:
-        """The `process` of a record; None where none of the processes is alive."""
+        """Return the `process` of a record, None if all processes have ended."""
         # Looking through the process table costs more than reading clocks.
         pids, now_ns = tuple(self._pids()), time.monotonic_ns()
-        if pids != self._known or now_ns - self._looked_ns > self._look_interval_s * 1e9:
-            self._found = frozenset(_with_children(pids))
-            self._known, self._looked_ns = pids, now_ns
+        if pids != self._pids_read or now_ns - self._looked_ns > self._look_interval_s * 1e9:
+            self._processes = frozenset(_with_children(pids))
+            self._pids_read, self._looked_ns = pids, now_ns
         resident_bytes = processes = 0
-        for process in self._found:
+        for process in self._processes:
             with suppress(psutil.Error, OSError):
                 self._used_ns[process] = _cpu_ns(process.pid)
                 resident_bytes += process.memory_info().rss
@@ -131,7 +130,7 @@ class ProcessLoad:
 
 
 def _with_children(pids: Iterable[int]) -> Iterable[psutil.Process]:
-    """The processes and all that they started, in one look however many they are."""
+    """Yield the processes and their children, in one look at the process table."""
     children: dict[int, list[psutil.Process]] = defaultdict(list)
     processes = {process.pid: process for process in psutil.process_iter()}
     for process in processes.values():
@@ -145,7 +144,7 @@ def _with_children(pids: Iterable[int]) -> Iterable[psutil.Process]:
 
 
 def _cpu_ns(pid: int) -> int:
-    """Processor time of a process; its clock's id is that of clock_getcpuclockid(3)."""
+    """Return the processor time of a process, by the clock of clock_getcpuclockid(3)."""
     return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
 
 
@@ -153,7 +152,7 @@ def _cpu_ns(pid: int) -> int:
 
 
 def count_of(topic: str) -> str | None:
-    """Which of `COUNTS` a topic carries."""
+    """Return the key of `COUNTS` for a topic, else None."""
     for count, filters in COUNTS.items():
         if any(filter_matches(one, topic) for one in filters):
             return count
@@ -161,7 +160,7 @@ def count_of(topic: str) -> str | None:
 
 
 def _number(payload: object) -> int | None:
-    """A count as brokers print it; None for anything else."""
+    """Return a count as brokers print it, None for anything else."""
     if not isinstance(payload, bytes | bytearray) or len(payload) > _LONGEST_NUMBER:
         return None
     text = bytes(payload).decode("ascii", "replace").strip()
@@ -179,10 +178,10 @@ async def watching(
 ) -> AsyncIterator[None]:
     """Record the broker's load and counts for the length of the block.
 
-    `endpoints` are one a broker, empty for no $SYS; `pids` gives the processes to read at any
-    time, none for none. A broker that offers no $SYS or goes away is not an error: the watcher
-    asks again every two seconds and records what was in the way once. `interval_s` is between two
-    readings of the processes, by default as the module says.
+    `endpoints` has one of each broker, or is empty for no $SYS. `pids` returns the processes to
+    read. A broker without $SYS or without a connection is not an error: the watcher tries again
+    every two seconds, and records the first error. `interval_s` is the time between two readings
+    of the processes.
     """
     load = ProcessLoad(pids)
     tasks = [asyncio.ensure_future(_sample(load, record, interval_s))]
@@ -194,8 +193,8 @@ async def watching(
         yield
     finally:
         while not all(task.done() for task in tasks):
-            # Again, because one that comes together with an answer is lost in `asyncio.wait_for`
-            # of Python 3.11, by which aiomqtt waits.
+            # Cancel again: `asyncio.wait_for` of Python 3.11, which aiomqtt uses, loses a
+            # cancellation that comes together with an answer.
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
@@ -214,9 +213,9 @@ async def _sample(load: ProcessLoad, record: Recorder, interval_s: float | None)
 
 def _record_load(load: ProcessLoad, record: Recorder) -> None:
     time_ns = time.monotonic_ns()
-    found = load.read()
-    if found is not None:
-        record({"time_ns": time_ns, "process": found})
+    process = load.read()
+    if process is not None:
+        record({"time_ns": time_ns, "process": process})
 
 
 def mqtt_client(
@@ -227,9 +226,9 @@ def mqtt_client(
     tls_context: ssl.SSLContext | None = None,
     timeout_s: float = 10.0,
 ) -> aiomqtt.Client:
-    """A client of this broker, not yet connected; `role` is part of its Client Identifier.
+    """Return an unconnected client of this broker; `role` is part of its Client Identifier.
 
-    `tls_context` is used for mqtts and wss (the system's trust when None).
+    `tls_context` is for mqtts and wss; None is the system's trust.
     """
     return aiomqtt.Client(
         endpoint.host,
