@@ -1,8 +1,8 @@
-"""What is said of brokers of other makers: each case played against each of them, as a table.
+"""Brokers of other makers: every case played small against each of them, as a matrix.
 
     python -m bench.brokers --write docs/brokers.md
 
-Those that are not installed are left out, with a line on stderr (see `bench/foreign.py`).
+Brokers that are not installed are left out, with a line on stderr (see `bench/foreign.py`).
 """
 
 import argparse
@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,24 +35,24 @@ SMALL: Final = {
     "responders": "2",
     "base": "1",
 }
-"""What makes a case small, where it understands it."""
+"""Options that make a case small."""
 RUN_S: Final = 120
-VERSIONS: Final = ("3.1.1", "5")
 ATTEMPTS: Final = 4
 BEGIN: Final = "<!-- tables: python -m bench.brokers --write docs/brokers.md -->\n"
 END: Final = "<!-- end of tables -->\n"
+RUNS: Final = "yes"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """How a run ended: its exit status and, in one line, what it said."""
+class Ending:
+    """The exit status of a run and its reasons or its one line."""
 
     status: int
     text: str
 
 
-async def play(case: str, endpoint: Endpoint, authority: Path, *more: str) -> Said:
-    """A small run of a case against a broker."""
+async def play(case: str, endpoint: Endpoint, authority: Path, *more: str) -> Ending:
+    """Play a case small against a broker."""
     fields = CASES[case].scenario.fields()
     login = (
         f"{endpoint.username.replace('@', '%40')}:{endpoint.password}@" if endpoint.username else ""
@@ -77,115 +77,145 @@ async def play(case: str, endpoint: Endpoint, authority: Path, *more: str) -> Sa
         except TimeoutError:
             process.kill()
             await process.wait()
-            return Said(-1, f"did not end within {RUN_S} s")
+            return Ending(-1, f"did not end within {RUN_S} s")
     assert process.returncode is not None
-    said = err.decode(errors="replace").strip()
-    if "Traceback" in said:
-        return Said(process.returncode, f"TRACEBACK {said.splitlines()[-1]}")
+    line = err.decode(errors="replace").strip()
+    if "Traceback" in line:
+        return Ending(process.returncode, f"TRACEBACK {line.splitlines()[-1]}")
     if process.returncode in (0, 1) and out:
         verdict = json.loads(out)["verdict"]
-        reasons = [f"{one['code']}: {one['detail']}" for one in verdict["reasons"]]
-        return Said(process.returncode, "<br>".join(reasons) or "VALID")
-    return Said(process.returncode, said.removeprefix("loadgen: "))
+        reasons = [f"{reason['code']}: {reason['detail']}" for reason in verdict["reasons"]]
+        return Ending(process.returncode, "; ".join(reasons) or RUNS)
+    return Ending(process.returncode, line.removeprefix("loadgen: "))
 
 
-async def judged(case: str, endpoint: Endpoint, authority: Path, *more: str) -> Said:
-    """`play`, again where this host was too slow for a verdict about the broker."""
+async def judged(case: str, endpoint: Endpoint, authority: Path, *more: str) -> Ending:
+    """Play a case, again if this host was too slow for a verdict about the broker."""
     for _ in range(ATTEMPTS):
-        said = await play(case, endpoint, authority, *more)
-        if not said.text.startswith("GENERATOR_SATURATED"):
+        ending = await play(case, endpoint, authority, *more)
+        if not ending.text.startswith("GENERATOR_SATURATED"):
             break
-    return said
+    return ending
 
 
 def steady(text: str) -> str:
-    """The text without what differs from one run to the next: addresses and topics of the run."""
+    """Return the text without all that differs between cases and runs."""
     text = re.sub(r"\b(mqtts?|wss?)://[^\s;,)]*", "the broker", text)
-    text = re.sub(r"\blg[0-9a-f]{8}/", "lg.../", text)
+    text = re.sub(r"the subscription of \S+ to [^\s;]+", "a subscription", text)
+    text = re.sub(r"(a publication) of \S+ to [^\s;]+( at QoS \d) with \S+ bytes?", r"\1\2", text)
+    text = re.sub(r"\b\d[\d,.]* (of [\d,]+ )?(connect|deliver|message|device)", r"some \2", text)
+    text = re.sub(r"^(GENERATOR_SATURATED): .*", r"\1: this host was too slow for a verdict", text)
     return text.replace("|", "\\|").replace(" (--anyway runs without it)", "")
 
 
-async def told(case: str, broker: Foreign, *more: str) -> str:
-    """What is said of a case, and with --anyway where it was refused; "" for bad usage."""
-    said = await judged(case, broker.endpoints[0], broker.authority, *more)
-    if said.status == 2:
-        return ""
-    text = steady(said.text)
-    if said.status == 3:
-        forced = await judged(case, broker.endpoints[0], broker.authority, *more, "--anyway")
-        if forced.text != said.text:
-            text += f"<br>*anyway:* {steady(forced.text)}"
-    return text
+async def cell_of(case: str, broker: Foreign, *more: str) -> str:
+    """Return the result of a case, "" if loadgen itself does not allow it."""
+    ending = await judged(case, broker.endpoints[0], broker.authority, *more)
+    return "" if ending.status == 2 else steady(ending.text)
 
 
-async def rows_of(broker: Foreign) -> list[str]:
-    """A row for each case: what is said with each version of MQTT, and at QoS 2."""
-    found = []
-    for case in CASES:
-        cells = [await told(case, broker, f"--mqtt={version}") for version in VERSIONS]
-        fields = CASES[case].scenario.fields()
-        cells.append(await told(case, broker, "--qos=2") if "qos" in fields else "")
-        if any(cells):
-            row = f"| {' | '.join((broker.name, case, *cells))} |"
-            print(row, file=sys.stderr, flush=True)
-            found.append(row)
-    return found
+def ways_to_play(broker: Foreign) -> dict[str, tuple[str, ...]]:
+    """Return the rows of a broker, with their options."""
+    return {
+        f"{broker.name} 3.1.1": ("--mqtt=3.1.1",),
+        f"{broker.name} 5": ("--mqtt=5",),
+        f"{broker.name} QoS 2": ("--qos=2",),
+    }
+
+
+async def rows_of(broker: Foreign) -> dict[str, list[str]]:
+    """Play every case in each way; a row has a cell for each case."""
+    rows: dict[str, list[str]] = {}
+    for name, options in ways_to_play(broker).items():
+        cells = rows[name] = []
+        for case in CASES:
+            allowed = options[0] != "--qos=2" or "qos" in CASES[case].scenario.fields()
+            cells.append(await cell_of(case, broker, *options) if allowed else "")
+            print(f"{name} {case}: {cells[-1]}", file=sys.stderr, flush=True)
+    return rows
 
 
 async def transports_of(broker: Foreign, host: str) -> list[str]:
-    """A row for each way in: the first case over it."""
-    found = []
+    """Play the first case over each transport, and return the cells."""
+    cells = []
     for endpoint in broker.endpoints:
-        said = await judged(next(iter(CASES)), endpoint, broker.authority)
-        row = f"| {broker.name} | {endpoint.scheme} | {host} | {steady(said.text)} |"
-        print(row, file=sys.stderr, flush=True)
-        found.append(row)
-    return found
+        ending = await judged(next(iter(CASES)), endpoint, broker.authority)
+        cells.append(f"{endpoint.scheme} at {host}: {steady(ending.text)}")
+        print(f"{broker.name} {cells[-1]}", file=sys.stderr, flush=True)
+    return cells
 
 
-async def tables(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The rows of both tables, over the brokers of these names that are installed."""
-    cases: list[str] = []
-    ways: list[str] = []
+async def measured(names: Iterable[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Return the rows of the matrix, and the transports of each broker that is installed."""
+    rows: dict[str, list[str]] = {}
+    transports: dict[str, list[str]] = {}
     for name in names:
         for host in ("127.0.0.1", "::1"):
             try:
                 async with run_foreign(name, host) as broker:
-                    ways += await transports_of(broker, host)
+                    transports.setdefault(name, []).extend(await transports_of(broker, host))
                     if host == "127.0.0.1" and broker.endpoints[0].scheme == "mqtt":
-                        cases += await rows_of(broker)
+                        rows |= await rows_of(broker)
             except MissingProgramError as error:
                 print(error, file=sys.stderr)
                 break
             except LoadgenError as error:
-                ways.append(f"| {name} | | {host} | {steady(str(error).splitlines()[0])} |")
-    return cases, ways
+                line = steady(str(error).splitlines()[0])
+                transports.setdefault(name, []).append(f"at {host}: {line}")
+    return rows, transports
+
+
+def matrix(rows: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the matrix of rows and cases, with a footnote for each result but `yes`."""
+    cases = [
+        (place, case)
+        for place, case in enumerate(CASES)
+        if any(row[place] for row in rows.values())
+    ]
+    notes: list[str] = []
+    lines = [
+        f"| | {' | '.join(case for _, case in cases)} |",
+        "|---" * (len(cases) + 1) + "|",
+    ]
+    for name, row in rows.items():
+        cells = []
+        for place, _ in cases:
+            cell = row[place]
+            if cell not in ("", RUNS):
+                if cell not in notes:
+                    notes.append(cell)
+                cell = str(notes.index(cell) + 1)
+            cells.append(cell)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
+
+
+def transport_lines(transports: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return one line a broker: the transports that work, and those that do not."""
+    lines = []
+    for name, cells in transports.items():
+        works = [cell.removesuffix(f": {RUNS}") for cell in cells if cell.endswith(f": {RUNS}")]
+        fails = [cell for cell in cells if not cell.endswith(f": {RUNS}")]
+        lines.append(f"- {name}: {', '.join((*works, *fails))}")
+    return lines
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play, and print or write the tables."""
+    """Play, and print or write the matrix."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--brokers", default=",".join(MAKES), help="names, as nats,aedes")
     parser.add_argument("--write", type=Path, help="document whose tables are made anew")
-    given = parser.parse_args(arguments)
-    cases, ways = asyncio.run(tables(given.brokers.split(",")))
+    options = parser.parse_args(arguments)
+    rows, transports = asyncio.run(measured(options.brokers.split(",")))
     text = "\n".join(
-        [
-            "| broker | case | MQTT 3.1.1 | MQTT 5 | QoS 2 |",
-            "|---|---|---|---|---|",
-            *cases,
-            "",
-            "| broker | way in | address | what is said |",
-            "|---|---|---|---|",
-            *ways,
-        ]
+        [*matrix(rows), "", "Transports over which `fanin` runs:", "", *transport_lines(transports)]
     )
-    if given.write is None:
+    if options.write is None:
         print(text)
         return 0
-    document = given.write.read_text("utf-8")
+    document = options.write.read_text("utf-8")
     before, _, rest = document.partition(BEGIN)
-    given.write.write_text(f"{before}{BEGIN}{text}\n{END}{rest.partition(END)[2]}", "utf-8")
+    options.write.write_text(f"{before}{BEGIN}{text}\n{END}{rest.partition(END)[2]}", "utf-8")
     return 0
 
 

@@ -294,9 +294,9 @@ class _Players:
         return (
             f"{self.clients[delivery.sender].endpoint.redacted} did not bring a message of "
             f"{counted(publication.size_bytes, 'byte')} at QoS {publication.qos} from "
-            f"{sender.group.name} to {receiver.group.name} within {self.wanted.waited_s:.1g} s (topic "
-            f"{shown(publication.topic, 80)}){needs}; check what it allows this client, and its "
-            "limits"
+            f"{sender.group.name} to {receiver.group.name} within {self.wanted.waited_s:.1g} s "
+            f"(topic {shown(publication.topic, 80)}){needs}; check what it allows this client, and "
+            "its limits"
         )
 
 
