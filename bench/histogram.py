@@ -13,13 +13,8 @@ import numpy as np
 from hdrh.histogram import HdrHistogram
 
 from loadgen.kernels.compiled import compiled
-from loadgen.metrics.histogram import (
-    HIGHEST_NS,
-    SIGNIFICANT_DIGITS,
-    Int64Array,
-    bucket_index,
-    empty,
-)
+from loadgen.kernels.counting import bucket_index
+from loadgen.metrics.histogram import HIGHEST_NS, SIGNIFICANT_DIGITS, Int64Array, empty
 
 ROUNDS = 7
 VALUES = 1_000_000

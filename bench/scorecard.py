@@ -32,7 +32,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hdrh.histogram import HdrHistogram
 
-from loadgen.metrics.histogram import HIGHEST_NS, bucket_index, dense, lowest_values, sparse
+from loadgen.kernels.counting import bucket_index
+from loadgen.metrics.histogram import HIGHEST_NS, dense, lowest_values, sparse
 from loadgen.metrics.interval import HISTOGRAM, INTERVAL_SCHEMA, RUN_METADATA_KEY
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.run.compaction import ROW_GROUP_ROWS, WRITE_OPTIONS

@@ -27,10 +27,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bench import cost, floor, player
-from loadgen.kernels import traffic
+from loadgen.kernels import counting
 from loadgen.kernels.arrays import Arrays, Bytes, Int64Rows, Int64s, pointer_to
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.kernels.payload import read_i64, send_offset_ns
 from loadgen.kernels.reactor import entry_points
 from loadgen.plan.behaviour import Behaviour, behaviour_module
@@ -53,7 +54,7 @@ notes_of = pointer_to(Notes)
 
 @compiled
 def _note_message(
-    fleet: Fleet, row: int, buffer: Bytes, message: traffic.Message, now_ns: int, position: int
+    fleet: Fleet, row: int, buffer: Bytes, message: counting.Message, now_ns: int, position: int
 ) -> int:
     notes = notes_of(fleet.own)
     number = notes.count[0]
@@ -63,10 +64,10 @@ def _note_message(
         notes.moments[number, 1] = intended_ns + send_offset_ns(buffer, message.payload)
         notes.moments[number, 2] = now_ns
         notes.count[0] = number + 1
-    return int(traffic.MESSAGING.on_message(fleet, row, buffer, message, now_ns, position))
+    return int(MESSAGING.on_message(fleet, row, buffer, message, now_ns, position))
 
 
-NOTING = entry_points(traffic.MESSAGING._replace(on_message=_note_message))
+NOTING = entry_points(MESSAGING._replace(on_message=_note_message))
 
 
 class Timeline:

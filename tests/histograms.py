@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadgen.metrics.histogram import Int64Array, bucket_index, dense
+from loadgen.kernels.counting import bucket_index
+from loadgen.metrics.histogram import Int64Array, dense
 
 
 def histogram_of(values_ns: Sequence[int]) -> Int64Array:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from loadgen.kernels import traffic
+from loadgen.kernels import sender
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.fleet import Fleet
-from loadgen.kernels.traffic import MESSAGING
+from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
 
 
@@ -13,26 +13,26 @@ from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
 def send_due(
     fleet: Fleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
 ) -> tuple[int, int]:
-    return traffic.send_due(fleet, number, now_ns, sent_ns, limit, position, MESSAGING)
+    return sender.send_due(fleet, number, now_ns, sent_ns, limit, position, MESSAGING)
 
 
 @compiled
 def record_sent(fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, start: int) -> None:
-    traffic.record_sent(fleet, number, count, sent, sent_ns, start, MESSAGING)
+    sender.record_sent(fleet, number, count, sent, sent_ns, start, MESSAGING)
 
 
 @compiled
 def begin_interactions(
     fleet: Fleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
 ) -> tuple[int, int]:
-    return traffic.send_due(fleet, number, now_ns, sent_ns, limit, position, SUPPLY_CHAIN)
+    return sender.send_due(fleet, number, now_ns, sent_ns, limit, position, SUPPLY_CHAIN)
 
 
 @compiled
 def record_interactions(
     fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, start: int
 ) -> None:
-    traffic.record_sent(fleet, number, count, sent, sent_ns, start, SUPPLY_CHAIN)
+    sender.record_sent(fleet, number, count, sent, sent_ns, start, SUPPLY_CHAIN)
 
 
 def fill(fleet: Fleet, data: bytes) -> None:

@@ -25,6 +25,27 @@ from loadgen.kernels.attention import (
     wake_ns,
 )
 from loadgen.kernels.compiled import compiled
+from loadgen.kernels.counting import (
+    BROKEN,
+    CLOSED_BY_PEER,
+    CONNECT_FAILED,
+    CONNECT_PHASE,
+    EVENT_LIMIT,
+    MEASURE,
+    READY,
+    S_OWN_DELAY,
+    S_TCP,
+    UNSENT,
+    UNSENT_BODY,
+    WRITABLE,
+    phase_of,
+    push_bytes,
+    push_event,
+    record,
+    record_many,
+    room_for_events,
+    slot_of,
+)
 from loadgen.kernels.device import (
     BLOCKED,
     BODY,
@@ -44,7 +65,11 @@ from loadgen.kernels.device import (
 )
 from loadgen.kernels.fleet import Fleet, Sent
 from loadgen.kernels.handlers import Handlers
+from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.kernels.pacer import heap_pop, heap_replace
+from loadgen.kernels.receiver import receive_packets
+from loadgen.kernels.resume import redeliver_some
+from loadgen.kernels.sender import BATCH_LIMIT, record_sent, send_due
 from loadgen.kernels.syscalls import (
     EPOLLERR,
     EPOLLET,
@@ -68,33 +93,6 @@ from loadgen.kernels.syscalls import (
     stamp_arrivals,
     wait_events,
     watch,
-)
-from loadgen.kernels.traffic import (
-    BATCH_LIMIT,
-    BROKEN,
-    CLOSED_BY_PEER,
-    CONNECT_FAILED,
-    CONNECT_PHASE,
-    EVENT_LIMIT,
-    MEASURE,
-    MESSAGING,
-    READY,
-    S_OWN_DELAY,
-    S_TCP,
-    UNSENT,
-    UNSENT_BODY,
-    WRITABLE,
-    phase_of,
-    push_bytes,
-    push_event,
-    receive_packets,
-    record,
-    record_many,
-    record_sent,
-    redeliver_some,
-    room_for_events,
-    send_due,
-    slot_of,
 )
 from loadgen.mqtt.reason_codes import ReasonCode
 

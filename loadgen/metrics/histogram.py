@@ -22,7 +22,6 @@ from hdrh.histogram import HdrHistogram
 from numpy.typing import ArrayLike, NDArray
 
 from loadgen.errors import UsageError
-from loadgen.kernels.compiled import compiled
 
 Int64Array = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
@@ -39,31 +38,9 @@ BUCKETS = 33_792
 HIGHEST_RECORDABLE_NS = (1 << 42) - 1
 """The layout ends at a power of two above one hour (73 minutes); longer is counted as this."""
 
-_HALF_BITS = 10  # 1024 buckets to each power of two
-_HALF = 1 << _HALF_BITS
-_UNIT_MASK = 2 * _HALF - 1  # values up to here have a bucket each
-
-# A float64 holds every value up to 2^53 exactly, so its exponent field is the bit length: 52
-# bits of fraction below it, a bias of 1023, and one less than the length. Subtracting 11 more
-# for the bits that the first 2048 buckets resolve leaves the number of bits a bucket drops.
-_FRACTION_BITS = 52
-_EXPONENT_OFFSET = 1033
-
-
-# --- recording ------------------------------------------------------------------------------
-
-
-@compiled
-def bucket_index(value_ns: int) -> int:
-    """Return the bucket of a value in nanoseconds, for use in kernels.
-
-    `value_ns` is a signed integer. A negative one (clocks of two hosts can disagree) counts as
-    0, one above `HIGHEST_RECORDABLE_NS` as that: the library refuses such values, but every
-    message must be counted.
-    """
-    value = min(max(value_ns, 0), HIGHEST_RECORDABLE_NS)
-    bits = (np.float64(value | _UNIT_MASK).view(np.int64) >> _FRACTION_BITS) - _EXPONENT_OFFSET
-    return int((bits << _HALF_BITS) + (value >> bits))
+HALF_BITS = 10  # 1024 buckets to each power of two
+_HALF = 1 << HALF_BITS
+UNIT_MASK = 2 * _HALF - 1  # values up to here have a bucket each
 
 
 # --- buckets and values ---------------------------------------------------------------------
@@ -73,7 +50,7 @@ def lowest_values(bucket: ArrayLike) -> Int64Array:
     """Return the lowest value in nanoseconds of each bucket."""
     index = np.asarray(bucket, np.int64)
     bits = _dropped_bits(index)
-    return (index - (bits << _HALF_BITS)) << bits
+    return (index - (bits << HALF_BITS)) << bits
 
 
 def highest_values(bucket: ArrayLike) -> Int64Array:
@@ -89,7 +66,7 @@ def median_values(bucket: ArrayLike) -> Int64Array:
 
 
 def _dropped_bits(index: Int64Array) -> Int64Array:
-    bits: Int64Array = np.maximum((index >> _HALF_BITS) - 1, 0)
+    bits: Int64Array = np.maximum((index >> HALF_BITS) - 1, 0)
     return bits
 
 

@@ -28,7 +28,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from loadgen.errors import CannotRunError
-from loadgen.kernels.traffic import INTENDED_PHASES
+from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.metrics.histogram import highest_values
 from loadgen.metrics.interval import Interval
 from loadgen.plan.plan import Plan

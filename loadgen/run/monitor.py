@@ -14,7 +14,7 @@ from loadgen.judge.ledger import Counted, ledger_of
 from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.judge.thresholds import Measured, hopeless
-from loadgen.kernels.traffic import INTENDED_PHASES
+from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.metrics.interval import COUNTERS, Interval
 from loadgen.plan.groups import slow_group, topics_of
 from loadgen.plan.plan import Plan

@@ -19,6 +19,7 @@ from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
 from loadgen.kernels.accounting import Gap, GapPool, make_pairs
 from loadgen.kernels.arrays import Rows
 from loadgen.kernels.attention import STALLS_LIMIT, Attention, Stall
+from loadgen.kernels.counting import EVENT_LIMIT, INTENDED_PHASES
 from loadgen.kernels.device import PUSHED_BACK, SHARED, STREAMED, WAITING, WINDOW_FULL, Device
 from loadgen.kernels.fleet import (
     Connects,
@@ -42,9 +43,9 @@ from loadgen.kernels.pacer import (
 )
 from loadgen.kernels.payload import HEADER_BYTES, body_crc_states, make_body
 from loadgen.kernels.reactor import EVENTS_AT_ONCE
+from loadgen.kernels.sender import BATCH_LIMIT
 from loadgen.kernels.syscalls import EVENT_WORDS, MESSAGE_WORDS
 from loadgen.kernels.template import Place, no_template, read_template
-from loadgen.kernels.traffic import BATCH_LIMIT, EVENT_LIMIT, INTENDED_PHASES
 from loadgen.kernels.violations import WORDS
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import SERIES

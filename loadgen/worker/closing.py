@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.kernels.accounting import has_come, received_on
-from loadgen.kernels.compiled import compiled
+from loadgen.kernels.accounting import received_on
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.in_flight import FREE
+from loadgen.kernels.readout import count_missing
 from loadgen.worker.frames import Header
 
 Table = npt.NDArray[np.int64]
@@ -202,14 +202,3 @@ def sent_on(fleet: Fleet, streams: Sequence[Sequence[int]]) -> Header:
         begin, end = np.searchsorted(number, (first, first + count))
         total += int(until[end] - until[begin]) * times
     return {"sent": total, "complete": fleet.own is None and fleet.totals.withdrawn == 0}
-
-
-@compiled
-def count_missing(fleet: Fleet, numbers: Table, sequences: Table) -> int:
-    """How many of the sequences have not come on each of the pairs with these numbers."""
-    missing = 0
-    for number in numbers:
-        for sequence in sequences:
-            if not has_come(fleet.pairs, fleet.gaps, number, sequence):
-                missing += 1
-    return missing

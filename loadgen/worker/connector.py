@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.kernels.counting import EVENT_LIMIT
 from loadgen.kernels.device import AWAIT_CONNACK, CONNECTING
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.reactor import connect_some
-from loadgen.kernels.traffic import EVENT_LIMIT
 from loadgen.plan.groups import Reconnect
 from loadgen.worker.clock import clock_ns
 

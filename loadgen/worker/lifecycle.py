@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from loadgen.errors import CannotRunError, LoadgenError
-from loadgen.kernels import traffic
+from loadgen.kernels import counting, resume, sender
 from loadgen.kernels.device import (
     AWAY,
     BLOCKED,
@@ -104,30 +104,30 @@ class Lifecycle:
         # First what must follow bytes that are already out: all else may write, unblock or close.
         # Messages over TLS bear their send time already: a read before them would seem transit.
         for kind, connection, value, offset, length, _ in rows:
-            if kind == traffic.UNSENT:
+            if kind == counting.UNSENT:
                 self.outgoing.keep(connection, data[offset : offset + length])
-            elif kind == traffic.UNSENT_BODY:
+            elif kind == counting.UNSENT_BODY:
                 self.outgoing.keep_body(connection, value, value + length)
             else:
                 continue
             self.outgoing.go_on(connection)
         for kind, connection, value, offset, length, moment_ns in rows:
             match kind:
-                case traffic.READY if self.streams is not None:
+                case counting.READY if self.streams is not None:
                     self.streams.serve(connection, value, moment_ns)
-                case traffic.UNSENT | traffic.UNSENT_BODY:
+                case counting.UNSENT | counting.UNSENT_BODY:
                     pass
-                case traffic.CONTROL_PACKET:
+                case counting.CONTROL_PACKET:
                     self._on_control(connection, data[offset : offset + length], moment_ns)
-                case traffic.WRITABLE:
+                case counting.WRITABLE:
                     self.outgoing.flush(connection)
-                case traffic.BROKEN:
+                case counting.BROKEN:
                     self._protocol_error(connection, f"the broker broke MQTT: {reason_name(value)}")
-                case traffic.REFUSED_PACKET:
+                case counting.REFUSED_PACKET:
                     self._on_refusal(connection, data[offset : offset + length])
-                case traffic.VIOLATION:
+                case counting.VIOLATION:
                     self._note_violation(connection, WORDS[value])
-                case traffic.UNANSWERED:
+                case counting.UNANSWERED:
                     self._report("unanswered", connection, _UNANSWERED)
                 case _:
                     self.lost(connection, ending(value))
@@ -159,7 +159,7 @@ class Lifecycle:
         """Count what the broker may not do, where Python sees it."""
         fleet = self._fleet
         fleet.violations[kind] += 1
-        phase = traffic.phase_of_arrival(fleet.run, clock_ns())
+        phase = counting.phase_of_arrival(fleet.run, clock_ns())
         fleet.counters[int(fleet.group[connection]), phase].violations += 1
         self._note_violation(connection, detail or WORDS[kind])
 
@@ -249,7 +249,7 @@ class Lifecycle:
                     self._count_disconnect(connection, reason)
         else:
             fleet.totals.connect_failures += 1
-            fleet.counters[device.group, traffic.CONNECT_PHASE].connect_failures += 1
+            fleet.counters[device.group, counting.CONNECT_PHASE].connect_failures += 1
             if self.connector.connecting_all and not was_away:
                 self.failures[before_connack(reason)] += 1
         policy = fleet.plan.reconnect
@@ -314,13 +314,13 @@ class Lifecycle:
                 self.subscriptions.ask(connection)
         if device.sender >= 0 and device.responses >= 0:
             # What was answered is not kept; the requests count as lost unless it had arrived.
-            traffic.give_up_all(fleet, connection)
+            resume.give_up_all(fleet, connection)
         elif device.sender >= 0:
             self._redeliver(connection, session_present)
         for data in begun:
             self.outgoing.keep(connection, data)
         self.outgoing.flush(connection)
-        traffic.requeue(fleet, connection)
+        sender.requeue(fleet, connection)
         self._report("return", connection, "connected again")
 
     def _redeliver(self, connection: int, session_present: bool) -> None:

@@ -2,7 +2,7 @@
 
 from loadgen.errors import CannotRunError
 from loadgen.kernels.fleet import Fleet
-from loadgen.kernels.traffic import MESSAGING
+from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.mqtt.packets import Subscribe, Subscription
 from loadgen.plan.addressing import topic_filter
 from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour

@@ -13,7 +13,8 @@ import numpy as np
 
 from loadgen.kernels.device import AWAIT_CONNACK, BLOCKED, CONNECTED
 from loadgen.kernels.fleet import Fleet
-from loadgen.kernels.traffic import release_held, requeue
+from loadgen.kernels.receiver import release_held
+from loadgen.kernels.sender import requeue
 from loadgen.worker.clock import clock_ns
 
 _STALE_S = 0.1

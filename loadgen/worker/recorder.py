@@ -13,24 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.kernels import traffic
+from loadgen.kernels import counting
 from loadgen.kernels.arrays import Grid
-from loadgen.kernels.attention import NEVER_NS
-from loadgen.kernels.compiled import compiled
-from loadgen.kernels.device import CONNECTED
+from loadgen.kernels.counting import CONNECT_PHASE, INTENDED_PHASES
 from loadgen.kernels.fleet import Counts, Fleet, Stat
-from loadgen.kernels.pacer import owed_messages
-from loadgen.kernels.traffic import CONNECT_PHASE, INTENDED_PHASES
-from loadgen.metrics.histogram import BUCKETS, bucket_index
+from loadgen.kernels.readout import OWED, add_gauges, take_slots
+from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import COUNTERS, GAUGES, SERIES, Interval
 
 Table = npt.NDArray[np.int64]
 Buckets = npt.NDArray[np.int32]
 Row = dict[str, Any]
 
-_CONNECTED, _OWED, _IN_FLIGHT = map(GAUGES.index, ("connected", "owed", "in_flight"))
 _STAT = Stat.names()
-_SLOTS_OF_A_GROUP = traffic.slot_of(1, 0, 0)
+_SLOTS_OF_A_GROUP = counting.slot_of(1, 0, 0)
 SLOTS_AT_ONCE = 16
 """Messages wait while rows are made."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -64,47 +60,23 @@ class ProcessAccount:
         os.close(self._memory)
 
 
-@compiled
-def _gauge(fleet: Fleet, now_ns: int, gauges: Table) -> int:
-    """Add to the gauges of each group; the age in ns of the oldest message that is owed."""
-    for row in range(len(fleet.devices)):
-        device = fleet.devices[row]
-        if device.state == CONNECTED:
-            gauges[device.group, _CONNECTED] += 1
-        if device.sender >= 0:
-            in_flight = np.int64(fleet.senders[device.sender]["in_flight"])
-            gauges[device.group, _IN_FLIGHT] += in_flight
-    if fleet.program[0].clock_ns == 0:
-        return 0
-    # One ns before the end is the last moment at which a message can be due.
-    until_ns = min(now_ns, fleet.run.end_ns - 1)
-    oldest_ns = NEVER_NS
-    for number in range(len(fleet.publishers)):
-        publisher = fleet.publishers[number]
-        messages = owed_messages(publisher, fleet.program, until_ns)
-        if messages > 0:
-            gauges[fleet.devices[publisher.device].group, _OWED] += messages
-            oldest_ns = min(oldest_ns, publisher.due_ns)
-    return max(now_ns - oldest_ns, 0)
-
-
 def gauges_of(fleet: Fleet, now_ns: int) -> tuple[Table, int]:
     """By group, in the order of GAUGES, how things stand; the age in ns of the oldest owed message.
 
     Owed is what is due and not sent, in flight what is sent and not acknowledged.
     """
     gauges = np.zeros((len(fleet.groups), len(GAUGES)), np.int64)
-    return gauges, int(_gauge(fleet, now_ns, gauges))
+    return gauges, int(add_gauges(fleet, now_ns, gauges))
 
 
 def owed_of(gauges: Table) -> int:
     """Messages of all groups that are due and not sent."""
-    return int(gauges[:, _OWED].sum())
+    return int(gauges[:, OWED].sum())
 
 
 def current_phase(fleet: Fleet, now_ns: int) -> int:
     """Phase in which everything is counted now that belongs to no message."""
-    return traffic.phase_of(fleet.run, now_ns) if fleet.program[0].clock_ns else CONNECT_PHASE
+    return counting.phase_of(fleet.run, now_ns) if fleet.program[0].clock_ns else CONNECT_PHASE
 
 
 def numbers_of(counts: Any) -> Table:
@@ -148,49 +120,6 @@ def take_counters(fleet: Fleet, reported: Grid[Counts], gauges: Table, now_ns: i
     return rows
 
 
-@compiled
-def _take_slots(
-    fleet: Fleet, first: int, taken: Table, buckets: Buckets, counts: Table
-) -> tuple[int, int, int]:
-    """Move latencies, from slot `first` on, to `taken`, `buckets` and `counts`, as far as they fit.
-
-    A row of `taken` is slot, count, sum, least and greatest in ns, first bucket, buckets. Returns
-    (the slot to go on with, rows, buckets).
-    """
-    rows = 0
-    size = 0
-    for slot in range(first, len(fleet.stats)):
-        stat = fleet.stats[slot]
-        if stat.count == 0:
-            continue
-        low = bucket_index(stat.min_ns)
-        high = bucket_index(stat.max_ns) + 1
-        if rows == len(taken) or size + min(high - low, stat.count) > len(buckets):
-            return slot, rows, size
-        row = taken[rows]
-        row[0] = slot
-        row[1] = stat.count
-        row[2] = stat.sum_ns
-        row[3] = stat.min_ns
-        row[4] = stat.max_ns
-        row[5] = size
-        # What was touched of it: all of it is a quarter of a million bytes.
-        for bucket in range(low, high):
-            count = fleet.histograms[slot, bucket]
-            if count > 0:
-                fleet.histograms[slot, bucket] = 0
-                buckets[size] = bucket
-                counts[size] = count
-                size += 1
-        row[6] = size - row[5]
-        stat.count = 0
-        stat.sum_ns = 0
-        stat.min_ns = 0
-        stat.max_ns = 0
-        rows += 1
-    return len(fleet.stats), rows, size
-
-
 def take_latencies(fleet: Fleet, first: int) -> tuple[list[Row], bytes, int]:
     """Rows of at most SLOTS_AT_ONCE slots of latencies, which then start again from zero.
 
@@ -198,7 +127,7 @@ def take_latencies(fleet: Fleet, first: int) -> tuple[list[Row], bytes, int]:
     histograms and the slot to go on with, 0 where none is left.
     """
     taken, buckets, counts = _room()
-    slot, count, size = _take_slots(fleet, first, taken, buckets, counts)
+    slot, count, size = take_slots(fleet, first, taken, buckets, counts)
     rows: list[Row] = []
     for number, *stat, begin, length in taken[:count].tolist():
         group, place = divmod(number, _SLOTS_OF_A_GROUP)
@@ -225,7 +154,7 @@ def _room() -> tuple[Table, Buckets, Table]:
 def _names() -> dict[int, tuple[str, str]]:
     """Phase and series of each slot of a group."""
     return {
-        traffic.slot_of(0, series, phase): (phase_name, series_name)
+        counting.slot_of(0, series, phase): (phase_name, series_name)
         for series, series_name in enumerate(SERIES)
         for phase, phase_name in enumerate(INTENDED_PHASES)
     }

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.kernels.arrays import Rows
+from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.kernels.fleet import Counts, Totals
-from loadgen.kernels.traffic import INTENDED_PHASES
 
 _PHASES = len(INTENDED_PHASES)
 

@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from loadgen.errors import UsageError
-from loadgen.kernels import traffic
+from loadgen.kernels import counting
 from loadgen.kernels.device import (
     AWAIT_CONNACK,
     BLOCKED,
@@ -200,8 +200,8 @@ class Streams:
             if context is not None:
                 sock = secured = self.handshakes.wrap(sock, context, target.host)
                 yield from _until_done(secured.do_handshake)
-                slot = traffic.slot_of(device.group, traffic.S_TLS, traffic.CONNECT_PHASE)
-                traffic.record(fleet, slot, clock_ns() - device.tcp_ns)
+                slot = counting.slot_of(device.group, counting.S_TLS, counting.CONNECT_PHASE)
+                counting.record(fleet, slot, clock_ns() - device.tcp_ns)
                 self.handshakes.count(secured)
             if target.transport == "tls":
                 link: Link = secured

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from loadgen.kernels.counting import CONNECT_PHASE, S_SUBACK, record, slot_of
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.fleet import Fleet
-from loadgen.kernels.traffic import CONNECT_PHASE, S_SUBACK, record, slot_of
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import SubAck, Subscribe
 from loadgen.mqtt.reason_codes import is_failure, reason_name

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from loadgen.kernels import traffic
+from loadgen.kernels import counting, receiver, resume, sender
 from loadgen.kernels.compiled.cache import version_directory
 from loadgen.kernels.device import CONNECT, LOSE, OPEN, transition
 from loadgen.kernels.fleet import Counts, Fleet
@@ -27,12 +27,12 @@ from loadgen.kernels.reactor import (
     keep_partial,
     ping_idle,
 )
+from loadgen.kernels.readout import count_missing
 from loadgen.kernels.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
 from loadgen.plan.behaviour import BehaviourModule, behaviour_module
 from loadgen.plan.groups import MESSAGING
 from loadgen.worker import messaging
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
-from loadgen.worker.closing import count_missing
 from loadgen.worker.recorder import take_intervals
 
 _LATER_NS = 10**12
@@ -99,12 +99,12 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
     four, run = np.zeros(4, np.int64), fleet.run
 
     def take_rows() -> None:
-        traffic.record(fleet, 0, 1)
+        counting.record(fleet, 0, 1)
         take_intervals(fleet, Counts.grid(*fleet.counters.shape), now_ns)
 
     def change_rate() -> None:
         fleet.program = with_rate(fleet.program, now_ns + 2 * _LATER_NS, 2.0)
-        traffic.reschedule(fleet)
+        sender.reschedule(fleet)
 
     return (
         lambda: connect_some(fleet, np.zeros(0, np.int64)),
@@ -113,16 +113,16 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
         lambda: keep_partial(fleet, 0, fleet.buffer, 0, 0, now_ns),
         take_rows,
         change_rate,
-        lambda: traffic.requeue(fleet, 0),
-        lambda: traffic.release_held(fleet, 1, 0),
+        lambda: sender.requeue(fleet, 0),
+        lambda: receiver.release_held(fleet, 1, 0),
         lambda: watch(run.epoll, run.timer, EPOLLIN, TIMER, fleet.words),
         lambda: arm_timer(run.timer, 0, fleet.clock),
         lambda: close_descriptor(make_timer()),
         lambda: [transition(fleet, 0, event) for event in (CONNECT, OPEN, LOSE)],
         lambda: set_capacity(fleet.senders, fleet.window, 0, 4),
-        lambda: traffic.give_up_all(fleet, 0),
+        lambda: resume.give_up_all(fleet, 0),
         lambda: count_missing(fleet, four[:0], four[:0]),
-        lambda: traffic.phase_of_arrival(fleet.run, now_ns),
+        lambda: counting.phase_of_arrival(fleet.run, now_ns),
         lambda: forget_received(fleet.received_ids, 0),
     )
 

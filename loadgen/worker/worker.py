@@ -19,7 +19,7 @@ import uvloop
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.pacer import with_rate
-from loadgen.kernels.traffic import reschedule
+from loadgen.kernels.sender import reschedule
 from loadgen.plan.behaviour import Behaviour, behaviour_module
 from loadgen.plan.groups import slow_group
 from loadgen.plan.plan import read_plan

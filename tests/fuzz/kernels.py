@@ -18,22 +18,17 @@ import numpy.typing as npt
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.kernels.arrays import copy_bytes
 from loadgen.kernels.compiled import compiled
+from loadgen.kernels.counting import BROKEN, room_for_events
 from loadgen.kernels.crc import crc32
 from loadgen.kernels.device import AWAIT_CONNACK, BLOCKED, BODY, CONNECTED, WAITING, WINDOW_FULL
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.handlers import Handlers
 from loadgen.kernels.in_flight import set_capacity
+from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.kernels.payload import HEADER_BYTES, stamp
 from loadgen.kernels.reactor import keep_partial
-from loadgen.kernels.traffic import (
-    BATCH_LIMIT,
-    BROKEN,
-    MESSAGING,
-    receive_packets,
-    record_sent,
-    room_for_events,
-    send_due,
-)
+from loadgen.kernels.receiver import receive_packets
+from loadgen.kernels.sender import BATCH_LIMIT, record_sent, send_due
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import PUBREL
 from loadgen.mqtt.packets import (

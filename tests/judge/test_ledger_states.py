@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from loadgen.judge.ledger import Counted, ledger_of
-from loadgen.kernels import traffic, violations
+from loadgen.kernels import counting, violations
 from loadgen.kernels.accounting import received_on
+from loadgen.kernels.counting import WARMUP
 from loadgen.kernels.device import AWAIT_CONNACK, AWAY, RESUMED, WAITING, WINDOW_FULL
 from loadgen.kernels.in_flight import redelivery_order
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
-from loadgen.kernels.traffic import WARMUP
+from loadgen.kernels.resume import give_up_all
 from loadgen.metrics.interval import COUNTERS
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Packet, PubAck, PubComp, Publish, PubRec, PubRel
@@ -40,7 +41,7 @@ def counted(bench: Bench, group: int = 1) -> dict[str, int]:
 
 def told(bench: Bench) -> list[int]:
     """The violations of which Python is told."""
-    return [event[2] for event in bench.events() if event[0] == traffic.VIOLATION]
+    return [event[2] for event in bench.events() if event[0] == counting.VIOLATION]
 
 
 def give(bench: Bench, data: bytes, now_ns: int = MEASURE_FROM_NS + 1_000) -> None:
@@ -319,7 +320,7 @@ def test_dup_at_qos_0_is_a_violation_and_ends_the_connection() -> None:
     data = publish(message(0))
     give(bench, bytes([data[0] | 8]) + data[1:])
     assert counted(bench) == {"violations": 1}
-    assert [event[0] for event in bench.events()] == [traffic.VIOLATION, traffic.BROKEN]
+    assert [event[0] for event in bench.events()] == [counting.VIOLATION, counting.BROKEN]
 
 
 def test_a_pubrel_for_nothing_is_a_violation_unless_the_device_came_back() -> None:
@@ -364,7 +365,7 @@ def test_a_refused_message_is_neither_acknowledged_nor_expected() -> None:
     assert bench.fleet.refusals["count"][0x97] == bench.fleet.refusals["count"].sum() == 2
     assert bench.fleet.totals.withdrawn == 6
     # Of a storm of refusals Python hears once for each code.
-    assert [(e[0], e[2], e[3]) for e in bench.events()] == [(traffic.REFUSED_PACKET, 0x97, first)]
+    assert [(e[0], e[2], e[3]) for e in bench.events()] == [(counting.REFUSED_PACKET, 0x97, first)]
     bench.receive(0, encode(PubAck(4, reason_code=0x87), 5))
     assert [event[2] for event in bench.events()] == [0x87]
     assert bench.stat(0, "acknowledge", WARMUP)[0] == 1
@@ -462,7 +463,7 @@ def test_handshakes_that_went_with_the_session_are_given_up() -> None:
     MESSAGING_ENTRY_POINTS.redeliver(f, 0, False, slots, len(slots), 1)
     assert counted(bench, 0) == {"sent": 4, "expected": 4, "given_up": 2}
     handshakes(bench)
-    traffic.give_up_all(f, 0)
+    give_up_all(f, 0)
     assert counted(bench, 0)["given_up"] == 4
     assert f.totals.in_flight == 0
     handshakes(bench)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from loadgen.kernels import traffic
+from loadgen.kernels import counting
 from loadgen.kernels.device import BODY
 from loadgen.kernels.in_flight import redelivery_order
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS, keep_partial
@@ -90,7 +90,7 @@ def test_a_message_that_streams_through_is_accounted_for_like_any_other(
     assert received == sum(map(len, packets))
     assert received == sum(phase["sent_bytes"] for phase in bench.counted(0).values())
     assert {name for phase in counted.values() for name in phase} == {"received", "received_bytes"}
-    assert [event[0] for event in bench.events()] == [traffic.CONTROL_PACKET]
+    assert [event[0] for event in bench.events()] == [counting.CONTROL_PACKET]
 
 
 def test_sizes_on_both_sides_of_the_buffer_come_in_any_pieces() -> None:
@@ -133,7 +133,7 @@ def test_a_foreign_message_is_foreign_and_one_that_is_too_long_ends_the_connecti
     read(bench, cut(foreign, 5))
     assert sum(phase["foreign"] for phase in bench.counted(1).values()) == 1
     bench.receive(bench.subscriber, encode(Publish("bench/t/0", bytes(5 * MIB)), 4)[:100])
-    assert [event[0] for event in bench.events()] == [traffic.BROKEN]
+    assert [event[0] for event in bench.events()] == [counting.BROKEN]
 
 
 def test_a_head_that_is_itself_too_long_ends_the_connection_and_touches_no_other_device() -> None:
@@ -144,7 +144,7 @@ def test_a_head_that_is_itself_too_long_ends_the_connection_and_touches_no_other
     taken, _ = bench.receive(row, data, now_ns=now_ns)
     assert not keep_partial(f, row, f.buffer, taken, len(data), now_ns)
     assert [event[:3] for event in bench.events()] == [
-        (traffic.BROKEN, row, ReasonCode.PACKET_TOO_LARGE)
+        (counting.BROKEN, row, ReasonCode.PACKET_TOO_LARGE)
     ]
     assert not f.partial.any()
 

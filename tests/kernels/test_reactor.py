@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from loadgen.brokers.ports import free_port, listen
-from loadgen.kernels import device, reactor, traffic
+from loadgen.kernels import counting, device, reactor, sender
 from loadgen.kernels.attention import take_stalls
+from loadgen.kernels.counting import EVENT_LIMIT
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.payload import HEADER_BYTES, stamp
@@ -32,7 +33,6 @@ from loadgen.kernels.syscalls import (
     stamp_arrivals,
     watch,
 )
-from loadgen.kernels.traffic import EVENT_LIMIT
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import ConnAck, PubAck, Publish, SubAck
@@ -195,7 +195,7 @@ def test_what_arrives_is_accounted_for_and_answered(make_rig: Any) -> None:
     rig.until(lambda: rig.fleet.totals.events)
     assert total_of(rig.fleet, "received") == 2
     assert far.recv(100) == encode(PubAck(7), 4)
-    suback = (traffic.CONTROL_PACKET, rig.subscriber, 9, encode(SubAck(3, (0,)), 4))
+    suback = (counting.CONTROL_PACKET, rig.subscriber, 9, encode(SubAck(3, (0,)), 4))
     assert rig.events() == [suback]
 
 
@@ -223,7 +223,7 @@ def test_the_end_of_the_stream_is_seen_though_it_came_with_the_last_bytes(make_r
     time.sleep(0.01)  # both are there before the first look
     settle(rig)
     assert total_of(rig.fleet, "received") == 1
-    assert rig.events() == [(traffic.CLOSED_BY_PEER, rig.subscriber, 0, b"")]
+    assert rig.events() == [(counting.CLOSED_BY_PEER, rig.subscriber, 0, b"")]
 
 
 def test_a_reset_is_told_with_its_errno(make_rig: Any) -> None:
@@ -232,7 +232,7 @@ def test_a_reset_is_told_with_its_errno(make_rig: Any) -> None:
     far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     far.close()
     settle(rig)
-    assert (traffic.CLOSED_BY_PEER, 0, errno.ECONNRESET, b"") in rig.events()
+    assert (counting.CLOSED_BY_PEER, 0, errno.ECONNRESET, b"") in rig.events()
 
 
 def test_a_flood_is_read_in_turns_and_to_its_end(make_rig: Any) -> None:
@@ -314,12 +314,12 @@ def test_many_events_at_once_stay_within_their_array(make_rig: Any) -> None:
     rig.poll(20)
     assert fleet.totals.events < len(fleet.events)
     told = fleet.events["kind"][EVENT_LIMIT - 5 : fleet.totals.events].tolist()
-    assert told.count(traffic.WRITABLE) == 41
+    assert told.count(counting.WRITABLE) == 41
     fleet.totals.events = 0
-    seen = told.count(traffic.BROKEN)
+    seen = told.count(counting.BROKEN)
     for _ in range(20):
         rig.poll(20)
-        seen += [event[0] for event in rig.events()].count(traffic.BROKEN)
+        seen += [event[0] for event in rig.events()].count(counting.BROKEN)
     assert seen == 41
 
 
@@ -334,19 +334,19 @@ def test_answers_that_do_not_fit_follow_in_order(make_rig: Any) -> None:
         far.sendall(b"".join(publish(sent + n, qos=1) for n in range(1000)))
         sent += 1000
         settle(rig)
-        pending += b"".join(event[3] for event in rig.events() if event[0] == traffic.UNSENT)
+        pending += b"".join(event[3] for event in rig.events() if event[0] == counting.UNSENT)
         assert sent < 1_000_000
     # More answers: nothing may overtake what waits.
     far.sendall(publish(sent, qos=1))
     settle(rig)
     (event,) = rig.events()
-    assert event == (traffic.UNSENT, rig.subscriber, 0, encode(PubAck(7), 4))
+    assert event == (counting.UNSENT, rig.subscriber, 0, encode(PubAck(7), 4))
     pending += event[3]
     while len(got) < 4 * (sent + 1) - len(pending):
         got += far.recv(1 << 20)
     assert got + pending == encode(PubAck(7), 4) * (sent + 1)
     settle(rig)
-    assert (traffic.WRITABLE, rig.subscriber, 0, b"") in rig.events()
+    assert (counting.WRITABLE, rig.subscriber, 0, b"") in rig.events()
 
 
 # --- connecting ------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def test_devices_follow_each_other_without_python_until_the_last(make_rig: Any) 
         assert f.totals.connected == 5
         assert f.senders["capacity"].tolist() == [7] * 4
         assert f.connects.accepted_ns > 0
-        assert [event[::3] for event in rig.events()] == [(traffic.CONTROL_PACKET, connack)]
+        assert [event[::3] for event in rig.events()] == [(counting.CONTROL_PACKET, connack)]
         for descriptor in f.devices["descriptor"].tolist():
             os.close(descriptor)
 
@@ -432,7 +432,7 @@ def test_python_hears_of_a_connack_that_is_not_the_usual_one(make_rig: Any, case
     data = encode(answer, 5 if case == "other properties" else 4)
     rig.far[0].sendall(data)
     settle(rig)
-    assert (traffic.CONTROL_PACKET, 0, 2, data) in rig.events()
+    assert (counting.CONTROL_PACKET, 0, 2, data) in rig.events()
 
 
 def test_bytes_that_came_before_connect_was_sent_are_read(make_rig: Any) -> None:
@@ -447,8 +447,8 @@ def test_bytes_that_came_before_connect_was_sent_are_read(make_rig: Any) -> None
         time.sleep(0.01)
         settle(rig)
         kinds = [event[0] for event in rig.events()]
-        assert traffic.BROKEN in kinds
-        assert traffic.CLOSED_BY_PEER in kinds
+        assert counting.BROKEN in kinds
+        assert counting.CLOSED_BY_PEER in kinds
         far.close()
         os.close(rig.fleet.devices[0].descriptor)
 
@@ -457,7 +457,7 @@ def test_a_refused_connect_is_told_once(make_rig: Any) -> None:
     rig = make_rig(connected=False, port=free_port("127.0.0.1"))
     _connect(rig, [0])
     settle(rig)
-    assert rig.events() == [(traffic.CONNECT_FAILED, 0, errno.ECONNREFUSED, b"")]
+    assert rig.events() == [(counting.CONNECT_FAILED, 0, errno.ECONNREFUSED, b"")]
     os.close(rig.fleet.devices[0].descriptor)
 
 
@@ -475,7 +475,7 @@ def test_without_descriptors_every_device_fails_and_none_counts_as_under_way(
         _connect(rig, [0, 1, 2])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    failed = [(traffic.CONNECT_FAILED, n, errno.EMFILE, b"") for n in range(3)]
+    failed = [(counting.CONNECT_FAILED, n, errno.EMFILE, b"") for n in range(3)]
     assert rig.events() == failed
     assert f.totals.connecting == 0
     # Not CLOSED: whoever handles the event must see a device that is not connected.
@@ -621,16 +621,16 @@ def test_a_slow_reader_gets_every_byte_once_and_in_order(make_rig: Any, seed: in
         ) in [event[:4] for event in rig.events()]:
             if connection != 0:
                 continue
-            if kind == traffic.UNSENT:
+            if kind == counting.UNSENT:
                 blocked += 1
                 pending += unsent
-            assert kind in (traffic.UNSENT, traffic.WRITABLE)
+            assert kind in (counting.UNSENT, counting.WRITABLE)
         if fleet.devices[0].flags & device.BLOCKED:
             with suppress(BlockingIOError):
                 del pending[: rig.near[0].send(pending)]
             if not pending:
                 fleet.devices[0].flags &= ~device.BLOCKED
-                traffic.requeue(fleet, 0)
+                sender.requeue(fleet, 0)
         try:
             data += far.recv(rng.choice([1, 3000, 9000]))
         except BlockingIOError:
@@ -660,7 +660,7 @@ def test_streamed_messages_are_left_for_the_caller(make_rig: Any) -> None:
     rig.pump()
     by_row: dict[int, bytes] = {0: b"", 1: b""}
     for kind, row, _, data in rig.events():
-        assert kind == traffic.UNSENT
+        assert kind == counting.UNSENT
         by_row[row] += data
     assert all(by_row.values())
     for row, data in by_row.items():
@@ -677,7 +677,7 @@ def test_streamed_messages_are_left_for_the_caller(make_rig: Any) -> None:
 
 def stat(fleet: Fleet, group: int, series: str) -> list[int]:
     """Count, least and greatest of a latency series in the window."""
-    found = fleet.stats[traffic.slot_of(group, SERIES.index(series), traffic.MEASURE)]
+    found = fleet.stats[counting.slot_of(group, SERIES.index(series), counting.MEASURE)]
     return [found.count, found.min_ns, found.max_ns]
 
 
@@ -741,7 +741,7 @@ def test_what_python_reads_late_waited_for_the_worker(make_rig: Any, stall_s: fl
     f.attention.tick_every_ns = S
     time.sleep(stall_s)
     rig.until(lambda: f.totals.events)
-    assert [kind for kind, *_ in rig.events()] == [traffic.READY]
+    assert [kind for kind, *_ in rig.events()] == [counting.READY]
     time.sleep(0.015)
     data = rig.near[row].recv(100)
     f.buffer[: len(data)] = np.frombuffer(data, np.uint8)

@@ -8,13 +8,13 @@ import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
-from loadgen.kernels import traffic
+from loadgen.kernels import counting
+from loadgen.kernels.counting import slot_of
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.payload import HEADER_BYTES, stamp
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
-from loadgen.kernels.traffic import slot_of
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, Publish
@@ -85,7 +85,7 @@ class Bench:
         return found
 
     def counted(self, group: int) -> dict[str, int]:
-        row = self.fleet.counters[group][traffic.MEASURE].tolist()
+        row = self.fleet.counters[group][counting.MEASURE].tolist()
         return {name: value for name, value in zip(COUNTERS, row, strict=True) if value}
 
     def kinds(self) -> list[int]:
@@ -153,7 +153,7 @@ def test_a_request_is_answered_to_the_device_that_asked(version: int) -> None:
     # The device that asked takes it as its own message, timed from the request.
     assert bench.give(4, told, FROM_NS + 900) == []
     assert bench.counted(0) == {"received": 1, "received_bytes": len(told)}
-    slot = slot_of(0, SERIES.index("end_to_end"), traffic.MEASURE)
+    slot = slot_of(0, SERIES.index("end_to_end"), counting.MEASURE)
     assert bench.fleet.stats[slot].item() == (1, 800, 800, 800)
 
 
@@ -187,7 +187,7 @@ def test_answers_at_qos_1_keep_to_the_window() -> None:
         ("run/response/0", 1),
         ("run/response/1", 1),
     ]
-    assert bench.kinds() == [traffic.UNANSWERED]
+    assert bench.kinds() == [counting.UNANSWERED]
     assert bench.counted(1)["sent"] == 2
     assert bench.fleet.totals.in_flight == 2
     # An acknowledged response makes room.

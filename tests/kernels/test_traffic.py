@@ -13,26 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.kernels import traffic
+from loadgen.kernels import counting
+from loadgen.kernels.counting import EVENT_LIMIT, MEASURE, WARMUP, bucket_index, record, slot_of
 from loadgen.kernels.device import AWAIT_CONNACK, BLOCKED, CONNECTED, WAITING, WINDOW_FULL
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.pacer import advance, with_rate
 from loadgen.kernels.payload import HEADER_BYTES, stamp
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
-from loadgen.kernels.traffic import (
-    BATCH_LIMIT,
-    EVENT_LIMIT,
-    MEASURE,
-    WARMUP,
-    record,
-    release_held,
-    requeue,
-    reschedule,
-    slot_of,
-)
+from loadgen.kernels.receiver import release_held
+from loadgen.kernels.sender import BATCH_LIMIT, requeue, reschedule
 from loadgen.kernels.violations import MALFORMED, UNEXPECTED_PACKET, UNKNOWN_ACKNOWLEDGEMENT
-from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import (
@@ -60,7 +51,7 @@ MEASURE_FROM_NS = START_NS + 1_000_000
 WINDOW_END_NS = START_NS + 10_000_000
 PUBLISHERS = 3
 PERIOD_NS = 1_000
-PHASES = traffic.INTENDED_PHASES
+PHASES = counting.INTENDED_PHASES
 
 
 class Bench:
@@ -555,10 +546,10 @@ def test_a_breach_is_told_once_and_ends_the_scan(data: bytes, reason: int) -> No
     taken, answer = bench.receive(bench.subscriber, stream, now_ns=START_NS + 9)
     assert taken == len(stream)
     assert answer == b""
-    told = [(traffic.BROKEN, bench.subscriber, reason, b"", START_NS + 9)]
+    told = [(counting.BROKEN, bench.subscriber, reason, b"", START_NS + 9)]
     # That a packet is too large for us is no breach of the protocol.
     kind = {0x81: MALFORMED, 0x82: UNEXPECTED_PACKET}.get(reason)
-    breach = (traffic.VIOLATION, bench.subscriber, kind, b"", START_NS + 9)
+    breach = (counting.VIOLATION, bench.subscriber, kind, b"", START_NS + 9)
     wanted = [] if kind is None else [breach]
     assert bench.events() == wanted + told
     assert bench.counted().get("warmup", {}).get("violations", 0) == len(wanted)
@@ -588,7 +579,7 @@ def test_control_packets_are_left_for_python() -> None:
     data = suback + encode(PingResp(), 4) + goodbye
     taken, answer = bench.receive(bench.subscriber, data, now_ns=5)
     assert (taken, answer) == (len(data), b"")
-    kind = traffic.CONTROL_PACKET
+    kind = counting.CONTROL_PACKET
     assert bench.events() == [
         (kind, bench.subscriber, 9, suback, 5),
         (kind, bench.subscriber, 14, goodbye, 5),
@@ -842,7 +833,7 @@ def test_an_acknowledgement_that_nobody_waits_for_is_a_violation_and_no_more() -
     bench.receive(0, encode(PubComp(1), 4))
     assert bench.counted(0)["warmup"]["violations"] == 7
     told = [(event[0], event[2]) for event in bench.events()]
-    assert told == [(traffic.VIOLATION, UNKNOWN_ACKNOWLEDGEMENT)]
+    assert told == [(counting.VIOLATION, UNKNOWN_ACKNOWLEDGEMENT)]
     bench.fleet.counters[0, WARMUP].violations = 0
     assert bench.state() == before
 
@@ -887,7 +878,7 @@ def test_a_refused_message_is_told_and_frees_its_place(packet: Packet) -> None:
     assert bench.fleet.totals.in_flight == 0
     assert not bench.fleet.devices[0].flags & WINDOW_FULL
     reason = 0x87 if qos == 1 else 0x97
-    assert bench.events() == [(traffic.REFUSED_PACKET, 0, reason, encode(packet, 5), 8)]
+    assert bench.events() == [(counting.REFUSED_PACKET, 0, reason, encode(packet, 5), 8)]
 
 
 # --- units, queues, withheld acknowledgements ------------------------------------------------

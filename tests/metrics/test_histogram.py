@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
+from loadgen.kernels.counting import bucket_index
 from loadgen.metrics import histogram as h
 from tests.histograms import histogram_of
 
@@ -47,21 +48,21 @@ class TestBuckets:
     @pytest.mark.parametrize("value", EDGES)
     def test_edges_fall_into_the_librarys_bucket(self, value: int) -> None:
         index = REFERENCE.get_counts_array_index(value)
-        plain = getattr(h.bucket_index, "py_func", h.bucket_index)
-        assert h.bucket_index(value) == plain(value) == index
+        plain = getattr(bucket_index, "py_func", bucket_index)
+        assert bucket_index(value) == plain(value) == index
 
     @given(samples)
     @settings(max_examples=200, deadline=None)
     def test_any_value_falls_into_the_librarys_bucket(self, sample: list[int]) -> None:
         expected = [REFERENCE.get_counts_array_index(value) for value in sample]
-        plain = getattr(h.bucket_index, "py_func", h.bucket_index)
-        assert [h.bucket_index(value) for value in sample] == expected
+        plain = getattr(bucket_index, "py_func", bucket_index)
+        assert [bucket_index(value) for value in sample] == expected
         assert [plain(value) for value in sample] == expected
 
     @given(values)
     @settings(max_examples=300, deadline=None)
     def test_equivalent_values_are_the_librarys(self, value: int) -> None:
-        bucket = h.bucket_index(value)
+        bucket = bucket_index(value)
         assert h.lowest_values(bucket) == REFERENCE.get_lowest_equivalent_value(value)
         assert h.highest_values(bucket) == REFERENCE.get_highest_equivalent_value(value)
         assert h.median_values(bucket) == REFERENCE._hdr_median_equiv_value(value)
@@ -71,8 +72,8 @@ class TestBuckets:
         lowest, highest = h.lowest_values(index), h.highest_values(index)
         assert lowest[0] == 0
         assert (lowest[1:] == highest[:-1] + 1).all()
-        assert [h.bucket_index(value) for value in lowest] == index.tolist()
-        assert [h.bucket_index(value) for value in highest] == index.tolist()
+        assert [bucket_index(value) for value in lowest] == index.tolist()
+        assert [bucket_index(value) for value in highest] == index.tolist()
 
     @pytest.mark.parametrize(
         ("value", "counted_as"),
@@ -85,7 +86,7 @@ class TestBuckets:
     )
     def test_what_the_library_refuses_is_clamped(self, value: int, counted_as: int) -> None:
         assert not HdrHistogram(1, h.HIGHEST_NS, 3).record_value(value)
-        assert h.bucket_index(value) == h.bucket_index(counted_as)
+        assert bucket_index(value) == bucket_index(counted_as)
 
 
 class TestRecording:
@@ -104,7 +105,7 @@ class TestForms:
         bucket, bucket_count = h.sparse(counts)
         assert bucket.dtype == np.int32
         assert bucket_count.dtype == np.int64
-        assert bucket.tolist() == sorted({h.bucket_index(value) for value in sample})
+        assert bucket.tolist() == sorted({bucket_index(value) for value in sample})
         assert bucket_count.sum() == len(sample)
         assert np.array_equal(h.dense(bucket, bucket_count), counts)
         assert np.array_equal(h.dense(bucket[::-1], bucket_count[::-1]), counts)

@@ -8,8 +8,9 @@ import pytest
 
 from loadgen.errors import RunDirectoryError
 from loadgen.kernels.accounting import NEW, Gap, GapPool, account, make_pairs
+from loadgen.kernels.counting import bucket_index
 from loadgen.kernels.payload import HEADER_BYTES, is_intact, read_i64, stamp
-from loadgen.metrics.histogram import BUCKETS, bucket_index
+from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import Interval, to_table
 from loadgen.metrics.reducer import reduce_table
 from loadgen.run.rundir import IntervalWriter

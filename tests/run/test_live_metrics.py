@@ -18,8 +18,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from loadgen.errors import CannotRunError
-from loadgen.kernels.traffic import INTENDED_PHASES
-from loadgen.metrics.histogram import bucket_index
+from loadgen.kernels.counting import INTENDED_PHASES, bucket_index
 from loadgen.metrics.interval import COUNTERS, Interval
 from loadgen.plan.plan import Plan
 from loadgen.run import live_page

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loadgen.judge.own_delay import OwnDelay, TimeTaken
-from loadgen.metrics.histogram import bucket_index
+from loadgen.kernels.counting import bucket_index
 from loadgen.metrics.interval import Interval
 from loadgen.run.host_watch import HostSample, WorkerTimes
 from loadgen.run.own_delay_facts import Stall, own_delay_of

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
-from loadgen.kernels.traffic import MEASURE, WARMUP
+from loadgen.kernels.counting import MEASURE, WARMUP
 from loadgen.metrics.interval import Interval
 from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, WorkerPlan, topics_of
 from loadgen.plan.plan import PhasePlan, Plan

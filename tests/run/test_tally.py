@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loadgen.metrics.histogram import bucket_index
+from loadgen.kernels.counting import bucket_index
 from loadgen.metrics.interval import Interval
 from loadgen.run.tally import Tally, p99_us
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadgen.kernels import traffic
+from loadgen.kernels import sender
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.pacer import begin_schedule
 from loadgen.kernels.payload import read_u32
@@ -108,7 +108,7 @@ class World:
         publisher = self.fleet.devices[row].publisher
         self.now_ns = until_ms * MS
         end, count = begin_interactions(
-            self.fleet, publisher, self.now_ns, self.now_ns, traffic.BATCH_LIMIT, 0
+            self.fleet, publisher, self.now_ns, self.now_ns, sender.BATCH_LIMIT, 0
         )
         self.settle(publisher, count, count)
         self.hear(row, self.fleet.out[:end].tobytes())

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from loadgen.kernels import traffic
+from loadgen.kernels import counting
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import encode
 from loadgen.plan.groups import Reconnect
@@ -370,7 +370,7 @@ def test_messages_over_tls_leave_before_others_are_read() -> None:
     def note(name: str) -> Callable[..., None]:
         return lambda connection=0, *_: done.append((name, connection))
 
-    rows = [(traffic.READY, 1, 1, 0, 0, 5), (traffic.UNSENT, 2, 0, 0, 3, 5)]
+    rows = [(counting.READY, 1, 1, 0, 0, 5), (counting.UNSENT, 2, 0, 0, 3, 5)]
     stage = Lifecycle.__new__(Lifecycle)
     parts = {
         "_fleet": SimpleNamespace(events=np.array(rows), control=np.zeros(3, np.uint8)),

@@ -6,13 +6,13 @@ import numpy as np
 import orjson
 import pytest
 
-from loadgen.kernels import traffic
+from loadgen.kernels import counting
 from loadgen.kernels.arrays import Grid
+from loadgen.kernels.counting import bucket_index
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.fleet import Counts, Fleet
 from loadgen.kernels.in_flight import acquire, set_capacity
 from loadgen.kernels.pacer import with_rate
-from loadgen.metrics.histogram import bucket_index
 from loadgen.metrics.interval import COUNTERS, GAUGES, SERIES, Interval
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.worker import recorder
@@ -69,17 +69,17 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
         for series in (0, 3, len(SERIES) - 1):
             for phase in (0, 1, 3):
                 found = rng.integers(0, 10**11, rng.integers(1, 40)).tolist()
-                slot = traffic.slot_of(group, series, phase)
+                slot = counting.slot_of(group, series, phase)
                 for value in found:
-                    traffic.record(fleet, slot, value)
+                    counting.record(fleet, slot, value)
                 name = fleet.plan.groups[group].name
-                values[name, traffic.INTENDED_PHASES[phase], SERIES[series]] = found
+                values[name, counting.INTENDED_PHASES[phase], SERIES[series]] = found
     reported = Counts.grid(*fleet.counters.shape)
     rows = rows_of(fleet, START_NS + 2 * S, reported)
     keys = [(row.group, row.phase, row.series) for row in rows]
     assert len(set(keys)) == len(keys)
     for group, owner in enumerate(fleet.plan.groups):
-        for phase, name in enumerate(traffic.INTENDED_PHASES):
+        for phase, name in enumerate(counting.INTENDED_PHASES):
             found_rows = [r for r in rows if (r.group, r.phase, r.series) == (owner.name, name, "")]
             totals = [sum(getattr(row, column) for row in found_rows) for column in COUNTERS]
             assert totals == wanted_counts[group, phase].tolist()
@@ -111,8 +111,8 @@ def test_histograms_for_which_there_is_no_room_come_in_the_next_frame() -> None:
     fleet = make_fleet()
     hour_ns = 3_600 * S
     for slot in (3, 5):
-        traffic.record(fleet, slot, 0)
-        traffic.record(fleet, slot, hour_ns)
+        counting.record(fleet, slot, 0)
+        counting.record(fleet, slot, hour_ns)
         fleet.histograms[slot, : bucket_index(hour_ns) + 1] = slot
         fleet.stats[slot].count = slot * (bucket_index(hour_ns) + 1)
     _, block, more = recorder.take_latencies(fleet, 0)

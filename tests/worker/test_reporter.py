@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from loadgen.kernels import traffic
+from loadgen.kernels import counting
 from loadgen.kernels.fleet import Fleet
 from loadgen.metrics.interval import SERIES, Interval
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
@@ -25,7 +25,7 @@ def recorded() -> tuple[Fleet, Counter[tuple[str, str]]]:
     for group, owner in enumerate(plan.groups):
         for place, series in enumerate(SERIES):
             for value_ns in range(1000, 1001 + place):
-                traffic.record(fleet, traffic.slot_of(group, place, traffic.MEASURE), value_ns)
+                counting.record(fleet, counting.slot_of(group, place, counting.MEASURE), value_ns)
                 wanted[owner.name, series] += 1
     return fleet, wanted
 
@@ -72,7 +72,7 @@ def test_end_of_a_phase_leaves_nothing_for_later() -> None:
     for _ in range(2):
         assert reporter.each_second() < 0.01
     # What comes meanwhile to a series that was sent already is in none of the two rows twice.
-    traffic.record(fleet, traffic.slot_of(0, 0, traffic.MEASURE), 5)
+    counting.record(fleet, counting.slot_of(0, 0, counting.MEASURE), 5)
     wanted["publishers", SERIES[0]] += 1
     reporter.enter("drain")
     assert coordinator.counted == wanted

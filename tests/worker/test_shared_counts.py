@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from loadgen.kernels.traffic import DRAIN, MEASURE
+from loadgen.kernels.counting import DRAIN, MEASURE
 from loadgen.worker.shared_counts import create_live_page, open_live_page
 
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from loadgen.kernels.traffic import receive_packets
+from loadgen.kernels.receiver import receive_packets
 
 ROOT = Path(__file__).parents[2]
 

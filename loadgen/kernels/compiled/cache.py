@@ -48,7 +48,7 @@ from loadgen.kernels.compiled import linking
 _PACKAGE = Path(str(loadgen.__file__)).parent
 SOURCES = (
     *sorted(_PACKAGE.rglob("kernels")),
-    *(_PACKAGE / name for name in ("worker", "mqtt", "metrics")),
+    *(_PACKAGE / name for name in ("mqtt", "metrics")),
 )
 """Folders with the kernels of the program and with all that they read."""
 _LEAST_KEPT = 4

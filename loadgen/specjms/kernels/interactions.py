@@ -21,6 +21,24 @@ from loadgen.kernels import packet_bytes as mqtt
 from loadgen.kernels.accounting import DUPLICATE, LATE, account
 from loadgen.kernels.arrays import copy_bytes
 from loadgen.kernels.compiled import compiled
+from loadgen.kernels.counting import (
+    BROKEN,
+    MEASURE,
+    S_END_TO_END,
+    S_TRANSIT,
+    Message,
+    bucket_index,
+    check_qos,
+    count_damaged,
+    count_doubtful,
+    count_repeated,
+    count_sent,
+    is_same,
+    phase_of,
+    push_event,
+    record,
+    slot_of,
+)
 from loadgen.kernels.crc import crc32
 from loadgen.kernels.fleet import Fleet, Sent
 from loadgen.kernels.handlers import Handlers
@@ -37,25 +55,7 @@ from loadgen.kernels.payload import (
     send_offset_ns,
     stamp,
 )
-from loadgen.kernels.traffic import (
-    BROKEN,
-    MEASURE,
-    S_END_TO_END,
-    S_TRANSIT,
-    Message,
-    acknowledge,
-    check_qos,
-    count_damaged,
-    count_doubtful,
-    count_repeated,
-    count_sent,
-    is_same,
-    phase_of,
-    push_event,
-    record,
-    slot_of,
-)
-from loadgen.metrics.histogram import bucket_index
+from loadgen.kernels.receiver import acknowledge
 from loadgen.mqtt.constants import PUBACK, PUBREC
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.specjms.kernels.chains import (

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.kernels import traffic
+from loadgen.kernels import counting
 from loadgen.kernels.accounting import received_on
 from loadgen.kernels.device import RESUMED, WAITING, WINDOW_FULL
 from loadgen.kernels.in_flight import redelivery_order
@@ -440,7 +440,7 @@ class TestAccounts:
             world = World(made(handlers=1, selectors=selectors, messages=messages))
             world.fleet.run.measure_ns = 500 * MS
             play(world, (2, 4), each=3)  # one of the warm-up, two of the window
-            received = int(world.fleet.counters["received"][:, traffic.MEASURE].sum())
+            received = int(world.fleet.counters["received"][:, counting.MEASURE].sum())
             assert 0 < received < world.total("received")
             window = sum(_intended_ns(packet) >= 500 * MS for _, packet in world.delivered)
             assert int(world.chains.state.discarded) == window - received > 0
@@ -549,7 +549,7 @@ class TestAccounts:
         world.begin(1, 0, 0)
         world.now_ns = 900 * MS  # the window is over; its interactions are not
         world.deliver()
-        measured = world.fleet.counters["received"][:, traffic.MEASURE].sum()
+        measured = world.fleet.counters["received"][:, counting.MEASURE].sum()
         assert measured == world.total("received") == 6
 
     def test_delivery_is_from_sending_and_end_to_end_from_the_beginning(self) -> None:
@@ -559,7 +559,7 @@ class TestAccounts:
         group = int(world.chains.types[number_of("shipConf")].group)
 
         def least_ms(series: str) -> float:
-            slot = traffic.slot_of(group, SERIES.index(series), traffic.MEASURE)
+            slot = counting.slot_of(group, SERIES.index(series), counting.MEASURE)
             return float(world.fleet.stats[slot].min_ns) / MS
 
         assert least_ms("transit") < 40
@@ -643,7 +643,7 @@ class TestTransactions:
         (row,) = [r for r, data in world.inbox.items() if data]
         world.give(row, b"".join(world.inbox.pop(row)))
         assert world.fleet.totals.events == 1
-        assert world.fleet.events[0].kind == traffic.BROKEN
+        assert world.fleet.events[0].kind == counting.BROKEN
         assert world.fleet.events[0].device == row
 
 

@@ -1,0 +1,408 @@
+"""What a worker counts: messages by phase, latencies, violations, and events for Python.
+
+The phase of a message is that in which it was intended, on both sides. `take_message` accounts for
+a message that a device received; `receiver` has found it in the bytes.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from loadgen.kernels.accounting import DUPLICATE, NEW, account
+from loadgen.kernels.arrays import Bytes, copy_bytes
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.device import RESUMED, SHARED, Device
+from loadgen.kernels.fleet import Counts, Fleet, Run
+from loadgen.kernels.payload import (
+    HEADER_BYTES,
+    crc_of_body,
+    has_intact_header,
+    is_copy,
+    is_intact,
+    read_i64,
+    read_u8,
+    read_u32,
+    send_offset_ns,
+)
+from loadgen.kernels.violations import QOS_RAISED
+from loadgen.metrics.histogram import HALF_BITS, HIGHEST_RECORDABLE_NS, UNIT_MASK
+from loadgen.metrics.interval import CONNECTED_AT, SERIES
+from loadgen.mqtt.reason_codes import ReasonCode
+
+# Phase of a counter or slot: that in which the message was intended; connects have their own.
+INTENDED_PHASES = ("warmup", "measure", "drain", "connect")
+WARMUP, MEASURE, DRAIN, CONNECT_PHASE = range(4)
+
+# Kinds of events.
+CONTROL_PACKET = 1  # a packet other than PUBLISH and its acknowledgements; bytes in `control`
+BROKEN = 2  # the peer broke the protocol; the value is the reason code for DISCONNECT
+UNSENT = 3  # bytes in `control` must follow what was written
+CLOSED_BY_PEER = 4  # the value is the errno, 0 for an orderly end
+CONNECT_FAILED = 5  # the value is the errno
+WRITABLE = 6  # a blocked connection takes bytes again
+REFUSED_PACKET = 7  # the first acknowledgement with a failure code, the value; bytes in `control`
+UNANSWERED = 8  # a request for whose response the window had no room
+VIOLATION = 9  # the first of its kind; the value is the number in `violations.WORDS`
+UNSENT_BODY = 10  # `length` bytes of `body`, from the value on, must follow what was written
+READY = 11  # something happened to the socket of a streamed connection; the value is epoll's flags
+
+EVENT_LIMIT = 4096
+
+_SERIES_COUNT = len(SERIES)
+S_END_TO_END = SERIES.index("end_to_end")
+S_TRANSIT = SERIES.index("transit")
+S_SEND_DELAY = SERIES.index("send_delay")
+S_ACKNOWLEDGE = SERIES.index("acknowledge")
+S_CONNECT = SERIES.index("connect")
+S_TCP = SERIES.index("tcp")
+S_TLS = SERIES.index("tls")
+S_CONNACK = SERIES.index("connack")
+S_SUBACK = SERIES.index("suback")
+S_RECONNECT = SERIES.index("reconnect")
+S_OWN_DELAY = SERIES.index("own_delay")
+S_PUSHED_BACK = SERIES.index("pushed_back")
+S_CONNECTED_AT = SERIES.index(CONNECTED_AT)
+
+# A float64 holds every value up to 2^53 exactly, so its exponent field is the bit length: 52
+# bits of fraction below it, a bias of 1023, and one less than the length. Subtracting 11 more
+# for the bits that the first 2048 buckets resolve leaves the number of bits a bucket drops.
+_FRACTION_BITS = 52
+_EXPONENT_OFFSET = 1033
+
+FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)
+"""The lowest reason code that stands for a failure; it frees the slot of a message."""
+
+
+class Message(NamedTuple):
+    """Where a PUBLISH lies in the buffer, and what its header says.
+
+    `body_crc` is the CRC-32 of a body that streamed through, of which the buffer has nothing: then
+    `end` is where it would end. -1 where the buffer has it all.
+    """
+
+    start: int
+    topic: int
+    topic_end: int
+    payload: int
+    end: int
+    packet_id: int
+    qos: int
+    dup: int
+    body_crc: int
+
+
+@compiled
+def slot_of(group: int, series: int, phase: int) -> int:
+    """Row in `histograms` and `stats`."""
+    return (group * _SERIES_COUNT + series) * 4 + phase
+
+
+@compiled
+def bucket_index(value_ns: int) -> int:
+    """Return the bucket of a value in nanoseconds.
+
+    A negative value (clocks of two hosts can disagree) counts as 0, one above
+    HIGHEST_RECORDABLE_NS as that, so that no message is missing from the histogram.
+    """
+    value = min(max(value_ns, 0), HIGHEST_RECORDABLE_NS)
+    bits = (np.float64(value | UNIT_MASK).view(np.int64) >> _FRACTION_BITS) - _EXPONENT_OFFSET
+    return int((bits << HALF_BITS) + (value >> bits))
+
+
+@compiled
+def record(fleet: Fleet, slot: int, value_ns: int) -> None:
+    """Count one latency; clocks that disagree by less than nothing count as 0."""
+    record_many(fleet, slot, value_ns, 1)
+
+
+@compiled
+def record_many(fleet: Fleet, slot: int, value_ns: int, count: int) -> None:
+    """Count a latency that `count` messages share."""
+    value = max(value_ns, 0)
+    stat = fleet.stats[slot]
+    fleet.histograms[slot, bucket_index(value)] += count
+    if stat.count == 0 or value < stat.min_ns:
+        stat.min_ns = value
+    stat.count += count
+    stat.sum_ns += value * count
+    stat.max_ns = max(stat.max_ns, value)
+
+
+@compiled
+def phase_of(run: Run, intended_ns: int) -> int:
+    """Phase in which a message was intended."""
+    if intended_ns < run.measure_ns:
+        return WARMUP
+    if intended_ns < run.end_ns:
+        return MEASURE
+    return DRAIN
+
+
+@compiled
+def phase_of_arrival(run: Run, now_ns: int) -> int:
+    """Phase of what arrives now and whose intended moment is not known: the window's at most."""
+    return phase_of(run, min(now_ns, run.end_ns - 1))
+
+
+@compiled
+def count_sent(fleet: Fleet, group: int, phase: int, deliveries: int, size_bytes: int) -> None:
+    """A message is on its way."""
+    counts = fleet.counters[group, phase]
+    counts.sent += 1
+    counts.sent_bytes += size_bytes
+    counts.expected += deliveries
+
+
+@compiled
+def push_event(fleet: Fleet, kind: int, row: int, value: int, moment_ns: int) -> None:
+    """Queue an event without bytes; the queue never fills because each step adds few."""
+    event = fleet.events[fleet.totals.events]
+    event.kind = kind
+    event.device = row
+    event.value = value
+    event.length = 0
+    event.moment_ns = moment_ns
+    fleet.totals.events += 1
+
+
+@compiled
+def push_bytes(
+    fleet: Fleet,
+    kind: int,
+    row: int,
+    value: int,
+    moment_ns: int,
+    buffer: Bytes,
+    start: int,
+    end: int,
+) -> None:
+    """Queue an event with buffer[start:end]."""
+    event = fleet.events[fleet.totals.events]
+    push_event(fleet, kind, row, value, moment_ns)
+    offset = fleet.totals.control_bytes
+    copy_bytes(fleet.control, offset, buffer, start, end - start)
+    event.offset = offset
+    event.length = end - start
+    fleet.totals.control_bytes = offset + end - start
+
+
+@compiled
+def room_for_events(fleet: Fleet, size_bytes: int) -> bool:
+    """Whether a step that queues a few events and `size_bytes` of bytes fits."""
+    totals = fleet.totals
+    return bool(
+        totals.events + 4 < EVENT_LIMIT and totals.control_bytes + size_bytes <= len(fleet.control)
+    )
+
+
+@compiled
+def violate(fleet: Fleet, row: int, kind: int, now_ns: int) -> None:
+    """Count what the broker may not do; Python is told of the first of its kind."""
+    phase = phase_of_arrival(fleet.run, now_ns)
+    fleet.counters[fleet.devices[row].group, phase].violations += 1
+    fleet.violations[kind] += 1
+    if fleet.violations[kind] == 1:
+        push_event(fleet, VIOLATION, row, kind, now_ns)
+
+
+@compiled
+def is_whole(buffer: Bytes, message: Message) -> bool:
+    """Whether the CRC of a message of 32 bytes or more is right."""
+    if message.body_crc >= 0:
+        return bool(has_intact_header(buffer, message.payload, message.body_crc))
+    return bool(is_intact(buffer, message.payload, message.end))
+
+
+@compiled
+def take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> bool:
+    """Account for one message; whether it is one of the device's own that had not come before."""
+    device = fleet.devices[row]
+    start = message.payload
+    if (
+        message.end - start < HEADER_BYTES
+        or read_u32(buffer, start) != fleet.run.run_tag
+        or not is_whole(buffer, message)
+    ):
+        _take_damaged(fleet, row, buffer, message, now_ns)
+        return False
+    intended_ns = read_i64(buffer, start + 16)
+    phase = phase_of(fleet.run, intended_ns)
+    counts = fleet.counters[device.group, phase]
+    pair = _pair_of(fleet, device, buffer, message)
+    if pair < 0:
+        counts.misrouted += 1
+        return False
+    outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, read_i64(buffer, start + 8))
+    if outcome != NEW:
+        if outcome == DUPLICATE:
+            count_repeated(counts, device, buffer, message)
+            return False
+        if not device.flags & SHARED:
+            counts.out_of_order += 1
+    if message.qos != device.qos:
+        check_qos(fleet, row, counts, message, device.qos, now_ns)
+    if phase == MEASURE:
+        device.taken += 1
+    counts.received += 1
+    counts.received_bytes += message.end - message.start
+    waited_ns = now_ns - intended_ns
+    transit_ns = waited_ns - send_offset_ns(buffer, start)
+    # What was sent since the device is back never waited for it, however late it was sent.
+    if now_ns - transit_ns < device.returned_ns:
+        record(fleet, slot_of(device.group, S_RECONNECT, phase), waited_ns)
+        return True
+    record(fleet, slot_of(device.group, S_END_TO_END, phase), waited_ns)
+    record(fleet, slot_of(device.group, S_TRANSIT, phase), transit_ns)
+    return True
+
+
+@compiled
+def _pair_of(fleet: Fleet, device: Device, buffer: Bytes, message: Message) -> int:
+    """The pair of an intact message's stream at a device.
+
+    -1 where the device is not to receive the stream, or the topic is not that of the stream.
+    """
+    stream = read_u32(buffer, message.payload + 4)
+    offset = stream - device.stream_first
+    if offset < 0 or offset >= device.stream_count:
+        return -1
+    group = fleet.groups[device.group]
+    number = device.topic
+    if number < 0:
+        number = stream - group.senders_first
+        if group.senders_topics != group.senders:
+            number = number * group.senders_topics // group.senders
+    figures = message.topic + group.prefix_end - group.prefix
+    if _number_in(buffer, figures, message.topic_end) != number:
+        return -1
+    if not is_same(buffer, message.topic, figures, fleet.prefixes, group.prefix, group.prefix_end):
+        return -1
+    return device.pair_first + offset
+
+
+@compiled
+def _number_in(buffer: Bytes, start: int, end: int) -> int:
+    """The number whose decimal figures are buffer[start:end]; -1 for anything else."""
+    figures = end - start
+    if figures < 1 or figures > 12 or (figures > 1 and read_u8(buffer, start) == 48):
+        return -1
+    number = 0
+    for position in range(start, end):
+        figure = read_u8(buffer, position) - 48
+        if figure < 0 or figure > 9:
+            return -1
+        number = number * 10 + figure
+    return number
+
+
+@compiled
+def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> bool:
+    """Whether a[start:end] and b[first:last] are the same bytes."""
+    size = end - start
+    if size != last - first:
+        return False
+    different = 0
+    if size < 8:
+        for offset in range(size):
+            different |= read_u8(a, start + offset) ^ read_u8(b, first + offset)
+        return different == 0
+    # Eight at a time, the last eight once more.
+    offset = 0
+    while offset + 8 <= size:
+        different |= read_i64(a, start + offset) ^ read_i64(b, first + offset)
+        offset += 8
+    return different | (read_i64(a, end - 8) ^ read_i64(b, last - 8)) == 0
+
+
+@compiled
+def count_repeated(counts: Counts, device: Device, buffer: Bytes, message: Message) -> None:
+    """Count an intact message that came before.
+
+    MQTT allows it at QoS 1 after the device resumed its session, until the first PUBLISH that is
+    not sent again, and where our publisher sent it twice.
+    """
+    counts.duplicated += 1
+    resumed = message.qos == 1 and message.dup != 0 and (device.flags & RESUMED) != 0
+    if resumed or is_copy(buffer, message.payload):
+        counts.excused += 1
+
+
+@compiled
+def check_qos(
+    fleet: Fleet, row: int, counts: Counts, message: Message, qos: int, now_ns: int
+) -> None:
+    """Compare a received message's QoS with the one with which it must come."""
+    if message.qos < qos:
+        counts.below_qos += 1
+    elif message.qos > qos:
+        violate(fleet, row, QOS_RAISED, now_ns)
+
+
+@compiled
+def _take_damaged(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+    """Account for a message that is not an intact one of this run.
+
+    Where only the body is damaged the header tells its place. No other header is believed.
+    """
+    start = message.payload
+    if not _body_alone_is_damaged(fleet, buffer, message):
+        count_doubtful(fleet, row, buffer, message, now_ns)
+        return
+    device = fleet.devices[row]
+    counts = fleet.counters[device.group, phase_of(fleet.run, read_i64(buffer, start + 16))]
+    pair = _pair_of(fleet, device, buffer, message)
+    if pair < 0:
+        counts.misrouted += 1
+        return
+    count_damaged(fleet, counts, buffer, message, pair)
+
+
+@compiled
+def count_damaged(fleet: Fleet, counts: Counts, buffer: Bytes, message: Message, pair: int) -> None:
+    """Count a damaged message whose place is known."""
+    sequence = read_i64(buffer, message.payload + 8)
+    if account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence) == DUPLICATE:
+        counts.duplicated += 1  # MQTT allows some repeats, and no damaged one
+    else:
+        counts.corrupt += 1
+        fleet.totals.damaged += 1
+
+
+@compiled
+def _body_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> bool:
+    """Whether the header is this run's and right with the body that was sent.
+
+    That is known where all messages have one content, of the size that came or of the largest.
+    """
+    start = message.payload
+    size = message.end - start
+    if size < HEADER_BYTES or read_u32(buffer, start) != fleet.run.run_tag:
+        return False
+    if len(fleet.template) > 0:
+        return False
+    whole = len(fleet.body)
+    extra = min(size - HEADER_BYTES, whole)
+    if has_intact_header(buffer, start, crc_of_body(fleet.body_crc, fleet.body, extra)):
+        return True
+    return bool(has_intact_header(buffer, start, crc_of_body(fleet.body_crc, fleet.body, whole)))
+
+
+@compiled
+def count_doubtful(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+    """Count a message whose header is not to be believed: damaged if it was ours, else foreign.
+
+    It was ours if it has the run's tag, or is not intact and has an intended moment of the run.
+    """
+    start = message.payload
+    size = message.end - start
+    is_ours = size >= 4 and read_u32(buffer, start) == fleet.run.run_tag
+    if not is_ours and size >= 24:
+        begun_ns = fleet.program[0].clock_ns
+        is_ours = 0 < begun_ns <= read_i64(buffer, start + 16) <= now_ns
+        if size >= HEADER_BYTES and is_whole(buffer, message):
+            is_ours = False
+    counts = fleet.counters[fleet.devices[row].group, phase_of_arrival(fleet.run, now_ns)]
+    if is_ours:
+        counts.corrupt += 1
+    else:
+        counts.foreign += 1

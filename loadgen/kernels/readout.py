@@ -1,0 +1,96 @@
+"""What Python reads of a worker's counts, once a second and at the end."""
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels.accounting import has_come
+from loadgen.kernels.attention import NEVER_NS
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.counting import bucket_index
+from loadgen.kernels.device import CONNECTED
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.pacer import owed_messages
+from loadgen.metrics.interval import GAUGES
+
+Table = npt.NDArray[np.int64]
+Buckets = npt.NDArray[np.int32]
+
+CONNECTED_GAUGE, OWED, IN_FLIGHT = map(GAUGES.index, ("connected", "owed", "in_flight"))
+
+
+@compiled
+def add_gauges(fleet: Fleet, now_ns: int, gauges: Table) -> int:
+    """Add to the gauges of each group; return the age in ns of the oldest unsent message."""
+    for row in range(len(fleet.devices)):
+        device = fleet.devices[row]
+        if device.state == CONNECTED:
+            gauges[device.group, CONNECTED_GAUGE] += 1
+        if device.sender >= 0:
+            in_flight = np.int64(fleet.senders[device.sender]["in_flight"])
+            gauges[device.group, IN_FLIGHT] += in_flight
+    if fleet.program[0].clock_ns == 0:
+        return 0
+    # One ns before the end is the last moment at which a message can be due.
+    until_ns = min(now_ns, fleet.run.end_ns - 1)
+    oldest_ns = NEVER_NS
+    for number in range(len(fleet.publishers)):
+        publisher = fleet.publishers[number]
+        messages = owed_messages(publisher, fleet.program, until_ns)
+        if messages > 0:
+            gauges[fleet.devices[publisher.device].group, OWED] += messages
+            oldest_ns = min(oldest_ns, publisher.due_ns)
+    return max(now_ns - oldest_ns, 0)
+
+
+@compiled
+def take_slots(
+    fleet: Fleet, first: int, taken: Table, buckets: Buckets, counts: Table
+) -> tuple[int, int, int]:
+    """Move latencies, from slot `first` on, to `taken`, `buckets` and `counts`, as far as they fit.
+
+    A row of `taken` is slot, count, sum, least and greatest in ns, first bucket, buckets. Returns
+    (the slot to go on with, rows, buckets).
+    """
+    rows = 0
+    size = 0
+    for slot in range(first, len(fleet.stats)):
+        stat = fleet.stats[slot]
+        if stat.count == 0:
+            continue
+        low = bucket_index(stat.min_ns)
+        high = bucket_index(stat.max_ns) + 1
+        if rows == len(taken) or size + min(high - low, stat.count) > len(buckets):
+            return slot, rows, size
+        row = taken[rows]
+        row[0] = slot
+        row[1] = stat.count
+        row[2] = stat.sum_ns
+        row[3] = stat.min_ns
+        row[4] = stat.max_ns
+        row[5] = size
+        # Only the buckets in use: all of them are a quarter of a million bytes.
+        for bucket in range(low, high):
+            count = fleet.histograms[slot, bucket]
+            if count > 0:
+                fleet.histograms[slot, bucket] = 0
+                buckets[size] = bucket
+                counts[size] = count
+                size += 1
+        row[6] = size - row[5]
+        stat.count = 0
+        stat.sum_ns = 0
+        stat.min_ns = 0
+        stat.max_ns = 0
+        rows += 1
+    return len(fleet.stats), rows, size
+
+
+@compiled
+def count_missing(fleet: Fleet, numbers: Table, sequences: Table) -> int:
+    """Return how many of the sequences are missing, for all pairs with these numbers together."""
+    missing = 0
+    for number in numbers:
+        for sequence in sequences:
+            if not has_come(fleet.pairs, fleet.gaps, number, sequence):
+                missing += 1
+    return missing

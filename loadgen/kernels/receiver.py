@@ -1,0 +1,578 @@
+"""What a device makes of the bytes that it receives: messages, acknowledgements, CONNACK.
+
+`receive_packets` handles every whole packet, accounts for messages and writes acknowledgements.
+The meaning of a message depends on the case: `Handlers`. Those here are of devices that receive and
+respond; a case may have others (plan/behaviour.py).
+
+Bytes and times come in as arguments; sockets and clocks are those of `reactor`.
+"""
+
+import numpy as np
+
+from loadgen.kernels import packet_bytes as mqtt
+from loadgen.kernels.arrays import Bytes, copy_bytes
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.counting import (
+    BROKEN,
+    CONNECT_PHASE,
+    CONTROL_PACKET,
+    FAILURE,
+    REFUSED_PACKET,
+    S_ACKNOWLEDGE,
+    S_CONNACK,
+    S_CONNECT,
+    S_CONNECTED_AT,
+    UNANSWERED,
+    Message,
+    count_sent,
+    is_whole,
+    phase_of,
+    phase_of_arrival,
+    push_bytes,
+    push_event,
+    record,
+    room_for_events,
+    slot_of,
+    take_message,
+    violate,
+)
+from loadgen.kernels.crc import crc32
+from loadgen.kernels.device import (
+    ACCEPT,
+    AWAIT_CONNACK,
+    BLOCKED,
+    BODY,
+    CONNECTED,
+    REFUSE,
+    RESUMED,
+    WINDOW_FULL,
+    transition,
+)
+from loadgen.kernels.fleet import Fleet
+from loadgen.kernels.handlers import Handlers
+from loadgen.kernels.in_flight import (
+    AWAIT_PUBCOMP,
+    FREE,
+    UNKNOWN_PACKET_ID,
+    accept_qos2,
+    acquire,
+    on_puback,
+    on_pubcomp,
+    on_pubrec,
+    release,
+    release_qos2,
+    set_capacity,
+)
+from loadgen.kernels.payload import HEADER_BYTES, read_i64, read_u32, write_u32
+from loadgen.kernels.sender import requeue
+from loadgen.kernels.violations import (
+    DUP_AT_QOS_0,
+    EMPTY_TOPIC,
+    FAILED_PUBCOMP,
+    IDENTIFIER_IN_USE,
+    MALFORMED,
+    TOPIC_ALIAS,
+    UNEXPECTED_PACKET,
+    UNKNOWN_ACKNOWLEDGEMENT,
+    UNKNOWN_PUBREL,
+    wrong_acknowledgement,
+)
+from loadgen.mqtt.constants import (
+    CONNACK,
+    MQTT_5,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+)
+from loadgen.mqtt.reason_codes import ReasonCode
+
+_MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
+_PROTOCOL_ERROR = int(ReasonCode.PROTOCOL_ERROR)
+_PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
+_FIXED_HEADER_BYTES = 5  # at most (2.1)
+
+
+@compiled
+def receive_packets(
+    fleet: Fleet, row: int, buffer: Bytes, end: int, now_ns: int, handlers: Handlers
+) -> tuple[int, int]:
+    """Handle every whole packet in buffer[:end] that a device received at `now_ns`.
+
+    What it answers is written to `out`: 4 bytes a packet of at least 4, acknowledgements withheld
+    before, and what the handlers write. Returns (where the first packet that is not whole begins,
+    bytes written). A breach of the protocol is queued as BROKEN and ends the scan at `end`.
+    """
+    position = 0
+    written = 0
+    limit_bytes = fleet.run.packet_limit - _FIXED_HEADER_BYTES
+    if fleet.devices[row].flags & BODY:
+        position, written = _take_body(fleet, row, buffer, end, now_ns, handlers)
+    while position < end:
+        status, first_byte, body, packet_end = mqtt.frame(buffer, position, end, limit_bytes)
+        if status == mqtt.INCOMPLETE:
+            if packet_end - position > fleet.run.whole_limit and first_byte >> 4 == PUBLISH:
+                head = (first_byte, position, body, packet_end)
+                position = _begin_body(fleet, row, buffer, head, end)
+            break
+        if status == mqtt.TOO_LARGE:
+            push_event(fleet, BROKEN, row, _PACKET_TOO_LARGE, now_ns)
+            return end, written
+        kind = first_byte >> 4
+        if status != mqtt.OK:
+            is_dup_at_qos_0 = kind == PUBLISH and first_byte & 0x0E == 0x08
+            violate(fleet, row, DUP_AT_QOS_0 if is_dup_at_qos_0 else MALFORMED, now_ns)
+            push_event(fleet, BROKEN, row, _MALFORMED_PACKET, now_ns)
+            return end, written
+        if kind == PUBLISH:
+            status, topic, topic_end, packet_id, payload = mqtt.publish_fields(
+                buffer, first_byte, body, packet_end, fleet.run.version
+            )
+            if status == mqtt.OK:
+                qos, dup = (first_byte >> 1) & 3, first_byte & 8
+                message = Message(
+                    position, topic, topic_end, payload, packet_end, packet_id, qos, dup, -1
+                )
+                written = _publish(fleet, row, buffer, message, now_ns, written, handlers)
+        elif PUBACK <= kind <= PUBCOMP:
+            status, packet_id, reason = mqtt.ack_fields(buffer, body, packet_end)
+            if status == mqtt.OK:
+                written = _ack(fleet, row, kind, packet_id, reason, now_ns, written, handlers)
+                if reason >= FAILURE:
+                    _tell_refusal(fleet, row, reason, now_ns, buffer, position, packet_end)
+        elif kind == PINGRESP:
+            fleet.devices[row].pinged_ns = 0
+        else:
+            if not room_for_events(fleet, packet_end - position):
+                return position, written
+            if kind == CONNACK and fleet.devices[row].state == CONNECTED:
+                violate(fleet, row, UNEXPECTED_PACKET, now_ns)
+                push_event(fleet, BROKEN, row, _PROTOCOL_ERROR, now_ns)
+                return end, written
+            packet = (position, body, packet_end)
+            if kind != CONNACK or _on_connack(fleet, row, buffer, packet, now_ns):
+                push_bytes(fleet, CONTROL_PACKET, row, kind, now_ns, buffer, position, packet_end)
+        if status != mqtt.OK:
+            violate(fleet, row, MALFORMED, now_ns)
+            push_event(fleet, BROKEN, row, _MALFORMED_PACKET, now_ns)
+            return end, written
+        position = packet_end
+    return position, written
+
+
+@compiled
+def _begin_body(
+    fleet: Fleet, row: int, buffer: Bytes, head: tuple[int, int, int, int], end: int
+) -> int:
+    """Keep only the head of a PUBLISH, with the payload's header, once it is there.
+
+    The packet is too long to be kept until it is whole: `head` is its first byte, where it begins
+    and ends, and its body between; it is there up to `end`. Returns where what the caller is to
+    keep begins. A head that is itself too long to be kept is left to it as well.
+    """
+    first_byte, start, body, packet_end = head
+    status, _, _, _, payload = mqtt.publish_fields(buffer, first_byte, body, end, fleet.run.version)
+    head_end = payload + HEADER_BYTES
+    if status != mqtt.OK or head_end > end or head_end - start > fleet.run.whole_limit:
+        return start
+    device = fleet.devices[row]
+    kept = fleet.partial[row]
+    device.flags |= BODY
+    device.partial_bytes = head_end - start
+    copy_bytes(kept, 0, buffer, start, head_end - start)
+    _note_body(fleet, kept, packet_end - end, crc32(0, buffer, head_end, end))
+    return end
+
+
+@compiled
+def _note_body(fleet: Fleet, kept: Bytes, left: int, crc: int) -> None:
+    write_u32(kept, fleet.run.whole_limit, left)
+    write_u32(kept, fleet.run.whole_limit + 4, crc)
+
+
+@compiled
+def _take_body(
+    fleet: Fleet, row: int, buffer: Bytes, end: int, now_ns: int, handlers: Handlers
+) -> tuple[int, int]:
+    """Check what came of a body, behind its head; its last byte makes it a message.
+
+    Returns where the next packet begins, and the bytes written.
+    """
+    device = fleet.devices[row]
+    kept = fleet.partial[row]
+    head_end = device.partial_bytes
+    left = read_u32(kept, fleet.run.whole_limit)
+    part_end = min(head_end + left, end)
+    crc = crc32(read_u32(kept, fleet.run.whole_limit + 4), buffer, head_end, part_end)
+    if part_end - head_end < left:
+        _note_body(fleet, kept, left - (part_end - head_end), crc)
+        return end, 0
+    device.flags &= ~BODY
+    _, first_byte, body, packet_end = mqtt.frame(buffer, 0, head_end, fleet.run.packet_limit)
+    _, topic, topic_end, packet_id, payload = mqtt.publish_fields(
+        buffer, first_byte, body, packet_end, fleet.run.version
+    )
+    qos, dup = (first_byte >> 1) & 3, first_byte & 8
+    message = Message(0, topic, topic_end, payload, packet_end, packet_id, qos, dup, crc)
+    return part_end, _publish(fleet, row, buffer, message, now_ns, 0, handlers)
+
+
+@compiled
+def _publish(
+    fleet: Fleet,
+    row: int,
+    buffer: Bytes,
+    message: Message,
+    now_ns: int,
+    position: int,
+    handlers: Handlers,
+) -> int:
+    """A message of QoS 2 goes to its handler once, whatever comes again before PUBREL."""
+    device = fleet.devices[row]
+    fleet.totals.publishes += 1
+    if fleet.run.version == MQTT_5 and (
+        message.payload - message.topic_end > (3 if message.qos > 0 else 1)
+        or message.topic == message.topic_end
+    ):
+        _check_alias(fleet, row, buffer, message, now_ns)
+    if message.qos > 0:
+        if device.flags & RESUMED and not message.dup:
+            device.flags &= ~RESUMED
+        known = device.qos2 if message.qos == 2 else -1
+        if known >= 0 and not accept_qos2(fleet.received_ids, known, message.packet_id):
+            _take_in_use(fleet, row, buffer, message, now_ns)
+            return acknowledge(fleet, row, message, position)
+    return int(handlers.on_message(fleet, row, buffer, message, now_ns, position))
+
+
+@compiled
+def _check_alias(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+    """A topic is named, and by no alias, since we allow none (MQTT 5, 3.1.2.11.5)."""
+    if message.topic == message.topic_end:
+        violate(fleet, row, EMPTY_TOPIC, now_ns)
+    position = message.topic_end + (2 if message.qos > 0 else 0)
+    if message.payload - position > 1:
+        while position < message.payload and buffer[position] >= 0x80:
+            position += 1
+        position += 1  # behind their length
+        while 0 <= position < message.payload:
+            if buffer[position] == mqtt.TOPIC_ALIAS:
+                violate(fleet, row, TOPIC_ALIAS, now_ns)
+                return
+            position = mqtt.after_property(buffer, position, message.payload)
+
+
+@compiled
+def _take_in_use(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+    """Count a QoS 2 message whose identifier waits for PUBREL: sent again, or it may not be."""
+    start = message.payload
+    phase = phase_of_arrival(fleet.run, now_ns)
+    intact = message.end - start >= HEADER_BYTES and is_whole(buffer, message)
+    if intact and read_u32(buffer, start) == fleet.run.run_tag:
+        phase = phase_of(fleet.run, read_i64(buffer, start + 16))
+    counts = fleet.counters[fleet.devices[row].group, phase]
+    counts.duplicated += 1
+    if message.dup:
+        counts.excused += intact
+    else:
+        violate(fleet, row, IDENTIFIER_IN_USE, now_ns)
+
+
+@compiled
+def acknowledge(fleet: Fleet, row: int, message: Message, position: int) -> int:
+    """Write what answers a PUBLISH, or withhold it until the batch is full; the position after."""
+    if message.qos == 0:
+        return position
+    if message.qos == 2:
+        return mqtt.write_ack(fleet.out, position, PUBREC, message.packet_id)
+    device = fleet.devices[row]
+    if device.holder < 0:
+        return mqtt.write_ack(fleet.out, position, PUBACK, message.packet_id)
+    fleet.held_ids[device.holder, device.held] = message.packet_id
+    device.held += 1
+    if device.held < fleet.groups[device.group].acknowledge_every:
+        return position
+    return release_held(fleet, row, position)
+
+
+@compiled
+def release_held(fleet: Fleet, row: int, position: int) -> int:
+    """Write the acknowledgements that a device withholds; the position after them."""
+    device = fleet.devices[row]
+    for index in range(device.held):
+        packet_id = fleet.held_ids[device.holder, index]
+        position = mqtt.write_ack(fleet.out, position, PUBACK, packet_id)
+    device.held = 0
+    return position
+
+
+@compiled
+def _ack(
+    fleet: Fleet,
+    row: int,
+    kind: int,
+    packet_id: int,
+    reason: int,
+    now_ns: int,
+    position: int,
+    handlers: Handlers,
+) -> int:
+    """PUBACK, PUBREC, PUBREL or PUBCOMP; the position after what answers it."""
+    device = fleet.devices[row]
+    if kind == PUBREL:
+        # A device that is to receive none at QoS 2 does not remember identifiers.
+        known = device.qos2 < 0 or release_qos2(fleet.received_ids, device.qos2, packet_id)
+        # After its return a device may have answered before, on the connection that broke.
+        if not known and device.returned_ns == 0:
+            violate(fleet, row, UNKNOWN_PUBREL, now_ns)
+        return mqtt.write_ack(fleet.out, position, PUBCOMP, packet_id)
+    if device.sender < 0:
+        violate(fleet, row, UNKNOWN_ACKNOWLEDGEMENT, now_ns)
+        return position
+    if kind == PUBACK:
+        status, sent_ns = on_puback(fleet.senders, fleet.window, device.sender, packet_id)
+    elif kind == PUBREC:
+        status, sent_ns = on_pubrec(fleet.senders, fleet.window, device.sender, packet_id, reason)
+        if status == mqtt.OK and reason < FAILURE:
+            return mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
+    else:
+        status, sent_ns = on_pubcomp(fleet.senders, fleet.window, device.sender, packet_id)
+    if status != mqtt.OK:
+        return _take_wrong_ack(fleet, row, kind, packet_id, status, now_ns, position, handlers)
+    phase = phase_of(fleet.run, fleet.window[packet_id - 1, device.sender]["intended_ns"])
+    if reason >= FAILURE:
+        return _take_refusal(fleet, row, kind, packet_id, reason, phase, now_ns, position, handlers)
+    # The handler may send a message in the slot that became free.
+    group, position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)
+    fleet.counters[group, phase].acknowledged += 1
+    fleet.totals.in_flight -= 1
+    record(fleet, slot_of(group, S_ACKNOWLEDGE, phase), now_ns - sent_ns)
+    _free_window(fleet, row)
+    return position
+
+
+@compiled
+def _take_refusal(
+    fleet: Fleet,
+    row: int,
+    kind: int,
+    packet_id: int,
+    reason: int,
+    phase: int,
+    now_ns: int,
+    position: int,
+    handlers: Handlers,
+) -> int:
+    """The broker did not take a message: nobody is to receive it; the position as in `_ack`."""
+    deliveries = 0
+    if kind == PUBCOMP:  # it had taken it
+        violate(fleet, row, FAILED_PUBCOMP, now_ns)
+    else:
+        deliveries = handlers.on_refused(fleet, row, packet_id, phase)
+    group, position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)
+    counts = fleet.counters[group, phase]
+    if kind == PUBCOMP:
+        counts.given_up += 1
+    else:
+        counts.refused += 1
+        counts.expected -= deliveries
+        fleet.totals.withdrawn += deliveries
+        fleet.refusals[reason].count += 1
+    fleet.totals.in_flight -= 1
+    _free_window(fleet, row)
+    return position
+
+
+@compiled
+def _tell_refusal(
+    fleet: Fleet, row: int, reason: int, now_ns: int, buffer: Bytes, start: int, end: int
+) -> None:
+    """Queue the first acknowledgement with this failure code, for its Reason String."""
+    refusal = fleet.refusals[reason]
+    if refusal.count > 0 and not refusal.told and room_for_events(fleet, end - start):
+        refusal.told = 1
+        push_bytes(fleet, REFUSED_PACKET, row, reason, now_ns, buffer, start, end)
+
+
+@compiled
+def _take_wrong_ack(
+    fleet: Fleet,
+    row: int,
+    kind: int,
+    packet_id: int,
+    status: int,
+    now_ns: int,
+    position: int,
+    handlers: Handlers,
+) -> int:
+    """An acknowledgement that nothing waits for; the position as in `_ack`.
+
+    Where a message waits for another one, that will not come: it is given up, so that the window
+    does not fill with such.
+    """
+    device = fleet.devices[row]
+    state = FREE
+    wrong = UNKNOWN_ACKNOWLEDGEMENT
+    if status != UNKNOWN_PACKET_ID:
+        state = int(np.int64(fleet.window[packet_id - 1, device.sender]["state"]))
+        wrong = wrong_acknowledgement(state, kind)
+    violate(fleet, row, wrong, now_ns)
+    if kind == PUBREC and state in (FREE, AWAIT_PUBCOMP):
+        # Perhaps ours was lost, and the broker waits for it.
+        return mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
+    if state == FREE:
+        return position
+    phase = phase_of(fleet.run, fleet.window[packet_id - 1, device.sender]["intended_ns"])
+    release(fleet.senders, fleet.window, device.sender, packet_id)
+    group, position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)
+    fleet.counters[group, phase].given_up += 1
+    fleet.totals.in_flight -= 1
+    _free_window(fleet, row)
+    return position
+
+
+@compiled
+def _free_window(fleet: Fleet, row: int) -> None:
+    """A publisher that waited for its window goes on, with a unit when the last one is through."""
+    device = fleet.devices[row]
+    if device.flags & WINDOW_FULL:
+        if device.unit_sent > 0:
+            if fleet.senders[device.sender]["in_flight"] > 0:
+                return
+            device.unit_sent = 0
+        device.flags &= ~WINDOW_FULL
+        requeue(fleet, row)
+
+
+@compiled
+def _on_connack(
+    fleet: Fleet, row: int, buffer: Bytes, packet: tuple[int, int, int], now_ns: int
+) -> bool:
+    """Accept or refuse a device; whether Python must look at the CONNACK.
+
+    It need not where it has seen the same of another device of the group; the last that is waited
+    for tells it that all have connected.
+    """
+    start, body, end = packet
+    if end - body < 2:
+        return True
+    is_usual = _is_usual_connack(fleet, row, buffer, start, end)
+    _connack(fleet, row, int(np.int64(buffer[body + 1])), int(np.int64(buffer[body])) & 1, now_ns)
+    device = fleet.devices[row]
+    if is_usual and device.sender >= 0:
+        set_capacity(
+            fleet.senders, fleet.window, device.sender, fleet.groups[device.group].capacity
+        )
+    return not is_usual or (fleet.totals.connecting == 0 and fleet.connects.count == 0)
+
+
+@compiled
+def _is_usual_connack(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int) -> bool:
+    """Whether a device, never away before, is answered like others of its group."""
+    device = fleet.devices[row]
+    length = end - start
+    if device.state != AWAIT_CONNACK or device.returned_ns != 0:
+        return False
+    if fleet.groups[device.group].connack_bytes != length:
+        return False
+    usual, same = fleet.connacks[device.group], 0
+    while same < length and usual[same] == buffer[start + same]:
+        same += 1
+    return same == length
+
+
+@compiled
+def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: int) -> None:
+    device = fleet.devices[row]
+    if device.state != AWAIT_CONNACK:
+        return
+    if code != 0:
+        transition(fleet, row, REFUSE)
+        return
+    transition(fleet, row, ACCEPT)
+    fleet.connects.accepted_ns = now_ns
+    if device.returned_ns != 0:
+        device.returned_ns = now_ns
+        # Nothing new before what was unacknowledged, which the caller sends again.
+        device.flags |= BLOCKED
+        if session_present:
+            device.flags |= RESUMED
+        else:
+            device.flags &= ~RESUMED
+    fleet.counters[device.group, CONNECT_PHASE].connects += 1
+    record(fleet, slot_of(device.group, S_CONNACK, CONNECT_PHASE), now_ns - device.tcp_ns)
+    record(fleet, slot_of(device.group, S_CONNECT, CONNECT_PHASE), now_ns - device.syn_ns)
+    if fleet.run.connect_ns != 0:
+        since_ns = now_ns - fleet.run.connect_ns
+        record(fleet, slot_of(device.group, S_CONNECTED_AT, CONNECT_PHASE), since_ns)
+
+
+@compiled
+def on_message(
+    fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int, position: int
+) -> int:
+    """Account for a message, and respond to it where the device does."""
+    position = acknowledge(fleet, row, message, position)
+    is_new = take_message(fleet, row, buffer, message, now_ns)
+    if is_new and fleet.devices[row].responses >= 0:
+        position = _respond(fleet, row, buffer, message, now_ns, position)
+    return position
+
+
+@compiled
+def _respond(
+    fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int, position: int
+) -> int:
+    """Write the response to a request; the position after it.
+
+    It is the request's payload on the topic of the device that asked, so that this device accounts
+    for it, and times it from the moment at which the request was intended.
+    """
+    device = fleet.devices[row]
+    qos = fleet.groups[device.group].qos
+    start = message.payload
+    intended_ns = read_i64(buffer, start + 16)
+    packet_id = 0
+    if qos > 0:
+        sequence = read_i64(buffer, start + 8)
+        packet_id = acquire(
+            fleet.senders, fleet.window, device.sender, qos, sequence, intended_ns, now_ns
+        )
+        if packet_id == 0:
+            if room_for_events(fleet, 0):
+                push_event(fleet, UNANSWERED, row, 0, now_ns)
+            return position
+        fleet.totals.in_flight += 1
+    asking = read_u32(buffer, start + 4) - device.stream_first
+    topic = device.responses + asking
+    size = message.end - start
+    payload = mqtt.write_publish(
+        fleet.out,
+        position,
+        qos << 1,
+        fleet.topics[fleet.topic_ends[topic] : fleet.topic_ends[topic + 1]],
+        packet_id,
+        fleet.run.version,
+        fleet.topics[:0],
+        size,
+    )
+    copy_bytes(fleet.out, payload, buffer, start, size)
+    phase = phase_of(fleet.run, intended_ns)
+    # That it is to be received was expected when the request was sent.
+    count_sent(fleet, device.group, phase, 0, payload + size - position)
+    return int(payload + size)
+
+
+@compiled
+def on_acknowledged(
+    fleet: Fleet, row: int, packet_id: int, now_ns: int, position: int
+) -> tuple[int, int]:
+    return fleet.devices[row].group, position
+
+
+@compiled
+def on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
+    device = fleet.devices[row]
+    return 1 if device.responses >= 0 else fleet.groups[device.group].deliveries
