@@ -31,7 +31,7 @@ from loadgen.run.hosts.agent_link import AgentLink, agent_context
 from loadgen.run.hosts.load_host import Header, Listener
 from loadgen.run.hosts.messages import Joined
 from loadgen.run.hosts.remote_host import Hosts, listening
-from loadgen.run.tasks import beside, every
+from loadgen.run.tasks import background, every
 from loadgen.run.testbed import Testbed
 from loadgen.worker.frames import FrameReader
 from loadgen.worker.shared_counts import LivePage
@@ -126,7 +126,7 @@ async def _agent(number: int, settings: Mapping[str, Any], surroundings: dict[st
     await link.opened
     link.send(Joined(number, host_of(), machine_identity(), surroundings))
     samples = every(TICK_S, agent.tick), every(1.0, agent.send_counters)
-    async with beside(agent.ping(), *samples):
+    async with background(agent.ping(), *samples):
         await agent.ended
     link.close()
 
@@ -208,7 +208,7 @@ async def _played(
     samples: list[tuple[int, float]] = []
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "run"
-        async with beside(_used(samples)), Testbed(hosts=hosts, lends=False) as testbed:
+        async with background(_used(samples)), Testbed(hosts=hosts, lends=False) as testbed:
             result = await testbed.run(build_scenario("fanout", None, flags), directory)
         ended_ns = time.monotonic_ns()
         rows = sum(read_metadata(f).num_rows for f in directory.glob("intervals/*.parquet"))

@@ -6,10 +6,10 @@
     assert result.valid, result.reasons
     print(result.latency["end_to_end"].p99, result.intervals().num_rows)
 
-Each verb has two forms: `run`, `search`, `sweep` block, also where an event loop is running as in
-a notebook; `run_async`, `search_async`, `sweep_async` are awaited. Fields are those of the command
-line with `_` for `-`, and take the same texts ("10k", "5m") beside numbers. Every error is a
-LoadgenError of this module, and names fields and arguments as they are given here.
+Each verb has two forms: `run`, `search`, `sweep` block, also if an event loop is running as in a
+notebook; `run_async`, `search_async`, `sweep_async` are awaited. Fields are those of the command
+line with `_` for `-`, and take the same texts ("10k", "5m") besides numbers. Every error is a
+LoadgenError of this module, and names fields and arguments as in Python.
 """
 
 import asyncio
@@ -128,7 +128,7 @@ class Result:
 
     @property
     def valid(self) -> bool:
-        """Whether the run says something about the broker."""
+        """True if the result describes the broker."""
         return self.card.verdict.valid
 
     @property
@@ -138,7 +138,7 @@ class Result:
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
-        """What should be known of it though it speaks against nothing."""
+        """Notes that do not affect the verdict."""
         return self.card.verdict.remarks
 
     @property
@@ -158,8 +158,10 @@ class Result:
 
     @in_python()
     def intervals(self) -> "pa.Table":
-        """The interval table: a row a worker, second, group, phase and series, with the sparse
-        histograms (schema: INTERVAL_SCHEMA)."""
+        """Read the interval table: a row a worker, second, group, phase and series.
+
+        Histograms are sparse (schema: INTERVAL_SCHEMA).
+        """
         return load_intervals(open_run(self.directory))
 
     @in_python()
@@ -190,13 +192,13 @@ def _speaking(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutin
 
 @in_python()
 def scenario(case: str, **fields: object) -> Scenario:
-    """A scenario of a case; raises ScenarioError in one line for what is not understood."""
+    """Return a scenario of a case; raise ScenarioError in one line for a wrong field."""
     return build_scenario(case, None, fields)
 
 
 @in_python()
 def scenario_file(path: str | Path, case: str | None = None, **fields: object) -> Scenario:
-    """A scenario from a TOML file, with `fields` winning over it; `case` where it names none."""
+    """Read a scenario from a TOML file; `fields` win, `case` is for a file that names none."""
     try:
         keys = read_toml(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -212,14 +214,14 @@ def scenario_file(path: str | Path, case: str | None = None, **fields: object) -
 
 @in_python()
 def read(directory: str | Path) -> Result:
-    """A run that was played before; raises RunDirectoryError."""
+    """Read a run directory; raise RunDirectoryError."""
     card = summarize_run(Path(directory))
     return Result(Path(directory), card, any(r.code == "INTERRUPTED" for r in card.verdict.reasons))
 
 
 @_speaking
 async def run_async(
-    what: Scenario,
+    scenario: Scenario,
     out: str | Path | None = None,
     *,
     progress: Progress = silent,
@@ -232,9 +234,9 @@ async def run_async(
     has measured. `cluster` has the hosts that play it, as many as the scenario names. Raises
     LoadgenError if the run could not be played or nothing was measured; an INVALID run is a result.
     """
-    with directory_or_new(out, what.case) as directory:
-        async with _testbed(what, cluster, interrupt, "run", lends=False) as testbed:
-            result = await testbed.run(what, directory, progress=progress)
+    with directory_or_new(out, scenario.case) as directory:
+        async with _testbed(scenario, cluster, interrupt, "run", lends=False) as testbed:
+            result = await testbed.run(scenario, directory, progress=progress)
     return await _scored(result)
 
 
@@ -264,11 +266,11 @@ class Testbed:
         await self._testbed.reset()
 
     async def run(
-        self, what: Scenario, out: str | Path | None = None, *, progress: Progress = silent
+        self, scenario: Scenario, out: str | Path | None = None, *, progress: Progress = silent
     ) -> Result:
         """Play a scenario as `run_async` does, on this testbed."""
-        with in_python(), directory_or_new(out, what.case) as directory:
-            return await _scored(await self._testbed.run(what, directory, progress=progress))
+        with in_python(), directory_or_new(out, scenario.case) as directory:
+            return await _scored(await self._testbed.run(scenario, directory, progress=progress))
 
 
 async def _scored(result: RunResult) -> Result:
@@ -280,7 +282,7 @@ async def _scored(result: RunResult) -> Result:
 
 
 class SearchOptions(TypedDict, total=False):
-    """What a search can be asked for; each has the command's default."""
+    """Options of a search; each has the command's default."""
 
     start: float  # the first load
     highest: float  # that may be tried
@@ -290,20 +292,20 @@ class SearchOptions(TypedDict, total=False):
     step_s: float  # measured seconds of each step but the confirmation
 
 
-def _search_of(what: Scenario, target: str, options: SearchOptions) -> Search:
+def _search_of(scenario: Scenario, target: str, options: SearchOptions) -> Search:
     bounds: dict[str, Any] = dict(options)
     if unknown := sorted(bounds.keys() - SearchOptions.__annotations__.keys()):
         known = ", ".join(SearchOptions.__annotations__)
         raise ScenarioError(f"{unknown[0]}: a search has no such argument; allowed: {known}")
     require, step_s = bounds.pop("require", ()), bounds.pop("step_s", None)
     pairs = [f"{k}={v}" for k, v in require.items()] if isinstance(require, Mapping) else require
-    aim = aim_for(what, target, **bounds)
-    return Search(what, aim, requirements(what, pairs), step_s)
+    aim = aim_for(scenario, target, **bounds)
+    return Search(scenario, aim, requirements(scenario, pairs), step_s)
 
 
 @_speaking
 async def search_async(
-    what: Scenario,
+    scenario: Scenario,
     target: str = "rate",
     out: str | Path | None = None,
     *,
@@ -312,16 +314,16 @@ async def search_async(
     cluster: Cluster | None = None,
     **options: Unpack[SearchOptions],
 ) -> SearchResult:
-    """The highest `target` (rate, devices, base) of the scenario whose run is valid.
+    """Find the highest `target` (rate, devices, base) of the scenario whose run is valid.
 
-    The same call with the same `out` continues a search that was cut off, and with a larger
-    `most_steps` one that ran out of steps. `result.limit` has the
-    load, whether it was confirmed, why the next one failed, and whether that was the
-    generator's own doing (`own`); it is None where `interrupt` ended the search.
+    The same call with the same `out` continues an interrupted search, and with a larger
+    `most_steps` one that ran out of steps. `result.limit` has the load, its confirmation, the
+    reasons why the next load failed, and `own` if these are the generator's fault; it is None if
+    `interrupt` ended the search.
     """
-    with directory_or_new(out, f"search-{what.case}") as directory:
-        async with _testbed(what, cluster, interrupt, "search") as testbed:
-            wanted = _search_of(what, target, options)
+    with directory_or_new(out, f"search-{scenario.case}") as directory:
+        async with _testbed(scenario, cluster, interrupt, "search") as testbed:
+            wanted = _search_of(scenario, target, options)
             return await _search(wanted, directory, testbed, watch=watch)
 
 
@@ -330,7 +332,7 @@ async def search_async(
 
 @_speaking
 async def sweep_async(
-    what: Scenario,
+    scenario: Scenario,
     axes: Mapping[str, Sequence[object]],
     out: str | Path | None = None,
     *,
@@ -341,30 +343,30 @@ async def sweep_async(
     cluster: Cluster | None = None,
     **options: Unpack[SearchOptions],
 ) -> SweepTable:
-    """Every combination of the axes' values, {"ratio": [1, 10, 100], "size": [32, 256]}.
+    """Play every combination of the axes' values, {"ratio": [1, 10, 100], "size": [32, 256]}.
 
-    With `target` the limit of each. The same `out` keeps what was measured; the table is written
-    there as table.html, .md, .csv and .json. A row that could not be played says so in `told`; the
-    table is as far as the sweep came where it was interrupted.
+    With `target`, find the limit of each. The same `out` keeps earlier results; the table is
+    written there as table.html, .md, .csv and .json. A row that could not be played has the reason
+    in `told`; an interrupted table ends where the sweep did.
     """
 
     def searching(one: Scenario) -> Search:
         return _search_of(one, target or "rate", options)
 
     grid = Sweep(
-        scenario=what,
+        scenario=scenario,
         axes=tuple((name, tuple(map(_text, values))) for name, values in axes.items()),
         repeat=repeat,
         search=None if target is None else searching,
     )
-    with directory_or_new(out, f"sweep-{what.case}") as directory:
-        async with _testbed(what, cluster, interrupt, "sweep") as testbed:
+    with directory_or_new(out, f"sweep-{scenario.case}") as directory:
+        async with _testbed(scenario, cluster, interrupt, "sweep") as testbed:
             result = await _sweep(grid, directory, testbed, watch=watch)
     return await asyncio.to_thread(_tabled, result)
 
 
 def _tabled(result: SweepResult) -> SweepTable:
-    """The table, also written in every rendering where there is something in it."""
+    """Return the table, and write every rendering of it unless it is empty."""
     table = table_of(result)
     if result.measured:
         write_report(sweep_report(table), result.directory, "table")
@@ -376,16 +378,16 @@ def _tabled(result: SweepResult) -> SweepTable:
 
 @asynccontextmanager
 async def _testbed(
-    what: Scenario,
+    scenario: Scenario,
     cluster: Cluster | None,
     interrupt: Interrupt | None,
     verb: str,
     *,
     lends: bool = True,
 ) -> AsyncIterator[_Testbed]:
-    """A testbed with the hosts of a cluster, or on this host alone."""
-    take_secrets(what.plain())  # before Spark is started with this environment
-    command = (f"loadgen.api.{verb}", what.case)
+    """Provide a testbed with the hosts of a cluster, or on this host alone."""
+    take_secrets(scenario.plain())  # before Spark is started with this environment
+    command = (f"loadgen.api.{verb}", scenario.case)
     async with nullcontext() if cluster is None else hosts_of_cluster(cluster) as hosts:
         testbed = _Testbed(hosts=hosts, interrupt=interrupt, command=command, lends=lends)
         async with testbed:
@@ -393,7 +395,7 @@ async def _testbed(
 
 
 def _text(value: object) -> str:
-    """A value as the command line would give it."""
+    """Return a value as a text of the command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)) and len(value) == 2:
@@ -402,7 +404,7 @@ def _text(value: object) -> str:
 
 
 def _wait(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """The coroutine's result; in a thread of its own where this one has a running loop."""
+    """Return the coroutine's result; wait in another thread if this one has a running loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -20,27 +20,29 @@ def command(
     """Measure what the generator itself can do here, in under a minute.
 
     It connects, sends and receives against a sink and a reflector on this host. The result is
-    kept and goes into the environment of later runs, to show how far a result is from the
+    stored and goes into the environment of later runs, to show how far a result is from the
     harness's own ceiling. Other load on the host makes it worse than it is.
 
     Example: loadgen calibrate
     """
     from loadgen.errors import CannotRunError
-    from loadgen.run.calibration import cache_path, kept
+    from loadgen.run.calibration import cache_path, stored
     from loadgen.run.environment import identity
 
     key = identity()
     if show:
-        result = kept(key)
+        result = stored(key)
         if result is None:
-            raise CannotRunError("nothing is kept for this host and version: run loadgen calibrate")
+            raise CannotRunError(
+                "nothing is stored for this host and version: run loadgen calibrate"
+            )
     else:
         result = _measured(key, quiet=quiet)
     if json_:
         print(json.dumps(result, indent=2))
         return 0
     print("\n".join(_lines(result)))
-    print(f"kept in {cache_path(key)}", file=sys.stderr)
+    print(f"stored in {cache_path(key)}", file=sys.stderr)
     return 0
 
 

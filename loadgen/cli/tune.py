@@ -156,7 +156,7 @@ def _lines(profile: "Profile", findings: "Sequence[Finding]", *, planned: bool) 
     short = [one for one in findings if one.state == "short" or one.effect == "costs"]
     lines = []
     for one in short:
-        setting, found = one.setting, one.found or "nothing"
+        setting, found = one.setting, one.actual or "nothing"
         stopped = setting.rule == "stopped"
         wanted = " is running" if stopped else f", wanted {_wanted(setting.rule, setting.value)}"
         lines.append(f"{setting.name}: {found}{wanted}")

@@ -73,7 +73,7 @@ def repeat_directory(run: Path) -> Path:
 
 
 def compared(directory: Path, again: Path) -> str:
-    """Return the comparison of a run and its repetition, or why there is none."""
+    """Return the comparison of a run and its repetition, or the reason without one."""
     try:
         (main, disclosure), (repeat, _) = read_finished(directory), read_finished(again)
     except RunDirectoryError as error:
@@ -148,16 +148,16 @@ def _files(directory: Path) -> Iterator[Path]:
 
 def _document(directory: Path, name: str) -> Mapping[str, Any]:
     try:
-        found = orjson.loads((directory / name).read_bytes())
+        document = orjson.loads((directory / name).read_bytes())
     except OSError as error:
         raise RunDirectoryError(
             f"{_shown(directory)} has no {name} ({error.strerror}); name a run directory"
         ) from None
     except orjson.JSONDecodeError:
         raise RunDirectoryError(f"{_shown(directory)}: {name} is damaged") from None
-    if not isinstance(found, dict) or found.get("schema") != 1:
+    if not isinstance(document, dict) or document.get("schema") != 1:
         raise RunDirectoryError(f"{_shown(directory)}: {name} is of another version")
-    return found
+    return document
 
 
 def _shown(path: Path) -> str:

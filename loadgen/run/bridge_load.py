@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from loadgen.run.tasks import beside, every
+from loadgen.run.tasks import background, every
 
 _SAMPLE_S = 0.5
 
@@ -25,7 +25,7 @@ async def loads_of(pids: Sequence[int]) -> AsyncIterator[Loads]:
         if pids:
             loads.append((time.monotonic_ns(), tuple(map(_busy_ns, pids))))
 
-    async with beside(every(_SAMPLE_S, sample)):
+    async with background(every(_SAMPLE_S, sample)):
         yield loads
 
 

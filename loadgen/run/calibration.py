@@ -22,18 +22,18 @@ def cache_path(key: Mapping[str, object]) -> Path:
 
 
 def keep(result: Mapping[str, Any]) -> Path:
-    """Write the result where `kept` finds it; raises CannotRunError where that is impossible."""
+    """Write the result where `stored` finds it; raises CannotRunError where that is impossible."""
     path = cache_path(result["key"])
     try:
         make_folder(path.parent)
         write_json(path, result)
     except OSError as error:
-        raise CannotRunError(f"the calibration cannot be kept: {error.strerror}") from None
+        raise CannotRunError(f"the calibration cannot be stored: {error.strerror}") from None
     return path
 
 
-def kept(key: Mapping[str, object]) -> dict[str, Any] | None:
-    """Return the stored result of this identity, None if there is none or it cannot be read."""
+def stored(key: Mapping[str, object]) -> dict[str, Any] | None:
+    """Return the stored result of this identity, else None."""
     with suppress(OSError, orjson.JSONDecodeError):
         result = orjson.loads(cache_path(key).read_bytes())
         if isinstance(result, dict) and result.get("schema") == SCHEMA:

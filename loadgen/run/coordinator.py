@@ -31,7 +31,7 @@ from loadgen.run.monitor import Monitor
 from loadgen.run.phases import PhaseRunner
 from loadgen.run.run_document import RunDocument
 from loadgen.run.rundir import EventLog
-from loadgen.run.tasks import beside
+from loadgen.run.tasks import background
 from loadgen.run.window import course, window_rows
 
 
@@ -99,7 +99,7 @@ async def main_loop(context: RunContext) -> bool:
     )
     context.document.write_begun(connects=context.previous is None)
     try:
-        async with beside(_crash(context, window_began)):
+        async with background(_crash(context, window_began)):
             return await phases.play()
     except LoadgenError:
         if not context.monitor.state.measured:

@@ -54,7 +54,7 @@ def device_table(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Tabl
     expected = _expected(column("stream"), sent, column("first_stream"), streams)
     expected[received == UNKNOWN] = UNKNOWN
     received[streams == 0] = UNKNOWN
-    known = expected != UNKNOWN
+    is_known = expected != UNKNOWN
     group, device = column("group"), column("device")
     names = [printable(f"{target.host}:{target.port}", 300) for target in plan.targets]
     columns = {
@@ -65,9 +65,9 @@ def device_table(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Tabl
         "broker": _named(column("target"), names),
         "connected": column("connected") == 1,
         "sent": _or_null(sent, sent != UNKNOWN),
-        "expected": _or_null(expected, known),
+        "expected": _or_null(expected, is_known),
         "received": _or_null(received, received != UNKNOWN),
-        "lost": _or_null(expected - received, known),
+        "lost": _or_null(expected - received, is_known),
         "received_in_window": _or_null(column("received_in_window"), streams > 0),
     }
     return pa.table(columns, schema=DEVICE_SCHEMA)

@@ -15,7 +15,7 @@ import psutil
 from loadgen import PROGRAM
 from loadgen.brokers.ports import ephemeral_ports
 from loadgen.plan.fit import Host
-from loadgen.run.calibration import kept
+from loadgen.run.calibration import stored
 from loadgen.run.redaction import printable
 from loadgen.run.tuning.profile import Demand, compare, read_profile, tuning_record
 from loadgen.run.tuning.tuning_host import observe
@@ -151,7 +151,7 @@ def environment(demand: Demand | None = None) -> dict[str, Any]:
         "limits": {name: list(resource.getrlimit(which)) for name, which in _LIMITS.items()},
         "tuning": tuning_record(profile, compare(profile, observe(profile), demand)),
     }
-    calibration = kept(identity())
+    calibration = stored(identity())
     if calibration is not None:
         del calibration["key"]
         record["calibration"] = calibration

@@ -43,7 +43,7 @@ def facts_of(
     losses: Sequence[Loss] = (),
     held_when_cut: int = 0,
 ) -> RunFacts:
-    """The facts of a run that was played to its end, or cut.
+    """Return the facts of a run that ended or was cut.
 
     `held_when_cut` messages were in the hands of a consumer that was cut off on request.
     """
@@ -51,12 +51,12 @@ def facts_of(
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
     backlog = state.backlog
     window = _counted(plan, state, "measure", held_when_cut)
-    whole = _counted(plan, state, None, held_when_cut)
+    total = _counted(plan, state, None, held_when_cut)
     witness = _witness(plan, state)
     unread = witness.unread if witness else 0
     observed = not (losses or state.abandoned or unread)
     ledger, run_ledger = with_acknowledged(
-        *ledgers_of(window, whole, observed=observed), state.lost_unacknowledged
+        *ledgers_of(window, total, observed=observed), state.lost_unacknowledged
     )
     case, bound_s = case_of(plan.scenario.case), plan.scenario.latency_bound
     facts = RunFacts(
@@ -74,7 +74,7 @@ def facts_of(
             qos=plan.needs.qos,
             window=ledger,
             run=run_ledger,
-            imbalances=imbalances(window, whole, witness, observed=observed),
+            imbalances=imbalances(window, total, witness, observed=observed),
             proven=witness is not None or not state.messages,
             refusals=witness.refusals if witness else {},
             refusal=printable(witness.refusal, LONGEST_TEXT) if witness else "",
@@ -152,7 +152,7 @@ def _schedule(plan: Plan, state: RunState) -> Schedule:
 
 
 def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
-    """What became of subscribers that read slowly on request; None where none did."""
+    """Return the facts of subscribers that read slowly on request, None if there were none."""
     slow = slow_group(plan.groups)
     if slow is None or slow.subscribes is None:
         return None
@@ -169,13 +169,14 @@ def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
 
 
 def _failures(outcome: Outcome | None) -> tuple[int, str]:
-    """How many devices failed, and the reason of most of them."""
+    """Return the number of devices that failed, and the most frequent reason."""
     failures = outcome.failures if outcome is not None else {}
     return sum(failures.values()), max(failures, key=lambda reason: failures[reason], default="")
 
 
 def _scheduled(plan: Plan, state: RunState) -> int | None:
-    """Messages of the window that no other message caused; None where none did."""
+    """Return the messages of the window without those that others caused, None if there were none
+    of these."""
     if not any(group.responds for group in plan.groups):
         return None
     publishing = [group.name for group in plan.groups if group.publishes is not None]
@@ -183,7 +184,7 @@ def _scheduled(plan: Plan, state: RunState) -> int | None:
 
 
 def _counted(plan: Plan, state: RunState, phase: str | None, held: int) -> Counted:
-    """What was counted of the messages intended in a phase, or in the whole run."""
+    """Return the counts of the messages intended in a phase, or in the whole run."""
     tally = state.tally
     confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
     return Counted(
@@ -195,13 +196,13 @@ def _counted(plan: Plan, state: RunState, phase: str | None, held: int) -> Count
 
 
 def _witness(plan: Plan, state: RunState) -> Witness | None:
-    """What the workers found at the end; None unless every one of them said it."""
+    """Return the workers' findings at the end, None unless all workers sent theirs."""
     closings = [final["closing"] for final in state.finals.values() if final.get("closing")]
     return witness_of(closings) if len(closings) == len(plan.workers) else None
 
 
 def _owed_by_leave(plan: Plan) -> float:
-    """Messages that publishers owe, at most, because churn sent them away."""
+    """Return the most messages that publishers owe because churn disconnected them."""
     publishing = [group for group in plan.groups if group.publishes is not None]
     devices = sum(group.count for group in publishing)
     if not (plan.scenario.churn or 0.0) or not devices:
@@ -212,7 +213,7 @@ def _owed_by_leave(plan: Plan) -> float:
 
 
 def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What TLS the connections of all workers had, the most first; None where none was encrypted.
+    """Return the kinds of TLS of all connections, the most frequent first; None without TLS.
 
     `finals` are the last answers of the workers by row; one that was lost is missing.
     """
@@ -234,10 +235,12 @@ def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | N
     }
 
 
-def rate_step_verdicts(state: RunState, plan: Plan, whole: RunFacts) -> tuple[RateStepVerdict, ...]:
-    """Each rate step that was played to its end; `whole` are the facts of the run."""
+def rate_step_verdicts(
+    state: RunState, plan: Plan, run_facts: RunFacts
+) -> tuple[RateStepVerdict, ...]:
+    """Return the verdict on each rate step that was completed; `whole` are the facts of the run."""
     if state.rate_steps is None:
         return ()
     rate = sum(one.publishes.rate for one in plan.groups if one.publishes is not None)
     own_delay = partial(own_delay_of, state.stalls, state.hosts.values())
-    return state.rate_steps.verdicts(whole, rate, own_delay)
+    return state.rate_steps.verdicts(run_facts, rate, own_delay)

@@ -74,7 +74,7 @@ def cpu_stat_files(pid: int | str = "self", proc: Path = Path("/proc")) -> tuple
         mounts = (proc / "self" / "mountinfo").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return ()
-    found: list[Path] = []
+    directories: list[Path] = []
     for mount in mounts:
         fields, _, about = mount.partition(" - ")
         kind, _, options = (about.split() + [""] * 3)[:3]
@@ -83,8 +83,8 @@ def cpu_stat_files(pid: int | str = "self", proc: Path = Path("/proc")) -> tuple
         root, point = fields.split()[3:5]
         path = _group_path(groups, version_2=kind == "cgroup2")
         if path is not None:
-            found += _up_to(Path(_unescaped(point)), path, root)
-    return tuple(one / "cpu.stat" for one in found)
+            directories += _up_to(Path(_unescaped(point)), path, root)
+    return tuple(one / "cpu.stat" for one in directories)
 
 
 def _has_cpu(options: str) -> bool:
@@ -143,7 +143,7 @@ def take_sample(pids: Mapping[int, int], proc: Path = Path("/proc")) -> HostSamp
             )
         except (OSError, ValueError):
             continue
-    # A worker may have been put into a group of its own, even while it ran.
+    # A worker can be moved into a separate group, even while it runs.
     files = {path for pid in pids.values() for path in cpu_stat_files(pid, proc)}
     held = {path: value for path in files if (value := _read_throttled(path)) is not None}
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from loadgen.errors import LoadgenError
-from loadgen.run.tasks import beside
+from loadgen.run.tasks import background
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Interrupt:
             await self.asked.wait()
             raise RunInterruptedError("interrupted before anything was measured")
 
-        async with beside(watch()):
+        async with background(watch()):
             yield
 
 

@@ -90,7 +90,7 @@ class LivePage:
     def close(self) -> None:
         """Leave no process behind."""
         self._ended = True
-        making = self._making  # the thread that makes a page may forget it meanwhile
+        making = self._making  # the thread that makes a page can reset it at any time
         if making is not None:
             making.kill()
 

@@ -27,7 +27,7 @@ from loadgen.run.redaction import printable
 from loadgen.run.run_state import NS, state_before, timed_groups
 from loadgen.run.rundir import EventLog, IntervalWriter
 from loadgen.run.tally import p99_us
-from loadgen.run.tasks import beside, every
+from loadgen.run.tasks import background, every
 from loadgen.worker.recorder import decode_intervals, numbers_of
 from loadgen.worker.shared_counts import private_page
 from loadgen.worker.subscription_marks import SubscriptionMarks
@@ -250,10 +250,10 @@ class Monitor:
     def watching(self, pool: WorkerPool) -> AbstractAsyncContextManager[None]:
         """Watch these workers for the length of a block."""
         showing, sampling = every(PROGRESS_S, self._show), every(SAMPLE_S, self._sample)
-        return beside(self._beat(pool), showing, sampling)
+        return background(self._beat(pool), showing, sampling)
 
     async def _beat(self, pool: WorkerPool) -> None:
-        """Each second, send a sign of life, write rows, and look for silent workers."""
+        """Send a sign of life, write rows, and look for silent workers, each second."""
         # Many workers on few cores are each heard less often.
         limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
         while True:
@@ -273,7 +273,7 @@ class Monitor:
 
     async def flush(self) -> None:
         """Write the rows that have come since the last time."""
-        # One write at a time, and none left behind: the beat is cancelled in the middle of its own.
+        # One write at a time, and none left behind: the beat can be cancelled in the middle of one.
         await self._written()
         rows, self._fresh = self._fresh, []
         latest = [r for r in rows if r.series == "end_to_end" and r.group in self._timed]

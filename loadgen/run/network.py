@@ -21,26 +21,26 @@ _COUNTERS = {
 
 def parse_counters(text: str) -> dict[tuple[str, str], int]:
     """Parse a file in the format of /proc/net/snmp: a line of names, a line of values."""
-    found: dict[tuple[str, str], int] = {}
+    counters: dict[tuple[str, str], int] = {}
     lines = text.splitlines()
     for names, values in zip(lines[::2], lines[1::2], strict=False):
         table, _, columns = names.partition(":")
-        found.update(
+        counters.update(
             ((table, name), int(value))
             for name, value in zip(columns.split(), values.split()[1:], strict=False)
         )
-    return found
+    return counters
 
 
 def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:
     """Return the counters by our names, without those that this kernel lacks."""
-    found: dict[tuple[str, str], int] = {}
+    counters: dict[tuple[str, str], int] = {}
     for name in ("snmp", "netstat"):
         try:
-            found |= parse_counters((proc / "net" / name).read_text("ascii"))
+            counters |= parse_counters((proc / "net" / name).read_text("ascii"))
         except (OSError, ValueError):
             continue
-    return {name: found[key] for name, key in _COUNTERS.items() if key in found}
+    return {name: counters[key] for name, key in _COUNTERS.items() if key in counters}
 
 
 def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from loadgen.plan.plan import Plan
 from loadgen.run.live_metrics import BOUNDS_S, Distribution, Figure, figures
 from loadgen.run.monitor import Monitor
 from loadgen.run.secrets import otlp_headers
-from loadgen.run.tasks import beside
+from loadgen.run.tasks import background
 
 try:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -88,7 +88,7 @@ async def sent_metrics(
                 f"no live figures can be sent to {url}; check that a collector listens there for "
                 "OTLP over HTTP, and OTEL_EXPORTER_OTLP_HEADERS where it wants a login"
             )
-        async with beside(keep_sending()):
+        async with background(keep_sending()):
             yield
         await send()
     finally:

@@ -29,6 +29,7 @@ from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.run_state import NS, Ending, Outcome, RunState, outcome_of, timed_groups
 from loadgen.run.tally import Tally
 from loadgen.run.tasks import finished_or
+from loadgen.sentences import counted
 from loadgen.worker.closing import LOST_LIMIT
 from loadgen.worker.shared_counts import create_live_page
 from loadgen.worker.subscription_marks import open_marks
@@ -43,11 +44,11 @@ STANDSTILL = 1e-6
 CUT_LEAD_S = 0.05
 """From the command that stops a schedule to the moment from which it holds."""
 CUT_DRAIN_S = 2.0
-"""How long a cut run waits for what is under way."""
+"""Longest wait of a cut run for messages under way."""
 CUT_SETTLE_S = 0.2
-"""What it waits in any case: messages are sent until the schedule ends."""
+"""Shortest wait of a cut run: messages are sent until the schedule ends."""
 RETURN_S = 3.0
-"""How long after the drain a device that was cut off has to come back, at most."""
+"""Longest wait after the drain for the return of a device that was cut off."""
 QUESTION_TIMEOUT_S = 10.0
 QUESTION_MESSAGES = 100_000
 """Messages without acknowledgement about which every worker is asked after the drain, at most."""
@@ -63,11 +64,11 @@ class _CutError(Exception):
 
 
 def connecting_at_once(workers: int, phases: PhasePlan) -> int:
-    """How many workers connect their devices at the same time.
+    """Return the number of workers that connect their devices at the same time.
 
-    As fast as it goes, `in_flight` connects are divided among a few workers and the rest wait for
-    their turn: with one or two each, every answer would cost its worker a wake of its own. At a
-    rate all take part, or the last turn, with fewer workers than the others, would be slower.
+    As fast as it goes, `in_flight` connects are divided among a few workers, and the others wait
+    for their turn: with one or two each, every answer would wake its worker separately. At a rate
+    all take part; otherwise the last turn, which has fewer workers, would be slower.
     """
     if phases.connect_rate is not None:
         return workers
@@ -77,10 +78,10 @@ def connecting_at_once(workers: int, phases: PhasePlan) -> int:
 
 
 def schedule_lead_s(workers: int, warmup_s: float) -> float:
-    """From the start command to the first intended message: every worker has it by then.
+    """Return the time from the start command to the first intended message.
 
-    Before a warm-up it does not grow with the workers: a worker that has it later, on a host that
-    is busy, is late for messages that are not judged.
+    Every worker must have the command by then. Before a warm-up it does not grow with the workers:
+    one that receives it late, on a busy host, is late for messages that are not judged.
     """
     if warmup_s >= _MOST_LEAD_S:
         return _LEAD_S
@@ -88,7 +89,7 @@ def schedule_lead_s(workers: int, warmup_s: float) -> float:
 
 
 def stop_timeout_s(plan: Plan) -> float:
-    """How long all workers may take to close their connections."""
+    """Return the longest time for all workers to close their connections."""
     return STOP_TIMEOUT_S + sum(group.count for group in plan.groups) / 1000
 
 
@@ -180,7 +181,7 @@ class PhaseRunner:
         )
         monitor.marks = open_marks(path, len(plan.workers))
         # Once every worker has opened it, the page needs no name, and a killed run leaves none.
-        # Until then it keeps it: a worker that is lost meanwhile must not take the others along.
+        # Until then it keeps it: a worker that is lost before must not take the others along.
         directory.cleanup()
 
     async def _renew(self, previous: Monitor) -> None:
@@ -221,7 +222,7 @@ class PhaseRunner:
         try:
             answers = await self._step(work)
         except _CutError:
-            # Nobody answers any more; the live page says how far they came.
+            # No answers follow; the live page has the counts until now.
             failed = monitor.page.total("connect_failures")
             failures = {"not reported": failed} if failed else {}
             done, now_ns = monitor.page.total("connected"), time.monotonic_ns()
@@ -245,7 +246,7 @@ class PhaseRunner:
         self._note_failures("subscribe_failed", self._state.subscribed)
 
     async def _exchange(self) -> None:
-        """Warm-up, measure and drain."""
+        """Play warm-up, measurement and drain."""
         phases = self.phases
         lead_s = schedule_lead_s(len(self.plan.workers), phases.warmup_s)
         start_ns = time.monotonic_ns() + int(lead_s * NS)
@@ -262,7 +263,7 @@ class PhaseRunner:
         await self._drain(end_ns, phases.drain_s)
 
     async def _schedule(self, start_ns: int, measure_ns: int, end_ns: int) -> None:
-        """Give the workers the moments of the phases, and those at which the rate changes."""
+        """Send the workers the times of the phases and of the changes of rate."""
         pool, rates = self.pool, self.phases.rates
         await self._step(
             pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
@@ -344,7 +345,7 @@ class PhaseRunner:
             seen.owed_at_window_end = seen.owed_at_end
 
     async def _closed(self, end_ns: int, *, cut: bool) -> bool:
-        """Whether nothing was owed, in flight or under way at last."""
+        """Wait for the end of all messages; return True if none is owed or under way."""
         while (now_ns := time.monotonic_ns()) < end_ns:
             page = self.monitor.page
             finished = page.total("finished") == page.workers or (cut and not page.total("owed"))
@@ -365,32 +366,32 @@ class PhaseRunner:
             await asyncio.sleep(SAMPLE_S)
 
     async def _lost_unacknowledged(self) -> int | None:
-        """How many of the missing deliveries are of messages that nobody acknowledged.
+        """Return the number of missing deliveries whose messages were never acknowledged.
 
-        None where that cannot be told: of messages at QoS 0, or where there are too many.
+        None if it is unknown: at QoS 0, or if there are too many.
         """
-        sending = [one for one in self.plan.groups if one.publishes or one.responds]
+        sending = [group for group in self.plan.groups if group.publishes or group.responds]
         if any(sent_qos(group) == 0 for group in sending):
             return None
         ask_all = self.pool.ask_all
         with suppress(LoadgenError, TimeoutError):
             async with asyncio.timeout(QUESTION_TIMEOUT_S):
                 answers = await self._step(ask_all("unacknowledged"))
-                messages = [one for answer in answers for one in answer.get("messages", ())]
+                messages = [part for answer in answers for part in answer.get("messages", ())]
                 complete = all(answer.get("complete") for answer in answers)
                 if not complete or len(messages) > QUESTION_MESSAGES:
                     return None
-                sent = [one for answer in answers for one in answer.get("sent", ())]
+                sent = [part for answer in answers for part in answer.get("sent", ())]
                 answers = await self._step(ask_all("missing", messages=messages, sent=sent))
-                named = (LostRange(*one) for answer in answers for one in answer.get("named", ()))
+                named = (LostRange(*part) for answer in answers for part in answer.get("named", ()))
                 self._state.lost_named = tuple(sorted(named)[:LOST_LIMIT])
                 return sum(int(answer["missing"]) for answer in answers)
         return None
 
     async def _lost_to_absent(self) -> int:
-        """How many of the missing deliveries were to devices that were never there to get them.
+        """Return the number of missing deliveries to devices that were never connected.
 
-        0 where that cannot be told.
+        0 if it is unknown.
         """
         connected, subscribed = self._state.connected, self._state.subscribed
         if not any(outcome and outcome.failures for outcome in (connected, subscribed)):
@@ -423,7 +424,7 @@ class PhaseRunner:
         monitor.enter("stop")
         timeout_s = stop_timeout_s(self.plan)
         answers = await self._unless_insisted(pool.ask_left("conclude", timeout_s)) or {}
-        seen.finals = {row: one.get("final") or {} for row, one in answers.items()}
+        seen.finals = {row: answer.get("final") or {} for row, answer in answers.items()}
         connected = seen.connected
         if not (self.lends and may_be_kept(self.plan) and connected) or seen.ending or pool.losses:
             return False
@@ -446,7 +447,7 @@ class PhaseRunner:
     # Waiting
 
     async def _step(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns; _CutError when what ends a run early comes first."""
+        """Return the result of `work`; raise _CutError if an event ends the run first."""
         early: dict[Ending, asyncio.Event] = {
             "worker lost": self.pool.lost,
             "interrupted": self.interrupt.asked,
@@ -467,7 +468,7 @@ class PhaseRunner:
         await self._step(asyncio.sleep(max(0, moment_ns - time.monotonic_ns()) / NS))
 
     async def _unless_insisted(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What `work` returns; None when a second interrupt ends the wait."""
+        """Return the result of `work`, None if a second interrupt ends the wait."""
         task = await finished_or(work, self.interrupt.insisted)
         if not task.cancelled():
             return task.result()
@@ -482,11 +483,11 @@ class PhaseRunner:
 
 
 def _nobody(failures: Mapping[str, int]) -> LoadgenError:
-    """The error of a run in which no device connected."""
+    """Return the error of a run in which no device connected."""
     reason = max(failures, key=lambda name: failures[name])
     refused = any(word in reason.lower() for word in ("refused by", "0x", "reason", "connack"))
     kind = BrokerRefusedError if refused else BrokerUnreachableError
     return kind(
-        f"none of {sum(failures.values()):,} devices could connect: {reason}; "
+        f"none of {counted(sum(failures.values()), 'device')} could connect: {reason}; "
         "check --broker and what the broker's log says"
     )

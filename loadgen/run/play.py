@@ -35,7 +35,7 @@ class Played:
     rows: Mapping[tuple[int, str, str, str], Mapping[str, Any]]
 
     def row(self, worker: int, group: str, phase: str, series: str = "") -> Mapping[str, Any]:
-        """Return the merged interval row of these; one with count 0 if there is none."""
+        """Return the merged interval row of these; with count 0 if it is missing."""
         return self.rows.get((worker, group, phase, series), _NOTHING)
 
     def total(self, worker: int, group: str, counter: str) -> int:

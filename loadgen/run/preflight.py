@@ -1,4 +1,4 @@
-"""What is checked before a run: a check returns, or raises the one error that says what to do."""
+"""The checks before a run: each returns, or raises the one error with its remedy."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -27,6 +27,7 @@ from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
 from loadgen.run.broker_provider import routes
 from loadgen.run.environment import machine_identity
 from loadgen.run.redaction import printable
+from loadgen.sentences import counted
 from loadgen.worker import tls
 from loadgen.worker.logins import connect_of, read_clients
 
@@ -47,9 +48,9 @@ def check_host(plan: Plan) -> None:
 
 
 def require_hosts(plan: Plan, machines: Sequence[str] | None) -> None:
-    """There are as many hosts as are asked for, None for this one alone, and they reach the broker.
+    """Require as many hosts as the scenario has, all of which reach the broker.
 
-    `machines` are their `machine_identity`.
+    `machines` are their `machine_identity`, None for this host alone.
     """
     count = 1 if machines is None else len(machines)
     if plan.scenario.hosts != count:
@@ -85,23 +86,23 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
 
 
 def tls_context(plan: Plan) -> "ssl.SSLContext | None":
-    """How the coordinator itself connects: with the first device's certificate, if each has one."""
+    """Return the TLS of the coordinator's own connections, with the first device's certificate."""
     return tls.tls_context(tls.tls_of_device(plan.tls, 0)) if plan.encrypted else None
 
 
 def with_payload_size(scenario: Scenario) -> Scenario:
-    """The scenario with the size that its payload file or template gives a message."""
+    """Return the scenario with the message size of its payload file or template."""
     name = "payload" if scenario.payload_template is None else "payload_template"
-    given = scenario.payload or scenario.payload_template
-    if given is None:
+    file_name = scenario.payload or scenario.payload_template
+    if file_name is None:
         return scenario
-    path, kind = Path(given), scenario.fields()["size"]
+    path, kind = Path(file_name), scenario.fields()["size"]
     assert isinstance(kind, Size)
     limit_bytes = int(kind.maximum)
     if scenario.payload_template is not None:
         limit_bytes = WHOLE_SIZE_MAXIMUM_BYTES
     if path.exists() and not path.is_file():
-        raise ScenarioError(f"{name}: {given} is not a file")
+        raise ScenarioError(f"{name}: {file_name} is not a file")
     try:
         size_bytes = HEADER_BYTES + path.stat().st_size
         with path.open("rb") as file:
@@ -109,10 +110,10 @@ def with_payload_size(scenario: Scenario) -> Scenario:
                 text = file.read(limit_bytes + 1)
                 size_bytes = HEADER_BYTES + len(read_template(text)[0])
     except OSError as error:
-        raise ScenarioError(f"{name}: {given} cannot be read: {error.strerror}") from None
+        raise ScenarioError(f"{name}: {file_name} cannot be read: {error.strerror}") from None
     if size_bytes > limit_bytes:
         raise ScenarioError(
-            f"{name}: with its header a message has {size_bytes:,} bytes; allowed: "
+            f"{name}: with its header a message has {counted(size_bytes, 'byte')}; allowed: "
             f"{limit_bytes:,} at most"
         )
     return scenario.model_copy(update={"size": (size_bytes, size_bytes)})
@@ -138,21 +139,22 @@ def _processors(plan: Plan) -> None:
 
 
 def _certificates(plan: Plan) -> None:
-    """TLS files exist: every device's, or of many each group's first and last."""
+    """Require the TLS files of all devices, or of the first and last of each group if there are
+    many."""
     counts = [group.count for group in plan.groups if group.count]
     devices: Sequence[int] = range(max(counts, default=0))
     if len(devices) > FILES_CHECKED:
         devices = sorted({0} | {count - 1 for count in counts})
     files = plan.tls
-    for field, given, numbers in (
+    for field, pattern, numbers in (
         ("tls_ca", files.ca_file, (0,)),
         ("tls_certificate", files.certificate_file, devices),
         ("tls_key", files.key_file, devices),
     ):
-        each = field != "tls_ca" and "{device}" in (given or "")
-        for number in (numbers if each else (0,)) if given else ():
-            assert given is not None
-            path = given.replace("{device}", str(number)) if each else given
+        each = field != "tls_ca" and "{device}" in (pattern or "")
+        for number in (numbers if each else (0,)) if pattern else ():
+            assert pattern is not None
+            path = pattern.replace("{device}", str(number)) if each else pattern
             if not os.access(path, os.R_OK):
                 whose = f"device {number:,}" if each else "every device"
                 raise ScenarioError(
@@ -162,7 +164,7 @@ def _certificates(plan: Plan) -> None:
 
 
 def _clients(plan: Plan) -> None:
-    """The file of clients suits the first group, and names no device of another one."""
+    """Require a file of clients that suits the first group and names no device of another."""
     if plan.scenario.clients_file is None:
         return
     clients = read_clients(Path(plan.scenario.clients_file))
@@ -177,7 +179,8 @@ def _clients(plan: Plan) -> None:
         )
     if len(clients) < wanted:
         raise ScenarioError(
-            f"{where} has {len(clients):,} rows and {wanted:,} devices need one each"
+            f"{where} has {counted(len(clients), 'row')}, "
+            f"and {counted(wanted, 'device')} need one each"
         )
     names = {name for name, _, _ in listed}
     for number, group in enumerate(plan.groups[1:] if plan.scenario.client_id else (), 1):
@@ -192,7 +195,7 @@ def _clients(plan: Plan) -> None:
 
 
 def _identifiers(plan: Plan) -> None:
-    """Client identifiers have the length that MQTT 3.1 allows."""
+    """Require client identifiers of a length that MQTT 3.1 allows."""
     if plan.version != MQTT_3_1:
         return
     named = [client_id(plan, group, group.count - 1) for group in plan.groups if group.count]
@@ -207,12 +210,12 @@ def _identifiers(plan: Plan) -> None:
 
 
 def _description(plan: Plan) -> None:
-    """The description of the system under test can be used."""
+    """Require a readable description of the system under test."""
     described_system(plan)
 
 
 def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
-    """What was said of the system under test; empty where nothing was."""
+    """Return the description of the system under test; empty without one."""
     if plan.scenario.sut is None:
         return {}
     shown = printable(plan.scenario.sut, 200)
@@ -240,7 +243,7 @@ _ON_THIS_HOST: tuple[Callable[[Plan], None], ...] = (
 
 
 def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
-    """What the broker is asked for: the plan's devices in small, with their own logins."""
+    """Return the questions to the broker: the plan's devices in small, with their own logins."""
     from loadgen.brokers.rehearse import Wanted
 
     listed = (
@@ -251,8 +254,8 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
     roles = case_of(plan.scenario.case).roles(plan)
     needs, brokers = plan.needs, plan.brokers
     # Between the brokers of a bridge messages are renamed; `_forwarding` asks for that.
-    apart = brokers.apart > 1 or brokers.bridge is not None
-    if not apart and len(plan.targets) > 1 and any(role.publications for role in roles):
+    separate = brokers.apart > 1 or brokers.bridge is not None
+    if not separate and len(plan.targets) > 1 and any(role.publications for role in roles):
         roles = acquainted(roles, f"{plan.root}/asked")
     connects = [connect_of(plan, role.group, role.device, True, listed) for role in roles]
     if plan.scenario.client_id is None and listed is None:
@@ -263,7 +266,7 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
         connects=connects,
         endpoints=broker.endpoints,
         version=plan.version,
-        separate=apart,
+        separate=separate,
         older=needs.older if broker.name != "nats" else f"{needs.older}, or {_USE_MOSQUITTO}",
         qos_option=needs.qos_option,
         wildcards=needs.wildcards,
@@ -277,7 +280,7 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
 
 
 async def _forwarding(plan: Plan, broker: ServedBroker) -> None:
-    """A bridge carries a message along every route."""
+    """Require that a bridge carries a message along every route."""
     bridge = plan.brokers.bridge
     if bridge is None:
         return

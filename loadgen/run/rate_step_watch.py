@@ -79,16 +79,16 @@ class RateStepWatch:
 
     def verdicts(
         self,
-        whole: RunFacts,
+        run_facts: RunFacts,
         rate: float,
         own_delay: Callable[[Tally, tuple[int, int]], OwnDelay],
     ) -> tuple[RateStepVerdict, ...]:
         """Return the verdict on each step that ended.
 
-        `whole` are the run's facts, `rate` the target of 100 %, and `own_delay` finds that of a
+        `run_facts` are the run's facts, `rate` the target of 100 %, and `own_delay` finds that of a
         step from its rows and its bounds.
         """
-        found = []
+        results = []
         backlog = without_lost(self._backlog, [missing for _, _, missing in self._backlog])
         ended = zip(self._bounds[::2], self._bounds[1::2], strict=False)
         for place, (start, end) in enumerate(ended):
@@ -103,26 +103,26 @@ class RateStepWatch:
                 )
             )
             facts = replace(
-                whole,
+                run_facts,
                 window_s=(end.time_ns - start.time_ns) / NS,
-                ending=replace(whole.ending, interrupted=False, workers_lost=()),
+                ending=replace(run_facts.ending, interrupted=False, workers_lost=()),
                 connects=replace(
-                    whole.connects,
-                    connected=whole.connects.devices,
+                    run_facts.connects,
+                    connected=run_facts.connects.devices,
                     connect_failures=0,
                     closed_at_subscribe=0,
                     disconnects=counts["disconnects"],
                     reconnects=counts["connects"],
                 ),
                 schedule=replace(
-                    whole.schedule,
+                    run_facts.schedule,
                     target_rate=rate * step.share,
                     scheduled=end.begun - start.begun,
                     owed_at_window_end=0,
                 ),
-                # Findings about the whole run are not repeated for a step.
+                # Findings about the run_facts run are not repeated for a step.
                 messages=replace(
-                    whole.messages,
+                    run_facts.messages,
                     window=window,
                     run=Ledger(),
                     imbalances=(),
@@ -130,20 +130,20 @@ class RateStepWatch:
                     held_when_cut=0,
                 ),
                 generator=replace(
-                    whole.generator,
+                    run_facts.generator,
                     busy_share=tally.busy_share_max(),
                     own_delay=own_delay(tally, (start.time_ns, end.time_ns)),
                 ),
                 service=replace(
-                    whole.service,
+                    run_facts.service,
                     backlog=tuple(one for one in backlog if start.time_ns <= one[0] <= end.time_ns),
                     standstills=(),
                     latency_p99_us=tally.p99_us("measure", "end_to_end"),
                     thresholds_missed=(),
                 ),
             )
-            found.append(judge_rate_step(step, facts, end.owed))
-        return tuple(found)
+            results.append(judge_rate_step(step, facts, end.owed))
+        return tuple(results)
 
     def _lost_by(self, segment: int) -> int:
         """Return the deliveries lost before this segment: those missing at every later moment."""

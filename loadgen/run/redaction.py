@@ -47,16 +47,16 @@ def redact_command(argv: Sequence[str], secrets: Iterable[str] = ()) -> list[str
     shown: list[str] = []
     hide_next = False
     for argument in argv:
-        given = _SECRET_GIVEN.match(argument)
-        said = argument[given.end() :] if given is not None else argument
+        name_given = _SECRET_GIVEN.match(argument)
+        said = argument[name_given.end() :] if name_given is not None else argument
         if _SOURCE.fullmatch(said):
             shown.append(argument)
             hide_next = False
         elif hide_next:
             shown.append(HIDDEN)
             hide_next = False
-        elif given is not None:
-            shown.append(f"{given[0]}{HIDDEN}")
+        elif name_given is not None:
+            shown.append(f"{name_given[0]}{HIDDEN}")
         else:
             option, _, value = argument.partition("=")
             hide_next = option[:1] == "-" and not value and bool(_SECRET_NAME.search(option))

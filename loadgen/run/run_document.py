@@ -36,22 +36,22 @@ _VERSIONED = re.compile(r"(\S.*?)(?: version)? v?(\d\S*)")
 
 @dataclass(frozen=True, slots=True)
 class RunDocument:
-    """The run.json of one run: `known` before it begins, and the host's counters then."""
+    """The run.json of one run: `begun` before it begins, and the host's counters then."""
 
     directory: Path
-    known: Mapping[str, Any]
+    begun: Mapping[str, Any]
     counters: Mapping[str, int]
     hosts: Hosts | None = None
     between_hosts: bool = False
 
     @property
     def run(self) -> str:
-        return str(self.known["id"])
+        return str(self.begun["id"])
 
     @property
     def anchor_ns(self) -> int:
         """When the run's seconds begin (CLOCK_MONOTONIC)."""
-        return int(self.known["clock"]["monotonic_ns"])
+        return int(self.begun["clock"]["monotonic_ns"])
 
     def write_begun(self, *, connects: bool = True) -> None:
         """Write what is known as the first device connects; of connects alone that is measured."""
@@ -99,7 +99,7 @@ class RunDocument:
         self._write(seen)
 
     def _network(self) -> dict[str, int]:
-        """What TCP counted in the run, on all hosts that had workers."""
+        """Return the TCP counters of the run, over all hosts that had workers."""
         if self.hosts is None:
             return difference(self.counters, network_counters())
         total: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class RunDocument:
 
     def _write(self, seen: Mapping[str, Any]) -> None:
         others = {} if self.hosts is None else {"hosts": self.hosts.document()}
-        write_json(self.directory / "run.json", {**self.known, **others, **seen})
+        write_json(self.directory / "run.json", {**self.begun, **others, **seen})
 
     def _seen(self, state: RunState, lost: Sequence[int]) -> dict[str, Any]:
         tls, backlog = handshakes_of(state.finals), state.backlog
@@ -143,7 +143,7 @@ def run_document(
     command: Sequence[str],
     hosts: Hosts | None = None,
 ) -> RunDocument:
-    """What is known of a run before it begins; its seconds are counted from now.
+    """Return the document of a run before it begins; its seconds are counted from now.
 
     `hosts` have the workers, None for this machine.
     """
@@ -151,7 +151,7 @@ def run_document(
     clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
     case = plan.scenario.case
     sut = described_system(plan)
-    known = {
+    begun = {
         "schema": 1,
         "id": f"{now:%Y%m%dT%H%M%SZ}-{case}-{plan.run_tag:08x}",
         "case": case,
@@ -176,11 +176,11 @@ def run_document(
         "clock": clock,
     }
     between = timed_between_hosts(plan)
-    return RunDocument(directory, known, network_counters(), hosts, between)
+    return RunDocument(directory, begun, network_counters(), hosts, between)
 
 
 def lost_document(facts: RunFacts) -> dict[str, Any]:
-    """Which acknowledged messages were lost: the first, and how many more there are."""
+    """Return the first acknowledged messages that were lost, and the number of the rest."""
     named = sum(one.messages for one in facts.messages.lost_named)
     lost = facts.messages.run.lost_acknowledged or 0
     return {
@@ -202,7 +202,7 @@ def _named(plan: Plan, broker: ServedBroker) -> dict[str, str]:
 
 
 def _storage(plan: Plan, broker: ServedBroker) -> dict[str, Any]:
-    """When a private broker stores what it acknowledges, in a run that asks it to keep sessions."""
+    """Return the storage of a private broker in a run that keeps sessions."""
     keeps = not all(group.clean_start for group in plan.groups)
     if not keeps or not broker.brokers:
         return {}
@@ -210,7 +210,7 @@ def _storage(plan: Plan, broker: ServedBroker) -> dict[str, Any]:
 
 
 def _hosts_of(state: RunState) -> dict[str, Any]:
-    """What the kernel of the host did over the window; of each where there are several."""
+    """Return the counters of the host over the window; of each host if there are several."""
     found = {number: observed_host(own, state.result_window) for number, own in state.hosts.items()}
     if len(found) <= 1:
         return {"host": found.get(0) or observed_host((), state.result_window)}
@@ -230,7 +230,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _ledger(facts: RunFacts) -> dict[str, Any]:
-    """Both ledgers, and whether their sums were proven."""
+    """Return both ledgers, and True for `proven` if their sums close."""
     return {
         "window": facts.messages.window.document(),
         "run": facts.messages.run.document(),
@@ -240,17 +240,17 @@ def _ledger(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _rate_step(found: RateStepVerdict) -> dict[str, Any]:
-    facts = found.facts
+def _rate_step(verdict: RateStepVerdict) -> dict[str, Any]:
+    facts = verdict.facts
     return {
-        "share": found.step.share,
-        "rate": found.rate,
+        "share": verdict.step.share,
+        "rate": verdict.rate,
         "seconds": facts.window_s,
         "sent": facts.begun,
         "expected": facts.messages.window.expected,
         "lost": facts.messages.window.lost,
-        "owed": found.owed,
+        "owed": verdict.owed,
         "p99_us": facts.service.latency_p99_us,
         "busy_share": facts.generator.busy_share,
-        "verdict": _verdict(found.verdict),
+        "verdict": _verdict(verdict.verdict),
     }

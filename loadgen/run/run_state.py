@@ -83,11 +83,11 @@ class RunState:
     owed_at_window_end: int = 0  # messages due and not sent
     owed_oldest_ns: int = 0  # since when the oldest of them was due
     owed_at_end: int = 0
-    lost_unacknowledged: int | None = None  # of the lost deliveries, None where it is not known
+    lost_unacknowledged: int | None = None  # of the lost deliveries, None if unknown
     # Of the others the first by stream and sequence, and how many messages these are.
     lost_named: tuple[LostRange, ...] = ()
     lost_to_absent: int = 0  # of the lost deliveries, those to devices that were never there
-    abandoned: bool = False  # whether nobody waited for what was under way
+    abandoned: bool = False  # True without a wait for messages under way
     backlog: BacklogWatch | None = None
     slow_waited: int = 0  # deliveries to slow subscribers when the window ended
     recovery: RecoveryWatch | None = None  # from a crash on request

@@ -17,6 +17,7 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.errors import ScenarioError
 from loadgen.plan.plan import Plan
 from loadgen.run.redaction import printable
+from loadgen.sentences import counted
 
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -37,17 +38,17 @@ _withheld: dict[str, str] = {}
 """Variables that were taken out of the environment."""
 
 
-def take_secrets(given: Mapping[str, object]) -> None:
+def take_secrets(fields: Mapping[str, object]) -> None:
     """Read the secrets that these fields of a scenario name; each source is read once a process.
 
     Variables leave the environment, so that no child has them: call this before one starts. One
     that was set again is read again. Raises ScenarioError where one cannot be had.
     """
     for name in _NAMES:
-        source = given.get(name)
+        source = fields.get(name)
         if isinstance(source, str) and (source[:4] == "env:" or (name, source) not in _taken):
             _taken[name, source] = _read(name, source)
-    if given.get("otlp"):
+    if fields.get("otlp"):
         for variable in _OTLP_HEADERS:
             _withhold(variable)
 
@@ -67,12 +68,12 @@ def with_login(broker: ServedBroker, given: Mapping[str, object]) -> ServedBroke
     """Return the broker with the user and the password that these fields of a scenario name."""
     user, password = _of("user", given), _of("password", given)
 
-    def known(endpoint: Endpoint) -> Endpoint:
+    def with_secrets(endpoint: Endpoint) -> Endpoint:
         if user is not None:
             endpoint = replace(endpoint, username=user, secret_user=True)
         return endpoint if password is None else replace(endpoint, password=password)
 
-    return replace(broker, endpoints=tuple(map(known, broker.endpoints)))
+    return replace(broker, endpoints=tuple(map(with_secrets, broker.endpoints)))
 
 
 def with_passphrase(plan: Plan) -> Plan:
@@ -104,7 +105,7 @@ def _read(name: str, source: str) -> str:
     except UnicodeError:
         raise ScenarioError(f"{name}: what {printable(source, 200)} holds is not UTF-8") from None
     if not 0 < size <= _LIMIT_BYTES:
-        what = "nothing" if not size else f"more than {_LIMIT_BYTES:,} bytes"
+        what = "nothing" if not size else f"more than {counted(_LIMIT_BYTES, 'byte')}"
         raise ScenarioError(f"{name}: {printable(source, 200)} holds {what}")
     if name == "user" and "\0" in secret:
         raise ScenarioError(f"user: {printable(source, 200)} holds a zero byte; allowed: text")

@@ -51,10 +51,10 @@ class Survey:
     cases: Mapping[str, CaseAnswer]
 
 
-async def survey(given: Mapping[str, Any], broker: ServedBroker) -> Survey:
+async def survey(fields: Mapping[str, Any], broker: ServedBroker) -> Survey:
     """Try all features of a broker, and check it for all cases.
 
-    `given` are fields of a scenario that say how to connect.
+    `fields` are fields of a scenario that say how to connect.
 
     Raises the errors of `ask`, and ScenarioError for fields that do not fit together.
     """
@@ -62,12 +62,12 @@ async def survey(given: Mapping[str, Any], broker: ServedBroker) -> Survey:
     from loadgen.brokers.features import QUIET_S, features_of
 
     first = next(iter(CASES.values()))
-    take_secrets(_scenario(first, given).plain())
+    take_secrets(_scenario(first, fields).plain())
     if broker.started_by_us:
         # A case would start the named broker anew, with the settings that the case needs.
-        given = {**given, "broker": [one.redacted for one in broker.endpoints]}
-    broker = with_login(broker, given)
-    scenario = _scenario(first, given)
+        fields = {**fields, "broker": [one.redacted for one in broker.endpoints]}
+    broker = with_login(broker, fields)
+    scenario = _scenario(first, fields)
     plan = with_passphrase(resolve(scenario))
     check_host(plan)
     asking = wanted(await plan_for(plan, broker.endpoints), broker)
@@ -76,7 +76,7 @@ async def survey(given: Mapping[str, Any], broker: ServedBroker) -> Survey:
         endpoint,
         tls_context=context,
         timeout_s=min(scenario.connect_timeout, _REACH_S),
-        versions=(plan.version,) if given.get("mqtt") else tuple(VERSION_NAMES),
+        versions=(plan.version,) if fields.get("mqtt") else tuple(VERSION_NAMES),
         login=asking.connects[0],
     )
     # On a long way every answer is late.
@@ -86,14 +86,14 @@ async def survey(given: Mapping[str, Any], broker: ServedBroker) -> Survey:
         version = f"{broker.name} {broker.version}"
     features = await features_of(greeting, context, quiet_s)
     answers = {
-        case.name: await _answer(case, given, broker, greeting, quiet_s) for case in CASES.values()
+        case.name: await _answer(case, fields, broker, greeting, quiet_s) for case in CASES.values()
     }
     return Survey(greeting, version, features, answers)
 
 
 async def _answer(
     case: Case[Any],
-    given: Mapping[str, Any],
+    fields: Mapping[str, Any],
     broker: ServedBroker,
     greeting: "Greeting",
     quiet_s: float,
@@ -104,7 +104,7 @@ async def _answer(
 
     mqtt = None
     try:
-        scenario = _suited(case, given, greeting)
+        scenario = _suited(case, fields, greeting)
         mqtt = scenario.mqtt
         plan = with_passphrase(resolve(scenario))
         asking = wanted(await plan_for(plan, broker.endpoints), broker)
@@ -118,20 +118,20 @@ async def _answer(
     return CaseAnswer(not rehearsed.lacks, scenario.mqtt, rehearsed.lacks, rehearsed.remarks)
 
 
-def _suited(case: Case[Any], given: Mapping[str, Any], greeting: "Greeting") -> Scenario:
+def _suited(case: Case[Any], fields: Mapping[str, Any], greeting: "Greeting") -> Scenario:
     """Return the scenario at its defaults, if possible in a version that the broker speaks."""
-    scenario = _scenario(case, given)
+    scenario = _scenario(case, fields)
     spoken = [VERSION_NAMES[version] for version in reversed(greeting.versions)]
     for mqtt in [] if scenario.mqtt in spoken else spoken:
         try:
-            return _scenario(case, {**given, "mqtt": mqtt})
+            return _scenario(case, {**fields, "mqtt": mqtt})
         except ScenarioError:
             continue
     return scenario
 
 
-def _scenario(case: Case[Any], given: Mapping[str, Any]) -> Scenario:
+def _scenario(case: Case[Any], fields: Mapping[str, Any]) -> Scenario:
     known = case.scenario.fields()
     return build_scenario(
-        case.name, None, {name: value for name, value in given.items() if name in known}
+        case.name, None, {name: value for name, value in fields.items() if name in known}
     )

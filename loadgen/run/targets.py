@@ -61,7 +61,7 @@ async def _target(endpoint: Endpoint) -> Target:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_NAME_S):
-                found = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
+                addresses = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
         except TimeoutError:
             raise BrokerUnreachableError(
                 f"{where}: no name server answers within {_NAME_S:g} s; is the name right?"
@@ -69,8 +69,8 @@ async def _target(endpoint: Endpoint) -> Target:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise BrokerUnreachableError(f"{where}: {reason}; is the name right?") from None
-        host = str(found[0][4][0])
-        if len(found) > 1:
+        host = str(addresses[0][4][0])
+        if len(addresses) > 1:
             from loadgen.brokers.packet_stream import open_socket
 
             # Such as localhost, where a broker may listen at one address of the two.

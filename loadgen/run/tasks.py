@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run these during the block and cancel them at its end; an error in one ends the block."""
     try:
         async with asyncio.TaskGroup() as group:

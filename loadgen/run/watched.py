@@ -71,7 +71,7 @@ async def watched_broker(
             try:
                 file.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
             except OSError as error:
-                # The run matters more than what is recorded beside it.
+                # The run matters more than the record of its broker.
                 left = 0
                 with suppress(DiskError):
                     events.write(entry["time_ns"], "broker_not_watched", str(error.strerror))

@@ -28,15 +28,15 @@ def window_rows(directory: Path) -> list[dict[str, Any]]:
 
 def course(directory: Path) -> list[tuple[int, int, int]]:
     """Return (from, until, messages received) of each second of each worker, in ns."""
-    found: list[tuple[int, int, int]] = []
+    rows: list[tuple[int, int, int]] = []
     for table in _tables(directory):
         counted = table.filter(pc.greater(table["received"], 0))
         sums = counted.group_by(["time_ns", "span_ns"]).aggregate([("received", "sum")])
         columns = (sums[name].to_pylist() for name in ("time_ns", "span_ns", "received_sum"))
-        found += [
+        rows += [
             (from_ns, from_ns + ns, count) for from_ns, ns, count in zip(*columns, strict=True)
         ]
-    return found
+    return rows
 
 
 def _tables(directory: Path) -> Iterator[pa.Table]:

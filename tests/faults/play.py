@@ -19,7 +19,7 @@ from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.run.coordinator import RunContext, main_loop, shutdown
 from loadgen.run.seal import seal
-from loadgen.run.tasks import beside
+from loadgen.run.tasks import background
 from loadgen.run.testbed import Testbed
 from tests.faults.schedules import Action, Schedule
 from tests.faults.truth import Truth, read_truth
@@ -86,7 +86,7 @@ async def play(schedule: Schedule, directory: Path, certificates: CertificateFil
                 assert isinstance(liar, ErringBroker)
                 await liar.set_faults(schedule.faults)
             stage = Stage(context, broker, relay, done)
-            async with beside(_act(schedule, stage)):
+            async with background(_act(schedule, stage)):
                 await main_loop(context)
             result = await shutdown(context)
         await asyncio.to_thread(seal, run_directory)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import CannotRunError
-from loadgen.run.calibration import SCHEMA, cache_path, keep, kept
+from loadgen.run.calibration import SCHEMA, cache_path, keep, stored
 from loadgen.run.environment import environment, identity
 
 KEY: dict[str, object] = {"host": "a", "kernel": "6.1", "cores": 2}
@@ -16,30 +16,30 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_result_is_found_again_for_the_same_host_only() -> None:
-    assert kept(KEY) is None
+    assert stored(KEY) is None
     result = {"schema": SCHEMA, "key": KEY, "connect": {"per_s": 20_000}}
     assert keep(result) == cache_path(KEY)
-    assert kept(KEY) == result
-    assert kept(KEY | {"kernel": "6.2"}) is None
+    assert stored(KEY) == result
+    assert stored(KEY | {"kernel": "6.2"}) is None
 
 
 def test_file_of_another_host_or_form_is_not_believed() -> None:
     keep({"schema": SCHEMA, "key": KEY})
     moved = KEY | {"host": "b"}
     cache_path(KEY).replace(cache_path(moved))
-    assert kept(moved) is None
+    assert stored(moved) is None
     keep({"schema": SCHEMA + 1, "key": KEY})
-    assert kept(KEY) is None
+    assert stored(KEY) is None
     cache_path(KEY).write_bytes(b'{"schema": ')
-    assert kept(KEY) is None
+    assert stored(KEY) is None
     cache_path(KEY).write_bytes(b"[1]")
-    assert kept(KEY) is None
+    assert stored(KEY) is None
 
 
 def test_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
     cache.parent.mkdir(exist_ok=True)
     cache.write_text("a file where the directory should be")
-    with pytest.raises(CannotRunError, match="cannot be kept"):
+    with pytest.raises(CannotRunError, match="cannot be stored"):
         keep({"schema": SCHEMA, "key": KEY})
 
 

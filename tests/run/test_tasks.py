@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from loadgen.run.tasks import beside, finished_or
+from loadgen.run.tasks import background, finished_or
 
 
 async def forever() -> None:
@@ -22,14 +22,14 @@ async def test_what_runs_beside_a_block_ends_with_it() -> None:
         finally:
             ended.append("cancelled")
 
-    async with beside(noted()):
+    async with background(noted()):
         await asyncio.sleep(0)
     assert ended == ["cancelled"]
 
 
 async def test_an_error_beside_a_block_ends_the_block_with_it() -> None:
     with pytest.raises(ValueError, match="beside"):
-        async with beside(failing(), forever()):
+        async with background(failing(), forever()):
             await forever()
     # The caller itself was not cancelled.
     await asyncio.sleep(0)
@@ -37,13 +37,13 @@ async def test_an_error_beside_a_block_ends_the_block_with_it() -> None:
 
 async def test_an_error_of_the_block_is_not_wrapped() -> None:
     with pytest.raises(KeyError):
-        async with beside(forever()):
+        async with background(forever()):
             raise KeyError("block")
 
 
 async def test_a_cancelled_block_stays_cancelled() -> None:
     async def block() -> None:
-        async with beside(forever()):
+        async with background(forever()):
             await forever()
 
     task = asyncio.ensure_future(block())

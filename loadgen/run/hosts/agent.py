@@ -61,7 +61,7 @@ from loadgen.run.hosts.messages import (
 )
 from loadgen.run.network import network_counters
 from loadgen.run.preflight import check_host, with_payload_size
-from loadgen.run.tasks import beside, every
+from loadgen.run.tasks import background, every
 from loadgen.worker.shared_counts import LivePage, create_live_page, rows_as_words
 
 LEASE_S = 5.0
@@ -337,7 +337,7 @@ async def served(settings: Mapping[str, Any], stdin: int | None) -> str:
         surroundings = await asyncio.to_thread(environment)
         link.send(Joined(int(settings["host"]), host_of(), machine_identity(), surroundings))
         samples = every(PAGE_S, agent.send_totals), every(_SAMPLE_S, agent.send_counters)
-        async with beside(agent.ping(), *samples, agent.watch()):
+        async with background(agent.ping(), *samples, agent.watch()):
             return await agent.ended
     finally:
         if stdin is not None:

@@ -74,8 +74,7 @@ class LoadHost(Protocol):
         """Return the latest counters of the host's kernel."""
 
     def last_words(self) -> str:
-        """Return the last line of its workers on stderr, bounded and printable; "" if there is
-        none."""
+        """Return the last line of its workers on stderr, bounded and printable, else ""."""
 
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         """End the workers; those of these rows have `grace_s` seconds to do it by themselves."""
@@ -123,8 +122,8 @@ class _Channel(asyncio.Protocol):
             return
         for header, block in frames:
             self._host.listener.heard(self.row, header, block)
-            # This ends the worker. If it closed its own end, the next beat would be written to
-            # nobody, and that error would come before what is still to be read.
+            # This ends the worker. If it closed its end first, the next beat would fail, and that
+            # error would come before the frames that are still to be read.
             if header.get("re") == "stop" and self.transport is not None:
                 self.transport.close()
 
@@ -181,7 +180,7 @@ class LocalHost:
                 transport.write(encode_frame({**header, **each[row]}) if each else frame)
 
     def begin(self, page: LivePage) -> None:
-        """Do nothing: the workers map the page themselves."""
+        """Leave the page to the workers, which map it themselves."""
 
     def sample(self) -> HostSample:
         ended = self._exits.keys()

@@ -51,7 +51,7 @@ from loadgen.run.hosts.messages import (
 )
 from loadgen.run.network import difference
 from loadgen.run.redaction import printable
-from loadgen.run.tasks import beside
+from loadgen.run.tasks import background
 from loadgen.worker.shared_counts import LivePage, rows_as_words
 
 SILENCE_S = 5.0
@@ -391,7 +391,7 @@ class AgentServer:
             first, second = sorted((same[0], agent), key=lambda one: one.number)
             self._refused = (
                 f"hosts {first.name} and {second.name} are one machine and would share its "
-                "processors: give each a machine of its own"
+                "processors: give each a separate machine"
             )
         else:
             self._agents[agent.number] = agent
@@ -441,7 +441,7 @@ async def listening(
             "an address of this machine"
         ) from None
     try:
-        async with beside(server.watch()):
+        async with background(server.watch()):
             yield server
     finally:
         server.close()

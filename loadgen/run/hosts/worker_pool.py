@@ -72,7 +72,7 @@ class WorkerPool:
         return self._host_of[worker]
 
     def last_words(self, worker: int) -> str:
-        """Return the last line on stderr of the workers of this one's host; "" if there is none."""
+        """Return the last line on stderr of the workers of this one's host, else ""."""
         return self._hosts[self._host_of[worker]].last_words()
 
     def samples(self) -> dict[int, HostSample]:

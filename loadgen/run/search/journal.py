@@ -53,8 +53,8 @@ class Journal(Generic[Entry]):
         return document
 
     def begin(self, document: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
-        """Write the definition and return it; make the directory if there is none."""
-        whole = {
+        """Write the definition and return it; make the directory if it is missing."""
+        definition = {
             "schema": 1,
             "kind": self.kind,
             **document,
@@ -65,13 +65,13 @@ class Journal(Generic[Entry]):
         try:
             with disk_errors(self.directory):
                 make_folder(self.directory / self.folder)
-            self.rewrite(whole)
+            self.rewrite(definition)
         except OSError as error:
             raise RunDirectoryError(
                 f"{self.kind} directory {printable(str(self.directory), 200)} cannot be written: "
                 f"{error.strerror}; name another with --out"
             ) from None
-        return whole
+        return definition
 
     def rewrite(self, document: Mapping[str, Any]) -> None:
         """Write what is to be done anew, with what came of it."""

@@ -87,7 +87,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """A step of a search. `run` is its directory within the search's, None if there is none.
+    """A step of a search. `run` is its directory within the search's, else None.
 
     Rates are messages a second, `p99_us` that of the case's latency. `broker` is its name and
     version, "" if the step ended before they were known.
@@ -153,7 +153,7 @@ Watch = Callable[[SearchState], None]
 
 
 async def search(
-    what: Search,
+    spec: Search,
     directory: Path,
     testbed: Testbed,
     *,
@@ -169,8 +169,8 @@ async def search(
     """
     journal = journal_of(directory)
     with exclusive(directory):
-        document = _opened(what, journal, testbed.command)
-        result = await _through_steps(what, journal, testbed, watch)
+        document = _opened(spec, journal, testbed.command)
+        result = await _through_steps(spec, journal, testbed, watch)
         if result.limit is not None:
             shows = None if result.best is None else result.best.run
             limit = asdict(result.limit) | {"own": result.limit.own, "run": shows}
@@ -179,31 +179,31 @@ async def search(
 
 
 async def _through_steps(
-    what: Search, journal: Journal[SearchStep], testbed: Testbed, watch: Watch
+    spec: Search, journal: Journal[SearchStep], testbed: Testbed, watch: Watch
 ) -> SearchResult:
-    """Play what is missing, until the limit is found or an interrupt comes."""
+    """Play the missing steps, until the limit is found or an interrupt comes."""
     steps = journal.entries()
     while True:
-        state = SearchState(what, steps, None)
-        following = next_step(what.aim, [step.tried for step in steps])
+        state = SearchState(spec, steps, None)
+        following = next_step(spec.aim, [step.tried for step in steps])
         if isinstance(following, Limit):
             watch(replace(state, limit=following))
-            return SearchResult(journal.directory, what, steps, following)
+            return SearchResult(journal.directory, spec, steps, following)
         state = replace(state, probe=following)
         watch(state)
         if following.purpose == "confirm":
-            await testbed.reset(_told(watch, state))
+            await testbed.reset(_progress_to(watch, state))
         step = await _played(state, following, journal, testbed, watch)
         if step is None:
-            return SearchResult(journal.directory, what, steps, None)
+            return SearchResult(journal.directory, spec, steps, None)
         if any(reason.code == "DISCONNECTED" for reason in step.tried.reasons):
-            await _require_broker(what.scenario)
+            await _require_broker(spec.scenario)
         _require_same_broker(steps, step, journal.directory)
         steps = (*steps, step)
         journal.write(steps)
 
 
-def _told(watch: Watch, state: SearchState) -> Progress:
+def _progress_to(watch: Watch, state: SearchState) -> Progress:
     """Return a progress that passes snapshots to the watcher."""
     return lambda snapshot: watch(replace(state, snapshot=snapshot))
 
@@ -216,13 +216,13 @@ async def _played(
     watch: Watch,
 ) -> SearchStep | None:
     """Play one step; return None if it was interrupted."""
-    what = state.search
+    spec = state.search
     number = len(state.steps) + 1
     run_directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
     started = time.monotonic()
     try:
         result = await testbed.run(
-            step_scenario(what, probe), run_directory, progress=_told(watch, state)
+            step_scenario(spec, probe), run_directory, progress=_progress_to(watch, state)
         )
     except RunInterruptedError:
         return None
@@ -235,9 +235,9 @@ async def _played(
     if result.interrupted:
         return None
     facts = result.facts
-    reasons = what.require.unmet(result.verdict, facts.messages.window)
+    reasons = spec.require.unmet(result.verdict, facts.messages.window)
     window_s = facts.window_s or 1.0
-    messages = not what.case.connects_only
+    messages = not spec.case.connects_only
     return SearchStep(
         number=number,
         tried=Tried(
@@ -245,7 +245,7 @@ async def _played(
             purpose=probe.purpose,
             valid=result.measured and not reasons,
             reasons=reasons,
-            served=served_load(what, probe.load, facts),
+            served=served_load(spec, probe.load, facts),
         ),
         run=str(run_directory.relative_to(journal.directory)),
         seconds=time.monotonic() - started,
@@ -298,30 +298,30 @@ async def _require_broker(scenario: Scenario) -> None:
             ) from None
 
 
-def step_scenario(what: Search, probe: Probe) -> Scenario:
+def step_scenario(spec: Search, probe: Probe) -> Scenario:
     """Return the scenario of one step."""
-    scenario, aim = what.scenario, what.aim
+    scenario, aim = spec.scenario, spec.aim
     changes: dict[str, object] = {
         aim.field: round(probe.load) if aim.integral else probe.load,
-        "latency_bound": what.require.p99_s,
+        "latency_bound": spec.require.p99_s,
     }
-    if what.step_s is not None and probe.purpose != "confirm":
-        changes["duration"] = what.step_s
+    if spec.step_s is not None and probe.purpose != "confirm":
+        changes["duration"] = spec.step_s
     return vary(scenario, changes)
 
 
-def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
+def served_load(spec: Search, load: float, facts: RunFacts) -> float | None:
     """Return the load that the broker sustained, None if the run does not show it.
 
     It is the requested load without the backlog's growth over the window, or without the losses.
     """
-    if what.case.connects_only:
+    if spec.case.connects_only:
         if facts.connects.connect_rate is None or not facts.connects.connect_seconds:
             return None
         return min(load, facts.connects.connected / facts.connects.connect_seconds)
-    scales = what.aim.field in _SCALES and (
-        what.aim.field != "devices"
-        or (what.case.scales_by_devices and what.scenario.plain()["rate"] is None)
+    scales = spec.aim.field in _SCALES and (
+        spec.aim.field != "devices"
+        or (spec.case.scales_by_devices and spec.scenario.plain()["rate"] is None)
     )
     if not (
         scales
@@ -343,9 +343,9 @@ def served_load(what: Search, load: float, facts: RunFacts) -> float | None:
         # What is known of both ends is not of the very ends.
         growth = (after - before) * facts.window_s * NS / (last_ns - first_ns)
     short = max(growth, facts.messages.window.lost, 0.0) / asked
-    if what.case.timed_pair:
+    if spec.case.timed_pair:
         # The background is in these sums: they tell that all was served, not how much was.
-        return load if short < 1 - 1 / (1 + what.aim.precision) else None
+        return load if short < 1 - 1 / (1 + spec.aim.precision) else None
     return load * max(0.0, 1.0 - short)
 
 
@@ -357,13 +357,13 @@ def journal_of(directory: Path) -> Journal[SearchStep]:
     return Journal(directory, "search", "steps", "steps", SearchStep)
 
 
-def _opened(what: Search, journal: Journal[SearchStep], command: Sequence[str]) -> dict[str, Any]:
+def _opened(spec: Search, journal: Journal[SearchStep], command: Sequence[str]) -> dict[str, Any]:
     """Return the definition, from an earlier start if there was one."""
     begun = journal.begun()
     if begun is None:
-        notice = {"notice": what.case.notice} if what.case.notice else {}
-        asked = {**notice, **what.document(), "digest": what.digest, "limit": None}
+        notice = {"notice": spec.case.notice} if spec.case.notice else {}
+        asked = {**notice, **spec.document(), "digest": spec.digest, "limit": None}
         return journal.begin(asked, command)
-    if begun.get("digest") != what.digest:
+    if begun.get("digest") != spec.digest:
         raise journal.refused("holds another search, not the one that is asked for")
-    return begun | {"aim": asdict(what.aim), "limit": None}
+    return begun | {"aim": asdict(spec.aim), "limit": None}

@@ -1,12 +1,12 @@
-"""Runs a grid: every combination of some fields' values, once or several times, or its limit.
+"""A grid: every combination of some fields' values, once or several times, or its limit.
 
     DIR/sweep.json      the grid
     DIR/points.jsonl    one line for each run or search that ended, written as it ends
     DIR/runs/KEY-N/     run directory, or search directory, of repetition N
 
-KEY is the digest of the whole scenario and of what is searched, so that a second start, with the
-same grid or a larger one, keeps what was measured. The line of a point that could not be run says
-so; it does not end the sweep, and the next start tries it again.
+KEY is the digest of the whole scenario and of the search, so that a second start, with the same
+grid or a larger one, uses the earlier results. The line of a point that could not be run has the
+error; it does not end the sweep, and the next start tries the point again.
 """
 
 import itertools
@@ -31,6 +31,7 @@ from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
 from loadgen.run.search.search import Search, SearchResult, SearchState, search, step_scenario
 from loadgen.run.testbed import Testbed
+from loadgen.sentences import counted
 
 POINTS_LIMIT = 10_000
 _DETAIL_CHARACTERS = 500
@@ -41,7 +42,7 @@ Standing = Literal["closed", "not closed", "at least", "nothing held"]
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One combination: the swept fields' values as given, and what is played."""
+    """One combination: the swept fields' values as texts, and the scenario or search to play."""
 
     values: Mapping[str, str]
     scenario: Scenario
@@ -67,7 +68,7 @@ class Measured:
     """A run or a search of a point that ended.
 
     `run` is the directory, within the sweep's, of the run that shows the result: the run itself or
-    the one at the limit; None if there is none. `limit` is the search's, with how it `stands`; a
+    the one at the limit; else None. `limit` is the search's, with how it `stands`; a
     search is `valid` if its limit was closed in on and confirmed. `error` says why the point could
     not be played, "" if it was, and `status` is its exit status.
     """
@@ -99,7 +100,7 @@ class SweepState:
 class SweepResult:
     """A sweep that ended, or was interrupted and can be continued.
 
-    `measured` holds what is known of each point, in the order of the grid.
+    `measured` has the results of the points, in the order of the grid.
     """
 
     directory: Path
@@ -121,33 +122,33 @@ class SweepResult:
 Watch = Callable[[SweepState], None]
 
 
-def points_of(what: Sweep) -> tuple[SweepPoint, ...]:
+def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
     """Return every combination; raise ScenarioError before anything is run."""
-    if what.repeat < 1:
-        raise ScenarioError(f"repeat: {what.repeat} is too small; allowed: from 1")
-    names = [name for name, _ in what.axes]
+    if grid.repeat < 1:
+        raise ScenarioError(f"repeat: {grid.repeat} is too small; allowed: from 1")
+    names = [name for name, _ in grid.axes]
     for name in names:
         if names.count(name) > 1:
             raise ScenarioError(f"{name}: swept twice; give all its values at once")
-        texts = isinstance(what.scenario.fields().get(name), Texts)
+        texts = isinstance(grid.scenario.fields().get(name), Texts)
         if name == "case" or (texts and name != "broker"):
             raise ScenarioError(f"{name}: it cannot be swept; run a sweep for each")
-    total = what.repeat
-    for name, values in what.axes:
+    total = grid.repeat
+    for name, values in grid.axes:
         if not values:
             raise ScenarioError(f"{name}: no value is given; write --set {name}=1,10,100")
         total *= len(values)
     if total > POINTS_LIMIT:
-        raise ScenarioError(f"set: {total:,} runs are too many; allowed: {POINTS_LIMIT:,}")
-    return tuple(_points(what, names))
+        raise ScenarioError(f"set: {counted(total, 'run')} are too many; allowed: {POINTS_LIMIT:,}")
+    return tuple(_points(grid, names))
 
 
-def _points(what: Sweep, names: Sequence[str]) -> Iterator[SweepPoint]:
+def _points(grid: Sweep, names: Sequence[str]) -> Iterator[SweepPoint]:
     seen: set[str] = set()
-    for combination in itertools.product(*(values for _, values in what.axes)):
+    for combination in itertools.product(*(values for _, values in grid.axes)):
         values = dict(zip(names, combination, strict=True))
-        scenario = vary(_for_broker(what.scenario, values.get("broker", "")), values)
-        wanted = None if what.search is None else what.search(scenario)
+        scenario = vary(_for_broker(grid.scenario, values.get("broker", "")), values)
+        wanted = None if grid.search is None else grid.search(scenario)
         if wanted is not None and wanted.aim.field in values:
             raise ScenarioError(f"{wanted.aim.field}: it is searched and cannot be swept")
         if wanted is not None:
@@ -193,7 +194,7 @@ def _key(scenario: Scenario, wanted: Search | None) -> str:
 
 
 async def sweep(
-    what: Sweep,
+    grid: Sweep,
     directory: Path,
     testbed: Testbed,
     *,
@@ -206,34 +207,36 @@ async def sweep(
     Raise ScenarioError for an impossible combination, and RunDirectoryError if the directory holds
     something else or another process uses it.
     """
-    points = points_of(what)
+    points = points_of(grid)
     journal = journal_of(directory)
-    repetitions = range(1, what.repeat + 1)
+    repetitions = range(1, grid.repeat + 1)
     turns = [(point, repetition) for repetition in repetitions for point in points]
     with exclusive(directory):
-        kept = _opened(what, points, journal, testbed.command)
+        results = _opened(grid, points, journal, testbed.command)
         interrupted, last_repetition = False, 0
         for number, (point, repetition) in enumerate(turns, start=1):
-            held = kept.get((point.key, repetition))
+            held = results.get((point.key, repetition))
             if held and _is_done(held) and (not held.run or (directory / held.run).is_dir()):
                 # A smaller grid did not know all of the values.
-                kept[point.key, repetition] = replace(held, values=point.values)
+                results[point.key, repetition] = replace(held, values=point.values)
                 continue
             state = SweepState(point, number, len(turns), repetition)
             watch(state)
             if repetition != last_repetition:
                 # Each repetition has new connections.
-                await testbed.reset(_told(watch, state))
+                await testbed.reset(_progress_to(watch, state))
                 last_repetition = repetition
-            one = await _played(state, journal, testbed, watch)
-            if one is None:
+            entry = await _played(state, journal, testbed, watch)
+            if entry is None:
                 interrupted = True
                 break
             if held and not held.error:
-                one = replace(one, seconds=one.seconds + held.seconds)
-            kept[point.key, repetition] = one
-            journal.write(kept.values())
-    ordered = [kept.get((point.key, repetition)) for point in points for repetition in repetitions]
+                entry = replace(entry, seconds=entry.seconds + held.seconds)
+            results[point.key, repetition] = entry
+            journal.write(results.values())
+    ordered = [
+        results.get((point.key, repetition)) for point in points for repetition in repetitions
+    ]
     measured = tuple(one for one in ordered if one is not None)
     return SweepResult(directory, points, measured, interrupted)
 
@@ -243,7 +246,7 @@ def _is_done(held: Measured) -> bool:
     return not held.error and (held.limit is None or held.limit["ended"] != "out of steps")
 
 
-def _told(watch: Watch, state: SweepState) -> Progress:
+def _progress_to(watch: Watch, state: SweepState) -> Progress:
     """Return a progress that passes snapshots to the watcher."""
     return lambda snapshot: watch(replace(state, snapshot=snapshot))
 
@@ -258,23 +261,25 @@ async def _played(
     blank = Measured(point.key, point.values, state.repetition, None, False, 0.0)
     try:
         if point.search is not None:
-            found = await search(
+            ended = await search(
                 point.search,
                 directory / journal.folder / name,
                 testbed,
                 watch=lambda searching: watch(replace(state, searching=searching)),
             )
-            one = None if found.limit is None else _of_search(blank, found, found.limit, directory)
+            entry = (
+                None if ended.limit is None else _of_search(blank, ended, ended.limit, directory)
+            )
         else:
             result = await testbed.run(
-                point.scenario, journal.new_part(name), progress=_told(watch, state)
+                point.scenario, journal.new_part(name), progress=_progress_to(watch, state)
             )
-            one = None if result.interrupted else _of_run(blank, result, directory)
+            entry = None if result.interrupted else _of_run(blank, result, directory)
     except RunInterruptedError:
         return None
     except LoadgenError as error:
-        one = _failed(blank, f"{type(error).__name__}: {error}", error.exit_status)
-    return None if one is None else replace(one, seconds=time.monotonic() - started)
+        entry = _failed(blank, f"{type(error).__name__}: {error}", error.exit_status)
+    return None if entry is None else replace(entry, seconds=time.monotonic() - started)
 
 
 def _of_run(blank: Measured, result: RunResult, directory: Path) -> Measured:
@@ -328,7 +333,7 @@ def journal_of(directory: Path) -> Journal[Measured]:
 
 
 def _opened(
-    what: Sweep,
+    grid: Sweep,
     points: Sequence[SweepPoint],
     journal: Journal[Measured],
     command: Sequence[str],
@@ -340,14 +345,14 @@ def _opened(
     be missing.
     """
     begun = journal.begun()
-    if begun is not None and begun.get("case") != what.scenario.case:
+    if begun is not None and begun.get("case") != grid.scenario.case:
         raise journal.refused("holds a sweep of another case")
-    kept = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
+    results = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
     keys = {point.key for point in points}
     lost = [
         one
-        for (key, repetition), one in kept.items()
-        if not one.error and (key not in keys or repetition > what.repeat)
+        for (key, repetition), one in results.items()
+        if not one.error and (key not in keys or repetition > grid.repeat)
     ]
     if lost:
         raise journal.refused(
@@ -355,11 +360,11 @@ def _opened(
             "the same with more values"
         )
     document = {
-        "case": what.scenario.case,
-        "scenario": what.scenario.plain(),
-        "axes": [[name, [_shown(name, value) for value in values]] for name, values in what.axes],
-        "repeat": what.repeat,
-        "search": what.search is not None,
+        "case": grid.scenario.case,
+        "scenario": grid.scenario.plain(),
+        "axes": [[name, [_shown(name, value) for value in values]] for name, values in grid.axes],
+        "repeat": grid.repeat,
+        "search": grid.search is not None,
     }
     journal.begin(document, command)
-    return kept
+    return results

@@ -124,13 +124,13 @@ class Demand:
 class Finding:
     """The state of the host in one setting.
 
-    `found` is None if nothing could be read. `effect` and `detail` are about the planned run:
+    `actual` is None if nothing could be read. `effect` and `detail` are about the planned run:
     "costs" if the difference affects it; "" without a planned run.
     """
 
     setting: Setting
     state: State
-    found: str | None
+    actual: str | None
     effect: Effect = ""
     detail: str = ""
 
@@ -221,7 +221,7 @@ def _ports(text: str) -> set[int]:
     return ports
 
 
-def _met(setting: Setting, found: str, outgoing: range) -> bool:
+def _met(setting: Setting, actual: str, outgoing: range) -> bool:
     """Return True if a value meets the profile; raise ValueError if it cannot be read.
 
     `outgoing` are the ports that outgoing connections can take.
@@ -229,24 +229,24 @@ def _met(setting: Setting, found: str, outgoing: range) -> bool:
     wanted = setting.value
     match setting.rule:
         case "is":
-            return found in wanted.split("|")
+            return actual in wanted.split("|")
         case "stopped":
-            return found == ""
+            return actual == ""
         case "holds":
-            return _ports(wanted).intersection(outgoing) <= _ports(found)
+            return _ports(wanted).intersection(outgoing) <= _ports(actual)
         case "covers":
             first, last = map(_number, wanted.split())
-            has_first, has_last = map(_number, found.split())
+            has_first, has_last = map(_number, actual.split())
             return has_first <= first and has_last >= last
         case "least" | "most":
             better = operator.ge if setting.rule == "least" else operator.le
-            pairs = zip(wanted.split(), found.split(), strict=True)
+            pairs = zip(wanted.split(), actual.split(), strict=True)
             return all(better(_number(has), _number(want)) for want, has in pairs if want != "-")
 
 
-def _capacity(setting: Setting, found: str) -> float:
+def _capacity(setting: Setting, actual: str) -> float:
     """Return the number that a run's need is compared with."""
-    words = found.split()
+    words = actual.split()
     if setting.rule == "covers":
         return _number(words[1]) - _number(words[0]) + 1
     at = next(index for index, word in enumerate(setting.value.split()) if word != "-")
@@ -257,18 +257,18 @@ def _capacity(setting: Setting, found: str) -> float:
 
 
 def compare(
-    profile: Profile, found: Mapping[str, str], demand: Demand | None = None
+    profile: Profile, actual: Mapping[str, str], demand: Demand | None = None
 ) -> tuple[Finding, ...]:
     """Compare the host with each setting of the profile, for a run if there is a demand.
 
-    `found` has the settings' keys that could be read.
+    `actual` has the settings' keys that could be read.
     """
-    words = found.get(f"sysctl:{_PORT_RANGE}", "").split()
+    words = actual.get(f"sysctl:{_PORT_RANGE}", "").split()
     two = len(words) == 2 and all(map(str.isdigit, words))
     outgoing = range(int(words[0]), int(words[1]) + 1) if two else range(1, 1 << 16)
     findings = []
     for setting in profile.settings:
-        value = found.get(setting.key)
+        value = actual.get(setting.key)
         state = _state(setting, value, outgoing)
         meaning = () if demand is None else _effect(setting, state, value, demand)
         findings.append(Finding(setting, state, value, *meaning))
@@ -276,27 +276,27 @@ def compare(
 
 
 def _effect(
-    setting: Setting, state: State, found: str | None, demand: Demand
+    setting: Setting, state: State, actual: str | None, demand: Demand
 ) -> tuple[Effect, str]:
     """Return the effect of the host's value on a run, and the reason."""
     touched, why_not = _TOUCHES[setting.touches]
-    if found is None or state == "unknown":
+    if actual is None or state == "unknown":
         return "none", ""
     if not touched(demand):
         return "none", f"not felt: {why_not}"
     if setting.needs:
         need = getattr(demand, setting.needs)
-        if need <= _capacity(setting, found):
+        if need <= _capacity(setting, actual):
             return "none", f"enough: the run needs {need:,}"
         return "costs", f"the run needs {need:,}: {setting.cost}"
     return ("none", "") if state == "met" else ("costs", setting.cost)
 
 
-def _state(setting: Setting, found: str | None, outgoing: range) -> State:
-    if found is None:
+def _state(setting: Setting, actual: str | None, outgoing: range) -> State:
+    if actual is None:
         return setting.absent
     try:
-        return "met" if _met(setting, found, outgoing) else "short"
+        return "met" if _met(setting, actual, outgoing) else "short"
     except ValueError:
         return "unknown"
 
@@ -356,18 +356,18 @@ def tuning_record(profile: Profile, findings: Sequence[Finding]) -> dict[str, An
     """Return the result of a check for run.json: met, different and unknown settings."""
     return {
         "profile": profile.name,
-        "met": sum(one.state == "met" for one in findings),
-        "unknown": [one.setting.name for one in findings if one.state == "unknown"],
+        "met": sum(finding.state == "met" for finding in findings),
+        "unknown": [finding.setting.name for finding in findings if finding.state == "unknown"],
         "differences": [
             {
-                "name": one.setting.name,
-                "area": one.setting.area,
-                "wanted": one.setting.value,
-                "found": one.found,
-                "effect": one.effect,
-                "detail": one.detail,
+                "name": finding.setting.name,
+                "area": finding.setting.area,
+                "wanted": finding.setting.value,
+                "found": finding.actual,
+                "effect": finding.effect,
+                "detail": finding.detail,
             }
-            for one in findings
-            if one.state == "short" or one.effect == "costs"
+            for finding in findings
+            if finding.state == "short" or finding.effect == "costs"
         ],
     }

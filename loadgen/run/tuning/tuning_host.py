@@ -160,7 +160,7 @@ def _nic(root: Path, interface: str, name: str) -> str | None:
 
 
 def _ethtool(interface: str, command: int, words: int) -> list[int] | None:
-    """Return the answer of the driver, None if there is none."""
+    """Return the answer of the driver, else None."""
     answer = array.array("I", [command] + [0] * (words - 1))
     request = struct.pack("16sP", interface.encode()[:15], answer.buffer_info()[0])
     # Room for the whole struct ifreq.
