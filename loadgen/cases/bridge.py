@@ -47,16 +47,18 @@ class BridgeScenario(Scenario):
     search_p99_s = 0.5
 
     case: Literal["bridge"] = "bridge"
-    devices: int = Count("Simulated devices: the publishers.", 1, DEVICES_LIMIT).field(1_000)
+    devices: int = Count(
+        "Simulated devices: the publishers.", 1, DEVICES_LIMIT, load="amount"
+    ).field(1_000)
     rate: float | None = RATE_BY_DEVICES.field()
-    topics: int = Count("Topics of each backend.").field(5)
+    topics: int = Count("Topics of each backend.", load="amount").field(5)
     backend: tuple[str, ...] = Texts(
         "Broker behind the bridge, as URL, once for each backend; the front brokers are given "
         "by broker.",
         "URL",
     ).field(())
     backends: int | None = Count(
-        "Private backends to start.", 1, 100, absent="1, or as many as backend has"
+        "Private backends to start.", 1, 100, absent="1, or as many as backend has", load="amount"
     ).field()
     front_root: str = Text(
         "Topics of the producers: FRONT_ROOT/B/T, B the backend from 1 on, T from 0 on.",

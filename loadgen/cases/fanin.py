@@ -26,7 +26,9 @@ class Fanin(Scenario):
     """Fields of FANIN."""
 
     case: Literal["fanin"] = "fanin"
-    devices: int = Count("Simulated devices: the publishers.", 1, DEVICES_LIMIT).field(1_000)
+    devices: int = Count(
+        "Simulated devices: the publishers.", 1, DEVICES_LIMIT, load="amount"
+    ).field(1_000)
     rate: float | None = RATE_BY_DEVICES.field()
     durable: bool = Flag("The broker keeps the sessions of all devices.").field(False)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)

@@ -26,8 +26,10 @@ class Fanout(Scenario):
 
     case: Literal["fanout"] = "fanout"
     rate: float = TOTAL_RATE.field(200.0)
-    topics: int = Count("Topics, with one publisher each.", 1, DEVICES_LIMIT).field(10)
-    ratio: int = Count("Subscribers of each topic.").field(100)
+    topics: int = Count("Topics, with one publisher each.", 1, DEVICES_LIMIT, load="amount").field(
+        10
+    )
+    ratio: int = Count("Subscribers of each topic.", load="amount").field(100)
     slow_subscribers: int | None = Count(
         "Of the subscribers of each topic, how many read slowly, as 10 of 100 (plain TCP).",
         1,

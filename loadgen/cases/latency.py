@@ -26,16 +26,19 @@ class Latency(Scenario):
     search_p99_s = 0.01
 
     case: Literal["latency"] = "latency"
-    devices: int = Count("Simulated devices: the background publishers.", 0, DEVICES_LIMIT).field(
-        1_000
-    )
-    rate: float = Rate("Messages a second of the timed pair.", 0.001, RATE_LIMIT).field(10_000.0)
-    topics: int = Count("Topics of the background.").field(10)
+    devices: int = Count(
+        "Simulated devices: the background publishers.", 0, DEVICES_LIMIT, load="amount"
+    ).field(1_000)
+    rate: float = Rate(
+        "Messages a second of the timed pair.", 0.001, RATE_LIMIT, load="amount"
+    ).field(10_000.0)
+    topics: int = Count("Topics of the background.", load="amount").field(10)
     background_rate: float | None = Rate(
         "Messages a second in total over all background publishers.",
         0.001,
         RATE_LIMIT,
         absent="one message a second for each background device",
+        load="amount",
     ).field()
     duration: float = DURATION.field(20.0)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)

@@ -36,7 +36,7 @@ class Persistent(Scenario):
     rate: float = TOTAL_RATE.field(1_000.0)
     qos: int = QOS.field(1)
     pairs: int = Count(
-        "Pairs of one publisher and one durable subscriber, each with its own topic."
+        "Pairs of one publisher and one durable subscriber, each with its own topic.", load="amount"
     ).field(10)
     producers: int = PRODUCERS.field(1)
     acknowledge_every: int = ACKNOWLEDGE_EVERY.field(1)
@@ -47,12 +47,14 @@ class Persistent(Scenario):
         0,
         DURATION_LIMIT_S,
         absent="nothing is killed",
+        panel="Broker",
     ).field()
     crash_command: str | None = Text(
         "Command of yours that kills and restarts a broker that is not ours, as 'ssh broker "
         "systemctl kill -s KILL mosquitto' (with crash_broker). It is kept in run.json.",
         "command",
         absent="the private broker is killed",
+        panel="Broker",
     ).field()
     save_each: bool = SAVE_EACH.field(False)
     rack_units: float | None = Ratio(
@@ -60,6 +62,7 @@ class Persistent(Scenario):
         0.1,
         10_000,
         absent="no PERSISTENT.MPU row",
+        panel="Power",
     ).field()
     published: str | None = published_row("PERSISTENT", "JMSPERSISTENT").field()
 

@@ -42,8 +42,12 @@ class Queue(Scenario):
     rate: float = TOTAL_RATE.field(5_000.0)
     qos: int = QOS.field(1)
     mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("5")
-    queues: int = Count("Queues: shared subscriptions, each to a topic of its own.").field(10)
-    consumers: int = Count("Consumers of each queue; a message goes to one of them.").field(10)
+    queues: int = Count(
+        "Queues: shared subscriptions, each to a topic of its own.", load="amount"
+    ).field(10)
+    consumers: int = Count(
+        "Consumers of each queue; a message goes to one of them.", load="amount"
+    ).field(10)
     producers: int = PRODUCERS.field(1)
     batch: int = Count(
         "Messages of a unit: the most that a producer has in flight, which sends the next when "

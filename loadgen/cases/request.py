@@ -20,11 +20,14 @@ class Request(Scenario):
     """Fields of REQUEST."""
 
     case: Literal["request"] = "request"
-    devices: int = Count("Simulated devices: those that ask.", 1, DEVICES_LIMIT).field(1_000)
+    devices: int = Count(
+        "Simulated devices: those that ask.", 1, DEVICES_LIMIT, load="amount"
+    ).field(1_000)
     rate: float | None = RATE_BY_DEVICES.field()
     size: tuple[int, int] = WHOLE_SIZE.field((32, 32))
     responders: int = Count(
-        "Devices that answer; each has a topic on which its part of the devices asks."
+        "Devices that answer; each has a topic on which its part of the devices asks.",
+        load="amount",
     ).field(10)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
 

@@ -59,8 +59,9 @@ class SupplyChain(Scenario):
         "How the supply chain grows with base: by locations, by traffic of each, or as the "
         "scenario says.",
         choices=("horizontal", "vertical", "freeform"),
+        load="amount",
     ).field("horizontal")
-    base: int = Count("BASE, by which the workload is scaled.", 1, 20_000).field(10)
+    base: int = Count("BASE, by which the workload is scaled.", 1, 20_000, load="amount").field(10)
     handlers: int = Count(
         "Event handlers of each queue and agent; several share a subscription.", 1, 100
     ).field(2)
@@ -68,7 +69,10 @@ class SupplyChain(Scenario):
         "Drivers of each interaction and agent where locations begin it.", 1, 100
     ).field(1)
     headquarters: int = Count(
-        "Instances of the headquarters, each with queues of its own (freeform).", 1, 1_000
+        "Instances of the headquarters, each with queues of its own (freeform).",
+        1,
+        1_000,
+        load="amount",
     ).field(1)
     case_study: Literal["I", "II", "III"] | None = Choice(
         "Scenario of the case study of jms2009-PS: queues (I), a topic for each message type (II), "
@@ -87,16 +91,19 @@ class SupplyChain(Scenario):
         "sizes, percent, acknowledgement (freeform).",
         "table",
         absent="as SPECjms2007 has them",
+        load="amount",
     ).field()
     interactions: str | None = Table(
         "Interactions by number: drivers, endpoint, and in freeform the rate, 0 for off.",
         "table",
         absent="all, at the rates of the topology",
+        load="amount",
     ).field()
     locations: str | None = Table(
         "Numbers of locations SM, DC, SP and HQ (freeform).",
         "table",
         absent="those of the horizontal topology",
+        load="amount",
     ).field()
     agents: str | None = Table(
         "Agents of each location by its kind, as DC = 2: each has the location's event handlers "
@@ -114,12 +121,14 @@ class SupplyChain(Scenario):
         "class (freeform).",
         "table",
         absent="documented defaults of about 2 KB a message",
+        load="amount",
     ).field()
     families: int | None = Count(
         "Product families, of which each is offered by two or three suppliers (freeform).",
         1,
         100_000,
         absent="twice as many as suppliers",
+        load="amount",
     ).field()
     shared_connections: bool = Flag(
         "All event handlers of a location use one connection (freeform)."

@@ -1,63 +1,43 @@
 """The layout of help texts: common options first, then those of the case, then by subject."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
 import typer.core
 
-from loadgen.plan.scenario import Scenario
-
 COMMON = "Common"
-PANELS = {
+PANELS: Mapping[str, tuple[str, ...]] = {
     COMMON: (
         *("broker", "devices", "rate", "duration", "warmup", "size", "qos", "mqtt"),
         *("out", "json_", "quiet"),
     ),
     "Search": (),
-    "Run": (
-        *("drain", "settle", "steps", "latency_bound", "require"),
-        *("abort_on_fail", "workers", "affinity", "seed", "scenario", "set_"),
-    ),
-    "Several hosts": ("hosts", "place", "spark_master", "spark_wait", "spark_conf", "ship"),
-    "Messages": ("arrivals", "send_tick", "payload", "payload_template"),
-    "Devices": (
-        *("connect_rate", "in_flight", "connect_timeout", "keep_alive", "source_address"),
-        *("client_id", "clients_file", "will", "churn", "away", "reconnect", "reconnect_max"),
-    ),
-    "Broker": (
-        *("user", "password", "anyway"),
-        *("broker_name", "broker_note", "broker_pid", "sut"),
-        *("instances", "separate_brokers", "access_control", "save_each"),
-        *("crash_broker", "crash_command"),
-    ),
-    "TLS": ("tls",),
-    "Power": ("rack_units",),
+    "Run": ("scenario", "set_"),
+    "Several hosts": ("spark_master", "spark_wait", "spark_conf", "ship"),
+    "Messages": (),
+    "Devices": (),
+    "Broker": (),
+    "TLS": (),
+    "Power": (),
     "Baseline": ("baseline", "history", "history_runs", "bound", "junit", "github_summary"),
-    "Results": (*("metrics", "otlp", "per_device", "title", "author", "note"),),
+    "Results": ("title", "author", "note"),
 }
-"""The subjects of options in the order of a help text, each with its options.
-
-The prefixes `tls_` and `pdu` and the fields that every case has are placed by rule.
-"""
+"""Headings in the order of a help text, with the common options and those that are not fields."""
 
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 _PLACE = {name: place for place, name in enumerate(_PANEL_OF)}
-_PREFIXES = {"tls_": "TLS", "pdu": "Power"}
 
 
 def panel_of(name: str, default: str) -> str:
     """Return the heading of an option; `default` is for options that the table does not place."""
-    for prefix, panel in _PREFIXES.items():
-        if name.startswith(prefix):
-            return panel
-    return _PANEL_OF.get(name, "Run" if name in Scenario.fields() else default)
+    return _PANEL_OF.get(name, default)
 
 
 def _place(parameter: Any) -> int:
-    """Return the place of a parameter among those of its panel."""
-    return _PLACE.get(parameter.name, len(_PLACE))
+    """Return the place of a parameter in its panel; fields come first, in their own order."""
+    return _PLACE.get(parameter.name, -1)
 
 
 class GroupedCommand(typer.core.TyperCommand):

@@ -90,7 +90,7 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
     title = case.name.upper()
     known = {field.name for field in fields}
     return [
-        *(field_option(field, panel_of(field.name, title)) for field in fields),
+        *(field_option(field, panel_of(field.name, field.panel or title)) for field in fields),
         *(option(old, str | None, hidden=True) for old, new in RENAMED.items() if new in known),
         *own,
     ]

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from loadgen.cases.registry import CASES
-from loadgen.cli.help import panel_of
 from loadgen.cli.options import Flags, field_option, json_option, with_options
 from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.plan.fields import Field
@@ -43,7 +42,7 @@ def command() -> Callable[..., int]:
     chosen = [fields[name] for name in _OPTIONS]
     versions = replace(fields["mqtt"], default=None, absent="each that the broker speaks")
     options = [
-        field_option(versions if one.name == "mqtt" else one, panel_of(one.name, "Broker"))
+        field_option(versions if one.name == "mqtt" else one, one.panel or "Broker")
         for one in chosen
     ]
     return with_options(_probe, [*options, json_option()], _HELP)

@@ -27,6 +27,10 @@ Part = Literal["", "fleet", "schedule", "messages"]
 """Parts of the shared fields: of every run, of devices that differ only by group and number, of a
 schedule of messages, of like devices that exchange messages."""
 
+Load = Literal["", "amount", "none"]
+"""Effect of a field on the load: `amount` of what is asked of the broker and by how many devices,
+`none` for how it is judged, watched and named, "" for any other."""
+
 TEXT_LIMIT = 4096
 LIST_LIMIT = 1024
 
@@ -36,15 +40,17 @@ class Field:
     """What one scenario field means and what it may hold.
 
     `absent` says what None means and is empty if None is not allowed. Only cases of the `part`
-    understand a shared field. `per_run`: devices of an earlier run with another value can stay
-    connected for this one. `name` and `default` are filled in from the scenario class
-    (`Scenario.fields`).
+    understand a shared field. `panel` is its heading in a help text, "" for that of the case.
+    `per_run`: devices of an earlier run with another value can stay connected for this one. `name`
+    and `default` are filled in from the scenario class (`Scenario.fields`).
     """
 
     description: str
     _: KW_ONLY
     absent: str = ""
     part: Part = ""
+    panel: str = ""
+    load: Load = ""
     per_run: bool = False
     name: str = ""
     default: object = None

@@ -65,16 +65,30 @@ FILE_LIMIT_CHARACTERS = 1 << 20
 
 # Fields whose default, or whose place among the fields, is each case's own ------------------------
 
-DURATION = Seconds("Length of the measurement window.", 0.1, DURATION_LIMIT_S, per_run=True)
-WARMUP = Seconds("Time at full rate before the measurement window.", 0, 86_400, per_run=True)
+DURATION = Seconds(
+    "Length of the measurement window.",
+    0.1,
+    DURATION_LIMIT_S,
+    per_run=True,
+    panel="Run",
+    load="amount",
+)
+WARMUP = Seconds(
+    "Time at full rate before the measurement window.", 0, 86_400, per_run=True, panel="Run"
+)
 DRAIN = Seconds(
     "Longest wait after the window for messages under way; ends when all have arrived.",
     0,
     86_400,
     per_run=True,
+    panel="Run",
 )
-PROTOCOL = Choice("Protocol version of every device.", choices=("3.1", "3.1.1", "5"))
-TOTAL_RATE = Rate("Messages a second in total over all publishers.", 0.001, RATE_LIMIT)
+PROTOCOL = Choice(
+    "Protocol version of every device.", choices=("3.1", "3.1.1", "5"), panel="Broker"
+)
+TOTAL_RATE = Rate(
+    "Messages a second in total over all publishers.", 0.001, RATE_LIMIT, load="amount"
+)
 RATE_BY_DEVICES = replace(TOTAL_RATE, absent="one message a second for each device")
 SIZE = Size(
     "Payload size, its 32-byte header included, as 100, 64KiB or 1MB; MIN-MAX draws each message's "
@@ -82,10 +96,15 @@ SIZE = Size(
     SIZE_MINIMUM_BYTES,
     SIZE_MAXIMUM_BYTES,
     part="messages",
+    panel="Messages",
+    load="amount",
 )
 WHOLE_SIZE = replace(SIZE, maximum=WHOLE_SIZE_MAXIMUM_BYTES)
 QOS = Choice(
-    "Quality of service of publications and subscriptions.", choices=("0", "1", "2"), part="fleet"
+    "Quality of service of publications and subscriptions.",
+    choices=("0", "1", "2"),
+    part="fleet",
+    panel="Messages",
 )
 MAX_UNACKNOWLEDGED = Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
 PRODUCERS = Count("Publishers of each topic or queue.")
@@ -94,7 +113,8 @@ ACKNOWLEDGE_EVERY = Count(
 )
 SAVE_EACH = Flag(
     "The private broker writes each change to disk: NATS before it acknowledges a message, "
-    "Mosquitto its whole database after that."
+    "Mosquitto its whole database after that.",
+    panel="Broker",
 )
 
 _ONLY_PRIVATE = "allowed: with broker mosquitto or nats"
@@ -135,16 +155,20 @@ class Scenario(BaseModel):
         "Broker as mqtt://, mqtts://, ws:// or wss:// URL, or auto, mosquitto, nats, "
         "reflector; several URLs are used round robin.",
         "URL",
+        panel="Broker",
+        load="none",
     ).field(("auto",))
     user: str | None = Secret(
         "Where a broker's user name comes from that is a secret itself; else it is in the URL, as "
         "mqtt://user@host.",
         absent="that of the URL",
+        panel="Broker",
     ).field()
     password: str | None = Secret(
         "Where the broker's password comes from: prompt asks for it, env:NAME is a variable of the "
         "environment, file:PATH a file that only you may read.",
         absent="none",
+        panel="Broker",
     ).field()
     duration: float = DURATION.field(10.0)
     warmup: float = WARMUP.field(3.0)
@@ -156,35 +180,42 @@ class Scenario(BaseModel):
         3_600,
         absent="latency is reported and not judged",
         per_run=True,
+        panel="Run",
+        load="none",
     ).field()
     require: tuple[str, ...] = Thresholds(
         "What the run must hold, else it is INVALID: end_to_end.p99<5ms, lost==0, lost<0.1%, "
         "received_rate>=9.9k, of any latency series and state of the ledger.",
         "threshold",
         per_run=True,
+        panel="Run",
+        load="none",
     ).field(())
     in_flight: int = Count(
         "Connects under way at one moment, over all workers; above the broker's listen "
         "backlog SYNs are lost.",
         1,
         100_000,
+        panel="Devices",
     ).field(64)
     connect_timeout: float = Seconds(
-        "Longest wait for a device's CONNACK or SUBACK.", 0.1, 3_600
+        "Longest wait for a device's CONNACK or SUBACK.", 0.1, 3_600, panel="Devices"
     ).field(30.0)
     keep_alive: int = Seconds(
-        "Keep Alive of CONNECT; 0 turns it off.", 0, 65_535, whole=True
+        "Keep Alive of CONNECT; 0 turns it off.", 0, 65_535, whole=True, panel="Devices"
     ).field(300)
     affinity: str | None = Text(
         "Processors to pin workers to, one each in turn, as 0,2-5.",
         "list",
         absent="the scheduler places them",
+        panel="Run",
     ).field()
     workers: int | None = Count(
         "Load generating processes.",
         1,
         1_024,
         absent="from devices, rates, descriptors and cores",
+        panel="Run",
     ).field()
     source_address: str | None = Networks(
         "Local addresses to connect from, one for each worker; of several hosts each takes those "
@@ -192,52 +223,67 @@ class Scenario(BaseModel):
         "10.2.0.0/24.",
         "CIDR",
         absent="the system's choice; 127.1.0.0/16 where a broker on loopback runs out of ports",
+        panel="Devices",
     ).field()
     hosts: int = Count(
-        "Hosts of a Spark cluster to run on, each an executor (with --spark-master).", 1, 1_000
+        "Hosts of a Spark cluster to run on, each an executor (with --spark-master).",
+        1,
+        1_000,
+        panel="Several hosts",
     ).field(1)
     place: tuple[str, ...] = Placement(
         "Hosts, from 0 on, that play a group of devices: publishers=0 subscribers=1,2.",
         "GROUP=HOST,...",
+        panel="Several hosts",
     ).field(())
     tls_ca: str | None = Text(
         "File of certificate authorities that the broker's certificate must come from.",
         "file",
         absent="the system's authorities",
+        panel="TLS",
     ).field()
     tls_certificate: str | None = Text(
         "Client certificate file; {device} in the name is the device's number.",
         "file",
         absent="none is presented",
+        panel="TLS",
     ).field()
     tls_key: str | None = Text(
         "Private key file of the client certificate.",
         "file",
         absent="in the certificate's file",
+        panel="TLS",
     ).field()
     tls_passphrase: str | None = Secret(
         "Where the passphrase of that private key comes from: prompt, env:NAME or file:PATH.",
         absent="the key is not encrypted",
+        panel="TLS",
     ).field()
     tls_verify: bool = Flag(
-        "Verify the broker's certificate; the score card says where that is off."
+        "Verify the broker's certificate; the score card says where that is off.", panel="TLS"
     ).field(True)
     tls_version: Literal["1.2", "1.3"] | None = Choice(
         "The only TLS version to offer.",
         choices=("1.2", "1.3"),
         absent="1.2 or 1.3, as the broker prefers",
+        panel="TLS",
     ).field()
-    tls_resume: bool = Flag("Devices resume a TLS session of an earlier connection.").field(False)
+    tls_resume: bool = Flag(
+        "Devices resume a TLS session of an earlier connection.", panel="TLS"
+    ).field(False)
     tls_ciphers: str | None = Text(
         "Ciphers to offer, in OpenSSL's notation; then TLS 1.2 alone is offered.",
         "list",
         absent="OpenSSL's default",
+        panel="TLS",
     ).field()
     pdu: tuple[str, ...] = Texts(
         "Power log of an outlet; NODE=FILE names the machine it feeds, FILE#OUTLET,... the "
         "outlets to take of a log of several.",
         "log",
         per_run=True,
+        panel="Power",
+        load="none",
     ).field(())
     pdu_columns: str | None = Text(
         "What a power log does not say itself, as watts=NAME,unit=kW: columns time, date, watts, "
@@ -245,18 +291,24 @@ class Scenario(BaseModel):
         "key=value,...",
         absent="what the log says",
         per_run=True,
+        panel="Power",
+        load="none",
     ).field()
     pdu_offset: str | None = Text(
         "How far the clock of the power logs is ahead of this host's, such as 1.5s or -2s.",
         "time",
         absent="0",
         per_run=True,
+        panel="Power",
+        load="none",
     ).field()
     pdu_timezone: str | None = Text(
         "Time zone of the power logs, such as Europe/Berlin.",
         "zone",
         absent="this host's time zone",
         per_run=True,
+        panel="Power",
+        load="none",
     ).field()
     metrics: str | None = Endpoint(
         "Address to serve live figures at, as :9464; without a host it is this machine alone. "
@@ -265,6 +317,8 @@ class Scenario(BaseModel):
         "host:port",
         absent="none are served",
         per_run=True,
+        panel="Results",
+        load="none",
     ).field()
     otlp: str | None = Collector(
         "OpenTelemetry collector to send live figures to by OTLP over HTTP, as "
@@ -272,6 +326,8 @@ class Scenario(BaseModel):
         "url",
         absent="none are sent",
         per_run=True,
+        panel="Results",
+        load="none",
     ).field()
     sut: str | None = Text(
         "TOML file, as sut.toml, that describes the system under test (broker, machine, network, "
@@ -279,6 +335,7 @@ class Scenario(BaseModel):
         "file",
         absent="nothing is said of it",
         per_run=True,
+        panel="Broker",
     ).field()
     broker_pid: int | None = Count(
         "Process of the broker on this host, whose processor time and memory are watched.",
@@ -286,22 +343,32 @@ class Scenario(BaseModel):
         2**31 - 1,
         absent="that of a broker started here or listening on this host",
         per_run=True,
+        panel="Broker",
+        load="none",
     ).field()
     broker_name: str | None = Text(
         "Name and version of the broker, as 'RabbitMQ 3.10.8', for the score card.",
         absent="what the broker says of itself",
         per_run=True,
+        panel="Broker",
+        load="none",
     ).field()
     broker_note: str | None = Text(
         "What else a reader should know of the broker, as 'one node', for the score card.",
         absent="nothing",
         per_run=True,
+        panel="Broker",
+        load="none",
     ).field()
     anyway: bool = Flag(
         "Run though the broker lacks what the case needs; what that is becomes a remark.",
         per_run=True,
+        panel="Broker",
+        load="none",
     ).field(False)
-    seed: int = Count("Same seed, same phases, sizes and arrivals.", 0, 2**63 - 1).field(1)
+    seed: int = Count(
+        "Same seed, same phases, sizes and arrivals.", 0, 2**63 - 1, panel="Run", load="none"
+    ).field(1)
 
     qos: int = QOS.field(0)
     reconnect: float | None = Seconds(
@@ -311,36 +378,46 @@ class Scenario(BaseModel):
         3_600,
         absent="they stay away; 0.1 s with crash_broker",
         part="fleet",
+        panel="Devices",
     ).field()
     reconnect_max: float = Seconds(
-        "Longest wait before a device tries to come back.", 0.01, 3_600, part="fleet"
+        "Longest wait before a device tries to come back.",
+        0.01,
+        3_600,
+        part="fleet",
+        panel="Devices",
     ).field(30.0)
     instances: int = Count(
         "Private brokers to start, each a broker of its own (see separate_brokers).",
         1,
         INSTANCES_LIMIT,
         part="fleet",
+        panel="Broker",
     ).field(1)
     separate_brokers: bool = Flag(
         "Several brokers do not know each other: topics are spread over them, and each has a "
         "wildcard subscriber of its own; off, all URLs lead to one system.",
         part="fleet",
+        panel="Broker",
     ).field(False)
     tls: bool = Flag(
         "The private broker is encrypted, with an RSA key of 2,048 bits made for the run; of "
         "another broker the URL says it.",
         part="fleet",
+        panel="TLS",
     ).field(False)
     access_control: bool = Flag(
         "Each device has a user, a password and rights to its own topics alone, and the private "
         "broker has them all; clients_file names those of the first group.",
         part="fleet",
+        panel="Broker",
     ).field(False)
     client_id: str | None = Text(
         "Client identifier with {device} for the device's number and {group} for its group's.",
         "pattern",
         absent="one that is unique to the run",
         part="fleet",
+        panel="Devices",
     ).field()
     clients_file: str | None = Text(
         "CSV file with a header and the columns client_id, username, password, one row a "
@@ -348,6 +425,7 @@ class Scenario(BaseModel):
         "file",
         absent="identifiers from client_id, the broker URL's user",
         part="fleet",
+        panel="Devices",
     ).field()
     will: str | None = Text(
         "Topic of a Will Message of every device of the case's first group; {device} is its "
@@ -355,10 +433,12 @@ class Scenario(BaseModel):
         "topic",
         absent="no will",
         part="fleet",
+        panel="Devices",
     ).field()
     per_device: bool = Flag(
         "Write devices/*.parquet at the end: a row a device, with what it sent, received and lost.",
         part="fleet",
+        panel="Results",
     ).field(False)
 
     abort_on_fail: bool = Flag(
@@ -366,6 +446,8 @@ class Scenario(BaseModel):
         "require.",
         part="schedule",
         per_run=True,
+        panel="Run",
+        load="none",
     ).field(False)
     settle: float = Seconds(
         "Wait for late repeats when all messages have come, as 500ms; part of the drain.",
@@ -373,6 +455,7 @@ class Scenario(BaseModel):
         3_600,
         part="schedule",
         per_run=True,
+        panel="Run",
     ).field(0.3)
     steps: str | None = RateSteps(
         "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
@@ -381,6 +464,7 @@ class Scenario(BaseModel):
         absent="one rate",
         part="schedule",
         per_run=True,
+        panel="Run",
     ).field()
     arrivals: Literal["constant", "uniform", "poisson"] = Choice(
         "How a publisher's messages are spaced: evenly, by a uniform draw, or as a Poisson "
@@ -388,6 +472,7 @@ class Scenario(BaseModel):
         choices=("constant", "uniform", "poisson"),
         part="schedule",
         per_run=True,
+        panel="Messages",
     ).field("constant")
     send_tick: float | None = Seconds(
         "Longest time a due message may wait to be sent together with others; 0 sends each "
@@ -397,6 +482,7 @@ class Scenario(BaseModel):
         absent="0 where the rate allows it, else up to 1 ms",
         part="schedule",
         per_run=True,
+        panel="Messages",
     ).field()
     connect_rate: float | None = Rate(
         "Connects a second while the devices of a messaging case connect.",
@@ -404,6 +490,8 @@ class Scenario(BaseModel):
         RATE_LIMIT,
         absent="as fast as the broker takes them",
         part="schedule",
+        panel="Devices",
+        load="amount",
     ).field()
 
     size: tuple[int, int] = SIZE.field((32, 32))
@@ -414,18 +502,22 @@ class Scenario(BaseModel):
         1_000_000,
         absent="nobody leaves",
         part="messages",
+        panel="Devices",
+        load="amount",
     ).field()
     away: float = Seconds(
         "How long a device that left stays away, varied by half (with churn).",
         0.01,
         3_600,
         part="messages",
+        panel="Devices",
     ).field(1.0)
     payload: str | None = Text(
         "File that follows the 32-byte header in every message; size is 32 and its length.",
         "file",
         absent="printable filler",
         part="messages",
+        panel="Messages",
     ).field()
     payload_template: str | None = Text(
         "File that follows the header, in which each message fills {device}, {sequence}, "
@@ -433,6 +525,7 @@ class Scenario(BaseModel):
         "file",
         absent="the same in every message",
         part="messages",
+        panel="Messages",
     ).field()
 
     if TYPE_CHECKING:

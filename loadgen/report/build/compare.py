@@ -24,10 +24,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
+from loadgen.plan.fields import Load
 from loadgen.report.build.rows import FIGURES, keyed
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
@@ -44,38 +47,6 @@ _T_95 = {
     9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980,
 }  # fmt: skip
 """Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
-
-_NOT_THE_LOAD = frozenset(
-    {
-        "broker",
-        "broker_name",
-        "broker_note",
-        "broker_pid",
-        "anyway",
-        "seed",
-        "pdu",
-        "pdu_timezone",
-        "pdu_columns",
-        "pdu_offset",
-        "require",
-        "abort_on_fail",
-        "latency_bound",
-        "metrics",
-        "otlp",
-    }
-)
-"""Fields of a scenario that do not change the load: how it is judged, watched and named."""
-
-_LOAD = frozenset(
-    f"scenario.{key}"
-    for key in (
-        *("rate", "background_rate", "connect_rate", "churn", "base", "size", "devices", "topics"),
-        *("ratio", "pairs", "queues", "consumers", "responders", "backends", "duration"),
-        *("topology", "headquarters", "locations", "quantities", "families"),
-        *("messages", "interactions"),
-    )
-)
-"""Fields of a scenario that say how much is asked of the broker, and by whom."""
 
 _OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")
 """Of a run's environment."""
@@ -331,6 +302,13 @@ def _side_label(label: str, baseline: bool, against_baseline: bool) -> str:
 _Facts = Mapping[str, Any]
 
 
+@cache
+def _loads() -> Mapping[str, Load]:
+    """Return the effect of each field on the load, by the names of run.json."""
+    fields = (field for case in CASES.values() for field in case.scenario.fields().values())
+    return {field.name: field.load for field in fields}
+
+
 def _facts(card: ScoreCard) -> _Facts:
     """What makes two runs repetitions of each other."""
     run = card.run
@@ -342,7 +320,7 @@ def _facts(card: ScoreCard) -> _Facts:
     return {
         "broker": run.broker_name,
         "protocol": run.protocol,
-        **{f"scenario.{key}": value for key, value in scenario if key not in _NOT_THE_LOAD},
+        **{f"scenario.{key}": value for key, value in scenario if _loads().get(key) != "none"},
         "hosts": run.hosts,
         "endpoint": " ".join(before + path for before, _, path in ends) or None,
         "port": " ".join(port for _, port, _ in ends) or None,
@@ -444,7 +422,11 @@ def _lines(
     twins = Counter((title, unit, column) for title, unit, _, column in keys)
     lines = []
     loads = [
-        {key: value for key, value in _facts(cards[side.runs[0]]).items() if key in _LOAD}
+        {
+            key: value
+            for key, value in _facts(cards[side.runs[0]]).items()
+            if _loads().get(key.removeprefix("scenario.")) == "amount"
+        }
         for side in sides
     ]
     # A baseline is what somebody chose to hold the others against.
