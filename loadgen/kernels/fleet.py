@@ -26,8 +26,10 @@ from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, SENDER_DTYPE
 from loadgen.kernels.pacer import Due, ProgramStep, Publisher
 from loadgen.kernels.template import Place
 from loadgen.metrics.interval import COUNTERS
-from loadgen.plan.groups import DeviceGroup
-from loadgen.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from loadgen.plan.groups import DeviceGroup
+    from loadgen.plan.plan import Plan
 
 
 class Group(Record):
@@ -194,7 +196,8 @@ class Sent(Record):
 class Fleet(Arrays):
     """The devices of one worker: `group` and `device` name each row, the rest is for kernels."""
 
-    plan: Plan
+    if TYPE_CHECKING:
+        plan: Plan
     group: npt.NDArray[np.int64]
     device: npt.NDArray[np.int64]
 
@@ -255,5 +258,5 @@ class Fleet(Arrays):
     """What `recvmsg` takes and leaves (kernels/syscalls.py)."""
     words: Int32s
 
-    def group_of(self, row: int) -> DeviceGroup:
+    def group_of(self, row: int) -> "DeviceGroup":
         return self.plan.groups[int(self.group[row])]

@@ -11,11 +11,11 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import case_of
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
-from loadgen.kernels.template import read_template
 from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
 from loadgen.mqtt.constants import MQTT_3_1
 from loadgen.plan.addressing import client_id
 from loadgen.plan.fields import Size
+from loadgen.plan.payload_template import read_template
 from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import acquainted
 from loadgen.plan.scenario import (

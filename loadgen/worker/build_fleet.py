@@ -45,7 +45,7 @@ from loadgen.kernels.payload import HEADER_BYTES, body_crc_states, make_body
 from loadgen.kernels.reactor import EVENTS_AT_ONCE
 from loadgen.kernels.sender import BATCH_LIMIT
 from loadgen.kernels.syscalls import EVENT_WORDS, MESSAGE_WORDS
-from loadgen.kernels.template import Place, no_template, read_template
+from loadgen.kernels.template import Place
 from loadgen.kernels.violations import WORDS
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import SERIES
@@ -61,6 +61,7 @@ from loadgen.plan.groups import (
     topic_name,
     topic_number,
 )
+from loadgen.plan.payload_template import no_template, read_template
 from loadgen.plan.plan import Plan
 from loadgen.worker.clock import clock_ns, clock_words
 from loadgen.worker.logins import connect_packet, read_clients

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import ScenarioError
-from loadgen.kernels.template import fill_template, no_template, read_template
+from loadgen.kernels.template import fill_template
+from loadgen.plan.payload_template import no_template, read_template
 
 
 def filled(

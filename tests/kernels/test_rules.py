@@ -1,0 +1,70 @@
+"""The rule of kernels/: compiled functions and what they read, and no compiled function elsewhere.
+
+The hash that names the cache's directory covers these folders, so code that is compiled must not
+depend on a file outside of them.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import loadgen
+from loadgen.kernels.compiled import cache
+
+ROOT = Path(str(loadgen.__file__)).parents[1]
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text())
+    for folder in ("loadgen", "tests", "bench")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if path.name != "__init__.py"
+}
+PACKAGES = ("loadgen.kernels.", "loadgen.specjms.kernels.")
+KERNELS = {name for name in MODULES if name.startswith(PACKAGES)}
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The modules that a module imports when it runs, not only for type checkers."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom):
+            module = str(node.module)
+            yield from (
+                f"{module}.{name.name}" if f"{module}.{name.name}" in MODULES else module
+                for name in node.names
+            )
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        yield from imports(node)
+
+
+def compiles(tree: ast.AST) -> bool:
+    """Return True if a module has a compiled function."""
+    return any(
+        isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(each) in ("compiled", "intrinsic") for each in node.decorator_list)
+        for node in ast.walk(tree)
+    )
+
+
+def test_only_kernels_are_compiled() -> None:
+    outside = {name for name, tree in MODULES.items() if compiles(tree)} - KERNELS
+    assert not [name for name in outside if name.startswith("loadgen.")]
+    for name in outside:  # a file of the cache has the hash of its own module alone
+        assert not outside & {*imports(MODULES[name])}, name
+
+
+def test_a_module_of_kernels_is_compiled_or_read_by_one_that_is() -> None:
+    modules = {name for name in KERNELS if not name.startswith("loadgen.kernels.compiled")}
+    needed = {name for name in modules if compiles(MODULES[name])}
+    while more := {read for name in needed for read in imports(MODULES[name])} & modules - needed:
+        needed |= more
+    assert modules == needed
+
+
+def test_kernels_read_nothing_outside_the_sources_that_name_the_cache() -> None:
+    for name in sorted(KERNELS):
+        for read in imports(MODULES[name]):
+            if read.startswith("loadgen."):
+                path = ROOT / Path(*read.split("."))
+                assert any(path.is_relative_to(folder) for folder in cache.SOURCES), (name, read)
