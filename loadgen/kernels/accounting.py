@@ -1,9 +1,9 @@
-"""Loss, repetition and order, message by message.
+"""Loss, repetition and order of messages.
 
-A *pair* is one publisher's stream as one subscriber must receive it. A pair knows the next
-sequence it expects; what was skipped is kept as gaps, ranges of missing sequences in a list of the
-pair. A message from a gap is late (out of order), any other old message is repeated. What remains
-in gaps, or after the last message, is lost; that is counted from the totals, because a lost last
+A *pair* is one publisher's stream as one subscriber must receive it. A pair has the next expected
+sequence. Skipped messages are gaps: ranges of missing sequences in a list of the pair. A message
+from a gap is late (out of order), any other old message is a duplicate. Messages that remain in
+gaps, or follow the last one, are lost. They are counted from the totals, because a lost last
 message leaves no gap.
 """
 
@@ -19,16 +19,16 @@ _NONE = -1
 
 
 class Pair(Record):
-    """One stream as one subscriber must receive it."""
+    """The progress of a stream at one subscriber."""
 
     expected: Int64
-    """The next sequence."""
+    """The next expected sequence."""
     gaps: Int32
-    """The newest of its gaps, -1 for none."""
+    """The newest gap of the pair, or -1."""
 
 
 class Gap(Record):
-    """Missing sequences `first` to `last`; `older` is the gap of the pair before it, or -1."""
+    """Missing sequences `first` to `last`; `older` is the previous gap of the pair, or -1."""
 
     first: Int64
     last: Int64
@@ -36,24 +36,23 @@ class Gap(Record):
 
 
 class GapPool(Record):
-    """Which rows of the gaps are in use; zeros while none ever was.
+    """The use of the rows of gaps; zeros before the first gap.
 
-    A row is used for the first time only when none was given back, so that memory is touched as it
-    is needed.
+    A released row is used before a new one, so that no more memory is touched than is needed.
     """
 
     free_gap: Int64
-    """The gap given back last and 1, 0 for none; `older` leads to the one before."""
+    """The row that was released last, plus 1; 0 if there is none. `older` leads to the previous."""
     used_gaps: Int64
-    """Rows that were ever used."""
+    """Number of rows that have been in use."""
     forgotten_gaps: Int64
-    """Ranges that found no row."""
+    """Number of ranges for which no row was left."""
     missing: Int64
-    """Messages in gaps: a later one of their stream has come, they have not."""
+    """Messages in gaps: a later one of their stream has arrived."""
 
 
 def make_pairs(count: int) -> Rows[Pair]:
-    """Pairs that expect sequence 0."""
+    """Return pairs that expect sequence 0."""
     pairs = Pair.rows(count)
     pairs["gaps"] = _NONE
     return pairs
@@ -61,10 +60,10 @@ def make_pairs(count: int) -> Rows[Pair]:
 
 @compiled
 def account(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int, sequence: int) -> int:
-    """Take note of `sequence` arriving on pair `number`; NEW, LATE or DUPLICATE.
+    """Record the arrival of `sequence` on pair `number`; return NEW, LATE or DUPLICATE.
 
-    When no row of `gaps` is left the skipped range is forgotten and counted in `pool`: its
-    messages, should they still come, are judged as repeated.
+    If no row of `gaps` is left, the skipped range is counted in `pool` and not stored: its messages
+    count as duplicates if they arrive.
     """
     pair = pairs[number]
     expected = pair.expected
@@ -87,7 +86,7 @@ def account(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int, sequ
 
 @compiled
 def _take_row(gaps: Rows[Gap], pool: GapPool) -> int:
-    """A row for a new gap; _NONE where all are in use."""
+    """Return a row for a new gap, or _NONE if all are in use."""
     row = pool.free_gap - 1
     if row != _NONE:
         pool.free_gap = gaps[row].older + 1
@@ -101,13 +100,13 @@ def _take_row(gaps: Rows[Gap], pool: GapPool) -> int:
 
 @compiled
 def _fill(pair: Pair, gaps: Rows[Gap], pool: GapPool, sequence: int) -> int:
-    """Take a sequence out of the gap that holds it."""
+    """Remove a sequence from the gap that contains it."""
     newer = _NONE
     row = pair.gaps
     while row != _NONE:
         gap = gaps[row]
         if sequence > gap.last:
-            return DUPLICATE  # newer gaps come first, so no older one can hold it
+            return DUPLICATE  # newer gaps come first, so no older one contains it
         if sequence >= gap.first:
             if gap.first == gap.last:
                 if newer == _NONE:
@@ -131,7 +130,7 @@ def _fill(pair: Pair, gaps: Rows[Gap], pool: GapPool, sequence: int) -> int:
 
 @compiled
 def _split(pair: Pair, gaps: Rows[Gap], pool: GapPool, newer: int, row: int, sequence: int) -> None:
-    """A sequence within a gap came: what is above it becomes a gap of its own."""
+    """Split a gap in two around a sequence that arrived."""
     gap = gaps[row]
     above = _take_row(gaps, pool)
     if above != _NONE:
@@ -148,7 +147,7 @@ def _split(pair: Pair, gaps: Rows[Gap], pool: GapPool, newer: int, row: int, seq
 
 @compiled
 def has_come(pairs: Rows[Pair], gaps: Rows[Gap], number: int, sequence: int) -> bool:
-    """Whether `sequence` has arrived on pair `number`."""
+    """Return True if `sequence` has arrived on pair `number`."""
     pair = pairs[number]
     if sequence >= pair.expected:
         return False
@@ -162,7 +161,7 @@ def has_come(pairs: Rows[Pair], gaps: Rows[Gap], number: int, sequence: int) -> 
 
 
 def received_on(pairs: Rows[Pair], gaps: Rows[Gap]) -> npt.NDArray[np.int64]:
-    """Distinct messages that each pair has received, shape (pairs,)."""
+    """Return the number of distinct messages that each pair has received."""
     received = pairs["expected"].copy()
     for number in np.flatnonzero(pairs["gaps"] != _NONE).tolist():
         row = pairs[number].gaps

@@ -1,4 +1,4 @@
-"""What numba makes of the arrays of a worker (arrays.py): their types, and bytes read at once."""
+"""numba's types of a worker's arrays (arrays.py), and functions that read several bytes at once."""
 
 # mypy: disable-error-code="no-untyped-call,untyped-decorator,override"
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class RowType(types.Record):
-    """Numba's type of a `Record`: a field with a narrow number is read as 64 bits.
+    """numba's type of a `Record`: a narrow field is read as 64 bits.
 
-    So a kernel is compiled once, whatever field its argument comes from.
+    A kernel is compiled once, whatever field its argument comes from.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -31,7 +31,7 @@ class RowType(types.Record):
         self.name = f"Row{self.name}"
 
     def can_convert_to(self, _context: Any, _other: types.Type) -> None:
-        """A row is never taken for another record with the same fields."""
+        """Return None: a row is never converted to another record with the same fields."""
 
 
 register_model(RowType)(models.RecordModel)
@@ -63,9 +63,9 @@ def _type_of(field: "Field") -> types.Type:
 
 
 class ArraysType(types.Type):
-    """Numba's type of a pointer to the arrays of a class.
+    """numba's type of a pointer to the arrays of a class.
 
-    Its name says what the class names, so that nothing compiled for another table is used.
+    Its name contains all arrays, so that code for another table is never used.
     """
 
     def __init__(self, layout: "type[Arrays]") -> None:
@@ -79,7 +79,7 @@ class ArraysType(types.Type):
 
 
 def _found_again(layout: "type[Arrays]", name: str) -> types.Type:
-    """The type that a cached kernel was compiled for, another one when the class changed since."""
+    """Return the type that a kernel in the cache was compiled for."""
     return layout.compiled if layout.compiled.name == name else types.Opaque(name)
 
 
@@ -109,7 +109,7 @@ class _Attributes(AttributeTemplate):
 
 @lower_getattr_generic(ArraysType)
 def _read(context: Any, builder: Any, of: ArraysType, table: Any, name: str) -> Any:
-    """The array or record `name`, put together from its entry in the table."""
+    """Build the array or record `name` from its entry in the table."""
     word = ir.IntType(64)
 
     def load(offset: int) -> Any:
@@ -142,7 +142,7 @@ def _read(context: Any, builder: Any, of: ArraysType, table: Any, name: str) -> 
 
 
 def pointer_to(layout: "type[Arrays]") -> Any:
-    """A function of compiled code: the pointer to `own` arrays of that class."""
+    """Return a function of compiled code that converts `own` to a pointer to such arrays."""
 
     def pointer(_context: Any, own: Any) -> Any:
         def generate(_c: Any, _b: Any, _s: Any, arguments: Any) -> Any:
@@ -154,9 +154,10 @@ def pointer_to(layout: "type[Arrays]") -> Any:
 
 
 def _address(context: Any, builder: Any, kind: Any, array: Any, position: Any, size: Any) -> Any:
-    """The address of array[position : position + size]; a negative position is none from the end.
+    """Return the address of array[position : position + size].
 
-    With NUMBA_BOUNDSCHECK=1 what is not within the array raises IndexError, as for any index.
+    A negative position does not count from the end. With NUMBA_BOUNDSCHECK=1 an access outside the
+    array raises IndexError.
     """
     found = make_array(kind)(context, builder, array)
     if context.enable_boundscheck:
@@ -169,9 +170,10 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, position: Any, s
 
 
 def reader(size_bytes: int) -> Any:
-    """A function that reads buffer[position : position + size_bytes], least byte first, at once.
+    """Return a function that reads buffer[position : position + size_bytes], least byte first.
 
-    Put together from bytes the number costs several times as much where LLVM does not see through.
+    It is one load. A number that is combined from bytes costs several times as much if LLVM does
+    not recognize it.
     """
 
     def read(_context: Any, buffer: Any, _position: Any) -> Any:
@@ -189,7 +191,7 @@ def reader(size_bytes: int) -> Any:
 
 
 def writer(size_bytes: int) -> Any:
-    """A function that writes a number to buffer[position : position + size_bytes] in one store."""
+    """Return a function that writes a number to buffer[position : position + size_bytes]."""
 
     def write(_context: Any, buffer: Any, _position: Any, _value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -207,7 +209,7 @@ def writer(size_bytes: int) -> Any:
 
 
 def copier() -> Any:
-    """`copy_bytes`, as numba makes some thousand instructions of a slice that is assigned."""
+    """Return `copy_bytes`: numba compiles the assignment of a slice to a thousand instructions."""
 
     def copy(_context: Any, target: Any, _at: Any, source: Any, _start: Any, _count: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

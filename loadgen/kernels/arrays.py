@@ -69,8 +69,8 @@ else:
 class Record(_Void):
     """A row with named fields, which a derived class declares with the types above.
 
-    In plain Python, too, a field is an attribute, even where numpy has one of that name, and its
-    value a number without a width: as in compiled code, where the narrow field becomes 64 bits.
+    A field is an attribute also in plain Python, even if numpy has an attribute of that name. Its
+    value is a Python number: in compiled code a narrow field becomes 64 bits.
     """
 
     layout: ClassVar[np.dtype[np.void]]
@@ -82,22 +82,22 @@ class Record(_Void):
 
     @classmethod
     def rows(cls, count: int) -> "Rows[Self]":
-        """Zeroed records."""
+        """Return zeroed records."""
         return cast("Rows[Self]", np.zeros(count, cls.layout))
 
     @classmethod
     def of(cls, values: Iterable[tuple[Any, ...]]) -> "Rows[Self]":
-        """Records with the values of the tuples."""
+        """Return records with the values of the tuples."""
         return cast("Rows[Self]", np.array(list(values), cls.layout))
 
     @classmethod
     def grid(cls, rows: int, columns: int) -> "Grid[Self]":
-        """Zeroed records in rows and columns."""
+        """Return zeroed records in rows and columns."""
         return cast("Grid[Self]", np.zeros((rows, columns), cls.layout))
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The fields, in order."""
+        """Return the names of the fields, in order."""
         return cls.layout.names or ()
 
     if not TYPE_CHECKING:
@@ -118,7 +118,7 @@ At = TypeVar("At")
 
 
 class Records(Protocol, Generic[R, At]):  # type: ignore[misc]
-    """An array of records; `At` says which one."""
+    """An array of records; `At` is the type of an index."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -140,7 +140,7 @@ Grid = Records[R, tuple[int, int]]
 
 
 class Field(NamedTuple):
-    """One entry of the table of addresses; no dimension for one record."""
+    """An entry of the table of addresses; a single record has no dimension."""
 
     at: int
     dtype: np.dtype[Any]
@@ -166,10 +166,10 @@ def _fields_of(layout: type) -> dict[str, Field]:
 
 
 class Arrays:
-    """Base of a class that names arrays; other attributes are not for compiled code.
+    """Base of a class that names arrays; compiled code does not see other attributes.
 
-    `own` are the arrays of what builds on these, such as those of a case: compiled code gets a
-    number that `pointer_to` makes a pointer.
+    `own` has further arrays, such as those of a case. In compiled code it is a number, which
+    `pointer_to` converts to a pointer.
     """
 
     fields: ClassVar[dict[str, Field]]
@@ -181,17 +181,17 @@ class Arrays:
     def __init_subclass__(cls) -> None:
         cls.fields = _fields_of(cls)
         if not is_plain():
-            # By this name numba asks an object for its type, three times as fast as by its own way.
+            # numba reads an object's type from this attribute three times as fast as by typeof.
             cls.compiled = cls._numba_type_ = array_types.ArraysType(cls)
 
     @classmethod
     def entry(cls, name: str = "own") -> int:
-        """Where in the table the entry of an array begins, in bytes."""
+        """Return the offset of an array's entry in the table, in bytes."""
         at = len(cls.fields) if name == "own" else cls.fields[name].at
         return 8 * (1 + _DIMENSIONS) * at
 
     def __init__(self, **values: Any) -> None:
-        """All that the class names; one record as an array with one row."""
+        """Take all arrays that the class names; a record is an array with one row."""
         self.__dict__["table"] = np.zeros((len(self.fields) + 1, 1 + _DIMENSIONS), np.int64)
         self.__dict__["address"] = int(self.__dict__["table"].ctypes.data)
         self.__dict__["held"] = {}
@@ -200,7 +200,7 @@ class Arrays:
         self.replace(**values)
 
     def replace(self, **values: Any) -> None:
-        """Put other arrays in place, one record as an array with one row."""
+        """Replace arrays; a record is an array with one row."""
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -221,18 +221,18 @@ class Arrays:
         self.__dict__[name] = value
 
     held: dict[str, npt.NDArray[Any]]
-    """The arrays, one with one row where the attribute is a record."""
+    """The arrays; an attribute that is a record has an array with one row."""
     table: npt.NDArray[np.int64]
     address: int
 
 
 def pointer_to(layout: type[Arrays]) -> Any:
-    """A function of compiled code: the pointer to `own` arrays of that class."""
+    """Return a function of compiled code that converts `own` to a pointer to such arrays."""
     return (lambda own: own) if is_plain() else array_types.pointer_to(layout)
 
 
 def plain_reader(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int], int]:
-    """As `reader` of array_types.py, in plain Python."""
+    """Return `array_types.reader` in plain Python."""
     signed = size_bytes == 8
 
     def read(buffer: npt.NDArray[np.uint8], position: int) -> int:
@@ -243,7 +243,7 @@ def plain_reader(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int], int]
 
 
 def plain_writer(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int, int], None]:
-    """As its `writer`, in plain Python."""
+    """Return `array_types.writer` in plain Python."""
     mask = (1 << 8 * size_bytes) - 1
 
     def write(buffer: npt.NDArray[np.uint8], position: int, value: int) -> None:
@@ -256,20 +256,20 @@ def plain_writer(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int, int],
 def plain_copy(
     target: npt.NDArray[np.uint8], at: int, source: npt.NDArray[np.uint8], start: int, count: int
 ) -> None:
-    """As `copy_bytes`, in plain Python."""
+    """Copy bytes in plain Python."""
     target[at : at + count] = source[start : start + count]
 
 
 read_4_bytes = plain_reader(4) if is_plain() else array_types.reader(4)
-"""(buffer, position) to an unsigned number; the caller keeps within the buffer."""
+"""Reader of (buffer, position) that returns an unsigned number, without a check of bounds."""
 read_8_bytes = plain_reader(8) if is_plain() else array_types.reader(8)
-"""The same, to a signed number."""
+"""The same for a signed number."""
 write_4_bytes = plain_writer(4) if is_plain() else array_types.writer(4)
-"""(buffer, position, value): its low 32 bits, least byte first; the caller keeps within."""
+"""Writer of (buffer, position, value): the low 32 bits, least byte first, without a check."""
 write_8_bytes = plain_writer(8) if is_plain() else array_types.writer(8)
-"""The same, of 64 bits."""
+"""The same for 64 bits."""
 copy_bytes = plain_copy if is_plain() else array_types.copier()
-"""(target, at, source, start, count): target[at : at + count] = source[start : start + count].
+"""Copy of (target, at, source, start, count), without a check of bounds.
 
-The caller keeps within both, which are not the same bytes.
+That is target[at : at + count] = source[start : start + count]; they must not overlap.
 """

@@ -1,7 +1,7 @@
-"""The processor's carry-less multiplication, as CRC-32 needs it.
+"""The processor's carry-less multiplication, for CRC-32.
 
-Sixteen bytes are a polynomial over GF(2). Multiplied by what x^128 leaves modulo the CRC's own
-polynomial they stand for themselves sixteen bytes further on. So a message is folded into its last
+Sixteen bytes are a polynomial over GF(2). Their product with x^128 modulo the polynomial of the
+CRC has the same checksum sixteen bytes further on. In this way a message is folded into its last
 sixteen bytes, and these are reduced to 32 bits (V. Gopal and others, "Fast CRC Computation for
 Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009; the constants are those of the
 reflected polynomial 0xEDB88320).
@@ -25,14 +25,14 @@ if not is_plain():
 _MASK = 0xFFFFFFFF
 
 FOLD_64 = 0x0154442BD4, 0x01C6E41596
-"""By these 16 bytes are folded into those 64 bytes further on."""
+"""Factors that fold 16 bytes into those 64 bytes further on."""
 FOLD_16 = 0x01751997D0, 0x00CCAA009E
 _FOLD_4 = 0x0163CD6124
 _POLYNOMIAL, _RECIPROCAL = 0x01DB710641, 0x01F7011641
 
 
 def _has_instruction() -> bool:
-    """Whether code is compiled, and for a processor that multiplies without carry."""
+    """Return True if code is compiled, and the processor has the instruction."""
     if is_plain() or _config.CPU_NAME not in (None, "host"):
         return False
     features: str = _config.CPU_FEATURES or _host_features()
@@ -50,7 +50,7 @@ def _vector(builder: Any, low: Any, high: Any) -> Any:
 
 
 def _multiplied(builder: Any, a: Any, b: Any, halves: int) -> Any:
-    """pclmulqdq: of `halves` bit 0 chooses the half of `a` and bit 4 that of `b`."""
+    """Emit pclmulqdq: bit 0 of `halves` selects the half of `a`, bit 4 that of `b`."""
     kind = ir.FunctionType(_VECTOR, [_VECTOR, _VECTOR, ir.IntType(8)])
     function = builder.module.globals.get("llvm.x86.pclmulqdq") or ir.Function(
         builder.module, kind, "llvm.x86.pclmulqdq"
@@ -81,7 +81,7 @@ def _reduce(_context: Any, _low: Any, _high: Any) -> Any:
         nothing = ir.Constant(quarters, [0] * 4)
 
         def times(value: Any, factor: int) -> Any:
-            """Of the low 32 bits."""
+            """Factor for the low 32 bits."""
             lowest = builder.and_(value, ir.Constant(_VECTOR, [_MASK, 0]))
             return _multiplied(builder, lowest, ir.Constant(_VECTOR, [factor, 0]), 0)
 
@@ -98,6 +98,6 @@ def _reduce(_context: Any, _low: Any, _high: Any) -> Any:
 
 
 fold: Any = None if is_plain() else intrinsic(_fold)
-"""(low, high, factors, then_low, then_high): 16 bytes folded into those that come then."""
+"""Function of (low, high, factors, then_low, then_high) that folds 16 bytes into the next ones."""
 reduce: Any = None if is_plain() else intrinsic(_reduce)
-"""(low, high): the 32 bits that the last 16 bytes leave."""
+"""Function of (low, high) that reduces the last 16 bytes to 32 bits."""

@@ -1,7 +1,7 @@
-"""What a worker counts: messages by phase, latencies, violations, and events for Python.
+"""The counts of a worker: messages by phase, latencies, violations, and events for Python.
 
-The phase of a message is that in which it was intended, on both sides. `take_message` accounts for
-a message that a device received; `receiver` has found it in the bytes.
+A message counts in the phase in which it was intended, at its sender and at its receiver.
+`take_message` accounts for a message that `receiver` found in the bytes of a device.
 """
 
 from typing import NamedTuple
@@ -29,22 +29,22 @@ from loadgen.metrics.histogram import HALF_BITS, HIGHEST_RECORDABLE_NS, UNIT_MAS
 from loadgen.metrics.interval import CONNECTED_AT, SERIES
 from loadgen.mqtt.reason_codes import ReasonCode
 
-# Phase of a counter or slot: that in which the message was intended; connects have their own.
+# Phases of counters and slots: messages count in the intended one, connects in a separate one.
 INTENDED_PHASES = ("warmup", "measure", "drain", "connect")
 WARMUP, MEASURE, DRAIN, CONNECT_PHASE = range(4)
 
 # Kinds of events.
 CONTROL_PACKET = 1  # a packet other than PUBLISH and its acknowledgements; bytes in `control`
 BROKEN = 2  # the peer broke the protocol; the value is the reason code for DISCONNECT
-UNSENT = 3  # bytes in `control` must follow what was written
+UNSENT = 3  # bytes in `control` must follow the written bytes
 CLOSED_BY_PEER = 4  # the value is the errno, 0 for an orderly end
 CONNECT_FAILED = 5  # the value is the errno
 WRITABLE = 6  # a blocked connection takes bytes again
 REFUSED_PACKET = 7  # the first acknowledgement with a failure code, the value; bytes in `control`
-UNANSWERED = 8  # a request for whose response the window had no room
-VIOLATION = 9  # the first of its kind; the value is the number in `violations.WORDS`
-UNSENT_BODY = 10  # `length` bytes of `body`, from the value on, must follow what was written
-READY = 11  # something happened to the socket of a streamed connection; the value is epoll's flags
+UNANSWERED = 8  # a request whose response did not fit into the window
+VIOLATION = 9  # the first of its kind; the value is an index of `violations.WORDS`
+UNSENT_BODY = 10  # `length` bytes of `body`, from the value on, must follow the written bytes
+READY = 11  # an event of a streamed connection's socket; the value is epoll's flags
 
 EVENT_LIMIT = 4096
 
@@ -74,10 +74,10 @@ FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)
 
 
 class Message(NamedTuple):
-    """Where a PUBLISH lies in the buffer, and what its header says.
+    """The place of a PUBLISH in the buffer, and the values of its header.
 
-    `body_crc` is the CRC-32 of a body that streamed through, of which the buffer has nothing: then
-    `end` is where it would end. -1 where the buffer has it all.
+    `body_crc` is the CRC-32 of a body that was streamed and is not in the buffer; `end` is then
+    where it would end. It is -1 if the buffer has the complete message.
     """
 
     start: int
@@ -93,7 +93,7 @@ class Message(NamedTuple):
 
 @compiled
 def slot_of(group: int, series: int, phase: int) -> int:
-    """Row in `histograms` and `stats`."""
+    """Return the row in `histograms` and `stats`."""
     return (group * _SERIES_COUNT + series) * 4 + phase
 
 
@@ -111,7 +111,7 @@ def bucket_index(value_ns: int) -> int:
 
 @compiled
 def record(fleet: Fleet, slot: int, value_ns: int) -> None:
-    """Count one latency; clocks that disagree by less than nothing count as 0."""
+    """Count a latency; a negative one, from clocks that differ, counts as 0."""
     record_many(fleet, slot, value_ns, 1)
 
 
@@ -130,7 +130,7 @@ def record_many(fleet: Fleet, slot: int, value_ns: int, count: int) -> None:
 
 @compiled
 def phase_of(run: Run, intended_ns: int) -> int:
-    """Phase in which a message was intended."""
+    """Return the phase of an intended time."""
     if intended_ns < run.measure_ns:
         return WARMUP
     if intended_ns < run.end_ns:
@@ -140,13 +140,13 @@ def phase_of(run: Run, intended_ns: int) -> int:
 
 @compiled
 def phase_of_arrival(run: Run, now_ns: int) -> int:
-    """Phase of what arrives now and whose intended moment is not known: the window's at most."""
+    """Return the phase of an arrival without an intended time; the window is the last."""
     return phase_of(run, min(now_ns, run.end_ns - 1))
 
 
 @compiled
 def count_sent(fleet: Fleet, group: int, phase: int, deliveries: int, size_bytes: int) -> None:
-    """A message is on its way."""
+    """Count a message that was sent."""
     counts = fleet.counters[group, phase]
     counts.sent += 1
     counts.sent_bytes += size_bytes
@@ -155,7 +155,7 @@ def count_sent(fleet: Fleet, group: int, phase: int, deliveries: int, size_bytes
 
 @compiled
 def push_event(fleet: Fleet, kind: int, row: int, value: int, moment_ns: int) -> None:
-    """Queue an event without bytes; the queue never fills because each step adds few."""
+    """Queue an event without bytes; callers check `room_for_events` before each step."""
     event = fleet.events[fleet.totals.events]
     event.kind = kind
     event.device = row
@@ -188,7 +188,7 @@ def push_bytes(
 
 @compiled
 def room_for_events(fleet: Fleet, size_bytes: int) -> bool:
-    """Whether a step that queues a few events and `size_bytes` of bytes fits."""
+    """Return True if there is room for four events and `size_bytes` of bytes."""
     totals = fleet.totals
     return bool(
         totals.events + 4 < EVENT_LIMIT and totals.control_bytes + size_bytes <= len(fleet.control)
@@ -197,7 +197,7 @@ def room_for_events(fleet: Fleet, size_bytes: int) -> bool:
 
 @compiled
 def violate(fleet: Fleet, row: int, kind: int, now_ns: int) -> None:
-    """Count what the broker may not do; Python is told of the first of its kind."""
+    """Count a violation by the broker, and report the first of its kind to Python."""
     phase = phase_of_arrival(fleet.run, now_ns)
     fleet.counters[fleet.devices[row].group, phase].violations += 1
     fleet.violations[kind] += 1
@@ -207,7 +207,7 @@ def violate(fleet: Fleet, row: int, kind: int, now_ns: int) -> None:
 
 @compiled
 def is_whole(buffer: Bytes, message: Message) -> bool:
-    """Whether the CRC of a message of 32 bytes or more is right."""
+    """Return True if the CRC of a message of at least 32 bytes is correct."""
     if message.body_crc >= 0:
         return bool(has_intact_header(buffer, message.payload, message.body_crc))
     return bool(is_intact(buffer, message.payload, message.end))
@@ -215,7 +215,7 @@ def is_whole(buffer: Bytes, message: Message) -> bool:
 
 @compiled
 def take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> bool:
-    """Account for one message; whether it is one of the device's own that had not come before."""
+    """Account for a message; return True if it was expected and is not a duplicate."""
     device = fleet.devices[row]
     start = message.payload
     if (
@@ -247,7 +247,7 @@ def take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
     counts.received_bytes += message.end - message.start
     waited_ns = now_ns - intended_ns
     transit_ns = waited_ns - send_offset_ns(buffer, start)
-    # What was sent since the device is back never waited for it, however late it was sent.
+    # A message that was sent after the return of the device did not wait for it.
     if now_ns - transit_ns < device.returned_ns:
         record(fleet, slot_of(device.group, S_RECONNECT, phase), waited_ns)
         return True
@@ -258,9 +258,9 @@ def take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
 
 @compiled
 def _pair_of(fleet: Fleet, device: Device, buffer: Bytes, message: Message) -> int:
-    """The pair of an intact message's stream at a device.
+    """Return the pair of an intact message's stream and its device.
 
-    -1 where the device is not to receive the stream, or the topic is not that of the stream.
+    -1 if the device must not receive the stream, or the topic is not that of the stream.
     """
     stream = read_u32(buffer, message.payload + 4)
     offset = stream - device.stream_first
@@ -282,7 +282,7 @@ def _pair_of(fleet: Fleet, device: Device, buffer: Bytes, message: Message) -> i
 
 @compiled
 def _number_in(buffer: Bytes, start: int, end: int) -> int:
-    """The number whose decimal figures are buffer[start:end]; -1 for anything else."""
+    """Return the number whose decimal digits are buffer[start:end], or -1."""
     figures = end - start
     if figures < 1 or figures > 12 or (figures > 1 and read_u8(buffer, start) == 48):
         return -1
@@ -297,7 +297,7 @@ def _number_in(buffer: Bytes, start: int, end: int) -> int:
 
 @compiled
 def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> bool:
-    """Whether a[start:end] and b[first:last] are the same bytes."""
+    """Return True if a[start:end] and b[first:last] are equal."""
     size = end - start
     if size != last - first:
         return False
@@ -306,7 +306,7 @@ def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> 
         for offset in range(size):
             different |= read_u8(a, start + offset) ^ read_u8(b, first + offset)
         return different == 0
-    # Eight at a time, the last eight once more.
+    # Eight bytes at a time, the last eight once more.
     offset = 0
     while offset + 8 <= size:
         different |= read_i64(a, start + offset) ^ read_i64(b, first + offset)
@@ -316,10 +316,10 @@ def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> 
 
 @compiled
 def count_repeated(counts: Counts, device: Device, buffer: Bytes, message: Message) -> None:
-    """Count an intact message that came before.
+    """Count an intact duplicate.
 
-    MQTT allows it at QoS 1 after the device resumed its session, until the first PUBLISH that is
-    not sent again, and where our publisher sent it twice.
+    MQTT allows it at QoS 1 after the device resumed its session, until the first PUBLISH without
+    DUP, and if our publisher sent the message twice.
     """
     counts.duplicated += 1
     resumed = message.qos == 1 and message.dup != 0 and (device.flags & RESUMED) != 0
@@ -331,7 +331,7 @@ def count_repeated(counts: Counts, device: Device, buffer: Bytes, message: Messa
 def check_qos(
     fleet: Fleet, row: int, counts: Counts, message: Message, qos: int, now_ns: int
 ) -> None:
-    """Compare a received message's QoS with the one with which it must come."""
+    """Compare the QoS of a received message with the expected one."""
     if message.qos < qos:
         counts.below_qos += 1
     elif message.qos > qos:
@@ -342,7 +342,7 @@ def check_qos(
 def _take_damaged(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
     """Account for a message that is not an intact one of this run.
 
-    Where only the body is damaged the header tells its place. No other header is believed.
+    If only the body is damaged, the header is used. All others are foreign or corrupt.
     """
     start = message.payload
     if not _body_alone_is_damaged(fleet, buffer, message):
@@ -359,10 +359,10 @@ def _take_damaged(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_n
 
 @compiled
 def count_damaged(fleet: Fleet, counts: Counts, buffer: Bytes, message: Message, pair: int) -> None:
-    """Count a damaged message whose place is known."""
+    """Count a damaged message whose pair and sequence are intact."""
     sequence = read_i64(buffer, message.payload + 8)
     if account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence) == DUPLICATE:
-        counts.duplicated += 1  # MQTT allows some repeats, and no damaged one
+        counts.duplicated += 1  # MQTT allows some duplicates, but not a damaged one
     else:
         counts.corrupt += 1
         fleet.totals.damaged += 1
@@ -370,9 +370,9 @@ def count_damaged(fleet: Fleet, counts: Counts, buffer: Bytes, message: Message,
 
 @compiled
 def _body_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> bool:
-    """Whether the header is this run's and right with the body that was sent.
+    """Return True if the header belongs to this run and matches the body that was sent.
 
-    That is known where all messages have one content, of the size that came or of the largest.
+    This needs a constant body, of the received size or of the largest one.
     """
     start = message.payload
     size = message.end - start
@@ -389,9 +389,9 @@ def _body_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> boo
 
 @compiled
 def count_doubtful(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
-    """Count a message whose header is not to be believed: damaged if it was ours, else foreign.
+    """Count a message with a damaged header: corrupt if it was ours, else foreign.
 
-    It was ours if it has the run's tag, or is not intact and has an intended moment of the run.
+    It was ours if it has the run's tag, or is not intact and has an intended time of the run.
     """
     start = message.payload
     size = message.end - start

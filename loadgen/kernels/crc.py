@@ -1,7 +1,7 @@
 """zlib's CRC-32 in compiled code.
 
-By carry-less multiplication where the processor has it (carryless.py); what that leaves, and other
-processors, by tables.
+It uses carry-less multiplication if the processor has it (carryless.py), and tables for the
+remaining bytes and on other processors.
 """
 
 import numpy as np
@@ -14,11 +14,11 @@ from loadgen.kernels.compiled import compiled
 Bytes = npt.NDArray[np.uint8]
 
 _MASK = 0xFFFFFFFF
-_LANES_BYTES = 64  # that are folded side by side
+_LANES_BYTES = 64  # four lanes of 16 bytes
 
 
 def _crc_tables() -> npt.NDArray[np.uint32]:
-    """Slicing-by-8 tables of the reflected polynomial 0xEDB88320 (ISO 3309), shape (8, 256)."""
+    """Return slicing-by-8 tables, (8, 256), of the reflected polynomial 0xEDB88320 (ISO 3309)."""
     tables = np.zeros((8, 256), np.uint32)
     for byte in range(256):
         crc = byte
@@ -44,7 +44,7 @@ def _read_u8(buffer: Bytes, position: int) -> int:
 
 @compiled
 def _after_4(state: int) -> int:
-    """The state after four bytes that were added to it."""
+    """Return the state after four bytes that were added to it."""
     return (
         int(np.int64(_TABLES[3, state & 0xFF]))
         ^ int(np.int64(_TABLES[2, (state >> 8) & 0xFF]))
@@ -55,7 +55,7 @@ def _after_4(state: int) -> int:
 
 @compiled
 def _after_8(state: int) -> int:
-    """The state after eight bytes that were added to it."""
+    """Return the state after eight bytes that were added to it."""
     return (
         int(np.int64(_TABLES[7, state & 0xFF]))
         ^ int(np.int64(_TABLES[6, (state >> 8) & 0xFF]))
@@ -67,7 +67,7 @@ def _after_8(state: int) -> int:
 
 @compiled
 def by_tables(crc: int, buffer: Bytes, start: int, end: int) -> int:
-    """As `crc32`, without the instruction."""
+    """Return what `crc32` returns, without the instruction."""
     state = crc ^ _MASK
     position = start
     while position + 8 <= end:
@@ -86,7 +86,7 @@ def by_tables(crc: int, buffer: Bytes, start: int, end: int) -> int:
 
 @compiled
 def _by_folding(crc: int, buffer: Bytes, start: int, end: int) -> int:
-    """As `crc32`, of a multiple of 16 bytes."""
+    """Return what `crc32` returns, for a multiple of 16 bytes."""
     low = read_8_bytes(buffer, start) ^ crc ^ _MASK
     high = read_8_bytes(buffer, start + 8)
     position = start + 16
@@ -101,9 +101,9 @@ def _by_folding(crc: int, buffer: Bytes, start: int, end: int) -> int:
 
 @compiled
 def _by_lanes(low: int, high: int, buffer: Bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Fold four times 16 bytes side by side, as one after the other waits for the product.
+    """Fold four lanes of 16 bytes: in a single lane each step waits for the last product.
 
-    (low, high) are the 16 bytes before `position`; returns 16 bytes and the position after them.
+    (low, high) are the 16 bytes before `position`. Return 16 bytes and the position after them.
     """
     a, b = low, high
     c, d = read_8_bytes(buffer, position), read_8_bytes(buffer, position + 8)
@@ -125,7 +125,7 @@ def _by_lanes(low: int, high: int, buffer: Bytes, position: int, end: int) -> tu
 
 @compiled
 def crc32(crc: int, buffer: Bytes, start: int, end: int) -> int:
-    """CRC-32 of buffer[start:end], continuing `crc` (0 at the beginning), as zlib.crc32."""
+    """Return the CRC-32 of buffer[start:end], continuing `crc` (at first 0), as zlib.crc32."""
     if FOLDS:
         folded = (end - start) & ~15
         if folded > 0:
@@ -136,10 +136,10 @@ def crc32(crc: int, buffer: Bytes, start: int, end: int) -> int:
 
 @compiled
 def crc32_of_28(crc: int, first: int, second: int, third: int, fourth: int) -> int:
-    """The same of 28 bytes: an unsigned number of 32 bits, and three of 64, least byte first."""
+    """Return the same for 28 bytes: an unsigned 32-bit number and three of 64 bits."""
     state = crc ^ _MASK ^ first
     if FOLDS:
-        # Four zeros before them change nothing, and make them 32.
+        # Four zero bytes before them do not change the checksum, and make them 32.
         low, high = fold(state << 32, second, FOLD_16, third, fourth)
         return int(reduce(low, high)) ^ _MASK
     state = _after_8(_after_4(state) ^ second)

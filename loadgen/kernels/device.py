@@ -1,8 +1,8 @@
-"""A device as an automaton: its states, what happens to it, and what follows.
+"""The automaton of a device: its states, events and transitions.
 
-Whatever changes the state of a device calls `transition`; what the table does not name is a
-mistake of ours and raises ValueError. The counts of devices that connect and of those that are
-connected follow from the states.
+Only `transition` changes the state of a device. An event that the table does not allow is a defect
+of the program and raises ValueError. The counts of connecting and connected devices follow from the
+states.
 
     IDLE ── CONNECT ──▶ CONNECTING ── OPEN ──▶ AWAIT_CONNACK ── ACCEPT ──▶ CONNECTED
       ▲                     │                    │      └─ REFUSE ──▶ REFUSED   │
@@ -24,10 +24,10 @@ IDLE, CONNECTING, AWAIT_CONNACK, CONNECTED, REFUSED, CLOSED = range(6)
 
 # Events.
 CONNECT = 0  # SYN sent
-OPEN = 1  # the transport is there, CONNECT sent
+OPEN = 1  # the transport is connected, CONNECT sent
 ACCEPT = 2  # CONNACK with success
 REFUSE = 3  # CONNACK with a failure
-LOSE = 4  # the connection is gone, or never came
+LOSE = 4  # the connection is lost, or was not made
 RETRY = 5  # another attempt begins
 
 _TABLE = {
@@ -47,35 +47,35 @@ _IS_CONNECTING = np.array([0, 1, 1, 0, 0, 0], np.int64)
 _IS_CONNECTED = np.array([0, 0, 0, 1, 0, 0], np.int64)
 
 # Bits of `flags`.
-BLOCKED = 1  # the socket takes no more for now
+BLOCKED = 1  # the socket is full
 WINDOW_FULL = 2  # as many messages unacknowledged as allowed
-STREAMED = 4  # Python reads and writes: TLS or WebSocket is between packets and socket
+STREAMED = 4  # Python reads and writes, for TLS or WebSocket
 WAITING = 8  # the publisher is not in the heap
-SHARED = 16  # one of several consumers of a queue: order is between them, not of one
-LISTED = 32  # the device is in `ready`, where it must be only once
-RESUMED = 64  # its session was resumed, and every PUBLISH since then was one sent again
+SHARED = 16  # one of several consumers of a queue, so that it sees no order
+LISTED = 32  # the device is in `ready`, which must contain it once at most
+RESUMED = 64  # its session was resumed, and every PUBLISH since then had DUP
 PUSHED_BACK = 128  # the publisher is late because it had to wait for its socket or its window
-BODY = 256  # a message's body streams through; `partial` has its head and how far it has come
+BODY = 256  # a body is streamed; `partial` has the head of the message and its progress
 
 AWAY = 1
-"""`returned_ns` while a device is away. It receives nothing then; its CONNACK puts the moment
-there, because what waited for it may come in the same bytes."""
+"""Value of `returned_ns` while a device is away. Its CONNACK replaces it by the time, because the
+messages that waited for it can arrive in the same bytes."""
 
 
 class Device(Record):
-    """One device; -1 in a row number means that it has none."""
+    """A device; a row number of -1 stands for none."""
 
     written_ns: Int64
     returned_ns: Int64
-    """When it last came back; 0 while it never was away, AWAY while it is."""
+    """Time of the last return; 0 if the device was never away, AWAY while it is."""
     taken: Int64
-    """Distinct messages of the window that it received."""
+    """Number of distinct messages received of the window."""
     syn_ns: Int64
     tcp_ns: Int64
     request_ns: Int64
-    """When SUBSCRIBE was sent."""
+    """Time of the SUBSCRIBE."""
     pinged_ns: Int64
-    """When the PINGREQ was sent that has no PINGRESP yet, 0 when none waits."""
+    """Time of the PINGREQ that has no PINGRESP yet, or 0."""
     state: Int16
     flags: Int16
     descriptor: Int32
@@ -85,29 +85,29 @@ class Device(Record):
     stream_first: Int32
     stream_count: Int32
     partial_bytes: Int32
-    """Bytes kept of a packet that has not come whole."""
+    """Stored bytes of an incomplete packet."""
     sender: Int32
     """Row in `senders` and `window`."""
     qos2: Int32
     """Row in `received_ids`."""
     unit_sent: Int32
-    """Messages sent of the unit under way."""
+    """Messages sent of the current unit."""
     held: Int32
-    """Acknowledgements withheld."""
+    """Number of withheld acknowledgements."""
     holder: Int32
-    """Row in `held_ids`; without one every message is acknowledged at once."""
+    """Row in `held_ids`; if it is -1, every message is acknowledged at once."""
     responses: Int32
-    """Where the topics of its responses begin in `topic_ends`."""
+    """Index in `topic_ends` of the first topic of its responses."""
     target: Int32
     topic: Int32
-    """Number of the one topic that it receives, -1 for one to each stream."""
+    """Number of the only topic that it receives; -1 if each stream has a topic."""
     qos: Int32
-    """QoS with which messages must come: the lower of the published and the granted one."""
+    """QoS with which messages must arrive: the lower of the published and the granted one."""
 
 
 @compiled
 def transition(fleet: "Fleet", row: int, event: int) -> None:
-    """Let an event happen to a device."""
+    """Change the state of a device after an event."""
     device = fleet.devices[row]
     before = device.state
     after = _NEXT[before, event]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Group(Record):
-    """What the devices of a group share."""
+    """The values that the devices of a group share."""
 
     qos: Int64
     retain: Int64
@@ -41,44 +41,44 @@ class Group(Record):
     size_least: Int64
     size_most: Int64
     packet_most: Int64
-    """Bytes that no PUBLISH of the group takes in `out`."""
+    """Upper bound of the bytes that a PUBLISH of the group takes in `out`."""
     body_apart: Int64
-    """1 where a message in `out` is its head alone, and its body is sent from `body`."""
+    """1 if `out` gets only the head of a message, and its body is sent from `body`."""
     unit: Int64
     acknowledge_every: Int64
     read_most: Int64
-    """Bytes that a device of it takes at a read, of which the worker makes some a second; 0 for
-    all there are, when they come."""
+    """Bytes that a device takes at a read, at the times of a slow reader; 0 for all that are ready,
+    at once."""
     first_stream: Int64
     counts_as: Int64
-    """The group whose counters have what its publishers send."""
+    """The group whose counters count the messages of its publishers."""
     prefix: Int64
     """The topics that its subscribers receive begin with prefixes[prefix : prefix_end]."""
     prefix_end: Int64
     senders_first: Int64
-    """First stream, number and topics of the devices that publish to them."""
+    """First stream, number and topics of the publishers of its messages."""
     senders: Int64
     senders_topics: Int64
     connack_bytes: Int64
-    """Of its usual CONNACK in `connacks`, 0 before there is one."""
+    """Length of its usual CONNACK in `connacks`, 0 before the first."""
     capacity: Int64
-    """How many messages each device may have under way after that CONNACK."""
+    """Messages that each device may have in flight after that CONNACK."""
 
 
 class Connects(Record):
-    """The devices that wait in `waiting` to be connected."""
+    """The queue in `waiting` of devices to connect."""
 
     first: Int64
-    """Place of the one whose turn it is; behind the last place comes place 0."""
+    """Place of the next device; place 0 follows the last one."""
     count: Int64
     in_flight: Int64
-    """How many connects kernels keep under way; 0 where Python begins each of them."""
+    """Connects that kernels keep in progress; 0 if Python begins each connect."""
     accepted_ns: Int64
-    """When the last CONNACK with success came."""
+    """Time of the last CONNACK with success."""
 
 
 class Run(Record):
-    """Constants of the run, and its window, which is fixed when the schedule begins."""
+    """Constants of the run, and its window, which is set when the schedule begins."""
 
     run_tag: Int64
     version: Int64
@@ -86,59 +86,60 @@ class Run(Record):
     measure_ns: Int64
     end_ns: Int64
     connect_ns: Int64
-    """When the connect phase began, 0 before and after it."""
+    """Begin of the connect phase, 0 before and after it."""
     packet_limit: Int64
-    """Bytes of a whole packet from the broker."""
+    """Limit of the bytes of a packet from the broker."""
     whole_limit: Int64
-    """Bytes of a packet that is kept until it is whole; the body of a longer PUBLISH streams."""
+    """Limit of the bytes of a packet that is stored until it is complete; the body of a longer
+    PUBLISH is streamed."""
     wall_ns: Int64
     """CLOCK_REALTIME − the run's clock."""
     tick_ns: Int64
-    """Between two moments at which messages are sent, 0 for each at its own."""
+    """Time between two sends; 0 if each message is sent when it is due."""
     epoll: Int64
     timer: Int64
     linger_timer: Int64
     account: Int64
-    """Descriptor of what the scheduler says of the worker."""
+    """Descriptor of the worker's /proc/.../schedstat."""
 
 
 class Totals(GapPool):
-    """How things stand at a worker: its row of the live page (worker/shared_counts.py)."""
+    """The totals of a worker: its row of the live page (worker/shared_counts.py)."""
 
     publishes: Int64
-    """PUBLISH packets handled, whatever they were."""
+    """All PUBLISH packets that were handled."""
     damaged: Int64
     """Damaged messages whose place in a stream is known."""
     withdrawn: Int64
-    """Deliveries no longer expected, because the broker refused their message."""
+    """Deliveries that are no longer expected, because the broker refused their message."""
     lined_up: Int64
-    """Deliveries to be expected of messages that wait to be sent and have no due moment."""
+    """Deliveries of messages that wait to be sent and have no due time."""
     in_flight: Int64
     """Messages sent and not yet acknowledged (QoS 1 and 2)."""
     connecting: Int64
     connected: Int64
     scheduled: Int64
-    """Publishers whose schedule is not over."""
+    """Publishers with messages left in their schedule."""
     heap_size: Int64
     events: Int64
     control_bytes: Int64
     rearm: Int64
-    """1 when the heap got an entry that the timer does not know of."""
+    """1 if the timer must be armed again for a new entry of the heap."""
     ready: Int64
-    """Devices in `ready`, which may have more to read."""
+    """Number of devices in `ready`, which may have more to read."""
     beat_ns: Int64
-    """When Python last wrote what follows."""
+    """Time at which Python last wrote the fields below."""
     connect_failures: Int64
     subscribed: Int64
     owed: Int64
     """Messages due but not yet sent."""
     disconnects: Int64
     finished: Int64
-    """1 when the schedule is over, nothing is owed and nothing is unacknowledged."""
+    """1 if the schedule is over and no message is unsent or unacknowledged."""
 
 
 class Counts(Record):
-    """What is counted of a group and a phase since the run began: `interval.COUNTERS`."""
+    """The counters of a group and a phase since the begin of the run: `interval.COUNTERS`."""
 
     if TYPE_CHECKING:
 
@@ -160,14 +161,14 @@ class Stat(Record):
 
 
 class Refusal(Record):
-    """A failure code of acknowledgements: how many had it, and 1 when Python was told."""
+    """Number of acknowledgements with a failure code, and 1 if it was reported to Python."""
 
     count: Int64
     told: Int64
 
 
 class Event(Record):
-    """What Python must look at; its bytes are control[offset : offset + length]."""
+    """An event for Python; its bytes are control[offset : offset + length]."""
 
     kind: Int32
     device: Int32
@@ -178,15 +179,15 @@ class Event(Record):
 
 
 class Sent(Record):
-    """A message of one write, for the record and for taking it back."""
+    """A message of a batch, to be counted or taken back."""
 
     sequence: Int64
     due_ns: Int64
     load_ns: Int64
     end: Int64
-    """Where it ends in `out`."""
+    """End of the message in `out`."""
     body_bytes: Int64
-    """How much of `body` follows."""
+    """Bytes of `body` that follow it."""
     packet_id: Int64
     deliveries: Int64
     stream: Int64
@@ -194,7 +195,7 @@ class Sent(Record):
 
 
 class Fleet(Arrays):
-    """The devices of one worker: `group` and `device` name each row, the rest is for kernels."""
+    """The devices of one worker; `group` and `device` identify each row."""
 
     if TYPE_CHECKING:
         plan: Plan
@@ -215,7 +216,7 @@ class Fleet(Arrays):
     stats: Rows[Stat]
     pairs: Rows[Pair]
     gaps: Rows[Gap]
-    """In use as `totals` says."""
+    """Gaps of the pairs; `totals` has their use."""
     refusals: Rows[Refusal]
     """By reason code."""
     violations: Int64s
@@ -237,17 +238,17 @@ class Fleet(Arrays):
     connect_packets: Bytes
     connect_ends: Int64s
     connacks: ByteRows
-    """By group: what its devices usually get for CONNECT, of which Python learns nothing new."""
+    """By group: its usual CONNACK, which need not be shown to Python again."""
     addresses: ByteRows
-    """One sockaddr a target, begun by its family, least byte first."""
+    """A sockaddr for each target; the family comes first, least byte first."""
     address_bytes: Int64s
     source: Bytes
-    """The sockaddr to connect from, empty for the kernel's choice."""
+    """The sockaddr to connect from; if it is empty, the kernel chooses."""
     buffer: Bytes
     out: Bytes
     partial: ByteRows
-    """By device: the begin of a packet that has not come whole. Where only its head is kept, what
-    is still to come and the CRC-32 so far stand at `run.whole_limit`, 4 bytes each."""
+    """By device: the begin of an incomplete packet. If only its head is stored, the number of
+    missing bytes and the CRC-32 so far are at `run.whole_limit`, 4 bytes each."""
     batch: Rows[Sent]
     events: Rows[Event]
     control: Bytes
@@ -255,7 +256,7 @@ class Fleet(Arrays):
     epoll_events: Int32s
     clock: Int64s
     message: Int64s
-    """What `recvmsg` takes and leaves (kernels/syscalls.py)."""
+    """Scratch of `recvmsg` (kernels/syscalls.py)."""
     words: Int32s
 
     def group_of(self, row: int) -> "DeviceGroup":

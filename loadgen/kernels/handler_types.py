@@ -1,7 +1,7 @@
-"""Numba's type of what a case does with messages (handlers.py).
+"""numba's type of the handlers of a case (handlers.py).
 
-Numba would make a value of each function, an address that no cached kernel may hold. Here they are
-in the type of the argument alone, and its value is nothing.
+For numba each function would be a value, an address that code in the cache must not contain. Here
+the functions are part of the argument's type only, and it has no value.
 """
 
 # mypy: disable-error-code="no-untyped-call,untyped-decorator,override"
@@ -18,7 +18,7 @@ from loadgen.kernels.handlers import Handlers
 
 
 class HandlersType(types.Type):
-    """Numba's type of some handlers; `types` are those of the functions."""
+    """numba's type of handlers; `types` are those of the functions."""
 
     def __init__(self, handlers: Any) -> None:
         self.types = tuple(types.Dispatcher(function) for function in handlers)
@@ -31,7 +31,7 @@ class HandlersType(types.Type):
 
 
 def _found_again(names: tuple[tuple[str, str], ...]) -> HandlersType:
-    """The type of the functions with these names, when a kernel is loaded."""
+    """Return the type of the functions with these names, for a kernel from the cache."""
     return HandlersType([getattr(import_module(module), name) for module, name in names])
 
 

@@ -1,4 +1,4 @@
-"""What a case does with messages: compiled functions that the kernels are given as one argument."""
+"""The meaning of messages in a case: compiled functions that kernels take as one argument."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,21 +7,21 @@ from loadgen.kernels.compiled import is_plain
 
 
 class Handlers(NamedTuple):
-    """The functions of a case.
+    """The functions of a case; `position` is the end of what was written to `out`.
 
-    on_message       (fleet, row, buffer, message, now_ns, position): a message came that was not
-                     there before; acknowledges it, returns the position after what it wrote
-    on_acknowledged  (fleet, row, packet_id, now_ns, position): a message of the device is
-                     acknowledged for good; the group that counts it, and the position
-    on_refused       (fleet, row, packet_id, phase): it is refused, which ends it as well; called
-                     before, returns the deliveries that nobody is to expect any more
+    on_message       (fleet, row, buffer, message, now_ns, position): acknowledge a message that
+                     arrived for the first time, and account for it; return the new position
+    on_acknowledged  (fleet, row, packet_id, now_ns, position): end a message that is acknowledged;
+                     return the group that counts it, and the new position
+    on_refused       (fleet, row, packet_id, phase): prepare the end of a refused message, before
+                     on_acknowledged; return the number of deliveries that it would have had
     write_due        (fleet, number, packet_id, sent_ns, position, sent): write a publisher's next
-                     message and fill its row of the batch; the position after it
-    on_sent          (fleet, row, sent, phase, sent_ns): a message of the batch is out
-    on_unsent        (fleet, sent): it is not, and will be written again
-    write_again      (fleet, row, packet_id, dup, copy, position): write what a device had sent and
-                     nobody acknowledged before its connection broke; the position after it
-    on_return        (fleet, row): a device is back, before anything is written again
+                     message and fill its row of the batch; return the new position
+    on_sent          (fleet, row, sent, phase, sent_ns): count a message that the socket took
+    on_unsent        (fleet, sent): take back a message that will be written again
+    write_again      (fleet, row, packet_id, dup, copy, position): write a message that was not
+                     acknowledged before the connection broke; return the new position
+    on_return        (fleet, row): note that a device is back, before anything is written again
     """
 
     on_message: Callable[..., int]

@@ -1,10 +1,10 @@
 """Session state of many connections as arrays (spec 4.1, 4.3, 4.4, 4.9), without an object for any.
 
 A worker makes the arrays with `np.zeros`; a row is one connection, and zeros are the state of a new
-session whose capacity is not yet known. Every function is numba like those of kernels.py: nothing
-is allocated, nothing raised, the result says how it went.
+session whose capacity is not yet set. Every function is compiled like those of packet_bytes.py:
+nothing is allocated or raised, and errors are results.
 
-Outbound, `window[slot, row]` holds one message of QoS 1 or 2 under way and its Packet Identifier is
+Outbound, `window[slot, row]` holds one message of QoS 1 or 2 in flight and its Packet Identifier is
 slot + 1, so an acknowledgement finds its message without a search. Free slots form a queue through
 the slots themselves: taking one costs the same however the peer acknowledges, and an identifier
 comes back as late as possible. SUBSCRIBE and UNSUBSCRIBE share the identifiers (spec 2.2.1) and
@@ -28,7 +28,7 @@ AWAIT_PUBACK: Final = 1
 AWAIT_PUBREC: Final = 2
 AWAIT_PUBCOMP: Final = 3
 
-# Beside OK; distinct from the statuses of kernels.py.
+# Statuses besides OK, distinct from those of packet_bytes.py.
 UNKNOWN_PACKET_ID: Final = -3
 WRONG_STATE: Final = -4
 
@@ -65,10 +65,10 @@ IN_FLIGHT_DTYPE: Final = np.dtype(
 def set_capacity(
     senders: NDArray[np.void], window: NDArray[np.void], row: int, receive_maximum: int
 ) -> int:
-    """Messages that may be under way: the smaller of the window and the peer's Receive Maximum.
+    """Set the number of messages that may be in flight: the window or the peer's Receive Maximum.
 
-    To be called on every CONNACK (spec 3.2.2.3.3; 65,535 where it is absent and in MQTT 3.1.1).
-    May go below what is in flight: then nothing is acquired until acknowledgements have come.
+    To be called on every CONNACK (spec 3.2.2.3.3; 65,535 if it is absent and in MQTT 3.1.1). If it
+    is less than the number in flight, nothing is acquired until acknowledgements arrive.
     """
     capacity = int(min(window.shape[0], receive_maximum))
     senders[row]["capacity"] = capacity
@@ -85,7 +85,7 @@ def acquire(
     intended_ns: int,
     sent_ns: int,
 ) -> int:
-    """Take a slot for a PUBLISH of QoS 1 or 2: its Packet Identifier; 0 when the window is full."""
+    """Take a slot for a PUBLISH of QoS 1 or 2; return its Packet Identifier, 0 if there is none."""
     sender = senders[row]
     if sender["in_flight"] >= sender["capacity"]:
         return 0
@@ -109,7 +109,7 @@ def acquire(
 
 @compiled
 def release(senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int) -> None:
-    """Free the slot of a message under way."""
+    """Free the slot of a message in flight."""
     sender = senders[row]
     window[packet_id - 1, row]["state"] = FREE
     window[packet_id - 1, row]["next_free"] = 0
@@ -123,7 +123,7 @@ def release(senders: NDArray[np.void], window: NDArray[np.void], row: int, packe
 
 @compiled
 def _status(window: NDArray[np.void], row: int, packet_id: int, state: int) -> int:
-    """OK when the identifier is under way and waits for what `state` says."""
+    """Return OK if the identifier is in flight and in this state."""
     if packet_id < 1 or packet_id > window.shape[0]:
         return UNKNOWN_PACKET_ID
     found = window[packet_id - 1, row]["state"]
@@ -136,7 +136,7 @@ def _status(window: NDArray[np.void], row: int, packet_id: int, state: int) -> i
 def on_puback(
     senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int
 ) -> tuple[int, int]:
-    """A PUBACK ends the message, whatever its reason: (status, sent_ns); sent_ns is 0 unless OK."""
+    """End a message on PUBACK, whatever its reason; return (status, sent_ns), 0 unless OK."""
     status = _status(window, row, packet_id, AWAIT_PUBACK)
     if status != OK:
         return status, 0
@@ -148,7 +148,7 @@ def on_puback(
 def on_pubrec(
     senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int, reason_code: int
 ) -> tuple[int, int]:
-    """A PUBREC: (status, sent_ns).
+    """Handle a PUBREC; return (status, sent_ns).
 
     The answer is PUBREL, unless `reason_code` is 0x80 or more, which ends the message (spec 4.3.3).
     """
@@ -166,7 +166,7 @@ def on_pubrec(
 def on_pubcomp(
     senders: NDArray[np.void], window: NDArray[np.void], row: int, packet_id: int
 ) -> tuple[int, int]:
-    """A PUBCOMP ends the message, whatever its reason: (status, sent_ns)."""
+    """End a message on PUBCOMP, whatever its reason; return (status, sent_ns)."""
     status = _status(window, row, packet_id, AWAIT_PUBCOMP)
     if status != OK:
         return status, 0
@@ -177,7 +177,7 @@ def on_pubcomp(
 def redelivery_order(
     senders: NDArray[np.void], window: NDArray[np.void], row: int
 ) -> NDArray[np.int64]:
-    """Slots to send again after the session was resumed, oldest first (spec 4.4).
+    """Return the slots to send again after the session was resumed, oldest first (spec 4.4).
 
     AWAIT_PUBACK and AWAIT_PUBREC mean PUBLISH with DUP, AWAIT_PUBCOMP means PUBREL.
     """
@@ -188,7 +188,7 @@ def redelivery_order(
 
 @compiled
 def accept_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
-    """A PUBLISH of QoS 2 came: True when it is new, False when it is a repetition (spec 4.3.3).
+    """Remember a PUBLISH of QoS 2; return True if it is new, False if repeated (spec 4.3.3).
 
     `received` has RECEIVED_BYTES a row. The answer is PUBREC in both cases.
     """
@@ -200,7 +200,7 @@ def accept_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
 
 @compiled
 def release_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
-    """A PUBREL came: True when its message was known. The answer is PUBCOMP in both cases."""
+    """Handle a PUBREL; return True if its message was pending. The answer is PUBCOMP anyway."""
     bit = 1 << (packet_id & 7)
     known = received[row, packet_id >> 3]
     received[row, packet_id >> 3] = known & (0xFF ^ bit)
@@ -209,6 +209,6 @@ def release_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
 
 @compiled
 def forget_received(received: NDArray[np.uint8], row: int) -> None:
-    """Forget the QoS 2 messages received: CONNACK said that no session was present."""
+    """Forget the received QoS 2 messages, after a CONNACK without a session."""
     for index in range(RECEIVED_BYTES):
         received[row, index] = 0

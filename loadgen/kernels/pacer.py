@@ -1,11 +1,11 @@
-"""When each message is due: a schedule fixed by the scenario, whatever happens to the sender.
+"""The schedule of messages, which depends on the scenario only and not on the sender.
 
-Streams are laid out in *load time*, which runs at the scenario's nominal rate: message k of a
-stream is due at `phase + k * period` (constant arrivals), at a random moment of that period
+Streams are scheduled in *load time*, which runs at the scenario's nominal rate: message k of a
+stream is due at `phase + k * period` (constant arrivals), at a random time of that period
 (uniform), or an exponential gap after message k - 1 (Poisson). A *program* of rate steps maps
-load time to the clock; changing the rate appends a step, so the schedule is extended and nothing
-owed is forgiven. Random choices hash the seed, the stream and k, so a schedule does not depend on
-how devices are spread over workers.
+load time to the clock. A change of the rate appends a step, so that no unsent message is dropped.
+Random choices hash the seed, the stream and k, so that a schedule does not depend on the spread of
+devices over workers.
 
 The publishers of a worker wait in one binary heap ordered by due time.
 """
@@ -34,7 +34,7 @@ class Publisher(Record):
 
     sequence: Int64
     sent: Int64
-    """Messages that are out; `sequence` is ahead of it while more are laid out."""
+    """Messages that were sent; `sequence` is ahead while a batch is written."""
     due_ns: Int64
     load_ns: Int64
     phase_ns: Int64
@@ -47,7 +47,7 @@ class Publisher(Record):
 
 
 class ProgramStep(Record):
-    """From `clock_ns`, load time `load_ns`, the rate is `ppm` millionths of the nominal one."""
+    """A rate of `ppm` millionths of the nominal one from `clock_ns`, load time `load_ns`, on."""
 
     clock_ns: Int64
     load_ns: Int64
@@ -55,7 +55,7 @@ class ProgramStep(Record):
 
 
 class Due(Record):
-    """An entry of the heap: a publisher and when its next message is due."""
+    """An entry of the heap: a publisher and the due time of its next message."""
 
     due_ns: Int64
     publisher: Int64
@@ -63,9 +63,9 @@ class Due(Record):
 
 @compiled
 def random_unit(seed: int, stream: int, number: int) -> float:
-    """A number in (0, 1), the same for the same three integers; 32 random bits."""
+    """Return a number in (0, 1) of 32 random bits, always the same for the same integers."""
     value = 0x9E3779B9
-    # One after the other: mixed at once, another seed would only number the same draws anew.
+    # One after the other: mixed at once, another seed would only permute the same draws.
     for part in (seed, stream, number):
         value = (value ^ part ^ ((part >> 32) * 0x61C88647)) & _MASK
         value ^= value >> 16
@@ -77,15 +77,15 @@ def random_unit(seed: int, stream: int, number: int) -> float:
 
 
 def make_program(start_ns: int) -> Rows[ProgramStep]:
-    """The program that runs at the nominal rate from `start_ns` on."""
+    """Return the program that runs at the nominal rate from `start_ns` on."""
     return ProgramStep.of([(start_ns, 0, _PPM)])
 
 
 def with_rate(program: Rows[ProgramStep], at_ns: int, factor: float) -> Rows[ProgramStep]:
-    """The program with the rate `factor` times the nominal one from `at_ns` on.
+    """Return the program with `factor` times the nominal rate from `at_ns` on.
 
-    The least factor is a millionth, at which a schedule as good as stands still. Raises ValueError
-    for a negative one.
+    The smallest factor is a millionth, which nearly stops the schedule. Raises ValueError for a
+    negative one.
     """
     if factor < 0:
         raise ValueError(f"a rate cannot be {factor} times the nominal one")
@@ -98,9 +98,9 @@ def with_rate(program: Rows[ProgramStep], at_ns: int, factor: float) -> Rows[Pro
 
 @compiled
 def clock_of(program: Rows[ProgramStep], load_ns: int) -> int:
-    """Clock (ns) at which the load time `load_ns` is reached."""
+    """Return the clock time of the load time `load_ns`, in ns."""
     step = len(program) - 1
-    # A step that begins exactly there is not needed yet: what was due before it stays so.
+    # A step that begins exactly there does not apply yet.
     while step > 0 and program[step].load_ns >= load_ns:
         step -= 1
     begun = program[step]
@@ -113,7 +113,7 @@ def clock_of(program: Rows[ProgramStep], load_ns: int) -> int:
 
 @compiled
 def load_time_of(program: Rows[ProgramStep], clock_ns: int) -> int:
-    """Load time (ns) at `clock_ns`."""
+    """Return the load time at `clock_ns`, in ns."""
     step = len(program) - 1
     while step > 0 and program[step].clock_ns > clock_ns:
         step -= 1
@@ -126,7 +126,7 @@ def load_time_of(program: Rows[ProgramStep], clock_ns: int) -> int:
 
 @compiled
 def _load_of_message(publisher: Publisher, sequence: int, seed: int) -> int:
-    """Load time of message `sequence`; for Poisson the one after the publisher's current one."""
+    """Return the load time of message `sequence`, for Poisson of the message after the current."""
     if publisher.arrival == CONSTANT:
         return int(publisher.phase_ns + np.int64(sequence * publisher.period_ns))
     unit = random_unit(seed, publisher.stream, sequence)
@@ -137,7 +137,7 @@ def _load_of_message(publisher: Publisher, sequence: int, seed: int) -> int:
 
 @compiled
 def advance(publisher: Publisher, program: Rows[ProgramStep], seed: int) -> int:
-    """Step the publisher to its next message; the moment (ns) at which that one is due."""
+    """Step the publisher to its next message; return its due time in ns."""
     sequence = publisher.sequence + 1
     load_ns = _load_of_message(publisher, sequence, seed)
     publisher.sequence = sequence
@@ -149,7 +149,7 @@ def advance(publisher: Publisher, program: Rows[ProgramStep], seed: int) -> int:
 def make_publishers(
     devices: Numbers, streams: Numbers, phases: Numbers, periods_ns: Numbers, arrivals: Numbers
 ) -> Rows[Publisher]:
-    """Publishers that stand before their message 0; the arrays have one entry for each.
+    """Return publishers before their message 0; the arrays have an entry for each.
 
     Constant streams begin at phase · period of load time, `phases` in [0, 1); random ones need no
     phase.
@@ -166,14 +166,14 @@ def make_publishers(
 
 @compiled
 def begin_schedule(publishers: Rows[Publisher], program: Rows[ProgramStep], seed: int) -> None:
-    """Let every publisher wait for its message 0."""
+    """Set every publisher to its message 0."""
     for row in range(len(publishers)):
         advance(publishers[row], program, seed)
 
 
 @compiled
 def owed_messages(publisher: Publisher, program: Rows[ProgramStep], now_ns: int) -> int:
-    """Messages of the publisher due at or before `now_ns` and not sent.
+    """Return the number of messages that are due at `now_ns` and not sent.
 
     Exact for constant arrivals, the expected number for random ones.
     """
@@ -182,7 +182,7 @@ def owed_messages(publisher: Publisher, program: Rows[ProgramStep], now_ns: int)
     ahead_ns = load_time_of(program, now_ns) - publisher.load_ns
     owed = 1 + int(np.int64(max(ahead_ns, 0) / publisher.period_ns))
     if publisher.arrival == CONSTANT:
-        # Moments are whole nanoseconds, so the quotient may be off by a message or two.
+        # Times are whole nanoseconds, so that the quotient may be off by a message or two.
         current = publisher.sequence
         while owed > 1 and now_ns < _due_ns_of(publisher, program, current + owed - 1):
             owed -= 1
@@ -193,13 +193,13 @@ def owed_messages(publisher: Publisher, program: Rows[ProgramStep], now_ns: int)
 
 @compiled
 def _due_ns_of(publisher: Publisher, program: Rows[ProgramStep], sequence: int) -> int:
-    """When message `sequence` of a constant stream is due."""
+    """Return the due time of message `sequence` of a constant stream."""
     return clock_of(program, _load_of_message(publisher, sequence, 0))
 
 
 @compiled
 def heap_push(heap: Rows[Due], size: int, due_ns: int, publisher: int) -> int:
-    """Add an entry to heap[:size]; the new size."""
+    """Add an entry to heap[:size]; return the new size."""
     position = size
     while position > 0:
         parent = (position - 1) >> 1
@@ -232,7 +232,7 @@ def heap_replace(heap: Rows[Due], size: int, due_ns: int, publisher: int) -> Non
 
 @compiled
 def heap_pop(heap: Rows[Due], size: int) -> int:
-    """Remove the earliest entry of heap[:size]; the new size."""
+    """Remove the earliest entry of heap[:size]; return the new size."""
     if size > 1:
         last = heap[size - 1]
         heap_replace(heap, size - 1, last.due_ns, last.publisher)

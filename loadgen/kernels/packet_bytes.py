@@ -1,9 +1,8 @@
-"""The same bytes as codec.py, for messages by the hundred thousand: numba over uint8 arrays.
+"""Packets as bytes in arrays: the same as mqtt/codec.py, in compiled code.
 
-Every function is compiled on first use, can be inlined by LLVM into the caller's kernel, allocates
-nothing, raises nothing, and is the same function with NUMBA_DISABLE_JIT=1. Positions are indices
-into the buffer; `end` is one past the last valid byte. Nothing here looks at the text of a topic:
-who receives compares it with what was sent.
+The functions allocate nothing, raise nothing, and can be inlined by LLVM. Positions are indices
+into the buffer; `end` is one past the last valid byte. The text of a topic is not checked: the
+receiver compares it with what was sent.
 """
 
 from typing import Final
@@ -28,14 +27,14 @@ _FLAGS_2: Final = 1 << PUBREL | 1 << SUBSCRIBE | 1 << UNSUBSCRIBE
 
 @compiled
 def _u8(buffer: NDArray[np.uint8], position: int) -> int:
-    # The unsigned index spares the check for indices that count from the end; the detour over int64
-    # keeps the sums of the callers from becoming unsigned, which numba would make floats.
+    # The unsigned index avoids the check for negative indices. int64 keeps the callers' sums from
+    # becoming unsigned, which numba would convert to floats.
     return int(np.int64(buffer[np.uint64(position)]))
 
 
 @compiled
 def _variable(buffer: NDArray[np.uint8], start: int, end: int) -> tuple[int, int, int]:
-    """A variable byte integer (spec 1.5.5): status, value, position after it."""
+    """Read a variable byte integer (spec 1.5.5); return status, value, position after it."""
     if start >= end:
         return INCOMPLETE, 0, start
     byte = _u8(buffer, start)
@@ -58,13 +57,13 @@ def _variable(buffer: NDArray[np.uint8], start: int, end: int) -> tuple[int, int
 def frame(
     buffer: NDArray[np.uint8], start: int, end: int, limit_bytes: int
 ) -> tuple[int, int, int, int]:
-    """The fixed header of one packet (spec 2.1): (status, first_byte, body_start, packet_end).
+    """Read a fixed header (spec 2.1); return (status, first_byte, body_start, packet_end).
 
-    OK: the whole packet is in `buffer[start:packet_end]`. INCOMPLETE: more bytes are needed; once
-    the fixed header is there, first_byte, body_start and packet_end are right, before that all
+    OK: the complete packet is in `buffer[start:packet_end]`. INCOMPLETE: more bytes are needed; if
+    the fixed header is complete, first_byte, body_start and packet_end are valid, otherwise all
     positions are `start`. MALFORMED: a reserved type, reserved flags, QoS 3, DUP with QoS 0, or a
-    bad Remaining Length. TOO_LARGE: the Remaining Length is over `limit_bytes`. The version is not
-    known here, so AUTH passes.
+    bad Remaining Length. TOO_LARGE: the Remaining Length is over `limit_bytes`. AUTH passes, since
+    the version is not checked.
     """
     if start >= end:
         return INCOMPLETE, 0, start, start
@@ -89,11 +88,11 @@ def frame(
 def publish_fields(
     buffer: NDArray[np.uint8], first_byte: int, body_start: int, packet_end: int, version: int
 ) -> tuple[int, int, int, int, int]:
-    """The body of a PUBLISH (spec 3.3): (status, topic_start, topic_end, packet_id, payload_start).
+    """Read the body of a PUBLISH (spec 3.3) that `frame` found.
 
-    Takes what `frame` returned. Status is OK or MALFORMED. `packet_id` is 0 for QoS 0. The
-    properties of version 5 are skipped unread, so an empty topic is left to the caller there (it
-    stands for a Topic Alias).
+    Return (status, topic_start, topic_end, packet_id, payload_start). Status is OK or MALFORMED.
+    `packet_id` is 0 for QoS 0. The properties of version 5 are skipped, so that the caller has to
+    check an empty topic (it stands for a Topic Alias).
     """
     topic_start = body_start + 2
     if topic_start > packet_end:
@@ -120,7 +119,7 @@ def publish_fields(
 
 @compiled
 def after_property(buffer: NDArray[np.uint8], position: int, end: int) -> int:
-    """The position after a property of a PUBLISH (spec 3.3.2.3); -1 for one it may not have."""
+    """Return the position after a property of a PUBLISH (spec 3.3.2.3); -1 for any other."""
     name = _u8(buffer, position)
     if name == USER_PROPERTY:
         value = _after_string(buffer, position + 1, end)
@@ -151,10 +150,10 @@ def _after_string(buffer: NDArray[np.uint8], position: int, end: int) -> int:
 
 @compiled
 def ack_fields(buffer: NDArray[np.uint8], body_start: int, packet_end: int) -> tuple[int, int, int]:
-    """The body of PUBACK, PUBREC, PUBREL or PUBCOMP (spec 3.4 to 3.7): (status, packet_id, reason).
+    """Read the body of PUBACK, PUBREC, PUBREL or PUBCOMP (spec 3.4 to 3.7) of either version.
 
-    Reads both versions: MQTT 3.1.1 has the two bytes of the identifier only. Status is OK or
-    MALFORMED; properties must end where the packet ends and are not read.
+    Return (status, packet_id, reason). Status is OK or MALFORMED. MQTT 3.1.1 has only the two bytes
+    of the identifier. Properties must end with the packet and are not read.
     """
     length = packet_end - body_start
     if length < 2:
@@ -203,7 +202,7 @@ def write_publish(
 
     `flags` are those of the fixed header: DUP << 3 | QoS << 1 | RETAIN. `packet_id` is not written
     for QoS 0, and version 4 ignores `properties`, which come without their length. The caller has
-    made sure that everything fits in `out` and that the topic is valid. Slices of arrays made by
+    checked that everything fits in `out` and that the topic is valid. Slices of arrays made by
     `carray` cost nothing; slices of numpy's own cost some 25 ns, as numba counts their references.
     """
     topic_bytes = len(topic)

@@ -3,17 +3,17 @@
 Little-endian:
 
     offset  size  field
-    0       4     run tag           which run this message belongs to
-    4       4     stream            which publisher sent it
+    0       4     run tag           the run that this message belongs to
+    4       4     stream            the publisher that sent it
     8       8     sequence          its number in the stream, from 0
-    16      8     intended_ns       when the schedule wanted it sent (CLOCK_MONOTONIC)
-    24      4     send offset       sent − intended in ns, IEEE 754 single; its sign bit says that
-                                    this is a copy, sent again after the connection broke
+    16      8     intended_ns       when it was due by the schedule (CLOCK_MONOTONIC)
+    24      4     send offset       sent − intended in ns, IEEE 754 single; its sign bit marks
+                                    a copy that was sent again after the connection broke
     28      4     CRC-32            of the body (bytes 32 and on), then of bytes 0 to 27
 
 The send offset is a single because its relative error, 6e-8, is far below a histogram's three
 digits at any size. Nothing is sent before it is due, so that its sign is free. A copy is marked
-where MQTT lets both arrive: at QoS 1, and at QoS 2 when the broker had lost the session.
+if MQTT lets both arrive: at QoS 1, and at QoS 2 when the broker had lost the session.
 
 The CRC is zlib's, body first, so that a sender computes the constant body's
 part once. Anyone can check a captured message with `zlib.crc32(p[:28], zlib.crc32(p[32:]))`.
@@ -41,20 +41,20 @@ _BLOCK_BYTES = 1 << 16
 
 @compiled
 def read_u8(buffer: Bytes, position: int) -> int:
-    """Byte at `position`."""
+    """Return the byte at `position`."""
     # The unsigned index spares the check for indices that count from the end.
     return int(np.int64(buffer[np.uint64(position)]))
 
 
 @compiled
 def read_u32(buffer: Bytes, position: int) -> int:
-    """Unsigned 32-bit little-endian number at `position`."""
+    """Return the unsigned 32-bit little-endian number at `position`."""
     return int(read_4_bytes(buffer, position))
 
 
 @compiled
 def read_i64(buffer: Bytes, position: int) -> int:
-    """Signed 64-bit little-endian number at `position`."""
+    """Return the signed 64-bit little-endian number at `position`."""
     return int(read_8_bytes(buffer, position))
 
 
@@ -88,9 +88,9 @@ def stamp(
     """
     offset = int(np.int64(np.float32(max(sent_ns - intended_ns, 0)).view(np.uint32)))
     if copy:
-        offset |= -_SIGN  # with all bits above, which the shift below drops
-    # In words of eight bytes behind the run tag, which the CRC takes from here and not from memory:
-    # reading a word that was written in two would wait for both.
+        offset |= -_SIGN  # with all higher bits, which the shift below drops
+    # In words of eight bytes after the run tag. The CRC takes them from here and not from memory,
+    # where a word that was written in two parts would wait for both.
     second = stream | sequence << 32
     third = (sequence >> 32) & _MASK | intended_ns << 32
     fourth = (intended_ns >> 32) & _MASK | offset << 32
@@ -103,26 +103,26 @@ def stamp(
 
 @compiled
 def send_offset_ns(buffer: Bytes, position: int) -> int:
-    """Sent − intended of the header at `position`, in ns."""
+    """Return sent − intended of the header at `position`, in ns."""
     offset = read_u32(buffer, position + 24) & ~_SIGN
     return int(np.int64(np.uint32(offset).view(np.float32)))
 
 
 @compiled
 def is_copy(buffer: Bytes, position: int) -> bool:
-    """Whether the header at `position` says that the message was sent again."""
+    """Return True if the header at `position` marks the message as sent again."""
     return bool(buffer[position + 27] & 0x80)
 
 
 @compiled
 def is_intact(buffer: Bytes, start: int, end: int) -> bool:
-    """Whether the CRC of the payload buffer[start:end] (32 bytes or more) is right."""
+    """Return True if the CRC of the payload buffer[start:end] (32 bytes or more) is correct."""
     return has_intact_header(buffer, start, crc32(0, buffer, start + HEADER_BYTES, end))
 
 
 @compiled
 def has_intact_header(buffer: Bytes, start: int, body_crc: int) -> bool:
-    """Whether the CRC of the header at `start` is that with a body whose CRC-32 is `body_crc`."""
+    """Return True if the CRC of the header at `start` matches a body with this CRC-32."""
     second, third = read_i64(buffer, start + 4), read_i64(buffer, start + 12)
     crc = crc32_of_28(
         body_crc, read_u32(buffer, start), second, third, read_i64(buffer, start + 20)
@@ -131,9 +131,9 @@ def has_intact_header(buffer: Bytes, start: int, body_crc: int) -> bool:
 
 
 def make_body(size_bytes: int, seed: int) -> Bytes:
-    """Printable filler of `size_bytes` that follows the header in every message of a run.
+    """Return printable filler that follows the header in every message of a run.
 
-    What is random in it repeats itself after a MiB.
+    It repeats itself after a MiB.
     """
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz0123456789", np.uint8)
     random = np.random.default_rng(seed).integers(0, len(letters), min(size_bytes, _RANDOM_BYTES))
@@ -141,9 +141,9 @@ def make_body(size_bytes: int, seed: int) -> Bytes:
 
 
 def body_crc_states(body: Bytes) -> npt.NDArray[np.int64]:
-    """CRC-32 of prefixes of the body, for `crc_of_body`.
+    """Return the CRC-32 of prefixes of the body, for `crc_of_body`.
 
-    Entry n is that of the first n bytes, up to 256 KiB; then comes one for each 64 KiB more.
+    Entry n is that of the first n bytes, up to 256 KiB; then there is one for each 64 KiB more.
     """
     data = memoryview(np.ascontiguousarray(body).data)
     exact = min(len(data), _EXACT_BYTES)
@@ -158,7 +158,7 @@ def body_crc_states(body: Bytes) -> npt.NDArray[np.int64]:
 
 @compiled
 def crc_of_body(states: npt.NDArray[np.int64], body: Bytes, length: int) -> int:
-    """CRC-32 of body[:length]; `states` are those of `body_crc_states`."""
+    """Return the CRC-32 of body[:length]; `states` are those of `body_crc_states`."""
     if length <= _EXACT_BYTES:
         return int(states[length])
     blocks = (length - _EXACT_BYTES) // _BLOCK_BYTES

@@ -1,11 +1,11 @@
-"""The hot path's two steps in compiled code, straight on the sockets.
+"""The hot path in compiled code: reading and writing of sockets.
 
-`poll` reads every connection that has something, hands the bytes to `receive_packets` and writes
-the acknowledgements. `pump` sends what is due. The epoll set of all connections and the timer is
-itself one descriptor of the worker's uvloop loop, whose callback serves it; what needs Python (a
-CONNACK unlike the last one, a broken connection, TLS and WebSocket) is queued as events.
+`poll` reads every ready connection, passes the bytes to `receive_packets` and writes the answers.
+`pump` sends due messages. The epoll set of all connections and the timer is itself one descriptor
+of the worker's uvloop loop, whose callback serves it. Events are queued for Python: an unusual
+CONNACK, a broken connection, TLS and WebSocket.
 
-Descriptors are edge-triggered, so no connection costs a call to change what is waited for.
+Descriptors are edge-triggered, so that no call is needed to change their events.
 """
 
 import errno
@@ -102,19 +102,19 @@ Table = npt.NDArray[np.int64]
 EVENTS_AT_ONCE = 256
 _READS_AT_ONCE = 4
 READS_PER_TIMED = 7
-"""Of so many reads one is timed by the kernel's clock, and its delay counts for all; no round
-number, or with as many subscribers of one topic it would always be the same one's turn."""
+"""One of this many reads is timed by the kernel's clock, and its delay counts for all. With a round
+number it would always be the same one of as many subscribers of a topic."""
 _MESSAGES_AT_ONCE = 2000
-_BYTES_LIKE_A_MESSAGE = 4096  # of a body that is sent apart
+_BYTES_LIKE_A_MESSAGE = 4096  # of a body that is sent separately
 _EAGAIN = errno.EAGAIN
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
 ENDED = EPOLLERR | EPOLLHUP | EPOLLRDHUP
 TIMER = -1
-"""What the timer is called in the epoll set, where connections have their row."""
+"""The timer in the epoll set, where connections have their row."""
 LINGER = -2
-"""The timer of the tick, and of the end of a stay in compiled code; its expiry is all it says."""
+"""The timer of the tick, and of the end of a stay in compiled code."""
 CHANNEL = -3
-"""The coordinator."""
+"""The channel of the coordinator."""
 
 
 ReceiveKernel = Callable[[Fleet, int, int, int], tuple[int, int]]
@@ -135,11 +135,11 @@ class EntryPoints(NamedTuple):
 
 @compiled
 def poll(fleet: Fleet, timeout_ms: int, asked_ns: int, handlers: Handlers) -> int:
-    """Wait at most `timeout_ms` and serve what is ready; the moment (ns) at which the wait ended.
+    """Wait at most `timeout_ms` and serve ready descriptors; return the end of the wait in ns.
 
-    `asked_ns` is when something is armed to end it. After the call `totals.events` events wait for
-    Python, `totals.ready` devices were not read to the end and want another call, and with
-    `totals.rearm` `pump` has something to do.
+    `asked_ns` is the time for which a timer is armed. After the call `totals.events` events wait
+    for Python, `totals.ready` devices have more to read and need another call, and `totals.rearm`
+    is 1 if `pump` has to be called.
     """
     totals = fleet.totals
     again = totals.ready
@@ -167,13 +167,13 @@ def poll(fleet: Fleet, timeout_ms: int, asked_ns: int, handlers: Handlers) -> in
 
 @compiled
 def _serve_device(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) -> None:
-    """Do what the edge of one descriptor asks for."""
+    """Handle the edge of a descriptor."""
     device = fleet.devices[row]
     state = device.state
     if state == CONNECTING and device.tcp_ns < device.syn_ns:
         if not flags & (EPOLLOUT | EPOLLERR | EPOLLHUP) or not _begin_session(fleet, row):
             return
-        # The same edge may announce bytes, or the end: a peer that speaks or leaves first.
+        # The same edge may report bytes, or the end, of a peer that sends or closes first.
     elif state in (IDLE, CLOSED, REFUSED):
         return
     if device.flags & STREAMED:
@@ -190,7 +190,7 @@ def _serve_device(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Ha
 
 @compiled
 def _begin_session(fleet: Fleet, row: int) -> bool:
-    """TCP is there, or not: send CONNECT, if nothing comes before it; whether that went well."""
+    """Send CONNECT after TCP has connected, unless TLS or WebSocket comes first; return success."""
     device = fleet.devices[row]
     now_ns = monotonic_ns(fleet.clock)
     error = socket_error(device.descriptor, fleet.words)
@@ -214,10 +214,10 @@ def _begin_session(fleet: Fleet, row: int) -> bool:
 
 @compiled
 def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) -> None:
-    """Read what a device has, a few times; `ready` lists it when that was not all."""
+    """Read from a device a few times; it is listed in `ready` if there may be more."""
     device = fleet.devices[row]
     buffer = fleet.buffer
-    # What a slow reader leaves in its socket waits on request, and is no delay of ours.
+    # Bytes that a slow reader leaves in its socket wait on purpose: no own delay.
     most = fleet.groups[device.group].read_most
     for turn in range(_READS_AT_ONCE):
         if not room_for_events(fleet, len(fleet.out)):
@@ -233,7 +233,7 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
             got = receive_into(device.descriptor, buffer, kept, limit)
         now_ns = monotonic_ns(fleet.clock)
         if got == -_EAGAIN and kept > 0 and listed and turn == 0:
-            got = 0  # what is kept may be whole packets for which events had no room
+            got = 0  # the stored bytes may be complete packets for which events had no room
         elif got <= 0:
             if got != -_EAGAIN:
                 push_event(fleet, CLOSED_BY_PEER, row, -got, now_ns)
@@ -252,8 +252,8 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
             return
         if end > position and not room_for_events(fleet, len(fleet.out)):
             continue  # to the list
-        # A read that is not full took all there was, but the end of the stream has no edge of
-        # its own when it came with the last bytes.
+        # A read that is not full took all bytes, but the end of the stream has no separate edge
+        # if it came with the last bytes.
         if end < len(buffer) and not flags & ENDED:
             return
     _list(fleet, row)
@@ -261,7 +261,7 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
 
 @compiled
 def _list(fleet: Fleet, row: int) -> None:
-    """Have the device served again although its descriptor has no edge."""
+    """Have a device served again without an edge of its descriptor."""
     fleet.ready[fleet.totals.ready] = row
     fleet.totals.ready += 1
     fleet.devices[row].flags |= LISTED
@@ -269,7 +269,7 @@ def _list(fleet: Fleet, row: int) -> None:
 
 @compiled
 def _is_timed(fleet: Fleet) -> bool:
-    """Whether it is this read's turn; all of them after a stall are timed."""
+    """Return True if this read is to be timed; after a stall all are."""
     attention = fleet.attention
     attention.untimed_reads += 1
     timed = attention.missed_ns > 0
@@ -281,11 +281,11 @@ def _is_timed(fleet: Fleet) -> bool:
 
 @compiled
 def _record_own_delay(fleet: Fleet, row: int, messages: int, waited_ns: int, now_ns: int) -> None:
-    """Count how long the messages of a timed read waited for it.
+    """Count the own delay of the messages of a timed read.
 
-    `waited_ns` is how long the last of them did, -1 where that is not known. After a stall they
-    came while nobody looked, the last then and the others evenly before it; else all came together,
-    and stand for those of the reads that were not timed.
+    `waited_ns` is that of the last message, -1 if the kernel reported no time. After a stall the
+    others are taken to have arrived evenly since its begin. Otherwise all arrived together, and
+    also count for the reads that were not timed.
     """
     attention = fleet.attention
     slot = _own_delay_slot(fleet, row, now_ns)
@@ -297,7 +297,7 @@ def _record_own_delay(fleet: Fleet, row: int, messages: int, waited_ns: int, now
 
 @compiled
 def _own_delay_slot(fleet: Fleet, row: int, now_ns: int) -> int:
-    """What arrives after the window was late for it."""
+    """Return the slot of own delay; an arrival after the window counts in the window."""
     phase = min(phase_of(fleet.run, now_ns), MEASURE)
     return slot_of(fleet.devices[row].group, S_OWN_DELAY, phase)
 
@@ -310,9 +310,9 @@ def _record_evenly(fleet: Fleet, slot: int, messages: int, least_ns: int, most_n
 
 @compiled
 def keep_partial(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int, now_ns: int) -> bool:
-    """Keep buffer[start:end], a packet that has not come whole; False when it is too large.
+    """Store buffer[start:end], an incomplete packet; return False if it is too large.
 
-    Where a body streams through, its head is kept already.
+    If a body is streamed, its head is stored already.
     """
     if fleet.devices[row].flags & BODY:
         return True
@@ -327,7 +327,7 @@ def keep_partial(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int, no
 
 @compiled
 def _answer(fleet: Fleet, row: int, end: int, now_ns: int) -> None:
-    """Send acknowledgements; what the socket does not take follows through Python."""
+    """Send answers; Python sends what the socket does not take."""
     device = fleet.devices[row]
     sent = 0
     if not device.flags & BLOCKED:
@@ -343,10 +343,9 @@ def _answer(fleet: Fleet, row: int, end: int, now_ns: int) -> None:
 
 @compiled
 def pump_due(fleet: Fleet, handlers: Handlers) -> None:
-    """Send what is due and arm the timer for what comes next.
+    """Send due messages and arm the timer for the next ones.
 
-    With a send tick that is what was due when it began: what becomes due meanwhile goes out at the
-    next one, with others.
+    With a send tick, messages that become due during the call are sent at the next tick.
     """
     totals = fleet.totals
     heap = fleet.heap
@@ -380,7 +379,7 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> None:
     moment_ns = 0
     if totals.heap_size > 0:
         due_ns = heap[0].due_ns
-        # What was due already, and too much for one go, does not wait for the next tick.
+        # Messages that were due and did not fit into this call do not wait for the next tick.
         moment_ns = max(due_ns, now_ns if due_ns <= begun_ns else begun_ns + tick_ns)
     fleet.attention.alarm_ns = moment_ns
     arm_timer(fleet.run.timer, moment_ns, fleet.clock)
@@ -388,7 +387,7 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> None:
 
 @compiled
 def _wait(fleet: Fleet, row: int) -> None:
-    """Take the first publisher, that of the device, out of the heap until it may send."""
+    """Remove the first publisher, that of the device, from the heap until it may send."""
     totals = fleet.totals
     fleet.devices[row].flags |= WAITING
     totals.heap_size = heap_pop(fleet.heap, totals.heap_size)
@@ -396,7 +395,7 @@ def _wait(fleet: Fleet, row: int) -> None:
 
 @compiled
 def _next_turn(fleet: Fleet, number: int, row: int) -> None:
-    """Put the publisher that has sent where its next message belongs."""
+    """Move the first publisher of the heap to the place of its next message."""
     totals = fleet.totals
     due_ns = fleet.publishers[number].due_ns
     if fleet.devices[row].flags & (BLOCKED | WINDOW_FULL):
@@ -410,7 +409,7 @@ def _next_turn(fleet: Fleet, number: int, row: int) -> None:
 
 @compiled
 def _send_batch(fleet: Fleet, row: int, end: int, count: int, now_ns: int) -> int:
-    """Write out[:end] to the socket; how many of its messages are on their way."""
+    """Write out[:end] to the socket; return how many of its messages are sent."""
     device = fleet.devices[row]
     body_bytes = fleet.batch[0].body_bytes
     if device.flags & STREAMED:
@@ -437,7 +436,7 @@ def _send_batch(fleet: Fleet, row: int, end: int, count: int, now_ns: int) -> in
 
 @compiled
 def _leave_body(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> None:
-    """Leave a part of a body for Python to write."""
+    """Queue a part of a body for Python to write."""
     if start < end:
         event = fleet.events[fleet.totals.events]
         push_event(fleet, UNSENT_BODY, row, start, now_ns)
@@ -446,7 +445,7 @@ def _leave_body(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> No
 
 @compiled
 def _whole_messages(batch: Rows[Sent], count: int, done: int) -> int:
-    """Messages of the batch of which at least one byte was sent: they are on their way."""
+    """Return the messages of the batch with at least one sent byte: they count as sent."""
     sent = 0
     before = 0
     while sent < count and before < done:
@@ -460,12 +459,11 @@ def _whole_messages(batch: Rows[Sent], count: int, done: int) -> int:
 
 @compiled
 def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> None:
-    """Poll and pump, again and again, until Python is needed or `linger_ns` are over.
+    """Poll and pump until Python is needed or `linger_ns` are over.
 
-    The worker waits here and not in its loop, for as long as that has nothing to do. A timeout of
-    each wait would have the kernel program a timer each time, which costs more than the wait; so
-    the linger timer of the epoll set is armed for the tick or the end of the stay (-1 for none).
-    It stays armed for the tick when the stay ends.
+    The worker waits here while its loop has nothing to do. A timeout of each wait would make the
+    kernel program a timer, which costs more than the wait. So the linger timer of the epoll set is
+    armed for the tick or the end of the stay (-1 for none). It stays armed for the tick afterwards.
     """
     totals, attention = fleet.totals, fleet.attention
     now_ns = monotonic_ns(fleet.clock)
@@ -494,7 +492,7 @@ def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> None:
 
 @compiled
 def _arm_linger(fleet: Fleet, end_ns: int, now_ns: int) -> int:
-    """Be woken by the tick, or at `end_ns` if that comes first and is not over; when that is."""
+    """Arm the linger timer for the tick, or for `end_ns` if it is earlier; return the time."""
     until_ns = tick_or(fleet, end_ns if end_ns > now_ns else NEVER_NS)
     if fleet.run.linger_timer >= 0:
         arm_timer(fleet.run.linger_timer, until_ns if until_ns < NEVER_NS else 0, fleet.clock)
@@ -503,7 +501,7 @@ def _arm_linger(fleet: Fleet, end_ns: int, now_ns: int) -> int:
 
 @compiled
 def _tick(fleet: Fleet, now_ns: int) -> None:
-    """Note what the scheduler has given the worker, to tell of a stall from now on what it was."""
+    """Note the worker's processor times, from which the cause of the next stall is found."""
     attention = fleet.attention
     attention.tick_ns = now_ns + attention.tick_every_ns
     if attention.stalls == 0:
@@ -526,8 +524,8 @@ def entry_points(handlers: Handlers) -> EntryPoints:
 
     @compiled
     def receive(fleet: Fleet, row: int, end: int, now_ns: int) -> tuple[int, int]:
-        # Not of an array that Python hands over: its references would be counted, message by
-        # message, which costs more than the message.
+        # The buffer is not an argument: numba would count the references to an array from Python
+        # for each message, which costs more than the message.
         before = fleet.totals.publishes
         position, written = receive_packets(fleet, row, fleet.buffer, end, now_ns, handlers)
         _record_streamed(fleet, row, fleet.totals.publishes - before, now_ns)
@@ -544,9 +542,9 @@ def entry_points(handlers: Handlers) -> EntryPoints:
 
 @compiled
 def _record_streamed(fleet: Fleet, row: int, messages: int, now_ns: int) -> None:
-    """Count how long the messages of a read waited, while Python read what was ready with them.
+    """Count the own delay of messages that Python read, since the last look at the sockets.
 
-    The last look found them, or the stall before it held them back.
+    After a stall they are taken to have arrived evenly since its begin.
     """
     attention = fleet.attention
     slot = _own_delay_slot(fleet, row, now_ns)
@@ -572,7 +570,7 @@ def connect_some(fleet: Fleet, rows: Table) -> None:
 
 @compiled
 def _connect_waiting(fleet: Fleet) -> None:
-    """Begin as many connects as may be under way, where they have no pace to keep."""
+    """Begin as many connects as may be in progress, if they have no rate."""
     connects, totals = fleet.connects, fleet.totals
     while (
         connects.count > 0
@@ -599,7 +597,7 @@ def _connect_device(fleet: Fleet, row: int) -> None:
     flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
     if fleet.groups[device.group].read_most > 0:
         keep_few_bytes(descriptor, fleet.words)
-        flags = EPOLLOUT | EPOLLRDHUP | EPOLLET  # `Poller.read_slowly` says when
+        flags = EPOLLOUT | EPOLLRDHUP | EPOLLET  # at the times of `Poller.read_slowly`
     device.descriptor = descriptor
     device.partial_bytes = 0
     device.flags &= ~BODY
@@ -616,10 +614,10 @@ def _connect_device(fleet: Fleet, row: int) -> None:
 def ping_idle(fleet: Fleet, now_ns: int, keep_alive_ns: Table, pingreq: Bytes, due: Table) -> int:
     """Send PINGREQ on plain connections that wrote nothing for most of their keep-alive.
 
-    That is half to three quarters of it, a share of each connection's own: devices that fell
-    silent together do not ping together. `keep_alive_ns` has one entry a group, 0 for no
-    keep-alive. Streamed or blocked connections are listed in `due` for the caller; returns their
-    number. `pinged_ns` holds the first PINGREQ that waits for its PINGRESP.
+    That is half to three quarters of it, different for each connection, so that devices that fell
+    silent together do not ping together. `keep_alive_ns` has an entry for each group, 0 for no
+    keep-alive. Streamed or blocked connections are listed in `due` for the caller; return their
+    number. `pinged_ns` is the time of the first PINGREQ without a PINGRESP.
     """
     listed = 0
     for row in range(len(fleet.devices)):

@@ -1,4 +1,4 @@
-"""What a device makes of the bytes that it receives: messages, acknowledgements, CONNACK.
+"""Handling of the bytes that a device receives: messages, acknowledgements, CONNACK.
 
 `receive_packets` handles every whole packet, accounts for messages and writes acknowledgements.
 The meaning of a message depends on the case: `Handlers`. Those here are of devices that receive and
@@ -99,11 +99,11 @@ _FIXED_HEADER_BYTES = 5  # at most (2.1)
 def receive_packets(
     fleet: Fleet, row: int, buffer: Bytes, end: int, now_ns: int, handlers: Handlers
 ) -> tuple[int, int]:
-    """Handle every whole packet in buffer[:end] that a device received at `now_ns`.
+    """Handle every complete packet in buffer[:end] that a device received at `now_ns`.
 
-    What it answers is written to `out`: 4 bytes a packet of at least 4, acknowledgements withheld
-    before, and what the handlers write. Returns (where the first packet that is not whole begins,
-    bytes written). A breach of the protocol is queued as BROKEN and ends the scan at `end`.
+    Answers are written to `out`: at most 4 bytes for each packet, acknowledgements withheld before,
+    and what the handlers write. Return (begin of the first incomplete packet, bytes written). A
+    violation of the protocol is queued as BROKEN and ends the scan at `end`.
     """
     position = 0
     written = 0
@@ -166,11 +166,11 @@ def receive_packets(
 def _begin_body(
     fleet: Fleet, row: int, buffer: Bytes, head: tuple[int, int, int, int], end: int
 ) -> int:
-    """Keep only the head of a PUBLISH, with the payload's header, once it is there.
+    """Store only the head of a long PUBLISH, with the payload's header, once it has arrived.
 
-    The packet is too long to be kept until it is whole: `head` is its first byte, where it begins
-    and ends, and its body between; it is there up to `end`. Returns where what the caller is to
-    keep begins. A head that is itself too long to be kept is left to it as well.
+    `head` is the first byte of the packet, its begin, the begin of its body, and its end; it has
+    arrived up to `end`. Return the begin of the bytes that the caller has to store: the packet if
+    its head is incomplete or too long.
     """
     first_byte, start, body, packet_end = head
     status, _, _, _, payload = mqtt.publish_fields(buffer, first_byte, body, end, fleet.run.version)
@@ -196,9 +196,9 @@ def _note_body(fleet: Fleet, kept: Bytes, left: int, crc: int) -> None:
 def _take_body(
     fleet: Fleet, row: int, buffer: Bytes, end: int, now_ns: int, handlers: Handlers
 ) -> tuple[int, int]:
-    """Check what came of a body, behind its head; its last byte makes it a message.
+    """Add the bytes of a body to its checksum; the last byte completes the message.
 
-    Returns where the next packet begins, and the bytes written.
+    Return the begin of the next packet, and the bytes written.
     """
     device = fleet.devices[row]
     kept = fleet.partial[row]
@@ -229,7 +229,7 @@ def _publish(
     position: int,
     handlers: Handlers,
 ) -> int:
-    """A message of QoS 2 goes to its handler once, whatever comes again before PUBREL."""
+    """Pass a message to its handler; one of QoS 2 only once before its PUBREL."""
     device = fleet.devices[row]
     fleet.totals.publishes += 1
     if fleet.run.version == MQTT_5 and (
@@ -249,14 +249,14 @@ def _publish(
 
 @compiled
 def _check_alias(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
-    """A topic is named, and by no alias, since we allow none (MQTT 5, 3.1.2.11.5)."""
+    """Check that a message has a topic and no alias, since we allow none (MQTT 5, 3.1.2.11.5)."""
     if message.topic == message.topic_end:
         violate(fleet, row, EMPTY_TOPIC, now_ns)
     position = message.topic_end + (2 if message.qos > 0 else 0)
     if message.payload - position > 1:
         while position < message.payload and buffer[position] >= 0x80:
             position += 1
-        position += 1  # behind their length
+        position += 1  # after the length of the properties
         while 0 <= position < message.payload:
             if buffer[position] == mqtt.TOPIC_ALIAS:
                 violate(fleet, row, TOPIC_ALIAS, now_ns)
@@ -266,7 +266,7 @@ def _check_alias(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
 
 @compiled
 def _take_in_use(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
-    """Count a QoS 2 message whose identifier waits for PUBREL: sent again, or it may not be."""
+    """Count a QoS 2 message whose identifier waits for PUBREL: a repetition or a violation."""
     start = message.payload
     phase = phase_of_arrival(fleet.run, now_ns)
     intact = message.end - start >= HEADER_BYTES and is_whole(buffer, message)
@@ -282,7 +282,7 @@ def _take_in_use(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
 
 @compiled
 def acknowledge(fleet: Fleet, row: int, message: Message, position: int) -> int:
-    """Write what answers a PUBLISH, or withhold it until the batch is full; the position after."""
+    """Write the answer to a PUBLISH, or withhold it until its batch is full."""
     if message.qos == 0:
         return position
     if message.qos == 2:
@@ -299,7 +299,7 @@ def acknowledge(fleet: Fleet, row: int, message: Message, position: int) -> int:
 
 @compiled
 def release_held(fleet: Fleet, row: int, position: int) -> int:
-    """Write the acknowledgements that a device withholds; the position after them."""
+    """Write the withheld acknowledgements of a device; return the position after them."""
     device = fleet.devices[row]
     for index in range(device.held):
         packet_id = fleet.held_ids[device.holder, index]
@@ -319,12 +319,12 @@ def _ack(
     position: int,
     handlers: Handlers,
 ) -> int:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP; the position after what answers it."""
+    """Handle PUBACK, PUBREC, PUBREL or PUBCOMP; return the position after the answer."""
     device = fleet.devices[row]
     if kind == PUBREL:
-        # A device that is to receive none at QoS 2 does not remember identifiers.
+        # A device that expects no QoS 2 does not remember identifiers.
         known = device.qos2 < 0 or release_qos2(fleet.received_ids, device.qos2, packet_id)
-        # After its return a device may have answered before, on the connection that broke.
+        # A device that was away may have answered on the connection that broke.
         if not known and device.returned_ns == 0:
             violate(fleet, row, UNKNOWN_PUBREL, now_ns)
         return mqtt.write_ack(fleet.out, position, PUBCOMP, packet_id)
@@ -365,9 +365,9 @@ def _take_refusal(
     position: int,
     handlers: Handlers,
 ) -> int:
-    """The broker did not take a message: nobody is to receive it; the position as in `_ack`."""
+    """Count a message that the broker refused; return the position as in `_ack`."""
     deliveries = 0
-    if kind == PUBCOMP:  # it had taken it
+    if kind == PUBCOMP:  # the broker had accepted it
         violate(fleet, row, FAILED_PUBCOMP, now_ns)
     else:
         deliveries = handlers.on_refused(fleet, row, packet_id, phase)
@@ -407,10 +407,10 @@ def _take_wrong_ack(
     position: int,
     handlers: Handlers,
 ) -> int:
-    """An acknowledgement that nothing waits for; the position as in `_ack`.
+    """Count an unexpected acknowledgement; return the position as in `_ack`.
 
-    Where a message waits for another one, that will not come: it is given up, so that the window
-    does not fill with such.
+    A message that waits for another one is given up, so that the window does not fill with such
+    messages.
     """
     device = fleet.devices[row]
     state = FREE
@@ -420,7 +420,7 @@ def _take_wrong_ack(
         wrong = wrong_acknowledgement(state, kind)
     violate(fleet, row, wrong, now_ns)
     if kind == PUBREC and state in (FREE, AWAIT_PUBCOMP):
-        # Perhaps ours was lost, and the broker waits for it.
+        # The PUBREL may have been lost, and the broker waits for it.
         return mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
     if state == FREE:
         return position
@@ -435,7 +435,7 @@ def _take_wrong_ack(
 
 @compiled
 def _free_window(fleet: Fleet, row: int) -> None:
-    """A publisher that waited for its window goes on, with a unit when the last one is through."""
+    """Continue a publisher that waited for its window, or for the end of its last unit."""
     device = fleet.devices[row]
     if device.flags & WINDOW_FULL:
         if device.unit_sent > 0:
@@ -450,10 +450,10 @@ def _free_window(fleet: Fleet, row: int) -> None:
 def _on_connack(
     fleet: Fleet, row: int, buffer: Bytes, packet: tuple[int, int, int], now_ns: int
 ) -> bool:
-    """Accept or refuse a device; whether Python must look at the CONNACK.
+    """Accept or refuse a device; return True if Python must look at the CONNACK.
 
-    It need not where it has seen the same of another device of the group; the last that is waited
-    for tells it that all have connected.
+    That is not so if another device of the group had the same; but the last CONNACK is always
+    shown, so that Python sees that all devices have connected.
     """
     start, body, end = packet
     if end - body < 2:
@@ -470,7 +470,7 @@ def _on_connack(
 
 @compiled
 def _is_usual_connack(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int) -> bool:
-    """Whether a device, never away before, is answered like others of its group."""
+    """Return True if a device that was never away got the usual CONNACK of its group."""
     device = fleet.devices[row]
     length = end - start
     if device.state != AWAIT_CONNACK or device.returned_ns != 0:
@@ -495,7 +495,7 @@ def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: in
     fleet.connects.accepted_ns = now_ns
     if device.returned_ns != 0:
         device.returned_ns = now_ns
-        # Nothing new before what was unacknowledged, which the caller sends again.
+        # No new message before the unacknowledged ones, which the caller sends again.
         device.flags |= BLOCKED
         if session_present:
             device.flags |= RESUMED
@@ -513,7 +513,7 @@ def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: in
 def on_message(
     fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int, position: int
 ) -> int:
-    """Account for a message, and respond to it where the device does."""
+    """Account for a message, and respond to it if the device is a responder."""
     position = acknowledge(fleet, row, message, position)
     is_new = take_message(fleet, row, buffer, message, now_ns)
     if is_new and fleet.devices[row].responses >= 0:
@@ -525,10 +525,10 @@ def on_message(
 def _respond(
     fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int, position: int
 ) -> int:
-    """Write the response to a request; the position after it.
+    """Write the response to a request; return the position after it.
 
-    It is the request's payload on the topic of the device that asked, so that this device accounts
-    for it, and times it from the moment at which the request was intended.
+    It is the request's payload on the topic of the requesting device. So that device accounts for
+    it, and its latency begins at the intended time of the request.
     """
     device = fleet.devices[row]
     qos = fleet.groups[device.group].qos
@@ -560,7 +560,7 @@ def _respond(
     )
     copy_bytes(fleet.out, payload, buffer, start, size)
     phase = phase_of(fleet.run, intended_ns)
-    # That it is to be received was expected when the request was sent.
+    # Its delivery was counted as expected when the request was sent.
     count_sent(fleet, device.group, phase, 0, payload + size - position)
     return int(payload + size)
 

@@ -1,4 +1,4 @@
-"""What a device sends again after its connection broke (MQTT 5, 4.4)."""
+"""Messages that a device sends again after its connection broke (MQTT 5, 4.4)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -40,15 +40,15 @@ def redeliver_some(
     now_ns: int,
     handlers: Handlers,
 ) -> tuple[int, int, int]:
-    """Write again what was unacknowledged when the connection broke (MQTT 5, 4.4).
+    """Write again the messages that were unacknowledged when the connection broke.
 
-    The payload says so where a receiver may get both (payload.py).
+    The payload is marked as a copy if a receiver may get both (payload.py).
 
-    `slots[:count]` are those of `redelivery_order`. With the session present at the broker a
-    PUBLISH carries DUP and what waits for PUBCOMP gets its PUBREL; without, messages are sent as
-    new ones, and those that the broker had taken over are given up. Returns (slots handled, bytes
-    written to `out`, bytes of `body` that must follow); fewer slots than `count` when `out` is
-    full, or a body must follow.
+    `slots[:count]` are those of `redelivery_order`. If the broker has the session, a PUBLISH has
+    DUP, and a message that waits for PUBCOMP gets its PUBREL. If not, messages are sent as new
+    ones, and those that the broker had accepted are given up. Return (slots handled, bytes written
+    to `out`, bytes of `body` that must follow); fewer slots than `count` if `out` is full or a body
+    must follow.
     """
     device = fleet.devices[row]
     group = fleet.groups[device.group]
@@ -80,7 +80,7 @@ def redeliver_some(
 
 @compiled
 def _give_up(fleet: Fleet, row: int, packet_id: int) -> None:
-    """End a handshake that the session took with it."""
+    """End a handshake that was lost with the session."""
     device = fleet.devices[row]
     phase = phase_of(fleet.run, fleet.window[packet_id - 1, device.sender]["intended_ns"])
     fleet.counters[device.group, phase].given_up += 1
@@ -90,7 +90,7 @@ def _give_up(fleet: Fleet, row: int, packet_id: int) -> None:
 
 @compiled
 def give_up_all(fleet: Fleet, row: int) -> None:
-    """End every handshake of a device: what it sent is not kept to be sent again."""
+    """End all handshakes of a device, whose messages are not sent again."""
     sender = fleet.devices[row].sender
     for slot in range(np.int64(fleet.senders[sender]["cursor"])):
         if fleet.window[slot, sender]["state"] != FREE:

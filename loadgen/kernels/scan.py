@@ -1,6 +1,6 @@
-"""Kernels of the reflector and the sink: what a broker must know of a received buffer.
+"""Scanning of received packets for the reflector and the sink.
 
-This file knows packets in a buffer, not connections. Positions are indices into the buffer.
+Positions are indices into the buffer.
 """
 
 from typing import Final
@@ -22,13 +22,13 @@ from loadgen.mqtt.constants import MQTT_5, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PU
 MORE: Final = 0
 """The next packet is not complete yet."""
 RUN: Final = 1
-"""Complete QoS 0 PUBLISH packets in a row, all to one topic, without RETAIN and properties."""
+"""Consecutive QoS 0 PUBLISH packets to one topic, without RETAIN and properties."""
 SINGLE: Final = 2
-"""One other PUBLISH without properties."""
+"""Another PUBLISH without properties."""
 ACK: Final = 3
 """PUBACK, PUBREC, PUBREL or PUBCOMP of the short form, which means success."""
 OTHER: Final = 4
-"""Anything else, also what is malformed or too large: for the codec to say."""
+"""Any other packet, also malformed or too large, which the codec has to read."""
 
 
 @compiled
@@ -41,10 +41,10 @@ def next_item(
     starts: NDArray[np.int64],
     payloads: NDArray[np.int64],
 ) -> tuple[int, int, int, int, int]:
-    """The item that begins at `start`: (kind, item_end, a, b, c).
+    """Return the item that begins at `start`: (kind, item_end, a, b, c).
 
     RUN: a and b bound the topic of its first packet, c is the number of packets; packet i is
-    `buffer[starts[i]:starts[i + 1]]` and its payload begins at `payloads[i]`. A run ends where
+    `buffer[starts[i]:starts[i + 1]]` and its payload begins at `payloads[i]`. A run ends if
     `payloads` is full. SINGLE: a and b bound the topic, c is the Packet Identifier, and the payload
     begins at `payloads[0]`. ACK: a is the first byte, b the Packet Identifier.
     """
@@ -106,11 +106,11 @@ def sink_items(
     limit_bytes: int,
     out: NDArray[np.uint8],
 ) -> tuple[int, int, int, int]:
-    """Swallow packets: (kind, position, answer_bytes, messages).
+    """Discard packets, and answer them; return (kind, position, answer_bytes, messages).
 
-    Discards PUBLISH, PUBACK and the like, and writes the answers that they and PINGREQ want to
-    `out`. Stops at `position`: kind MORE where a packet is not complete or `out` is full (then
-    call again), OTHER at a packet for the codec. `messages` counts PUBLISH.
+    PUBLISH, PUBACK and the like, and PINGREQ, are answered in `out`. `kind` is MORE if a packet is
+    incomplete or `out` is full (call again), OTHER at a packet for the codec. `messages` is the
+    number of PUBLISH packets.
     """
     written = 0
     messages = 0

@@ -1,4 +1,4 @@
-"""What a publisher sends: the messages that are due, in batches.
+"""Sending of the due messages of publishers, in batches.
 
 `send_due` writes the due messages of a publisher to a buffer, and `record_sent` counts those that
 the socket took and takes the others back.
@@ -27,12 +27,12 @@ from loadgen.kernels.payload import HEADER_BYTES, crc_of_body, stamp
 from loadgen.kernels.template import fill_template
 
 BATCH_LIMIT = 1024
-_SALT_CONTENT = 0x436F6E74  # other random numbers than those of a message's moment
+_SALT_CONTENT = 0x436F6E74  # so that contents do not depend on due times
 
 
 @compiled
 def requeue(fleet: Fleet, row: int) -> None:
-    """Put a publisher that waited back into the heap; what it owes is due at once."""
+    """Put a publisher that waited back into the heap; its unsent messages are due at once."""
     device = fleet.devices[row]
     flags = device.flags
     if device.publisher < 0 or not flags & WAITING or flags & (BLOCKED | WINDOW_FULL):
@@ -51,7 +51,7 @@ def requeue(fleet: Fleet, row: int) -> None:
 
 @compiled
 def reschedule(fleet: Fleet) -> None:
-    """Work out every due moment anew after the program changed, and order the heap by them."""
+    """Compute all due times again after a change of the program, and order the heap by them."""
     totals = fleet.totals
     totals.heap_size = 0
     totals.scheduled = 0
@@ -75,11 +75,11 @@ def send_due(
     position: int,
     handlers: Handlers,
 ) -> tuple[int, int]:
-    """Write the messages that a publisher owes at `now_ns`, as many as fit, at most `limit`.
+    """Write the messages that a publisher has to send at `now_ns`, at most `limit`.
 
-    `sent_ns` goes into the headers. Steps the schedule and takes packet identifiers; each message
-    has a row in `batch`. Sets WINDOW_FULL when the window stopped it. Returns (end of what was
-    written to `out` from `position` on, messages).
+    `sent_ns` goes into the headers. Step the schedule and take packet identifiers; each message
+    has a row in `batch`. Set WINDOW_FULL if the window is full. Return (end of the bytes written to
+    `out` from `position` on, messages).
     """
     publisher = fleet.publishers[number]
     device = fleet.devices[publisher.device]
@@ -114,7 +114,7 @@ def send_due(
 def _take_packet_id(
     fleet: Fleet, device: Device, group: Group, sequence: int, due_ns: int, sent_ns: int
 ) -> int:
-    """A Packet Identifier for the next message; 0 when the window is full or the unit sent."""
+    """Return a Packet Identifier for the next message; 0 if the window is full or the unit sent."""
     if group.unit > 1 and device.unit_sent >= group.unit:
         if fleet.senders[device.sender]["in_flight"] > 0:
             return 0
@@ -141,8 +141,8 @@ def record_sent(
 ) -> None:
     """Count the first `sent` of the `count` messages of a batch and take the others back.
 
-    `start` is where the batch began in the buffer. What is taken back stays due, with the same
-    sequence and intended moment. A publisher that was pushed back stays so until it owes nothing.
+    `start` is the begin of the batch in the buffer. Messages that are taken back stay due, with the
+    same sequence and intended time. PUSHED_BACK stays until no message is unsent.
     """
     publisher = fleet.publishers[number]
     device = fleet.devices[publisher.device]
@@ -164,7 +164,7 @@ def record_sent(
     if sent == count:
         publisher.sent = publisher.sequence
         return
-    # With messages taken back the window has room again.
+    # Messages that are taken back leave the window.
     device.flags &= ~WINDOW_FULL
     for index in range(sent, count):
         handlers.on_unsent(fleet, fleet.batch[index])
@@ -214,9 +214,9 @@ def write_message(
     copy: int,
     position: int,
 ) -> int:
-    """Write one whole PUBLISH, or its head where the body is sent apart; the position after it.
+    """Write a PUBLISH, or only its head if the body is sent separately; return the new position.
 
-    The same bytes each time, but for `dup` and for `copy` of the payload's header.
+    The bytes are the same each time, except for `dup` and `copy` of the payload's header.
     """
     publisher = fleet.publishers[number]
     group = fleet.groups[fleet.devices[publisher.device].group]
@@ -252,7 +252,7 @@ def write_message(
 
 @compiled
 def _size_of(fleet: Fleet, publisher: Publisher, group: Group, sequence: int) -> int:
-    """Bytes of a message's payload, the same whenever it is written."""
+    """Return the size of a message's payload, the same each time it is written."""
     size = group.size_least
     if group.size_most > size:
         drawn = _chance(fleet.run.seed, publisher.stream, sequence)
@@ -262,7 +262,7 @@ def _size_of(fleet: Fleet, publisher: Publisher, group: Group, sequence: int) ->
 
 @compiled
 def body_apart(fleet: Fleet, number: int, sequence: int) -> int:
-    """Bytes of `body` that are to follow the head of a message; 0 where `out` has it whole."""
+    """Return the bytes of `body` that must follow the head of a message; 0 if `out` has them."""
     publisher = fleet.publishers[number]
     group = fleet.groups[fleet.devices[publisher.device].group]
     if not group.body_apart:
@@ -272,7 +272,7 @@ def body_apart(fleet: Fleet, number: int, sequence: int) -> int:
 
 @compiled
 def _chance(seed: int, stream: int, sequence: int) -> int:
-    """32 random bits of a message, the same whenever it is written; not those of its arrival."""
+    """Return 32 random bits of a message, the same each time it is written."""
     return int(random_unit(seed ^ _SALT_CONTENT, stream, sequence) * 4294967296.0)
 
 

@@ -1,7 +1,7 @@
-"""The system calls that the hot path makes straight from compiled code.
+"""System calls of compiled code.
 
-A socket call through Python objects costs half as much again as the call itself; here it costs
-what it costs in C. Numba resolves each name in the C library of the process. Linux only: the
+A socket call through Python objects costs half as much again as the call itself; here it costs the
+same as in C. numba resolves each name in the C library of the process. Linux only: the
 numbers are those of <sys/epoll.h>, <sys/socket.h>, <netinet/in.h> and <sys/timerfd.h>, and the
 layout of `struct epoll_event`, which is packed on x86-64 alone.
 
@@ -32,15 +32,15 @@ _PACKED = platform.machine() in ("x86_64", "AMD64")
 EVENT_WORDS = 3 if _PACKED else 4
 """32-bit words of one `struct epoll_event`."""
 EVENT_DATA = 1 if _PACKED else 2
-"""Word that holds the low half of its data."""
+"""Word with the low half of its data."""
 
 ACCOUNT_BYTES = 64
-"""Three numbers, with room."""
+"""Bytes for three numbers, and some more."""
 _CLOCK_REALTIME = 0
 _CLOCK_MONOTONIC = 1
 CLOCK_OFFSET = 4
-"""Where in the scratch of `monotonic_ns` stands how far the run's clock is ahead of this host's;
-before it is room for two `struct timespec`."""
+"""Place in the scratch of `monotonic_ns` of the offset of the run's clock from this host's, after
+two `struct timespec`."""
 CLOCK_WORDS = CLOCK_OFFSET + 1
 _TFD_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
 _TFD_TIMER_ABSTIME = 1
@@ -97,7 +97,7 @@ _timerfd_settime = _external("timerfd_settime", _int, _int, _int, _address, _add
 
 
 def _first_number(typing_context: Any, pointer: Any) -> Any:
-    """The 32-bit number at a C pointer."""
+    """Return the 32-bit number at a C pointer."""
     signature = types.int32(_int_pointer)
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -118,20 +118,20 @@ def _result(value: int) -> int:
 
 @compiled
 def monotonic_ns(scratch: Table) -> int:
-    """The run's clock (clock.py) in ns; `scratch` holds CLOCK_WORDS numbers."""
+    """Return the run's clock (clock.py) in ns; `scratch` has CLOCK_WORDS numbers."""
     _clock_gettime(_CLOCK_MONOTONIC, scratch.ctypes.data)
     return int(scratch[0] * 1_000_000_000 + scratch[1] + scratch[CLOCK_OFFSET])
 
 
 @compiled
 def wait_events(epoll: int, events: Words, limit: int, timeout_ms: int) -> int:
-    """epoll_wait: number of events, EVENT_WORDS words each."""
+    """Call epoll_wait; return the number of events, of EVENT_WORDS words each."""
     return _result(_epoll_wait(epoll, events.ctypes.data, limit, timeout_ms))
 
 
 @compiled
 def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
-    """Add a descriptor to an epoll set; `scratch` holds EVENT_WORDS words."""
+    """Add a descriptor to an epoll set; `scratch` has EVENT_WORDS words."""
     for word in range(EVENT_WORDS):
         scratch[word] = 0
     scratch[0] = flags
@@ -141,22 +141,22 @@ def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) ->
 
 @compiled
 def receive_into(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
-    """recv into buffer[start:end]."""
+    """Call recv for buffer[start:end]."""
     return _result(_recv(descriptor, buffer.ctypes.data + start, end - start, _MSG))
 
 
 @compiled
 def stamp_arrivals(descriptor: int, scratch: Words) -> int:
-    """Let the kernel note when it received what a socket has to read (SO_TIMESTAMPNS)."""
+    """Let the kernel record when it received the bytes of a socket (SO_TIMESTAMPNS)."""
     scratch[0] = 1
     return _result(_setsockopt(descriptor, _SOL_SOCKET, _SO_TIMESTAMPNS, scratch.ctypes.data, 4))
 
 
 @compiled
 def receive_timed(descriptor: int, buffer: Bytes, start: int, end: int, scratch: Table) -> int:
-    """recvmsg into buffer[start:end]; `age_ns` then says how old the last of it is.
+    """Call recvmsg for buffer[start:end]; `age_ns` then returns the age of the last byte.
 
-    `scratch` holds MESSAGE_WORDS numbers.
+    `scratch` has MESSAGE_WORDS numbers.
     """
     address = scratch.ctypes.data
     scratch[_MESSAGE] = 0
@@ -174,9 +174,9 @@ def receive_timed(descriptor: int, buffer: Bytes, start: int, end: int, scratch:
 
 @compiled
 def age_ns(scratch: Table) -> int:
-    """Since when the last bytes of `receive_timed` were there; -1 where the kernel did not say.
+    """Return the age of the last bytes of `receive_timed`; -1 if the kernel reported no time.
 
-    Both moments are CLOCK_REALTIME, so that it need not be related to another clock.
+    Both times are of CLOCK_REALTIME, so that it need not be related to another clock.
     """
     if scratch[_MESSAGE + 5] < _STAMP_BYTES or scratch[_CONTROL + 1] != _STAMP_KIND:
         return -1
@@ -187,26 +187,26 @@ def age_ns(scratch: Table) -> int:
 
 @compiled
 def send_from(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
-    """send buffer[start:end]."""
+    """Call send for buffer[start:end]."""
     return _result(_send(descriptor, buffer.ctypes.data + start, end - start, _MSG))
 
 
 @compiled
 def close_descriptor(descriptor: int) -> int:
-    """close."""
+    """Call close."""
     return _result(_close(descriptor))
 
 
 @compiled
 def open_socket(family: int, source: Bytes, scratch: Words) -> int:
-    """A non-blocking TCP socket without Nagle's delay, bound to `source` if that is not empty.
+    """Return a non-blocking TCP socket without Nagle's delay, bound to `source` if it is not empty.
 
-    `source` is a sockaddr with port 0; the port is chosen at connect, so that one address serves
-    as many connections as there are ports to each destination.
+    `source` is a sockaddr with port 0. The port is chosen at connect, so that an address serves as
+    many connections as there are ports to each destination.
 
-    Without a port range of its own (ip(7), since Linux 6.3) a socket gets ports of one parity
-    first, and once these are used, after half of the range, each connect looks at all of them
-    again: 750 µs instead of 17. A kernel that does not know the option refuses it, and goes on.
+    Without a port range of the socket (ip(7), since Linux 6.3), ports of one parity come first.
+    After half of the range each connect tries all of them again, in 750 µs instead of 17. An older
+    kernel refuses the option, which does no harm.
     """
     descriptor = _result(_socket(family, _SOCK_STREAM_FLAGS, 0))
     if descriptor < 0:
@@ -227,10 +227,10 @@ def open_socket(family: int, source: Bytes, scratch: Words) -> int:
 
 @compiled
 def keep_few_bytes(descriptor: int, scratch: Words) -> None:
-    """Let the kernels at both ends hold little for this socket, before it connects.
+    """Make the buffers of both kernels for this socket small, before it connects.
 
-    Its own buffer is as small as can be. The sender's follows the largest segment, which on
-    loopback would be 64 KiB, and its buffer megabytes.
+    The buffer of the receiver is as small as possible. That of the sender depends on the largest
+    segment, which is 64 KiB on loopback; its buffer would be megabytes.
     """
     scratch[0] = _FEW_BYTES
     _setsockopt(descriptor, _SOL_SOCKET, _SO_RCVBUF, scratch.ctypes.data, 4)
@@ -240,14 +240,14 @@ def keep_few_bytes(descriptor: int, scratch: Words) -> None:
 
 @compiled
 def connect_socket(descriptor: int, address: Bytes) -> int:
-    """Begin to connect; 0 when begun or done."""
+    """Begin to connect; return 0 if it has begun or is done."""
     result = _result(_connect(descriptor, address.ctypes.data, len(address)))
     return 0 if result == -_EINPROGRESS else result
 
 
 @compiled
 def socket_error(descriptor: int, scratch: Words) -> int:
-    """Pending error of a socket (SO_ERROR), 0 for none."""
+    """Return the pending error of a socket (SO_ERROR), 0 for none."""
     scratch[0] = 0
     scratch[1] = 4
     start = scratch.ctypes.data
@@ -257,9 +257,9 @@ def socket_error(descriptor: int, scratch: Words) -> int:
 
 @compiled
 def processor_times(account: int, scratch: Bytes) -> tuple[int, int]:
-    """Of the thread whose /proc/.../schedstat is open: ns on a processor, and waiting for one.
+    """Return ns on a processor, and waiting for one, of a thread with an open /proc/.../schedstat.
 
-    `scratch` holds ACCOUNT_BYTES; (0, 0) where nothing can be read.
+    `scratch` has ACCOUNT_BYTES; (0, 0) if nothing can be read.
     """
     got = _result(_pread(account, scratch.ctypes.data, ACCOUNT_BYTES, 0))
     busy_ns = 0
@@ -277,7 +277,7 @@ def processor_times(account: int, scratch: Bytes) -> tuple[int, int]:
 
 @compiled
 def make_timer() -> int:
-    """A timer descriptor on CLOCK_MONOTONIC."""
+    """Return a timer descriptor on CLOCK_MONOTONIC."""
     return _result(_timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC))
 
 

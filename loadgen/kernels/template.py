@@ -10,13 +10,13 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Place(Record):
-    """A place in a body: what number fills it, with how many digits."""
+    """A place in a body, with the number that fills it and its digits."""
 
     offset: Int64
     digits: Int64
     source: Int64
     fill: Int64
-    """The character before the number's own digits."""
+    """The character before the digits of the number."""
 
 
 SOURCES = ("device", "sequence", "time_ms", "random")

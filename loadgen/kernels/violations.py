@@ -1,4 +1,4 @@
-"""What a broker may not do and a worker can see, numbered for the kernels.
+"""Violations of the protocol by a broker that a worker can see, numbered for the kernels.
 
 Numbers in brackets are those of MQTT 5's statements.
 """
@@ -23,14 +23,14 @@ from loadgen.mqtt.constants import PUBACK
     UNEXPECTED_PACKET,
 ) = range(11)
 _WRONG_ACKNOWLEDGEMENTS: Final = 11
-"""From here on, a number for each state of a message and each packet that answers one."""
+"""First of the numbers for each state of a message and each packet that answers one."""
 
 _AWAITED: Final = {
     AWAIT_PUBACK: ("PUBLISH of QoS 1", "PUBACK"),
     AWAIT_PUBREC: ("PUBLISH of QoS 2", "PUBREC"),
     AWAIT_PUBCOMP: ("PUBREL", "PUBCOMP"),
 }
-"""By a message's state, what it was sent with last and what has to answer that."""
+"""By the state of a message: the packet sent last, and the packet that has to answer it."""
 _ANSWERS: Final = ("PUBACK", "PUBREC", "PUBREL", "PUBCOMP")
 
 WORDS = (
@@ -55,6 +55,6 @@ WORDS = (
 
 @compiled
 def wrong_acknowledgement(state: int, packet_type: int) -> int:
-    """The number of what is wrong where a message in this state is answered with this packet."""
+    """Return the violation of answering a message in this state with this packet."""
     row = (state - AWAIT_PUBACK) * len(_ANSWERS)
     return _WRONG_ACKNOWLEDGEMENTS + row + packet_type - PUBACK
