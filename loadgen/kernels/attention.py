@@ -81,7 +81,7 @@ def attend(fleet: "Fleet", now_ns: int, asked_ns: int) -> bool:
 
 @compiled
 def attend_reading(fleet: "Fleet", now_ns: int, asked_ns: int) -> None:
-    """Do the same for a look after which it reads what is ready."""
+    """Note a look, after which the worker reads ready sockets."""
     stood_still = attend(fleet, now_ns, asked_ns)
     fleet.attention.missed_ns = fleet.attention.stall_start_ns if stood_still else 0
 

@@ -81,7 +81,7 @@ def _reduce(_context: Any, _low: Any, _high: Any) -> Any:
         nothing = ir.Constant(quarters, [0] * 4)
 
         def times(value: Any, factor: int) -> Any:
-            """Factor for the low 32 bits."""
+            """Return the product of the low 32 bits and a factor."""
             lowest = builder.and_(value, ir.Constant(_VECTOR, [_MASK, 0]))
             return _multiplied(builder, lowest, ir.Constant(_VECTOR, [factor, 0]), 0)
 

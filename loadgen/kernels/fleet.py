@@ -210,17 +210,17 @@ class Fleet(Arrays):
     attention: Attention
     stalls: Rows[Stall]
     counters: Grid[Counts]
-    """By group and phase, in the live page."""
+    """Counters by group and phase, in the live page."""
     histograms: CountRows
-    """By slot: group, series and phase."""
+    """Figures by slot: group, series and phase."""
     stats: Rows[Stat]
     pairs: Rows[Pair]
     gaps: Rows[Gap]
     """Gaps of the pairs; `totals` has their use."""
     refusals: Rows[Refusal]
-    """By reason code."""
+    """Failed acknowledgements by reason code."""
     violations: Int64s
-    """By their number in `violations.WORDS`."""
+    """Counts by the index of `violations.WORDS`."""
     prefixes: Bytes
     senders: Annotated[npt.NDArray[np.void], SENDER_DTYPE, 1]
     window: Annotated[npt.NDArray[np.void], IN_FLIGHT_DTYPE, 2]
@@ -238,7 +238,7 @@ class Fleet(Arrays):
     connect_packets: Bytes
     connect_ends: Int64s
     connacks: ByteRows
-    """By group: its usual CONNACK, which need not be shown to Python again."""
+    """The usual CONNACK of each group, which need not be shown to Python again."""
     addresses: ByteRows
     """A sockaddr for each target; the family comes first, least byte first."""
     address_bytes: Int64s
@@ -247,7 +247,7 @@ class Fleet(Arrays):
     buffer: Bytes
     out: Bytes
     partial: ByteRows
-    """By device: the begin of an incomplete packet. If only its head is stored, the number of
+    """The begin of an incomplete packet of each device. If only its head is stored, the number of
     missing bytes and the CRC-32 so far are at `run.whole_limit`, 4 bytes each."""
     batch: Rows[Sent]
     events: Rows[Event]

@@ -85,7 +85,7 @@ def acquire(
     intended_ns: int,
     sent_ns: int,
 ) -> int:
-    """Take a slot for a PUBLISH of QoS 1 or 2; return its Packet Identifier, 0 if there is none."""
+    """Take a slot for a PUBLISH of QoS 1 or 2; return its Packet Identifier, or 0."""
     sender = senders[row]
     if sender["in_flight"] >= sender["capacity"]:
         return 0
@@ -188,7 +188,7 @@ def redelivery_order(
 
 @compiled
 def accept_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
-    """Remember a PUBLISH of QoS 2; return True if it is new, False if repeated (spec 4.3.3).
+    """Store the identifier of a PUBLISH of QoS 2; return True if it is new (spec 4.3.3).
 
     `received` has RECEIVED_BYTES a row. The answer is PUBREC in both cases.
     """

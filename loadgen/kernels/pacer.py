@@ -137,7 +137,7 @@ def _load_of_message(publisher: Publisher, sequence: int, seed: int) -> int:
 
 @compiled
 def advance(publisher: Publisher, program: Rows[ProgramStep], seed: int) -> int:
-    """Step the publisher to its next message; return its due time in ns."""
+    """Move the publisher to its next message; return its due time in ns."""
     sequence = publisher.sequence + 1
     load_ns = _load_of_message(publisher, sequence, seed)
     publisher.sequence = sequence

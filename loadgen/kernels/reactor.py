@@ -261,7 +261,7 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
 
 @compiled
 def _list(fleet: Fleet, row: int) -> None:
-    """Have a device served again without an edge of its descriptor."""
+    """Add a device to those that are served again without an edge."""
     fleet.ready[fleet.totals.ready] = row
     fleet.totals.ready += 1
     fleet.devices[row].flags |= LISTED

@@ -1,4 +1,4 @@
-"""What Python reads of a worker's counts, once a second and at the end."""
+"""Reading of a worker's counts for Python, once a second and at the end."""
 
 import numpy as np
 import numpy.typing as npt

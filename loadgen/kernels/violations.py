@@ -30,7 +30,7 @@ _AWAITED: Final = {
     AWAIT_PUBREC: ("PUBLISH of QoS 2", "PUBREC"),
     AWAIT_PUBCOMP: ("PUBREL", "PUBCOMP"),
 }
-"""By the state of a message: the packet sent last, and the packet that has to answer it."""
+"""The packet sent last and the packet that has to answer it, by the state of a message."""
 _ANSWERS: Final = ("PUBACK", "PUBREC", "PUBREL", "PUBCOMP")
 
 WORDS = (

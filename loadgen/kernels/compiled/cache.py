@@ -89,7 +89,7 @@ def _hash(*values: str | bytes | tuple[str, bytes]) -> str:
 
 
 def _call_template(callee: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
-    """Do as numba does, but with the general type of a constant.
+    """Return numba's call template, but with the general type of a constant.
 
     Otherwise a kernel would be compiled once for each constant that it is called with.
     """

@@ -27,11 +27,11 @@ class _Library(JITCodeLibrary):
     """The code of one function, and the libraries that it needs."""
 
     def add_linking_library(self, library: Any) -> None:
-        """Do as numba does, without translating the other library."""
+        """Add a library as numba does, without translating it."""
         self._linking_libraries.append(library)
 
     def _optimize_final_module(self) -> None:
-        """Optimize twice: the second time sees what the first one inlined.
+        """Run the optimizer twice: the second time sees what the first one inlined.
 
         Receiving a message is 10 % slower without.
         """
@@ -76,7 +76,7 @@ class _Library(JITCodeLibrary):
 
 @functools.cache
 def link_once() -> None:
-    """Have numba make machine code only of functions that Python calls."""
+    """Make numba translate only functions that Python calls."""
     context = cpu_target.target_context
     rtsys.initialize(context)
     context.codegen()._library_class = _Library
@@ -85,7 +85,7 @@ def link_once() -> None:
 
 
 def _executable(context: Any, library: Any, description: Any, environment: Any) -> Any:
-    """Do as numba does, but only for a function that has a wrapper for Python."""
+    """Return what numba returns, but only for a function that has a wrapper for Python."""
     try:
         library._finalized or library.get_function(description.llvm_cpython_wrapper_name)
     except NameError:
