@@ -199,7 +199,7 @@ def test_a_bundle_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="damaged"):
         write_bundle(tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 1}')
-    with pytest.raises(RunDirectoryError, match=r"has no specjms\.json"):
+    with pytest.raises(RunDirectoryError, match="has no disclosure"):
         write_bundle(tmp_path)
 
 
