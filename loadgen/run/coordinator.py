@@ -22,9 +22,9 @@ from loadgen.judge.rate_step_verdict import RateStepVerdict, with_rate_steps
 from loadgen.judge.verdict import Remark, Verdict, judge
 from loadgen.plan.plan import Plan
 from loadgen.run.bridge_load import Loads
+from loadgen.run.collect_facts import facts_of, rate_step_verdicts
 from loadgen.run.crashes import crash_brokers, cut_off_consumer, run_crash_command
 from loadgen.run.devices_file import write_devices
-from loadgen.run.facts import facts_of, rate_step_verdicts
 from loadgen.run.hosts.worker_pool import WorkerPool
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.monitor import Monitor

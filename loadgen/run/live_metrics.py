@@ -32,7 +32,7 @@ from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.metrics.histogram import highest_values
 from loadgen.metrics.interval import Interval
 from loadgen.plan.plan import Plan
-from loadgen.run.live_page import LivePage
+from loadgen.run.live_page import PageApplication
 from loadgen.run.monitor import Monitor
 
 MESSAGE_EVENTS = (
@@ -177,7 +177,7 @@ def served_metrics(
         where = socket.getaddrinfo(host.strip("[]") or _LOCAL, int(port), type=socket.SOCK_STREAM)
         family, *_, (name, number, *_) = where[0]
         to_this_host = ip_address(str(name)).is_loopback
-        application = LivePage(about["run"], directory, metrics, to_this_host=to_this_host)
+        application = PageApplication(about["run"], directory, metrics, to_this_host=to_this_host)
         kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
         server: WSGIServer = make_server(str(name), int(number), application, kind, _Quiet)
     except OSError as error:

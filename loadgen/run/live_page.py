@@ -53,7 +53,7 @@ look();
 """
 
 
-class LivePage:
+class PageApplication:
     """A WSGI application: / and /card of a run; every other path is for `others`.
 
     If it is served to this host alone, it answers to no name but localhost: a hostile page in a

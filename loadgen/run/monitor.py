@@ -21,7 +21,7 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.thresholds import Threshold
 from loadgen.run.host_watch import thinned
 from loadgen.run.hosts.worker_pool import WorkerPool
-from loadgen.run.own_delay_facts import Stall
+from loadgen.run.own_delay_facts import WorkerStall
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
 from loadgen.run.run_state import NS, state_before, timed_groups
@@ -52,7 +52,7 @@ lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RunFiles:
     """The files of a run. Its seconds begin at `anchor_ns` (CLOCK_MONOTONIC)."""
 
     run: str
@@ -70,7 +70,7 @@ class Monitor:
     def __init__(
         self,
         plan: Plan,
-        record: Record,
+        record: RunFiles,
         progress: Progress,
         abort_on: Sequence[Threshold] = (),
     ) -> None:
@@ -161,7 +161,7 @@ class Monitor:
 
     def _on_stalls(self, row: int, stalls: list[list[int]]) -> None:
         room = _STALLS_LIMIT - len(self.state.stalls)
-        self.state.stalls += [Stall(row, *map(int, times)) for times in stalls][:room]
+        self.state.stalls += [WorkerStall(row, *map(int, times)) for times in stalls][:room]
 
     def _on_event(self, row: int, event: dict[str, Any]) -> None:
         detail = str(event.get("detail") or "")

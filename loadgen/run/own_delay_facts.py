@@ -13,7 +13,7 @@ PHASE = "measure"
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class WorkerStall:
     """Time in which a worker did not look at its sockets (CLOCK_MONOTONIC).
 
     For `busy_ns` of it the worker ran, for `waited_ns` it waited for a processor.
@@ -25,16 +25,16 @@ class Stall:
     busy_ns: int
     waited_ns: int
 
-    def within(self, start_ns: int, end_ns: int) -> "Stall":
+    def within(self, start_ns: int, end_ns: int) -> "WorkerStall":
         """Return the part of it in this time, which can be empty."""
         first_ns, last_ns = max(self.start_ns, start_ns), min(self.end_ns, end_ns)
         part = max(last_ns - first_ns, 0) / (self.end_ns - self.start_ns)
         busy_ns, waited_ns = int(self.busy_ns * part), int(self.waited_ns * part)
-        return Stall(self.worker, first_ns, last_ns, busy_ns, waited_ns)
+        return WorkerStall(self.worker, first_ns, last_ns, busy_ns, waited_ns)
 
 
 def own_delay_of(
-    stalls: Sequence[Stall],
+    stalls: Sequence[WorkerStall],
     hosts: Iterable[Sequence[HostSample]],
     tally: Tally,
     window: tuple[int, int],
@@ -44,7 +44,7 @@ def own_delay_of(
 
     The host's part is that of the host of the worker that stood longest.
     """
-    by_worker: defaultdict[int, list[Stall]] = defaultdict(list)
+    by_worker: defaultdict[int, list[WorkerStall]] = defaultdict(list)
     for stall in stalls:
         part = stall.within(*window)
         if part.end_ns > part.start_ns:
@@ -74,9 +74,9 @@ def _host_of(worker: int | None, hosts: Iterable[Sequence[HostSample]]) -> Seque
     return known[0] if len(known) == 1 else next(own, ())
 
 
-def _longest(stall: Stall, begun_ns: int) -> LongestStall:
+def _longest(stall: WorkerStall, begun_ns: int) -> LongestStall:
     return LongestStall(stall.worker, (stall.start_ns - begun_ns) / NS, _seconds([stall]))
 
 
-def _seconds(stalls: Sequence[Stall]) -> float:
+def _seconds(stalls: Sequence[WorkerStall]) -> float:
     return sum(stall.end_ns - stall.start_ns for stall in stalls) / NS

@@ -16,7 +16,7 @@ from loadgen.metrics.reducer import reduce_table
 from loadgen.plan.plan import PhasePlan, Plan
 from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
-from loadgen.run.monitor import Monitor, Record
+from loadgen.run.monitor import Monitor, RunFiles
 from loadgen.run.phases import PhaseRunner
 from loadgen.run.progress import Progress, silent
 from loadgen.run.run_state import RunState
@@ -63,7 +63,7 @@ async def play(
     with scratch_directory("play") as scratch:
         directory = claim(scratch / "run")
         events = EventLog(directory)
-        record = Record(run, time.monotonic_ns(), events, IntervalWriter(directory, run))
+        record = RunFiles(run, time.monotonic_ns(), events, IntervalWriter(directory, run))
         monitor = Monitor(plan, record, progress)
         try:
             async with start_workers(len(plan.workers), monitor.on_frame) as pool:

@@ -19,8 +19,8 @@ from loadgen.judge.verdict import Verdict
 from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.fit import describe
 from loadgen.plan.plan import Plan
+from loadgen.run.collect_facts import handshakes_of
 from loadgen.run.environment import environment
-from loadgen.run.facts import handshakes_of
 from loadgen.run.host_watch import observed_host
 from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.network import difference, network_counters

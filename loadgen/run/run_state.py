@@ -10,7 +10,7 @@ from loadgen.judge.facts import LostRange
 from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.plan.plan import Plan
 from loadgen.run.host_watch import HostSample
-from loadgen.run.own_delay_facts import Stall
+from loadgen.run.own_delay_facts import WorkerStall
 from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.redaction import printable
 from loadgen.run.tally import GroupTally, Tally
@@ -94,7 +94,7 @@ class RunState:
     disconnect_reason: str = ""
     finals: dict[int, dict[str, Any]] = field(default_factory=dict)
     rate_steps: RateStepWatch | None = None
-    stalls: list[Stall] = field(default_factory=list)
+    stalls: list[WorkerStall] = field(default_factory=list)
     clock_bound_ns: int = 0  # by how much the clocks of two hosts differed, at most
     hosts: dict[int, list[HostSample]] = field(default_factory=dict)  # a second apart
 

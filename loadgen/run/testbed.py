@@ -32,7 +32,7 @@ from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
 from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.hosts.worker_pool import WorkerPool, start_workers
 from loadgen.run.interrupt import Interrupt
-from loadgen.run.monitor import Monitor, Record
+from loadgen.run.monitor import Monitor, RunFiles
 from loadgen.run.phases import stop_timeout_s
 from loadgen.run.preflight import (
     check_broker,
@@ -161,7 +161,7 @@ class Testbed:
         if plan.report_every_s is not None:
             progress = reported(progress, events, plan.report_every_s)
         intervals = IntervalWriter(directory, document.run)
-        record = Record(document.run, document.anchor_ns, events, intervals)
+        record = RunFiles(document.run, document.anchor_ns, events, intervals)
         abort_on = plan.thresholds if plan.scenario.abort_on_fail else ()
         monitor = Monitor(plan, record, progress, abort_on)
         await _export_metrics(stack, plan, monitor, broker, directory)

@@ -7,7 +7,7 @@ from loadgen.judge.own_delay import OwnDelay, TimeTaken
 from loadgen.kernels.counting import bucket_index
 from loadgen.metrics.interval import Interval
 from loadgen.run.host_watch import HostSample, WorkerTimes
-from loadgen.run.own_delay_facts import Stall, own_delay_of
+from loadgen.run.own_delay_facts import WorkerStall, own_delay_of
 from loadgen.run.tally import Tally
 
 S = 10**9
@@ -33,10 +33,10 @@ def tally_of(*rows: Interval) -> Tally:
 
 def test_the_worker_that_stood_still_most_counts_and_only_within_the_window() -> None:
     stalls = [
-        Stall(0, 101 * S, 102 * S, 0, 0),
-        Stall(1, 99 * S, 101 * S, S, S // 2),
-        Stall(1, 103 * S, 103 * S + 300 * MS, 0, 300 * MS),
-        Stall(1, 120 * S, 180 * S, 0, 0),
+        WorkerStall(0, 101 * S, 102 * S, 0, 0),
+        WorkerStall(1, 99 * S, 101 * S, S, S // 2),
+        WorkerStall(1, 103 * S, 103 * S + 300 * MS, 0, 300 * MS),
+        WorkerStall(1, 120 * S, 180 * S, 0, 0),
     ]
     found = own_delay_of(stalls, [], tally_of(), WINDOW)
     assert found.stalled_s == 1.3
@@ -47,7 +47,9 @@ def test_the_worker_that_stood_still_most_counts_and_only_within_the_window() ->
 
 def test_the_host_is_asked_about_the_seconds_of_the_stalls() -> None:
     samples = [HostSample(at * S, (at * S // 2,)) for at in range(99, 112)]
-    found = own_delay_of([Stall(0, 103 * S + 1, 104 * S - 1, 0, 0)], [samples], tally_of(), WINDOW)
+    found = own_delay_of(
+        [WorkerStall(0, 103 * S + 1, 104 * S - 1, 0, 0)], [samples], tally_of(), WINDOW
+    )
     assert found.in_stalls.steal == 0.5
     assert own_delay_of([], [samples], tally_of(), WINDOW).in_window.steal == 5.0
 
@@ -56,10 +58,10 @@ def test_of_several_hosts_only_that_of_the_worker_tells() -> None:
     workers = {7: WorkerTimes(0, 0, 0, 0)}
     idle = [HostSample(at * S, (0,)) for at in range(99, 112)]
     stolen = [HostSample(at * S, (at * S // 2,), {}, workers) for at in range(99, 112)]
-    stalls = [Stall(7, 103 * S, 104 * S, 0, 0)]
+    stalls = [WorkerStall(7, 103 * S, 104 * S, 0, 0)]
     for hosts in ([idle, stolen], [stolen, idle]):
         assert own_delay_of(stalls, hosts, tally_of(), WINDOW).in_stalls.steal == 0.5
-        other = [Stall(1, 103 * S, 104 * S, 0, 0)]
+        other = [WorkerStall(1, 103 * S, 104 * S, 0, 0)]
         assert own_delay_of(other, hosts, tally_of(), WINDOW).in_stalls.steal is None
 
 

@@ -8,7 +8,7 @@ from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.own_delay import OwnDelay
 from loadgen.metrics.interval import Interval
 from loadgen.plan.rate_steps import rate_steps
-from loadgen.run.own_delay_facts import Stall, own_delay_of
+from loadgen.run.own_delay_facts import WorkerStall, own_delay_of
 from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.run_document import _rate_step
 from loadgen.run.tally import Tally
@@ -207,7 +207,7 @@ def test_rows_count_in_the_step_that_held_their_middle() -> None:
 def test_a_stall_in_one_step_is_of_that_step_alone() -> None:
     own = watch()
     play(own, {at: mark(at, even(at)) for at in (0, 10, 12, 20, 22, 30)})
-    stall = Stall(1, START + 13 * S, START + 15 * S, 0, 0)
+    stall = WorkerStall(1, START + 13 * S, START + 15 * S, 0, 0)
 
     def own_delay(tally: Tally, window: tuple[int, int]) -> OwnDelay:
         return own_delay_of([stall], [], tally, window)

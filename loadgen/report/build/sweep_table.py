@@ -18,7 +18,7 @@ from loadgen.report.build.summary import summarize
 from loadgen.report.record import RunRecord, open_run
 from loadgen.report.render.text import notice_for
 from loadgen.report.score_card import ScoreCard
-from loadgen.run.search.sweep import Measured, SweepPoint, SweepResult, standing_of
+from loadgen.run.search.sweep import PointResult, SweepPoint, SweepResult, standing_of
 
 Figures = Mapping[str, float | None]
 
@@ -150,7 +150,7 @@ def _joined(texts: Iterable[str]) -> str:
 def _row(
     directory: Path,
     point: SweepPoint,
-    ones: Sequence[Measured],
+    ones: Sequence[PointResult],
     cards: dict[str, ScoreCard],
 ) -> SweepRow:
     found: list[Figures] = []

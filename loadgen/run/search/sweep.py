@@ -64,7 +64,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PointResult:
     """A run or a search of a point that ended.
 
     `run` is the directory, within the sweep's, of the run that shows the result: the run itself or
@@ -105,7 +105,7 @@ class SweepResult:
 
     directory: Path
     points: tuple[SweepPoint, ...]
-    measured: tuple[Measured, ...]
+    measured: tuple[PointResult, ...]
     interrupted: bool
 
     @property
@@ -241,7 +241,7 @@ async def sweep(
     return SweepResult(directory, points, measured, interrupted)
 
 
-def _is_done(held: Measured) -> bool:
+def _is_done(held: PointResult) -> bool:
     """Return True if a point needs no further runs, or its search has steps left to decide."""
     return not held.error and (held.limit is None or held.limit["ended"] != "out of steps")
 
@@ -252,13 +252,13 @@ def _progress_to(watch: Watch, state: SweepState) -> Progress:
 
 
 async def _played(
-    state: SweepState, journal: Journal[Measured], testbed: Testbed, watch: Watch
-) -> Measured | None:
+    state: SweepState, journal: Journal[PointResult], testbed: Testbed, watch: Watch
+) -> PointResult | None:
     """Play one repetition of a point; return None if it was interrupted."""
     point, directory = state.point, journal.directory
     started = time.monotonic()
     name = f"{point.key}-{state.repetition}"
-    blank = Measured(point.key, point.values, state.repetition, None, False, 0.0)
+    blank = PointResult(point.key, point.values, state.repetition, None, False, 0.0)
     try:
         if point.search is not None:
             ended = await search(
@@ -282,7 +282,7 @@ async def _played(
     return None if entry is None else replace(entry, seconds=time.monotonic() - started)
 
 
-def _of_run(blank: Measured, result: RunResult, directory: Path) -> Measured:
+def _of_run(blank: PointResult, result: RunResult, directory: Path) -> PointResult:
     if result.measured:
         path = str(result.directory.relative_to(directory))
         return replace(blank, run=path, valid=result.verdict.valid)
@@ -290,7 +290,9 @@ def _of_run(blank: Measured, result: RunResult, directory: Path) -> Measured:
     return _failed(blank, why or "nothing was measured", result.exit_status)
 
 
-def _of_search(blank: Measured, found: SearchResult, limit: Limit, directory: Path) -> Measured:
+def _of_search(
+    blank: PointResult, found: SearchResult, limit: Limit, directory: Path
+) -> PointResult:
     aim, best = found.search.aim, found.best
     path = None if best is None or best.run is None else found.directory / best.run
     stands = standing_of(asdict(limit), aim)
@@ -302,7 +304,7 @@ def _of_search(blank: Measured, found: SearchResult, limit: Limit, directory: Pa
     )
 
 
-def _failed(blank: Measured, error: str, status: int) -> Measured:
+def _failed(blank: PointResult, error: str, status: int) -> PointResult:
     return replace(blank, error=printable(error, _DETAIL_CHARACTERS), status=status)
 
 
@@ -327,17 +329,17 @@ def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
 # The sweep's directory ------------------------------------------------------------------------
 
 
-def journal_of(directory: Path) -> Journal[Measured]:
+def journal_of(directory: Path) -> Journal[PointResult]:
     """Return the journal of a sweep in this directory."""
-    return Journal(directory, "sweep", "points", "runs", Measured)
+    return Journal(directory, "sweep", "points", "runs", PointResult)
 
 
 def _opened(
     grid: Sweep,
     points: Sequence[SweepPoint],
-    journal: Journal[Measured],
+    journal: Journal[PointResult],
     command: Sequence[str],
-) -> dict[tuple[str, int], Measured]:
+) -> dict[tuple[str, int], PointResult]:
     """Return the earlier results by key and repetition, and write the grid.
 
     Refuse a grid without some of them: its table would replace theirs. Keys are of the whole

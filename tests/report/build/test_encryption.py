@@ -17,7 +17,7 @@ from loadgen.report.render.html import to_html
 from loadgen.report.render.markdown import escape, to_markdown
 from loadgen.report.render.write import to_csv, to_json
 from loadgen.report.score_card import ScoreCard
-from loadgen.run.facts import handshakes_of
+from loadgen.run.collect_facts import handshakes_of
 from tests.report import fabricate as make
 
 

@@ -22,7 +22,7 @@ from loadgen.report.build.sweep_table import SweepTable, table_of
 from loadgen.report.render.html import to_html
 from loadgen.report.render.markdown import escape, to_markdown
 from loadgen.report.render.write import to_csv, to_json, write_report
-from loadgen.run.search.sweep import Measured, Sweep, SweepResult, points_of
+from loadgen.run.search.sweep import PointResult, Sweep, SweepResult, points_of
 from loadgen.specjms.chain_model import NOTICE
 
 HOSTILE = "</script><script>alert(1)</script>|`=cmd"
@@ -52,7 +52,7 @@ def swept(
                 key: getattr(point.scenario, key) for key in point.values
             }
             make.fabricate(directory / name, name, case, scenario=fields, rows_seed=seed, **changes)
-            measured.append(Measured(point.key, point.values, repetition, name, True, 1.0))
+            measured.append(PointResult(point.key, point.values, repetition, name, True, 1.0))
     return SweepResult(directory, points, tuple(measured), False)
 
 
@@ -386,7 +386,7 @@ def test_a_supply_chains_table_has_its_notice_before_every_figure(tmp_path: Path
     limit = LIMIT | {"field": "base", "load": None, "above": 43210.0, "own": True}
     # Nothing held and no run is left: what failed is a figure all the same.
     measured = tuple(
-        Measured(point.key, point.values, 1, None, False, 1.0, limit) for point in points
+        PointResult(point.key, point.values, 1, None, False, 1.0, limit) for point in points
     )
     table = table_of(SweepResult(tmp_path, points, measured, False))
     assert table.notice == NOTICE

@@ -9,7 +9,7 @@ from loadgen.judge.verdict import judge
 from loadgen.metrics.interval import Interval
 from loadgen.plan.groups import Target, WorkerPlan
 from loadgen.plan.plan import Plan
-from loadgen.run.facts import facts_of
+from loadgen.run.collect_facts import facts_of
 from loadgen.run.hosts.worker_pool import Loss
 from loadgen.run.run_state import RunState, state_before
 from loadgen.sentences import Text
