@@ -92,7 +92,7 @@ Block = Paragraph | Bullets | Verdicts | Tiles | DataTable | Charts | Fold
 class Section:
     """A part of a report; `verdict` is the word next to its title, "" for none.
 
-    Of a `folded` section a page shows the `summary` first, and leaves out what it has no room for.
+    A page opens a `folded` section on request, and leaves out those that it has no room for.
     """
 
     title: str
@@ -100,7 +100,6 @@ class Section:
     anchor: str = ""
     verdict: str = ""
     folded: bool = False
-    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,13 @@ writing: what cannot be used is one RunDirectoryError that names the directory, 
 ever written or repaired.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticUseDefault
@@ -170,16 +166,14 @@ _RECORD = TypeAdapter(RunRecord)
 class RunFiles:
     """A run directory that can be read: its record and interval files, in the order written.
 
-    `intervals` is where their directory is, as Spark is told; `apart` where it is known that no
-    second has rows in two files. `integrity` is what the run's seal says, `broker` what
-    broker.jsonl holds, None without one.
+    `intervals` is the directory of the files as Spark names it, `integrity` the result of checking
+    the run's seal, and `broker` the content of broker.jsonl, None without that file.
     """
 
     directory: Path
     record: RunRecord
     files: tuple[Path, ...]
     intervals: str
-    apart: bool
     integrity: Integrity
     broker: BrokerRecords | None = None
 
@@ -221,13 +215,13 @@ def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None =
     )
     if not files:
         raise RunDirectoryError(f"{where} has no interval files; the run measured nothing")
-    spans = [_check_footer(path, record.id, where) for path in files if digests is None]
+    for path in files if digests is None else ():
+        _check_footer(path, record.id, where)
     return RunFiles(
         directory,
         record,
         files,
         intervals=f"{url or f'file://{directory.resolve()}'}/intervals",
-        apart=len(files) == 1 or (digests is None and _are_apart(spans)),
         integrity=verify(directory, document, digests),
         broker=read_broker(directory),
     )
@@ -270,17 +264,14 @@ def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
 
 
 def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
-    """The rows of an interval file, a row group at a time, as tables of INTERVAL_SCHEMA.
+    """Yield the rows of an interval file, a row group at a time, as tables of INTERVAL_SCHEMA.
 
-    No second is in two of them: the rows of one that goes on in a later group wait for it. `file`
-    is a path or what is in it. Raises RunDirectoryError, beginning with `where`.
+    `file` is a path or the bytes of a file. Raises RunDirectoryError, beginning with `where`.
     """
     source = pa.BufferReader(file) if isinstance(file, pa.Buffer) else file
-    waiting = INTERVAL_SCHEMA.empty_table()
     try:
         with pq.ParquetFile(source) as opened:
-            later = [*_least_seconds(opened)[1:], math.inf][: opened.num_row_groups]
-            for number, begin in enumerate(np.minimum.accumulate(later[::-1])[::-1]):
+            for number in range(opened.num_row_groups):
                 # Small files: threads for each would take longer than reading them.
                 rows = opened.read_row_group(
                     number, columns=INTERVAL_SCHEMA.names, use_threads=False
@@ -288,52 +279,11 @@ def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
                 rows.validate(full=True)
                 if any(column.null_count for column in rows.columns):
                     raise ValueError("a value is missing")
-                rows = pa.concat_tables([waiting, completed(rows).cast(INTERVAL_SCHEMA)])
-                waiting = rows.slice(0, 0)
-                if (pc.max(rows["second"]).as_py() or 0) >= begin:
-                    over = pc.less(rows["second"], begin)
-                    waiting, rows = rows.filter(pc.invert(over)), rows.filter(over)
-                yield rows
+                yield completed(rows).cast(INTERVAL_SCHEMA)
     except KeyError as error:
         raise RunDirectoryError(f"{where} lacks the column {error}") from None
     except (*_DAMAGE, TypeError) as error:
         raise RunDirectoryError(f"{where} is damaged: {_line(error)}") from None
-
-
-def _least_seconds(file: pq.ParquetFile) -> list[float]:
-    """Of each row group; -infinity where the file does not say."""
-    place = file.schema_arrow.get_field_index("second")
-    if place < 0:
-        raise KeyError("second")
-    return [least for least, _ in _seconds(file.metadata, place)]
-
-
-def _seconds(metadata: pq.FileMetaData, place: int) -> list[tuple[float, float]]:
-    """The least and the greatest second of each row group; infinite where the file does not say."""
-    unknown = (-math.inf, math.inf)
-    return [(float(low), float(high)) for low, high in _bounds(metadata, place, unknown)]
-
-
-def _bounds(
-    metadata: pq.FileMetaData, place: int, unknown: tuple[Any, Any]
-) -> list[tuple[Any, Any]]:
-    """The least and the greatest value of a column in each row group.
-
-    The columns before the lists have a leaf each: their place is the schema's.
-    """
-    found = [
-        metadata.row_group(number).column(place).statistics
-        for number in range(metadata.num_row_groups if place >= 0 else 0)
-    ]
-    return [(one.min, one.max) if one is not None and one.has_min_max else unknown for one in found]
-
-
-def _are_apart(spans: Iterable[Sequence[tuple[float, float]]]) -> bool:
-    """Whether the seconds of these files, given by row group, do not overlap."""
-    sorted_spans = sorted(
-        (min(low for low, _ in one), max(high for _, high in one)) for one in spans if one
-    )
-    return all(before[1] < after[0] for before, after in pairwise(sorted_spans))
 
 
 def parse_run(document: object, where: str) -> RunRecord:
@@ -369,18 +319,18 @@ def shown(path: Path) -> str:
     return (text if text.isprintable() else ascii(text))[:_LONGEST_SHOWN]
 
 
-def _check_footer(path: Path, run: str, where: str) -> list[tuple[float, float]]:
-    """The least and the greatest second of each row group.
-
-    Raises RunDirectoryError where a file is damaged, lacks columns or has rows of others.
-    """
+def _check_footer(path: Path, run: str, where: str) -> None:
+    """Raise RunDirectoryError if a file is damaged, lacks columns or has rows of another run."""
     seen: set[object] = set()
     try:
         with pq.ParquetFile(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
-            for bounds in _bounds(metadata, schema.get_field_index("run"), (run, run)):
-                seen |= {*bounds} - {run}
-            seconds = _seconds(metadata, schema.get_field_index("second"))
+            # The columns before the lists have a leaf each: their place is the schema's.
+            place = schema.get_field_index("run")
+            for number in range(metadata.num_row_groups if place >= 0 else 0):
+                bounds = metadata.row_group(number).column(place).statistics
+                if bounds is not None and bounds.has_min_max:
+                    seen |= {bounds.min, bounds.max} - {run}
     except (*_DAMAGE, TypeError) as error:
         raise RunDirectoryError(
             f"{where}: {path.name} is cut off or damaged: {_line(error)}"
@@ -392,7 +342,6 @@ def _check_footer(path: Path, run: str, where: str) -> list[tuple[float, float]]
     seen |= {named} - {run}
     if seen:
         raise mixed(f"{where}: {path.name}", seen, run)
-    return seconds
 
 
 def mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:

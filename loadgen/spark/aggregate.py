@@ -31,7 +31,6 @@ from loadgen.report.views import (
     parts_of,
     processes_of_parts,
     totals_of,
-    views_of,
 )
 from loadgen.run.redaction import printable
 from loadgen.spark.session import own_settings, reason_in
@@ -100,7 +99,6 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[
 
     backgrounds = {run.record.id: run.record.background for run in runs}
     owners = {run.intervals: run.record.id for run in runs}
-    apart = frozenset(run.record.id for run in runs if run.apart)
     spark = own_settings(spark, _SETTINGS)
     files = (
         spark.read.format("binaryFile")
@@ -111,11 +109,9 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[
     left = from_arrow_schema(_LEFT)
     try:
         found = (
-            files.mapInArrow(
-                _left_of(owners, backgrounds, apart, _BLOCK_SECONDS, _BATCH_ROWS), left
-            )
+            files.mapInArrow(_left_of(owners, backgrounds, _BLOCK_SECONDS, _BATCH_ROWS), left)
             .groupBy("run", "block")
-            .applyInArrow(_views_of(backgrounds, apart), left)
+            .applyInArrow(_views_of(backgrounds), left)
             .toArrow()
         )
     except (PySparkException, Py4JError) as error:
@@ -127,13 +123,12 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[
 def _left_of(
     owners: Mapping[str, str],
     backgrounds: Backgrounds,
-    apart: Collection[str],
     block_seconds: int,
     batch_rows: int,
 ) -> Callable[..., Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: interval files, as Spark reads them, to what is left of their rows.
+    """Return a function for `mapInArrow`: interval files, as Spark reads them, to reduced rows.
 
-    `owners` are as in `_tables_in`, `apart` the runs that have no second in two files.
+    `owners` are as in `_tables_in`.
     """
 
     def left(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -141,12 +136,7 @@ def _left_of(
             for rows in _gathered(_tables_in(batches, owners), batch_rows):
                 for run in rows["run"].unique().to_pylist():
                     own = _rows_of(run, rows, backgrounds)
-                    made = (
-                        _made(own, run, backgrounds, block_seconds)
-                        if run in apart
-                        else _left(own, run, backgrounds, block_seconds)
-                    )
-                    yield from made.to_batches()
+                    yield from _left(own, run, backgrounds, block_seconds).to_batches()
         except RunDirectoryError as error:
             yield from _failed(str(error)).to_batches()
 
@@ -194,15 +184,6 @@ def _rows_of(run: str, rows: pa.Table, known: Collection[str]) -> pa.Table:
     return rows if pc.all(of_run).as_py() else rows.filter(of_run)
 
 
-def _made(rows: pa.Table, run: str, backgrounds: Backgrounds, block_seconds: int) -> pa.Table:
-    """The views of seconds of which all rows are here."""
-    views = views_of(rows, backgrounds[run])
-    block = pc.min(rows["second"]).as_py() // block_seconds
-    told = [(_ALL_SECONDS, "totals", views.totals)]
-    told += [(block, "course", views.course), (block, "processes", views.processes)]
-    return _packed(run, told)
-
-
 def _left(rows: pa.Table, run: str, backgrounds: Backgrounds, block_seconds: int) -> pa.Table:
     parts = parts_of(rows, backgrounds[run])
     told: list[tuple[int, str, pa.Table]] = [(_ALL_SECONDS, "totals", parts.totals)]
@@ -216,15 +197,15 @@ def _left(rows: pa.Table, run: str, backgrounds: Backgrounds, block_seconds: int
     return _packed(run, told)
 
 
-def _views_of(backgrounds: Backgrounds, apart: Collection[str]) -> Callable[..., pa.Table]:
-    """For `applyInArrow`: what is left of a run's block, or of all its seconds, to views of it."""
+def _views_of(backgrounds: Backgrounds) -> Callable[..., pa.Table]:
+    """Return a function for `applyInArrow`: reduced rows of a run's block to views of it."""
 
     def views(key: tuple[Any, ...], left: pa.Table) -> pa.Table:
         run, block = (one.as_py() for one in key)
         known = left.column("part").to_pylist()
         if "error" in known:
             return left.slice(known.index("error"), 1)
-        if known == ["totals"] or (run in apart and block != _ALL_SECONDS):
+        if known == ["totals"]:
             return left
         try:
             parts = _parts(left)

@@ -74,7 +74,6 @@ def test_files_are_bounded_and_no_second_is_in_two(
     compact(run)
     assert len(parts(run)) > 2
     opened = open_run(run)
-    assert opened.apart == bool(late_s)
     assert load_intervals(opened).num_rows == rows
     assert summarize_run(run) == before
 

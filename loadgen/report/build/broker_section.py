@@ -1,8 +1,7 @@
-"""What a broker did meanwhile, from broker.jsonl: processor time, memory, its own counts.
+"""The broker during a run, from broker.jsonl: processor time, memory, its own counts.
 
-The broker's own counts are held against ours: between its first and its last word, how many
-PUBLISH packets did it receive and send, and how many did we send and receive? A generator that
-sends more than it says, or a broker that repeats or drops, shows here.
+The broker's own counts of PUBLISH packets between its first and its last report are compared with
+ours. This shows a generator that sends more than it counts, and a broker that repeats or drops.
 """
 
 import re
@@ -26,21 +25,21 @@ from loadgen.report.render.text import name
 FILE = "broker.jsonl"
 LARGEST_BYTES = 256 << 20
 _LATE_NS = 1_500_000_000
-"""A broker's word can be this old when it comes, and a process sample this far from a moment."""
+"""Greatest age of a broker's report on arrival, and distance of a process sample from a moment."""
 _LEAST_STEPS = 100
-"""A processor time of fewer steps of its clock is known to less than two digits."""
+"""Least processor time in steps of its clock: less has fewer than two certain digits."""
 _LEAST_MOMENT_NS = 900_000_000
 """Samples closer than this are drawn as one moment."""
 _GRANTED = 0.001
-"""Share by which two counts may differ beside what was under way."""
+"""Share by which two counts may differ in addition to messages in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
     """Processor time since the processes started, and resident memory, at one moment.
 
-    `step_ns` is what the processor time is counted in; runs before it was recorded had the ticks
-    of /proc/PID/stat.
+    `step_ns` is the resolution of the processor time; older runs without it used the ticks of
+    /proc/PID/stat.
     """
 
     time_ns: int
@@ -51,7 +50,7 @@ class ProcessSample:
 
 @dataclass(frozen=True, slots=True)
 class CountSample:
-    """A broker's own count since it started; `watched` of it went to our watcher."""
+    """A broker's own count since it started, of which `watched` went to our watcher."""
 
     time_ns: int
     topic: Annotated[str, AfterValidator(name)]
@@ -85,10 +84,10 @@ class BrokerMoment:
 
 @dataclass(frozen=True, slots=True)
 class CountCheck:
-    """One count of the broker against ours, between two of its words.
+    """One count of the broker compared with ours, between two of its reports.
 
-    `uncertain` is how many were under way at either word: so much may be counted on one side
-    only. `agrees` is whether the difference is within that and a thousandth.
+    `uncertain` is the number of messages in flight at either report, which may be counted on one
+    side only. `agrees` is True if the difference is within that number and a thousandth.
     """
 
     count: str
@@ -103,9 +102,9 @@ class CountCheck:
 class BrokerLoad:
     """The broker over the measurement window.
 
-    `cpu_seconds` is the processor time it used, `messages_per_core_second` the messages into and
-    out of it for each of them; None where its process was not watched all the time. `withheld`
-    says why the processor time is too little to divide by.
+    `cpu_seconds` is its processor time, `messages_per_core_second` the messages into and out of it
+    for each second of that; both are None if its process was not watched all the time. `withheld`
+    is the reason if the processor time is too short to divide by.
     """
 
     cpu_seconds: float | None
@@ -120,7 +119,7 @@ class BrokerLoad:
 
 
 def read_broker(run_dir: Path) -> BrokerRecords | None:
-    """The records of a run directory, None where there are none; raises RunDirectoryError."""
+    """Return the records of a run directory, None without the file; raises RunDirectoryError."""
     path = run_dir / FILE
     try:
         if path.stat().st_size > LARGEST_BYTES:
@@ -152,7 +151,7 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
 def broker_load(
     records: BrokerRecords, course: pa.Table, start_ns: int, end_ns: int, messages: int
 ) -> BrokerLoad:
-    """The broker over a window; `messages` went into and out of it in the window.
+    """Return the broker's load over a window with `messages` into and out of it.
 
     `course` is of the whole run, of `views.COURSE_SCHEMA`.
     """
@@ -176,7 +175,7 @@ def broker_load(
 
 
 def _used_ns(samples: Sequence[ProcessSample]) -> NDArray[np.int64]:
-    """Processor time used since the first sample; a broker started anew starts from 0."""
+    """Return processor time since the first sample; that of a restarted broker begins at 0."""
     cpu_ns = np.array([sample.cpu_ns for sample in samples], np.int64)
     grown = np.diff(cpu_ns)
     return np.cumsum(np.concatenate(([0], np.where(grown >= 0, grown, cpu_ns[1:]))))
@@ -196,7 +195,7 @@ def _cpu_seconds(samples: Sequence[ProcessSample], start_ns: int, end_ns: int) -
 
 
 def _too_coarse(cpu_s: float, samples: Sequence[ProcessSample]) -> str:
-    """Why so much processor time says nothing of the messages for each second of it; else ""."""
+    """Return the reason if the processor time is too short to divide by, else ""."""
     step_s = max(sample.step_ns for sample in samples) / 1e9
     if cpu_s >= _LEAST_STEPS * step_s:
         return ""
@@ -207,7 +206,7 @@ def _too_coarse(cpu_s: float, samples: Sequence[ProcessSample]) -> str:
 
 
 def _moments(samples: Sequence[ProcessSample], start_ns: int) -> Iterable[BrokerMoment]:
-    samples = _apart(samples)
+    samples = _spaced(samples)
     for (before, after), used_ns in zip(pairwise(samples), np.diff(_used_ns(samples)), strict=True):
         span_ns = after.time_ns - before.time_ns
         if span_ns > 0:
@@ -219,8 +218,8 @@ def _moments(samples: Sequence[ProcessSample], start_ns: int) -> Iterable[Broker
             )
 
 
-def _apart(samples: Sequence[ProcessSample]) -> list[ProcessSample]:
-    """Those that are at least a moment apart."""
+def _spaced(samples: Sequence[ProcessSample]) -> list[ProcessSample]:
+    """Return samples with at least _LEAST_MOMENT_NS between them."""
     kept: list[ProcessSample] = []
     for sample in samples:
         if not kept or sample.time_ns - kept[-1].time_ns >= _LEAST_MOMENT_NS:
@@ -239,7 +238,7 @@ _OURS = {
 
 
 def _checks(samples: Sequence[CountSample], counters: pa.Table) -> Iterable[CountCheck]:
-    """Counts of the broker beside ours, as if those of an interval came evenly over it."""
+    """Yield the broker's counts next to ours, taking ours as even over each interval."""
     since_ns = counters["time_ns"].to_numpy()
     length_ns = np.maximum(counters["span_ns"].to_numpy(), 1)
     for count, ours in _OURS.items():
@@ -279,9 +278,9 @@ def _dropped(samples: Sequence[CountSample]) -> int | None:
 def _spans(
     samples: Sequence[CountSample], count: str
 ) -> list[tuple[CountSample, CountSample] | None]:
-    """The first and the last report of a count, by broker and topic.
+    """Return the first and the last report of a count, by broker and topic.
 
-    None where there is only one, or the broker started anew between them.
+    An entry is None if there is only one report, or if the broker restarted in between.
     """
     topics: dict[tuple[int, str], list[CountSample]] = {}
     for sample in samples:

@@ -54,7 +54,7 @@ from loadgen.report.views import BACKGROUND, Views
 from loadgen.run.seal import Integrity
 
 _MOST_REMARKS = 3
-"""So many of each kind are shown at a row; the table of outlets has them all."""
+"""Remarks of each kind that a row shows; the table of outlets has all of them."""
 
 _LISTS = ["bucket", "bucket_count"]
 
@@ -67,10 +67,10 @@ def build(
     outlets: Sequence[OutletPower] | None = None,
     rack_units: float | None = None,
 ) -> ScoreCard:
-    """The score card of one run from its record and views.
+    """Return the score card of one run from its record and views.
 
-    `outlets` are over `wall_window`, None without power logs; `rack_units` is the height of what
-    was measured. Raises RunDirectoryError where no row belongs to the measurement window.
+    `outlets` are over `wall_window`, None without power logs; `rack_units` is the height of the
+    system under test. Raises RunDirectoryError if no row belongs to the measurement window.
     """
     record = run.record
     rack_units = described_units(record) if rack_units is None else rack_units
@@ -80,7 +80,7 @@ def build(
     totals = views.totals
     counters = totals.filter(pc.and_(pc.equal(totals["series"], ""), _of_groups(totals)))
     in_window = counters.filter(pc.equal(counters["phase"], "measure"))
-    sums, whole = _sums(in_window), _sums(counters)
+    sums, run_sums = _sums(in_window), _sums(counters)
     rates = {
         name: sums[name] / seconds if messages else 0.0 for name in ("sent", "expected", "received")
     }
@@ -91,13 +91,13 @@ def build(
         through = sums["sent"] + sums["received"] if messages else 0
         broker = broker_load(run.broker, views.course, start_ns, end_ns, through)
     connect = Connecting(
-        connected=whole["connects"] if record.connected is None else record.connected,
+        connected=run_sums["connects"] if record.connected is None else record.connected,
         failures=record.connect_failures,
         seconds=record.connect_seconds,
     )
     mark, of_one = figures(record.observed, "high_water_mark", "subscription_high_water_mark")
     if sum(group.count for group in record.groups if group not in record.publishing) == 1:
-        of_one = mark  # there is but one, though earlier runs do not say so
+        of_one = mark  # there is only one; older runs do not record it
     power = None if outlets is None else _power(outlets, rates["received"], rack_units)
     facts = Facts(
         record=record,
@@ -115,7 +115,7 @@ def build(
             recovery_remarks(record),
         ),
     )
-    ledger, run_ledger = ledgers(record, Counted(sums), Counted(whole))
+    ledger, run_ledger = ledgers(record, Counted(sums), Counted(run_sums))
     curves = curves_of(record, views, latency_rows, (start_ns, end_ns))
     notice = " ".join(filter(None, (notice_of(record), tls_notice(record))))
     return ScoreCard(
@@ -124,7 +124,7 @@ def build(
         rows=(*score_rows(facts), *observed_rows(record)),
         counts=Counts(
             **{field.name: sums[field.name] for field in fields(Counts) if field.name in sums}
-            | {key: whole[key] for key in ("connects", "connect_failures", "disconnects")},
+            | {key: run_sums[key] for key in ("connects", "connect_failures", "disconnects")},
             lost=ledger.lost,
             high_water_mark=facts.high_water_mark,
             subscription_high_water_mark=facts.subscription_high_water_mark,
@@ -159,11 +159,11 @@ def build(
 
 
 def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
-    """The measurement window on the monotonic clock, as (start_ns, end_ns).
+    """Return the measurement window on the monotonic clock, as (start_ns, end_ns).
 
-    A run that was killed in it did not reach its end: then the last interval of messages intended
-    in the window ends it. For a run without messages (CONNBURST) it is the connect phase. Raises
-    RunDirectoryError where there is none or no row belongs to it.
+    If a run was killed in it, the last interval of messages intended in the window ends it. For a
+    run without messages (CONNBURST) it is the connect phase. Raises RunDirectoryError if the run
+    has no window or no row belongs to it.
     """
     phase = "connect" if _is_connect_only(record) else "measure"
     totals = views.totals
@@ -179,7 +179,7 @@ def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
         last_ns = pc.max(pc.add(rows["time_ns"], rows["span_ns"])).as_py()
         end_ns = max(min(last_ns, end_ns or last_ns), start_ns + 1)
     if phase == "connect":
-        # A burst that nobody answered has no length, but failures worth a card.
+        # A burst without any answer has no length, but its failures deserve a card.
         end_ns = max(end_ns, start_ns + 1)
     if end_ns <= start_ns:
         raise RunDirectoryError(
@@ -189,7 +189,7 @@ def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
 
 
 def wall_window(record: RunRecord, views: Views) -> tuple[int, int]:
-    """The measurement window in UTC nanoseconds since the epoch, for logs of other machines."""
+    """Return the measurement window in UTC nanoseconds since the epoch, for power logs."""
     start_ns, end_ns = measured_window(record, views)
     if not record.wall_ns(start_ns):
         raise RunDirectoryError(
@@ -199,7 +199,7 @@ def wall_window(record: RunRecord, views: Views) -> tuple[int, int]:
 
 
 def _is_connect_only(record: RunRecord) -> bool:
-    """Whether the run publishes nothing: then its result is the connect phase."""
+    """Return True if the run publishes nothing: its result is the connect phase."""
     case = CASES.get(record.case)
     connects_only = case is not None and case.connects_only
     return connects_only or (bool(record.groups) and not record.publishing)
@@ -214,7 +214,7 @@ def _run(record: RunRecord, seconds: float) -> Run:
 
 
 def _joined(*remarks: Mapping[str, str]) -> dict[str, str]:
-    """All that is said of each measure."""
+    """Return the remarks about each measure in one text."""
     measures = {measure: None for one in remarks for measure in one}
     return {
         measure: " ".join(one[measure] for one in remarks if measure in one) for measure in measures
@@ -224,7 +224,7 @@ def _joined(*remarks: Mapping[str, str]) -> dict[str, str]:
 def _remarks(
     broker: BrokerLoad | None, power: Power | None, latency: Mapping[str, LatencySummary]
 ) -> dict[str, str]:
-    """What must be said at rows, by their measure."""
+    """Return the remarks about rows, by their measure."""
     of_power = "" if power is None else power.remark
     remarks = {
         "latency": own_share_remark(latency),
@@ -236,7 +236,7 @@ def _remarks(
 
 
 def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
-    """The verdict of the run; one that never came means that the run was killed.
+    """Return the verdict of the run; a run without one was killed.
 
     A run that was changed after its end is not the run that was judged.
     """

@@ -1,4 +1,4 @@
-"""How far a run is from what the harness itself can do on its host, where that was calibrated."""
+"""A run next to the limits of the harness on its host, if these were calibrated."""
 
 from collections.abc import Mapping
 
@@ -12,25 +12,25 @@ from loadgen.report.render.text import name
 def ceiling_of(
     record: RunRecord, rates: Mapping[str, float], latency: Mapping[str, LatencySummary]
 ) -> tuple[DataTable, ...]:
-    """The section that sets a run beside `environment.calibration`; none without a calibration.
+    """Return a table of the run and of `environment.calibration`, if the host was calibrated.
 
     `rates` are messages a second of the whole run, `latency` its series in µs.
     """
-    found = part(record.environment, "calibration")
-    if not found:
+    limits = part(record.environment, "calibration")
+    if not limits:
         return ()
     workers = max(record.workers, 1)
     rows: list[tuple[TableCell, ...]] = []
     for done, direction in (("sent", "send"), ("received", "receive")):
         if rates.get(done):
             ceilings = (
-                figure(part(found, direction, kind), "per_s") for kind in ("single", "batched")
+                figure(part(limits, direction, kind), "per_s") for kind in ("single", "batched")
             )
             what = f"messages {done} a second, a worker"
             rows.append((what, rates[done] / workers, *ceilings))
     if record.connected and record.connect_seconds:
         each = record.connected / record.connect_seconds
-        rows.append(("connects a second", each, figure(part(found, "connect"), "per_s"), None))
+        rows.append(("connects a second", each, figure(part(limits, "connect"), "per_s"), None))
     for series, where in (
         ("end_to_end", ("latency", "end_to_end_us")),
         ("transit", ("latency", "transit_us")),
@@ -38,19 +38,19 @@ def ceiling_of(
     ):
         ours = latency.get(series)
         if ours is not None:
-            harness = part(found, *where)
+            harness = part(limits, *where)
             rows += [
                 (f"{series} 50P, µs", ours.p50, figure(harness, "p50"), None),
                 (f"{series} 99P, µs", ours.p99, figure(harness, "p99"), None),
             ]
-    load = figure(found, "load_average_before")
+    load = figure(limits, "load_average_before")
     busy = "" if load is None else f" (load average before it {load:g})"
     note = (
-        f"loadgen calibrate of {name(found.get('made'))}{busy}, against instruments of our own "
+        f"loadgen calibrate of {name(limits.get('made'))}{busy}, against instruments of our own "
         "on this host: what one worker with a core to itself sends and receives, each message by "
         "its own write or in batches; connects; the latency of one pair through the reflector."
     )
     header = ("", "this run", "harness", "harness, in batches")
     return (
-        (DataTable("Beside the harness's own ceiling", note, header, tuple(rows)),) if rows else ()
+        (DataTable("Next to the limits of the harness", note, header, tuple(rows)),) if rows else ()
     )

@@ -44,13 +44,13 @@ _LOG_SPREAD = 8.0
 """Two rates further apart than this factor share a logarithmic axis."""
 
 _MOST_LINES = 8
-"""Workers or outlets drawn one by one; of more workers, the mean and the busiest."""
+"""Most workers or outlets that are drawn one by one; of more, the mean and the busiest."""
 
 _MIB = 1 << 20
 
 
 def charts_of(card: ScoreCard) -> list[Chart]:
-    """The charts of one run; those without data are left out."""
+    """Return the charts of one run; a chart without data is left out."""
     kept = card.curves  # unpacked once for all charts
     curves = kept.distribution
     of_connects = [c for c in curves if c.series.rpartition(".")[2] in CONNECT_SERIES]
@@ -138,9 +138,9 @@ def _course(card: ScoreCard) -> Chart | None:
     # A rate is that of a whole interval, or of its part in which messages were due: it stands in
     # the middle.
     at = _middles(course)
-    highest = [max((rate for rate in one if rate), default=0.0) for one in rates]
-    apart = max(highest) > _LOG_SPREAD * max(min(highest), 1e-9)
-    if apart:
+    highest = [max((rate for rate in course if rate), default=0.0) for course in rates]
+    logarithmic = max(highest) > _LOG_SPREAD * max(min(highest), 1e-9)
+    if logarithmic:
         # A logarithmic axis has no zero: a gap instead.
         rates = [[rate or None for rate in one] for one in rates]
     lines = [
@@ -159,7 +159,7 @@ def _course(card: ScoreCard) -> Chart | None:
         for label, key, color in (("p50", "p50_us", "$green"), ("p99", "p99_us", "$red")):
             points = zip(at, course[key].to_pylist(), strict=True)
             lines.append(line(label, points, color, "%{y:,.1f} µs", "y3", marked=None))
-    rate_axis = partial(log_axis, values=[*rates[0], *rates[1]]) if apart else from_zero
+    rate_axis = partial(log_axis, values=[*rates[0], *rates[1]]) if logarithmic else from_zero
     latencies = [us for key in ("p50_us", "p99_us") for us in course[key].to_pylist()]
     columns = {
         "at_s": "covered_at_s",
@@ -192,7 +192,7 @@ def _course(card: ScoreCard) -> Chart | None:
 
 
 def _middles(course: pa.Table) -> list[float]:
-    """The middle of each second's part in which messages were due."""
+    """Return the middle of each second's part in which messages were due."""
     middles: list[float] = (
         course["covered_at_s"].to_numpy() + course["covered_s"].to_numpy() / 2
     ).tolist()
@@ -346,7 +346,7 @@ def _power(card: ScoreCard) -> Chart | None:
 
 
 def _steps(outlet: OutletPower) -> list[tuple[float, float | None]]:
-    """Points of a step line with a gap where the log has one."""
+    """Return the points of a step line with the gaps of the log."""
     points: list[tuple[float, float | None]] = []
     for since_s, until_s, watts in outlet.curve:
         if points and since_s > points[-1][0] + 0.001:
@@ -356,7 +356,7 @@ def _steps(outlet: OutletPower) -> list[tuple[float, float | None]]:
 
 
 def _watts_at(outlets: Sequence[OutletPower], moment_s: float) -> float | None:
-    """Watts of all outlets at a moment; None where one of them is not covered."""
+    """Return the watts of all outlets at a moment; None if one of them is not covered."""
     total = 0.0
     for outlet in outlets:
         place = bisect_right(outlet.curve, moment_s, key=lambda step: step[0]) - 1

@@ -37,10 +37,10 @@ from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import digest_of
 
 DEFAULT_BOUND = 0.05
-"""How much worse a run may be than its baseline, as a share of the baseline."""
+"""Default bound: the tolerated change for the worse, as a share of the baseline."""
 
 LEAST_REPETITIONS = 3
-"""So many runs of a side show a spread that excuses a difference."""
+"""Least number of runs of a side whose spread excuses a difference."""
 
 _T_95 = {
     1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
@@ -49,10 +49,10 @@ _T_95 = {
 """Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
 
 _OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")
-"""Of a run's environment."""
+"""Keys of a run's environment."""
 
 _SETUP = ("hosts", "endpoint", "port", *_OF_THE_HOST, "program")
-"""What is neither the load nor the broker, and still makes a difference."""
+"""Facts that are neither load nor broker and still make a difference."""
 
 _WORDS = {"cpu_model": "processor", "program": "program version"}
 
@@ -88,7 +88,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one side has: the value of every run that has one, their mean and deviation.
+    """The values of a side's runs, with their mean and deviation.
 
     `stdev` is that of the sample, None for a single run.
     """
@@ -100,10 +100,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A side less the first one. `share` is of the first one, None where that is 0.
+    """A side less the first side. `share` is relative to the first side, None if that is 0.
 
-    `half_width` is that of the 95 % interval, None where there are too few runs, and then
-    `exceeds` is None too.
+    `half_width` is that of the 95 % interval. For too few runs it is None, and so is `exceeds`.
     """
 
     absolute: float
@@ -115,28 +114,28 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much worse than its baseline a figure may be, as a share: by default, and of those named.
+    """Tolerated change of figures for the worse, as a share: a default and exceptions by name.
 
-    A name is that of a column, as 99P, of a row, as FANIN, or of both, as FANIN 99P; what says
-    more counts.
+    A name is that of a column, as 99P, of a row, as FANIN, or of both, as FANIN 99P; the more
+    precise name counts.
     """
 
     default: float = DEFAULT_BOUND
     named: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, row: str, column: str) -> float:
-        """The bound of a row's figure; `column` is its title."""
+        """Return the bound of a row's figure; `column` is its title."""
         return next((self.named[n] for n in _names(row, column) if n in self.named), self.default)
 
     def unknown(self, comparisons: "Sequence[Comparison]") -> str:
-        """A name that no line of these has; "" where there is none."""
+        """Return a name that no line of these has, or ""."""
         lines = [line for comparison in comparisons for line in comparison.lines]
         known = {one for line in lines for one in _names(line.name, line.column)}
         return next((name for name in self.named if name not in known), "")
 
 
 def _names(row: str, column: str) -> tuple[str, ...]:
-    """What a bound may call a row's figure, what says most first."""
+    """Return the names of a row's figure in bounds, the most precise first."""
     # FANIN is short for "FANIN, Received rate" and its like.
     short = row.partition(",")[0]
     names = (f"{row} {column}", f"{short} {column}", row, short, column)
@@ -147,7 +146,7 @@ def _names(row: str, column: str) -> tuple[str, ...]:
 class Line:
     """One number of the card over all sides; None for a side that lacks it.
 
-    `bound` is how much worse a side may be, None for a line that no gate looks at.
+    `bound` is the tolerated change for the worse, None for a line that is not gated.
     """
 
     name: str
@@ -163,7 +162,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The sides of one case; `bound` is None where no baseline is named.
+    """The sides of one case; `bound` is None without a baseline.
 
     `invalid` are the places of sides that worsened from VALID to INVALID.
     """
@@ -174,16 +173,16 @@ class Comparison:
     bound: float | None
     invalid: tuple[int, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What makes the sides, or the runs of the baseline, hard to compare."""
+    """Reasons for which the sides, or the runs of the baseline, are hard to compare."""
 
 
 def compare(
     cards: Sequence[ScoreCard], baselines: Sequence[bool] = (), bounds: Bounds = Bounds()
 ) -> list[Comparison]:
-    """One comparison a case that has several runs, in the order of the cards.
+    """Return a comparison for each case with several runs, in the order of the cards.
 
-    `baselines` says of each card whether it belongs to the baseline. Raises RunDirectoryError where
-    a case has runs but no baseline, or the other way round, while others have.
+    `baselines` marks the cards of the baseline. Raises RunDirectoryError if a case has runs but no
+    baseline, or the other way round, while others have.
     """
     marks = list(baselines) or [False] * len(cards)
     cases: dict[str, list[int]] = {}
@@ -201,7 +200,7 @@ def compare(
 
 
 def difference_text(difference: Difference | None) -> str:
-    """How much it is, as a share where there is one; "" for none."""
+    """Return a difference as a share, or in the unit without a share; "" for None."""
     if difference is None:
         return ""
     if difference.share is None:
@@ -210,12 +209,12 @@ def difference_text(difference: Difference | None) -> str:
 
 
 def spread_text(difference: Difference | None) -> str:
-    """Whether it exceeds the spread; "" for none."""
+    """Return a difference's relation to the spread in words; "" for None."""
     return "" if difference is None else _SPREAD[difference.exceeds]
 
 
 def regressions(comparisons: Sequence[Comparison]) -> list[str]:
-    """Each regression as one line for people."""
+    """Return each regression as one line for people."""
     lines = []
     for comparison in comparisons:
         for place in comparison.invalid:
@@ -234,7 +233,7 @@ def regressions(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def regression_text(line: Line, place: int) -> str:
-    """A line's figure of the side at a place that is a regression, beside the baseline's."""
+    """Return a regression in words: the figure of the side at a place and the baseline's."""
     first, other, difference = line.cells[0], line.cells[place], line.differences[place - 1]
     return (
         f"{number(other.mean if other else None)} {name(line.unit, 20)} against "
@@ -244,7 +243,7 @@ def regression_text(line: Line, place: int) -> str:
 
 
 def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
-    """Half width of the 95 % interval of the difference of two means; None for too few values."""
+    """Return the half width of the 95 % interval of two means' difference; None if too few."""
     n, m = len(first), len(other)
     if n < 2 and m < 2:
         return None
@@ -310,7 +309,7 @@ def _loads() -> Mapping[str, Load]:
 
 
 def _facts(card: ScoreCard) -> _Facts:
-    """What makes two runs repetitions of each other."""
+    """Return the facts that repetitions of a run share."""
     run = card.run
     # What a run of an older version does not know is as good as empty.
     scenario = [item for item in run.scenario.items() if item[1] not in (None, [], {}, ())]
@@ -347,14 +346,14 @@ def load_of(card: ScoreCard) -> str:
 
 
 def _differing(facts: Sequence[_Facts]) -> list[str]:
-    """Keys of what is not the same in all of these; two brokers are at two ports anyway."""
+    """Return the keys that differ; the ports of two brokers always do."""
     keys = dict.fromkeys(key for one in facts for key in one)
     found = [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
     return [key for key in found if key != "port" or "broker" not in found]
 
 
 def _labels(facts: Sequence[_Facts]) -> list[str]:
-    """In what the sides differ, such as "rate 1,000"."""
+    """Return the differing facts of each side, such as "rate 1,000"."""
     differing = _differing(facts)
     return [
         name(", ".join(_shown(key, one.get(key)) for key in differing), _LONGEST_LABEL)
@@ -363,9 +362,9 @@ def _labels(facts: Sequence[_Facts]) -> list[str]:
 
 
 def _remarks(sides: Sequence[Sequence[_Facts]]) -> Iterable[str]:
-    """What is said of sides that differ in more than their load and broker.
+    """Yield remarks about sides that differ in more than load and broker.
 
-    Only a baseline can hold runs that are no repetitions of each other.
+    Only a baseline can hold runs that are not repetitions of each other.
     """
     if mixed := _differing(sides[0]):
         yield (
@@ -379,7 +378,7 @@ def _remarks(sides: Sequence[Sequence[_Facts]]) -> Iterable[str]:
 
 
 def _not_compared(lines: Sequence[Line]) -> Iterable[str]:
-    """What a gate is to look at, and cannot: the baseline has it, and a side has not."""
+    """Yield a remark about gated figures that the baseline has and a side lacks."""
     gone = [
         f"{line.name} {line.column}"
         for line in lines
@@ -461,7 +460,7 @@ def _lines(
 
 
 def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
-    """Every number of a card with its description, by name, unit, which of that name, column."""
+    """Return a card's numbers with descriptions, by name, unit, place of that name and column."""
     numbers: dict[_Key, tuple[float, str]] = {}
     for key, row in keyed(card.rows).items():
         for column, value in zip(FIGURES, row.figures, strict=True):

@@ -1,4 +1,4 @@
-"""What pages draw of a run beside the numbers, from its record and views; see `model.Curves`."""
+"""The curves of a run that pages draw, from its record and views; see `score_card.Curves`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ _CONNECTS_APART_NS, _CONNECT_POINTS = 1_000_000, 2_000
 """Points of the connection curve are a millisecond apart, or further where they would be more."""
 
 _SHORTEST_COVERED_S = 0.1
-"""A shorter part of a second says nothing about a rate."""
+"""Shortest part of a second for which a rate is computed."""
 
 _COUNTS = ("connects", "connect_failures", "disconnects", "connected")
 
@@ -32,7 +32,7 @@ def curves_of(
     latency: Mapping[str, Mapping[str, Any]],
     window: tuple[int, int],
 ) -> Curves:
-    """The curves of a run over a measurement window on the monotonic clock.
+    """Return the curves of a run over a measurement window on the monotonic clock.
 
     `latency` has the merged row of each series.
     """
@@ -50,7 +50,7 @@ def curves_of(
 
 
 def _distribution(series: str, row: Mapping[str, Any]) -> Curve:
-    """Percentiles evenly spaced on the axis 1/(1-p), as far out as the count allows."""
+    """Return percentiles evenly spaced on the axis 1/(1-p), as far out as the count allows."""
     count = int(row["count"])
     ps = [0.0]
     while (odds := 10 ** (len(ps) / _CURVE_STEPS_A_DECADE)) <= count:
@@ -63,7 +63,7 @@ def _distribution(series: str, row: Mapping[str, Any]) -> Curve:
 
 
 def _connected(totals: pa.Table) -> tuple[tuple[float, int], ...]:
-    """Seconds since the connect phase began, and devices connected until then.
+    """Return seconds since the connect phase began, and devices connected until then.
 
     Each point is a bucket, a millisecond wide after a second and ten after ten seconds; those that
     lie nearer than a two-thousandth of the whole are one.
@@ -81,7 +81,7 @@ def _connected(totals: pa.Table) -> tuple[tuple[float, int], ...]:
 
 
 def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, float, float], ...]:
-    """Phase, its start and its end; one that was cut off ends with the window."""
+    """Return each phase, its start and its end; a phase that was cut off ends with the window."""
     known = [(phase, *record.windows[phase]) for phase in PHASES if phase in record.windows]
     return tuple(
         (phase, (begin - start_ns) / 1e9, ((end or end_ns) - start_ns) / 1e9)
@@ -90,7 +90,7 @@ def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, f
 
 
 def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> pa.Table:
-    """The seconds of a run, all groups together; latencies are those of timed groups.
+    """Return the seconds of a run, all groups together; latencies are those of timed groups.
 
     The first and the last of a schedule have the rate of their part in which messages were due.
     Drawn as whole seconds they would dip where nothing dipped.
@@ -133,7 +133,7 @@ def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> 
 
 
 def _backlog(record: RunRecord, start_ns: int) -> tuple[tuple[float, int, int], ...]:
-    """Samples as run.json has them; raises RunDirectoryError for what is not a sample."""
+    """Return the samples of run.json; raises RunDirectoryError if one is malformed."""
     samples: Iterable[Sequence[Any]] = record.observed.get("backlog_samples") or ()
     try:
         return tuple(((int(t) - start_ns) / 1e9, int(o), int(w)) for t, o, w in samples)

@@ -1,7 +1,6 @@
-"""TLS in a score card: whether the broker's certificate was verified, and what was negotiated.
+"""TLS in a score card: the verification of the broker's certificate and the handshakes.
 
-From `scenario.tls_verify` and `observed.tls` of run.json; a part that is not as expected is left
-out.
+Both come from `scenario.tls_verify` and `observed.tls` of run.json; unexpected parts are left out.
 """
 
 from typing import Any
@@ -14,7 +13,7 @@ UNVERIFIED = (
     "TLS without verification: the broker's certificate was not verified, any certificate would "
     "have done, and what verifying one costs is in no figure here."
 )
-"""What must stand before the figures of such a run."""
+"""Notice before the figures of a run without verification."""
 
 _MOST_SHOWN = 40
 
@@ -22,33 +21,33 @@ Entry = tuple[str, str, int]
 
 
 def tls_notice(record: RunRecord) -> str:
-    """What must stand before any figure of the run; empty for one that needs none."""
+    """Return the notice before any figure of the run; "" for a run that needs no notice."""
     return "" if _verified(record) or not record.encrypted else UNVERIFIED
 
 
 def tls_details(record: RunRecord) -> dict[str, Any]:
-    """For scorecard.json: `tls`, where connections were encrypted."""
+    """Return `tls` for scorecard.json, empty without encrypted connections."""
     if not record.encrypted:
         return {}
-    found: dict[str, Any] = {"verified": _verified(record)}
+    details: dict[str, Any] = {"verified": _verified(record)}
     connections, resumed = negotiated(record)
     if connections:
-        found["connections"] = [
+        details["connections"] = [
             dict(zip(("version", "cipher", "count"), entry, strict=True)) for entry in connections
         ]
-        found["resumed"] = resumed
-    return {"tls": found}
+        details["resumed"] = resumed
+    return {"tls": details}
 
 
 def tls_sections(record: RunRecord) -> tuple[DataTable, ...]:
-    """What the handshakes ended with; none where the run did not record it."""
+    """Return a table of the handshakes, if the run recorded them."""
     connections, resumed = negotiated(record)
     if not record.encrypted or not connections:
         return ()
     rows: tuple[tuple[TableCell, ...], ...] = connections
     verified = "was verified" if _verified(record) else "was NOT verified"
     note = (
-        "What the handshakes of devices ended with, those of the whole run: "
+        "Versions and ciphers that devices negotiated in the run: "
         f"{resumed:,} of {sum(entry[2] for entry in connections):,} resumed an earlier session. "
         f"The broker's certificate {verified}."
     )
@@ -60,7 +59,7 @@ def _verified(record: RunRecord) -> bool:
 
 
 def negotiated(record: RunRecord) -> tuple[tuple[Entry, ...], int]:
-    """Connections by version and cipher, and how many resumed a session."""
+    """Return connections by version and cipher, and the number that resumed a session."""
     tls = part(record.observed, "tls")
     entries = tuple(
         (text(one, "version"), text(one, "cipher"), count(one, "count"))

@@ -24,13 +24,13 @@ _NEAR, _FEW_DECADES = 4.0, 300.0
 """Factors between the ends of a logarithmic axis up to which it has more ticks than decades."""
 
 _FEW_POINTS = 10
-"""So few are marked one by one."""
+"""Most points that are marked one by one."""
 
 _FAR = 20.0
-"""What was varied is on a logarithmic axis where it lies further apart than this factor."""
+"""Factor between varied values above which their axis is logarithmic."""
 
 _MOST_NAMED = 10
-"""So many values of what was varied are ticks of their own."""
+"""Most varied values that are ticks themselves."""
 
 _LEGEND_IN_COLUMNS = 4
 """A legend of more entries is set in columns."""
@@ -44,7 +44,7 @@ def chart(
     *tables: Numbers,
     height: int = 320,
 ) -> Chart:
-    """A chart of these lines; the numbers of each table stand below one another in the CSV."""
+    """Return a chart of these lines; its CSV has the numbers of each table in turn."""
     figure = {"data": [*lines], "layout": layout}
     return Chart(title, note, figure, "\r\n".join(csv_of(*table) for table in tables), height)
 
@@ -59,10 +59,10 @@ def line(
     marked: bool | None = False,
     **style: object,
 ) -> Figure:
-    """A line through (x, y) points, with a gap where y is None.
+    """Return a line through (x, y) points, with a gap if y is None.
 
-    Points are marked one by one where `marked`; None leaves that to their number. `style` is
-    plotly's for lines.
+    Each point is marked if `marked`; None leaves that to their number. `style` is plotly's for
+    lines.
     """
     points = list(points)
     if marked is None:
@@ -80,7 +80,7 @@ def line(
 
 
 def axis(title: str, **more: object) -> Figure:
-    """An axis as all charts have it."""
+    """Return an axis as all charts have it."""
     return {
         "title": {"text": escape(title), "font": {"size": 12}, "standoff": 8},
         "gridcolor": "$grid",
@@ -97,9 +97,9 @@ def log_axis(
     shown: Callable[[float], str] = "{:,.10g}".format,
     **more: object,
 ) -> Figure:
-    """A logarithmic axis over these values, from tick to tick, each written out.
+    """Return a logarithmic axis over these values, from tick to tick, each written out.
 
-    What is not above zero has no place on it.
+    Values that are not above zero have no place on it.
     """
     positive = [value for value in values if value and value > 0] or [1.0]
     low, high = min(positive), max(positive)
@@ -117,9 +117,9 @@ def log_axis(
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers from the last one below to the first one above.
+    """Return round numbers from the last one below to the first one above.
 
-    They are a step apart, or at 1, 2 and 5 of each decade, or of many decades at 1.
+    They have a fixed step, or are 1, 2 and 5 of each decade, or 1 of each of many decades.
     """
     if high < _NEAR * low:
         step = _round_down((high - low) / 4)
@@ -133,7 +133,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _round_down(value: float) -> float:
-    """1, 2 or 5 times a power of ten."""
+    """Return 1, 2 or 5 times a power of ten, at most the value."""
     decade = 10.0 ** math.floor(math.log10(value))
     return max(part for part in (1, 2, 5) if part <= value / decade * (1 + 1e-9)) * decade
 
@@ -145,36 +145,36 @@ def varied_axis(
     *,
     log: bool = False,
 ) -> Figure:
-    """An axis over what was varied: its values are the ticks, unless they are many.
+    """Return an axis over varied values, which are the ticks unless they are many.
 
-    Logarithmic where `log` says so, or values lie far apart; then each has room.
+    It is logarithmic if `log` is True or the values lie far apart; then each has room.
     """
-    known = sorted(set(values))
-    low, high = known[0], known[-1]
+    ticks = sorted(set(values))
+    low, high = ticks[0], ticks[-1]
     log = low > 0 and (log or high > _FAR * low)
     if not log:
         return axis(title)
-    if len(known) > _MOST_NAMED:
-        return log_axis(title, known, shown)
+    if len(ticks) > _MOST_NAMED:
+        return log_axis(title, ticks, shown)
     margin = 0.04 * math.log10(high / low) or 0.3
     return axis(
         title,
         type="log",
         range=[round(math.log10(low) - margin, 6), round(math.log10(high) + margin, 6)],
-        tickvals=known,
-        ticktext=[shown(value) for value in known],
+        tickvals=ticks,
+        ticktext=[shown(value) for value in ticks],
     )
 
 
 def from_zero(title: str, **more: object) -> Figure:
-    """An axis that begins at 0."""
+    """Return an axis that begins at 0."""
     return axis(title, rangemode="tozero", **more)
 
 
 def layout(short_names: Sequence[Figure] = (), /, **more: object) -> Figure:
-    """A layout as all charts have it; by default hovering shows all lines at one x.
+    """Return a layout as all charts have it; by default hovering shows all lines at one x.
 
-    Of many lines with short names the legend is set in columns.
+    The legend of many lines with `short_names` is set in columns.
     """
     legend: Figure = {"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom"}
     if len(short_names) > _LEGEND_IN_COLUMNS:
@@ -192,9 +192,9 @@ def layout(short_names: Sequence[Figure] = (), /, **more: object) -> Figure:
 
 
 def phases_shaded(phases: Iterable[tuple[str, float, float]]) -> Figure:
-    """Shapes and annotations of a layout: phases shaded over all panels, named where room is."""
+    """Return shapes and annotations of a layout: shaded phases, named if there is room."""
     phases = list(phases)
-    whole = max((end for _, _, end in phases), default=0.0) - min(
+    total = max((end for _, _, end in phases), default=0.0) - min(
         (start for _, start, _ in phases), default=0.0
     )
     return {
@@ -225,11 +225,11 @@ def phases_shaded(phases: Iterable[tuple[str, float, float]]) -> Figure:
                 "font": {"size": 11, "color": "$muted"},
             }
             for phase, start, end in phases
-            if end - start > 0.08 * whole
+            if end - start > 0.08 * total
         ],
     }
 
 
 def color_of(place: int) -> str:
-    """Colour of the place-th line of a chart with any number of them."""
+    """Return the colour of the line at this place in a chart."""
     return COLORS[place % len(COLORS)]

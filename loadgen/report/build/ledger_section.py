@@ -21,56 +21,56 @@ _LINES = (
     ("beyond these", "repeated_allowed", "repeated, as QoS 1 allows"),
     ("", "repeated", "repeated"),
     ("", "misrouted", "on another topic, or to another device"),
-    ("", "foreign", "of nobody in this run"),
+    ("", "foreign", "from other clients"),
 )
-"""What is told of, the state's name in the ledger and in words."""
+"""Subject, name of the state in the ledger, and the state in words."""
 _ALWAYS = ("sent", "expected", "intact", "lost")
-"""States that are shown where there was none, too."""
+"""States that are shown even if they are 0."""
 
 
-def ledgers(record: RunRecord, window: Counted, whole: Counted) -> tuple[Ledger, Ledger]:
-    """The window's and the whole run's: as the run closed them, or by its interval rows.
+def ledgers(record: RunRecord, window: Counted, run: Counted) -> tuple[Ledger, Ledger]:
+    """Return the ledgers of the window and of the run, as the run closed them or from its rows.
 
-    A run that did not come to its end has seen nothing to its end.
+    A run that was cut off did not observe the end of any message.
     """
     if record.ledger is not None and record.run_ledger is not None:
         return record.ledger, record.run_ledger
     lost = record.observed.get("workers_lost")
-    return ledgers_of(window, whole, observed=record.valid is not None and not lost)
+    return ledgers_of(window, run, observed=record.valid is not None and not lost)
 
 
-def ledger_details(record: RunRecord, window: Ledger, whole: Ledger) -> dict[str, Any]:
-    """For scorecard.json."""
+def ledger_details(record: RunRecord, window: Ledger, run: Ledger) -> dict[str, Any]:
+    """Return the ledgers for scorecard.json."""
     return {
         "window": window.document(),
-        "run": whole.document(),
+        "run": run.document(),
         "refusals": dict(record.refusals),
         "proven": record.proven,
         "imbalances": list(record.imbalances),
     }
 
 
-def ledger_sections(record: RunRecord, window: Ledger, whole: Ledger) -> tuple[DataTable, ...]:
-    """The ledger as a table; none for a run without messages."""
-    if not whole.intended and not whole.foreign:
+def ledger_sections(record: RunRecord, window: Ledger, run: Ledger) -> tuple[DataTable, ...]:
+    """Return the ledger as a table, if the run has messages."""
+    if not run.intended and not run.foreign:
         return ()
-    columns = (window.document(), whole.document())
+    columns = (window.document(), run.document())
     rows: list[tuple[TableCell, ...]] = []
-    told = ""
+    subject = ""
     for about, name, words in _LINES:
-        told = about or told
-        found = [column[name] for column in columns]
-        # What was to be sent is what was sent, unless something stayed owed.
-        wanted = whole.owed if name == "intended" else any(found) or name in _ALWAYS
+        subject = about or subject
+        counts = [column[name] for column in columns]
+        # All intended messages were sent, unless the publishers still owe some.
+        wanted = run.owed if name == "intended" else any(counts) or name in _ALWAYS
         if wanted:
-            rows.append((told, words, *found))
-            told = ""
+            rows.append((subject, words, *counts))
+            subject = ""
     note = "Where every message ended, in the phase in which it was due."
     if record.proven:
-        note += " The sums close: the workers' own structures say the same."
+        note += " Every message is accounted for."
     elif record.imbalances:
-        note += f" The sums do not close: {'; '.join(record.imbalances)}."
+        note += f" Not every message is accounted for: {'; '.join(record.imbalances)}."
     else:
-        note += " The sums were not proven: not every worker gave its last answer."
+        note += " The sums could not be checked: a worker did not send its last report."
     header = ("", "", "window", "whole run")
     return (DataTable("Ledger", note, header, tuple(rows), texts=(0, 1)),)

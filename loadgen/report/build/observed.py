@@ -16,12 +16,12 @@ from loadgen.report.render.text import NOTICE_CHARACTERS, name, number
 
 
 def notice_of(record: RunRecord) -> str:
-    """What must stand before any figure of the run; empty for a run that needs none."""
+    """Return the notice before any figure of the run; "" for a run that needs no notice."""
     return str(record.own.get("notice") or "")[:NOTICE_CHARACTERS]
 
 
 def observed_details(record: RunRecord) -> dict[str, Any]:
-    """For scorecard.json: what the case observed, under the case's name."""
+    """Return for scorecard.json what the case observed, under the case's name."""
     document = record.own
     return {record.case: dict(document)} if document else {}
 
@@ -36,7 +36,7 @@ def observed_sections(record: RunRecord) -> tuple[DataTable, ...]:
 
 
 def observed_rows(record: RunRecord) -> tuple[Row, ...]:
-    """Rows beside those of the case: the spread over consumers, the rate to each backend."""
+    """Return further rows: the spread over consumers, the rate to each backend."""
     document, title = record.own, record.case.upper()
     rows: list[Row] = []
     spread = part(document, "spread")

@@ -18,9 +18,9 @@ _SHOWN = 20
 class Outage:
     """From the second in which devices were lost to the one in which all were back.
 
-    Seconds after the window's start; `until_s` None where the run ended first. `lost` counts
-    disconnects, `away` is the most devices that were away at the end of a second, `most_connects`
-    the most that came back within one, as a rate.
+    Times are seconds after the window's start; `until_s` is None if the run ended first. `lost`
+    counts disconnects, `away` is the most devices without a connection at the end of a second, and
+    `most_connects` the most that reconnected within a second, as a rate.
     """
 
     from_s: float
@@ -33,14 +33,12 @@ class Outage:
 
 
 def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[Outage, ...]:
-    """The outages of a run, in order; `course` is in order, from after the connect phase on.
+    """Return the outages of a run; `course` has its seconds after the connect phase, in order.
 
-    Its rows are those of `model.Curves.course`.
-
-    By what was counted, not by the gauge of connected devices: a worker that was late has no gauge
-    for some second.
+    Its rows are those of `score_card.Curves.course`. Connects and disconnects are counted, since a
+    worker that was late has no gauge of connected devices for some second.
     """
-    found: list[Outage] = []
+    outages: list[Outage] = []
     current: Outage | None = None
     for second in course:
         if current is None and not second["disconnects"]:
@@ -59,15 +57,15 @@ def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[Outage, ...]:
             ),
         )
         if returned >= lost:
-            found.append(replace(current, until_s=second["at_s"] + second["span_s"]))
+            outages.append(replace(current, until_s=second["at_s"] + second["span_s"]))
             current = None
-    return (*found, *(() if current is None else (current,)))
+    return (*outages, *(() if current is None else (current,)))
 
 
 def outage_sections(
     record: RunRecord, course: pa.Table, phases: Iterable[tuple[str, float, float]]
 ) -> tuple[DataTable, ...]:
-    """The outages of a run; none where there was none, or devices left on request."""
+    """Return a table of the run's outages; without churn, in which devices leave on request."""
     if record.scenario.get("churn"):
         return ()
     bounds = {phase: (start_s, end_s) for phase, start_s, end_s in phases}
@@ -80,12 +78,11 @@ def outage_sections(
     )
     if not outages:
         return ()
-    asked = figure(record.scenario, "connect_rate")
-    rate = "no rate was" if asked is None else f"{asked:,g} connects a second were"
+    wanted = figure(record.scenario, "connect_rate")
+    rate = "" if wanted is None else f", with a connect rate of {wanted:,g} a second"
     note = (
-        "From the second in which devices lost their connections to that in which all were back, "
-        f"in seconds after the window's start. When they came back, {rate} asked for; the most "
-        "within one second stands beside it."
+        "From the second in which devices lost their connections to the second in which all were "
+        f"connected again{rate}. Times are in seconds after the window's start."
     )
     if len(outages) > _SHOWN:
         note += f" The first {_SHOWN} of {len(outages):,}."
@@ -117,7 +114,7 @@ _MOMENTS = {
 
 
 def recovery_remarks(record: RunRecord) -> dict[str, str]:
-    """What must be said at the row of the recovery, by its measure; nothing without a crash."""
+    """Return the remark about the row of the recovery, by its measure; empty without a crash."""
     seen = part(record.observed, "recovery")
     if not seen:
         return {}
@@ -131,7 +128,7 @@ def recovery_remarks(record: RunRecord) -> dict[str, str]:
 
 
 def made_worse_remarks(record: RunRecord) -> dict[str, str]:
-    """What must be said at rows, by their measure, of links or subscribers slow on request."""
+    """Return remarks about rows, by their measure, on links or subscribers slow on request."""
     remarks = {}
     if impair := record.scenario.get("impair"):
         over = f"Over impaired links: {name(impair)}."
@@ -145,7 +142,7 @@ def made_worse_remarks(record: RunRecord) -> dict[str, str]:
 
 
 def lost_sections(record: RunRecord) -> tuple[DataTable, ...]:
-    """Which messages were lost though the broker had acknowledged them."""
+    """Return a table of lost messages that the broker had acknowledged."""
     lost = part(record.observed, "lost")
     rows = tuple(
         (

@@ -1,4 +1,4 @@
-"""How much of a latency is the generator's own: messages sent late, and read late. Pure.
+"""The generator's own share of a latency: messages sent late, and read late. Pure.
 
 A latency counts from the moment at which a message should have been sent until it was read. What
 the generator added stands in two series: `transit` begins when it was really sent, `own_delay` is
@@ -18,17 +18,17 @@ _SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
 
 
 def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
-    """What of the end-to-end latency is our own: the figures that mostly are, else the tail's part.
+    """Return the figures of the end-to-end latency that are mostly our own, else the tail's part.
 
-    "" where there is nothing to tell it from.
+    Without the series that are needed, it is "".
     """
-    whole, transit, waited = (latency.get(s) for s in ("end_to_end", "transit", "own_delay"))
-    if whole is None or transit is None:
+    total, transit, waited = (latency.get(s) for s in ("end_to_end", "transit", "own_delay"))
+    if total is None or transit is None:
         return ""
     parts: dict[str, str] = {}
     mostly = []
     for key, title in _SHOWN.items():
-        total_us, sent_us = getattr(whole, key), getattr(transit, key)
+        total_us, sent_us = getattr(total, key), getattr(transit, key)
         if not total_us or sent_us is None:
             continue
         late_us = max(total_us - sent_us, 0.0)

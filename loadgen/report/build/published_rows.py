@@ -1,4 +1,4 @@
-"""The published rows beside ours, and whether they may be compared."""
+"""The published rows next to ours, and the differences that prevent a comparison."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from loadgen.cases.case import MEASURES
 from loadgen.cases.registry import CASES
 from loadgen.judge.published import (
     PUBLISHED_SOURCE,
+    Comparison,
     Conditions,
     PublishedFigure,
     counterparts,
@@ -19,13 +20,14 @@ from loadgen.report.render.text import number
 
 _HIGH_WATER_MARK = "high_water_mark"
 _UPPER_BOUND = (
-    "here an upper bound: all that was under way to one subscription, in both kernels' buffers too"
+    "an upper bound in this run: all messages in flight to one subscription, also those in the "
+    "kernels' buffers"
 )
 _NEAR = 0.95
 _MADE_WORSE = {
-    "impair": "links were impaired here",
-    "slow_subscribers": "some subscribers read slowly here",
-    "crash_broker": "the broker crashed here",
+    "impair": "this run: impaired links",
+    "slow_subscribers": "this run: slow subscribers",
+    "crash_broker": "this run: the broker was killed",
 }
 """Fields of a scenario with which a run is harder than any that is published."""
 
@@ -36,28 +38,28 @@ _OWN_TITLES = {
     "messages_per_rack_unit": "msgs/sec/U",
 }
 _ABSENT = {
-    "messages_per_watt": "here without power logs (--pdu)",
-    "messages_per_rack_unit": "here without rack units (--rack-units, --sut)",
+    "messages_per_watt": "this run: no power logs (--pdu)",
+    "messages_per_rack_unit": "this run: no rack units (--rack-units, --sut)",
 }
 
 
 def published_details(facts: Facts) -> dict[str, Any]:
-    """For scorecard.json: `published`, where the run stands beside a published row."""
+    """Return `published` for scorecard.json, empty if no row of the case is published."""
     ours = conditions_of(facts.record)
     published = []
     for figure in _figures(facts.record, ours):
-        found = figures_of(figure.measure, facts)
+        ours_of_row = figures_of(figure.measure, facts)
         columns = {key: getattr(figure, key) for key in (*FIGURES, _HIGH_WATER_MARK)}
         differences = _differences(figure, facts, ours)
         published.append(
             {
                 "row": facts.record.case.upper(),
                 "measure": figure.measure,
-                **found,
+                **ours_of_row,
                 "published": {"name": figure.name, **columns, "less_than": list(figure.bounds)},
                 "relation": figure.relation,
                 "comparable": not differences,
-                "same_load": _same_load(figure, found["value"]),
+                "same_load": _same_load(figure, ours_of_row["value"]),
                 "differences": list(differences),
             }
         )
@@ -65,21 +67,20 @@ def published_details(facts: Facts) -> dict[str, Any]:
 
 
 def published_sections(facts: Facts) -> tuple[DataTable, ...]:
-    """Every published row of the run's case beside ours; nothing where none is published."""
+    """Return a table of the case's published rows next to ours, if there are any."""
     ours = conditions_of(facts.record)
     figures = _figures(facts.record, ours)
     if not figures:
         return ()
     note = (
-        f"{PUBLISHED_SOURCE}: the limits of that report's appliance and network, a yardstick for "
-        "what the case is about. Ours is the rate that was played, a limit only where a search "
-        f"found it. {figures[0].relation}"
+        f"{PUBLISHED_SOURCE}: the limits of that report's appliance and network, as a yardstick. "
+        f"The rate of this run is a limit only if a search found it. {figures[0].relation}"
     )
     return (
         DataTable(
-            "Beside the published score card",
+            "Next to the published score card",
             note.strip(),
-            ("row", "figure", "published", "ours", "comparable"),
+            ("row", "figure", "published", "this run", "comparable"),
             tuple(line for figure in figures for line in _lines(figure, facts, ours)),
             texts=(0, 1, 4),
         ),
@@ -87,7 +88,7 @@ def published_sections(facts: Facts) -> tuple[DataTable, ...]:
 
 
 def conditions_of(record: RunRecord) -> Conditions:
-    """Under what a run was measured."""
+    """Return the conditions of a run."""
     case = CASES.get(record.case)
     timed = [group for group in record.publishing if group.timed]
     pair = case is not None and case.timed_pair
@@ -112,9 +113,9 @@ def conditions_of(record: RunRecord) -> Conditions:
 
 
 def _differences(figure: PublishedFigure, facts: Facts, ours: Conditions) -> tuple[str, ...]:
-    """Why the figure and ours cannot be compared; none: they can."""
+    """Return the differences that prevent a comparison; without any, the figures compare."""
     given = facts.record.scenario
-    # 0 s is a moment, too, and earlier runs have False.
+    # 0 s is a moment, and older runs have False.
     worse = (
         words
         for key, words in _MADE_WORSE.items()
@@ -130,25 +131,26 @@ def _figures(record: RunRecord, ours: Conditions) -> tuple[PublishedFigure, ...]
 
 
 def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tuple[TableCell, ...]]:
-    """A line for each column that is published."""
-    found = figures_of(figure.measure, facts)
+    """Return a line for each column that is published."""
+    ours_of_row = figures_of(figure.measure, facts)
     differences = "; ".join(_differences(figure, facts, ours))
-    says = f"not comparable because: {differences}" if differences else "yes"
-    of_load = says
-    if not differences and _same_load(figure, found["value"]) is False:
+    comparable = f"no; {differences}" if differences else "yes"
+    of_load = comparable
+    if not differences and _same_load(figure, ours_of_row["value"]) is False:
         unit = MEASURES[figure.measure].unit
-        says = "yes, but a smaller load: ours was played, and is no limit"
-        of_load = (
-            f"not comparable because: {number(figure.value)} {unit} there, "
-            f"{number(found['value'])} here"
+        comparable = "yes, but this run had a smaller load, which is not a limit"
+        difference = Comparison.DIFFERENCE(
+            ours=f"{number(ours_of_row['value'])} {unit}",
+            published=f"{number(figure.value)} {unit}",
         )
+        of_load = f"no; {difference}"
     lines: list[tuple[TableCell, ...]] = [
         (
             figure.name,
             _title(figure.measure, "" if key == "value" else f" {title}"),
             _published(figure, key),
-            found[key],
-            _ABSENT.get(figure.measure, says) if found[key] is None else says,
+            ours_of_row[key],
+            _ABSENT.get(figure.measure, comparable) if ours_of_row[key] is None else comparable,
         )
         for key, title in FIGURES.items()
         if getattr(figure, key) is not None
@@ -167,14 +169,14 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
 
 
 def _same_load(figure: PublishedFigure, ours: float | None) -> bool | None:
-    """Whether ours was as great a load as the published one; None for figures that are no load."""
+    """Return True if the run's load was as great; None for figures that are not a load."""
     if not MEASURES[figure.measure].load or figure.value is None:
         return None
     return ours is not None and ours >= _NEAR * figure.value
 
 
 def _title(measure: str, column: str) -> str:
-    """What a line is of: `egress rate, msgs/sec`, or the unit alone where that says it."""
+    """Return the title of a line: `egress rate, msgs/sec`, or the unit alone if that is enough."""
     unit = MEASURES[measure].unit
     return _OWN_TITLES.get(measure, f"{measure.replace('_', ' ')}{column}, {unit}")
 

@@ -39,7 +39,7 @@ class Row(Figures):
     description: str
     unit: str
     remark: str = ""
-    """What must be known of these figures, or why there is none."""
+    """A caveat about these figures, or the reason for their absence."""
 
     @property
     def figures(self) -> tuple[float | None, ...]:
@@ -52,7 +52,7 @@ RowKey = tuple[str, str, int]
 
 
 def keyed(rows: Sequence[Row]) -> dict[RowKey, Row]:
-    """The rows of a run, so that those of another run of its case have the same keys."""
+    """Return the rows of a run by keys that rows of another run of its case share."""
     found: dict[RowKey, Row] = {}
     alike: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -63,7 +63,7 @@ def keyed(rows: Sequence[Row]) -> dict[RowKey, Row]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What rows are made of. Rates are messages a second of those intended in the window.
+    """The facts for rows. Rates are messages a second, of those intended in the window.
 
     `remarks` are those of rows, by their measure; a row with one is there without a figure, too.
     """
@@ -82,7 +82,7 @@ class Facts:
 
 _TRANSIT = ".TRANSIT"
 LARGE_MESSAGE_BYTES = 64 * 1024
-"""Of larger ones the bytes a second say more than the messages."""
+"""Size above which bytes a second say more than messages a second."""
 
 _UNKNOWN = (
     RowSpec("{case}", "ingress_rate", "Ingress rate."),
@@ -120,11 +120,11 @@ _COMMON = {
         ("MBS", "payload_rate", "Payload out of the broker. Message size, {size} bytes."),
     )
 }
-"""Rows that every case gets where there is such a figure: last part of the name."""
+"""Rows that every case gets if it has such a figure: last part of the name."""
 
 
 def score_rows(facts: Facts) -> tuple[Row, ...]:
-    """The rows of a run's case, in the order of the published card."""
+    """Return the rows of a run's case, in the order of the published card."""
     case = CASES.get(facts.record.case)
     own = case.rows if case else _UNKNOWN
     words = _Words(facts)
@@ -141,12 +141,12 @@ def score_rows(facts: Facts) -> tuple[Row, ...]:
 
 
 def figures_of(measure: str, facts: Facts) -> "_Found":
-    """What a run gives for a measure of `MEASURES`, by the keys of `FIGURES`."""
+    """Return the figures of a run for a measure of `MEASURES`, by the keys of `FIGURES`."""
     return dict.fromkeys(FIGURES) | _MEASURES[measure](facts)
 
 
 def _known_to(measure: str, figures: "_Found", record: RunRecord) -> str:
-    """How well a latency is known that two clocks measured; "" where one did."""
+    """Return the uncertainty of a latency that two clocks measured; "" for one clock."""
     bound_ns = record.observed.get("clock_bound_ns")
     between = record.observed.get("timed_between_hosts") is True
     if measure not in ("latency", "transit") or not between or not isinstance(bound_ns, int):
@@ -159,7 +159,7 @@ def _known_to(measure: str, figures: "_Found", record: RunRecord) -> str:
 
 
 def _transit_of(spec: RowSpec) -> RowSpec:
-    """The row beside that of a latency, which says what of it is not the generator's lateness."""
+    """Return the row next to that of a latency, without the generator's lateness."""
     return RowSpec(
         f"{spec.name}{_TRANSIT}",
         "transit",
@@ -180,7 +180,7 @@ def _row(spec: RowSpec, facts: Facts, words: "_Words", suffix: str = "") -> Row 
 
 
 def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
-    """Rows of several runs as one card, each with its run's place.
+    """Return the rows of several runs as one card, each with its run's place.
 
     Rows of the same name stay in the order given.
     """
@@ -189,7 +189,7 @@ def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
 
 
 def _place(row: Row) -> tuple[int, ...]:
-    """By type, then as the cases are ordered: secured ones after the others, unknown ones last."""
+    """Return a sort key: by type, then by case; secured cases follow, unknown ones are last."""
     parts = [*_COMMON]
     whole, _, part = row.name.rpartition(".")
     title = whole if part in parts else row.name
@@ -217,23 +217,23 @@ def _rate(name: str) -> Callable[[Facts], _Found]:
 
 
 def _share(dividend: float | None, divisor: float | None) -> _Found:
-    """A quotient; nothing where either is missing or 0."""
+    """Return a quotient; None if either is missing or 0."""
     return {"value": dividend / divisor if dividend and divisor else None}
 
 
 def _distribution(series: str) -> Callable[[Facts], _Found]:
-    """The distribution of a latency; the published card leaves the value empty."""
+    """Return the distribution of a latency; the published card leaves the value empty."""
     return lambda facts: {k: getattr(facts.latency.get(series), k, None) for k in FIGURES}
 
 
 def _connect_seconds(facts: Facts) -> _Found:
-    """None where a device stayed away: then there is no time by which all were connected."""
+    """Return the time to connect all devices; None if a device did not connect."""
     devices = sum(group.count for group in facts.record.groups)
     return {"value": facts.record.connect_seconds if facts.connected >= devices else None}
 
 
 def _payload_rate(facts: Facts) -> _Found:
-    """Megabytes a second out of the broker; None where messages are small or of several sizes."""
+    """Return MB/s out of the broker; None if messages are small or of several sizes."""
     sizes = {group.size_bytes for group in facts.record.publishing}
     (low, high) = sizes.pop() if len(sizes) == 1 else (0, 0)
     if low != high or low <= LARGE_MESSAGE_BYTES:

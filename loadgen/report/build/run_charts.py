@@ -28,7 +28,7 @@ from loadgen.report.render.text import name
 from loadgen.report.score_card import ScoreCard
 
 Point = tuple[Any, ...]
-"""What is varied, the figures, and whether the run is valid."""
+"""The varied value, the figures, and the validity of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _RunChart:
 
 
 def run_charts_of(cards: Sequence[ScoreCard]) -> list[Chart]:
-    """The charts for which the runs differ in what is varied."""
+    """Return the charts whose varied value differs between the runs."""
     return [drawn for kind in _CHARTS if (drawn := _draw(kind, cards)) is not None]
 
 
@@ -122,7 +122,7 @@ def _integer(card: ScoreCard, key: str) -> int:
 
 
 def _size(card: ScoreCard) -> int | None:
-    """Largest payload of the run."""
+    """Return the largest payload of the run."""
     size = card.run.scenario.get("size")
     if isinstance(size, (list, tuple)) and size and isinstance(size[-1], int):
         return size[-1]
@@ -141,7 +141,7 @@ def _backends(card: ScoreCard) -> int:
 
 
 def _background(card: ScoreCard) -> float:
-    """Messages a second that the background publishes."""
+    """Return the messages a second that the background publishes."""
     groups = (g for g in card.groups if g.name.startswith("background"))
     return sum(group.counters["sent"] for group in groups) / card.run.seconds
 
@@ -155,7 +155,7 @@ def _drawn_over(axis: str) -> Callable[[ScoreCard], str | None]:
 
 
 def _kind(card: ScoreCard) -> str | None:
-    """What two runs of one line have in common beside the case."""
+    """Return the name of a line: what its runs have in common, with the case."""
     case = card.run.case
     if not style_of(case).by_size:
         return None
@@ -194,7 +194,7 @@ _CHARTS = (
         axes=lambda ratios, ingress: {
             "xaxis": varied_axis("fan-out ratio", ratios, _share_of_ratio, log=True),
             "yaxis": log_axis("ingress, msgs/s", ingress),
-            # Ticks of its own: placed beside those of the other axis they would be odd numbers.
+            # Separate ticks: at the places of the other axis they would be odd numbers.
             "yaxis2": from_zero(
                 "egress, msgs/s", overlaying="y", side="right", showgrid=False, tickmode="auto"
             ),
@@ -202,7 +202,7 @@ _CHARTS = (
     ),
     _RunChart(
         "Latency by background load",
-        "End-to-end latency of the timed pair beside different background rates.",
+        "End-to-end latency of the timed pair at different background rates.",
         line=_drawn_over("background"),
         over=_background,
         figures=(_latency("avg"), _latency("p99")),
@@ -259,11 +259,11 @@ _CHARTS = (
 
 
 MOST_SIDES, _MOST_MARKS = 12, 30
-"""So many sides are drawn, and so many runs of each."""
+"""Most sides that are drawn, and most runs of each."""
 
 
-def _some(values: Sequence[float]) -> list[float]:
-    """Of many values some, evenly by rank, with the least and the greatest."""
+def _sampled(values: Sequence[float]) -> list[float]:
+    """Return some of many values, evenly by rank, with the least and the greatest."""
     ranked, last = sorted(values), len(values) - 1
     if last < _MOST_MARKS:
         return ranked
@@ -271,15 +271,15 @@ def _some(values: Sequence[float]) -> list[float]:
 
 
 def _share(line: Line, place: int) -> float | None:
-    """How far a side is from the first one, None where nothing is said of that."""
+    """Return the relative difference of a side from the first one, None if there is none."""
     difference = line.differences[place - 1] if place else None
     return None if difference is None else difference.share
 
 
 def comparison_chart(comparison: Comparison) -> Chart | None:
-    """Every run of a comparison as a mark, as a multiple of the first side's mean.
+    """Return every run of a comparison as a mark, as a multiple of the first side's mean.
 
-    None where there is no side but the first with the same load: of others a multiple says nothing.
+    None if no other side has the load of the first one: multiples of other loads say nothing.
     """
     firsts = [
         (item, first.mean)
@@ -301,7 +301,7 @@ def comparison_chart(comparison: Comparison) -> Chart | None:
             (item, value / mean, value)
             for item, mean in firsts
             if (found := item.cells[place]) is not None
-            for value in _some(found.values)
+            for value in _sampled(found.values)
             if value > 0
         ]
         rows += [(label, one.name, one.column, one.unit, value) for one, _, value in runs]

@@ -60,12 +60,11 @@ def run_section(card: ScoreCard, place: int, *, several: bool, folded: bool) -> 
         Fold("Scenario, environment and broker", (_facts(card),)),
     ]
     return Section(
-        f"{title}, run {place + 1}" if several else title,
+        " · ".join([title, f"run {place + 1}", run.id][: 3 if folded else 1 + several]),
         tuple(blocks),
         anchor=f"run-{place + 1}",
         verdict=card.verdict.word,
         folded=folded,
-        summary=f"{title} · {run.id}",
     )
 
 

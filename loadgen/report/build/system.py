@@ -1,4 +1,4 @@
-"""The system under test on a score card: what was said of it, and when it stores messages."""
+"""The system under test on a score card: its description, and when it stores messages."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
 
-_DESCRIBED = "As it was described for this run (--sut); loadgen checked nothing of it."
+_DESCRIBED = "As described for this run (--sut); loadgen did not check it."
 _MOST_TEXTS = 20
 
 
 def system_sections(record: RunRecord) -> tuple[DataTable, ...]:
-    """A table for each part of the system that was described, and for storage where it matters."""
+    """Return a table for each described part of the system, and for storage if it matters."""
     described = [
         DataTable(
             f"System under test: {title}", _DESCRIBED, ("", "description"), rows, texts=(0, 1)
@@ -25,21 +25,21 @@ def system_sections(record: RunRecord) -> tuple[DataTable, ...]:
 
 
 def system_details(record: RunRecord) -> dict[str, Any]:
-    """For scorecard.json: `sut`, where the system was described."""
+    """Return `sut` for scorecard.json, empty without a description."""
     return {"sut": dict(record.sut)} if record.sut else {}
 
 
 def rack_units(record: RunRecord) -> float | None:
-    """Height of the broker's machine, where it was described."""
+    """Return the height of the broker's machine, if it was described."""
     return figure(part(record.sut, "machine"), "rack_units")
 
 
 def stored_first(record: RunRecord) -> bool | None:
-    """Whether the broker stores a message before it acknowledges it; None where nobody said."""
-    for said in (record.broker, part(record.sut, "broker")):
-        found = said.get("stored_first")
-        if isinstance(found, bool):
-            return found
+    """Return True if the broker stores a message before it acknowledges it; None if unknown."""
+    for description in (record.broker, part(record.sut, "broker")):
+        stored = description.get("stored_first")
+        if isinstance(stored, bool):
+            return stored
     return None
 
 
@@ -53,21 +53,21 @@ def _access(record: RunRecord) -> tuple[DataTable, ...]:
     if not users:
         return ()
     note = (
-        "Each device has a user of its own, a password, and the rights to publish and to receive "
-        "its own topics alone; one more user looks after the broker. What the broker refuses to "
-        "take is REFUSED in MQTT 5; before, MQTT has no answer for it, and it is lost."
+        "Each device has its user and password, with the rights to publish and to receive its own "
+        "topics only; one more user administers the broker. A message that the broker rejects is "
+        "REFUSED in MQTT 5; older versions have no answer for it, and it counts as lost."
     )
-    return (DataTable("Access control", note, ("", ""), (("users that the broker knows", users),)),)
+    return (DataTable("Access control", note, ("", ""), (("users of the broker", users),)),)
 
 
 def _storage(record: RunRecord) -> tuple[DataTable, ...]:
-    said = text(record.broker, "storage")
-    if not said:
+    storage = text(record.broker, "storage")
+    if not storage:
         return ()
     first = stored_first(record)
     answer = "not known" if first is None else "yes" if first else "no"
     rows: tuple[tuple[TableCell, ...], ...] = (("stored before it is acknowledged", answer),)
-    return (DataTable("What the broker stores", said, ("", ""), rows, texts=(0, 1)),)
+    return (DataTable("Storage of the broker", storage, ("", ""), rows, texts=(0, 1)),)
 
 
 def _rows(described: Object) -> tuple[tuple[TableCell, ...], ...]:

@@ -35,7 +35,8 @@ def to_html(report: Report) -> bytes:
     """Return the page; of folded sections as many as it has room for."""
     shown: list[Section] = []
     parts: list[Markup] = []
-    room = LARGEST_BYTES - len(_page(report, [], ()))
+    every = [section.anchor for section in report.sections]
+    room = LARGEST_BYTES - len(_page(report, [], every))
     for section in report.sections:
         part = Markup(_environment().get_template("section.html.j2").render(section=section))
         room -= len(part.encode())

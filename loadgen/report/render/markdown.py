@@ -97,7 +97,6 @@ def _cell(value: Cell | TableCell) -> str:
     if cell.value is None:
         return ""
     text = escape(" ".join(filter(None, (text_of(cell.value), cell.more))))
-    text = f"**{text}**" if cell.wrong else text
     notes = ", ".join(filter(None, cell.notes))
     return " ".join(
         filter(None, (text, escape(f"({notes})") if notes else "", escape(cell.remark)))

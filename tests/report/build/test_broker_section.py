@@ -137,8 +137,8 @@ def test_the_brokers_own_count(
     assert (check.broker, check.ours, check.uncertain) == (counted, 500, 0)
     assert check.agrees is agrees
     page = to_html(report_of([card])).decode()
-    assert ("differs: 2.000 times ours" in page) == (counted == 1000)
-    assert f"| {'yes' if agrees else 'NO'} |" in to_markdown(report_of([card])).decode()
+    assert ("2.000 times ours" in page) == (counted == 1000)
+    assert f"| {'agrees' if agrees else 'differs'} " in to_markdown(report_of([card])).decode()
     document = orjson.loads(to_json(report_of([card])))
     assert document["broker_load"]["counts"][0]["agrees"] is agrees
 

@@ -344,7 +344,7 @@ def test_every_rendering_shows_them(card: ScoreCard) -> None:
     assert "more than the spread" in page and "Regressions" in page
     assert "<script>alert" not in page
     text = to_markdown(report_of(cards, comparisons)).decode()
-    assert "-20.0 % REGRESSION" in text and "<script>" not in text
+    assert "-20.0 %" in text and ", REGRESSION" in text and "<script>" not in text
     (document,) = orjson.loads(to_json(report_of(cards, comparisons)))["comparison"]
     assert document["bound"] == 0.05
     assert document["lines"][0]["differences"][0]["regression"] is True

@@ -61,7 +61,7 @@ def test_ledger_of_the_run_stands_in_every_rendering(make: ModuleType, tmp_path:
     assert table["to be sent"] == (403, 503)
     assert table["refused by the broker"] == (6, 6)
     assert table["lost"] == (9, 0) and table["damaged"] == (5, 0)
-    assert table["of nobody in this run"] == (0, 8)
+    assert table["from other clients"] == (0, 8)
     # States in which nothing ended are left out.
     assert "repeated" not in table and "not seen to the end" not in table
     assert card.counts.lost == 9
@@ -80,9 +80,12 @@ def test_ledger_of_the_run_stands_in_every_rendering(make: ModuleType, tmp_path:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "The sums close"),
-        ({"proven": False}, "not proven"),
-        ({"proven": False, "imbalances": ["3 in none"]}, "do not close: 3 in none."),
+        ({}, "Every message is accounted for."),
+        ({"proven": False}, "could not be checked"),
+        (
+            {"proven": False, "imbalances": ["3 in none"]},
+            "Not every message is accounted for: 3 in none.",
+        ),
     ],
 )
 def test_whether_the_sums_close(

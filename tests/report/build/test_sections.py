@@ -98,7 +98,7 @@ def test_every_rendering_has_the_sections(tmp_path: Path) -> None:
     path.write_bytes(orjson.dumps(document))
     card = summarize_run(directory)
     page, text = to_html(report_of([card])).decode(), to_markdown(report_of([card])).decode()
-    for words in ("Beside the published score card", "Spread over the consumers", "Backends"):
+    for words in ("Next to the published score card", "Spread over the consumers", "Backends"):
         assert words in page and words in text
     assert "mqtt://&lt;i&gt;" in page and "mqtt://<i>" not in page
     assert orjson.loads(to_json(report_of([card])))["fanout"]["limit"]["side"] == "backend"

@@ -11,6 +11,7 @@ import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.sweep_report import (
+    EGRESS_NOTE,
     cells,
     headings,
     sweep_chart,
@@ -290,7 +291,7 @@ def test_invalid_points_are_marked_and_no_line_goes_through_them(
     read = list(csv.DictReader(io.StringIO(chart.table)))
     assert [one["valid"] for one in read] == ["true", "false", "true"]
     # What a saturated broker shows there is what was asked of it.
-    told = "Egress counts what was delivered of the messages that were due in the window"
+    told = EGRESS_NOTE
     assert told in chart.note
     assert told in to_markdown(sweep_report(table)).decode()
     assert to_html(sweep_report(table)).decode().count(told) == 2

@@ -53,7 +53,7 @@ def test_its_rack_units_and_storage_are_used(tmp_path: Path) -> None:
 def test_a_private_broker_says_when_it_stores_whatever_was_described(tmp_path: Path) -> None:
     broker = make.run_document()["broker"] | {"stored_first": False, "storage": "after it answers"}
     card = card_of(tmp_path, broker=broker, sut={"broker": {"stored_first": True}})
-    (section,) = [one for one in card.sections if one.title == "What the broker stores"]
+    (section,) = [one for one in card.sections if one.title == "Storage of the broker"]
     assert section.note == "after it answers"
     assert section.rows == (("stored before it is acknowledged", "no"),)
     assert not card.details["published"][0]["comparable"]
@@ -82,4 +82,4 @@ def test_a_broker_with_a_user_for_each_device_is_shown(tmp_path: Path) -> None:
         directory = make.write_run(tmp_path / str(len(more)), document, make.rows_of())
         found = [one for one in summarize_run(directory).sections if one.title == "Access control"]
         assert [one.title for one in found] == titles
-        assert [one.rows for one in found] == [(("users that the broker knows", 202),)] * len(more)
+        assert [one.rows for one in found] == [(("users of the broker", 202),)] * len(more)
