@@ -137,7 +137,7 @@ async def test_two_that_do_not_know_each_other(name: str) -> None:
         first, second = (broker.endpoints[0] for broker in both)
         said = await refused(first, second)
         assert first.redacted in said and second.redacted in said
-        assert " do not know each other: what is published at the one does not come to" in said
+        assert " do not know each other: " in said
         assert "use --separate-brokers, or give addresses of one system" in said
         assert await refused(first, second, separate_brokers=True) == ""
 
