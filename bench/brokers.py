@@ -191,12 +191,17 @@ def matrix(rows: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def transport_lines(transports: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return one line a broker: the transports that work, and those that do not."""
+    """Return one line a broker: the transports that work at each address, and those that fail."""
     lines = []
     for name, cells in transports.items():
-        works = [cell.removesuffix(f": {RUNS}") for cell in cells if cell.endswith(f": {RUNS}")]
+        works: dict[str, list[str]] = {}
+        for cell in cells:
+            if cell.endswith(f": {RUNS}"):
+                scheme, _, address = cell.removesuffix(f": {RUNS}").partition(" at ")
+                works.setdefault(address, []).append(scheme)
         fails = [cell for cell in cells if not cell.endswith(f": {RUNS}")]
-        lines.append(f"- {name}: {', '.join((*works, *fails))}")
+        texts = [f"{', '.join(schemes)} at {address}" for address, schemes in works.items()]
+        lines.append(f"- {name}: {'; '.join((*texts, *fails))}")
     return lines
 
 
