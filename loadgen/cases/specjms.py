@@ -170,7 +170,7 @@ _TABLES = "locations", "agents", "connections", "interactions", "messages", "qua
 
 
 def choices_of(scenario: SupplyChain) -> "Choices":
-    """What a scenario says of the supply chain, its tables read."""
+    """Return what a scenario says of the supply chain, its tables read."""
     from loadgen.specjms.build_model import Choices
 
     values = {field.name: getattr(scenario, field.name) for field in fields(Choices)}
@@ -180,7 +180,7 @@ def choices_of(scenario: SupplyChain) -> "Choices":
 
 
 def model_of_scenario(scenario: SupplyChain) -> Model:
-    """The model of a scenario; raises ScenarioError."""
+    """Return the model of a scenario; raises ScenarioError."""
     from loadgen.specjms.build_model import model_of
 
     return model_of(choices_of(scenario))
@@ -317,7 +317,7 @@ def _review(evidence: Evidence) -> Review:
 
 
 def _with_audit(verdict: Verdict, audit: "Audit") -> Verdict:
-    """The verdict with the audit's reason, where it has one."""
+    """Return the verdict with the audit's reason, where it has one."""
     failed = audit.failed
     if not failed:
         return verdict

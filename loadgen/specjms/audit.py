@@ -22,13 +22,13 @@ MISSES_LIMIT_PERCENT: Final = 20
 DELIVERY_PERCENTILE: Final = 90
 DELIVERY_LIMIT_MS: Final = 5000
 DRAW_SIGMAS: Final = 4
-"""How far the suppliers drawn for a few calls may be from their mean."""
+"""Standard deviations by which the suppliers drawn for a few calls may differ from their mean."""
 
 Test = Literal["input_rate", "message_count", "pacing", "delivery_time", "delivered", "recovery"]
 TESTS: Final[tuple[Test, ...]] = get_args(Test)[:-1]
-"""Of a run in normal operation."""
+"""Tests of a run in normal operation."""
 RECOVERY_TESTS: Final[tuple[Test, ...]] = "delivered", "recovery"
-"""Of a run whose broker is killed: the others ask for normal operation."""
+"""Tests of a run whose broker is killed: the other tests need normal operation."""
 
 Latencies = Mapping[str, float | int | None]
 """One series in µs: count, avg, p50, p90, p99, max; empty without deliveries."""
@@ -40,7 +40,7 @@ TYPE_COUNTS: Final = ("sent", "expected", "received", "duplicated", "out_of_orde
 
 @dataclass(frozen=True, slots=True)
 class TypeCount:
-    """What all workers counted of one message type in the window."""
+    """Counts of one message type in the window, over all workers."""
 
     sent: int = 0
     expected: int = 0
@@ -53,7 +53,7 @@ class TypeCount:
 
 @dataclass(frozen=True, slots=True)
 class DestinationCount:
-    """What one destination saw: of the interactions begun in the window, and in the whole run.
+    """Counts of one destination: of interactions begun in the window, and of the whole run.
 
     `expected` are deliveries. Counts `_in_all` are of every message of the run, warm-up and drain
     included. `missing` names messages that did not arrive, `missing_unnamed` counts those that it
@@ -75,7 +75,7 @@ class DestinationCount:
 
 @dataclass(frozen=True, slots=True)
 class HandlerCount:
-    """What the event handlers of a message type at one location received in the window.
+    """Deliveries to the event handlers of a message type at one location in the window.
 
     `over` are those of whose deliveries more than the tolerated share were `slow`; `p90_ns` is the
     90th percentile of the slowest of them, at most an eighth above the true one.
@@ -92,7 +92,7 @@ class HandlerCount:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How a run came back from the failure that it asked for.
+    """Recovery of a run from the failure that it requested.
 
     Moments are CLOCK_MONOTONIC in ns. `recovered` deliveries had waited for a handler that was
     away, the last of which came at `recovered_ns`.
@@ -127,7 +127,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a run showed."""
+    """Observations of a run, which the audit judges."""
 
     window_s: float
     warmup_s: float
@@ -150,7 +150,7 @@ class Observed:
     out_of_order: int = 0
     redelivered: int = 0  # marked as repeated by the broker
     unmarked: int = 0  # came again without a mark
-    recovery: Recovery | None = None  # None where no failure was asked for
+    recovery: Recovery | None = None  # None if no failure was requested
     progress_s: float = 0.0  # how often the run reported its progress
     notes: Sequence[str] = ()  # what else a reader must know
 
@@ -186,7 +186,7 @@ class Audit:
 
 
 def audit(model: Model, seen: Observed) -> Audit:
-    """Every test of every interaction and destination that the model has."""
+    """Return every test of every interaction and destination that the model has."""
     findings: list[AuditFinding] = []
     if seen.workers_silent:  # first, since it explains the others
         observed = f"{seen.workers_silent:,} reported nothing, so counts and names are incomplete"
@@ -213,18 +213,18 @@ def _recovery_finding(recovery: Recovery) -> AuditFinding:
 
 
 def is_persistent(model: Model, number: int) -> bool:
-    """Whether a type survives a failure: the broker keeps it for whoever is away."""
+    """Return True if a type survives a failure: the broker keeps it for devices that are away."""
     options = model.messages[number]
     return options.qos > 0 and options.durable
 
 
 def _within(observed: float, expected: float, slack: float) -> bool:
-    """Within the tolerance, or within what no window can be cut finer than."""
+    """Return True if the value is within the tolerance, or within the slack of one interaction."""
     return abs(observed - expected) <= max(expected * TOLERANCE_PERCENT / 100, slack)
 
 
 def _begun_within(begun: int, expected: float) -> bool:
-    """Within the tolerance, or one interaction beside a whole number next to what is expected.
+    """Return True within the tolerance, or within one interaction of the expected number.
 
     A schedule begins a whole number, and the moment of sending may cross an end of the window.
     """
@@ -277,7 +277,7 @@ _IN_TIME: Final = (
 
 
 def _in_time(model: Model, heard: HandlerCount) -> AuditFinding:
-    """The percentile keeps the limit exactly when that share of the deliveries does."""
+    """Return the finding: the percentile keeps the limit if that share of deliveries does."""
     where = consumed_at(model, heard.number, heard.place)
     return AuditFinding(
         "delivery_time",
@@ -315,7 +315,7 @@ def _missing(count: DestinationCount) -> str:
 
 
 def _unfinished(model: Model, seen: Observed) -> Iterator[AuditFinding]:
-    """What was never sent because something before it did not come to its end."""
+    """Yield findings of messages that were not sent because an earlier step did not end."""
     if 2 in interactions_on(model):
         yield AuditFinding(
             "delivered",

@@ -1,4 +1,4 @@
-"""What a message says: content of its type, as text, XML, or an object, stream or map of JMS.
+"""Bodies of messages: content of their type, as text, XML, or an object, stream or map of JMS.
 
 Which type of body a message type has: SPECjms2007 article, table 2. Bodies are made once, for each
 message type and size, and are as long as the size formulas say: as many lines as fit, then a remark
@@ -41,7 +41,7 @@ _LINES: Final[Mapping[str, Callable[[int], Fields]]] = {
     "Product": lambda n: {"product": n},
     "Card": lambda n: {"number": f"4000{n:012}"},
 }
-"""What one line of a kind says."""
+"""Fields of one line, by its kind."""
 
 CONTENTS: Final[Mapping[str, tuple[BodyType, str]]] = {
     "order": ("object", "OrderLine"),
@@ -69,7 +69,7 @@ CONTENTS: Final[Mapping[str, tuple[BodyType, str]]] = {
 
 @lru_cache(maxsize=256)
 def body_of(number: int, size_bytes: int) -> bytes:
-    """The body of a message type with exactly this size.
+    """Return the body of a message type with exactly this size.
 
     What is too small even for a document without lines gets its beginning.
     """
@@ -102,7 +102,7 @@ def _text(name: str, line: str, lines: Lines, remark: str) -> bytes:
 
 
 _TAGS: Final = {int: (6, ">bq"), float: (7, ">bd")}
-"""Of OpenWire: long and double; a string has 9 and two bytes of its length."""
+"""Tags of OpenWire: long and double; a string has 9 and two bytes of its length."""
 
 
 def _string(text: str) -> bytes:
@@ -164,7 +164,7 @@ class _Handles:
     def described(
         self, name: str, fields: Mapping[str, str], remark: bool, texts: Sequence[str] = ()
     ) -> bytes:
-        """A class: its name, and its fields as `J` (long), an array's or a string's type."""
+        """Return a class: its name, and its fields as `J` (long), an array's or a string's type."""
         self.count += 1
         every = {**fields, **dict.fromkeys((*texts, *(["remark"] if remark else [])), _STRING)}
         parts = [b"\x72", _string(name), struct.pack(">qbH", 1, 2, len(every))]
@@ -175,7 +175,7 @@ class _Handles:
         return b"".join((*parts, b"\x78\x70"))
 
     def _type(self, kind: str) -> bytes:
-        """The name of a field's type, a reference where it was named before."""
+        """Return the name of a field's type, a reference where it was named before."""
         if kind in self._types:
             return b"\x71" + struct.pack(">i", _FIRST_HANDLE + self._types[kind])
         self._types[kind] = self.count

@@ -51,7 +51,7 @@ Tables = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a scenario may say of the workload; None or empty for what it leaves open.
+    """Fields of a scenario that shape the workload; None or empty for what it leaves open.
 
     locations      freeform: {"SM": 20, "DC": 4, "SP": 8, "HQ": 1}
     agents         {"DC": 2}: agents of each location of a kind
@@ -117,7 +117,7 @@ def model_of(choices: Choices) -> Model:
 
 
 def changed_options(model: Model) -> tuple[str, ...]:
-    """What makes this another workload than SPECjms2007's, such as "order: queue"; empty if not."""
+    """Return the differences from SPECjms2007's workload, such as "order: queue"."""
     usual = model_of(Choices(topology="horizontal", base=1))
     changed = []
     for number, message in enumerate(MESSAGES):
@@ -168,7 +168,7 @@ _CASE_STUDY: Final[Mapping[CaseStudy, Tables]] = {
 
 
 def _of_the_case_study(choices: Choices) -> Choices:
-    """The choices on top of those of a scenario of the case study.
+    """Return the choices on top of those of a scenario of the case study.
 
     With one handler each, so that the three have as many subscriptions. How a supplier selects its
     families the paper does not say.
@@ -242,7 +242,7 @@ _PERCENT: Final = _reader(
 
 
 def _table(where: str, given: object, readers: Mapping[str, TableReader]) -> dict[str, Any]:
-    """The values of a table, each read by the reader of its name."""
+    """Return the values of a table, each read by the reader of its name."""
     if not isinstance(given, Mapping):
         raise ScenarioError(
             f"{where}: {shown(given)} is not a table; allowed: {', '.join(readers)}"
@@ -305,7 +305,7 @@ def _locations(choices: Choices) -> Locations:
 def _of_kinds(
     name: str, given: object, readers: Mapping[str, TableReader], usual: int
 ) -> tuple[int, ...]:
-    """A number for each kind of location."""
+    """Return a number for each kind of location."""
     values = _table(name, given, readers)
     return tuple(values.get(kind.name, usual) for kind in LocationKind)
 
@@ -313,7 +313,7 @@ def _of_kinds(
 def _interactions(
     choices: Choices, places: Locations
 ) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]]:
-    """Rate of each interaction, and its drivers with their endpoint."""
+    """Return rate of each interaction, and its drivers with their endpoint."""
     freeform = choices.topology == "freeform"
     rates = input_rates("horizontal" if freeform else choices.topology, choices.base, places)
     if freeform and choices.interactions:
@@ -348,7 +348,7 @@ def _sizes(choices: Choices) -> tuple[tuple[tuple[int, int, int], ...], tuple[in
 def _messages(
     choices: Choices, sizes: Sequence[tuple[int, int, int]]
 ) -> tuple[MessageOptions, ...]:
-    """Options of each message type: as published, then those of all, then its own."""
+    """Return options of each message type: as published, then those of all, then its own."""
     given = _table("messages", choices.messages, _MESSAGES)
     usual = {"handlers": _HANDLERS("handlers", choices.handlers)}
     every = given.get("all", {})

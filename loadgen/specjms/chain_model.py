@@ -26,7 +26,7 @@ NOTICE: Final = (
     "nor performance inference can be made against any published SPEC result. The official web "
     "site for SPECjms2007 is located at http://www.spec.org/osg/jms2007."
 )
-"""What the run rules ask of research use, before any figure (section 2.2.2)."""
+"""Notice that the run rules require for research use, before any figure (section 2.2.2)."""
 
 TargetDestination = Literal[
     "LocationID-MessageType", "MessageType", "Interaction", "LocationType", "LocationID", "Central"
@@ -36,7 +36,7 @@ TARGETS: Final[tuple[TargetDestination, ...]] = get_args(TargetDestination)
 
 SubscriptionType = Literal["family", "IN", "OR", "SET"]
 SUBSCRIPTION_TYPES: Final[tuple[SubscriptionType, ...]] = get_args(SubscriptionType)
-"""How a supplier asks for its product families: a topic for each, or one topic for all and a
+"""Subscription of a supplier to its product families: a topic for each, or one topic for all and a
 selector (paper, section 3.1)."""
 
 Selectors = Literal["broker", "client"]
@@ -54,17 +54,17 @@ BASE_LIMIT: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class MessageOptions:
-    """How one message type is sent and received: the parameters of jms2009-PS and of the kit."""
+    """Options of one message type: the parameters of jms2009-PS and of the kit."""
 
     qos: int  # 0 not persistent, 1 persistent, 2 on request
-    durable: bool  # the session outlives its connection, and what came meanwhile waits in it
+    durable: bool  # messages wait in the session while the device is away
     transacted: bool  # produced and consumed as one unit: the input waits for its outputs
     queue: bool  # shared subscription of the handlers of a location, else a topic
     target: TargetDestination  # which messages share a topic, for those not sent to a queue
     subscription: SubscriptionType  # of callForOffers
     handlers: int  # of each agent
     sizes_bytes: tuple[int, int, int]  # payload of the three size classes
-    # Share of each class where the type draws its own; None where the interaction's counts.
+    # Share of each class where the type draws its own; None to use the interaction's.
     class_percent: tuple[int, int, int] | None = None
     acknowledgement: Acknowledgement = "AUTO"  # where it is not transacted
     endpoint: int = 0  # number of the broker's address for its event handlers, 0 for all in turn
@@ -99,12 +99,12 @@ class Model:
 
 
 def interactions_on(model: Model) -> tuple[int, ...]:
-    """Interactions that are not off."""
+    """Return interactions that are not off."""
     return tuple(i for i in INTERACTIONS if model.rates[i - 1] > 0)
 
 
 def enabled_types(model: Model) -> tuple[int, ...]:
-    """Numbers of the message types that occur: those of interactions that are not off."""
+    """Return numbers of the message types that occur: those of interactions that are not off."""
     return tuple(n for n, m in enumerate(MESSAGES) if model.rates[m.interaction - 1] > 0)
 
 
@@ -112,7 +112,7 @@ def enabled_types(model: Model) -> tuple[int, ...]:
 
 
 def families_at(model: Model, supplier: int) -> tuple[int, ...]:
-    """Product families that a supplier offers."""
+    """Return product families that a supplier offers."""
     return families_of(model.locations.suppliers, model.families)[supplier]
 
 
@@ -135,7 +135,7 @@ def destinations_of(model: Model, number: int) -> int:
 
 
 def received_by(model: Model, number: int, destination: int) -> int:
-    """How many consumers must receive each message sent to this destination."""
+    """Return how many consumers must receive each message sent to this destination."""
     if MESSAGES[number].spread == "family":
         return len(suppliers_of(destination, model.locations.suppliers))
     return model.locations.supermarkets if MESSAGES[number].spread == "all" else 1
@@ -156,13 +156,13 @@ def handlers_of(model: Model, number: int) -> int:
 
 
 def drivers_of(model: Model, interaction: int) -> int:
-    """Drivers of an interaction at each location that begins it."""
+    """Return drivers of an interaction at each location that begins it."""
     sender = MESSAGES[FIRST_OF_INTERACTION[interaction - 1]].sender
     return model.agents[sender] * model.drivers[interaction - 1]
 
 
 def producers_of(model: Model, number: int) -> int:
-    """How many devices send a message type: drivers, or the handlers of what causes it."""
+    """Return how many devices send a message type: drivers, or the handlers of what causes it."""
     message = MESSAGES[number]
     if message.cause is None:
         each = drivers_of(model, message.interaction)
@@ -180,12 +180,12 @@ def shares_queues(model: Model) -> bool:
 
 
 def stores(model: Model) -> bool:
-    """Whether the broker keeps messages for handlers that are away."""
+    """Return True if the broker keeps messages for handlers that are away."""
     return any(model.messages[n].durable for n in enabled_types(model))
 
 
 def uses_wildcards(model: Model) -> bool:
-    """Whether filters with `+` are needed: messages share a topic and the broker selects."""
+    """Return True if filters with `+` are needed: messages share a topic and the broker selects."""
     topics = [options for n in enabled_types(model) if not (options := model.messages[n]).queue]
     return model.selectors == "broker" and any(
         options.target != "LocationID-MessageType" or options.subscription == "IN"
@@ -194,5 +194,5 @@ def uses_wildcards(model: Model) -> bool:
 
 
 def highest_qos(model: Model) -> int:
-    """Largest QoS that any message type asks for."""
+    """Return largest QoS that any message type asks for."""
     return max(model.messages[n].qos for n in enabled_types(model))

@@ -26,7 +26,7 @@ BEGIN_US = 10.0
 def groups_of_model(
     model: Model, arrivals: Arrivals = "constant", window: int = 100
 ) -> tuple[DeviceGroup, ...]:
-    """The groups of a model; a driver's stream is its number over all drivers.
+    """Return the groups of a model; a driver's stream is its number over all drivers.
 
     `window` is how many messages a driver may have unacknowledged.
     """
@@ -63,7 +63,7 @@ def roles_of_supply_chain(plan: Plan) -> tuple[Role, ...]:
 
 
 def mixed_workers(plan: Plan) -> int:
-    """How many workers have agents of several kinds of locations."""
+    """Return how many workers have agents of several kinds of locations."""
     parts = parts_of(plan.model)
     kinds = (
         {parts[share.group].kind for share in one.shares if share.count} for one in plan.workers
@@ -114,7 +114,7 @@ def _publishes(model: Model, part: ModelPart, arrivals: Arrivals, window: int) -
 
 
 def _cores(model: Model, part: ModelPart) -> float:
-    """Cores that one device takes."""
+    """Return cores that one device takes."""
     if part.role == "drivers":
         return model.rates[part.subject - 1] / part.count * BEGIN_US * 1e-6
     rates = rates_at(model, part.kind)

@@ -41,14 +41,14 @@ Selector = tuple[tuple[bytes, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class WantedFilters:
-    """What a consumer asks for: the filters of each SUBSCRIBE that it sends, in order."""
+    """Subscriptions of a consumer: the filters of each SUBSCRIBE that it sends, in order."""
 
     packets: tuple[tuple[str, ...], ...]
     qos: int
 
 
 def location_name(kind: LocationKind, number: int) -> str:
-    """A location as people call it, such as DC3."""
+    """Return a location as people call it, such as DC3."""
     return f"{kind.name}{number}"
 
 
@@ -61,7 +61,7 @@ def destination_name(model: Model, number: int, destination: int) -> str:
 
 
 def topic_of(model: Model, root: str, number: int, destination: int) -> str:
-    """Topic to which a message type is published for this destination."""
+    """Return topic to which a message type is published for this destination."""
     base = _base(model, root, number, destination)
     if model.selectors == "client" or not _selected(model, number):
         return base
@@ -74,7 +74,7 @@ def shared_topic_of(model: Model, root: str, number: int, destination: int) -> s
 
 
 def properties_of(model: Model, number: int, destination: int) -> bytes:
-    """User properties of a PUBLISH to this destination, without their length."""
+    """Return user properties of a PUBLISH to this destination, without their length."""
     if model.selectors != "client":
         return b""
     values = _properties(model, number, destination)
@@ -82,7 +82,7 @@ def properties_of(model: Model, number: int, destination: int) -> bytes:
 
 
 def selector_of(model: Model, number: int, location: int) -> Selector:
-    """What a consumer at this location keeps of what it receives; empty for all of it.
+    """Return what a consumer at this location keeps of what it receives; empty for all of it.
 
     A broker that selects leaves nothing to select, except with IN (see above), where the receiver
     finds the family in the payload.
@@ -100,7 +100,7 @@ def selector_of(model: Model, number: int, location: int) -> Selector:
 
 
 def subscriptions_of(model: Model, root: str, number: int, location: int) -> WantedFilters:
-    """What a consumer of a message type at a location subscribes to."""
+    """Return what a consumer of a message type at a location subscribes to."""
     packets: tuple[tuple[str, ...], ...]
     if MESSAGES[number].spread == "family":
         packets = _family_packets(model, root, number, location)
@@ -140,7 +140,7 @@ def _families_share_a_topic(model: Model, number: int) -> bool:
 
 
 def _base(model: Model, root: str, number: int, destination: int) -> str:
-    """The topic that messages share, without properties."""
+    """Return the topic that messages share, without properties."""
     message, target = MESSAGES[number], _target(number, destination)
     if _is_queue(model, number):
         return f"{root}/{target}/{message.destination}Q"
@@ -156,7 +156,7 @@ def _base(model: Model, root: str, number: int, destination: int) -> str:
 
 
 def _properties(model: Model, number: int, destination: int) -> dict[str, str]:
-    """Every property of a message to this destination."""
+    """Return every property of a message to this destination."""
     message = MESSAGES[number]
     values = (message.owner.name, _target(number, destination), message.name)
     properties = dict(zip(_LEVELS, values, strict=True))
@@ -166,7 +166,7 @@ def _properties(model: Model, number: int, destination: int) -> dict[str, str]:
 
 
 def _selected(model: Model, number: int) -> tuple[str, ...]:
-    """Names of the properties that a consumer selects by; empty for a topic of its own."""
+    """Return names of the properties that a consumer selects by; empty for a topic of its own."""
     if _is_queue(model, number):
         return ()
     _, named = _TARGETS[model.messages[number].target]

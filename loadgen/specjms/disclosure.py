@@ -69,7 +69,7 @@ class Disclosed:
         return self.main.document
 
     def part(self, name: str) -> JsonObject:
-        """A table of run.json, empty where the run has none."""
+        """Return a table of run.json, empty where the run has none."""
         return self.run.get(name) or {}
 
 
@@ -85,7 +85,7 @@ def disclosed_files(main: FinishedRun, repeat: FinishedRun | None) -> dict[str, 
 
 
 def submission(found: Disclosed) -> str:
-    """submission.xml: benchmark-info, product-info, hardware-info and node-info."""
+    """Return submission.xml: benchmark-info, product-info, hardware-info and node-info."""
     known = {
         "benchmark-info": _benchmark(found),
         "product-info": _products(found),
@@ -108,7 +108,7 @@ def submission(found: Disclosed) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text that XML 1.0 may hold."""
+    """Return text that XML 1.0 may hold."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
@@ -136,7 +136,7 @@ def _benchmark(found: Disclosed) -> Known:
 
 
 def _noncompliance(found: Disclosed) -> list[str]:
-    """Everything that a tool can see of why the result is not compliant."""
+    """Return everything that a tool can see of why the result is not compliant."""
     main, repeat = found.main, found.repeat
     broken = [] if valid(main) else [f"main run {verdict_of(main)}"]
     if repeat is not None:
@@ -255,7 +255,7 @@ def destination_setup(found: Disclosed) -> str:
 
 
 def server_setup(found: Disclosed) -> str:
-    """JMSServerConfig/serverSetup.txt."""
+    """Return JMSServerConfig/serverSetup.txt."""
     broker = found.part("broker")
     lines = [
         f"Broker: {_text(broker.get('name'))} {broker.get('version') or ''}",

@@ -1,4 +1,4 @@
-"""What a correct run must show: rates by message type, group and location, from the model alone."""
+"""Expected rates of a correct run by message type, group and location, from the model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class MessageRate:
 
 
 def type_rates(model: Model) -> tuple[MessageRate, ...]:
-    """Rates of the whole system, one entry a message type."""
+    """Return rates of the whole system, one entry a message type."""
     rates: list[MessageRate] = []
     for number, message in enumerate(MESSAGES):
         # A chain has one message a step and interaction, except for the offers to a call.
@@ -38,13 +38,13 @@ def type_rates(model: Model) -> tuple[MessageRate, ...]:
 
 
 def group_played(model: Model, number: int) -> MixGroup:
-    """A type's part of the message mix, by how the model sends it and not as published."""
+    """Return a type's part of the message mix, by how the model sends it and not as published."""
     options = model.messages[number]
     return group_of(pubsub=not options.queue, persistent=options.qos > 0)
 
 
 def group_rates(model: Model) -> dict[MixGroup, MessageRate]:
-    """Rates of the whole system by part of the message mix, as the model plays it."""
+    """Return rates of the whole system by part of the message mix, as the model plays it."""
     totals = {group: MessageRate() for group in GROUPS}
     for number, rate in enumerate(type_rates(model)):
         totals[group_played(model, number)] += rate
@@ -52,7 +52,7 @@ def group_rates(model: Model) -> dict[MixGroup, MessageRate]:
 
 
 def mix(rates: Mapping[MixGroup, MessageRate]) -> dict[MixGroup, float]:
-    """Share of each group in the messages received, in per cent; zeros where none were."""
+    """Return share of each group in the messages received, in per cent; zeros where none were."""
     total = sum(rate.received for rate in rates.values())
     return {group: 100.0 * rate.received / total if total else 0.0 for group, rate in rates.items()}
 

@@ -84,7 +84,7 @@ WAITING_NOTES: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class ModelPart:
-    """What the devices of one group are.
+    """Role and number of the devices of one group.
 
     role        handlers of one message type, a connection of the agents of a kind of location, or
                 drivers of an interaction
@@ -117,7 +117,7 @@ class ModelPart:
 
 
 def parts_of(model: Model) -> tuple[ModelPart, ...]:
-    """The groups of a model, in the order in which a plan has them."""
+    """Return the groups of a model, in the order in which a plan has them."""
     parts = []
     for number in enabled_types(model):
         kind = MESSAGES[number].consumer
@@ -141,7 +141,7 @@ def _consumed_by_kind(model: Model, kind: LocationKind) -> tuple[int, ...]:
 
 
 def consumed_by(model: Model, part: ModelPart) -> tuple[int, ...]:
-    """Message types that a device of the group receives."""
+    """Return message types that a device of the group receives."""
     if part.role == "handlers":
         return (part.subject,)
     if part.role == "agents":
@@ -150,7 +150,7 @@ def consumed_by(model: Model, part: ModelPart) -> tuple[int, ...]:
 
 
 def subscriptions_at(model: Model, root: str, part: ModelPart, device: int) -> WantedFilters:
-    """What a device subscribes to; no packets for a driver."""
+    """Return what a device subscribes to; no packets for a driver."""
     packets: list[tuple[str, ...]] = []
     qos = 0
     for number in consumed_by(model, part):
@@ -185,7 +185,7 @@ def largest_payload_bytes(model: Model) -> int:
 
 
 def _fixed(number: int) -> bool:
-    """Whether each producer of the type sends to one destination only."""
+    """Return True if each producer of the type sends to one destination only."""
     message = MESSAGES[number]
     if message.spread != "one":
         return message.spread == "all"
@@ -200,7 +200,7 @@ def _fixed(number: int) -> bool:
 
 
 def destination_of_stream(model: Model, number: int, stream: int) -> int:
-    """Destination to which a stream of a type leads, both counted from the type's first."""
+    """Return destination to which a stream of a type leads, both counted from the type's first."""
     producers = producers_of(model, number)
     if not _fixed(number):
         return stream // producers
@@ -216,7 +216,7 @@ def destination_of_stream(model: Model, number: int, stream: int) -> int:
 
 
 class _Rows:
-    """What grows while `build_chains` goes through the devices of a worker."""
+    """Arrays that grow while `build_chains` goes through the devices of a worker."""
 
     def __init__(self, count: int) -> None:
         self.roles = DeviceRole.rows(count)
@@ -240,7 +240,7 @@ class _Rows:
                 self.terms.append((term, start, len(self.term_bytes)))
 
     def add_account(self, row: int, number: int, kind: TypeRow) -> None:
-        """Where a device accounts for a type that it receives.
+        """Add the accounts of a type that a device receives.
 
         The consumers of a queue, and of a location's subscription to a topic, are in this worker
         and account for it together.
@@ -325,7 +325,7 @@ def build_chains(
 
 
 def _destinations(model: Model, root: str) -> tuple[Rows[Destination], Bytes, Bytes]:
-    """Topic and properties of every destination, and the bytes of all of them."""
+    """Return topic and properties of every destination, and the bytes of all of them."""
     places = [
         (number, destination)
         for number in enabled_types(model)
@@ -351,7 +351,7 @@ def _state(model: Model) -> Rows[HandlerState]:
 def _type_rows(
     model: Model, root: str, parts: tuple[ModelPart, ...]
 ) -> tuple[Rows[TypeRow], Table, Bytes]:
-    """The arrays `types`, `outputs` and `bodies`."""
+    """Return the arrays `types`, `outputs` and `bodies`."""
     rows = TypeRow.rows(len(MESSAGES))
     rows["group"] = -1
     outputs: list[int] = []
@@ -395,12 +395,12 @@ def _type_rows(
 
 
 def _most_bytes(model: Model, root: str, number: int) -> int:
-    """Bytes that no PUBLISH of a type exceeds."""
+    """Return bytes that no PUBLISH of a type exceeds."""
     return max(model.messages[number].sizes_bytes) + _overhead_bytes(model, root, number)
 
 
 def _overhead_bytes(model: Model, root: str, number: int) -> int:
-    """Bytes beside the payload; the last destination has the longest name."""
+    """Return bytes around the payload; the last destination has the longest name."""
     last = destinations_of(model, number) - 1
     topic = topic_of(model, root, number, last).encode()
     return len(topic) + len(properties_of(model, number, last)) + 16
@@ -420,7 +420,7 @@ def _driver_role(
 
 
 def _offered(model: Model) -> tuple[Table, list[int]]:
-    """Families of all suppliers end to end, and where each supplier's begin."""
+    """Return families of all suppliers end to end, and where each supplier's begin."""
     families: list[int] = []
     firsts = []
     for supplier in range(model.locations.suppliers):
@@ -447,7 +447,7 @@ def _all_free(rows: Any) -> Any:
 
 
 def lines_length(chains: Chains) -> int:
-    """Messages whose effects wait in the lines of their connections."""
+    """Return messages whose effects wait in the lines of their connections."""
     count = 0
     for row in chains.roles["wait_head"].tolist():
         while row >= 0:
@@ -457,7 +457,7 @@ def lines_length(chains: Chains) -> int:
 
 
 def heard_by(model: Model, chains: Chains) -> list[list[int]]:
-    """Delivery times of the window at each location, one row a message type and location.
+    """Return delivery times of the window at each location, one row a message type and location.
 
     Columns: type, location, event handlers that received any, those of them of whose deliveries
     more than the tolerated share were slow, deliveries, slow ones, and the 90th percentile in ns of
@@ -488,7 +488,7 @@ def heard_by(model: Model, chains: Chains) -> list[list[int]]:
 
 
 def out_bytes(model: Model, root: str, buffer_bytes: int, window: int) -> int:
-    """What one call of `receive` may write at most for `buffer_bytes` of input.
+    """Return what one call of `receive` may write at most for `buffer_bytes` of input.
 
     The outputs of the messages that fit into the buffer, an acknowledgement for each packet, and
     whatever may have waited for the window.
@@ -506,5 +506,5 @@ def out_bytes(model: Model, root: str, buffer_bytes: int, window: int) -> int:
 
 
 def control_bytes(out: int, buffer_bytes: int) -> int:
-    """Room for what a blocked socket leaves of two calls, and for control packets."""
+    """Return room for what a blocked socket leaves of two calls, and for control packets."""
     return 2 * out + 4 * buffer_bytes

@@ -1,4 +1,4 @@
-"""What the supply chain says: 19 message types, where each goes, and what it causes.
+"""Messages of the supply chain: 19 types, their destinations and effects.
 
 Types, destinations and properties: SPECjms2007 article, table 2, and jms2009-PS paper, table 1.
 Names of destinations: K. Sachs, thesis, TU Darmstadt 2010, page 124. Causes: the step lists of the
@@ -20,7 +20,7 @@ class LocationKind(IntEnum):
 
 
 Spread = Literal["one", "family", "all"]
-"""Who receives: one location, the suppliers of a product family, every supermarket."""
+"""Receivers: one location, the suppliers of a product family, every supermarket."""
 
 MixGroup = Literal["a", "b", "c", "d"]
 GROUPS: Final[tuple[MixGroup, ...]] = get_args(MixGroup)
@@ -31,7 +31,7 @@ INTERACTIONS: Final = (1, 2, 3, 4, 5, 6, 7)
 
 
 def group_of(*, pubsub: bool, persistent: bool) -> MixGroup:
-    """The part of the message mix to which such messages belong."""
+    """Return the part of the message mix to which such messages belong."""
     return GROUPS[2 * (not pubsub) + persistent]
 
 
@@ -116,7 +116,7 @@ def number_of(name: str) -> int:
 
 
 def outputs_of(number: int) -> tuple[int, ...]:
-    """Numbers of the types that a message of this type causes, in the order of sending.
+    """Return numbers of the types that a message of this type causes, in the order of sending.
 
     An `offer` causes its `pOrder` only when it is the last of its call to arrive.
     """

@@ -38,7 +38,7 @@ STREAMS_LIMIT = 1_000_000
 
 
 def gaps_of(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
-    """A worker's gaps, at most NAMED_LIMIT a destination."""
+    """Return a worker's gaps, at most NAMED_LIMIT a destination."""
     found: list[Range] = []
     firsts = first_streams(model)
     counts: Counter[tuple[int, int]] = Counter()
@@ -57,7 +57,7 @@ def gaps_of(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
 
 
 def streams_of(model: Model, chains: Chains) -> dict[str, list[list[int]]] | None:
-    """Of each stream that was used: messages sent, and the next one that a consumer expects.
+    """Return messages sent of each used stream, and the next one that a consumer expects.
 
     Columns, as JSON values: `sent` has stream and count, `next` stream, consumer and sequence.
     None where there are more than STREAMS_LIMIT of them.
@@ -81,7 +81,7 @@ def name_missing(
     gaps: Iterable[Sequence[int]],
     streams: Sequence[Mapping[str, Any]] | None,
 ) -> dict[int, tuple[tuple[str, ...], int]]:
-    """Names of what did not arrive by destination, and how many messages are not among them.
+    """Return names of what did not arrive by destination, and how many messages are not among them.
 
     `lost` are deliveries by destination, as the counts have them; `gaps` and `streams` are of all
     workers, `streams` None where a worker did not report them: the end of a stream is then unknown.
@@ -168,5 +168,5 @@ def _text(model: Model, first_of: Sequence[int], entry: Range) -> str:
 
 
 def type_at(firsts: Sequence[int], number: int) -> int:
-    """Type of a stream or destination, given the first one of each type."""
+    """Return type of a stream or destination, given the first one of each type."""
     return bisect_right(firsts, number) - 1

@@ -23,7 +23,7 @@ _MOST_NAMED: Final = 3
 
 
 def valid(played: FinishedRun) -> bool:
-    """Whether the run was judged VALID and came to its end."""
+    """Return True if the run was judged VALID and came to its end."""
     verdict = played.run.get("verdict") or {}
     return bool(verdict.get("valid")) and not played.run.get("interrupted")
 
@@ -42,7 +42,7 @@ def verdict_of(played: FinishedRun) -> str:
 
 
 def mismatch(main: FinishedRun, again: FinishedRun) -> str:
-    """Why the second run is not a repetition of the first; empty where it is one."""
+    """Return why the second run is not a repetition of the first; empty where it is one."""
     if main.run.get("id") == again.run.get("id"):
         return "it is the same run"
     asked = [(key, main.document[key], again.document[key]) for key in ("topology", "base")]
@@ -89,7 +89,7 @@ def _window(played: FinishedRun) -> MeasuredSpan:
 
 
 def shortfalls(main: FinishedRun, again: FinishedRun) -> tuple[str, ...]:
-    """In what a repetition is worse than the run that it repeats; empty where it is not."""
+    """Return the figures in which a repetition is worse than its run; empty if there are none."""
     found = [] if valid(again) else [f"repetition {verdict_of(again)}"]
     for name, one, other in zip(("sent", "received"), _rates(main), _rates(again), strict=True):
         below = -_percent(one, other)
@@ -119,7 +119,7 @@ def comparison(main: FinishedRun, again: FinishedRun) -> str:
 
 
 def _rates(played: FinishedRun) -> tuple[float, float]:
-    """Messages sent and received per second in the window, of all types."""
+    """Return messages sent and received per second in the window, of all types."""
     window_s = played.document["window_s"] or 1.0
     types = played.document["types"]
     return (

@@ -1,4 +1,4 @@
-"""What a run of the supply chain showed, as one plain document: specjms.json.
+"""Result of a run of the supply chain, as one plain document: specjms.json.
 
 A pure function of the model, the counts and the audit. Rates count the messages of interactions
 begun in the window, over its length, so that a run can be held against the formulas.
@@ -32,7 +32,7 @@ _COUNTED: Final = tuple(one.name for one in fields(audit.DestinationCount))[2:]
 """Fields of a destination's counts, after the two that say which destination it is."""
 
 _OPTIONS: Final = ("qos", "durable", "transacted", "queue", "target", "handlers")
-"""Of a message type, as they are."""
+"""Options of a message type that are shown as they are."""
 
 _GROUP_NAMES: Final[dict[MixGroup, str]] = {
     "a": "pub/sub, not persistent",
@@ -53,7 +53,7 @@ def report(
     around: Circumstances = Circumstances(),  # noqa: B008 (frozen, never changed)
     root: str = "",
 ) -> dict[str, Any]:
-    """The document of a run and its audit; `root` is the first level of its topics."""
+    """Return the document of a run and its audit; `root` is the first level of its topics."""
     changed = [*changed_options(model), *around.changed]
     rules = run_rules(seen, found, replace(around, as_specified=not changed))
     topics = _topic_rows(model, seen, root)
@@ -105,7 +105,7 @@ ActiveMQ on eight cores (jms2009-PS paper, figure 5)."""
 def _figures(
     seen: audit.Observed, topics: Sequence[Mapping[str, Any]], case_study: object
 ) -> dict[str, float | None]:
-    """Figures of the run for a sweep's table, with those of the paper beside."""
+    """Return figures of the run for a sweep's table, with those of the paper."""
     known = [one.delivery for one in seen.types if one.delivery]
     count = sum(int(one["count"] or 0) for one in known)
     total = sum(float(one["avg"] or 0.0) * int(one["count"] or 0) for one in known)
@@ -160,7 +160,7 @@ def _topic_rows(model: Model, seen: audit.Observed, root: str) -> list[dict[str,
 
 
 def _traffic(topics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How messages are spread over topics."""
+    """Return how messages are spread over topics."""
     rates = [one["sent_per_s"] for one in topics]
     return {
         "topics": len(topics),
@@ -197,7 +197,7 @@ def audit_summary(found: audit.Audit) -> dict[str, Any]:
 
 
 def _test_row(found: audit.Audit, test: audit.Test) -> dict[str, Any]:
-    """A test with its findings: all of an interaction, of destinations those that failed."""
+    """Return a test with its findings: all of an interaction, of destinations those that failed."""
     findings = found.of(test)
     failed = [one for one in findings if not one.passed]
     shown = failed if test in ("delivery_time", "delivered") else findings
@@ -265,7 +265,7 @@ def _destination_row(model: Model, one: audit.DestinationCount, root: str) -> di
 
 
 def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
-    """The message mix as it was played: rates, and shares of what was received."""
+    """Return the message mix as it was played: rates, and shares of what was received."""
     window_s = seen.window_s or 1.0
     target = expected.group_rates(model)
     observed = {group: expected.MessageRate() for group in GROUPS}
@@ -289,7 +289,7 @@ def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
 
 
 def _group_name(model: Model, group: MixGroup) -> str:
-    """What the types of a group have in common, as they were played."""
+    """Return what the types of a group have in common, as they were played."""
     types = [n for n in enabled_types(model) if expected.group_played(model, n) == group]
     durable = [model.messages[n].durable for n in types]
     if group in ("c", "d") or not any(durable):

@@ -25,7 +25,7 @@ _ADDED = (
     *("discarded", "discarded_bytes", "waited", "calls_open", "calls_dropped", "unsent"),
     *("duplicated", "out_of_order", "redelivered", "unmarked"),
 )
-"""What `Observed` adds up over the workers' answers."""
+"""Fields that `Observed` adds up over the workers' answers."""
 
 
 def supply_seen(
@@ -39,7 +39,7 @@ def supply_seen(
     clock_ms: float = 0.0,
     recovery: audit.Recovery | None = None,
 ) -> audit.Observed:
-    """What a run showed.
+    """Return the observations of a run.
 
     `answers` are what the workers counted by destination, `silent` how many workers gave none.
     `rows` are the window's interval rows, merged by group and series; `progress_s` is how often the
@@ -68,7 +68,7 @@ def supply_seen(
 def recovery_of(
     limit_s: float, broken: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]
 ) -> audit.Recovery:
-    """What came of killing the broker; `broken` has the moments of its end and its return."""
+    """Return the recovery after a kill; `broken` has the moments of the broker's end and return."""
     return audit.Recovery(
         limit_s=limit_s,
         killed_ns=int(broken.get("killed_ns", 0)),
@@ -83,7 +83,7 @@ def recovery_of(
 def without_forgotten(
     facts: RunFacts, model: Model, destinations: Sequence[audit.DestinationCount]
 ) -> RunFacts:
-    """The facts of a run whose broker was killed, without what it may forget then.
+    """Return the facts of a run whose broker was killed, without what it may forget then.
 
     Messages that are not persistent are not lost; what became of them is not judged.
     """
@@ -104,18 +104,18 @@ def _forgiven(ledger: Ledger, deliveries: int) -> Ledger:
 
 
 def _heard(answers: Sequence[Mapping[str, Any]]) -> list[audit.HandlerCount]:
-    """The event handlers of a type at a location are all in one worker."""
+    """Return counts of event handlers; one worker has all those of a type at a location."""
     rows = sorted(row for one in answers for row in one.get("heard", []))
     return [audit.HandlerCount(*map(int, row)) for row in rows]
 
 
 def _added(answers: Sequence[Mapping[str, Any]], name: str) -> list[int]:
-    """Sums over the workers, one an interaction."""
+    """Return sums over the workers, one an interaction."""
     return [sum(int(one.get(name, [0] * 7)[at]) for one in answers) for at in range(7)]
 
 
 def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[audit.TypeCount]:
-    """Counts and latencies of each message type over the window."""
+    """Return counts and latencies of each message type over the window."""
     names = {part.name: TYPES[part.subject] for part in parts_of(model) if part.role == "handlers"}
     counters: dict[str, Mapping[str, Any]] = {}
     series: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -151,7 +151,7 @@ def _latencies(row: Mapping[str, Any] | None) -> audit.Latencies:
 def _destinations(
     model: Model, answers: Sequence[Mapping[str, Any]], silent: int
 ) -> tuple[list[audit.DestinationCount], list[str]]:
-    """The workers' counts by destination, added up, and notes on what cannot be named."""
+    """Return the workers' counts by destination, added up, and notes on what cannot be named."""
     firsts = first_destinations(model)
     counts: dict[int, Counter[str]] = {}
     for one in answers:

@@ -29,7 +29,7 @@ ReceivedCourse = Sequence[tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class RunRule:
-    """A rule and its section; `kept` is None where nobody could judge it."""
+    """A rule and its section; `kept` is None if it could not be judged."""
 
     rule: str
     kept: bool | None
@@ -38,7 +38,7 @@ class RunRule:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the rules ask of a run beside what its workers counted."""
+    """Facts that the rules need besides the counts of the workers."""
 
     failures: Sequence[str] = ()  # codes of the run's verdict, without the audit's own
     as_specified: bool = True  # whether every option is SPECjms2007's
@@ -54,7 +54,7 @@ class Circumstances:
 
 
 def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[RunRule, ...]:
-    """Every rule of sections 3 to 5 that is of a run."""
+    """Return every rule of sections 3 to 5 that is of a run."""
     failures = ", ".join(around.failures) or "none"
     changed = "as specified" if around.as_specified else "changed"
     return (
@@ -129,7 +129,7 @@ def _in_order(seen: Observed) -> RunRule:
 
 
 def _marked(seen: Observed) -> RunRule:
-    """JMSRedelivered is DUP here."""
+    """Return the rule of JMSRedelivered, which is DUP here."""
     text = "messages that come again are marked (4.2.2)"
     if not seen.redelivered and not seen.unmarked:
         return RunRule(text, None, "none came again")
@@ -173,7 +173,7 @@ def steady(
 
 
 def _received(course: ReceivedCourse, from_ns: int, until_ns: int) -> float:
-    """Messages between two moments, spread evenly over each part of the course."""
+    """Return messages between two moments, spread evenly over each part of the course."""
     total = 0.0
     for begin, end, count in course:
         shared = min(end, until_ns) - max(begin, from_ns)

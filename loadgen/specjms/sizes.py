@@ -1,4 +1,4 @@
-"""How large messages are: size in KB = m · x + b (thesis of K. Sachs, page 87), in three classes.
+"""Sizes of messages: size in KB = m · x + b (thesis of K. Sachs, page 87), in three classes.
 
 x is a quantity such as the lines of an order. Its values are not published: the defaults give the
 published mean of about 2 KB per message sent, and a freeform scenario may set others. A KB is 1024
@@ -52,7 +52,7 @@ _FORMULAS: Final[Mapping[str, tuple[float, tuple[tuple[float, str], ...]]]] = {
 
 
 def message_sizes(quantities: Quantities = DEFAULT_QUANTITIES) -> tuple[tuple[int, int, int], ...]:
-    """Payload bytes of each message type in each class, shape (types, 3)."""
+    """Return payload bytes of each message type in each class, shape (types, 3)."""
     return tuple(
         (_bytes(name, quantities, 0), _bytes(name, quantities, 1), _bytes(name, quantities, 2))
         for name in TYPES

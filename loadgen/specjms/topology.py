@@ -19,7 +19,7 @@ Topology = Literal["horizontal", "vertical", "freeform"]
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """How many locations of each kind there are.
+    """Numbers of locations by kind.
 
     Supermarket k is served by distribution centre k mod DCs and reports to headquarters k mod HQs;
     distribution centre k reports to headquarters k mod HQs. All numbers count from 0.
@@ -40,7 +40,7 @@ class Locations:
 
 
 def horizontal_locations(base: int, headquarters: int = 1) -> Locations:
-    """Locations of the horizontal topology: they grow with BASE."""
+    """Return locations of the horizontal topology: they grow with BASE."""
     return Locations(base, -(-base // 5), -(-2 * base // 5), headquarters)
 
 
@@ -61,7 +61,7 @@ in the whole system; in the vertical one in the whole system at BASE 1."""
 
 
 def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[float, ...]:
-    """Interactions begun per second in the whole system, one entry an interaction.
+    """Return interactions begun per second in the whole system, one entry an interaction.
 
     Horizontal rates are fixed for each location, vertical ones grow with BASE. Raises ValueError
     for the freeform topology, whose scenario names the rates.
@@ -84,7 +84,7 @@ def families_for(suppliers: int) -> int:
 
 
 def suppliers_of(family: int, suppliers: int) -> tuple[int, ...]:
-    """Who offers a product family: two suppliers for the even ones, three for the odd ones.
+    """Return the suppliers of a product family: two for even families, three for odd ones.
 
     Families are dealt around the circle of suppliers, so that each offers as many as its
     neighbours; where there are fewer suppliers, all of them offer it.
@@ -96,7 +96,7 @@ def suppliers_of(family: int, suppliers: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def families_of(suppliers: int, families: int) -> tuple[tuple[int, ...], ...]:
-    """The families that each supplier offers, ascending."""
+    """Return the families that each supplier offers, ascending."""
     offered: list[list[int]] = [[] for _ in range(suppliers)]
     for family in range(families):
         for supplier in suppliers_of(family, suppliers):
