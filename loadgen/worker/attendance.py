@@ -1,6 +1,6 @@
 """Says what kept a worker that did not look at its sockets when it was expected to.
 
-A worker that nobody sends anything would not know that it stood still, so compiled code wakes for a
+A worker that receives nothing would not notice a stall, so compiled code wakes for a
 tick. There it notes the scheduler's account of this thread, to tell of a stall whether the worker
 was busy, or waited for a processor, or neither.
 """
@@ -36,7 +36,7 @@ class Attendance:
         arm_timer(fleet.run.linger_timer, attention.tick_ns, fleet.clock)
 
     def end(self) -> None:
-        """Tick no more: nothing that happens from now on is part of a run."""
+        """Stop the tick: from now on stalls are not part of a run."""
         self._fleet.attention.tick_ns = 0
 
     def tell(self) -> None:

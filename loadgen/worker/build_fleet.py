@@ -73,7 +73,7 @@ Bytes = npt.NDArray[np.uint8]
 _BUFFER_BYTES = 256 * 1024
 _WHOLE_BYTES = 64 * 1024
 """Longer messages stream: no connection has a buffer for a whole one."""
-_BODY_STATE_BYTES = 8  # what is kept of a body that streams through, beside its head
+_BODY_STATE_BYTES = 8  # the state of a body that is streamed, after its head
 _GAPS = 1 << 26
 _SPARE_EVENTS = 1024  # one `poll` adds that many at most without asking for room
 _HEADERS_MOST_BYTES = 16  # of a PUBLISH without its topic
@@ -86,11 +86,11 @@ _TOTALS_OF_A_RUN = (
     *("publishes", "damaged", "withdrawn", "lined_up", "scheduled", "heap_size", "owed"),
     *("disconnects", "finished"),
 )
-"""What is not of the connections and of what waits to be handled on them."""
+"""Bytes of the buffers that do not depend on the number of connections."""
 
 
 def socket_address(host: str, port: int) -> bytes:
-    """The `struct sockaddr` of an address; names are looked up."""
+    """Return the `struct sockaddr` of an address; names are looked up."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -109,7 +109,7 @@ def socket_address(host: str, port: int) -> bytes:
 
 
 def _mapped(rows: int, columns: int) -> Bytes:
-    """Zeroed bytes that cost memory only where they are touched, in small pages."""
+    """Return zeroed bytes, which use memory only if they are touched, in small pages."""
     size = max(rows * columns, 1)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     try:
@@ -123,7 +123,7 @@ def _mapped(rows: int, columns: int) -> Bytes:
 
 
 def many_gaps() -> Rows[Gap]:
-    """Gaps for all that a worker may lose: memory is used where a gap is."""
+    """Return gaps for all that a worker may lose; unused rows take no memory."""
     gaps: Rows[Gap] = _mapped(_GAPS, Gap.layout.itemsize).reshape(-1).view(Gap.layout)  # type: ignore[assignment]
     return gaps
 
@@ -143,13 +143,13 @@ class _Parts:
         self._ends.append(len(self._bytes))
 
     def arrays(self) -> tuple[Bytes, Table]:
-        """The bytes, and the ends: one entry more than parts."""
+        """Return the joined bytes, and the ends: one entry more than parts."""
         ends = np.array(self._ends, np.int64)
         return np.frombuffer(self._bytes, np.uint8).copy(), ends
 
 
 def _received_prefix(group: DeviceGroup, plan: Plan) -> str:
-    """What the topics that a group receives begin with, before their number."""
+    """Return the begin of the topics that a group receives, up to their number."""
     subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
     if subscribes is None or senders is None or senders.publishes is None:
         return ""
@@ -157,7 +157,7 @@ def _received_prefix(group: DeviceGroup, plan: Plan) -> str:
 
 
 def _group_rows(plan: Plan) -> tuple[Rows[Group], Bytes]:
-    """The groups, and the prefixes of the topics that they receive."""
+    """Return the groups, and the prefixes of the topics that they receive."""
     rows = Group.rows(len(plan.groups))
     rows["counts_as"] = np.arange(len(rows))
     parts = _Parts()
@@ -209,7 +209,7 @@ def _topic_received(plan: Plan, group: DeviceGroup, number: int) -> int:
 
 
 def _qos_received(plan: Plan, group: DeviceGroup) -> int:
-    """QoS with which messages come to a group whose subscriptions are granted as asked for."""
+    """Return the QoS of messages for a group whose subscriptions are granted as requested."""
     subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
     if subscribes is None or senders is None or senders.publishes is None:
         return 0 if subscribes is None else subscribes.qos
@@ -221,7 +221,7 @@ def _qos_received(plan: Plan, group: DeviceGroup) -> int:
 
 
 class _Builder:
-    """What grows while `build_fleet` goes through the devices of a worker."""
+    """The lists that `build_fleet` fills, device by device."""
 
     def __init__(self, plan: Plan, count: int) -> None:
         self.plan = plan
@@ -282,7 +282,7 @@ class _Builder:
             self.receivers += 1
 
     def add_responder(self, row: int, owner: DeviceGroup) -> None:
-        """After all publishers, whose topics come first: one for each stream that it receives."""
+        """Add the topics of a responder, one for each of its streams, after all others."""
         asking = publishing_to(owner, self.plan.groups)
         if owner.responds is None or asking is None or asking.publishes is None:
             return
@@ -301,7 +301,7 @@ class _Builder:
 
 
 def _publishers(plan: Plan, group: Table, number: Table, publisher: Table) -> Rows[Publisher]:
-    """Publishers before their message 0.
+    """Return the publishers before their message 0.
 
     The arrays have, by device, its group, its number there and that of its publisher, -1 for none.
     """
@@ -321,7 +321,7 @@ def _publishers(plan: Plan, group: Table, number: Table, publisher: Table) -> Ro
 
 
 def _body_of(plan: Plan) -> tuple[Bytes, Rows[Place]]:
-    """What follows the header in the largest message, and the places that each message fills."""
+    """Return the body of the largest message, and the places that each message fills."""
     largest = max(largest_payload_bytes(plan.groups), HEADER_BYTES)
     given = plan.scenario.payload or plan.scenario.payload_template
     if given is None:
@@ -335,7 +335,7 @@ def _body_of(plan: Plan) -> tuple[Bytes, Rows[Place]]:
 
 
 def _whole_limit(plan: Plan) -> int:
-    """Bytes of a packet that is kept until it is whole.
+    """Return the limit of the bytes of a packet that is stored until it is complete.
 
     What answers a message, or reads its body, needs it as a whole.
     """
@@ -360,7 +360,7 @@ def _run_of(plan: Plan) -> Rows[Run]:
 
 
 def build_fleet(plan: Plan, worker: WorkerPlan, page: LivePage | None = None) -> Fleet:
-    """Expand a worker's shares. `page` is its part of the live page, or one that nobody sees."""
+    """Expand a worker's shares. `page` is its part of the live page, or a private one."""
     page = page or private_page(1, len(plan.groups))
     group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])
     device = np.concatenate(

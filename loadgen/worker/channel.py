@@ -33,13 +33,13 @@ class Channel(asyncio.Protocol):
 
     @property
     def descriptor(self) -> int:
-        """What becomes readable when the coordinator speaks."""
+        """Return the descriptor that is readable when the coordinator has sent something."""
         assert self._transport is not None
         return int(self._transport.get_extra_info("socket").fileno())
 
     @property
     def is_writing(self) -> bool:
-        """Whether something that was sent has not left, for which the loop is needed."""
+        """Return True if sent bytes have not left, for which the loop is needed."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     async def obey(self, sock: socket.socket, commands: Mapping[str, Command]) -> None:
@@ -95,7 +95,7 @@ class Channel(asyncio.Protocol):
             self.ended.set_result(None)
 
     def lease_is_over(self) -> bool:
-        """Whether the coordinator was silent for too long at this call and at the one before.
+        """Return True if the coordinator was silent for too long at this call and the last.
 
         After a stall of this process timers run before the channel is read, and a sign of life may
         wait there.

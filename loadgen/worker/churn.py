@@ -17,7 +17,7 @@ _TRIES = 20  # to find a connected device; with nearly all away, fewer leave
 
 
 def may_leave(group: DeviceGroup) -> bool:
-    """Whether a device of the group can be away without a message being lost by it."""
+    """Return True if a device of the group can be away without a lost message."""
     if group.subscribes is not None:
         return not group.clean_start and group.subscribes.qos > 0
     return group.publishes is not None
@@ -26,7 +26,7 @@ def may_leave(group: DeviceGroup) -> bool:
 def churn(
     fleet: Fleet, reporter: Reporter, random: Random, leave: Callable[[int], None]
 ) -> Callable[[], float | None]:
-    """A function that lets as many devices leave as the rate asks for since its last call.
+    """Return a function that disconnects the devices that are due since its last call.
 
     It returns the seconds until its next call, None for no more; `leave(connection)` disconnects.
     """

@@ -17,19 +17,19 @@ _offset_ns = 0  # of this process: it is one worker
 
 
 def clock_ns() -> int:
-    """The run's clock."""
+    """Return the time of the run's clock."""
     return time.monotonic_ns() + _offset_ns
 
 
 def clock_words() -> npt.NDArray[np.int64]:
-    """What kernels read the run's clock with (`syscalls.monotonic_ns`)."""
+    """Return the scratch with which kernels read the run's clock (`syscalls.monotonic_ns`)."""
     words = np.zeros(CLOCK_WORDS, np.int64)
     words[CLOCK_OFFSET] = _offset_ns
     return words
 
 
 def follow(offset_ns: int, fleet: Fleet | None = None) -> None:
-    """From now on the run's clock is so much ahead of this host's, for the kernels of `fleet` too.
+    """Set the offset of the run's clock from this host's, also for the kernels of `fleet`.
 
     A step back is as good as one ahead: both are no larger than what the bound allows.
     """

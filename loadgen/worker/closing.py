@@ -1,4 +1,4 @@
-"""What a worker finds in its own structures when a run has ended: a witness beside its counters."""
+"""Sums over the data of a worker at the end of a run, which do not depend on its counters."""
 
 import fcntl
 import termios
@@ -26,7 +26,7 @@ _NO_BYTES = bytes(4)
 
 
 def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
-    """What the run came to by the structures, all phases together.
+    """Return the sums of a run, all phases together.
 
     in_flight   handshakes that are not finished
     distinct    messages noted as received, by pair; `damaged` of them came damaged
@@ -49,12 +49,12 @@ def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
 
 
 def has_unread(descriptor: int) -> bool:
-    """Whether a socket holds bytes; -1 for none."""
+    """Return True if a socket has unread bytes; -1 stands for no socket."""
     return descriptor >= 0 and fcntl.ioctl(descriptor, termios.FIONREAD, _NO_BYTES) != _NO_BYTES
 
 
 def sent_by_streams(fleet: Fleet) -> int:
-    """Messages sent, by the numbers of the publishers' streams; a response has none, and counts."""
+    """Return the number of messages sent; responses, which have no stream, count as well."""
     answering = [group.responds is not None for group in fleet.plan.groups]
     responses = fleet.counters["sent"][np.array(answering, np.bool_)].sum()
     # Before the schedule begins no stream has a next message.
@@ -64,7 +64,7 @@ def sent_by_streams(fleet: Fleet) -> int:
 def unacknowledged(fleet: Fleet) -> Header:
     """Stream and sequence of the publishers' messages in flight, and the length of each stream.
 
-    `complete` is False where there are more than MESSAGES_LIMIT, or where other devices have some:
+    `complete` is False if there are more than MESSAGES_LIMIT, or other devices have some:
     responders, or those of another behaviour, which are not numbered by publishers.
     """
     found: list[list[int]] = []
@@ -83,7 +83,7 @@ def unacknowledged(fleet: Fleet) -> Header:
                 found += [[stream, sequence] for sequence in sequences.tolist()]
     complete = known == int(fleet.senders["in_flight"].sum()) and len(found) <= MESSAGES_LIMIT
     streams, sent = fleet.publishers["stream"], np.maximum(fleet.publishers["sequence"], 0)
-    # Refused messages are in gaps, too, and nobody expects them.
+    # Refused messages are in gaps, too, but are not expected.
     known_whole = fleet.own is None and not fleet.totals.withdrawn and len(sent) <= MESSAGES_LIMIT
     return {
         "messages": found[:MESSAGES_LIMIT],
@@ -93,7 +93,7 @@ def unacknowledged(fleet: Fleet) -> Header:
 
 
 def missing_of(fleet: Fleet, messages: Sequence[Sequence[int]]) -> int:
-    """How many deliveries of these messages, (stream, sequence), the pairs lack."""
+    """Return how many deliveries of these messages, (stream, sequence), are missing."""
     by_stream: defaultdict[int, list[int]] = defaultdict(list)
     for stream, sequence in messages:
         by_stream[stream].append(sequence)
@@ -114,7 +114,7 @@ def missing_of(fleet: Fleet, messages: Sequence[Sequence[int]]) -> int:
 def lost_ranges(
     fleet: Fleet, sent: Sequence[Sequence[int]], excepted: Iterable[Sequence[int]]
 ) -> list[list[Any]]:
-    """Which messages have not come: [stream, first, last, group, device], at most LOST_LIMIT.
+    """Return the missing messages: [stream, first, last, group, device], at most LOST_LIMIT.
 
     `sent` has the length of each stream; those that are not in it are not looked at, nor single
     messages that are `excepted`, (stream, sequence).
@@ -143,7 +143,7 @@ def lost_ranges(
 
 
 def _not_come(fleet: Fleet, number: int, length: int) -> list[tuple[int, int]]:
-    """First and last sequence of each range that a pair lacks of a stream of this length."""
+    """Return first and last sequence of each missing range of a stream of this length."""
     pair = fleet.pairs[number]
     found = [(int(pair.expected), length - 1)] if pair.expected < length else []
     row = int(pair.gaps)
@@ -157,7 +157,7 @@ def _not_come(fleet: Fleet, number: int, length: int) -> list[tuple[int, int]]:
 def _without(
     ranges: Iterable[tuple[int, int]], sequences: Collection[int]
 ) -> Iterator[tuple[int, int]]:
-    """The ranges without single sequences."""
+    """Return the ranges without these sequences."""
     for first, last in ranges:
         for sequence in sorted(one for one in sequences if first <= one <= last):
             if first < sequence:
@@ -168,7 +168,7 @@ def _without(
 
 
 def absent_streams(fleet: Fleet, unserved: Iterable[int]) -> list[list[int]]:
-    """Streams that devices miss which were never there: [first, count, how many devices].
+    """Return the streams of devices that never connected: [first, count, devices].
 
     Those that never connected, or were not served a subscription (`unserved`), and got nothing. A
     queue counts once, where that is so of all its consumers.
@@ -188,9 +188,9 @@ def absent_streams(fleet: Fleet, unserved: Iterable[int]) -> list[list[int]]:
 
 
 def sent_on(fleet: Fleet, streams: Sequence[Sequence[int]]) -> Header:
-    """Messages that publishers here sent on streams, each [first, count, times].
+    """Return the number of messages sent here on streams, each [first, count, times].
 
-    `complete` is False where one of the messages sent is not expected at every subscriber.
+    `complete` is False if one of the messages sent is not expected at every subscriber.
     """
     number = fleet.publishers["stream"].astype(np.int64)
     order = np.argsort(number)

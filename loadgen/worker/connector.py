@@ -1,7 +1,7 @@
 """Connects devices: paced, bounded in flight, and again with backoff after a loss.
 
 Owns the queue of devices that wait to be connected. One queue and one tick serve all devices of a
-worker; no device has a timer or a task of its own. Where no pace is asked for, the kernels take
+worker; no device has a separate timer or task. Where no pace is asked for, the kernels take
 devices from the queue themselves, as soon as others are accepted.
 """
 
@@ -26,7 +26,7 @@ _TICK_S = 0.001  # the finest that a loop's timer can do
 _IDLE_TICK_S = 0.02
 _EXPIRE_EACH_S = 0.1
 _CATCH_UP_S = 0.02
-"""How much of the rate reconnecting devices may make up for: a late tick, not a storm."""
+"""The time of the rate that reconnecting devices may catch up: a late tick, not a storm."""
 
 
 class Connector:
@@ -103,13 +103,13 @@ class Connector:
         return connections
 
     def _places(self, start: int, count: int) -> Numbers:
-        """Where these of the queue stand, `start` from its first."""
+        """Return the places in the queue of these, `start` from its first."""
         start += int(self._first[0])
         return np.arange(start, start + count) % len(self._fleet.waiting)
 
     @property
     def connecting_all(self) -> bool:
-        """Whether `connect_all` is under way."""
+        """Return True while `connect_all` connects devices."""
         return self._done is not None
 
     def reconnect(self, connection: int, policy: Reconnect) -> None:
@@ -123,11 +123,11 @@ class Connector:
             self._tick()
 
     def is_away(self, connection: int) -> bool:
-        """Whether the device had been connected and is on its way back."""
+        """Return True if the device was connected before and reconnects."""
         return connection in self._attempts
 
     def came_back(self, connection: int) -> bool:
-        """Whether a device that got its CONNACK had been away; its next wait is short again."""
+        """Return True if a device with a CONNACK was away; its next wait is short again."""
         return self._attempts.pop(connection, None) is not None
 
     def stop(self) -> None:
@@ -177,7 +177,7 @@ class Connector:
         return min(count, int(self._allowance))
 
     def _expire(self) -> None:
-        """Give up on devices that wait longer than the time allowed."""
+        """Close the connections of devices that wait longer than the timeout."""
         if not self._connecting[0]:
             return
         devices = self._fleet.devices

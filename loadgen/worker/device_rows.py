@@ -1,4 +1,4 @@
-"""What a worker knows of each of its devices at the end of a run, for `Plan.per_device`."""
+"""The figures of each device of a worker at the end of a run, for `Plan.per_device`."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ UNKNOWN = -1
 
 
 def device_columns(fleet: Fleet) -> dict[str, Table]:
-    """One entry a device in each column, numbers as in the plan.
+    """Return columns with an entry for each device, numbers as in the plan.
 
     group, device, target    of the plan
     connected                1 while it is

@@ -1,4 +1,4 @@
-"""How a connection ended, in words that many devices share."""
+"""The words for ends of connections, which many devices share."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ from typing import Final
 
 
 def ending(number: int) -> str:
-    """The end of a connection by its errno; 0 where the peer closed it in order."""
+    """Return the words for an errno; 0 if the peer closed the connection in order."""
     return os.strerror(number).lower() if number else "closed by the broker"
 
 
@@ -14,6 +14,6 @@ _CLOSINGS: Final = tuple(map(ending, (0, errno.ECONNRESET, errno.EPIPE)))
 
 
 def before_connack(reason: str) -> str:
-    """What to say of a connection that ended for this reason and had no CONNACK."""
+    """Return the sentence for a connection that ended for this reason before its CONNACK."""
     closed = reason in _CLOSINGS
     return "closed before CONNACK; has the broker reached a limit?" if closed else reason

@@ -19,7 +19,7 @@ Header = dict[str, Any]
 
 
 def encode_frame(header: Header, block: bytes = b"") -> bytes:
-    """One frame as bytes; `header` holds JSON values and dataclasses."""
+    """Return a frame as bytes; `header` holds JSON values and dataclasses."""
     encoded = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
     return b"".join((_LENGTHS.pack(len(encoded), len(block)), encoded, block))
 
@@ -33,7 +33,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[Header, bytes]]:
-        """Frames completed by `data`, in order; raises CannotRunError for what is none."""
+        """Return the frames completed by `data`; raises CannotRunError for invalid bytes."""
         self._buffer += data
         frames: list[tuple[Header, bytes]] = []
         position = 0

@@ -20,7 +20,7 @@ _PINGREQ = np.frombuffer(bytearray(encode(PingReq(), 4)), np.uint8)
 def keep_alive(
     fleet: Fleet, limits_ns: Table, outgoing: Outgoing, lost: Callable[[int, str], None]
 ) -> Callable[[], float]:
-    """A function that pings devices that were silent for most of their keep-alive.
+    """Return a function that pings devices that were silent for most of their keep-alive.
 
     `limits_ns` has the keep-alive of each group, 0 for none, which may change;
     `lost(connection, reason)` ends a connection. The function returns the seconds until its next

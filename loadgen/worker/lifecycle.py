@@ -52,7 +52,7 @@ _REASON_CHARACTERS = 300  # of what the broker says, which the coordinator escap
 
 @lru_cache(maxsize=64)
 def _decoded(data: bytes, version: int) -> Packet:
-    """A control packet; most devices get the same bytes."""
+    """Handle a control packet; most devices get the same bytes."""
     found = decode(data, 0, len(data), version, _PACKET_LIMIT)
     if found is None:
         raise CannotRunError("a packet ended before its length")
@@ -234,7 +234,7 @@ class Lifecycle:
     # --- lost ---------------------------------------------------------------------------------
 
     def lost(self, connection: int, reason: str) -> None:
-        """A connection is gone, or never came."""
+        """Handle a connection that was lost or could not be made."""
         fleet = self._fleet
         device = fleet.devices[connection]
         state = device.state
@@ -298,7 +298,7 @@ class Lifecycle:
     # --- back again ---------------------------------------------------------------------------
 
     def _resume(self, connection: int, session_present: bool) -> None:
-        """A device came back: restore its subscription, send again what was unacknowledged."""
+        """Restore the subscription of a returned device, and send unacknowledged messages again."""
         fleet = self._fleet
         device = fleet.devices[connection]
         if connection in self._left:

@@ -1,4 +1,4 @@
-"""How a device names itself to the broker: its CONNECT, and the file of identifiers and logins."""
+"""The CONNECT of each device, and the file of client identifiers and logins."""
 
 import csv
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _STRING_BYTES = 65_535  # of a string in MQTT (MQTT 5, 1.5.4)
 
 
 def read_clients(path: Path) -> Clients:
-    """Client identifier, user name and password of each device, from a CSV file with a header.
+    """Read client identifier, user name and password of each device, from a CSV file with a header.
 
     Raises ScenarioError for a file that cannot be read, columns that are not known, and a row
     without an identifier or with that of another. No value is ever shown.

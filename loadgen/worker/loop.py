@@ -1,4 +1,4 @@
-"""The loop of a worker, which knows until when nothing of its own is due."""
+"""The loop of a worker, which can tell how long it has nothing to do."""
 
 import heapq
 from asyncio import Handle, TimerHandle
@@ -13,7 +13,7 @@ from loadgen.worker.clock import clock_ns
 _Arguments = TypeVarTuple("_Arguments")
 
 _ROUNDED_NS = 1_000_000
-"""By so much libuv may be late: it counts whole milliseconds."""
+"""Delay of libuv's timers, which count whole milliseconds."""
 
 
 class WorkerLoop(uvloop.Loop):
@@ -48,7 +48,7 @@ class WorkerLoop(uvloop.Loop):
         callback(*args)
 
     def until_due_ns(self) -> int:
-        """How long nothing will be due; 0 where the loop needs a turn first, or was not asked."""
+        """Return the time until something is due; 0 if the loop needs a turn first."""
         now_ns = clock_ns()
         is_asked, self._is_asked = self._is_asked, False
         while self._due_ns and self._due_ns[0] <= now_ns:

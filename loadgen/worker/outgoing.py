@@ -1,4 +1,4 @@
-"""What Python writes to connections: control packets, and what kernels left behind.
+"""Writing by Python to connections: control packets, and what kernels could not send.
 
 Owns the bytes that wait for a blocked socket, and looks after acknowledgements that wait for a
 batch which does not fill.
@@ -18,11 +18,11 @@ from loadgen.kernels.sender import requeue
 from loadgen.worker.clock import clock_ns
 
 _STALE_S = 0.1
-"""How long an acknowledgement waits for others of its batch."""
+"""Longest time for which an acknowledgement waits for others of its batch."""
 
 
 class Writer(Protocol):
-    """What bytes go through on their way to a socket.
+    """The writer of bytes to a socket, possibly through TLS or WebSocket.
 
     Bytes that it did not take are given again before any others, and no fewer of them.
     """
@@ -62,7 +62,7 @@ class Outgoing:
             self.pending.setdefault(connection, deque()).append(self._body[start:end])
 
     def taken(self, connection: int) -> list[memoryview]:
-        """What waits for a connection's socket, which is the caller's to write from now on."""
+        """Return and remove the bytes that wait for a connection's socket."""
         return list(self.pending.pop(connection, ()))
 
     def discard(self, connection: int) -> None:
@@ -70,7 +70,7 @@ class Outgoing:
         self.pending.pop(connection, None)
 
     def flush(self, connection: int) -> None:
-        """A blocked connection takes bytes: first what was begun, then what is due."""
+        """Continue a blocked connection: first unsent bytes, then due messages."""
         device = self._fleet.devices[connection]
         if device.state in (AWAIT_CONNACK, CONNECTED) and self._is_drained(connection):
             device.flags &= ~BLOCKED
@@ -87,7 +87,7 @@ class Outgoing:
         link = self.links.get(connection)
         while pending:
             data = pending[0]
-            # What fails arms the edge again; a closed connection has an event of its own.
+            # A failed write arms the edge again; a closed connection has a separate event.
             try:
                 if link is None:
                     written = os.write(self._fleet.devices[connection].descriptor, data)

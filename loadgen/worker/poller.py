@@ -22,13 +22,13 @@ from loadgen.worker.clock import clock_ns
 from loadgen.worker.loop import WorkerLoop
 
 _LEAST_STAY_NS = 5_000_000
-"""So long the loop's own business may wait, such as a pace at which devices connect. A turn of the
-loop costs some 100 µs, since little of it is in the processor's caches by then, and the messages
-that come meanwhile wait for it."""
+"""Longest time for which other work of the loop, such as paced connects, may be postponed. A turn
+of the loop costs some 100 µs, since little of it is in the processor's caches by then, and messages
+wait for it."""
 _REST_NS = 20_000_000
-"""How long what is on its way may take to come."""
+"""Longest time for messages in flight to arrive."""
 _READ_S = 0.05
-"""How often slow subscribers read."""
+"""Interval of the reads of slow subscribers."""
 
 
 class Poller:
@@ -73,7 +73,7 @@ class Poller:
         self._attendance = attendance
 
     def on_ready(self) -> None:
-        """Connections have something, or messages are due."""
+        """Serve ready connections and due messages."""
         end_ns = clock_ns() + _LEAST_STAY_NS
         stay_ns = self._may_stay_ns()
         # A turn of the loop between two messages over TLS would cost as much as one of them. What
@@ -82,14 +82,14 @@ class Poller:
             stay_ns = self._may_stay_ns()
 
     def _may_stay_ns(self) -> int:
-        """How long compiled code may stay; 0 where the loop has something to do first."""
+        """Return the longest stay in compiled code; 0 if the loop has something to do first."""
         if self._channel is not None and self._channel.is_writing:
             return 0
         stay_ns = self._loop.until_due_ns()
         return max(stay_ns, _LEAST_STAY_NS) if stay_ns else 0
 
     def _serve(self, stay_ns: int) -> bool:
-        """Stay in compiled code for so long, or until Python is needed; whether it was."""
+        """Run compiled code for this time, or until Python is needed; return True if it is."""
         self._kernels.serve(self._fleet, stay_ns)
         if self._stalls[0] and self._attendance is not None:
             self._attendance.tell()

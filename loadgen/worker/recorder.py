@@ -34,7 +34,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class ProcessTimes:
-    """What the scheduler says of this process: ns on a processor, ns waiting for one."""
+    """Times of this process from the scheduler: ns on a processor, ns waiting for one."""
 
     cpu_ns: int
     wait_ns: int
@@ -42,7 +42,7 @@ class ProcessTimes:
 
 
 class ProcessAccount:
-    """What the kernel says of this process, a worker, which has one thread."""
+    """Reader of the kernel's figures of this process, a worker with one thread."""
 
     def __init__(self) -> None:
         flags = os.O_RDONLY | os.O_CLOEXEC
@@ -50,7 +50,7 @@ class ProcessAccount:
         self._memory = os.open("/proc/self/statm", flags)
 
     def times(self) -> ProcessTimes:
-        """Times of the thread that made this, and memory of the process."""
+        """Return the times of the thread that made this, and the memory of the process."""
         cpu, wait, _ = os.pread(self.schedule, 100, 0).split()
         resident = int(os.pread(self._memory, 100, 0).split()[1])
         return ProcessTimes(int(cpu), int(wait), resident * _PAGE_BYTES)
@@ -61,7 +61,7 @@ class ProcessAccount:
 
 
 def gauges_of(fleet: Fleet, now_ns: int) -> tuple[Table, int]:
-    """By group, in the order of GAUGES, how things stand; the age in ns of the oldest owed message.
+    """Return the gauges of each group, like GAUGES, and the age in ns of the oldest owed message.
 
     Owed is what is due and not sent, in flight what is sent and not acknowledged.
     """
@@ -70,23 +70,23 @@ def gauges_of(fleet: Fleet, now_ns: int) -> tuple[Table, int]:
 
 
 def owed_of(gauges: Table) -> int:
-    """Messages of all groups that are due and not sent."""
+    """Return the messages of all groups that are due and not sent."""
     return int(gauges[:, OWED].sum())
 
 
 def current_phase(fleet: Fleet, now_ns: int) -> int:
-    """Phase in which everything is counted now that belongs to no message."""
+    """Return the phase of counts that belong to no message."""
     return counting.phase_of(fleet.run, now_ns) if fleet.program[0].clock_ns else CONNECT_PHASE
 
 
 def numbers_of(counts: Any) -> Table:
-    """Records `Counts` as a table of the same memory, shape (..., COUNTERS)."""
+    """Return records `Counts` as a table of the same memory, shape (..., COUNTERS)."""
     numbers: Table = counts.view(np.int64).reshape(*counts.shape, len(COUNTERS))
     return numbers
 
 
 def take_intervals(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> tuple[list[Row], bytes]:
-    """Rows of everything counted since the last call, and the block of their histograms.
+    """Return rows of everything counted since the last call, and the block of their histograms.
 
     `reported` is as `take_counters` has it. There may be SLOTS_AT_ONCE latencies.
     """
@@ -96,7 +96,7 @@ def take_intervals(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> tuple[l
 
 
 def take_counters(fleet: Fleet, reported: Grid[Counts], gauges: Table, now_ns: int) -> list[Row]:
-    """Rows of the counters since the last call.
+    """Return rows of the counters since the last call.
 
     Every device group has one for each phase in which something happened, and one for its gauges in
     any case. `reported` is what was counted by the last call, and becomes what was by this one.
@@ -121,7 +121,7 @@ def take_counters(fleet: Fleet, reported: Grid[Counts], gauges: Table, now_ns: i
 
 
 def take_latencies(fleet: Fleet, first: int) -> tuple[list[Row], bytes, int]:
-    """Rows of at most SLOTS_AT_ONCE slots of latencies, which then start again from zero.
+    """Return rows of at most SLOTS_AT_ONCE slots of latencies, and reset these.
 
     They are those from slot `first` on that have some. Returns the rows, the block of their
     histograms and the slot to go on with, 0 where none is left.
@@ -142,7 +142,7 @@ def take_latencies(fleet: Fleet, first: int) -> tuple[list[Row], bytes, int]:
 
 @cache
 def _room() -> tuple[Table, Buckets, Table]:
-    """What latencies are moved to; memory that is not touched is none."""
+    """Return the arrays that latencies are moved to; untouched memory costs nothing."""
     return (
         np.zeros((SLOTS_AT_ONCE, 7), np.int64),
         np.zeros(BUCKETS, np.int32),
@@ -152,7 +152,7 @@ def _room() -> tuple[Table, Buckets, Table]:
 
 @cache
 def _names() -> dict[int, tuple[str, str]]:
-    """Phase and series of each slot of a group."""
+    """Return phase and series of each slot of a group."""
     return {
         counting.slot_of(0, series, phase): (phase_name, series_name)
         for series, series_name in enumerate(SERIES)
@@ -161,7 +161,7 @@ def _names() -> dict[int, tuple[str, str]]:
 
 
 def decode_intervals(header: Row, block: bytes) -> list[Interval]:
-    """The rows of an interval frame; `header` has "interval" (rows) and "buckets" (their total)."""
+    """Return the rows of a frame; `header` has "interval" (rows) and "buckets" (total)."""
     total = int(header["buckets"])
     buckets = np.frombuffer(block, np.int32, total)
     counts = np.frombuffer(block, np.int64, total, offset=4 * total)

@@ -1,4 +1,4 @@
-"""What a worker reports without being asked: interval rows, events, the live page.
+"""Reports of a worker: interval rows, events, the live page.
 
 Owns the phase of the run, and the totals that no kernel counts.
 """
@@ -24,8 +24,8 @@ _EVENTS_OF_A_KIND = 20
 _LATE_S = 0.0005  # rows are taken this long after the full second
 _DRAIN_S = 0.02
 _TURN_S = 0.005
-"""Between the turns of the loop in which the rows of a second are sent: of the messages that wait
-meanwhile none waits for all of them."""
+"""Pause between the turns of the loop in which the rows of a second are sent, so that no message
+waits for all of them."""
 
 
 class Reporter:
@@ -49,11 +49,11 @@ class Reporter:
         self._times = self.account.times()
         self._common: Header = {}
         self._is_counted = False
-        """Whether latencies of the last second are still to be sent, from this slot on."""
+        """True while latencies of the last second remain to be sent, from `_slot` on."""
         self._slot = 0
 
     def renew(self, anchor_ns: int) -> None:
-        """Report another run from now on; what nobody reported is none of its own."""
+        """Start reporting a new run, and discard unreported values of the last one."""
         while take_latencies(self._fleet, 0)[2]:
             pass
         take_stalled(self._fleet)
@@ -80,13 +80,13 @@ class Reporter:
         self._send({"event": header})
 
     def enter(self, phase: str) -> None:
-        """A phase begins; the processor time until now belongs to the one before."""
+        """Begin a phase; the processor time until now belongs to the previous one."""
         if not self.stopping:
             self.snapshot()
             self.phase = phase
 
     def until_next_second(self) -> float:
-        """Seconds until the rows of the second under way are due."""
+        """Return the seconds until the rows of the current second are due."""
         since_ns = clock_ns() - self._anchor_ns
         return (_NS - since_ns % _NS) / 1e9 + _LATE_S
 
@@ -152,7 +152,7 @@ class Reporter:
         self._send({"interval": rows, "buckets": len(block) // 12}, block)
 
     def end_window(self) -> None:
-        """The schedule is over: report the backlog that is left."""
+        """Report the remaining backlog at the end of the schedule."""
         self.enter("drain")
         gauges, age_ns = gauges_of(self._fleet, clock_ns())
         total = owed_of(gauges)
@@ -160,7 +160,7 @@ class Reporter:
         self._send({"window_end": {"owed": total, "owed_oldest_ns": age_ns}})
 
     def watch_drain(self, unsent: Sized) -> float | None:
-        """Say on the live page when nothing is left to send or to be acknowledged.
+        """Mark on the live page when nothing is left to send or to be acknowledged.
 
         `unsent` holds the connections with bytes that their socket did not take. None when the
         drain is over.

@@ -36,26 +36,26 @@ class LivePage:
         return len(self.totals)
 
     def of(self, worker: int) -> "LivePage":
-        """The page of one worker."""
+        """Return the page of one worker."""
         return LivePage(self.totals[worker : worker + 1], self.counts[worker : worker + 1])
 
     def total(self, name: str) -> int:
-        """A field of `totals`, of all workers."""
+        """Return the sum of a field of `totals` over all workers."""
         return int(self.totals[name].sum())
 
     def counted(self, name: str, groups: Sequence[int] | None = None) -> int:
-        """A counter, of all workers and phases, and of these groups or all."""
+        """Return a counter, summed over workers and phases, of these groups or all."""
         counts = self.counts[name]
         return int((counts if groups is None else counts[:, groups]).sum())
 
     def outstanding(self) -> int:
-        """Deliveries to be expected that have not come, whole or damaged; never less than none."""
-        # What came first: what arrives meanwhile must not look like more than was due.
+        """Return the expected deliveries that have not arrived, intact or damaged; at least 0."""
+        # Arrivals first: those during the sum must not exceed the expected ones.
         arrived = self.counted("received") + self.counted("corrupt")
         return max(0, self._expected() - arrived)
 
     def under_way(self) -> int:
-        """Of these the ones that may still be at the broker: no later one has come before them.
+        """Return those of them that may still be at the broker: no later one has arrived.
 
         What a gap holds of refused messages was never under way, and is not expected either.
         """
@@ -68,24 +68,24 @@ class LivePage:
 
 
 def private_page(workers: int, groups: int) -> LivePage:
-    """A page, zeroed, that no other process sees."""
+    """Return a zeroed page that no other process sees."""
     counts = Counts.grid(workers * groups, _PHASES)
     return LivePage(Totals.rows(workers), np.asarray(counts).reshape(workers, groups, _PHASES))
 
 
 def rows_as_words(page: LivePage) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The same memory as numbers, a row a worker: first `totals`, then `counts`."""
+    """Return the same memory as numbers, a row for each worker: `totals`, then `counts`."""
     totals, counts = np.asarray(page.totals).view(np.int64), page.counts.view(np.int64)
     return totals.reshape(page.workers, -1), counts.reshape(page.workers, -1)
 
 
 def create_live_page(path: Path, workers: int, groups: int) -> LivePage:
-    """A new page, zeroed."""
+    """Create a zeroed page."""
     return _mapped(path, "w+", workers, groups)
 
 
 def open_live_page(path: Path, workers: int, groups: int) -> LivePage:
-    """The page that the coordinator created."""
+    """Open the page that the coordinator created."""
     return _mapped(path, "r+", workers, groups)
 
 

@@ -43,7 +43,7 @@ _READS_AT_ONCE = 16
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 MQTT = Subprotocol("mqtt")
-"""What a WebSocket connection asks for (MQTT 5, section 6)."""
+"""The subprotocol of a WebSocket connection (MQTT 5, section 6)."""
 
 
 def websocket_uri(target: Target) -> str:
@@ -67,7 +67,7 @@ class WebSocket:
         self._received = b""
         self._framed = b""
         self._framed_bytes = 0
-        """So many of the bytes that `send` was given are in the frame that is on its way."""
+        """Bytes passed to `send` that are in the current frame."""
 
     def upgrade(self) -> None:
         """Ask, and read the answer; raises InvalidHandshake when it is no."""
@@ -108,7 +108,7 @@ class WebSocket:
         return count
 
     def pending(self) -> bool:
-        """Whether there is more to read without the socket: bytes, or the end."""
+        """Return True if there is more to read without the socket: bytes, or the end."""
         return bool(self._received) or self._framing.close_expected()
 
     def _flush(self) -> None:
@@ -164,7 +164,7 @@ class Streams:
         self._events, self._ready = (fleet.held["totals"][name] for name in ("events", "ready"))
 
     def serve(self, connection: int, flags: int, moment_ns: int) -> None:
-        """Something happened to a socket at that moment: open the connection, write, read."""
+        """Handle an event of a socket: open the connection, write, read."""
         state = self._state[connection]
         if moment_ns < self._syn_ns[connection]:
             return  # it was another connection's
@@ -190,7 +190,7 @@ class Streams:
             del self._opening[connection]
 
     def _open(self, connection: int) -> Generator[None, None, None]:
-        """Do what comes between TCP and CONNECT; yields where the peer has to answer."""
+        """Run the handshakes between TCP and CONNECT; yield when the peer has to answer."""
         fleet = self.fleet
         device, target = fleet.devices[connection], self._target_of(connection)
         sock = socket.socket(fileno=int(device.descriptor))
@@ -221,7 +221,7 @@ class Streams:
         return self.fleet.plan.targets[self.fleet.devices[connection].target]
 
     def context_of(self, connection: int) -> ssl.SSLContext | None:
-        """The TLS context of a device; None without encryption."""
+        """Return the TLS context of a device; None without encryption."""
         if self._target_of(connection).transport not in ("tls", "wss"):
             return None
         return self.handshakes.context_of(int(self.fleet.device[connection]))
@@ -249,7 +249,7 @@ class Streams:
             self._received(connection, kept, kept + count)
             if self._links.get(connection) is not link:
                 return
-            # The end of the stream has no edge of its own when it came with the last bytes.
+            # The end of the stream has no separate edge if it came with the last bytes.
             descriptor = int(self._descriptor[connection])
             if not (link.pending() or flags & ENDED or has_unread(descriptor)):
                 return
@@ -274,7 +274,7 @@ class Streams:
             self._handle_events()
 
     def _give_back(self, connection: int, link: Link) -> None:
-        """Have OpenSSL free the 16 KB that it took for an answer to a session ticket.
+        """Let OpenSSL free the 16 KB that it took for an answer to a session ticket.
 
         It has none, and frees what it writes from when something is written: no bytes will do.
         """
@@ -313,7 +313,7 @@ def _until_done(step: Callable[[], object]) -> Generator[None, None, None]:
 
 
 def _reason(error: Exception) -> str:
-    """Why a connection could not be made, in a few words that many devices share."""
+    """Return the reason of a failed connection, in words that many devices share."""
     if isinstance(error, UsageError):
         return str(error)
     if isinstance(error, ssl.SSLCertVerificationError):

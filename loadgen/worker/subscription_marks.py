@@ -1,7 +1,7 @@
-"""How many messages each subscription has under way, from memory that the coordinator can look at.
+"""Messages in flight to each subscription, from memory that the coordinator shares.
 
-A worker's publishers and pairs lie in files beside the live page, so that its kernels count in what
-the coordinator maps: a sample costs the workers nothing, and no message says anything.
+A worker's publishers and pairs are in files next to the live page, which the coordinator maps: a
+sample costs the workers nothing and needs no message.
 """
 
 import os
@@ -22,13 +22,13 @@ from loadgen.plan.groups import MESSAGING
 Table = npt.NDArray[np.int64]
 
 PAIRS_LIMIT = 50_000
-"""Of one worker; looking at more takes longer than a sample should."""
+"""Pairs of one worker; a sample of more takes too long."""
 _PAUSES = 50
 """Looking takes at most one part in so many of the coordinator's time."""
 
 
 def share_streams(fleet: Fleet, live: Path, worker: int) -> None:
-    """Lay what a worker counts by stream and by pair into files beside the live page.
+    """Map the counts of a worker by stream and by pair to files next to the live page.
 
     Where a subscription is one device's, the pairs are not too many to look at, and there is room.
     """
@@ -54,7 +54,7 @@ def _part(live: Path, worker: int, name: str) -> Path:
 
 
 def _moved(rows: Any, path: Path) -> Any:
-    """The rows in a file; raises OSError where there is no room for it."""
+    """Return the rows in a file; raises OSError if there is no room for it."""
     with path.open("wb") as file:
         if not len(rows):
             return rows
@@ -74,7 +74,7 @@ def _opened(path: Path, layout: np.dtype[np.void]) -> npt.NDArray[np.void]:
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """What one worker counts; `streams` are those of its publishers."""
+    """The counts of one worker; `streams` are those of its publishers."""
 
     sent: Table
     streams: Table
@@ -92,7 +92,7 @@ class SubscriptionMarks:
         self._next_ns = 0
 
     def most(self) -> int | None:
-        """The most messages that are under way to one subscription; None where it is too soon.
+        """Return the most messages in flight to one subscription; None if it is too early.
 
         Sent by its publishers and not received by it, without those that a later message of their
         stream has overtaken. What was received is looked at first, so that it is never too few.
@@ -110,7 +110,7 @@ class SubscriptionMarks:
 
 
 def open_marks(live: Path, workers: int) -> SubscriptionMarks | None:
-    """The files of all workers; None where one has none, as on another host, or nobody receives."""
+    """Return the files of all workers; None if one is missing, as on another host."""
     found: list[_Worker] = []
     streams: list[Table] = []
     firsts: list[int] = []

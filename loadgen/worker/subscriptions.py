@@ -25,7 +25,7 @@ _IN_FLIGHT = 256
 
 
 def _failure(codes: Sequence[int], asked_qos: int, version: int) -> str | None:
-    """Why a SUBACK is not what was asked for: refused, or granted less (MQTT 5, 3.9.3)."""
+    """Return why a SUBACK differs from the request: refused, or granted less (MQTT 5, 3.9.3)."""
     if is_failure(max(codes)):
         return reason_name(max(codes), version)
     if min(codes) < asked_qos:
@@ -120,7 +120,7 @@ class Subscriptions:
         self._outgoing.write(connection, b"".join(encode(packet, version) for packet in packets))
 
     def asked(self, connection: int, packet: SubAck) -> bool:
-        """Whether this answers a SUBSCRIBE of the device, perhaps one that is settled by now."""
+        """Return True if this answers a SUBSCRIBE of the device, even an earlier one."""
         if not self._asked[connection]:
             return False
         return packet.packet_id == SUBSCRIBE_ID or any(

@@ -16,7 +16,7 @@ _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 def tls_of_device(tls: Tls, device: int) -> Tls:
-    """The settings of one device, its number put into the names of certificate and key."""
+    """Return the settings of a device, with its number in the names of certificate and key."""
     number = str(device)
     return replace(
         tls,
@@ -26,7 +26,7 @@ def tls_of_device(tls: Tls, device: int) -> Tls:
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """The client context of a run; raises UsageError for files or ciphers that do not load."""
+    """Return the client context of a run; raises UsageError if files or ciphers do not load."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if tls.minimum is not None:
@@ -66,17 +66,17 @@ class Handshakes:
         each_its_own = "{device}" in (tls.certificate_file or "")
         self._context = None if each_its_own else tls_context(tls)
         self._sessions: deque[ssl.SSLSession] = deque(maxlen=_SESSIONS_KEPT)
-        """Of earlier connections, to be resumed: a ticket speaks for the server and not for the
-        device, so any of the last ones will do."""
+        """Sessions of earlier connections, to be resumed. A ticket is valid for the server and any
+        device, so that one of the last is enough."""
         self._negotiated: Counter[tuple[str, str]] = Counter()
         self._resumed = 0
 
     def context_of(self, device: int) -> ssl.SSLContext:
-        """The context that all devices share, or one of its own for a certificate of its own."""
+        """Return the shared context, or a separate one for a device with a certificate."""
         return self._context or tls_context(tls_of_device(self._tls, device))
 
     def wrap(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-        """A connection over TLS, its handshake still to be done."""
+        """Return a connection over TLS before its handshake."""
         session = self._sessions[0] if self._sessions else None
         self._sessions.rotate(1)
         return context.wrap_socket(
@@ -109,7 +109,7 @@ class Handshakes:
         self._resumed += bool(wrapped.session_reused)
 
     def summary(self) -> Header:
-        """Connections by version and cipher, and how many resumed a session."""
+        """Return connections by version and cipher, and how many resumed a session."""
         return {
             "connections": [
                 {"version": version, "cipher": cipher, "count": count}

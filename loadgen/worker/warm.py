@@ -46,7 +46,7 @@ def _tiny_fleet(module: BehaviourModule) -> tuple[Fleet, EntryPoints]:
 
 @contextmanager
 def _ready(fleet: Fleet) -> Iterator[Fleet]:
-    """Give a fleet its epoll set and an end that is far away; it has no timer."""
+    """Yield a fleet with an epoll set and a distant end, without a timer."""
     with selectors.EpollSelector() as epoll:
         fleet.run.epoll = epoll.fileno()
         fleet.run.end_ns = time.monotonic_ns() + 3 * _LATER_NS
@@ -90,7 +90,7 @@ def _entry_points(fleet: Fleet, kernels: EntryPoints) -> Sequence[Step]:
 
 
 def _sender_of(fleet: Fleet) -> int:
-    """A device that sends at QoS 1 or 2."""
+    """Return a device that sends at QoS 1 or 2."""
     return int(np.flatnonzero(fleet.devices["sender"] >= 0)[0])
 
 

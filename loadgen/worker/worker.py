@@ -2,7 +2,7 @@
 
 The methods of `Worker` are the coordinator's commands, in the order of a run: configure, connect,
 subscribe, start, conclude, stop. Instead of stopping, another run can be played on the connections:
-renew, start, conclude. What they step through stands in modules of its own.
+renew, start, conclude. The steps are in separate modules.
 """
 
 import asyncio
@@ -188,12 +188,12 @@ class Worker:
         return {"dropped": len(rows), "held": held}
 
     async def unacknowledged(self, header: Header) -> Header:
-        """Which messages are in flight (closing.py)."""
+        """Return the messages in flight (closing.py)."""
         await self.lifecycle.poller.read_rest(_READ_REST_S)
         return unacknowledged(self.fleet)
 
     async def missing(self, header: Header) -> Header:
-        """How many deliveries of the given messages have not come, and which of all others."""
+        """Return the number of missing deliveries of these messages, and all other missing ones."""
         await self.lifecycle.poller.read_rest(_READ_REST_S)
         messages = header["messages"]
         return {
@@ -202,11 +202,11 @@ class Worker:
         }
 
     async def absent(self, header: Header) -> Header:
-        """Which streams devices miss that were never there to receive them (closing.py)."""
+        """Return the streams of devices that never connected (closing.py)."""
         return {"streams": absent_streams(self.fleet, self.lifecycle.subscriptions.unserved)}
 
     async def sent_on(self, header: Header) -> Header:
-        """How many messages were sent on the given streams (closing.py)."""
+        """Return the number of messages sent on these streams (closing.py)."""
         return sent_on(self.fleet, header["streams"])
 
     async def conclude(self, header: Header) -> Header:
@@ -256,7 +256,7 @@ class Worker:
 
 
 def _spread_of_queues(fleet: Fleet) -> dict[str, list[int]]:
-    """By group of shared subscribers: messages of the window that each device took."""
+    """Return the messages of the window that each device took, by group of shared subscribers."""
     return {
         group.name: fleet.devices["taken"][fleet.group == index].tolist()
         for index, group in enumerate(fleet.plan.groups)
@@ -275,7 +275,7 @@ def _keep_time(processors: tuple[int, ...]) -> None:
 
 
 def run_worker(sock: socket.socket) -> None:
-    """Body of a worker process: obey the frames on `sock` until it closes."""
+    """Run a worker process: execute the commands on `sock` until it closes."""
 
     loop = WorkerLoop()
 
