@@ -5,13 +5,17 @@ A command imports what it needs when it runs, so that `--help` and a usage error
 
 import atexit
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from loadgen.kernels.compiled import leave_plain
+
+if TYPE_CHECKING:
+    from loadgen.errors import LoadgenError
 
 _MESSAGE_CHARACTERS = 1_000
 _USAGE_STATUS = 2
@@ -43,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except LoadgenError as error:
         _let_go_of_stdout()
-        return _fail(str(error), error.exit_status)
+        return _fail(_with_options(error), error.exit_status)
     except WrongUsage as error:
         option = getattr(error, "option_name", "")
         if removed := removal(option.removeprefix("--").replace("-", "_"), "field", "argument"):
@@ -63,6 +67,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _fail(_unexpected(error), _FAILED_STATUS)
     return status if isinstance(status, int) else 0
+
+
+def _with_options(error: "LoadgenError") -> str:
+    """Return the message of an error, with the options of fields instead of their names."""
+    from loadgen.cases.registry import CASES
+    from loadgen.errors import ScenarioError
+
+    text = str(error)
+    if not isinstance(error, ScenarioError):
+        return text
+    names = {name for case in CASES.values() for name in case.scenario.fields()}
+    # A name of one word is also a word of sentences, but for these places.
+    named = (
+        r"^(\w+)(?=:)|(?:allowed: |, or )with(?:out)? (\w+)|(?<![\w'./-])(?<!, )([a-z]+_[a-z_]+)"
+    )
+
+    def option(found: re.Match[str]) -> str:
+        name = found[1] or found[2] or found[3]
+        written = "--" + name.replace("_", "-") if name in names else name
+        return found[0].removesuffix(name) + written
+
+    return re.sub(named, option, text)
 
 
 def _require_no_secret(words: Sequence[str]) -> None:

@@ -97,3 +97,20 @@ def test_scenario_file_that_cannot_be_used_is_one_line(
 def test_missing_scenario_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="cannot be read: no such file"):
         read_scenario(CASES["fanin"], {"scenario": tmp_path / "a\nb"})
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["fanin", "--keep-alive", "99999"], ["--keep-alive:"]),
+        (["fanin", "--durable"], ["--durable:", "with --qos 1 or 2"]),
+        (["persistent", "--crash-command", "x"], ["--crash-command:", "with --crash-broker,"]),
+        (["fanin", "--set", "crash_broker=5s"], ["--crash-broker:"]),
+    ],
+)
+def test_an_error_names_options_and_no_fields(
+    words: list[str], options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    line = capsys.readouterr().err
+    assert all(option in line for option in options) and "_" not in line
