@@ -1,4 +1,4 @@
-"""Plays one case and shows its score card: what the commands of the cases have in common."""
+"""The common part of the commands of cases: run one and show its score card."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 
 def case_command(case: Case[Any]) -> Callable[..., int]:
-    """The command that runs this case."""
+    """Return the command that runs this case."""
 
-    def command(given: Flags) -> int:
-        return play_and_show(read_scenario(case, given), given)
+    def command(flags: Flags) -> int:
+        return play_and_show(read_scenario(case, flags), flags)
 
     return with_options(command, [*case_options(case), *run_options()], help_of(case))
 
 
-def play_and_show(scenario: Scenario, given: Flags) -> int:
-    """Run the scenario as the options of a run say; returns the exit status."""
+def play_and_show(scenario: Scenario, flags: Flags) -> int:
+    """Run the scenario with the options of a run; return the exit status."""
     check_power_logs(scenario)
-    result = play_as_given(scenario, given["out"], given)
-    return show(result, scenario, as_json=given["json_"], quiet=given["quiet"])
+    result = play_as_given(scenario, flags["out"], flags)
+    return show(result, scenario, as_json=flags["json_"], quiet=flags["quiet"])
 
 
-def play_as_given(scenario: Scenario, out: Path | None, given: Flags) -> "RunResult":
-    """`play` on the hosts that the options ask for."""
-    return play(scenario, out, quiet=given["quiet"], cluster=cluster_of(scenario, given))
+def play_as_given(scenario: Scenario, out: Path | None, flags: Flags) -> "RunResult":
+    """Run on the hosts that the options request."""
+    return play(scenario, out, quiet=flags["quiet"], cluster=cluster_of(scenario, flags))
 
 
 def play(
@@ -89,7 +89,7 @@ def check_power_logs(scenario: Scenario) -> None:
 
 
 def score(directory: Path, scenario: Scenario) -> "ScoreCard":
-    """The score card of a run directory, written into it in every rendering."""
+    """Return the score card of a run directory, and write it there in every rendering."""
     from loadgen.report.build.cards_report import report_of
     from loadgen.report.build.summary import summarize_run
     from loadgen.report.render.write import write_report
@@ -105,7 +105,7 @@ def score(directory: Path, scenario: Scenario) -> "ScoreCard":
             pdu_offset=scenario.pdu_offset,
         )
     except PowerLogError:
-        # What was measured must not be without a score card for the sake of a log.
+        # A faulty log must not withhold the score card of a run.
         write_report(report_of([summarize_run(directory, rack_units=rack_units)]), directory)
         raise
     write_report(report_of([card]), directory)
@@ -120,7 +120,7 @@ def show(
     quiet: bool,
     cards: "list[ScoreCard] | None" = None,
 ) -> int:
-    """Print what came of a run; returns the exit status.
+    """Print the result of a run; return its exit status.
 
     With `cards` the score card is added to them, and its JSON is left to the caller: one command
     that makes several runs still prints one document.
@@ -155,5 +155,5 @@ def show(
 
 
 def tell(lines: Sequence[str]) -> None:
-    """Lines for people."""
+    """Write lines for people to stderr."""
     print("\n".join(lines), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Runs on hosts of a Spark cluster, as the options of a run ask for them."""
+"""Runs on hosts of a Spark cluster, from the options of a run."""
 
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def cluster_of(scenario: Scenario, given: Flags) -> "Cluster | None":
-    """The hosts that scenario and options ask for, None for this one; raises UsageError."""
-    master = given["spark_master"]
+def cluster_of(scenario: Scenario, flags: Flags) -> "Cluster | None":
+    """Return the hosts that scenario and options request, None for this one; raises UsageError."""
+    master = flags["spark_master"]
     if master is None:
         for name in ("spark_wait", "spark_conf", "ship"):
-            if given[name]:
+            if flags[name]:
                 raise ScenarioError(f"{name}: there is no cluster; allowed: with --spark-master")
         if scenario.hosts > 1:
             raise ScenarioError(
@@ -39,17 +39,17 @@ def cluster_of(scenario: Scenario, given: Flags) -> "Cluster | None":
     # Refused in a moment, and not when the agents have been started.
     hosts_of_groups(scenario.place, resolve(scenario).groups, scenario.hosts)
     try:
-        wait_s = WAIT_S if given["spark_wait"] is None else parse_seconds(given["spark_wait"])
+        wait_s = WAIT_S if flags["spark_wait"] is None else parse_seconds(flags["spark_wait"])
     except ValueError as error:
         raise ScenarioError(f"spark_wait: {error}") from None
-    settings = spark_settings(given["spark_conf"])
-    archive = packed_environment() if given["ship"] else None
+    settings = spark_settings(flags["spark_conf"])
+    archive = packed_environment() if flags["ship"] else None
     return Cluster(master, scenario.hosts, settings, archive, wait_s)
 
 
-def spark_settings(given: Sequence[str] | None) -> dict[str, str]:
-    """Settings from NAME=VALUE; raises ScenarioError."""
-    return dict(map(_setting, given or ()))
+def spark_settings(flags: Sequence[str] | None) -> dict[str, str]:
+    """Read settings from NAME=VALUE; raises ScenarioError."""
+    return dict(map(_setting, flags or ()))
 
 
 def _setting(text: str) -> tuple[str, str]:

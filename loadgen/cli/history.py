@@ -95,7 +95,7 @@ def show(
     spark_master: _Master = "local[*]",
     spark_conf: _Conf = None,
 ) -> int:
-    """Show how the rows of VALID runs went over weeks.
+    """Show the rows of VALID runs over weeks.
 
     A course is of one case, scenario and load host; LOAD tells them apart.
 

@@ -56,19 +56,19 @@ def mqttbench(
     for path in (out, clients):
         if path is not None and path.exists():
             raise UsageError(f"{str(path)[:200]!a} exists; name another file")
-    found = import_clients(_parsed(file), None if clients is None else str(clients))
+    imported = import_clients(_parsed(file), None if clients is None else str(clients))
     if clients is not None:
         lines = io.StringIO()
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(("client_id", "username", "password"))
-        writer.writerows((name, user or "", word or "") for name, user, word in found.clients)
+        writer.writerows((name, user or "", word or "") for name, user, word in imported.clients)
         _write(clients, lines.getvalue(), 0o600)
     if out is None:
-        sys.stdout.write(found.toml)
+        sys.stdout.write(imported.toml)
     else:
-        _write(out, found.toml, 0o644)
-    case = found.scenario.case
-    notes = [f"play it with: loadgen {case} --scenario {out or 'FILE'}", *found.notes]
+        _write(out, imported.toml, 0o644)
+    case = imported.scenario.case
+    notes = [f"play it with: loadgen {case} --scenario {out or 'FILE'}", *imported.notes]
     print("\n".join(notes), file=sys.stderr)
     return 0
 

@@ -1,6 +1,6 @@
-"""The program `loadgen`: finds the command, and turns every error into one line and a status.
+"""The program `loadgen`: runs the command, and turns every error into one line and a status.
 
-A command imports what it needs when it runs, so that `--help` and a usage error take little time.
+A command imports its modules when it runs, so that `--help` and a usage error are quick.
 """
 
 import atexit
@@ -92,7 +92,7 @@ def _with_options(error: "LoadgenError") -> str:
 
 
 def _require_no_secret(words: Sequence[str]) -> None:
-    """Refuse what every user of this host can read, in the list of processes."""
+    """Refuse secrets on the command line, which every user of this host can read."""
     from loadgen.errors import UsageError
     from loadgen.run.redaction import HIDDEN, redact_command
 
@@ -108,7 +108,7 @@ def _require_no_secret(words: Sequence[str]) -> None:
 
 
 def _interrupted(_number: int, _frame: object) -> NoReturn:
-    """As Ctrl-C, so that what was begun is undone and one line says it."""
+    """Handle a signal like Ctrl-C: clean up and end with one line."""
     from loadgen.run.interrupt import leave_terminal
 
     leave_terminal()
@@ -116,7 +116,7 @@ def _interrupted(_number: int, _frame: object) -> NoReturn:
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:
-    """The words with `--place publishers=0 subscribers=1` as an option for each group."""
+    """Return the words with `--place publishers=0 subscribers=1` as one option a group."""
     words: list[str] = []
     placing = False
     for word in arguments:
@@ -128,7 +128,7 @@ def _spelled_out(arguments: Sequence[str]) -> list[str]:
 
 
 def _let_go_of_stdout() -> None:
-    """Where its reader went away or its disk is full, the interpreter need not complain as well."""
+    """Keep the interpreter from reporting a closed pipe or a full disk again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -155,7 +155,7 @@ def _fail(message: str, status: int) -> int:
 
 
 def _scrubbed(text: str) -> str:
-    """The text without any secret that was read."""
+    """Remove all secrets that were read from a text."""
     from loadgen.run.redaction import scrub
 
     read = sys.modules.get("loadgen.run.secrets")  # which few commands need
@@ -163,12 +163,12 @@ def _scrubbed(text: str) -> str:
 
 
 def _unexpected(error: Exception) -> str:
-    """One line about a defect of this program; the traceback goes into a file."""
+    """Describe a defect of this program in one line; write the traceback to a file."""
     import tempfile
     import time
     import traceback
 
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     try:
         with tempfile.NamedTemporaryFile(
@@ -178,4 +178,4 @@ def _unexpected(error: Exception) -> str:
         where = f"; please report it with {file.name}"
     except OSError:
         where = ""
-    return f"internal error, {what[:300]}{where}"
+    return f"internal error, {summary[:300]}{where}"

@@ -54,8 +54,8 @@ _LEFT_OUT: Final = {
     "topicAliasMaxOut": "topics are always sent in full",
     "recvMaximum": "a device takes as many messages at once as MQTT allows",
     "maxPktSizeBytes": "a device takes packets of any size that the run has",
-    "requestResponseInfo": "nobody asks for it",
-    "requestProblemInfo": "nobody asks for it",
+    "requestResponseInfo": "no device requests it",
+    "requestProblemInfo": "no device requests it",
     "pingIntervalSecs": "a device sends PINGREQ by its keep_alive",
     "pingTimeoutSecs": "a device sends PINGREQ by its keep_alive",
 }
@@ -67,7 +67,7 @@ _REFUSED: Final = {
 }
 _KNOWN: Final = _READ | _LEFT_OUT.keys() | _REFUSED.keys()
 _UNSAID: Final[Mapping[str, object]] = {"qos": 0, "mqtt": "3.1.1", "durable": False}
-"""What a client does of which the list says nothing; anything else is written down."""
+"""Defaults of a client's fields; other values are written down."""
 _TOPIC_FIELDS: Final = frozenset(("topicStr", "qos", "retain"))
 _CANNOT: Final = "cannot be expressed"
 _COUNT: Final = re.compile(r"\$\{COUNT:(\d{1,9})-(\d{1,9})\}", re.IGNORECASE)
@@ -75,7 +75,7 @@ _COUNT: Final = re.compile(r"\$\{COUNT:(\d{1,9})-(\d{1,9})\}", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ImportedScenario:
-    """What a client list became: `toml` is its file, `clients` are identifier, user name and
+    """The result of an import: `toml` is its file, `clients` are identifier, user name and
     password of the first group's devices (for `clients_file`), `notes` one line each."""
 
     scenario: Scenario
@@ -100,7 +100,7 @@ class _Client:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Which case the topics make, its own fields, and its two groups of clients."""
+    """The case that the topics make, its fields, and its two groups of clients."""
 
     case: str
     fields: dict[str, object]
@@ -109,7 +109,7 @@ class _Choice:
 
 
 def without_comments(text: str) -> str:
-    """The text without comments as in C, which mqttbench allows in its JSON."""
+    """Remove comments as in C, which mqttbench allows in its JSON."""
     return re.sub(
         r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/',
         lambda found: found[0] if found[0].startswith('"') else " ",
@@ -119,7 +119,7 @@ def without_comments(text: str) -> str:
 
 
 def import_clients(document: object, clients_file: str | None = None) -> ImportedScenario:
-    """The scenario of a client list, parsed from JSON.
+    """Return the scenario of a client list, parsed from JSON.
 
     With `clients_file`, a path, the scenario names it for the identifiers and credentials of its
     first group. Raises ScenarioError, one line that names what cannot be expressed.
@@ -127,7 +127,7 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
     if not isinstance(document, list) or not document:
         raise _unlike("the file does not hold a list of clients; allowed: a JSON array")
     if len(document) > CLIENTS_LIMIT:
-        raise _unlike(f"{len(document):,} clients are more than {CLIENTS_LIMIT:,}")
+        raise _unlike(f"the list is too long: {len(document):,}, at most {CLIENTS_LIMIT:,}")
     clients = [_client(number, entry) for number, entry in enumerate(document)]
     choice = _case(clients)
     fields = choice.fields | _common(clients, choice.case)
@@ -136,15 +136,15 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
     if clients_file is not None:
         fields["clients_file"] = clients_file
     known = CASES[choice.case].scenario.fields()
-    given = {
+    fields_given = {
         name: value
         for name, value in fields.items()
         if value != known[name].default or value != _UNSAID.get(name, value)
     }
-    scenario = build_scenario(choice.case, None, given)
+    scenario = build_scenario(choice.case, None, fields_given)
     return ImportedScenario(
         scenario=scenario,
-        toml=to_toml(scenario, {"case", *given}),
+        toml=to_toml(scenario, {"case", *fields_given}),
         clients=tuple((c.name or f"device-{c.number}", *c.login) for c in choice.first),
         notes=tuple(_notes(clients, choice, clients_file)),
     )
@@ -170,7 +170,7 @@ class _Entry:
             raise self.refusal(field, f"{shown(value)} is not text")
         return value
 
-    def whole(self, field: str, most: int) -> int:
+    def integer(self, field: str, most: int) -> int:
         value = self.values.get(field, 0)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
             raise self.refusal(field, f"{shown(value)} is not a whole number from 0 to {most:,}")
@@ -207,7 +207,7 @@ def _client(number: int, values: object) -> _Client:
     # Left out, it is false to mqttbench.
     clean = entry.flag("cleanSession")
     entry.flag("cleanStart")
-    expires = mqtt == "5" and entry.whole("sessionExpiryIntervalSecs", 0xFFFFFFFF) > 0
+    expires = mqtt == "5" and entry.integer("sessionExpiryIntervalSecs", 0xFFFFFFFF) > 0
     return _Client(
         number=number,
         name=entry.text("_id"),
@@ -226,7 +226,7 @@ def _url(entry: _Entry, scheme: str) -> str:
     host = entry.text("dst")
     if not re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", host):
         raise entry.refusal("dst", f"{shown(host)} is not an address or name")
-    port = entry.whole("dstPort", 65_535)
+    port = entry.integer("dstPort", 65_535)
     if port == 0:
         raise entry.refusal("dstPort", "is missing")
     encrypted = "s" if entry.flag("useTLS") else ""
@@ -242,13 +242,13 @@ def _login(entry: _Entry) -> tuple[str | None, str | None]:
 
 
 def _topic(entry: _Entry, field: str) -> tuple[str, int] | None:
-    """The only topic of one client with ${COUNT} filled in, and its QoS; None for no topic."""
+    """Return the only topic of a client with ${COUNT} filled in, and its QoS; None for none."""
     listed = entry.values.get(field) or []
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
         raise entry.refusal(field, "is not a list of topics")
     found = [_one_topic(_Entry(entry.number, values, field)) for values in listed]
     if len(found) > 1:
-        raise entry.refusal(field, f"{len(found):,} topics {_CANNOT}; allowed: one")
+        raise entry.refusal(field, f"several topics ({len(found):,}) {_CANNOT}; use one")
     return found[0] if found else None
 
 
@@ -258,7 +258,7 @@ def _one_topic(item: _Entry) -> tuple[str, int]:
             raise item.refusal(name, f"{shown(name, 40)} {_CANNOT}")
     if item.values.get("retain") and item.field == "publishTopics":
         raise item.refusal("retain", f"retain {_CANNOT}: messages are not retained")
-    qos, topic = item.whole("qos", 2), item.text("topicStr")
+    qos, topic = item.integer("qos", 2), item.text("topicStr")
     if not topic:
         raise item.refusal("topicStr", "a topic without topicStr")
     found = _COUNT.search(topic)
@@ -271,12 +271,12 @@ def _one_topic(item: _Entry) -> tuple[str, int]:
 
 
 def _unlike(what: str) -> ScenarioError:
-    """The error for a list that is not a case of ours."""
+    """Return the error for a list that no case can express."""
     return ScenarioError(f"mqttbench: {what}")
 
 
 def _same(clients: Sequence[_Client], field: str, value: Callable[[_Client], Any]) -> Any:
-    """What all clients have alike; ScenarioError names two that differ."""
+    """Return the fields that all clients share; ScenarioError names two that differ."""
     for client in clients:
         if value(client) != value(clients[0]):
             raise _unlike(
@@ -298,7 +298,7 @@ def _case(clients: Sequence[_Client]) -> _Choice:
     if not senders:
         return _Choice("connburst", _connburst(clients, readers), clients)
     if not readers:
-        raise _unlike(f"nobody subscribes, which {_CANNOT}: each message is accounted for")
+        raise _unlike(f"no client subscribes, which {_CANNOT}: each message is accounted for")
     _qos(clients)
     sent = Counter(client.publishes or "" for client in senders)
     read = Counter(client.subscribes or "" for client in readers)
@@ -324,8 +324,8 @@ def _fanin(
 ) -> dict[str, object]:
     if len(readers) > 1:
         raise _unlike(
-            f"{len(readers):,} subscribers, some with wildcards, {_CANNOT}; allowed: one wildcard "
-            "subscriber to all, or subscribers without wildcards"
+            f"several subscribers ({len(readers):,}), some with wildcards, {_CANNOT}; use one "
+            "wildcard subscriber to all, or subscribers without wildcards"
         )
     pattern = readers[0].subscribes or ""
     if pattern.startswith("$"):
@@ -344,8 +344,8 @@ def _one_topic_each(sent: Mapping[str, int]) -> None:
     common = next((topic for topic, count in sent.items() if count > 1), None)
     if common is not None:
         raise _unlike(
-            f"{sent[common]:,} publishers of {shown(common)} {_CANNOT} here; allowed: a topic for "
-            "each"
+            f"several publishers ({sent[common]:,}) of {shown(common)} {_CANNOT} here; use a "
+            "topic for each"
         )
 
 
@@ -356,7 +356,7 @@ def _queue(
     for name, count in read.items():
         share, topic = split_shared(name)
         if share is None or topic in topics:
-            raise _unlike(f"subscription {shown(name)} beside shared ones {_CANNOT}")
+            raise _unlike(f"subscription {shown(name)} next to shared ones {_CANNOT}")
         topics[topic] = count
     _same_topics(sent, topics)
     return {
@@ -373,7 +373,7 @@ def _exact(
     sent: Mapping[str, int],
     read: Mapping[str, int],
 ) -> _Choice:
-    """Subscribers that name their topic: fanout, or pairs with durable subscribers."""
+    """Return subscribers that name their topic: fanout, or pairs with durable subscribers."""
     _same_topics(sent, read)
     ratio = _even(read, "subscribers")
     producers = _even(sent, "publishers")
@@ -414,7 +414,7 @@ def _qos(clients: Sequence[_Client]) -> int:
 
 
 def _common(clients: Sequence[_Client], case: str) -> dict[str, object]:
-    """Fields that every case has, alike in all clients."""
+    """Return fields that every case has, alike in all clients."""
     willing = next((client for client in clients if client.values.get("lastWillMsg")), None)
     if willing is not None:
         raise _unlike(f"client {willing.number}: lastWillMsg: {_CANNOT}; give it with --will")
@@ -441,7 +441,7 @@ def _number(name: str, value: object) -> float:
 
 
 def _common_user(choice: _Choice, clients_file: str | None) -> str | None:
-    """The user of broker's URLs: that of all devices without a row in the file of clients."""
+    """Return the user of broker's URLs: that of all devices not in the file of clients."""
     others = [*(choice.first if clients_file is None else ()), *choice.second]
     if clients_file is None and len({client.login for client in others}) > 1:
         raise _unlike("username: clients differ in it; give --clients FILE to write them to")

@@ -1,8 +1,7 @@
-"""Command-line options made from the scenario's fields, and what they give back.
+"""Command-line options made from the scenario's fields, and the scenario made from options.
 
 One declaration of a field (`plan.scenario`) is its option, its key in a file and its help
-text. Values stay text until the scenario reads them, so that every way to give one is judged by
-the same rule.
+text. Values stay text until the scenario reads them, so that one rule checks them all.
 """
 
 import inspect
@@ -24,7 +23,7 @@ from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.run.redaction import printable, scrub
 
 Flags = Mapping[str, Any]
-"""Options as given: text, a list of texts or a boolean; None for what was not."""
+"""Options of a command line: text, a list of texts or a boolean; None if absent."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
@@ -34,7 +33,7 @@ _FIRST_LINE_BYTES = 1 << 10
 
 
 def field_option(field: Field, panel: str) -> inspect.Parameter:
-    """The option of a scenario's field, listed in this panel; its value stays text."""
+    """Return the option of a scenario's field, listed in this panel; its value stays text."""
     flag = isinstance(field, Flag)
     annotation: Any = list[str] | None if field.repeatable else str | None
     default = field.shown_default
@@ -49,18 +48,18 @@ def field_option(field: Field, panel: str) -> inspect.Parameter:
 
 
 def option_of(name: str) -> str:
-    """The option of a parameter of this name."""
+    """Return the option of a parameter of this name."""
     return f"--{name.strip('_').replace('_', '-')}"
 
 
 def option(name: str, annotation: Any, default: Any = None, **declared: Any) -> inspect.Parameter:
-    """A keyword parameter that is the option of its name; `declared` is for `typer.Option`."""
+    """Return a keyword parameter with its option; `declared` is for `typer.Option`."""
     declared.setdefault("rich_help_panel", panel_of(name, "Results"))
     return parameter(name, annotation, default, typer.Option(option_of(name), **declared))
 
 
 def parameter(name: str, annotation: Any, default: Any, option: Any) -> inspect.Parameter:
-    """A keyword parameter that typer makes an option of."""
+    """Return a keyword parameter that typer makes an option of."""
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -70,8 +69,8 @@ def parameter(name: str, annotation: Any, default: Any, option: Any) -> inspect.
 
 
 def case_options(case: Case[Any]) -> list[inspect.Parameter]:
-    """The options that choose a scenario of this case."""
-    own = [
+    """Return the options that choose a scenario of this case."""
+    sources = [
         option(
             "scenario",
             Path | None,
@@ -92,17 +91,17 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
     return [
         *(field_option(field, panel_of(field.name, field.panel or title)) for field in fields),
         *(option(old, str | None, hidden=True) for old, new in RENAMED.items() if new in known),
-        *own,
+        *sources,
     ]
 
 
 def json_option() -> inspect.Parameter:
-    """`--json`."""
+    """Return `--json`."""
     return option("json_", bool, False, help="The result as JSON on stdout.")
 
 
 def run_options() -> list[inspect.Parameter]:
-    """The options that every run takes beside its scenario's."""
+    """Return the options of every run, besides its scenario's."""
     return [
         option(
             "out",
@@ -118,7 +117,7 @@ def run_options() -> list[inspect.Parameter]:
 
 
 def spark_conf_option() -> inspect.Parameter:
-    """`--spark-conf`, of whatever starts Spark."""
+    """Return `--spark-conf`, for commands that start Spark."""
     return option(
         "spark_conf",
         list[str] | None,
@@ -128,7 +127,7 @@ def spark_conf_option() -> inspect.Parameter:
 
 
 def _cluster_options() -> list[inspect.Parameter]:
-    """The options that say where the hosts of a run are."""
+    """Return the options for the hosts of a run."""
     return [
         option(
             "spark_master",
@@ -160,10 +159,10 @@ def _cluster_options() -> list[inspect.Parameter]:
 def with_options(
     function: Callable[[Flags], int], parameters: Sequence[inspect.Parameter], doc: str
 ) -> Callable[..., int]:
-    """`function` as a command with these options; it gets them as one mapping."""
+    """Return a command with these options, which calls `function` with one mapping of them."""
 
-    def command(**given: Any) -> int:
-        return function(given)
+    def command(**flags: Any) -> int:
+        return function(flags)
 
     command.__doc__ = doc
     command.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
@@ -172,7 +171,7 @@ def with_options(
 
 
 def help_of(case: Case[Any]) -> str:
-    """Help text of a case's command: what it is, how values are written and an example."""
+    """Return the help text of a case's command: summary, form of values and an example."""
     written = "Numbers may be 10k or 2.5M, times 500ms or 5m."
     return f"{case.summary} {written}\n\nExample: {case.example}"
 
@@ -229,7 +228,7 @@ def add_command(
 def cases_app(
     name: str, help_text: str, command: Callable[[Case[Any]], Callable[..., int]]
 ) -> typer.Typer:
-    """The group of this name, with a command for each case; one of them must be named."""
+    """Return the group of this name with a command for each case, one of which must be named."""
     app = group(help=help_text, add_completion=False)
     require_command(app, f"{name}: which case? allowed: {', '.join(CASES)}")
     for case in CASES.values():
@@ -238,7 +237,7 @@ def cases_app(
 
 
 def named_values(pairs: Sequence[str]) -> dict[str, object]:
-    """The values of `--set NAME=VALUE`; raises ScenarioError for another form or a repetition."""
+    """Return the values of `--set NAME=VALUE`; raises ScenarioError for other forms or repeats."""
     values: dict[str, object] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -251,20 +250,20 @@ def named_values(pairs: Sequence[str]) -> dict[str, object]:
     return values
 
 
-def read_scenario(case: Case[Any], given: Flags) -> Scenario:
-    """The scenario that options, `--set` and `--scenario` make; raises ScenarioError."""
+def read_scenario(case: Case[Any], flags: Flags) -> Scenario:
+    """Return the scenario of options, `--set` and `--scenario`; raises ScenarioError."""
     known = case.scenario.fields()
-    flags = {
+    chosen = {
         name: value
-        for name, value in given.items()
+        for name, value in flags.items()
         if (name in known or name in RENAMED) and value is not None and value != []
     }
-    for name, value in named_values(given.get("set_") or []).items():
-        if name in flags:
+    for name, value in named_values(flags.get("set_") or []).items():
+        if name in chosen:
             raise ScenarioError(f"{name}: given as an option and with --set; give it once")
-        flags[name] = value
-    path = given.get("scenario")
-    scenario = build_scenario(case.name, None if path is None else _file(path), flags)
+        chosen[name] = value
+    path = flags.get("scenario")
+    scenario = build_scenario(case.name, None if path is None else _file(path), chosen)
     clients = getattr(scenario, "clients_file", None)
     if clients is not None:
         with suppress(OSError), Path(clients).open("rb") as file:
@@ -274,7 +273,7 @@ def read_scenario(case: Case[Any], given: Flags) -> Scenario:
 
 
 def _warn_of_readers(path: Path) -> None:
-    """Say where other users may read a file with passwords; scripts have made it so for long."""
+    """Warn if other users can read a file with passwords."""
     from loadgen.run.secrets import readable_by_others
 
     if readable_by_others(path):

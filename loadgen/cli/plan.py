@@ -1,4 +1,4 @@
-"""`loadgen plan CASE`: what a run would need; nothing is run and nobody is asked."""
+"""`loadgen plan CASE`: the needs of a run; nothing runs, and no broker is contacted."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ from loadgen.cases.registry import resolve
 from loadgen.cli import options
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.plan.plan import Brokers
+from loadgen.sentences import counted
 
 if TYPE_CHECKING:
     from loadgen.brokers.endpoints import Endpoint
@@ -21,21 +22,21 @@ SUMMARY = "What a run would need: workers, descriptors, ports and memory. Runs n
 
 
 def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
-    """Where these brokers are, those included that a run would start."""
+    """Return the addresses of these brokers, with those that a run would start."""
     from loadgen.brokers.endpoints import Endpoint, parse_broker
 
     # A broker that would be started here listens on loopback.
     here = Endpoint("mqtts" if brokers.encrypted else "mqtt", "127.0.0.1", 1883)
     parsed = [parse_broker(address) for address in brokers.addresses]
     endpoints = [item if isinstance(item, Endpoint) else here for item in parsed]
-    # So do several, each at a port of its own, and those behind a bridge.
+    # Several brokers, each at a separate port, and those behind a bridge.
     endpoints += [replace(here, port=2884 + n) for n in range(brokers.instances - 1)]
     behind = brokers.backends if brokers.private else 0
     return endpoints + [replace(here, port=1884 + n) for n in range(behind)]
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(given: options.Flags) -> int:
+    def command(flags: options.Flags) -> int:
         import asyncio
 
         from loadgen.plan.fit import describe
@@ -44,8 +45,8 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         from loadgen.run.environment import host_of
         from loadgen.run.targets import plan_for
 
-        plan = resolve(options.read_scenario(case, given))
-        host = _host(replace(host_of(), name="", addresses=()), given["each_host"])
+        plan = resolve(options.read_scenario(case, flags))
+        host = _host(replace(host_of(), name="", addresses=()), flags["each_host"])
         endpoints = planned_endpoints(plan.brokers)
         try:
             plan = asyncio.run(plan_for(plan, endpoints, (host,) * plan.scenario.hosts))
@@ -56,7 +57,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
             raise HostLimitError(f"{error}{more}") from None
         described = describe(plan)
         described["each_host"] = asdict(host_needs(plan, host))
-        print(json.dumps(described, indent=2) if given["json_"] else "\n".join(_lines(described)))
+        print(json.dumps(described, indent=2) if flags["json_"] else "\n".join(_lines(described)))
         return 0
 
     each = options.option(
@@ -95,11 +96,11 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
         host = f"host {share['host']}, " if hosts > 1 else ""
         lines.append(f"    {host}worker {share['worker']}{source}: {devices}")
     if len(described["shares"]) > 10:
-        lines.append(f"    ... {len(described['shares']) - 10:,} workers more, alike")
+        lines.append(f"    ... {counted(len(described['shares']) - 10, 'worker')} more, alike")
     lines.append(f"{described['workers']:>12,}  workers")
     if hosts > 1:
         lines += [f"{hosts:>12,}  hosts, of which the fullest needs", ""]
-        lines.append(f"{each['devices']:>12,}  devices in {each['workers']:,} workers")
+        lines.append(f"{each['devices']:>12,}  devices in {counted(each['workers'], 'worker')}")
         lines.append(f"{each['source_addresses']:>12,}  source addresses")
     return [
         *lines,
@@ -115,7 +116,7 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
 
 
 def _suffices(each: Mapping[str, Any]) -> list[str]:
-    """How few hosts would do, where that is a question."""
+    """Return the least number of hosts for the load, if hosts were requested."""
     fewest, because = each["fewest"], each["because"]
     if fewest == 1 and each["hosts"] == 1:
         return []
@@ -124,6 +125,6 @@ def _suffices(each: Mapping[str, Any]) -> list[str]:
 
 
 def app() -> typer.Typer:
-    """`loadgen plan`."""
+    """Return `loadgen plan`."""
     example = "loadgen plan fanin --devices 100k"
     return options.cases_app("plan", f"{SUMMARY}\n\nExample: {example}", _command)

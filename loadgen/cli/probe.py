@@ -35,7 +35,7 @@ _WIDTH: Final = 100
 
 
 def command() -> Callable[..., int]:
-    """`loadgen probe` with the connection options of a case."""
+    """Return `loadgen probe` with the connection options of a case."""
     fields: dict[str, Field] = {}
     for case in CASES.values():
         fields = dict(case.scenario.fields()) | fields
@@ -48,36 +48,36 @@ def command() -> Callable[..., int]:
     return with_options(_probe, [*options, json_option()], _HELP)
 
 
-def _probe(given: Flags) -> int:
+def _probe(flags: Flags) -> int:
     import asyncio
 
     since = time.monotonic()
-    chosen = {name: given[name] for name in _OPTIONS if given[name] not in (None, [])}
-    found = asyncio.run(_survey(chosen))
-    shown = _plain(found, time.monotonic() - since)
-    print(json.dumps(shown, indent=2) if given["json_"] else "\n".join(_lines(shown)))
+    chosen = {name: flags[name] for name in _OPTIONS if flags[name] not in (None, [])}
+    survey = asyncio.run(_survey(chosen))
+    shown = _plain(survey, time.monotonic() - since)
+    print(json.dumps(shown, indent=2) if flags["json_"] else "\n".join(_lines(shown)))
     return 0
 
 
-async def _survey(given: dict[str, Any]) -> "Survey":
+async def _survey(flags: dict[str, Any]) -> "Survey":
     from loadgen.brokers.start import serve
     from loadgen.run.survey import survey
 
-    async with serve(given.get("broker", "auto")) as served:
-        return await survey(given, served)
+    async with serve(flags.get("broker", "auto")) as served:
+        return await survey(flags, served)
 
 
-def _plain(found: "Survey", seconds: float) -> dict[str, Any]:
-    """As JSON; names are added and never change."""
+def _plain(survey: "Survey", seconds: float) -> dict[str, Any]:
+    """Return the result for JSON; names are added and never change."""
     return {
         "schema": SCHEMA,
-        "broker": found.greeting.endpoint.redacted,
-        "version": found.version,
-        "mqtt": [VERSION_NAMES[version] for version in found.greeting.versions],
-        **{name: feature.value for name, feature in found.features.items()},
+        "broker": survey.greeting.endpoint.redacted,
+        "version": survey.version,
+        "mqtt": [VERSION_NAMES[version] for version in survey.greeting.versions],
+        **{name: feature.value for name, feature in survey.features.items()},
         "known_by": {
             name: {"basis": feature.basis, "detail": feature.detail}
-            for name, feature in found.features.items()
+            for name, feature in survey.features.items()
         },
         "cases": {
             name: {
@@ -86,7 +86,7 @@ def _plain(found: "Survey", seconds: float) -> dict[str, Any]:
                 "lacks": list(answer.lacks),
                 "remarks": list(answer.remarks),
             }
-            for name, answer in found.cases.items()
+            for name, answer in survey.cases.items()
         },
         "seconds": round(seconds, 3),
     }
@@ -96,18 +96,18 @@ def _lines(shown: Mapping[str, Any]) -> Iterator[str]:
     yield f"{shown['broker']}  {shown['version']}, MQTT {', '.join(shown['mqtt'])}"
     yield ""
     for name, known in shown["known_by"].items():
-        told = known["detail"] if known["basis"] in ("tried", "absent") else known["basis"]
-        yield from _row(_title(name), _value(shown[name], known["basis"]), told)
+        answer = known["detail"] if known["basis"] in ("tried", "absent") else known["basis"]
+        yield from _row(_title(name), _value(shown[name], known["basis"]), answer)
     yield ""
     for name, case in shown["cases"].items():
         runs = {True: "runs", False: "no", None: "not asked"}[case["runs"]]
-        told = "; ".join((*case["lacks"], *case["remarks"])).replace(f"{shown['broker']} ", "")
+        answer = "; ".join((*case["lacks"], *case["remarks"])).replace(f"{shown['broker']} ", "")
         mqtt = f"MQTT {case['mqtt']}" if case["runs"] else ""
-        yield from _row(name, runs, ", ".join(filter(None, (mqtt, told))))
+        yield from _row(name, runs, ", ".join(filter(None, (mqtt, answer))))
 
 
-def _row(name: str, value: str, told: str) -> list[str]:
-    lines = textwrap.wrap(told, _WIDTH - 44, break_on_hyphens=False) or [""]
+def _row(name: str, value: str, answer: str) -> list[str]:
+    lines = textwrap.wrap(answer, _WIDTH - 44, break_on_hyphens=False) or [""]
     first = f"{name:<32}  {value:>9} {lines[0]}".rstrip()
     return [first, *(" " * 44 + line for line in lines[1:])]
 

@@ -11,7 +11,7 @@ _WIDTH = 100
 
 
 def summary_lines(card: "ScoreCard") -> list[str]:
-    """Verdict with its reasons and remarks, the score card's rows, latencies and counts."""
+    """Return verdict, reasons, remarks, rows, latencies and counts as lines."""
     from loadgen.plan.tables import as_cell
     from loadgen.report.build.rows import FIGURES
     from loadgen.report.render.text import name, notice_lines, number, text_of
@@ -50,14 +50,14 @@ def summary_lines(card: "ScoreCard") -> list[str]:
     lines += ["", ", ".join(f"{label} {number(value)}" for label, value in _counts(card))]
     trouble = [f"{key.replace('_', ' ')} {number(n)}" for key, n in card.network.items() if n]
     if trouble:
-        lines.append(f"TCP of this host meanwhile: {', '.join(trouble)}")
+        lines.append(f"TCP of this host during the run: {', '.join(trouble)}")
     return lines
 
 
 def _counts(card: "ScoreCard") -> list[tuple[str, int]]:
     counts = card.counts
     keys = ("sent", "received", "expected", "lost", "duplicated", "out_of_order", "corrupt")
-    found = [
+    labelled = [
         *((key.replace("_", " "), getattr(counts, key)) for key in keys),
         ("connected", card.connect.connected),
         ("connect failures", counts.connect_failures),
@@ -66,11 +66,11 @@ def _counts(card: "ScoreCard") -> list[tuple[str, int]]:
         ("of one subscription", counts.subscription_high_water_mark),
         ("watts", None if card.power is None else round(card.power.watts)),
     ]
-    return [(label, value) for label, value in found if value is not None]
+    return [(label, value) for label, value in labelled if value is not None]
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
-    """Columns side by side, numbers to the right; a column empty but for its head is left out."""
+    """Lay out columns, numbers to the right; leave out a column that has only a head."""
     kept = [c for c in range(len(rows[0])) if c in left or any(row[c] for row in rows[1:])]
     widths = {column: max(len(row[column]) for row in rows) for column in kept}
     return [

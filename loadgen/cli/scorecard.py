@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _DOC = """Make one score card of the results of one or more runs, by Spark.
 
-Prints the path of the HTML page. Beside it: JSON, CSV, Markdown, histograms.parquet and
+Prints the path of the HTML page. Next to it: JSON, CSV, Markdown, histograms.parquet and
 histograms.hlog. Exit status 1: a run is INVALID, was changed since it ended, or is worse than the
 baseline.
 
@@ -46,7 +46,7 @@ Example: loadgen scorecard runs/new --history history --bound 99P=50%,VALUE=2%
 _TELL_EVERY_S = 2.0
 
 _LOG_FIELDS = ("pdu", "pdu_timezone", "pdu_columns", "pdu_offset")
-"""Fields of a scenario that say which power logs there are and how they are read."""
+"""Fields of a scenario for power logs and their format."""
 
 _OPTIONS = (
     parameter(
@@ -114,7 +114,7 @@ _OPTIONS = (
 
 
 def parse_bounds(text: str) -> "Bounds":
-    """Shares from `5%`, `99P=50%,FANIN=2%` or both; raises ScenarioError."""
+    """Read shares from `5%`, `99P=50%,FANIN=2%` or both; raises ScenarioError."""
     from loadgen.errors import ScenarioError
     from loadgen.plan.units import shown
     from loadgen.report.build.compare import Bounds
@@ -137,7 +137,7 @@ def parse_bounds(text: str) -> "Bounds":
 
 
 def _share(text: str) -> float:
-    """A share from `5%` or `5`, both five percent; raises ScenarioError."""
+    """Read a share from `5%` or `5`, both five percent; raises ScenarioError."""
     from loadgen.errors import ScenarioError
     from loadgen.plan.units import parse_number, shown
 
@@ -156,7 +156,7 @@ def _share(text: str) -> float:
 
 
 def github_summary_file() -> Path:
-    """The file that GitHub shows as a job's summary; raises ScenarioError outside of a job."""
+    """Return the file of a GitHub job's summary; raises ScenarioError outside of a job."""
     from loadgen.errors import ScenarioError
 
     named = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -168,7 +168,7 @@ def github_summary_file() -> Path:
 
 
 def _progress() -> Callable[[str], None]:
-    """What is done, on stderr: what begins ("...") at once, counts a line every few seconds."""
+    """Return a printer of progress: a step that begins ("...") at once, counts now and then."""
     told_s = -math.inf
 
     def tell(what: str) -> None:
@@ -181,10 +181,10 @@ def _progress() -> Callable[[str], None]:
 
 
 def _quiet(_what: str) -> None:
-    """Shows nothing."""
+    """Ignore progress."""
 
 
-def _make(given: Flags) -> int:
+def _make(flags: Flags) -> int:
     from loadgen.cli.cluster import spark_settings
     from loadgen.errors import ScenarioError
     from loadgen.plan.units import shown
@@ -200,31 +200,31 @@ def _make(given: Flags) -> int:
     from loadgen.spark.job import make_scorecards
     from loadgen.spark.remote import is_url
 
-    runs, olds, units = given["runs"], given["baseline"] or [], given["rack_units"]
+    runs, olds, units = flags["runs"], flags["baseline"] or [], flags["rack_units"]
     if units is not None and not 0 < units <= 10_000:
         raise ScenarioError(f"rack_units: {units:g} is out of range; allowed: 0.1 to 10,000")
-    bounds = parse_bounds(given["bound"])
-    summary = github_summary_file() if given["github_summary"] else None
-    progress = _quiet if given["quiet"] else _progress()
-    history = given["history"]
+    bounds = parse_bounds(flags["bound"])
+    summary = github_summary_file() if flags["github_summary"] else None
+    progress = _quiet if flags["quiet"] else _progress()
+    history = flags["history"]
     if history and olds:
-        raise ScenarioError("history: is a baseline of its own; leave --baseline out")
-    if not 1 <= given["history_runs"] <= 1000:
-        raise ScenarioError("history_runs: allowed: 1 to 1,000")
+        raise ScenarioError("--history is a baseline by itself; leave --baseline out")
+    if not 1 <= flags["history_runs"] <= 1000:
+        raise ScenarioError("--history-runs: use 1 to 1000")
     past: list[Comparison] = []
 
     def ask(spark: "SparkSession", cards: "list[ScoreCard]") -> None:
-        past.extend(past_comparisons(spark, history, cards, given["history_runs"], bounds))
+        past.extend(past_comparisons(spark, history, cards, flags["history_runs"], bounds))
 
     cards = make_scorecards(
         [*olds, *runs],
-        given["pdu"] or (),
-        given["pdu_timezone"],
+        flags["pdu"] or (),
+        flags["pdu_timezone"],
         units,
-        given["spark_master"],
-        pdu_columns=given["pdu_columns"],
-        pdu_offset=given["pdu_offset"],
-        spark=spark_settings(given["spark_conf"]),
+        flags["spark_master"],
+        pdu_columns=flags["pdu_columns"],
+        pdu_offset=flags["pdu_offset"],
+        spark=spark_settings(flags["spark_conf"]),
         progress=progress,
         then=ask if history else None,
     )
@@ -234,16 +234,16 @@ def _make(given: Flags) -> int:
         raise ScenarioError(f"bound: there is no row or column {shown(stranger)} to compare")
     together = Path(f"scorecard-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     into_run = len(cards) == 1 and not is_url(runs[0])
-    out = given["out"] or (Path(runs[0]) if into_run else together)
-    about = About(given["title"], given["author"], given["note"])
+    out = flags["out"] or (Path(runs[0]) if into_run else together)
+    about = About(flags["title"], flags["author"], flags["note"])
     report = report_of(cards, comparisons, about)
     paths = write_report(report, out)
-    if given["junit"] is not None:
-        write_files("JUnit XML", given["junit"].parent, {given["junit"].name: to_junit(judged)})
+    if flags["junit"] is not None:
+        write_files("JUnit XML", flags["junit"].parent, {flags["junit"].name: to_junit(judged)})
     if summary is not None:
         with disk_errors(summary), summary.open("ab") as file:
             file.write(to_markdown(report) + b"\n")
-    if given["json_"]:
+    if flags["json_"]:
         sys.stdout.write(to_json(report_of(cards, comparisons)).decode())
     else:
         print(paths["scorecard.html"])
@@ -263,7 +263,7 @@ def _wrong(
     cards: "Sequence[tuple[str, ScoreCard]]",
     comparisons: "Sequence[Comparison]",
 ) -> list[str]:
-    """Runs that were changed or are INVALID, and what is worse than its baseline, a line each.
+    """Return a line for each run that was changed or is INVALID, or row worse than its baseline.
 
     A card stands with its run's directory; `asked` are those that are no baselines.
     """

@@ -59,7 +59,7 @@ SEARCH_OPTIONS: Mapping[str, tuple[str, str]] = {
 
 
 def search_options(*, required: bool) -> list[inspect.Parameter]:
-    """The options of a search, of `search` itself and of `sweep --search`."""
+    """Return the options of a search, for `search` and `sweep --search`."""
     rate = "" if required else " [default: rate]"
     return [
         options.option(
@@ -75,42 +75,42 @@ def search_options(*, required: bool) -> list[inspect.Parameter]:
 
 
 def of_the_search(case: Case[Any]) -> list[inspect.Parameter]:
-    """The options of a case without that which a search has, too."""
-    return [own for own in options.case_options(case) if own.name != "require"]
+    """Return the options of a case without those of a search."""
+    return [part for part in options.case_options(case) if part.name != "require"]
 
 
-def with_thresholds(given: options.Flags) -> tuple[options.Flags, list[str]]:
-    """The options with the thresholds alone as `require`, and what else a search requires."""
-    items = [item.strip() for text in given["require"] or () for item in text.split(",")]
+def with_thresholds(flags: options.Flags) -> tuple[options.Flags, list[str]]:
+    """Split `require` into thresholds, which stay in the options, and other requirements."""
+    items = [item.strip() for text in flags["require"] or () for item in text.split(",")]
     thresholds = [item for item in items if is_threshold(item)]
-    return {**given, "require": thresholds}, [item for item in items if item not in thresholds]
+    return {**flags, "require": thresholds}, [item for item in items if item not in thresholds]
 
 
-def searched(scenario: Scenario, given: options.Flags, what: str) -> "Search":
-    """The search that the options ask for; raises ScenarioError."""
+def searched(scenario: Scenario, flags: options.Flags, request: str) -> "Search":
+    """Return the search that the options request; raises ScenarioError."""
     from loadgen.run.search.search import Search
 
     bounds: dict[str, Any] = {
-        argument: _read(name, reader, given[name])
+        argument: _read(name, reader, flags[name])
         for name, (argument, reader) in _BOUNDS.items()
-        if given[name] is not None
+        if flags[name] is not None
     }
-    aim = aim_for(scenario, what, **bounds)
+    aim = aim_for(scenario, request, **bounds)
     # What a sweep's --set names are axes, which it checks itself.
-    fixed = {} if given.get("search") else options.named_values(given.get("set_") or [])
-    if given.get(aim.field) is not None or aim.field in fixed:
+    fixed = {} if flags.get("search") else options.named_values(flags.get("set_") or [])
+    if flags.get(aim.field) is not None or aim.field in fixed:
         raise ScenarioError(f"{aim.field}: it is what is searched; use --from and --to")
-    step = given["step_duration"]
+    step = flags["step_duration"]
     return Search(
         scenario=scenario,
         aim=aim,
-        require=requirements(scenario, with_thresholds(given)[1]),
+        require=requirements(scenario, with_thresholds(flags)[1]),
         step_s=None if step is None else _read("step_duration", _window_s, step),
     )
 
 
 def _window_s(text: str) -> float:
-    """A length that a measurement window may have; raises ValueError."""
+    """Read a length that a measurement window may have; raises ValueError."""
     seconds = Scenario.fields()["duration"].read(text)
     assert isinstance(seconds, float)
     return seconds
@@ -122,7 +122,7 @@ _BOUNDS: Mapping[str, tuple[str, Callable[[str], float]]] = {
     "precision": ("precision", parse_share),
     "most_steps": ("most_steps", parse_count),
 }
-"""Options of a search: the argument of `aim_for` that each is, and how it is read."""
+"""Options of a search, each with its argument of `aim_for` and its reader."""
 
 
 def _read(name: str, reader: Callable[[str], float], text: str) -> float:
@@ -133,19 +133,19 @@ def _read(name: str, reader: Callable[[str], float], text: str) -> float:
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(given: options.Flags) -> int:
+    def command(flags: options.Flags) -> int:
         from loadgen.run.rundir import directory_or_new
         from loadgen.run.secrets import take_secrets
 
-        if given["for_"] is None:
+        if flags["for_"] is None:
             raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
-        scenario = options.read_scenario(case, with_thresholds(given)[0])
-        what = searched(scenario, given, given["for_"])
-        cluster = cluster_of(scenario, given)
+        scenario = options.read_scenario(case, with_thresholds(flags)[0])
+        request = searched(scenario, flags, flags["for_"])
+        cluster = cluster_of(scenario, flags)
         take_secrets(scenario.plain())
-        with directory_or_new(given["out"], f"search-{case.name}") as directory:
-            result = _played(what, directory, given["quiet"], cluster)
-        return _show(result, as_json=given["json_"], quiet=given["quiet"])
+        with directory_or_new(flags["out"], f"search-{case.name}") as directory:
+            result = _played(request, directory, flags["quiet"], cluster)
+        return _show(result, as_json=flags["json_"], quiet=flags["quiet"])
 
     example = next(aim for aim in AIMS if aim in case.scenario.fields())
     doc = (
@@ -159,19 +159,21 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 
 def _played(
-    what: "Search", directory: Path, quiet: bool, cluster: "Cluster | None"
+    request: "Search", directory: Path, quiet: bool, cluster: "Cluster | None"
 ) -> "SearchResult":
     from loadgen.cli.search_view import search_progress
     from loadgen.report.render.text import notice_for
     from loadgen.run.search.search import search
 
-    with search_progress(sys.stderr, quiet=quiet, notice=notice_for(what.scenario.case)) as watch:
-        work = partial(search, what, directory, watch=watch)
+    with search_progress(
+        sys.stderr, quiet=quiet, notice=notice_for(request.scenario.case)
+    ) as watch:
+        work = partial(search, request, directory, watch=watch)
         return on_testbed(work, cluster, quiet=quiet)
 
 
 def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
-    """Print what came of it, and leave a score card of the run at the limit."""
+    """Print the result, and write a score card of the run at the limit."""
     from loadgen.report.render.text import notice_for
 
     if result.limit is None:
@@ -195,7 +197,7 @@ def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
 
 
 def result_lines(result: "SearchResult") -> Sequence[str]:
-    """Limit, why the next load failed, and the steps; before them a notice that they need."""
+    """Return the limit, the reasons against the next load, and the steps, after their notice."""
     from loadgen.cli.search_view import step_line
     from loadgen.report.render.text import notice_for, notice_lines
 
@@ -210,7 +212,7 @@ def result_lines(result: "SearchResult") -> Sequence[str]:
 
 
 def app() -> typer.Typer:
-    """`loadgen search`."""
+    """Return `loadgen search`."""
     return options.cases_app(
         "search", f"{SUMMARY}\n\nExample: loadgen search fanin --for rate", _command
     )

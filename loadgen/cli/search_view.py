@@ -1,4 +1,4 @@
-"""What a person sees of steps: those of a search under way, and the rate steps of a run."""
+"""The view of steps: those of a search under way, and the rate steps of a run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ STEP_HEAD = ("", "step", "load", "sent/s", "received/s", "p99", "why it failed")
 
 
 def bracket_line(state: "SearchState") -> str:
-    """Where the limit can be, and which step is under way, as one line."""
+    """Return the range of the limit and the current step as one line."""
     below, above = state.bracket
     field = state.search.aim.field
     low = "none held yet" if below is None else f"{below:,.10g} held"
@@ -34,7 +34,7 @@ def bracket_line(state: "SearchState") -> str:
 
 
 def step_cells(step: "SearchStep") -> tuple[str, ...]:
-    """One step as the cells of `STEP_HEAD`."""
+    """Return one step as the cells of `STEP_HEAD`."""
     tried = step.tried
     return (
         "held" if tried.valid else "failed",
@@ -48,7 +48,7 @@ def step_cells(step: "SearchStep") -> tuple[str, ...]:
 
 
 def step_line(step: "SearchStep") -> str:
-    """One step as a line of text."""
+    """Return one step as a line of text."""
     held, purpose, load, sent, received, p99, why = step_cells(step)
     rates = f", out {sent}/s, in {received}/s" if sent else ""
     latency = f", p99 {p99}" if p99 else ""
@@ -58,7 +58,7 @@ def step_line(step: "SearchStep") -> str:
 
 
 def rate_step_lines(steps: Sequence["RateStepVerdict"]) -> list[str]:
-    """The rate steps of a run, a line each; nothing for a run without."""
+    """Return a line for each rate step of a run."""
     lines = []
     for number, step in enumerate(steps, start=1):
         facts = step.facts
@@ -84,14 +84,14 @@ def _time(us: float) -> str:
 
 
 class Show(Protocol):
-    """Shows where a search stands, under a heading."""
+    """Shows the state of a search under a heading."""
 
     def __call__(self, state: "SearchState", heading: str = "") -> None: ...
 
 
 @contextmanager
 def search_progress(stream: TextIO, *, quiet: bool = False, notice: str = "") -> Iterator[Show]:
-    """What shows a search's states on `stream`.
+    """Show a search's states on `stream`.
 
     `notice` is what must stand before any figure; it is shown once, before the first state, and
     stays. So a search that is refused is answered in one line.

@@ -34,7 +34,7 @@ Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def _options(case: Case[Any]) -> list[inspect.Parameter]:
-    own = [
+    sweep_options = [
         options.option(
             "set_",
             list[str] | None,
@@ -44,8 +44,10 @@ def _options(case: Case[Any]) -> list[inspect.Parameter]:
         options.option("search", bool, False, help="Find the limit of each combination."),
         options.option("repeat", str, "1", metavar="N", help="How often each is measured."),
     ]
-    fields = [own for own in of_the_search(case) if own.name != "set_"]
-    return [*own, *search_options(required=False), *fields, *options.run_options()]
+    fields = [
+        sweep_options for sweep_options in of_the_search(case) if sweep_options.name != "set_"
+    ]
+    return [*sweep_options, *search_options(required=False), *fields, *options.run_options()]
 
 
 def _axes(pairs: list[str]) -> Axes:
@@ -59,28 +61,28 @@ def _axes(pairs: list[str]) -> Axes:
     return tuple(axes)
 
 
-def _wanted(case: Case[Any], given: options.Flags) -> "Sweep":
-    """The sweep that the options ask for; raises ScenarioError."""
+def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
+    """Return the sweep that the options request; raises ScenarioError."""
     from loadgen.run.search.sweep import Sweep
 
-    axes = _axes(given["set_"] or [])
+    axes = _axes(flags["set_"] or [])
     if not axes:
         raise UsageError("--set: nothing is swept; for example --set ratio=1,10,100")
     for field, _ in axes:
-        if given.get(field) is not None:
+        if flags.get(field) is not None:
             raise ScenarioError(f"{field}: given as an option and with --set; give it once")
-    if not given["search"]:
+    if not flags["search"]:
         for name in SEARCH_OPTIONS:
-            if given[name] if name != "require" else with_thresholds(given)[1]:
+            if flags[name] if name != "require" else with_thresholds(flags)[1]:
                 raise UsageError(
                     f"{options.option_of(name)}: nothing is searched; use it with --search"
                 )
     try:
-        repeat = parse_count(given["repeat"])
+        repeat = parse_count(flags["repeat"])
     except ValueError as error:
         raise ScenarioError(f"repeat: {error}") from None
-    what = given["for_"] or "rate"
-    alone = {**with_thresholds(given)[0], "set_": None}
+    request = flags["for_"] or "rate"
+    alone = {**with_thresholds(flags)[0], "set_": None}
     for name, values in axes:
         if name == "broker":
             # What is encrypted has options that a plain connection refuses (`run.search.sweep`).
@@ -90,23 +92,23 @@ def _wanted(case: Case[Any], given: options.Flags) -> "Sweep":
         scenario=options.read_scenario(case, alone),
         axes=axes,
         repeat=repeat,
-        search=(lambda scenario: searched(scenario, given, what)) if given["search"] else None,
+        search=(lambda scenario: searched(scenario, flags, request)) if flags["search"] else None,
     )
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(given: options.Flags) -> int:
+    def command(flags: options.Flags) -> int:
         from loadgen.run.rundir import directory_or_new
         from loadgen.run.search.sweep import points_of
         from loadgen.run.secrets import take_secrets
 
-        what = _wanted(case, given)
-        for point in points_of(what):
+        request = _wanted(case, flags)
+        for point in points_of(request):
             take_secrets(point.scenario.plain())
-        cluster = cluster_of(what.scenario, given)
-        with directory_or_new(given["out"], f"sweep-{case.name}") as directory:
-            result = _played(what, directory, given["quiet"], cluster)
-        return _show(result, as_json=given["json_"], quiet=given["quiet"])
+        cluster = cluster_of(request.scenario, flags)
+        with directory_or_new(flags["out"], f"sweep-{case.name}") as directory:
+            result = _played(request, directory, flags["quiet"], cluster)
+        return _show(result, as_json=flags["json_"], quiet=flags["quiet"])
 
     doc = (
         f"Every combination of some fields of {case.name}, in one table and chart.\n\nA second "
@@ -117,14 +119,14 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 
 def _played(
-    what: "Sweep", directory: Path, quiet: bool, cluster: "Cluster | None"
+    request: "Sweep", directory: Path, quiet: bool, cluster: "Cluster | None"
 ) -> "SweepResult":
     from loadgen.cli.search_view import search_progress
     from loadgen.report.render.text import notice_for, notice_lines
     from loadgen.run.progress import progress_on
     from loadgen.run.search.sweep import sweep
 
-    notice = notice_for(what.scenario.case)
+    notice = notice_for(request.scenario.case)
     notices = iter(notice_lines(notice))
 
     def watch(state: "SweepState") -> None:
@@ -132,14 +134,14 @@ def _played(
             show(state.searching, _heading(state))
         elif state.snapshot is not None:
             progress(state.snapshot)
-        elif what.search is None and not quiet:
+        elif request.search is None and not quiet:
             tell([*notices, _heading(state)])
 
     with (
-        search_progress(sys.stderr, quiet=quiet or what.search is None, notice=notice) as show,
-        progress_on(sys.stderr, quiet=quiet or what.search is not None) as progress,
+        search_progress(sys.stderr, quiet=quiet or request.search is None, notice=notice) as show,
+        progress_on(sys.stderr, quiet=quiet or request.search is not None) as progress,
     ):
-        work = partial(sweep, what, directory, watch=watch)
+        work = partial(sweep, request, directory, watch=watch)
         return on_testbed(work, cluster, quiet=quiet)
 
 
@@ -177,6 +179,6 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
 
 
 def app() -> typer.Typer:
-    """`loadgen sweep`."""
+    """Return `loadgen sweep`."""
     example = "loadgen sweep fanout --set ratio=1,10,100"
     return options.cases_app("sweep", f"{SUMMARY}\n\nExample: {example}", _command)

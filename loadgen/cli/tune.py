@@ -45,7 +45,7 @@ _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotati
 
 
 def app() -> typer.Typer:
-    """`loadgen tune`."""
+    """Return `loadgen tune`."""
     example = "loadgen tune check --profile load-host"
     app = typer.Typer(help=f"{SUMMARY}\n\nExample: {example}", add_completion=False)
     check = options.group(help=_CHECK, add_completion=False)
@@ -60,27 +60,27 @@ def app() -> typer.Typer:
 
 
 def show(profile: _Profile = "load-host", json_: options.AsJson = False) -> int:
-    """Every line of a profile with its reason and source.
+    """Show every line of a profile with its reason and source.
 
     Example: loadgen tune show --profile broker-host
     """
     from loadgen.run.tuning.profile import read_profile
 
-    known = read_profile(profile)
+    table = read_profile(profile)
     if json_:
-        print(json.dumps(asdict(known), indent=2, ensure_ascii=False))
+        print(json.dumps(asdict(table), indent=2, ensure_ascii=False))
         return 0
-    print(f"{known.name}: {known.title}\n")
-    for setting in known.settings:
+    print(f"{table.name}: {table.title}\n")
+    for setting in table.settings:
         published = f" (published: {setting.published})" if setting.published else ""
         print(f"{setting.area:<8}{setting.name}  {_wanted(setting.rule, setting.value)}{published}")
         print(f"        why     {setting.reason}")
         print(f"        else    {setting.cost}")
         print(f"        source  {setting.source}")
-    for note in known.advice:
+    for note in table.advice:
         print(f"\nby hand, {note.name}: {note.text}\n        source  {note.source}")
     print("\nOf the report, not set:")
-    for note in known.left_out:
+    for note in table.left_out:
         print(f"        {note.name} ({note.published}): {note.text}")
     return 0
 
@@ -103,22 +103,22 @@ def _check(
     interface: _Interface = None,
     json_: options.AsJson = False,
 ) -> int:
-    given = {"profile": profile, "interface": interface, "json": json_}
-    context.obj = given
+    flags = {"profile": profile, "interface": interface, "json": json_}
+    context.obj = flags
     if context.invoked_subcommand is not None:
         return 0
     # The value of a group's callback is not the command's status.
-    raise typer.Exit(_compared(given, None))
+    raise typer.Exit(_compared(flags, None))
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(given: options.Flags) -> int:
+    def command(flags: options.Flags) -> int:
         import asyncio
 
         from loadgen.run.targets import plan_for
         from loadgen.run.tuning.profile import demand_of
 
-        plan = resolve(options.read_scenario(case, given))
+        plan = resolve(options.read_scenario(case, flags))
         brokers = plan.brokers
         placed = plan
         if brokers.private:
@@ -126,21 +126,21 @@ def _command(case: Case[Any]) -> Callable[..., int]:
             elsewhere = replace(brokers, names=("mqtt://127.0.0.1",))
             placed = replace(plan, brokers=elsewhere)
         plan = asyncio.run(plan_for(placed, planned_endpoints(brokers)))
-        return _compared(given["context"].obj, demand_of(replace(plan, brokers=brokers)))
+        return _compared(flags["context"].obj, demand_of(replace(plan, brokers=brokers)))
 
     return options.with_options(
         command, [_CONTEXT, *options.case_options(case)], options.help_of(case)
     )
 
 
-def _compared(given: dict[str, Any], demand: "Demand | None") -> int:
+def _compared(flags: dict[str, Any], demand: "Demand | None") -> int:
     from loadgen.run.tuning.profile import compare, read_profile, tuning_record
     from loadgen.run.tuning.tuning_host import interface_of, observe
 
-    profile = read_profile(given["profile"])
-    interface = given["interface"] or interface_of()
+    profile = read_profile(flags["profile"])
+    interface = flags["interface"] or interface_of()
     findings = compare(profile, observe(profile, interface=interface), demand)
-    if given["json"]:
+    if flags["json"]:
         record = tuning_record(profile, findings) | {"interface": interface}
         if demand is not None:
             record["needs"] = asdict(demand)
@@ -148,26 +148,31 @@ def _compared(given: dict[str, Any], demand: "Demand | None") -> int:
     else:
         print("\n".join(_lines(profile, findings, planned=demand is not None)))
     return int(
-        any(one.state == "short" if demand is None else one.effect == "costs" for one in findings)
+        any(
+            finding.state == "short" if demand is None else finding.effect == "costs"
+            for finding in findings
+        )
     )
 
 
 def _lines(profile: "Profile", findings: "Sequence[Finding]", *, planned: bool) -> list[str]:
-    short = [one for one in findings if one.state == "short" or one.effect == "costs"]
+    short = [
+        finding for finding in findings if finding.state == "short" or finding.effect == "costs"
+    ]
     lines = []
-    for one in short:
-        setting, found = one.setting, one.actual or "nothing"
+    for finding in short:
+        setting, found = finding.setting, finding.actual or "nothing"
         stopped = setting.rule == "stopped"
         wanted = " is running" if stopped else f", wanted {_wanted(setting.rule, setting.value)}"
         lines.append(f"{setting.name}: {found}{wanted}")
-        lines.append(f"    {one.detail if planned else setting.cost}")
-    unknown = [one.setting.name for one in findings if one.state == "unknown"]
+        lines.append(f"    {finding.detail if planned else setting.cost}")
+    unknown = [finding.setting.name for finding in findings if finding.state == "unknown"]
     if unknown:
         lines.append(f"cannot be seen here: {', '.join(unknown)}")
-    met = sum(one.state == "met" for one in findings)
+    met = sum(finding.state == "met" for finding in findings)
     lines.append(f"{met} of {len(findings)} settings of {profile.name} are met")
     if planned:
-        felt = [one.setting.name for one in findings if one.effect == "costs"]
+        felt = [finding.setting.name for finding in findings if finding.effect == "costs"]
         lines.append(f"the planned run feels: {', '.join(felt) if felt else 'none of it'}")
     elif short:
         lines.append(f"to fix this: loadgen tune script --profile {profile.name}")

@@ -67,42 +67,42 @@ def variants_app(case: Case[Any], variants: Variants) -> typer.Typer:
 
 
 def _command(case: Case[Any], field: str, value: str, doc: str) -> Callable[..., int]:
-    def command(given: Flags) -> int:
-        scenario = read_scenario(case, {**given, field: value})
-        if given["repeat"]:
+    def command(flags: Flags) -> int:
+        scenario = read_scenario(case, {**flags, field: value})
+        if flags["repeat"]:
             check_power_logs(scenario)
-            return _twice(scenario, given)
-        return play_and_show(scenario, given)
+            return _twice(scenario, flags)
+        return play_and_show(scenario, flags)
 
     fields = [option for option in case_options(case) if option.name != field]
     return with_options(command, [*fields, *run_options(), _REPEAT], doc)
 
 
-def _twice(scenario: "Scenario", given: Flags) -> int:
-    """A run and its repetition, each with its score card, and how the two compare."""
+def _twice(scenario: "Scenario", flags: Flags) -> int:
+    """Run twice, with a score card each, and compare the two."""
     from loadgen.report.build.card_files import card_document
     from loadgen.report.render.write import indented
     from loadgen.run.archive import repeat_directory
     from loadgen.run.rundir import default_directory, require_free
 
-    directory = given["out"] or default_directory(datetime.now(UTC), scenario.case)
+    directory = flags["out"] or default_directory(datetime.now(UTC), scenario.case)
     again = repeat_directory(directory)
     for path in (directory, again):
         # Both before either: the main run may take an hour.
         require_free(path)
-    quiet, as_json = given["quiet"], given["json_"]
+    quiet, as_json = flags["quiet"], flags["json_"]
     cards: list[ScoreCard] = []
     try:
-        result = play_as_given(scenario, directory, given)
+        result = play_as_given(scenario, directory, flags)
         status = show(result, scenario, as_json=as_json, quiet=quiet, cards=cards)
         if not result.measured or result.interrupted:
             return status
         if not quiet:
             tell(["", f"once more, for reproducibility: {again}"])
-        result = play_as_given(scenario, again, given)
+        result = play_as_given(scenario, again, flags)
         status = max(status, show(result, scenario, as_json=as_json, quiet=quiet, cards=cards))
     finally:
-        # Also where the repetition could not be played: what was measured is not withheld.
+        # Also if the repetition failed: the results of the first run are shown.
         if as_json and cards:
             print(indented([card_document(card) for card in cards]).decode(), end="", flush=True)
     if not as_json:
@@ -129,7 +129,7 @@ def _bundle_command(name: str) -> Callable[..., int]:
             typer.Option(
                 "--repeat-run",
                 metavar="DIR",
-                help="The reproducibility run. [default: RUN-repeat where there is one]",
+                help="The reproducibility run. [default: RUN-repeat if it exists]",
                 show_default=False,
             ),
         ] = None,

@@ -151,7 +151,7 @@ READER = client(None, "t/#")
         ([client("t", publishTopics="t")], "client 0: publishTopics: is not a list"),
         (
             [client(publishTopics=[{"topicStr": "a"}, {"topicStr": "b"}])],
-            "client 0: publishTopics: 2 topics cannot",
+            "client 0: publishTopics: several topics \\(2\\) cannot",
         ),
         (
             [client(publishTopics=[{"topicStr": "a", "retain": True}])],
@@ -162,11 +162,11 @@ READER = client(None, "t/#")
             "client 0: publishTopics: 'responseTopicStr' cannot",
         ),
         ([client("t", lastWillMsg={"topicStr": "w"}), READER], "client 0: lastWillMsg"),
-        ([client("t/1")], "nobody subscribes"),
+        ([client("t/1")], "no client subscribes"),
         ([client("t/1"), READER, client()], "client 2 only connects"),
-        ([client("t/1"), client("t/1"), READER], "2 publishers of 't/1' cannot"),
+        ([client("t/1"), client("t/1"), READER], "several publishers \\(2\\) of 't/1' cannot"),
         ([client("a/1"), READER], "does not cover the topic of client 0"),
-        ([client("t/1"), READER, READER], "2 subscribers, some with wildcards"),
+        ([client("t/1"), READER, READER], "several subscribers \\(2\\), some with wildcards"),
         ([client("t/1"), client(None, "t/2")], "topic 't/[12]' has no (publisher|subscriber)"),
         (
             [client("a"), client("b"), *[client(None, t) for t in "aab"]],
