@@ -284,7 +284,7 @@ class TestLimits:
 class TestPrivateBrokers:
     LIMITED = dataclasses.replace(SMALL, descriptors=1_000)
 
-    @pytest.mark.parametrize("broker", ["auto", "mosquitto", "amqtt", "reflector"])
+    @pytest.mark.parametrize("broker", ["auto", "mosquitto", "nats", "reflector"])
     def test_their_connections_are_theirs_to_open(self, broker: str) -> None:
         text = refusal("fanin", self.LIMITED, broker=broker, devices=2_500)
         assert "the private broker would have 2,551 files open" in text
