@@ -267,10 +267,6 @@ class Hosts:
         return tuple(agent.offer for agent in self.agents)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(agent.name for agent in self.agents)
-
-    @property
     def machines(self) -> tuple[str, ...]:
         """The `machine_identity` of each."""
         return tuple(agent.machine for agent in self.agents)

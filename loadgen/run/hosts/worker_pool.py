@@ -67,10 +67,6 @@ class WorkerPool:
         gone = {loss.worker for loss in self.losses}
         return tuple(row for row in self._pids if row not in gone)
 
-    def host_of(self, worker: int) -> int:
-        """Number of the host that a worker runs on."""
-        return self._host_of[worker]
-
     def last_words(self, worker: int) -> str:
         """Return the last line on stderr of the workers of this one's host, else ""."""
         return self._hosts[self._host_of[worker]].last_words()
