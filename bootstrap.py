@@ -38,7 +38,12 @@ CHECKS: Sequence[Command] = [
     [TOOLS / "lint-imports"],
 ]
 PURE_TESTS: Command = ["--pure", "-m", "not slow", "--numprocesses=2", "--dist=worksteal"]
-ALL_TESTS: Command = ["--numprocesses=auto", "--dist=loadgroup", "--cov", "--cov-report="]
+# Half of the tests wait for runs of seconds, so there are more processes than processors.
+ALL_TESTS: Command = [
+    f"--numprocesses={2 * len(os.sched_getaffinity(0))}",
+    "--dist=loadgroup",
+    "--durations=15",
+]
 
 
 def run(command: Command) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from loadgen.kernels.compiled.cache import cache_directory
-from tests.tiers import ALONE, is_pure, markers
+from tests.tiers import group_of, is_pure, markers
 
 PLAIN = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 """True if kernels are plain Python."""
@@ -58,10 +58,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         path = item.path.relative_to(config.rootpath).as_posix()
         for marker in markers(path):
             item.add_marker(marker)
-        if path.startswith(ALONE):
-            item.add_marker(pytest.mark.xdist_group("alone"))
+        if group := group_of(path):
+            item.add_marker(pytest.mark.xdist_group(group))
         if PLAIN and item.get_closest_marker("compiled"):
             item.add_marker(too_slow)
+    # A long group that begins late would leave the other processes without work.
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,13 @@
 """Tests of what changed are those that mirror it, and those that import it."""
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from tests.changed import ROOT, affected, imported
-from tests.tiers import NOT_PURE, PURE, SLOW, is_pure
+from tests.tiers import GROUPS, NOT_PURE, PURE, SLOW, is_pure
 
 FILES: Mapping[str, str] = {
     "loadgen/a/b.py": "",
@@ -44,7 +45,7 @@ def test_modules_that_a_source_imports() -> None:
 
 
 def test_every_path_of_a_tier_exists() -> None:
-    for path in (*PURE, *NOT_PURE, *SLOW):
+    for path in (*PURE, *NOT_PURE, *SLOW, *chain(*GROUPS.values())):
         assert (ROOT / path).exists(), path
     assert is_pure("tests/plan/test_scenario.py") and not is_pure("tests/worker/test_loop.py")
     assert not any(is_pure(path) for path in NOT_PURE)

@@ -2,11 +2,11 @@
 
 - pure: starts no process, broker or Spark, and does not sleep. `python3 bootstrap.py quick` runs
   these, with kernels as plain Python.
-- alone: measures what a host can do, or plays several hosts on it. One at a time.
+- groups: the tests of a group run one after another in one process, the longest groups first.
 - slow: takes long or needs what few machines have. `-m "not slow"` leaves these out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 PURE = (
     *("tests/plan/", "tests/judge/", "tests/cases/", "tests/mqtt/", "tests/metrics/"),
@@ -20,10 +20,16 @@ NOT_PURE = (
     *("tests/kernels/test_large_messages.py", "tests/kernels/test_syscalls.py"),
     "tests/specjms/kernels/test_interactions.py",
 )
-ALONE = (
-    *("tests/run/test_calibrate.py", "tests/integration/test_search.py"),
-    *("tests/run/hosts/test_remote_host.py", "tests/cluster/"),
-)
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    # They measure what a host can do, or play several hosts on it.
+    "alone": (
+        *("tests/cluster/", "tests/run/test_calibrate.py", "tests/integration/test_search.py"),
+        "tests/run/hosts/test_remote_host.py",
+    ),
+    # One session, and one browser.
+    "spark": ("tests/spark/",),
+    "browser": ("tests/browser/",),
+}
 SLOW = (
     *("tests/cluster/", "tests/faults/", "tests/browser/", "tests/hostile/"),
     *("tests/integration/test_foreign_brokers.py", "tests/test_wheel.py"),
@@ -33,6 +39,11 @@ SLOW = (
 def is_pure(path: str) -> bool:
     """Return True for a test file, or a directory that may hold some, that `quick` runs."""
     return path.startswith(PURE) and not path.startswith(NOT_PURE)
+
+
+def group_of(path: str) -> str | None:
+    """Return the group of a test file, None if it has none."""
+    return next((name for name, paths in GROUPS.items() if path.startswith(paths)), None)
 
 
 def markers(path: str) -> Sequence[str]:
