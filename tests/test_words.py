@@ -32,7 +32,6 @@ ALLOWED: tuple[tuple[str, str, str], ...] = (
     ("loadgen/specjms/", "", "still open"),
     ("loadgen/worker/", "name", "still open"),
     ("loadgen/worker/lifecycle.py", "nobody", "sentences of errors, still open"),
-    ("docs/brokers.md", "", "still open"),
     ("docs/internals/", "", "still open"),
 )
 
