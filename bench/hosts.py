@@ -34,7 +34,7 @@ from loadgen.run.hosts.remote_host import Hosts, listening
 from loadgen.run.tasks import background, every
 from loadgen.run.testbed import Testbed
 from loadgen.worker.frames import FrameReader
-from loadgen.worker.shared_counts import LivePage
+from loadgen.worker.shared_counts import SharedPage
 from tests.run.fake_worker import FakeWorker
 
 TICK_S = 0.1
@@ -74,7 +74,7 @@ class StandIns:
             self._workers[row] = FakeWorker(channel)
             listener.started(row, 1)
 
-    def begin(self, page: LivePage) -> None:
+    def begin(self, page: SharedPage) -> None:
         """They have opened it."""
 
     def send(

@@ -20,7 +20,7 @@ from loadgen.plan.plan import Plan, document_of
 from loadgen.plan.scenario import Scenario
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.recorder import decode_intervals
-from loadgen.worker.shared_counts import LivePage, create_live_page
+from loadgen.worker.shared_counts import SharedPage, create_live_page
 from loadgen.worker.worker import run_worker, warm
 
 __all__ = ["Played", "play"]
@@ -136,7 +136,7 @@ def play(
 
 def _step(
     driver: _Driver,
-    live: LivePage,
+    live: SharedPage,
     path: Path,
     plan: Plan,
     pid: int,

@@ -12,7 +12,7 @@ from loadgen.kernels.accounting import DUPLICATE, NEW, account
 from loadgen.kernels.arrays import Bytes, copy_bytes
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.device import RESUMED, SHARED, Device
-from loadgen.kernels.fleet import Counts, Fleet, Run
+from loadgen.kernels.fleet import CounterRecord, Fleet, RunConstants
 from loadgen.kernels.payload import (
     HEADER_BYTES,
     crc_of_body,
@@ -129,7 +129,7 @@ def record_many(fleet: Fleet, slot: int, value_ns: int, count: int) -> None:
 
 
 @compiled
-def phase_of(run: Run, intended_ns: int) -> int:
+def phase_of(run: RunConstants, intended_ns: int) -> int:
     """Return the phase of an intended time."""
     if intended_ns < run.measure_ns:
         return WARMUP
@@ -139,7 +139,7 @@ def phase_of(run: Run, intended_ns: int) -> int:
 
 
 @compiled
-def phase_of_arrival(run: Run, now_ns: int) -> int:
+def phase_of_arrival(run: RunConstants, now_ns: int) -> int:
     """Return the phase of an arrival without an intended time; the window is the last."""
     return phase_of(run, min(now_ns, run.end_ns - 1))
 
@@ -315,7 +315,7 @@ def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> 
 
 
 @compiled
-def count_repeated(counts: Counts, device: Device, buffer: Bytes, message: Message) -> None:
+def count_repeated(counts: CounterRecord, device: Device, buffer: Bytes, message: Message) -> None:
     """Count an intact duplicate.
 
     MQTT allows it at QoS 1 after the device resumed its session, until the first PUBLISH without
@@ -329,7 +329,7 @@ def count_repeated(counts: Counts, device: Device, buffer: Bytes, message: Messa
 
 @compiled
 def check_qos(
-    fleet: Fleet, row: int, counts: Counts, message: Message, qos: int, now_ns: int
+    fleet: Fleet, row: int, counts: CounterRecord, message: Message, qos: int, now_ns: int
 ) -> None:
     """Compare the QoS of a received message with the expected one."""
     if message.qos < qos:
@@ -358,7 +358,9 @@ def _take_damaged(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_n
 
 
 @compiled
-def count_damaged(fleet: Fleet, counts: Counts, buffer: Bytes, message: Message, pair: int) -> None:
+def count_damaged(
+    fleet: Fleet, counts: CounterRecord, buffer: Bytes, message: Message, pair: int
+) -> None:
     """Count a damaged message whose pair and sequence are intact."""
     sequence = read_i64(buffer, message.payload + 8)
     if account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence) == DUPLICATE:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from loadgen.plan.plan import Plan
 
 
-class Group(Record):
+class GroupRecord(Record):
     """The values that the devices of a group share."""
 
     qos: Int64
@@ -77,7 +77,7 @@ class Connects(Record):
     """Time of the last CONNACK with success."""
 
 
-class Run(Record):
+class RunConstants(Record):
     """Constants of the run, and its window, which is set when the schedule begins."""
 
     run_tag: Int64
@@ -138,7 +138,7 @@ class Totals(GapPool):
     """1 if the schedule is over and no message is unsent or unacknowledged."""
 
 
-class Counts(Record):
+class CounterRecord(Record):
     """The counters of a group and a phase since the begin of the run: `interval.COUNTERS`."""
 
     if TYPE_CHECKING:
@@ -203,13 +203,13 @@ class Fleet(Arrays):
     device: npt.NDArray[np.int64]
 
     devices: Rows[Device]
-    groups: Rows[Group]
-    run: Run
+    groups: Rows[GroupRecord]
+    run: RunConstants
     connects: Connects
     totals: Totals
     attention: Attention
     stalls: Rows[Stall]
-    counters: Grid[Counts]
+    counters: Grid[CounterRecord]
     """Counters by group and phase, in the live page."""
     histograms: CountRows
     """Figures by slot: group, series and phase."""

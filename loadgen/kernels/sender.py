@@ -19,7 +19,7 @@ from loadgen.kernels.counting import (
 )
 from loadgen.kernels.crc import crc32
 from loadgen.kernels.device import BLOCKED, PUSHED_BACK, WAITING, WINDOW_FULL, Device
-from loadgen.kernels.fleet import Fleet, Group, Sent
+from loadgen.kernels.fleet import Fleet, GroupRecord, Sent
 from loadgen.kernels.handlers import Handlers
 from loadgen.kernels.in_flight import acquire, on_puback, on_pubrec
 from loadgen.kernels.pacer import Publisher, advance, clock_of, heap_push, random_unit
@@ -112,7 +112,7 @@ def send_due(
 
 @compiled
 def _take_packet_id(
-    fleet: Fleet, device: Device, group: Group, sequence: int, due_ns: int, sent_ns: int
+    fleet: Fleet, device: Device, group: GroupRecord, sequence: int, due_ns: int, sent_ns: int
 ) -> int:
     """Return a Packet Identifier for the next message; 0 if the window is full or the unit sent."""
     if group.unit > 1 and device.unit_sent >= group.unit:
@@ -251,7 +251,7 @@ def write_message(
 
 
 @compiled
-def _size_of(fleet: Fleet, publisher: Publisher, group: Group, sequence: int) -> int:
+def _size_of(fleet: Fleet, publisher: Publisher, group: GroupRecord, sequence: int) -> int:
     """Return the size of a message's payload, the same each time it is written."""
     size = group.size_least
     if group.size_most > size:

@@ -25,9 +25,9 @@ from loadgen.kernels.fleet import (
     Connects,
     Event,
     Fleet,
-    Group,
+    GroupRecord,
     Refusal,
-    Run,
+    RunConstants,
     Sent,
     Stat,
 )
@@ -65,7 +65,7 @@ from loadgen.plan.payload_template import no_template, read_template
 from loadgen.plan.plan import Plan
 from loadgen.worker.clock import clock_ns, clock_words
 from loadgen.worker.logins import connect_packet, read_clients
-from loadgen.worker.shared_counts import LivePage, private_page
+from loadgen.worker.shared_counts import SharedPage, private_page
 
 Table = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -156,9 +156,9 @@ def _received_prefix(group: DeviceGroup, plan: Plan) -> str:
     return f"{subscribes.topic_prefix or senders.publishes.topic_prefix}/"
 
 
-def _group_rows(plan: Plan) -> tuple[Rows[Group], Bytes]:
+def _group_rows(plan: Plan) -> tuple[Rows[GroupRecord], Bytes]:
     """Return the groups, and the prefixes of the topics that they receive."""
-    rows = Group.rows(len(plan.groups))
+    rows = GroupRecord.rows(len(plan.groups))
     rows["counts_as"] = np.arange(len(rows))
     parts = _Parts()
     for group in plan.groups:
@@ -345,8 +345,8 @@ def _whole_limit(plan: Plan) -> int:
     return min(plan.max_packet_bytes, _WHOLE_BYTES)
 
 
-def _run_of(plan: Plan) -> Rows[Run]:
-    rows = Run.rows(1)
+def _run_of(plan: Plan) -> Rows[RunConstants]:
+    rows = RunConstants.rows(1)
     run = rows[0]
     run.run_tag = plan.run_tag
     run.version = plan.version
@@ -359,7 +359,7 @@ def _run_of(plan: Plan) -> Rows[Run]:
     return rows
 
 
-def build_fleet(plan: Plan, worker: WorkerPlan, page: LivePage | None = None) -> Fleet:
+def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) -> Fleet:
     """Expand a worker's shares. `page` is its part of the live page, or a private one."""
     page = page or private_page(1, len(plan.groups))
     group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])

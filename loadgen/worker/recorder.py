@@ -16,7 +16,7 @@ import numpy.typing as npt
 from loadgen.kernels import counting
 from loadgen.kernels.arrays import Grid
 from loadgen.kernels.counting import CONNECT_PHASE, INTENDED_PHASES
-from loadgen.kernels.fleet import Counts, Fleet, Stat
+from loadgen.kernels.fleet import CounterRecord, Fleet, Stat
 from loadgen.kernels.readout import OWED, add_gauges, take_slots
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import COUNTERS, GAUGES, SERIES, Interval
@@ -85,7 +85,9 @@ def numbers_of(counts: Any) -> Table:
     return numbers
 
 
-def take_intervals(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> tuple[list[Row], bytes]:
+def take_intervals(
+    fleet: Fleet, reported: Grid[CounterRecord], now_ns: int
+) -> tuple[list[Row], bytes]:
     """Return rows of everything counted since the last call, and the block of their histograms.
 
     `reported` is as `take_counters` has it. There may be SLOTS_AT_ONCE latencies.
@@ -95,7 +97,9 @@ def take_intervals(fleet: Fleet, reported: Grid[Counts], now_ns: int) -> tuple[l
     return rows + latencies, block
 
 
-def take_counters(fleet: Fleet, reported: Grid[Counts], gauges: Table, now_ns: int) -> list[Row]:
+def take_counters(
+    fleet: Fleet, reported: Grid[CounterRecord], gauges: Table, now_ns: int
+) -> list[Row]:
     """Return rows of the counters since the last call.
 
     Every device group has one for each phase in which something happened, and one for its gauges in

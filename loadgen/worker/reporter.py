@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sized
 
 from loadgen.kernels.attention import take_stalled
-from loadgen.kernels.fleet import Counts, Fleet
+from loadgen.kernels.fleet import CounterRecord, Fleet
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.frames import Header
 from loadgen.worker.recorder import (
@@ -43,7 +43,7 @@ class Reporter:
         self._anchor_ns = anchor_ns
         self._send = send
         self._events: Counter[str] = Counter()
-        self._reported = Counts.grid(*fleet.counters.shape)
+        self._reported = CounterRecord.grid(*fleet.counters.shape)
         self._start_ns = clock_ns()
         self.account = ProcessAccount()
         self._times = self.account.times()

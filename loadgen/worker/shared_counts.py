@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from loadgen.kernels.arrays import Rows
 from loadgen.kernels.counting import INTENDED_PHASES
-from loadgen.kernels.fleet import Counts, Totals
+from loadgen.kernels.fleet import CounterRecord, Totals
 
 _PHASES = len(INTENDED_PHASES)
 
 
 @dataclass(frozen=True, slots=True)
-class LivePage:
+class SharedPage:
     """One record `totals` a worker, and its `counts` since the run began.
 
     `counts` are records `Counts`, shape (workers, groups, phases).
@@ -35,9 +35,9 @@ class LivePage:
     def workers(self) -> int:
         return len(self.totals)
 
-    def of(self, worker: int) -> "LivePage":
+    def of(self, worker: int) -> "SharedPage":
         """Return the page of one worker."""
-        return LivePage(self.totals[worker : worker + 1], self.counts[worker : worker + 1])
+        return SharedPage(self.totals[worker : worker + 1], self.counts[worker : worker + 1])
 
     def total(self, name: str) -> int:
         """Return the sum of a field of `totals` over all workers."""
@@ -67,33 +67,33 @@ class LivePage:
         return self.counted("expected") + self.total("lined_up")
 
 
-def private_page(workers: int, groups: int) -> LivePage:
+def private_page(workers: int, groups: int) -> SharedPage:
     """Return a zeroed page that no other process sees."""
-    counts = Counts.grid(workers * groups, _PHASES)
-    return LivePage(Totals.rows(workers), np.asarray(counts).reshape(workers, groups, _PHASES))
+    counts = CounterRecord.grid(workers * groups, _PHASES)
+    return SharedPage(Totals.rows(workers), np.asarray(counts).reshape(workers, groups, _PHASES))
 
 
-def rows_as_words(page: LivePage) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def rows_as_words(page: SharedPage) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the same memory as numbers, a row for each worker: `totals`, then `counts`."""
     totals, counts = np.asarray(page.totals).view(np.int64), page.counts.view(np.int64)
     return totals.reshape(page.workers, -1), counts.reshape(page.workers, -1)
 
 
-def create_live_page(path: Path, workers: int, groups: int) -> LivePage:
+def create_live_page(path: Path, workers: int, groups: int) -> SharedPage:
     """Create a zeroed page."""
     return _mapped(path, "w+", workers, groups)
 
 
-def open_live_page(path: Path, workers: int, groups: int) -> LivePage:
+def open_live_page(path: Path, workers: int, groups: int) -> SharedPage:
     """Open the page that the coordinator created."""
     return _mapped(path, "r+", workers, groups)
 
 
-def _mapped(path: Path, mode: Literal["w+", "r+"], workers: int, groups: int) -> LivePage:
+def _mapped(path: Path, mode: Literal["w+", "r+"], workers: int, groups: int) -> SharedPage:
     totals_bytes = workers * Totals.layout.itemsize
-    counts_bytes = workers * groups * _PHASES * Counts.layout.itemsize
+    counts_bytes = workers * groups * _PHASES * CounterRecord.layout.itemsize
     area = np.memmap(path, np.uint8, mode, shape=(totals_bytes + counts_bytes,))
     both = np.asarray(area)
     totals: Rows[Totals] = both[:totals_bytes].view(Totals.layout)  # type: ignore[assignment]
-    counts = both[totals_bytes:].view(Counts.layout)
-    return LivePage(totals, counts.reshape(workers, groups, _PHASES))
+    counts = both[totals_bytes:].view(CounterRecord.layout)
+    return SharedPage(totals, counts.reshape(workers, groups, _PHASES))

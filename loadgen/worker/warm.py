@@ -16,7 +16,7 @@ import numpy as np
 from loadgen.kernels import counting, receiver, resume, sender
 from loadgen.kernels.compiled.cache import version_directory
 from loadgen.kernels.device import CONNECT, LOSE, OPEN, transition
-from loadgen.kernels.fleet import Counts, Fleet
+from loadgen.kernels.fleet import CounterRecord, Fleet
 from loadgen.kernels.in_flight import forget_received, set_capacity
 from loadgen.kernels.pacer import with_rate
 from loadgen.kernels.reactor import (
@@ -100,7 +100,7 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
 
     def take_rows() -> None:
         counting.record(fleet, 0, 1)
-        take_intervals(fleet, Counts.grid(*fleet.counters.shape), now_ns)
+        take_intervals(fleet, CounterRecord.grid(*fleet.counters.shape), now_ns)
 
     def change_rate() -> None:
         fleet.program = with_rate(fleet.program, now_ns + 2 * _LATER_NS, 2.0)

@@ -49,7 +49,7 @@ from loadgen.plan.groups import (
 from loadgen.plan.plan import Plan, document_of
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.recorder import decode_intervals
-from loadgen.worker.shared_counts import LivePage, create_live_page
+from loadgen.worker.shared_counts import SharedPage, create_live_page
 from tests.plans import small_plan
 
 HANG_S = 30.0
@@ -133,7 +133,7 @@ class Driver:
         self.window_ends: list[dict[str, int]] = []
         self.answers: list[dict[str, Any]] = []
         self.ended = False
-        self.live: LivePage
+        self.live: SharedPage
         self.start_ns = self.measure_ns = self.end_ns = 0
 
     async def open(self) -> None:

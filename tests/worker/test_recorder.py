@@ -10,7 +10,7 @@ from loadgen.kernels import counting
 from loadgen.kernels.arrays import Grid
 from loadgen.kernels.counting import bucket_index
 from loadgen.kernels.device import CONNECTED
-from loadgen.kernels.fleet import Counts, Fleet
+from loadgen.kernels.fleet import CounterRecord, Fleet
 from loadgen.kernels.in_flight import acquire, set_capacity
 from loadgen.kernels.pacer import with_rate
 from loadgen.metrics.interval import COUNTERS, GAUGES, SERIES, Interval
@@ -41,9 +41,11 @@ def started_fleet() -> Fleet:
     return fleet
 
 
-def rows_of(fleet: Fleet, now_ns: int, reported: Grid[Counts] | None = None) -> list[Interval]:
+def rows_of(
+    fleet: Fleet, now_ns: int, reported: Grid[CounterRecord] | None = None
+) -> list[Interval]:
     """As the coordinator sees them, after a trip through JSON."""
-    reported = Counts.grid(*fleet.counters.shape) if reported is None else reported
+    reported = CounterRecord.grid(*fleet.counters.shape) if reported is None else reported
     frames = [recorder.take_intervals(fleet, reported, now_ns)]
     more = 1
     while more:
@@ -74,7 +76,7 @@ def test_every_count_and_latency_is_in_one_row_and_starts_again() -> None:
                     counting.record(fleet, slot, value)
                 name = fleet.plan.groups[group].name
                 values[name, counting.INTENDED_PHASES[phase], SERIES[series]] = found
-    reported = Counts.grid(*fleet.counters.shape)
+    reported = CounterRecord.grid(*fleet.counters.shape)
     rows = rows_of(fleet, START_NS + 2 * S, reported)
     keys = [(row.group, row.phase, row.series) for row in rows]
     assert len(set(keys)) == len(keys)

@@ -62,7 +62,7 @@ from loadgen.run.hosts.messages import (
 from loadgen.run.network import network_counters
 from loadgen.run.preflight import check_host, with_payload_size
 from loadgen.run.tasks import background, every
-from loadgen.worker.shared_counts import LivePage, create_live_page, rows_as_words
+from loadgen.worker.shared_counts import SharedPage, create_live_page, rows_as_words
 
 LEASE_S = 5.0
 """Longest silence of the coordinator during a run."""
@@ -88,7 +88,7 @@ class HostedWorkers:
         self.configured = False
         self._link = link
         self._stack = stack
-        self._page: LivePage | None = None
+        self._page: SharedPage | None = None
         self._sent: np.ndarray[Any, np.dtype[np.int64]] | None = None
         self._directory: TemporaryDirectory[str] | None = None
         self._opened: set[int] = set()

@@ -24,7 +24,7 @@ from loadgen.run.hosts.forkserver import MESSAGE_LIMIT_BYTES
 from loadgen.run.hosts.forkserver_process import Forkserver
 from loadgen.run.redaction import printable
 from loadgen.worker.frames import FrameReader, encode_frame
-from loadgen.worker.shared_counts import LivePage
+from loadgen.worker.shared_counts import SharedPage
 
 Header = dict[str, Any]
 
@@ -62,7 +62,7 @@ class LoadHost(Protocol):
     async def start(self, listener: Listener) -> None:
         """Start the workers; raise CannotRunError if that is not possible."""
 
-    def begin(self, page: LivePage) -> None:
+    def begin(self, page: SharedPage) -> None:
         """Begin a run, on whose page this host's workers count."""
 
     def send(
@@ -179,7 +179,7 @@ class LocalHost:
             if transport is not None:
                 transport.write(encode_frame({**header, **each[row]}) if each else frame)
 
-    def begin(self, page: LivePage) -> None:
+    def begin(self, page: SharedPage) -> None:
         """Leave the page to the workers, which map it themselves."""
 
     def sample(self) -> HostSample:

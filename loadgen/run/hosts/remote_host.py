@@ -52,7 +52,7 @@ from loadgen.run.hosts.messages import (
 from loadgen.run.network import difference
 from loadgen.run.redaction import printable
 from loadgen.run.tasks import background
-from loadgen.worker.shared_counts import LivePage, rows_as_words
+from loadgen.worker.shared_counts import SharedPage, rows_as_words
 
 SILENCE_S = 5.0
 _WATCH_S = 0.25
@@ -160,7 +160,7 @@ class RemoteHost:
         self._listener: Listener | None = None
         self._sample: HostSample | None = None
         self._last_words = ""
-        self._page: LivePage | None = None
+        self._page: SharedPage | None = None
         self._plan_sent: object = None
         self._network: Mapping[str, int] | None = None
 
@@ -173,7 +173,7 @@ class RemoteHost:
     def clock_bound_ns(self) -> int:
         return self._agent.worst_bound_ns
 
-    def begin(self, page: LivePage) -> None:
+    def begin(self, page: SharedPage) -> None:
         self._page = page
         self._agent.worst_bound_ns = 0
         self._agent.network = {}

@@ -15,7 +15,7 @@ from loadgen.plan.groups import MESSAGING
 from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
 from loadgen.run.hosts.load_host import Header, LoadHost, LocalHost, error_from
-from loadgen.worker.shared_counts import LivePage
+from loadgen.worker.shared_counts import SharedPage
 
 OnFrame = Callable[[int, Header, bytes], None]
 OnCompiled = Callable[[int, int], None]
@@ -92,7 +92,7 @@ class WorkerPool:
         waiting.clear()
         self.lost.set()
 
-    def begin(self, page: LivePage) -> None:
+    def begin(self, page: SharedPage) -> None:
         """Begin a run with its live page: workers here map it, those of other hosts are copied."""
         for host in self._hosts:
             host.begin(page)
