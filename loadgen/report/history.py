@@ -54,7 +54,7 @@ _SCHEMA = 1
 
 
 def documents_in(data: bytes, shown: str) -> list[dict[str, Any]]:
-    """The cards of a scorecard.json; raises RunDirectoryError where it is none."""
+    """Return the cards of a scorecard.json; raises RunDirectoryError for another document."""
     try:
         found = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -68,7 +68,7 @@ def documents_in(data: bytes, shown: str) -> list[dict[str, Any]]:
 
 
 def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
-    """The lines of a card, as mappings with the columns of HISTORY_SCHEMA."""
+    """Return the lines of a card, as mappings with the columns of HISTORY_SCHEMA."""
     kept = {key: document.get(key) for key in _KEPT}
     card = past_card(orjson.dumps(kept).decode(), shown)
     if document.get("schema") != _SCHEMA:
@@ -101,7 +101,7 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
 
 
 def past_card(text: str, shown: str = "the history") -> ScoreCard:
-    """A card as comparisons need it, from what was kept of it; raises RunDirectoryError."""
+    """Return a card for comparisons from the stored part of it; raises RunDirectoryError."""
     try:
         kept = orjson.loads(text)
         figures = {key.replace("_", "."): key for key in LATENCY_FIGURES}
@@ -134,7 +134,7 @@ def _reasons(reasons: Iterable[Mapping[str, Any]]) -> Iterator[Reason]:
 
 
 def _rows(card: ScoreCard) -> list[Row]:
-    """The card's rows, and its latency where none of them is one: every case has one to follow."""
+    """Return the card's rows, and its latency if none of them has one: each case has one."""
     rows = list(card.rows)
     timed = card.latency.get("end_to_end")
     if timed is not None and all(row.unit != "microseconds" for row in rows):
@@ -181,7 +181,7 @@ COLUMNS = ("value", "p50", "p99")
 
 
 def weeks_of(course: Course) -> list[tuple[str, int, float, float, float]]:
-    """For each week with runs: its Monday, how many runs, mean, least and greatest."""
+    """Return for each week with runs its Monday, number of runs, mean, least and greatest."""
     weeks: dict[str, list[float]] = {}
     for point in course.points:
         weeks.setdefault(_monday(point.started), []).append(point.value)

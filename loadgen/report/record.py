@@ -29,7 +29,7 @@ SCHEMA = 1
 
 LARGEST_MANIFEST_BYTES = 64 << 20
 _DAMAGE = (OSError, ValueError, pa.ArrowException)
-"""What Arrow raises for a file that is damaged; ValueError where a name in it is no text."""
+"""Exceptions of Arrow for a damaged file; ValueError if a name in it is not text."""
 _LONGEST_SHOWN = 200
 
 
@@ -44,7 +44,7 @@ _GIVEN = BeforeValidator(_or_default)
 
 
 def _windows(value: Object) -> Any:
-    """One without bounds was never reached, one with a start alone was cut off."""
+    """Return windows with both bounds; one without an end was cut off."""
     return {name: (*bounds, None)[:2] for name, bounds in value.items() if bounds}
 
 
@@ -120,7 +120,7 @@ class RunRecord:
     audit: Part = field(default_factory=dict)
     interrupted: Annotated[bool, _GIVEN] = False
     valid: Annotated[bool | None, at("verdict", "valid")] = None
-    """None where the run ended before it was judged."""
+    """None if the run ended before it was judged."""
     reasons: Annotated[Sentences, at("verdict", "reasons")] = ()
     remarks: Sentences = ()
     ledger: Annotated[Ledger | None, at("ledger", "window")] = None
@@ -131,17 +131,17 @@ class RunRecord:
 
     @property
     def secure(self) -> bool:
-        """Whether clients of the broker are: the case is then shown as a secured one."""
+        """True if the broker's clients use TLS: the case is then shown as a secured one."""
         return any(url.startswith(("mqtts:", "wss:")) for url in self.urls)
 
     @property
     def encrypted(self) -> bool:
-        """Whether any connection was, one to a backend too."""
+        """True if any connection uses TLS, also one to a backend."""
         return self.secure or self.tls
 
     @property
     def own(self) -> Object:
-        """What its case observed (`cases.case.Conclusion.observed`), if anything."""
+        """The observations of its case, `Conclusion.observed`, if there are any."""
         return part(self.observed, self.case)
 
     @property
@@ -150,7 +150,7 @@ class RunRecord:
         return frozenset(group.name for group in self.groups if not group.timed)
 
     def wall_ns(self, moment_ns: int) -> int:
-        """A moment in UTC nanoseconds since the epoch; 0 where the run has no wall clock."""
+        """Return a moment in UTC nanoseconds since the epoch; 0 if the run has no wall clock."""
         monotonic_ns, wall_ns = self.clock
         return moment_ns - monotonic_ns + wall_ns if wall_ns else 0
 
@@ -228,7 +228,7 @@ def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None =
 
 
 def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
-    """The runs, if there are some, and none twice; raises RunDirectoryError."""
+    """Return the runs; raises RunDirectoryError if there are none, or one twice."""
     runs: dict[str, RunFiles] = {}
     for run in opened:
         twin = runs.setdefault(run.record.id, run)
@@ -243,24 +243,24 @@ def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
 
 
 def load_intervals(run: RunFiles) -> pa.Table:
-    """Every interval row of a run, as a table of INTERVAL_SCHEMA; raises RunDirectoryError."""
+    """Return all interval rows of a run by INTERVAL_SCHEMA; raises RunDirectoryError."""
     return load_files(run.files, run.record.id, str(run.directory))
 
 
 def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
-    """The rows of interval files of this run; errors name `directory`, wherever the files are."""
+    """Return the rows of interval files of this run; errors name `directory`."""
     where = f"run directory {shown(Path(directory))}"
     tables = [INTERVAL_SCHEMA.empty_table()]
-    tables += [rows for path in files for rows in row_groups(path, f"{where}: {path.name}")]
+    tables += [group for path in files for group in row_groups(path, f"{where}: {path.name}")]
     try:
         # One chunk a column: the reducer handles a chunk at a time.
-        whole = pa.concat_tables(tables).combine_chunks()
+        rows = pa.concat_tables(tables).combine_chunks()
     except pa.ArrowException as error:
         raise RunDirectoryError(f"{where}: interval files differ: {_line(error)}") from None
-    ids = set(whole["run"].unique().to_pylist())
+    ids = set(rows["run"].unique().to_pylist())
     if ids - {run}:
         raise mixed(where, ids, run)
-    return whole
+    return rows
 
 
 def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
@@ -314,7 +314,7 @@ def parse_run(document: object, where: str) -> RunRecord:
 
 
 def shown(path: Path) -> str:
-    """A path fit for a one-line message."""
+    """Return a path fit for a one-line message."""
     text = str(path)
     return (text if text.isprintable() else ascii(text))[:_LONGEST_SHOWN]
 
@@ -345,7 +345,7 @@ def _check_footer(path: Path, run: str, where: str) -> None:
 
 
 def mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:
-    """The error of rows of others among those of `run`; `ids` may have it, too."""
+    """Return the error about rows of other runs among those of `run`; `ids` may have it, too."""
     other = sorted(str(name)[:80] for name in ids if name != run)
     return RunDirectoryError(f"{where} holds rows of another run: {other[0]!r}, not {run[:80]!r}")
 

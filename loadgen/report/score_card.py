@@ -61,7 +61,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a publisher says of a score card."""
+    """A publisher's title, name and note for a score card."""
 
     title: str = ""
     author: str = ""
@@ -121,7 +121,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """How the devices came in; `seconds` None where the phase did not end."""
+    """The result of connecting; `seconds` is None if the phase did not end."""
 
     connected: int
     failures: Mapping[str, int]
@@ -148,7 +148,7 @@ class GroupTotals:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Curves:
-    """What pages draw and exports hold beside the numbers.
+    """The curves that pages draw and exports hold.
 
     Times are seconds after the window's start, which is `wall_start_ns` in UTC nanoseconds since
     the epoch, 0 where the run did not record its wall clock.
@@ -189,7 +189,7 @@ class PackedCurves:
         self._unpacked = ref(curves)
 
     def unpacked(self) -> Curves:
-        """The curves; the same ones as long as somebody keeps them."""
+        """Return the curves; the same object as long as a caller refers to it."""
         curves = self._unpacked()
         if curves is None:
             plain = pa.decompress(self._packed, self._size, codec="zstd", asbytes=True)
@@ -209,7 +209,7 @@ class PackedCurves:
 
 @dataclass(frozen=True, slots=True)
 class ScoreCard:
-    """One run's result: scorecard.json, schema 1, and the curves beside it."""
+    """One run's result: scorecard.json, schema 1, and its curves."""
 
     run: Run
     verdict: Verdict
@@ -227,14 +227,14 @@ class ScoreCard:
     ledger: Mapping[str, Any] | None = None
     """Where every message ended (`report.build.ledger_section`), None for a run without any."""
     notice: str = ""
-    """What must stand before any figure."""
+    """Notice before any figure."""
     sections: tuple[DataTable, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What only some cases have, under the names that scorecard.json gives it."""
+    """Details that only some cases have, by their names in scorecard.json."""
     broker: BrokerLoad | None = None
     integrity: Integrity = Integrity("unsealed", {})  # noqa: RUF009 (frozen, never changed)
 
     @property
     def curves(self) -> Curves:
-        """Whoever looks more than once keeps them meanwhile: each time they are unpacked."""
+        """The curves, unpacked each time: a caller that needs them twice stores them."""
         return self.packed_curves.unpacked()

@@ -1,4 +1,4 @@
-"""What a score card needs of the interval table: three small views of many rows, pure.
+"""The views of the interval table for a score card: three small tables of many rows, pure.
 
 Spark computes them over the rows of many runs and the summary over one run's table, by these same
 functions; all are made of `metrics.reducer`, so both get the same numbers. Where the rows of a run
@@ -21,7 +21,7 @@ TOTALS_BY = ("run", "group", "phase", "series")
 """Keys of the totals; series "" holds the counters."""
 
 _TIMED_SERIES = ("end_to_end", "connect")
-"""Series whose course over time is drawn, beside the counters."""
+"""Series whose course over time is drawn, in addition to the counters."""
 
 _COURSE_BY = ("run", "second", "group", "series")
 _COUNTERS_BY = ("run", "host", "worker", "second", "group", "series")
@@ -65,7 +65,7 @@ class Views:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What is left of some rows of a run, to be made into views with what is left of the others.
+    """Reduced rows of a run, to be made into views together with the other reduced rows.
 
     `totals` are as in Views. `counters` (still by group and worker) and `latencies` (TIMED or
     BACKGROUND) are what the course is made of, `processes` the workers' own rows.
@@ -78,7 +78,7 @@ class Parts:
 
 
 def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
-    """What is left of a table of INTERVAL_SCHEMA, which may hold any rows of a run.
+    """Return the reduced rows of a table of INTERVAL_SCHEMA with any rows of a run.
 
     `background` are the groups whose latencies are not the case's result.
     """
@@ -98,7 +98,7 @@ def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
 
 
 def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
-    """All three views of a table of INTERVAL_SCHEMA with all rows of a run."""
+    """Return all three views of a table of INTERVAL_SCHEMA with all rows of a run."""
     parts = parts_of(intervals, background)
     return Views(
         parts.totals,
@@ -108,14 +108,14 @@ def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
 
 
 def totals_of(intervals: pa.Table) -> pa.Table:
-    """Everything over time; can be applied again to what it returned, put together."""
+    """Return the totals over time; its results can be concatenated and reduced again."""
     return reduce_table(intervals, TOTALS_BY)
 
 
 def course_of_parts(
     counters: pa.Table, latencies: pa.Table, background: Collection[str]
 ) -> pa.Table:
-    """Counters, gauges and percentiles second by second, over all workers and phases.
+    """Return counters, gauges and percentiles by second, over all workers and phases.
 
     From what `parts_of` left, put together, of all rows of some seconds.
     """
@@ -135,12 +135,12 @@ def course_of_parts(
 
 
 def processes_of_parts(processes: pa.Table) -> pa.Table:
-    """Processor time and memory of every worker, second by second, from what `parts_of` left."""
+    """Return processor time and memory of every worker by second, from reduced rows."""
     return reduce_table(processes, _PROCESS_BY).select(PROCESS_SCHEMA.names)
 
 
 def _rates(counters: pa.Table, merged: pa.Table) -> dict[str, pa.Array]:
-    """Messages a second of each row of `merged`, from the counters of each worker."""
+    """Return messages a second of each row of `merged`, from the counters of each worker."""
     place = {key: number for number, key in enumerate(_keys(merged))}
     of = np.array([place[key] for key in _keys(counters)], np.int64)
     span_s = np.maximum(counters["span_ns"].to_numpy(), _SHORTEST_SPAN_NS) / 1e9
@@ -157,7 +157,7 @@ def _keys(table: pa.Table) -> list[tuple[object, ...]]:
 
 
 def _by_class(table: pa.Table, background: Collection[str]) -> pa.Table:
-    """The table with TIMED or BACKGROUND instead of the group's name."""
+    """Return the table with TIMED or BACKGROUND instead of the group's name."""
     named = pc.is_in(table["group"], pa.array(background, pa.string()))
     place = table.schema.get_field_index("group")
     return table.set_column(place, "group", pc.if_else(named, BACKGROUND, TIMED))

@@ -65,12 +65,12 @@ PYTHON_SETTINGS = {
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
-"""Of the session that runs these tasks."""
+"""Settings of the session that runs these tasks."""
 
 _LEFT = pa.schema(
     [("run", pa.string()), ("block", pa.int32()), ("part", pa.string()), ("rows", pa.binary())]
 )
-"""What is left of rows: `rows` is a table as an Arrow stream, `part` a field of Parts or Views.
+"""Reduced rows: `rows` is a table as an Arrow stream, `part` a field of Parts or Views.
 
 With the part "error", `rows` is a message.
 """
@@ -79,19 +79,18 @@ _PACKED = pa.ipc.IpcWriteOptions(compression="zstd")
 """Histograms are a fifth as large so, in Java and where a thousand runs wait for their card."""
 
 _PATTERN = re.compile(r"([{}\[\]*?\\])")
-"""What Spark takes for a pattern in a name, unless it is escaped."""
+"""Characters of a name that Spark takes for a pattern unless they are escaped."""
 
 
 def plain_name(path: str) -> str:
-    """A path that Spark takes for nothing but a name."""
+    """Return a path in which Spark sees no pattern."""
     return _PATTERN.sub(r"\\\1", path)
 
 
 def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[str], Views]:
-    """The views of each run by its id; they stay packed until they are asked for.
+    """Return a function for the views of a run by its id; they stay packed until it is called.
 
-    Raises RunDirectoryError where rows cannot be read or are mixed, CannotRunError where Spark
-    fails.
+    Raises RunDirectoryError if rows cannot be read or are mixed, CannotRunError if Spark fails.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -144,7 +143,7 @@ def _left_of(
 
 
 def _tables_in(batches: Iterable[pa.RecordBatch], owners: Mapping[str, str]) -> Iterator[pa.Table]:
-    """The row groups of files that come as path and content.
+    """Yield the row groups of files that come as path and content.
 
     `owners` has the run of a directory at a URL; those of this host have been looked at.
     """
@@ -163,7 +162,7 @@ def _tables_in(batches: Iterable[pa.RecordBatch], owners: Mapping[str, str]) -> 
 
 
 def _gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The tables, as many of them put together as make so many rows."""
+    """Yield the tables, concatenated until they have at least this many rows."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
@@ -221,7 +220,7 @@ def _views_of(backgrounds: Backgrounds) -> Callable[..., pa.Table]:
 
 
 def _parts(left: pa.Table) -> Parts:
-    """All that is left of some rows, put together by part."""
+    """Return reduced rows, concatenated by part."""
     nothing = parts_of(INTERVAL_SCHEMA.empty_table(), ())
     found: dict[str, list[pa.Table]] = {
         field.name: [getattr(nothing, field.name)] for field in fields(Parts)
@@ -232,7 +231,7 @@ def _parts(left: pa.Table) -> Parts:
 
 
 def _by_run(found: pa.Table) -> Callable[[str], Views]:
-    """Views of each run from the answers of all tasks; raises RunDirectoryError for an error."""
+    """Return the views of each run from all tasks' results; raises RunDirectoryError."""
     # By block: then rows are in the order of their seconds, whichever task came first.
     found = found.sort_by([("run", "ascending"), ("block", "ascending")])
     parts = found["part"].to_pylist()
@@ -264,7 +263,7 @@ def _ordered(tables: Sequence[pa.Table], by: Sequence[str]) -> pa.Table:
 
 
 def _packed(run: str, tables: Iterable[tuple[int, str, pa.Table]]) -> pa.Table:
-    """A table of _LEFT from block, part and table."""
+    """Return a table of _LEFT from block, part and table."""
     some = [(block, part, table) for block, part, table in tables if table.num_rows]
     streams = []
     for _, _, table in some:

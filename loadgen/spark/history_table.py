@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def location(where: str) -> str:
-    """A URL as it is, a path as one."""
+    """Return a URL as it is, and a path as a URL."""
     return where if "://" in where else f"file://{Path(where).resolve()}"
 
 
@@ -60,7 +60,7 @@ def add_cards(
 def baseline_of(
     spark: "SparkSession", where: str, card: ScoreCard, load: str, count: int
 ) -> list[ScoreCard]:
-    """The last `count` VALID cards of the same case and load before this one, oldest first."""
+    """Return the last `count` VALID cards of this case and load, oldest first."""
     found = _read(spark, where)
     if found is None:
         return []
@@ -82,9 +82,9 @@ def baseline_of(
 def past_comparisons(
     spark: "SparkSession", where: str, cards: Sequence[ScoreCard], count: int, bounds: Bounds
 ) -> list[Comparison]:
-    """Each load's cards against the last VALID ones of it in the history, where there are any.
+    """Return comparisons of each load's cards with its last VALID ones in the history.
 
-    Its runs that are among the cards are no baseline of themselves.
+    Runs that are among the cards are not part of the baseline.
     """
     loads: dict[tuple[str, str], list[ScoreCard]] = {}
     for card in cards:
@@ -107,7 +107,7 @@ def courses_of(
     since: str = "",
     rolling: int = 10,
 ) -> list[Course]:
-    """Every figure of every row over time, by case, load and row; raises RunDirectoryError."""
+    """Return all figures of all rows over time by case and load; raises RunDirectoryError."""
     found = _read(spark, where)
     if found is None:
         raise RunDirectoryError(
@@ -156,7 +156,7 @@ def courses_of(
 
 
 def _read(spark: "SparkSession", where: str) -> "DataFrame | None":
-    """The table, each entry once; None where there is none."""
+    """Return the table, each entry once; None if it does not exist."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -185,13 +185,13 @@ def _known_runs(spark: "SparkSession", where: str) -> set[str]:
 
 
 def _alone_in(where: str) -> AbstractContextManager[None]:
-    """One program adds to a local table at a time; elsewhere the user sees to it."""
+    """Lock a local table for one program; at a URL the user must prevent concurrent adds."""
     return nullcontext() if "://" in where else exclusive(Path(where))
 
 
 @contextmanager
 def _spark_errors(where: str) -> Iterator[None]:
-    """What Spark raises in the block as CannotRunError."""
+    """Raise Spark's exceptions in the block as CannotRunError."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 

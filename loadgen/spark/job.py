@@ -32,7 +32,7 @@ def make_scorecards(
     progress: Progress = silent,
     then: "Callable[[SparkSession, list[ScoreCard]], None] | None" = None,
 ) -> list[ScoreCard]:
-    """One score card a run directory, in the order given; nothing is written.
+    """Return a score card for each run directory, in the order given; nothing is written.
 
     A directory may be at a URL that Spark's file systems can read, as hdfs://host/runs/a.
     `pdu_logs` must cover every run; they and what says how to read them are as in

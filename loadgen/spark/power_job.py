@@ -28,7 +28,7 @@ def outlets_of_runs(
     logs = [(replace(log, path=log.path.resolve()), str(log.path)) for log in settings.logs]
 
     def measured(given: tuple[PduLog, str]) -> list[list[OutletPower]] | str:
-        """A log's outlets by window, or why it cannot be used."""
+        """Return a log's outlets by window, or the reason why it cannot be used."""
         log, shown = given
         try:
             outlets = outlets_of_log(log, settings, spans)

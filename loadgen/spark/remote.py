@@ -30,12 +30,12 @@ _SETTINGS = {
 
 
 def is_url(where: object) -> bool:
-    """Whether a run is named as Spark does, and not by a path of this host."""
+    """Return True if a run is named by a URL and not by a path of this host."""
     return "://" in str(where)
 
 
 def open_remote(spark: "SparkSession", urls: Sequence[str]) -> list[RunFiles]:
-    """The runs at these URLs, in their order; raises RunDirectoryError and CannotRunError."""
+    """Return the runs at these URLs, in order; raises RunDirectoryError and CannotRunError."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -52,7 +52,7 @@ def open_remote(spark: "SparkSession", urls: Sequence[str]) -> list[RunFiles]:
 
 
 def _root(spark: "SparkSession", url: str) -> str:
-    """The directory as Spark names what is in it; raises RunDirectoryError where it is none."""
+    """Return the directory as Spark names its files; raises RunDirectoryError."""
     java = spark.sparkContext
     path = java._jvm.org.apache.hadoop.fs.Path(url)  # type: ignore[union-attr]
     files = path.getFileSystem(java._jsc.hadoopConfiguration())
@@ -65,7 +65,7 @@ def _root(spark: "SparkSession", url: str) -> str:
 def _files_in(
     spark: "SparkSession", roots: Sequence[str]
 ) -> dict[str, dict[str, tuple[str, bytes | None]]]:
-    """Of each directory its files, by their paths in it: digest, and what is in a document."""
+    """Return the files of each directory by path: digest, and the content of documents."""
     from pyspark.sql import functions as col
 
     from loadgen.spark.aggregate import plain_name

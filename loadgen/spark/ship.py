@@ -1,4 +1,4 @@
-"""Packs the Python environment of this process for executors that have none of their own.
+"""Packs the Python environment of this process for executors that have none.
 
 As "Python Package Management" in Spark's documentation shows: an archive that venv-pack or
 conda-pack makes, unpacked on each executor (`spark.archives`). A virtual environment's interpreter
@@ -18,7 +18,7 @@ from loadgen.run.redaction import printable
 
 
 def packed_environment() -> Path:
-    """A .tar.gz of this environment, made new and gone at the end of the process.
+    """Return a new .tar.gz of this environment; it is removed at the end of the process.
 
     Raises MissingProgramError and CannotRunError.
     """

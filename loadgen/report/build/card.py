@@ -275,13 +275,14 @@ def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dic
         (f"{BACKGROUND}.", rows.filter(is_background)),
     ):
         table = reduce_table(part, ("series",))
-        found = {row["series"]: row for row in table.drop_columns(_LISTS).to_pylist()}
+        by_series = {row["series"]: row for row in table.drop_columns(_LISTS).to_pylist()}
         for name in _LISTS:
             # As arrays: lists of integers would take six times their room.
-            for row, cell in zip(found.values(), table[name], strict=True):
+            for row, cell in zip(by_series.values(), table[name], strict=True):
                 row[name] = pa.array(cell.values.to_numpy().copy())
-        ordered = (*filter(found.get, _SERIES_ORDER), *sorted(found.keys() - {*_SERIES_ORDER}))
-        merged |= {f"{prefix}{name}": found[name] for name in ordered}
+        others = sorted(by_series.keys() - {*_SERIES_ORDER})
+        ordered = (*filter(by_series.get, _SERIES_ORDER), *others)
+        merged |= {f"{prefix}{name}": by_series[name] for name in ordered}
     return merged
 
 

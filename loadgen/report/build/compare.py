@@ -188,15 +188,15 @@ def compare(
     cases: dict[str, list[int]] = {}
     for place, card in enumerate(cards):
         cases.setdefault(card.run.case, []).append(place)
-    found = []
+    comparisons = []
     for case, places in cases.items():
         marked = [place for place in places if marks[place]]
         if any(marks) and (not marked or len(marked) == len(places)):
             what = "no baseline of" if not marked else "no run to compare with the baseline of"
             raise RunDirectoryError(f"there is {what} case {name(case, 40)}")
         if len(places) > 1:
-            found.append(_comparison(case, cards, places, set(marked), bounds))
-    return found
+            comparisons.append(_comparison(case, cards, places, set(marked), bounds))
+    return comparisons
 
 
 def difference_text(difference: Difference | None) -> str:
@@ -481,7 +481,7 @@ def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
 
 
 def sample_of(values: Iterable[float | None]) -> Sample | None:
-    """Return the mean and the deviation of the values that there are; None if there is none."""
+    """Return the mean and the deviation of the values, None without any."""
     numbers = tuple(value for value in values if value is not None)
     if not numbers:
         return None

@@ -159,13 +159,13 @@ def _processes(processes: pa.Table, start_ns: int) -> pa.Table:
 
 def group_totals(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
     """Return the counters in the window of the plan's groups, then of others that rows have."""
-    found = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
+    by_group = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
     devices = {group.name: group.count for group in record.groups}
     return tuple(
         GroupTotals(
             name=name,
             devices=devices.get(name, 0),
-            counters={counter: found.get(name, {}).get(counter, 0) for counter in COUNTERS},
+            counters={counter: by_group.get(name, {}).get(counter, 0) for counter in COUNTERS},
         )
-        for name in (*devices, *sorted(found.keys() - devices.keys()))
+        for name in (*devices, *sorted(by_group.keys() - devices.keys()))
     )

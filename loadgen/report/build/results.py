@@ -9,7 +9,7 @@ from loadgen.report.render.text import counted, name, number
 from loadgen.report.score_card import ScoreCard
 
 MOST_APART = 6
-"""Of more runs than this the table of sides comes first, and each run is folded."""
+"""Most runs that are shown one by one; of more, sides come first and runs are folded."""
 
 _REMARKS_DIFFER = " Other runs of it say the same with other figures."
 

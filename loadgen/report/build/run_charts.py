@@ -45,10 +45,9 @@ class _Drawn:
 class _RunChart:
     """A chart over several runs.
 
-    `line` names the line that a run belongs to ("" for the only one), None for a run that is not
-    drawn; `over` is what is varied, None where the run lacks it. `axes` are over the values of that
-    and of the first figure. `columns` are of the CSV, without `valid`; `figures` are those of each
-    run in it.
+    `line` returns the line of a run ("" for the only one), None for a run that is not drawn. `over`
+    returns the varied value, None if the run lacks it. `axes` are over that value and the first
+    figure. `columns` are those of the CSV without `valid`, `figures` those of each run in it.
     """
 
     title: str
@@ -271,7 +270,7 @@ def _sampled(values: Sequence[float]) -> list[float]:
 
 
 def _share(line: Line, place: int) -> float | None:
-    """Return the relative difference of a side from the first one, None if there is none."""
+    """Return the relative difference of a side from the first one, if it has one."""
     difference = line.differences[place - 1] if place else None
     return None if difference is None else difference.share
 

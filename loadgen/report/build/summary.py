@@ -34,7 +34,7 @@ def summarize_run(
 def summarize(
     run: RunFiles, settings: LogSettings | None = None, rack_units: float | None = None
 ) -> ScoreCard:
-    """The same of a run directory that was opened, its power logs as `settings` say."""
+    """Return the score card of an opened run directory, with power logs as in `settings`."""
     views = views_of(load_intervals(run), run.record.background)
     outlets = None
     if settings is not None:

@@ -103,17 +103,17 @@ def _csv(table: SweepTable) -> tuple[tuple[str, ...], tuple[tuple[object, ...], 
 
 
 def headings(table: SweepTable) -> tuple[str, ...]:
-    """Titles of the columns: what was swept, the limit, the verdict, then the figures."""
+    """Return the titles of the columns: swept fields, the limit, the verdict, then figures."""
     return tuple(title for title, _ in _columns(table))
 
 
 def cells(table: SweepTable, row: SweepRow) -> tuple[str, ...]:
-    """One row as text for `headings`."""
+    """Return one row as texts, in the order of `headings`."""
     return tuple(text(row) for _, text in _columns(table))
 
 
 def _columns(table: SweepTable) -> list[tuple[str, Callable[[SweepRow], str]]]:
-    """The columns that people read: title, and a row's text."""
+    """Return the columns that people read: title, and the function for a row's text."""
 
     def swept(axis: str) -> Callable[[SweepRow], str]:
         return lambda row: row.values[axis]
@@ -124,9 +124,9 @@ def _columns(table: SweepTable) -> list[tuple[str, Callable[[SweepRow], str]]]:
     def limit(place: int) -> Callable[[SweepRow], str]:
         return lambda row: "" if row.limit is None else limit_cells(row.limit)[place]
 
-    known = {column.key: column for column in table.columns}
+    by_key = {column.key: column for column in table.columns}
     columns = [
-        (_title(known[axis]), figure(axis)) if axis in known else (axis, swept(axis))
+        (_title(by_key[axis]), figure(axis)) if axis in by_key else (axis, swept(axis))
         for axis in table.axes
     ]
     if table.mixed:
@@ -135,7 +135,7 @@ def _columns(table: SweepTable) -> list[tuple[str, Callable[[SweepRow], str]]]:
         titles = (f"limit: {table.searched}", "lowest that failed", "ended by")
         columns += [(title, limit(place)) for place, title in enumerate(titles)]
     columns.append((VERDICT, verdict_of))
-    columns += [(_title(one), figure(key)) for key, one in known.items() if key not in table.axes]
+    columns += [(_title(one), figure(key)) for key, one in by_key.items() if key not in table.axes]
     if table.repeated:
         columns.append(("runs", lambda row: str(row.runs)))
         columns.append(("spread", lambda row: "" if row.spread is None else f"{row.spread:.1%}"))
@@ -151,16 +151,16 @@ def measured_on(row: SweepRow) -> str:
 
 
 def _figure(table: SweepTable, row: SweepRow, key: str) -> float | str | None:
-    """A figure; for a row that could not be run the swept value, which says what row it is."""
+    """Return a figure; for a row that could not be run, the swept value that identifies it."""
     if row.figures[key] is None and key in table.axes:
         return row.numbers.get(key, row.values[key])
     return row.figures[key]
 
 
 def limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
-    """A search's limit, the lowest load that failed, and what ended it.
+    """Return a search's limit, the lowest load that failed, and the reason for its end.
 
-    What was not closed in on is a load that held, and told so.
+    A limit that is not closed is a load that held, and is marked so.
     """
     held = "at least " if limit["stands"] in ("at least", "not closed") else ""
     told = ("confirmed", "nothing held")  # The verdict says so already.
@@ -174,7 +174,7 @@ def limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def verdict_of(row: SweepRow) -> str:
-    """VALID, CONFIRMED for a limit that was closed in on and held twice, or what is wrong."""
+    """Return VALID, CONFIRMED for a closed limit that held twice, or the reason against it."""
     if row.runs == 0:
         return f"FAILED: {'; '.join(row.told)}" if row.told else "NOTHING HELD"
     if row.limit is not None:
@@ -188,7 +188,7 @@ def verdict_of(row: SweepRow) -> str:
 
 
 def text_table(table: SweepTable) -> list[str]:
-    """Columns side by side for a terminal, below the notice where the case needs one."""
+    """Return columns side by side for a terminal, below the notice if the case has one."""
     lines = [headings(table), *(cells(table, row) for row in table.rows)]
     widths = [max(len(name(line[at])) for line in lines) for at in range(len(lines[0]))]
     words = headings(table).index(VERDICT)
@@ -202,7 +202,7 @@ def text_table(table: SweepTable) -> list[str]:
 
 
 def table_notes(table: SweepTable) -> list[str]:
-    """What has to be known to read the figures."""
+    """Return notes that explain the figures."""
     return [EGRESS_NOTE] if any(column.key == "egress" for column in table.columns) else []
 
 
@@ -210,11 +210,10 @@ def table_notes(table: SweepTable) -> list[str]:
 
 
 def sweep_chart(table: SweepTable) -> Chart | None:
-    """The case's figures, or the limits, over the first swept field that is a number and has
-    several values.
+    """Return a chart of figures or limits over the first swept number with several values.
 
     A line for each combination of the other fields. FANOUT has ingress on a logarithmic left axis
-    and egress on the right one, as in the published report. None where there is no such field.
+    and egress on the right one, as in the published report. None without such a field.
     """
     rows = [row for row in table.rows if row.runs and (row.limit or not table.searched)]
     swept = next((field for field in table.axes if _spans(rows, field)), None)
@@ -263,7 +262,7 @@ def sweep_chart(table: SweepTable) -> Chart | None:
 def _combinations(
     table: SweepTable, rows: Sequence[SweepRow], swept: str
 ) -> dict[str, list[SweepRow]]:
-    """Rows that differ in the swept field alone, in its order, by what they have in common."""
+    """Return rows that differ in the swept field only, in its order, by their common values."""
     others = [other for other in table.axes if other != swept]
     groups: dict[str, list[SweepRow]] = {}
     for row in sorted(rows, key=lambda row: row.numbers[swept]):
@@ -276,7 +275,7 @@ def _combinations(
 
 
 def _lines(table: SweepTable) -> tuple[tuple[str, str], ...]:
-    """Key and name of what is drawn: the limit where one was searched, else figures."""
+    """Return key and name of each line: the limit if one was searched, else figures."""
     if table.searched:
         return (("limit", f"limit: {table.searched}"),)
     return style_of(table.case).lines
@@ -289,7 +288,7 @@ def _plotted(row: SweepRow, key: str) -> float | None:
 
 
 def _mark(row: SweepRow) -> str:
-    """What a point that does not stand for itself is called, "" for one that does."""
+    """Return the mark of a point that is INVALID or not a limit, else ""."""
     if row.valid:
         return ""
     if row.limit is None:
@@ -307,7 +306,7 @@ def _traces(
     color: str,
     axis: str,
 ) -> list[Figure]:
-    """A line through what is valid, with a gap where a point is not; those are marks beside it."""
+    """Return a line through valid points, with gaps, and marks for the other points."""
     traces = []
     for mark in dict.fromkeys(("", *(mark for _, mark in points))):
         ys = [value if mark == its else None for value, its in points]
@@ -323,7 +322,7 @@ def _traces(
 
 
 def _chart_note(table: SweepTable, keys: set[str]) -> str:
-    """How the chart is read: what its marks are, and what egress counts."""
+    """Return how to read the chart: its marks, and the meaning of egress."""
     note = "A point for each combination; of several runs the median."
     marks = {_mark(row) for row in table.rows if row.runs}
     if marks & {"INVALID", "NOT CONFIRMED"}:

@@ -99,7 +99,7 @@ class SweepTable:
     protocol: str = ""
     programs: tuple[str, ...] = field(default_factory=tuple)
     notice: str = ""
-    """What must stand before any figure."""
+    """Notice before any figure."""
 
     @property
     def repeated(self) -> bool:
@@ -107,15 +107,15 @@ class SweepTable:
 
     @property
     def mixed(self) -> bool:
-        """Whether rows were measured on different brokers, versions or protocols.
+        """True if rows were measured on different brokers, versions or protocols.
 
-        Not only where brokers are swept: what was kept may be older than the broker of today.
+        This happens without sweeping brokers, too: a kept row may be of an older version.
         """
         return len({(row.broker, row.protocol) for row in self.rows if row.runs}) > 1
 
 
 def table_of(result: SweepResult) -> SweepTable:
-    """The table of a sweep that was played, as far as it came."""
+    """Return the table of a sweep, as far as it was measured."""
     axes = tuple(result.points[0].values) if result.points else ()
     cards: dict[str, ScoreCard] = {}
     rows = []
@@ -200,9 +200,9 @@ _WEAKEST_FIRST = ("at least", "not closed", "closed")
 
 
 def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Several searches of one combination as one: the median of the loads, all codes.
+    """Return several searches of one combination as one: the median of the loads, all codes.
 
-    It stands as the weakest of them: where one is only a load that held, so is the median.
+    It has the weakest standing: if one of them is only a load that held, so is the median.
     """
     if not limits:
         return None
@@ -234,9 +234,9 @@ def _spread(values: Sequence[float]) -> float | None:
 
 
 def _numbers(point: SweepPoint) -> dict[str, float]:
-    """Swept fields as numbers, of a range of sizes its middle.
+    """Return swept fields as numbers, and the middle of a range of sizes.
 
-    They are the point's own: a row that was kept from a smaller grid knows less, and one that
+    They come from the point: a row that was kept from a smaller grid has fewer, and a row that
     could not be run has no record.
     """
     numbers = {}
@@ -252,7 +252,7 @@ def _numbers(point: SweepPoint) -> dict[str, float]:
 
 
 def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
-    """The figures of one run by the keys of `FIGURES`; None where the run has none."""
+    """Return the figures of one run by the keys of `FIGURES`; None if the run has none."""
     case = CASES.get(record.case)
     burst = case is not None and case.connects_only
     axis = style_of(record.case).axis
@@ -289,7 +289,7 @@ _OF_THE_CASE = (
 
 
 def _broker_per_base(record: RunRecord, card: ScoreCard) -> float | None:
-    """Share of this host's processors that the broker used, for each BASE, in per cent."""
+    """Return the broker's share of this host's processors for each BASE, in per cent."""
     base, cores = record.scenario.get("base"), record.environment.get("cores")
     used = None if card.broker is None else card.broker.cores
     if used is None or not isinstance(base, int) or not isinstance(cores, int) or not cores:

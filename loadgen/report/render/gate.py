@@ -1,4 +1,4 @@
-"""What a baseline decides, for the programs that ask: JUnit XML."""
+"""The result of comparing with a baseline, for programs: JUnit XML."""
 
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as Xml
@@ -8,7 +8,7 @@ from loadgen.report.render.text import name
 
 
 def to_junit(comparisons: Sequence[Comparison]) -> bytes:
-    """A suite a case with a baseline, a test a figure and side: failed where it is a regression."""
+    """Return a suite for each case with a baseline and a test for each figure and side."""
     suites = Xml.Element("testsuites", name="loadgen scorecard")
     for comparison in comparisons:
         if comparison.bound is None:

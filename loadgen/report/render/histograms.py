@@ -6,7 +6,7 @@ number follows from a value.
 
 histograms.hlog is a histogram log of format 1.3 with V2 compressed base64 histograms, which
 HdrHistogram's own tools read: a line a run and series, tagged with the series, or with run and
-series where there are several runs. Values are nanoseconds, its maxima milliseconds.
+series for several runs. Values are nanoseconds, its maxima milliseconds.
 """
 
 import io
@@ -53,11 +53,11 @@ _CARDS_AT_ONCE = 50
 
 _TAG_CHARACTERS = 300
 _BUCKETS, _SUB_BUCKETS = 32, 2048
-"""Of the library's layout (`metrics.histogram`)."""
+"""Layout of the library (`metrics.histogram`)."""
 
 
 def to_parquet(cards: Sequence[ScoreCard]) -> bytes:
-    """A table of HISTOGRAM_SCHEMA."""
+    """Return a table of HISTOGRAM_SCHEMA."""
     out = io.BytesIO()
     with pq.ParquetWriter(out, HISTOGRAM_SCHEMA, compression="zstd") as writer:
         for first in range(0, len(cards), _CARDS_AT_ONCE):
@@ -82,29 +82,29 @@ def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> pa.Array:
 
 
 MOST_RUNS_PLOTTED = 20
-"""Of more runs there are no .hgrm files; HdrHistogram's tools make them from the log."""
+"""Most runs with .hgrm files; HdrHistogram's tools make those of more from the log."""
 
 _TICKS = 5
 """Lines for each half of the distance that is left to 100 %, as the library has it."""
 
 
 def to_hgrm(cards: Sequence[ScoreCard]) -> dict[str, bytes]:
-    """File name to text; none for more than MOST_RUNS_PLOTTED runs."""
+    """Return text by file name; nothing for more than MOST_RUNS_PLOTTED runs."""
     if len(cards) > MOST_RUNS_PLOTTED:
         return {}
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for card in cards:
         for series, row in card.curves.histograms.items():
             label = series if len(cards) == 1 else f"{card.run.id}.{series}"
             plain = quote(name(label, _TAG_CHARACTERS), safe=".-_")
-            found[f"hgrm/{plain}.hgrm"] = distribution(row).encode()
-    return found
+            files[f"hgrm/{plain}.hgrm"] = distribution(row).encode()
+    return files
 
 
 def distribution(row: Mapping[str, Any]) -> str:
-    """The percentile distribution of a merged row in microseconds, as the library prints it.
+    """Return the percentile distribution of a merged row in microseconds, as the library prints it.
 
-    But for its standard deviation, which the library leaves in nanoseconds beside microseconds.
+    The standard deviation differs: the library leaves it in nanoseconds.
     """
     bucket, counts = np.asarray(row["bucket"]), np.asarray(row["bucket_count"], np.int64)
     running = np.cumsum(counts)
@@ -134,7 +134,7 @@ def distribution(row: Mapping[str, Any]) -> str:
 
 
 def to_hlog(cards: Sequence[ScoreCard]) -> bytes:
-    """A histogram log; it starts where the first measurement window does."""
+    """Return a histogram log; it starts with the first measurement window."""
     starts = [card.curves.wall_start_ns for card in cards]
     base_ns = min(starts)
     lines = []

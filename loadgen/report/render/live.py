@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def page(directory: Path) -> bytes:
-    """The score card's page of what the run measured so far, or why there is nothing to show."""
+    """Return the page of the run so far, or a page with the reason for its absence."""
     from loadgen.errors import RunDirectoryError
     from loadgen.judge.verdict import Reason, Verdict
     from loadgen.report.build.cards_report import report_of

@@ -84,7 +84,7 @@
   drawAll();
   for (const fold of document.querySelectorAll("details")) {
     fold.addEventListener("toggle", () => {
-      // Theme and width may change meanwhile: what is opened again is drawn again.
+      // Theme and width may change in the meantime: what is opened again is drawn again.
       if (!fold.open) fold.querySelectorAll(".plot").forEach(drawOne.forget);
       drawAll();
     });

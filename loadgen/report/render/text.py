@@ -21,17 +21,17 @@ _WIDTH = 100
 
 
 def notice_for(case: str) -> str:
-    """What must stand before any figure of this case's runs; empty for a case that needs none."""
+    """Return the notice before any figure of this case's runs; "" for a case without one."""
     return CASES[case].notice if case in CASES else ""
 
 
 def notice_lines(notice: str) -> list[str]:
-    """The notice as the first lines of a text, with an empty one after it; none without."""
+    """Return the notice as the first lines of a text, with an empty line after it."""
     return [*wrap(notice, _WIDTH), ""] if notice else []
 
 
 def number(value: float | None) -> str:
-    """A number for a table: thousands apart, about four significant digits; "" for None."""
+    """Return a number for a table: thousands separated, about four digits; "" for None."""
     if value is None:
         return ""
     if isinstance(value, int) or float(value).is_integer() or abs(value) >= 1000:
@@ -47,12 +47,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def text_of(value: str | float | None) -> str:
-    """A cell of a table as text."""
+    """Return a cell of a table as text."""
     return number(value) if isinstance(value, (int, float)) else name(value or "")
 
 
 def cell(value: object) -> object:
-    """The value for a CSV cell: numbers as they are, texts so that none is taken for a formula."""
+    """Return the value for a CSV cell: numbers as they are, texts never as a formula."""
     if value is None:
         return ""
     if isinstance(value, (int, float)):
@@ -63,7 +63,7 @@ def cell(value: object) -> object:
 
 
 def csv_of(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table as CSV: CRLF, numbers in full precision, empty where there is none."""
+    """Return a table as CSV: CRLF, numbers in full precision, empty cells for None."""
     table = io.StringIO()
     writer = csv.writer(table)
     writer.writerow(header)
@@ -72,10 +72,10 @@ def csv_of(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and its noun: 1 worker, 2 workers."""
+    """Return a number and its noun: 1 worker, 2 workers."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def name(text: object, limit: int = NAME_CHARACTERS) -> str:
-    """A text from outside in one printable, bounded line; a renderer escapes it on top."""
+    """Return a text from outside in one printable, bounded line; renderers escape it."""
     return printable(str(text), limit)
