@@ -32,8 +32,9 @@ from loadgen.report.model import (
     Section,
     Verdicts,
 )
-from loadgen.report.render.text import counted, name, number
+from loadgen.report.render.text import name, number
 from loadgen.report.score_card import NOTHING_SAID, About, ScoreCard
+from loadgen.sentences import counted
 
 _MOST_ROWS = 200
 """Rows of results that a report shows; all of them are in the CSV file."""

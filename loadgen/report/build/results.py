@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from loadgen.plan.tables import Cell, DataTable
 from loadgen.report.build.compare import Comparison, Sample, sample_of
 from loadgen.report.build.rows import FIGURES, Row, RowKey, in_report_order, keyed
-from loadgen.report.render.text import counted, name, number
+from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
+from loadgen.sentences import counted
 
 MOST_APART = 6
 """Most runs that are shown one by one; of more, sides come first and runs are folded."""

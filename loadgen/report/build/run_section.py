@@ -9,8 +9,9 @@ from loadgen.report.build.broker_section import BrokerLoad
 from loadgen.report.build.charts import charts_of
 from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Section, Tiles, Verdicts
 from loadgen.report.power.power import OutletPower
-from loadgen.report.render.text import COMMAND_CHARACTERS, counted, name, number
+from loadgen.report.render.text import COMMAND_CHARACTERS, name, number
 from loadgen.report.score_card import LATENCY_FIGURES, Power, ScoreCard
+from loadgen.sentences import counted
 
 _WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_failures")
 _GROUP_COUNTERS = ("sent", "expected", "received", "duplicated", "out_of_order")

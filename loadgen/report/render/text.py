@@ -71,11 +71,6 @@ def csv_of(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return table.getvalue()
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number and its noun: 1 worker, 2 workers."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def name(text: object, limit: int = NAME_CHARACTERS) -> str:
     """Return a text from outside in one printable, bounded line; renderers escape it."""
     return printable(str(text), limit)
