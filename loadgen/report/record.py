@@ -49,7 +49,7 @@ def _windows(value: Object) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PlannedGroup:
     """A group of devices of the plan; rates in messages a second of the whole group.
 
     `rate`, `qos`, `size_bytes` and `deliveries` are those of what it publishes, `rate` None for a
@@ -99,7 +99,7 @@ class RunRecord:
     hosts: Annotated[Number, at("plan", "hosts")] = 1
     urls: Annotated[tuple[str, ...], _GIVEN, at("broker", "urls")] = ()
     tls: Annotated[bool, _GIVEN, at("plan", "tls")] = False
-    groups: Annotated[tuple[Group, ...], _GIVEN, at("plan", "groups")] = ()
+    groups: Annotated[tuple[PlannedGroup, ...], _GIVEN, at("plan", "groups")] = ()
     environment: Part = field(default_factory=dict)
     broker: Part = field(default_factory=dict)
     sut: Part = field(default_factory=dict)
@@ -155,7 +155,7 @@ class RunRecord:
         return moment_ns - monotonic_ns + wall_ns if wall_ns else 0
 
     @property
-    def publishing(self) -> tuple[Group, ...]:
+    def publishing(self) -> tuple[PlannedGroup, ...]:
         return tuple(group for group in self.groups if group.rate is not None)
 
 

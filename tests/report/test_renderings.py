@@ -4,6 +4,8 @@ import csv
 import gzip
 import io
 import re
+import subprocess
+import sys
 from base64 import b64decode, b64encode
 from dataclasses import replace
 from hashlib import sha256
@@ -350,6 +352,23 @@ def test_runs_of_a_case_side_by_side(make: ModuleType, tmp_path: Path) -> None:
     assert chart.figure["layout"]["yaxis2"]["side"] == "right"
     assert run_charts_of(cards[:1]) == []
     assert "Fan-out" in Page(to_html(report_of(cards))).text
+
+
+def test_a_comparison_and_its_renderings_need_no_spark() -> None:
+    """A run, its card and a comparison start neither Spark nor Java."""
+    code = (
+        "import sys; from pathlib import Path; from tests.old_runs import DATA;"
+        "from loadgen.report.build.summary import summarize_run;"
+        "from loadgen.report.build.compare import compare;"
+        "from loadgen.report.build.cards_report import report_of;"
+        "from loadgen.report.render.write import RENDERINGS;"
+        "cards = [summarize_run(DATA / name) for name in ('plain', 'again')];"
+        "report = report_of(cards, compare(cards));"
+        "[render(report) for render in RENDERINGS.values()];"
+        "print({'pyspark', 'py4j'} & {*sys.modules})"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "set()"
 
 
 # --- numbers and files ----------------------------------------------------------------------

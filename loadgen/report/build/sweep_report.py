@@ -16,7 +16,7 @@ from loadgen.report.build.figures import (
     log_axis,
     varied_axis,
 )
-from loadgen.report.build.sweep_table import Column, SweepRow, SweepTable
+from loadgen.report.build.sweep_table import FigureColumn, SweepRow, SweepTable
 from loadgen.report.model import Chart, Charts, Paragraph, Report
 from loadgen.report.render.text import name, notice_lines, number, text_of
 
@@ -142,7 +142,7 @@ def _columns(table: SweepTable) -> list[tuple[str, Callable[[SweepRow], str]]]:
     return columns
 
 
-def _title(column: Column) -> str:
+def _title(column: FigureColumn) -> str:
     return ", ".join(filter(None, (column.title, column.unit)))
 
 

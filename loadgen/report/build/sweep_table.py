@@ -24,7 +24,7 @@ Figures = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FigureColumn:
     """A column of figures: key, title, and the unit of its numbers ("" for a count)."""
 
     key: str
@@ -32,31 +32,31 @@ class Column:
     unit: str
 
 
-FIGURES: Mapping[str, Column] = {
+FIGURES: Mapping[str, FigureColumn] = {
     column.key: column
     for column in (
-        Column("ratio", "Fanout ratio 1:", ""),
-        Column("topics", "# of topics", ""),
-        Column("consumers", "# of consumers", ""),
-        Column("producers", "# of producers", ""),
-        Column("devices", "# of devices", ""),
-        Column("background", "Background", "msgs/sec"),
-        Column("ingress", "Ingress rate", "msgs/sec"),
-        Column("egress", "Egress rate", "msgs/sec"),
-        Column("high_water_mark", "High-water mark", "messages"),
-        Column("seconds", "Connected in", "seconds"),
-        Column("avg", "AVG", "µs"),
-        Column("p50", "50P", "µs"),
-        Column("p99", "99P", "µs"),
-        Column("max", "MAX", "µs"),
-        Column("stdev", "STDV", "µs"),
-        Column("delivery", "Mean delivery", "ms"),
-        Column("published_delivery", "Mean delivery, paper", "ms"),
-        Column("broker_per_base", "Broker processor per BASE", "% of all processors"),
-        Column("published_per_base", "Broker processor per BASE, paper", "% of 8 processors"),
-        Column("published_base", "Most BASE, paper", ""),
-        Column("used_topics", "Topics", ""),
-        Column("per_topic", "Sent to a topic", "msgs/sec"),
+        FigureColumn("ratio", "Fanout ratio 1:", ""),
+        FigureColumn("topics", "# of topics", ""),
+        FigureColumn("consumers", "# of consumers", ""),
+        FigureColumn("producers", "# of producers", ""),
+        FigureColumn("devices", "# of devices", ""),
+        FigureColumn("background", "Background", "msgs/sec"),
+        FigureColumn("ingress", "Ingress rate", "msgs/sec"),
+        FigureColumn("egress", "Egress rate", "msgs/sec"),
+        FigureColumn("high_water_mark", "High-water mark", "messages"),
+        FigureColumn("seconds", "Connected in", "seconds"),
+        FigureColumn("avg", "AVG", "µs"),
+        FigureColumn("p50", "50P", "µs"),
+        FigureColumn("p99", "99P", "µs"),
+        FigureColumn("max", "MAX", "µs"),
+        FigureColumn("stdev", "STDV", "µs"),
+        FigureColumn("delivery", "Mean delivery", "ms"),
+        FigureColumn("published_delivery", "Mean delivery, paper", "ms"),
+        FigureColumn("broker_per_base", "Broker processor per BASE", "% of all processors"),
+        FigureColumn("published_per_base", "Broker processor per BASE, paper", "% of 8 processors"),
+        FigureColumn("published_base", "Most BASE, paper", ""),
+        FigureColumn("used_topics", "Topics", ""),
+        FigureColumn("per_topic", "Sent to a topic", "msgs/sec"),
     )
 }
 
@@ -92,7 +92,7 @@ class SweepTable:
 
     case: str
     axes: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[FigureColumn, ...]
     rows: tuple[SweepRow, ...]
     searched: str = ""
     broker: str = ""
