@@ -120,8 +120,7 @@ def _plan(scenario: Persistent, groups: tuple[DeviceGroup, ...]) -> Plan:
     return plan_of(
         scenario,
         groups,
-        stores=True,
-        save_each=scenario.save_each,
+        storage="each change" if scenario.save_each else "periodic",
         reconnect=scenario.reconnecting(always=at_s is not None),
         crash=None if at_s is None else Crash("broker", at_s, scenario.crash_command),
     )

@@ -15,7 +15,7 @@ from loadgen.judge.verdict import Verdict, with_reason
 from loadgen.plan.disclosure import Disclosure, FinishedRun
 from loadgen.plan.fields import Choice, Count, Flag, Seconds, Table
 from loadgen.plan.groups import DeviceGroup, Reconnect
-from loadgen.plan.plan import BrokerNeeds, Crash, Plan, phases_of, plan_of
+from loadgen.plan.plan import BrokerNeeds, Crash, Plan, Storage, phases_of, plan_of
 from loadgen.plan.scenario import (
     DRAIN,
     DURATION,
@@ -193,6 +193,12 @@ def _groups(scenario: SupplyChain) -> tuple[DeviceGroup, ...]:
     return groups_of_model(model, scenario.arrivals, scenario.max_unacknowledged)
 
 
+def _storage(scenario: SupplyChain, model: Model) -> Storage:
+    if not stores(model):
+        return "none"
+    return "each change" if scenario.save_each else "periodic"
+
+
 def _plan(scenario: SupplyChain, groups: tuple[DeviceGroup, ...]) -> Plan:
     model = model_of_scenario(scenario)
     _require_endpoints(model, len(scenario.broker))
@@ -207,8 +213,7 @@ def _plan(scenario: SupplyChain, groups: tuple[DeviceGroup, ...]) -> Plan:
             drain_s=max(scenario.drain, recovery_s or 0.0),
             stops_at_exception=stops,
         ),
-        stores=stores(model),
-        save_each=scenario.save_each,
+        storage=_storage(scenario, model),
         reconnect=None if stops else _RETURN,
         crash=None if recovery_s is None else Crash("broker", recovery_s=recovery_s),
         report_every_s=scenario.report_every,

@@ -70,21 +70,23 @@ class Bridge:
     durable: bool
 
 
+Storage = Literal["none", "periodic", "each change"]
+"""The times at which a private broker writes to disk what it holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Brokers:
     """Which brokers a run asks for.
 
     `names` are one name of a private broker, or URLs. `instances` private ones are started, each a
-    broker of its own; `separate_urls` says the same of several URLs. Private ones keep on disk what
-    they hold where the run `stores`, after each change with `save_each`, and are `encrypted` on
-    request. `may_be_several`: the case can be spread over `instances`.
+    broker of its own; `separate_urls` says the same of several URLs. `storage` and `encrypted` are
+    settings of private brokers. `may_be_several`: the case can be spread over `instances`.
     """
 
     names: tuple[str, ...] = ()
     instances: int = 1
     separate_urls: bool = False
-    stores: bool = False
-    save_each: bool = False
+    storage: Storage = "none"
     encrypted: bool = False
     bridge: Bridge | None = None
     may_be_several: bool = False
@@ -219,8 +221,7 @@ def plan_of(
     needs: BrokerNeeds | None = None,
     phases: PhasePlan | None = None,
     bridge: Bridge | None = None,
-    stores: bool = False,
-    save_each: bool = False,
+    storage: Storage = "none",
     reconnect: Reconnect | None = None,
     crash: Crash | None = None,
     report_every_s: float | None = None,
@@ -235,8 +236,7 @@ def plan_of(
         scenario.broker,
         instances=scenario.instances,
         separate_urls=scenario.separate_brokers,
-        stores=stores,
-        save_each=save_each,
+        storage=storage,
         encrypted=scenario.tls,
         bridge=bridge,
         may_be_several="fleet" in scenario.parts and bridge is None,

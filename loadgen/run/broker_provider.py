@@ -32,11 +32,12 @@ async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
         return
     from loadgen.brokers.start import serve
 
+    storing = wanted.storage != "none" and wanted.private
     async with serve(
         wanted.names,
         instances=wanted.instances,
-        persistence=wanted.stores and wanted.private and wanted.names[0] not in _INSTRUMENTS,
-        save_each=wanted.save_each,
+        persistence=storing and wanted.names[0] not in _INSTRUMENTS,
+        save_each=wanted.storage == "each change",
         encrypted=wanted.encrypted,
         accounts=accounts_of(plan),
     ) as served:

@@ -92,7 +92,7 @@ def test_a_run_and_its_score_card_follow(tmp_path: Path) -> None:
 # What a name in quotes may still be outside of `loadgen.cases`: a word of its own, or another
 # program's.
 WORDS = {
-    "report/render/to_json.py": {"latency"},  # a key of scorecard.json
+    "report/build/card_files.py": {"latency"},  # a key of scorecard.json
     "report/history.py": {"latency"},
     "report/build/rows.py": {"latency"},  # a measure
     "report/build/card.py": {"latency"},
@@ -103,11 +103,12 @@ WORDS = {
     "cli/calibrate.py": {"latency"},
     "run/tuning/profile.py": {"latency"},  # what a setting of the host touches
     "run/tuning/tuning_host.py": {"latency"},  # a file of sysfs
-    "plan/case.py": {"latency"},  # a measure
+    "cases/case.py": {"latency"},  # a measure
     "specjms/build_model.py": {"queue", "persistent"},  # options of a message type
     "specjms/report.py": {"queue"},
     "cli/mqttbench.py": {"fanin", "fanout", "persistent", "queue", "connburst"},  # what lists are
-    "api.py": {"fanin"},  # an example
+    "run/testbed.py": {"fanin"},  # an example
+    "api.py": {"fanin"},
 }
 
 
