@@ -16,6 +16,7 @@ from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, clo
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect, PubAck, Publish, Subscribe
 from loadgen.plan.groups import DeviceGroup, Reconnect, Subscribes, Target, Tls
+from loadgen.plan.plan import document_of
 from loadgen.worker import worker as worker_module
 from loadgen.worker.channel import Channel
 from loadgen.worker.loop import WorkerLoop
@@ -165,7 +166,7 @@ def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_answered
     """Writable again and a message to acknowledge, both in one look at the socket."""
     loop = WorkerLoop()
     try:
-        loop.run_until_complete(_answer_and_flush(loop, tmp_path))
+        loop.run_until_complete(asyncio.wait_for(_answer_and_flush(loop, tmp_path), harness.HANG_S))
     finally:
         loop.close()
 
@@ -179,7 +180,7 @@ async def _answer_and_flush(loop: WorkerLoop, tmp_path: Path) -> None:
     plan = harness.one_worker_plan(group, port=1)
     create_live_page(tmp_path / "live", 1, 1)
     header = {
-        "plan": json.loads(orjson.dumps(plan)),
+        "plan": json.loads(orjson.dumps(document_of(plan))),
         "worker": 0,
         "workers": 1,
         "live": str(tmp_path / "live"),
