@@ -3,13 +3,13 @@
     async with hosts_of_cluster(Cluster("spark://master:7077", 4)) as hosts:
         await run(scenario, directory, hosts=hosts)
 
-Spark only places the agents and keeps them. Its tasks meet once (`allGather`), to say on which
-machines they are and what they lack; from then on an agent talks to the coordinator over a channel
-of its own. The secret of that channel goes to the tasks inside the job and from there to the agents
-through a pipe: it is in no argument, environment, setting or log.
+Spark only places the agents and keeps them. Its tasks meet once (`allGather`), to report their
+machines and what is missing there. After that an agent talks to the coordinator over a separate
+channel. The job brings the secret of that channel to the tasks, and a pipe brings it to the agents:
+it is in no argument, environment, setting or log.
 
-Spark must never repeat the stage by itself, as that would play the load again: the job is
-collected directly, and a task that fails ends it.
+Spark must never repeat the stage, as that would play the load again: the job is collected directly,
+and a task that fails ends it.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_S = 30.0
-"""For the master, for its executors, and for the agents."""
+"""Longest wait for the master, for its executors, and for the agents."""
 END_S = 5.0
-"""For the job to end by itself after its agents were let go."""
+"""Longest wait for the job to end after its agents were released."""
 _REACH_S = 5.0
 _LOOK_S = 0.1
 _MASTERS = "spark://HOST:7077, yarn, k8s://HOST:443 or local-cluster[HOSTS,CORES,MIB]"
@@ -49,8 +49,8 @@ _Report = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The hosts that are asked for; `settings` are Spark's own, and `archive` a packed environment
-    for the executors."""
+    """The requested hosts; `settings` are Spark's, and `archive` is a packed environment for the
+    executors."""
 
     master: str
     hosts: int
@@ -61,10 +61,10 @@ class Cluster:
 
 @asynccontextmanager
 async def hosts_of_cluster(cluster: Cluster) -> AsyncIterator[Hosts]:
-    """The hosts, each with an agent that is connected; the agents and the job end with the block.
+    """Provide the hosts, each with a connected agent; the agents and the job end with the block.
 
-    Raises UsageError for a master that is none, and CannotRunError or HostLimitError where the
-    cluster does not give the hosts within `cluster.wait_s` for each step.
+    Raise UsageError for an invalid master, and CannotRunError or HostLimitError if a step to get
+    the hosts takes longer than `cluster.wait_s`.
     """
     await _require_master(cluster.master)
     here = _own_address(cluster.master)
@@ -82,7 +82,7 @@ async def hosts_of_cluster(cluster: Cluster) -> AsyncIterator[Hosts]:
 
 
 async def _require_master(master: str) -> None:
-    """Refuse a master that cannot be one, or that nobody can reach, before a JVM is started."""
+    """Refuse a master that is invalid or unreachable, before a JVM is started."""
     kind, _, rest = master.partition("://")
     if kind not in ("spark", "k8s") and not (
         master == "yarn" or master.startswith("local-cluster[")
@@ -105,7 +105,7 @@ async def _require_master(master: str) -> None:
 
 
 async def _unreachable(place: str) -> str:
-    """Why no connection can be made to HOST:PORT; "" where one can."""
+    """Return the reason why HOST:PORT cannot be reached; "" if it can."""
     host, _, port = place.rpartition(":")
     try:
         async with asyncio.timeout(_REACH_S):
@@ -120,14 +120,14 @@ async def _unreachable(place: str) -> str:
 
 
 def _own_address(master: str) -> str:
-    """The address of this host that executors can reach: the one that leads to their master."""
+    """Choose an address of this host for executors: the one on the route to their master."""
     named = os.environ.get("SPARK_LOCAL_IP")
     if named:
         return named
     if master.startswith("local"):
         return "127.0.0.1"
     there = master.partition("://")[2].split(",")[0].rpartition(":")[0].rpartition("/")[2]
-    # Connecting a datagram socket sends nothing: the kernel only chooses the way.
+    # To connect a datagram socket sends nothing: the kernel only chooses the route.
     for host in (there.strip("[]"), "192.0.2.1"):
         with suppress(OSError):
             found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
@@ -141,7 +141,7 @@ def _own_address(master: str) -> str:
 
 
 class _Job:
-    """A Spark session and its one job, in a thread of its own."""
+    """A Spark session and its only job, in a separate thread."""
 
     def __init__(self, cluster: Cluster, here: str, task: Callable[..., Iterator[str]]) -> None:
         self.over = asyncio.Event()
@@ -184,8 +184,8 @@ class _Job:
         raise CannotRunError(problem_in(reports))
 
     def _await_executors(self, spark: "SparkSession") -> None:
-        """Wait until each host can have an executor of its own: the scheduler then gives every
-        executor one task before it gives any a second."""
+        """Wait until there is an executor for each host: the scheduler then gives every executor a
+        task before any gets a second."""
         wanted, there = self._cluster.hosts, 0
         until = time.monotonic() + self._cluster.wait_s
         status: Any = spark.sparkContext._jsc.sc()
@@ -197,17 +197,17 @@ class _Job:
                     "longer)"
                 )
             time.sleep(_LOOK_S)
-            there = status.getExecutorMemoryStatus().size() - 1  # the driver is in it, too
+            there = status.getExecutorMemoryStatus().size() - 1  # the driver counts, too
 
     def cancel(self) -> None:
-        """Have the job end; returns at once."""
+        """Cancel the job, without waiting for its end."""
         self.ending = True
         if self._spark is not None:
             with suppress(Exception):
                 self._spark.sparkContext.cancelAllJobs()
 
     def kill(self) -> None:
-        """End the JVM, for a session that neither starts nor stops."""
+        """Kill the JVM, for a session that neither starts nor stops."""
         from pyspark import SparkContext
 
         context: Any = SparkContext
@@ -222,7 +222,7 @@ class _Job:
 
 
 def _text_of(error: Exception) -> str:
-    """What an error says; one of Java asks the JVM for it, which may have ended."""
+    """Return the text of an error; that of a Java error needs the JVM, which may have ended."""
     with suppress(Exception):
         return str(error)
     return ""
@@ -232,7 +232,7 @@ def _text_of(error: Exception) -> str:
 async def _job(
     cluster: Cluster, here: str, task: Callable[..., Iterator[str]]
 ) -> AsyncIterator[_Job]:
-    """The job that keeps the agents, from its tasks' start to its end."""
+    """Run the job that keeps the agents, from its tasks' start to its end."""
     job = _Job(cluster, here, task)
     job.thread.start()
     try:
@@ -243,7 +243,7 @@ async def _job(
 
 
 async def _submitted(job: _Job, cluster: Cluster) -> None:
-    """Wait until the job is submitted; raises CannotRunError where Spark takes too long."""
+    """Wait until the job is submitted; raise CannotRunError if Spark takes too long."""
     try:
         async with asyncio.timeout(cluster.wait_s):
             await finished_or(job.started.wait(), job.over)
@@ -258,7 +258,7 @@ async def _submitted(job: _Job, cluster: Cluster) -> None:
 
 
 async def _end(job: _Job) -> None:
-    """Wait for the job to end, then make it."""
+    """Wait for the job to end; if it does not, cancel it, then kill the JVM."""
     job.ending = True
     if job.started.is_set():
         await asyncio.to_thread(job.thread.join, END_S)
@@ -269,9 +269,9 @@ async def _end(job: _Job) -> None:
 
 
 def _settings(cluster: Cluster, here: str) -> dict[str, str]:
-    """Spark's settings of the job; what the user gives wins, but for what keeps it to one try.
+    """Return Spark's settings of the job; the user's win, except over those that forbid retries.
 
-    Raises UsageError for cores that are no number.
+    Raise UsageError if the number of cores is invalid.
     """
     settings = {
         "spark.app.name": f"loadgen, {cluster.hosts} load hosts",
@@ -306,10 +306,10 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
 def _agents_task(
     hosts: int, coordinator: tuple[str, int], secret: str
 ) -> Callable[[Iterable[int]], Iterator[str]]:
-    """What the task of each partition does: it becomes the parent of that host's agent.
+    """Return the task of each partition, which becomes the parent of that host's agent.
 
-    It yields one line of JSON when the agent has ended, or when any host lacks something. The
-    function is sent by value, so that a host without this package can say so.
+    It yields one line of JSON when the agent has ended, or if a host lacks something. The function
+    is sent by value, so that a host without this package can report that.
     """
     program = PROGRAM
 
@@ -337,9 +337,9 @@ def _agents_task(
 
 
 def keep_agent(settings: Mapping[str, object]) -> str:
-    """Run an agent with these settings until it ends; returns why it did.
+    """Run an agent with these settings until it ends; return the reason.
 
-    When this process is killed the agent's standard input closes, and it ends as well.
+    If this process is killed, the agent's standard input closes, and the agent ends as well.
     """
     import sys
 
@@ -361,7 +361,7 @@ def keep_agent(settings: Mapping[str, object]) -> str:
 
 
 def problem_in(reports: Sequence[_Report]) -> str:
-    """Why the agents ended, or were not started anywhere, in one line."""
+    """Return the reason why the agents ended or were not started, in one line."""
     lacking = [one for one in reports if one["lacks"]]
     if lacking:
         names = ", ".join(sorted({printable(one["name"], 60) for one in lacking})[:5])

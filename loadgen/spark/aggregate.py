@@ -1,12 +1,11 @@
 """The views of `report.views` over the interval table of many runs, by Spark.
 
-Spark reads the files wherever its file systems reach and hands them whole to Python, where pyarrow
-unpacks them at a third of what Spark's own way with their long lists costs. Every batch of rows is
-reduced where it was read, by the functions that the summary of one run uses (`report.views`).
-What is left of the batches, some thousandth of them, travels as Arrow in one binary column to the
-task that has the same run and block of seconds, where it is put together: a second has all its
-rows, wherever they were read. No task holds more than a file and a batch, or what is left of a
-block.
+Spark reads the files, which may be on any of its file systems, and hands them whole to Python.
+There pyarrow unpacks their long lists at a third of the cost of Spark's reader. Every batch of rows
+is reduced in the task that read it, by the functions of `report.views` that the summary of one run
+uses. The reduced rows, about a thousandth of the batches, travel as Arrow in a binary column. One
+task for each run and block of seconds merges them, so that a second has all its rows. No task holds
+more than a file and a batch, or the reduced rows of a block.
 """
 
 import re
@@ -42,26 +41,26 @@ Backgrounds = Mapping[str, frozenset[str]]
 """Run id to its groups whose latencies are not the case's result."""
 
 _BLOCK_SECONDS = 256
-"""Seconds of a run that one call makes into a course."""
+"""Seconds of a run that one call merges into a course."""
 
 _ALL_SECONDS = -(2**31)
-"""The block of what is not told by second."""
+"""The block of rows that are not by second."""
 
 _BATCH_ROWS = 4096
-"""Rows of small files are put together until they are as many; some 10 MB unpacked."""
+"""Rows of small files are concatenated up to this number, about 10 MB unpacked."""
 
 _SETTINGS = {
-    # A task is some ten megabytes on the disk; a file a second costs what its bytes cost.
+    # Tasks of some ten megabytes on disk; each opened file counts like 256 KiB.
     "spark.sql.files.maxPartitionBytes": "32m",
     "spark.sql.files.openCostInBytes": "256k",
-    # A job that lists directories costs more than to list hundreds.
+    # A Spark job for the listing costs more than a listing of hundreds of directories here.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
-    # What goes to Python at once: one large file, or many small ones.
+    # One batch to Python has one large file, or many small ones.
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
 }
 
 PYTHON_SETTINGS = {
-    # Memory that is freed is soon wanted again: to get its pages anew took a third of all time.
+    # Freed memory is soon needed again: to fault its pages in anew took a third of the time.
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
@@ -76,21 +75,21 @@ With the part "error", `rows` is a message.
 """
 
 _PACKED = pa.ipc.IpcWriteOptions(compression="zstd")
-"""Histograms are a fifth as large so, in Java and where a thousand runs wait for their card."""
+"""Compression that shrinks histograms to a fifth, in Java and in the driver's memory."""
 
 _PATTERN = re.compile(r"([{}\[\]*?\\])")
-"""Characters of a name that Spark takes for a pattern unless they are escaped."""
+"""Characters that Spark reads as a pattern unless they are escaped."""
 
 
 def plain_name(path: str) -> str:
-    """Return a path in which Spark sees no pattern."""
+    """Escape a path for Spark, which reads paths as patterns."""
     return _PATTERN.sub(r"\\\1", path)
 
 
 def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[str], Views]:
-    """Return a function for the views of a run by its id; they stay packed until it is called.
+    """Return a function from a run's id to its views, which stay packed until it is called.
 
-    Raises RunDirectoryError if rows cannot be read or are mixed, CannotRunError if Spark fails.
+    Raise RunDirectoryError if rows cannot be read or are mixed, CannotRunError if Spark fails.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -145,7 +144,7 @@ def _left_of(
 def _tables_in(batches: Iterable[pa.RecordBatch], owners: Mapping[str, str]) -> Iterator[pa.Table]:
     """Yield the row groups of files that come as path and content.
 
-    `owners` has the run of a directory at a URL; those of this host have been looked at.
+    `owners` has the run of each directory at a URL; local directories are already checked.
     """
     for batch in batches:
         for path, content in zip(
@@ -179,7 +178,7 @@ def _rows_of(run: str, rows: pa.Table, known: Collection[str]) -> pa.Table:
             f"the run directories hold rows of another run: {printable(str(run), 80)!r}"
         )
     of_run = pc.equal(rows["run"], run)
-    # Copying histograms costs as much as merging them.
+    # To copy histograms costs as much as to merge them.
     return rows if pc.all(of_run).as_py() else rows.filter(of_run)
 
 
@@ -231,8 +230,8 @@ def _parts(left: pa.Table) -> Parts:
 
 
 def _by_run(found: pa.Table) -> Callable[[str], Views]:
-    """Return the views of each run from all tasks' results; raises RunDirectoryError."""
-    # By block: then rows are in the order of their seconds, whichever task came first.
+    """Return the views of each run from all tasks' results; raise RunDirectoryError."""
+    # Sort by block, so that rows are in the order of their seconds, not of the tasks.
     found = found.sort_by([("run", "ascending"), ("block", "ascending")])
     parts = found["part"].to_pylist()
     if "error" in parts:

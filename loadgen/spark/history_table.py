@@ -1,7 +1,7 @@
-"""The history of score cards: a Parquet table that Spark appends to and asks.
+"""The history of score cards: a Parquet table that Spark appends to and queries.
 
-It may be wherever Spark's file systems reach. A card that is there already is left out, and where
-two programs added the same one at once, one entry counts.
+It may be on any of Spark's file systems. A card that is already in it is not added again. If two
+programs add the same card at once, one entry counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,9 @@ def location(where: str) -> str:
 def add_cards(
     spark: "SparkSession", where: str, cards: Sequence[tuple[str, dict[str, Any]]]
 ) -> int:
-    """Append score cards (how each is shown, and its document); returns how many were new.
+    """Append score cards, as (shown name, document); return the number of new ones.
 
-    Raises RunDirectoryError for what is no card, CannotRunError where the table cannot be written.
+    Raise RunDirectoryError for an invalid card, CannotRunError if the table cannot be written.
     """
     entries: dict[str, list[dict[str, Any]]] = {}
     for shown, document in cards:
@@ -107,7 +107,7 @@ def courses_of(
     since: str = "",
     rolling: int = 10,
 ) -> list[Course]:
-    """Return all figures of all rows over time by case and load; raises RunDirectoryError."""
+    """Return all figures of all rows over time by case and load; raise RunDirectoryError."""
     found = _read(spark, where)
     if found is None:
         raise RunDirectoryError(

@@ -35,11 +35,11 @@ def make_scorecards(
     """Return a score card for each run directory, in the order given; nothing is written.
 
     A directory may be at a URL that Spark's file systems can read, as hdfs://host/runs/a.
-    `pdu_logs` must cover every run; they and what says how to read them are as in
-    `report.build.summary.summarize_run`. `spark` is a session to use, or what to set in a new
-    one on `master`, `progress` hears what is done, `then` gets session and cards before it ends.
-    What can be refused without Spark is refused before it starts. Raises RunDirectoryError,
-    PowerLogError, MissingProgramError and CannotRunError.
+    `pdu_logs` must cover every run; they and their options are as in
+    `report.build.summary.summarize_run`. `spark` is an existing session, or the settings of a new
+    one on `master`. `progress` is called with each step, `then` with the session and the cards
+    before the session ends. Errors that need no Spark are raised before it starts. Raise
+    RunDirectoryError, PowerLogError, MissingProgramError and CannotRunError.
     """
     settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset)
     if len(run_dirs) > 1:

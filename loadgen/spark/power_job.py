@@ -1,7 +1,7 @@
-"""Power logs by Spark: each is read and integrated once, by a task, for the windows of all runs.
+"""Power logs by Spark: a task reads and integrates each log once, for the windows of all runs.
 
-Reading and arithmetic are `report.power.power`'s, so that a malformed line is named the same way
-and the mean is the same number with and without Spark.
+Reading and arithmetic are those of `report.power.power`, so that the messages and the means are the
+same with and without Spark.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def outlets_of_runs(
     spark: "SparkSession", windows: Mapping[str, Window], settings: LogSettings
 ) -> dict[str, list[OutletPower]]:
-    """Run id to its outlets over its window, in the order of the logs and of the outlets in them.
+    """Map each run id to the outlets over its window, in the order of logs and of their outlets.
 
-    Logs are read where the tasks run. Raises PowerLogError for the first log that cannot be used.
+    The hosts of the tasks read the logs. Raise PowerLogError for the first unusable log.
     """
     spans = [*windows.values()]
-    # A task may run in another directory; logs are named as they were given all the same.
+    # A task may run in another directory; messages show the paths as the user gave them.
     logs = [(replace(log, path=log.path.resolve()), str(log.path)) for log in settings.logs]
 
     def measured(given: tuple[PduLog, str]) -> list[list[OutletPower]] | str:

@@ -1,8 +1,7 @@
 """Run directories at URLs that only Spark's file systems can read, as hdfs://host/runs/a.
 
-One Spark job looks through all of them: what is said of a run (run.json, its seal, the broker's
-log) comes here, of its other files the digest. Their rows are read by the tasks of
-`spark.aggregate`.
+One Spark job reads all of them. It returns the documents of a run (run.json, its seal, the broker's
+log), and the digests of its other files. The tasks of `spark.aggregate` read their rows.
 """
 
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ def is_url(where: object) -> bool:
 
 
 def open_remote(spark: "SparkSession", urls: Sequence[str]) -> list[RunFiles]:
-    """Return the runs at these URLs, in order; raises RunDirectoryError and CannotRunError."""
+    """Return the runs at these URLs, in order; raise RunDirectoryError and CannotRunError."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -52,7 +51,7 @@ def open_remote(spark: "SparkSession", urls: Sequence[str]) -> list[RunFiles]:
 
 
 def _root(spark: "SparkSession", url: str) -> str:
-    """Return the directory as Spark names its files; raises RunDirectoryError."""
+    """Return the directory as Spark names its files; raise RunDirectoryError."""
     java = spark.sparkContext
     path = java._jvm.org.apache.hadoop.fs.Path(url)  # type: ignore[union-attr]
     files = path.getFileSystem(java._jsc.hadoopConfiguration())
@@ -87,7 +86,7 @@ def _files_in(
     )
     found: dict[str, dict[str, tuple[str, bytes | None]]] = {root: {} for root in roots}
     for row in rows.to_pylist():
-        # The directory above, or that of intervals/ in it.
+        # The file is in the run directory, or in intervals/ there.
         root, _, name = row["path"].rpartition("/")
         if root not in found:
             root, _, folder = root.rpartition("/")

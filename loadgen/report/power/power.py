@@ -1,12 +1,12 @@
 """Power over a measurement window: samples of power logs in, mean watts of every outlet out.
 
-A sample of watts holds until the next one of its outlet. Where the next is much later than usual,
-the meter was silent meanwhile: a sample holds at most `HOLD_LIMIT` times the usual spacing of its
-outlet, the rest counts as not covered, and the last sample holds for the usual spacing.
+A sample of watts holds until the next sample of its outlet, but at most `HOLD_LIMIT` times the
+usual spacing of that outlet. The rest of a longer gap counts as not covered. The last sample holds
+for the usual spacing.
 
-A counter of energy says what was used between two of its samples, however far apart they are. Where
-an outlet has watts and a counter, the watts are the figure and the counter confirms them; a counter
-alone gives the mean by itself.
+The difference between two samples of an energy counter is the energy used between them, however far
+apart they are. If an outlet has watts and a counter, the watts are the figure and the counter
+confirms them. If it has only a counter, the counter gives the mean.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,42 +20,43 @@ from loadgen.errors import PowerLogError
 from loadgen.report.power.power_settings import LogSettings, PduLog
 
 HOLD_LIMIT = 2.5
-"""How many times the usual spacing a sample is believed; one lost sample is bridged, two not."""
+"""Multiple of the usual spacing for which a sample holds: bridges one lost sample, not two."""
 
 LEAST_COVERAGE = 0.9
 """Share of the measurement window that the samples of each outlet must cover."""
 
 LEAST_SAMPLES = 10
-"""A mean of fewer samples inside the window is told as such."""
+"""A mean of fewer samples inside the window gets a remark."""
 
 _GRANTED = 0.05
+"""Tolerated difference between watts and counter, as a share of the energy."""
 _COARSE = 0.2
 """A counter whose step is more than this share of the energy cannot confirm it."""
 _NOTABLE = 0.005
-"""A counter's step that is more than this share of the energy is told beside the figure."""
+"""A counter whose step is more than this share of the energy gets a remark."""
 _RESETS = 0.1
-"""A counter that goes back in more than this share of its steps does not count up."""
+"""A column that falls in more than this share of its steps is not a counter."""
 
 _TELLING = 3
-"""So many different values of a counter show in what steps it counts; so many of watts are not the
-same by chance."""
+"""Number of different values that shows the step of a counter, or that makes a coincidence of equal
+watts implausible."""
 
 _NS_W_IN_KWH = 3.6e15
 
 Int64Array = NDArray[np.int64]
 Float64Array = NDArray[np.float64]
 Window = tuple[int, int]
-"""From and until, in UTC nanoseconds since the epoch."""
+"""Start and end, in UTC nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnergyCheck:
     """An outlet's energy over the window by its watts and by its counter, in kilowatt-hours.
 
-    The counter shows steps of `resolution_kwh`, so a difference of one step says nothing, and
-    5 % are granted on top. "too coarse": the step is so large that agreeing means little. "reset":
-    the counter went back, and agrees before and after that. `watts_kwh` is None where the outlet
-    has no watts of its own: then the result says whether the counter is fine enough for a mean.
+    The counter moves in steps of `resolution_kwh`, so a difference of one step is tolerated, plus
+    5 %. "too coarse": the step is so large that an agreement means little. "reset": the counter
+    went back once, but agrees before and after that. `watts_kwh` is None if the outlet has no
+    watts; `result` is then about the counter's resolution, which may be too coarse for a mean.
     """
 
     watts_kwh: float | None
@@ -68,10 +69,11 @@ class EnergyCheck:
 class OutletPower:
     """One outlet over one measurement window.
 
-    `watts` is the time-weighted mean over the covered part, `samples` how many of them hold in
-    the window, `inside` how many were taken in it, `coverage` the covered share of it, 0 to 1.
-    `assumed_zone` is the zone in which its times were read though nobody named one, else "".
-    `curve` is the covered course: from and until (seconds since the window's start) and watts.
+    `watts` is the time-weighted mean over the covered part. `samples` is the number of samples
+    that hold in the window, `inside` the number taken in it. `coverage` is the covered share of
+    the window, 0 to 1. `assumed_zone` is the zone of this host if times without a zone were read
+    in it by default, else "". `curve` has (start, end, watts) of each covered step, in seconds
+    since the window's start.
     """
 
     log: str
@@ -87,12 +89,12 @@ class OutletPower:
 
     @property
     def name(self) -> str:
-        """Log and outlet, as a message names them."""
+        """Log and outlet, as messages show them."""
         return f"{self.log}#{self.outlet}" if self.outlet else self.log
 
     @property
     def withheld(self) -> str:
-        """Why no figure can be made of these watts; "" where one can."""
+        """The reason why these watts cannot be used; "" if they can."""
         energy = self.energy
         if energy is None:
             return ""
@@ -110,7 +112,7 @@ class OutletPower:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What must be known of these watts."""
+        """Sentences that a reader of these watts needs."""
         told = []
         if self.inside < LEAST_SAMPLES:
             taken = f"{self.inside} sample{'' if self.inside == 1 else 's'}"
@@ -131,7 +133,7 @@ class OutletPower:
 
 
 def outlets_over(settings: LogSettings, start_ns: int, end_ns: int) -> list[OutletPower]:
-    """Every outlet of the logs over a window in UTC, in the order of logs and of their outlets."""
+    """Return every outlet over a window in UTC, in the order of logs and of their outlets."""
     window = (start_ns, end_ns)
     return [one for log in settings.logs for one in outlets_of_log(log, settings, [window])[0]]
 
@@ -139,8 +141,8 @@ def outlets_over(settings: LogSettings, start_ns: int, end_ns: int) -> list[Outl
 def outlets_of_log(
     log: PduLog, settings: LogSettings, windows: Sequence[Window]
 ) -> list[list[OutletPower]]:
-    """The outlets of one log over each window, in the log's order; raises PowerLogError."""
-    # Loaded for a log alone: pandas takes a while.
+    """Return the outlets of one log over each window, in the log's order; raise PowerLogError."""
+    # Imported only for a log: pandas takes a while to load.
     from loadgen.report.power.power_logs import read_log, require_no_clock_change
 
     samples = read_log(log, settings)
@@ -166,14 +168,14 @@ def outlets_of_log(
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """A course of watts in steps, ascending and apart: `level` from `since` on, until `until`."""
+    """Watts in ascending, disjoint steps: `level` holds from `since` until `until`."""
 
     since: Int64Array
     until: Int64Array
     level: Float64Array
 
     def within(self, start_ns: int, end_ns: int) -> "_Steps":
-        """Those in a window, cut to it."""
+        """Return the steps in a window, cut to it."""
         since = np.clip(self.since, start_ns, end_ns)
         until = np.clip(self.until, start_ns, end_ns)
         some = until > since
@@ -190,7 +192,7 @@ class _Steps:
 
 
 _COLUMNS = ("wall_ns", "watts", "kwh", "step_kwh")
-"""Of an outlet's samples, as `power_logs.parse_power_log` gives them."""
+"""Columns of an outlet's samples, as `power_logs.parse_power_log` returns them."""
 
 
 def outlet_power(
@@ -202,12 +204,12 @@ def outlet_power(
     node: str = "",
     assumed_zone: str = "",
 ) -> OutletPower:
-    """Time-weighted mean of one outlet's samples, which have `_COLUMNS`, over a window.
+    """Weigh the samples of one outlet, which have `_COLUMNS`, by time over a window.
 
-    `wall_ns` ascends and is on the clock of the window. How long a sample holds is settled before
-    the window cuts it, so that the sample from before the window counts for the window's
-    beginning. With nothing covered, watts is 0. Raises PowerLogError for a counter alone that does
-    not count up.
+    `wall_ns` ascends and is on the clock of the window. The hold time of a sample is computed
+    before the window cuts it, so that the last sample before the window counts for the window's
+    beginning. If no part is covered, watts is 0. Raise PowerLogError if the outlet has only a
+    counter and the counter does not count up.
     """
     start_ns, end_ns = window
     at, level = samples["wall_ns"], samples["watts"]
@@ -250,8 +252,8 @@ def outlet_power(
 
 
 def require_usable(outlets: Iterable[OutletPower], run: str) -> None:
-    """Raises PowerLogError for the first outlet whose samples leave too much of the run open, or
-    are those of another log."""
+    """Raise PowerLogError for the first outlet whose samples cover too little of the run, or repeat
+    those of another log."""
     seen: dict[tuple[tuple[float, float, float], ...], OutletPower] = {}
     for outlet in outlets:
         other = seen.setdefault(outlet.curve, outlet)
@@ -269,7 +271,7 @@ def require_usable(outlets: Iterable[OutletPower], run: str) -> None:
 
 
 def _hold_ns(at: Int64Array) -> Int64Array:
-    """How long each sample holds, without regard to any window."""
+    """Return the time for which each sample holds, before any window cuts it."""
     spacing = np.diff(at)
     usual_ns = int(np.median(spacing[spacing > 0])) if np.any(spacing > 0) else 0
     hold: Int64Array = np.append(np.minimum(spacing, int(HOLD_LIMIT * usual_ns)), usual_ns)
@@ -281,7 +283,7 @@ def _hold_ns(at: Int64Array) -> Int64Array:
 
 @dataclass(frozen=True, slots=True)
 class _Counter:
-    """An outlet's counter of kilowatt-hours; `step` is what it counts in."""
+    """An outlet's counter of kilowatt-hours, with its resolution `step`."""
 
     at: Int64Array
     kwh: Float64Array
@@ -289,7 +291,7 @@ class _Counter:
 
     @classmethod
     def of(cls, at: Int64Array, kwh: Float64Array, step_kwh: Float64Array) -> "_Counter | None":
-        """None where there are not two samples of a counter."""
+        """Return the counter of these samples; None if fewer than two have one."""
         known = ~np.isnan(kwh)
         if known.sum() < 2:
             return None
@@ -297,20 +299,20 @@ class _Counter:
 
     @property
     def counts_up(self) -> bool:
-        """Whether it is a counter; energies of one interval each go up and down."""
+        """True for a counter; energies of single intervals go up and down."""
         steps = np.diff(self.kwh)
         return bool((steps < 0).sum() <= max(1.0, _RESETS * len(steps)))
 
     @property
     def steps(self) -> _Steps:
-        """The mean watts between samples; nothing where the counter was reset."""
+        """The mean watts between samples, without the spans in which the counter was reset."""
         used_kwh, span_ns = np.diff(self.kwh), np.diff(self.at)
         some = (used_kwh >= 0) & (span_ns > 0)
         watts = used_kwh[some] * _NS_W_IN_KWH / span_ns[some]
         return _Steps(self.at[:-1][some], self.at[1:][some], watts)
 
     def alone(self, start_ns: int, end_ns: int) -> EnergyCheck:
-        """What it says of a window by itself."""
+        """Return the energy of a window by the counter alone."""
         own = self.steps.within(start_ns, end_ns)
         used_kwh = own.watt_ns / _NS_W_IN_KWH
         result: Literal["agrees", "too coarse", "reset"] = "agrees"
@@ -321,9 +323,9 @@ class _Counter:
         return EnergyCheck(None, used_kwh, self.step, result)
 
     def against(self, watts: _Steps, start_ns: int, end_ns: int) -> EnergyCheck | None:
-        """Held against watts, from its first sample in the window to its last.
+        """Compare the counter with watts, from its first sample in the window to its last.
 
-        None where it is no counter, has too few samples there, or the watts are silent too long.
+        Return None if it does not count up, has too few samples there, or the watts have gaps.
         """
         inside = np.flatnonzero((self.at >= start_ns) & (self.at <= end_ns))
         if len(inside) < 2 or not self.counts_up:
@@ -354,16 +356,16 @@ class _Counter:
 
 
 def _joined(steps: _Steps) -> tuple[Int64Array, Int64Array]:
-    """Steps that follow one another as one: from and until."""
+    """Join steps without a gap between them; return the starts and the ends."""
     apart = np.flatnonzero(steps.since[1:] > steps.until[:-1]) + 1
     firsts = np.concatenate(([0], apart)).astype(np.int64)[: len(steps.since)]
     return steps.since[firsts], steps.until[np.append(firsts[1:] - 1, len(steps.until) - 1)]
 
 
 def _resolution(values: Float64Array, decimal: float) -> float:
-    """The step in which a counter counts: its last decimal that is not always 0.
+    """Return the step of a counter: its last decimal place that is not always 0.
 
-    A counter can count in tenths and be shown in thousandths; a few values say nothing of that.
+    A counter can count in tenths and be shown in thousandths; a few values do not reveal it.
     """
     steps = np.unique(np.rint(values / decimal)) if decimal else np.zeros(0)
     while len(steps) >= _TELLING and not np.any(steps % 10):

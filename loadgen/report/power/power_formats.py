@@ -1,7 +1,7 @@
-"""The formats of power logs: where a log's header says that times, outlets and figures stand.
+"""The formats of power logs: the columns of times, outlets and figures, found from the header.
 
-Most logs need no format of their own: a header names its columns, and a unit says what a figure
-counts. `FORMATS` has those whose headers say too little, and what their makers document. Columns
+Most logs need no special format: the header names the columns, and units show the quantities.
+`FORMATS` has the formats whose headers are insufficient, from their makers' documentation. Columns
 are separated by commas, tabs, semicolons or bars.
 """
 
@@ -20,12 +20,12 @@ OPTION = "--pdu-columns"
 
 
 class HeaderError(ValueError):
-    """A header that could be read in several ways; the text says what to give."""
+    """An ambiguous header; the text names the option that resolves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of numbers; `unit` is None where only its cells can tell."""
+    """A column of numbers; `unit` is None if the header does not state it."""
 
     place: int
     title: str
@@ -43,15 +43,14 @@ class Outlet:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How to read the lines of a log. Columns are numbered from 0.
+    """The columns of a log's lines, numbered from 0.
 
-    `time` are the columns that make up the time: a date, a time, a zone; `order` how their dates
-    are written (dmy, mdy or ymd), "" for what the dates themselves say; `zone` is that of the
-    header, or above it, "" for none. `width` is the number of columns of a line, `numbers` further
-    columns that must be numbers, `others` those of other numbers, such as volts. Outlets have
-    columns of their own, or `outlet_column` names the outlet of a line; `unit_column` has the unit
-    of a line. `apart` is whether columns of power are known to be outlets, not only to have a unit.
-    Figures may be missing where `gaps`.
+    `time` are the columns that make up the time: a date, a time, a zone. `order` is the order of
+    the dates (dmy, mdy or ymd), "" to infer it. `zone` is the zone in or above the header, "" for
+    none. `width` is the number of columns of a line. `numbers` are further columns that must be
+    numbers, `others` those of other quantities, such as volts. Each outlet has separate columns,
+    or `outlet_column` names the outlet of a line; `unit_column` has the unit of a line. `apart` is
+    True if columns of power are certain to be outlets. Figures may be missing if `gaps`.
     """
 
     time: tuple[int, ...]
@@ -77,12 +76,12 @@ IBM_DPI = Layout(
     numbers=(("voltage", 2), ("current", 3), ("power factor", 4)),
     gaps=False,
 )
-"""IBM DPI, as the MessageSight v1.0 report prints it (section PERSISTENT.MPW): one outlet."""
+"""IBM DPI, as in the MessageSight v1.0 report (section PERSISTENT.MPW): one outlet."""
 
 _DPI_DATE = re.compile(r"\d{1,2}/\d{1,2}/\d{4}")
 
 
-# --- what a header cell says ----------------------------------------------------------------
+# --- the words of a header cell -------------------------------------------------------------
 
 
 def _words(text: str) -> frozenset[str]:
@@ -97,7 +96,7 @@ _NO_TIME = _words("offset left remaining elapsed duration interval up run on")
 _ZONES = _words("timezone zone zeitzone tz")
 _OUTLET = _words("outlet receptacle socket plug port channel circuit sensor steckdose prise")
 _OUTLET_KEYS = ("id", "number", "no", "nr", "num", "index", "", "name", "label")
-"""What stands beside the word for an outlet, what tells outlets apart best first."""
+"""Words next to the word for an outlet, the most distinctive first."""
 _STATISTIC = _words(
     "max maximum peak min minimum low high limit threshold rated rating nominal capacity budget "
     "warning critical alarm allocated cost available stdev deviation std cap headroom setpoint "
@@ -120,7 +119,7 @@ _NOISE = (
         "used in of the group load"
     )
 )
-"""Words that say what a column counts, and not of which outlet."""
+"""Words for the quantity of a column, not for its outlet."""
 _VALUE = _words("value reading wert measurement")
 _UNITS = _words("unit units einheit uom")
 
@@ -129,13 +128,13 @@ TOTALS = (
     _SUMS,
     _SUMS | _words("inlet input infeed feed unit pdu phase bank branch line mains"),
 )
-"""Words of what is the sum of other outlets, and of what may be."""
+"""Words for the sum of other outlets: first the certain ones, then the possible ones too."""
 
 _INDEX = re.compile(
     r"(?:(?<![^\W\d_])[^\W\d_]{1,2})?\d+(?!\d|\s?(?:m?s|sec|m|min|h|hr|d)(?![^\W_]))|\b[^\W\d_]\b",
     re.IGNORECASE,
 )
-"""What counts outlets in their names: 3, A, AA3; not a span of time, such as 5 min."""
+"""The index in an outlet's name: 3, A, AA3; not a span of time, such as 5 min."""
 _QUANTILE = re.compile(r"p\d\d+", re.IGNORECASE)
 
 _ZONE = re.compile(
@@ -147,29 +146,29 @@ _ZONE_LINE = re.compile(r"time\s?-?zone|zeitzone|times?\b.* in ", re.IGNORECASE)
 
 
 def zone_in(text: str) -> str:
-    """The zone that a text names, as UTC+02:00, CEST or Europe/Berlin; "" for none."""
+    """Find the zone that a text names, as UTC+02:00, CEST or Europe/Berlin; "" for none."""
     found = (one[0] for one in _ZONE.finditer(text))
     return next((one for one in found if "/" not in one or one in available_timezones()), "")
 
 
 def zone_above(lines: Sequence[str]) -> str:
-    """The zone that a line above a header names, as "Time zone: Europe/Berlin"; "" for none.
+    """Find the zone that a line above a header names, as "Time zone: Europe/Berlin"; "" for none.
 
-    Not that of "(UTC+01:00) Amsterdam", which leaves open whether summer time is in it.
+    "(UTC+01:00) Amsterdam" does not count: it may or may not include summer time.
     """
     named = (zone_in(line) for line in lines if _ZONE_LINE.search(line))
     return next((zone for zone in named if zone and not re.search(r"\d", zone)), "")
 
 
 def words_of(cell: str) -> list[str]:
-    """The words of a cell in small letters; activePower and active_power have two."""
+    """Split a cell into its words, in lower case; activePower and active_power have two."""
     apart = re.sub(r"(?<=[^\W\d_][^\W\d_])(?=[A-Z][a-zäöüé])|(?<=[a-zäöüé])(?=[A-Z])", " ", cell)
     return [word.casefold() for word in re.findall(r"[^\W_]+", apart)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Heading:
-    """What a header cell says: `kind` of its column, its unit, and the outlet that it names."""
+    """A parsed header cell: the `kind` of its column, its unit, and the outlet that it names."""
 
     place: int
     cell: str
@@ -213,7 +212,7 @@ def _heading(place: int, cell: str) -> _Heading:
 
 
 def outlet_named(rest: str) -> str:
-    """What is left of a header cell without the words that say what it counts."""
+    """Remove the words for the quantity from a header cell; the rest names the outlet."""
     kept = [
         piece
         for piece in re.split(r"(\s+|(?<=[a-z])(?=[A-Z]))", re.sub(r"_+", " ", rest))
@@ -231,16 +230,16 @@ _NAMED_KINDS = {
     "kwh": "energy",
     "outlet": "outlet",
 }
-"""What the user names to the kind of its column."""
+"""The user's keys to the kinds of their columns."""
 
 _INSTEAD = ({"time", "date"}, {"power", "energy", "value"}, {"outlet"})
-"""Kinds of which only those that the user named count, where one of them is named."""
+"""Groups of kinds: if the user names a column of a group, only named columns of it count."""
 
 
 def layout_of(lines: Sequence[Sequence[str]], columns: Columns) -> Layout | None:
-    """The layout of a log with this header, a line or several; None for what heads no such table.
+    """Return the layout of a log with this header of one or more lines; None if it is not a header.
 
-    `columns` are those that the user named. Raises HeaderError.
+    `columns` are those that the user named. Raise HeaderError if the header is ambiguous.
     """
     if not columns.keys() & _NAMED_KINDS.keys():
         found = next((layout for fits in FORMATS.values() if (layout := fits(lines[0]))), None)
@@ -258,7 +257,7 @@ def layout_of(lines: Sequence[Sequence[str]], columns: Columns) -> Layout | None
 
 
 def _named(lines: Sequence[Sequence[str]], columns: Columns) -> dict[int, _Heading] | None:
-    """The columns that the user named, by place; None where one is not there, or there twice."""
+    """Return the columns that the user named, by place; None if one is missing or there twice."""
     named: dict[int, _Heading] = {}
     for key, kind in _NAMED_KINDS.items():
         wanted = columns.get(key)
@@ -281,7 +280,7 @@ def _named(lines: Sequence[Sequence[str]], columns: Columns) -> dict[int, _Headi
 
 
 def _stated_unit(cells: Sequence[str], kind: str) -> Unit:
-    """The unit that a named column states; without one it is what its name in the option says."""
+    """Return the unit that a named column states, else the default for its key in the option."""
     for cell in cells:
         try:
             unit, _ = unit_in(cell)
@@ -323,7 +322,7 @@ def _layout(headings: Sequence[_Heading], width: int, columns: Columns) -> Layou
 
 
 def _time_columns(times: Sequence[_Heading], dates: Sequence[_Heading]) -> list[_Heading]:
-    """The column of times, or that of dates and that of times; none where there is neither."""
+    """Choose the column of times, or those of dates and times; empty if both are missing."""
     whole = [one for one in times if {"timestamp", "datetime"} & set(words_of(one.cell))]
     in_utc = [one for one in times if zone_in(one.cell)]
     for found in (times, whole, in_utc):
@@ -340,13 +339,13 @@ def _time_columns(times: Sequence[_Heading], dates: Sequence[_Heading]) -> list[
 
 
 def _plain(powers: Sequence[_Heading]) -> list[_Heading]:
-    """Without means where the outlet has a column that is none."""
+    """Omit the means of outlets that also have a column of momentary power."""
     now = {one.outlet for one in powers if not one.mean}
     return [one for one in powers if not one.mean or one.outlet not in now]
 
 
 def _in_unit(heading: _Heading, key: str, columns: Columns) -> _Heading:
-    """With the unit that the user gave; raises HeaderError where the column states another one."""
+    """Apply the unit that the user gave; raise HeaderError if the column states another one."""
     if key not in columns:
         return heading
     given = UNITS[columns[key]]
@@ -360,7 +359,7 @@ def _in_unit(heading: _Heading, key: str, columns: Columns) -> _Heading:
 
 
 def _outlet_column(found: Sequence[_Heading]) -> _Heading | None:
-    """What tells outlets apart best: an id before a name."""
+    """Choose the most distinctive column of outlets: an id before a name."""
 
     def place(heading: _Heading) -> int:
         keys = [word for word in words_of(heading.cell) if word not in _OUTLET]
@@ -371,7 +370,7 @@ def _outlet_column(found: Sequence[_Heading]) -> _Heading | None:
 
 
 def _only_outlet(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> Outlet:
-    """Of a table that names the outlet of each line."""
+    """Return the columns of a table that names the outlet of each line."""
     if len(powers) > 1:
         raise HeaderError(f"has several columns of power ({_titles(powers)}); {_give('watts')}")
     if len(energies) > 1:
@@ -380,7 +379,7 @@ def _only_outlet(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> Ou
 
 
 def _outlets(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> tuple[Outlet, ...]:
-    """Of a table with a column an outlet; a counter is that of the outlet with the same name."""
+    """Return the outlets of a table with a column for each; a counter belongs to its namesake."""
     if len(powers) == len(energies) == 1:
         return (Outlet(powers[0].outlet, _column(powers), _column(energies)),)
     by_name: dict[str, tuple[list[_Heading], list[_Heading]]] = {}
@@ -391,7 +390,7 @@ def _outlets(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> tuple[
         if one.outlet in by_name:
             by_name[one.outlet][1].append(one)
     if len(by_name) > 1 and "" in by_name:
-        # What is without a name could not be chosen.
+        # An outlet without a name could not be chosen with #OUTLET.
         own, _ = by_name[""]
         by_name = {own[0].cell if not name and own else name: v for name, v in by_name.items()}
     for name, (own, counters) in by_name.items():
@@ -407,7 +406,7 @@ def _outlets(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> tuple[
 
 
 def _without_index(name: str) -> str:
-    """What names of outlets of one kind have alike: all up to what counts them."""
+    """Return an outlet's name up to its index: the part that outlets of one kind share."""
     found = None if _QUANTILE.fullmatch(name) else _INDEX.search(name)
     return (name if found is None else f"{name[: found.start()]}#").casefold()
 
@@ -424,16 +423,16 @@ def _give(key: str) -> str:
     return f"name one with {OPTION} {key}=NAME"
 
 
-# --- formats of their own -------------------------------------------------------------------
+# --- special formats ------------------------------------------------------------------------
 
 
 def outlet_columns(
     header: Sequence[str], time: str, outlet: re.Pattern[str], kinds: Sequence[str]
 ) -> Layout | None:
-    """A table of a column of times, first, and columns of watts, one an outlet.
+    """Return the layout of a column of times, followed by columns of watts, one per outlet.
 
-    `outlet` matches every other column and finds its `name` and `kind`; of the kinds an outlet
-    has, the first of `kinds` counts, and other kinds are passed over.
+    `outlet` matches each of these columns with its `name` and `kind`. An outlet's column is the
+    first of `kinds` that it has; columns of other kinds are ignored.
     """
     found = [outlet.fullmatch(cell) for cell in header[1:]]
     if not header or header[0] != time or not all(found):
@@ -463,11 +462,11 @@ FORMATS: Mapping[str, Callable[[Sequence[str]], Layout | None]] = {
         kinds=("power", "power-average"),
     ),
 }
-"""Format to the layout of a header of that format, None for another; tried in this order."""
+"""Functions that return the layout of a header of their format, else None; tried in this order."""
 
 
 def layout_without_header(line: str) -> tuple[Layout, str] | None:
-    """The layout of a log of which only a line of data is known, and its separator."""
+    """Return the layout and the separator of a log without a header, from a line of its data."""
     for separator in SEPARATORS:
         cells = cells_of(line, separator)
         if len(cells) == IBM_DPI.width and _DPI_DATE.fullmatch(cells[0]):
@@ -476,7 +475,7 @@ def layout_without_header(line: str) -> tuple[Layout, str] | None:
 
 
 def cells_of(line: str, separator: str) -> list[str]:
-    """The cells of a line; a quoted one may hold the separator, and empty ones at the end go."""
+    """Split a line into cells; quotes may hold the separator; trailing empty cells go."""
     cells = [cell.strip(" \"'#") for cell in next(csv.reader([line], delimiter=separator), [])]
     while cells and not cells[-1]:
         cells.pop()

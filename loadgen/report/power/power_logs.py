@@ -1,6 +1,6 @@
-"""Reads power logs into one table of samples, by pandas.
+"""The reader of power logs: one table of samples, made by pandas.
 
-Imported only where there is a log to read, for pandas takes a while to load.
+Import it only for a log, because pandas takes a while to load.
 """
 
 import io
@@ -50,33 +50,33 @@ _LONGEST_LINE = 1000
 _LARGEST_WATTS = 1e6
 _HEADER_LINES = 40
 _HEADER_BLOCK = 6
-"""So many lines can make up a header: names, kinds, units."""
+"""Most lines of a header: names, kinds, units."""
 _MOST_OUTLETS = 1000
 _NEAR_CHANGE_NS = 86_400 * 10**9
-"""A clock that is changed within a day of a run leaves its samples in doubt."""
+"""A change of the clock within a day of a run makes the times of its samples doubtful."""
 _TOTAL_SHARE = 0.05
-"""A total can have losses in it that its outlets have not."""
+"""Tolerated difference of a total from the sum of its outlets, such as losses."""
 _COMPARED_SAMPLES = 1000
 _COMPARED_LINES = 20_000
 _MOST = 0.9
-"""Share of the lines that make a rule: a meter misses some, and its sums are taken later."""
+"""Share of the lines that must agree: a meter misses some, and takes its sums later."""
 
 _GIVE_DECIMAL = "decimal=point or decimal=comma"
 
 Wrong = tuple[int, str]
-"""Number of a line that cannot be used, and why."""
+"""Number of a line that cannot be used, and the reason."""
 
 Check = Callable[["pd.Series[bool]", Callable[[int], str]], None]
-"""Notes the first line that is not fine; the function says why, given its place."""
+"""Records the first line that is not fine, with the reason that the function returns for it."""
 
 
 # --- files ----------------------------------------------------------------------------------
 
 
 def read_log(log: PduLog, settings: LogSettings) -> pd.DataFrame:
-    """The samples of the chosen outlets of a log, with the PDU's clock set to the host's.
+    """Return the samples of the chosen outlets of a log, with the PDU's clock set to the host's.
 
-    Columns as `parse_power_log` gives them; raises PowerLogError.
+    The columns are those of `parse_power_log`. Raise PowerLogError if the log cannot be used.
     """
     samples = read_power_log(log.path, settings.zone, settings.columns)
     known = [*samples["outlet"].unique()]
@@ -90,7 +90,7 @@ def read_log(log: PduLog, settings: LogSettings) -> pd.DataFrame:
 
 
 def _outlet_of(log: PduLog, outlet: str, known: Sequence[str]) -> str:
-    """The outlet of a log that is named so, or by its number alone: 3 for Outlet 3."""
+    """Find an outlet of a log by its name, or by its number alone: 3 for Outlet 3."""
     found = [name for name in known if name == outlet] or [
         name for name in known if words_of(name)[-1:] == [outlet.casefold()]
     ]
@@ -104,7 +104,7 @@ def _outlet_of(log: PduLog, outlet: str, known: Sequence[str]) -> str:
 
 
 def _refuse_totals(log: PduLog, samples: pd.DataFrame, known: Sequence[str]) -> None:
-    """Raises PowerLogError where an outlet is the sum of others and would be counted twice."""
+    """Raise PowerLogError if an outlet is the sum of others, which would be counted twice."""
     if len(known) < 2:
         return
     for words in TOTALS:
@@ -123,7 +123,7 @@ def _refuse_totals(log: PduLog, samples: pd.DataFrame, known: Sequence[str]) -> 
 
 
 def _sums_among(samples: pd.DataFrame) -> list[str]:
-    """Outlets that were at nearly every moment what all others together were."""
+    """Find outlets that equal the sum of all others at nearly every moment."""
     some = samples[samples["watts"].notna()]
     early = some[some["wall_ns"].isin(some["wall_ns"].unique()[:_COMPARED_SAMPLES])]
     table = early.pivot(index="wall_ns", columns="outlet", values="watts").dropna()
@@ -135,7 +135,7 @@ def _sums_among(samples: pd.DataFrame) -> list[str]:
 
 
 def _require_apart(log: PduLog, samples: pd.DataFrame, known: Sequence[str]) -> None:
-    """Raises PowerLogError where columns are added of which nothing says that they are outlets."""
+    """Raise PowerLogError if columns would be added that are not certain to be outlets."""
     if len(known) > 1 and not samples["apart"].all():
         raise PowerLogError(
             f"power log {log.path} has columns of power with names of several kinds, "
@@ -145,10 +145,10 @@ def _require_apart(log: PduLog, samples: pd.DataFrame, known: Sequence[str]) -> 
 
 
 def require_readable(settings: LogSettings) -> None:
-    """Raises PowerLogError for the first log that cannot be used, as far as it is written."""
+    """Raise PowerLogError for the first log that cannot be used so far; it may still grow."""
     for log in settings.logs:
         text = _decoded(_read(log.path))
-        # The last line may be half written.
+        # The last line may be incomplete.
         whole = text[: text.rfind("\n") + 1]
         _parse(whole, str(log.path), settings.zone, settings.columns)
 
@@ -156,9 +156,9 @@ def require_readable(settings: LogSettings) -> None:
 def require_no_clock_change(
     log: PduLog, samples: pd.DataFrame, settings: LogSettings, window: tuple[int, int]
 ) -> None:
-    """Raises PowerLogError where the clock of a log is changed near a window, and says when.
+    """Raise PowerLogError, with the moment, if the clock of a log changes near a window.
 
-    Times that name their zone leave no doubt.
+    Times that name their zone are not affected.
     """
     local = samples["wall_ns"][samples["local"]]
     if local.empty:
@@ -175,7 +175,7 @@ def require_no_clock_change(
 
 
 def read_power_log(path: Path, zone: ZoneInfo, columns: Columns | None = None) -> pd.DataFrame:
-    """The samples of a log file, as `parse_power_log` gives them; raises PowerLogError."""
+    """Return the samples of a log file, as `parse_power_log` does; raise PowerLogError."""
     return parse_power_log(_read(path), str(path), zone, columns)
 
 
@@ -192,7 +192,7 @@ def _read(path: Path) -> bytes:
 
 
 def _decoded(data: bytes) -> str:
-    """The text of a log: UTF-16 as spreadsheets write it, UTF-8, or what Windows wrote before."""
+    """Decode a log: UTF-16 as from spreadsheets, UTF-8, or Windows' older encoding."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", errors="replace")
     head = data[:400]
@@ -212,16 +212,16 @@ def _decoded(data: bytes) -> str:
 def parse_power_log(
     text: bytes, name: str, zone: ZoneInfo, columns: Columns | None = None
 ) -> pd.DataFrame:
-    """The samples of a log, ascending in time; `columns` are those of `parse_columns`.
+    """Return the samples of a log, ascending in time; `columns` are those of `parse_columns`.
 
-    Columns: outlet; wall_ns, UTC by the PDU's clock, nanoseconds since the epoch; watts, and kwh,
-    the outlet's counter, NaN where the log has none; step_kwh, the last decimal of the counter;
-    local, whether the time was in `zone` for want of one of its own. Samples of an hour that the
-    zone's clock skips or passes twice are left out.
+    Columns: outlet; wall_ns, UTC by the PDU's clock, nanoseconds since the epoch; watts; kwh, the
+    outlet's counter; step_kwh, the last decimal of the counter; local, True for a time without a
+    zone, which is read in `zone`. Figures that the log lacks are NaN. Samples in an hour that the
+    zone's clock skips or repeats are omitted.
 
-    Raises PowerLogError, naming log and line, at the first line that is not a sample and at a
-    second sample of an outlet at one moment; and without a line for a header that does not say
-    what the log holds, numbers or dates that can be read in two ways, and a log without a sample.
+    Raise PowerLogError, with log and line, for a line that is not a sample, and for a second
+    sample of an outlet at one moment. Without a line it stands for a header that is not
+    sufficient, for ambiguous numbers or dates, and for a log without a sample.
     """
     return _parse(_decoded(text), name, zone, columns or {})
 
@@ -257,10 +257,10 @@ _Table = tuple[Layout, str, "pd.Series[str]"]
 
 
 def _table(lines: "pd.Series[str]", columns: Columns) -> _Table | None:
-    """Where the header ends and the data begin: at the first line with a time where it belongs.
+    """Split header and data at the first line with a time in the column that the header gives it.
 
-    Where there is no such line, the first header that can be read counts, and its lines tell what
-    is wrong with them.
+    Without such a line, the first readable header counts; the check of its lines then reports
+    the error in them.
     """
     head = [*lines.iloc[: _HEADER_LINES + 1]]
     if head and (stated := re.fullmatch(r"sep=(.)", head[0], re.IGNORECASE)):
@@ -277,7 +277,7 @@ def _table(lines: "pd.Series[str]", columns: Columns) -> _Table | None:
             except HeaderError as error:
                 unclear = unclear or error
                 continue
-            # What a line of samples is above others does not name columns.
+            # A line of samples above other samples is not a header.
             if layout is None or _has_time(head[first - 1], layout, separator, columns):
                 continue
             if not layout.zone:
@@ -301,9 +301,9 @@ def _table(lines: "pd.Series[str]", columns: Columns) -> _Table | None:
 def _layout_before(
     head: Sequence[str], first: int, separator: str, columns: Columns
 ) -> Layout | None:
-    """The layout that the lines before a line give, as many of them as have its columns.
+    """Return the layout that the lines before a line give, as many as have the same columns.
 
-    Raises HeaderError where the line just before can be read in several ways.
+    Raise HeaderError if the line just before is ambiguous.
     """
     rows: list[list[str]] = []
     for line in reversed(head[max(first - _HEADER_BLOCK, 0) : first]):
@@ -337,12 +337,12 @@ def _has_time(line: str, layout: Layout, separator: str, columns: Columns) -> bo
 
 
 def _without(lines: "pd.Series[str]", header: Sequence[str]) -> "pd.Series[str]":
-    """Lines without those that repeat the header, as logs do that were put one after another."""
+    """Omit lines that repeat the header, as in logs that were concatenated."""
     return lines[~lines.isin(header)]
 
 
 def _unknown(lines: "pd.Series[str]", columns: Columns) -> HeaderError:
-    """What is wrong with a log in which no header was found."""
+    """Return the error for a log without a header that can be read."""
     head = [line for line in lines.iloc[:_HEADER_LINES] if re.search(r"[^\W\d_]", line)]
     json = bool(head) and head[0][:1] in "{["
     if not head or (len(lines) < 2 and not columns and not json):
@@ -372,7 +372,7 @@ def _unknown(lines: "pd.Series[str]", columns: Columns) -> HeaderError:
 def _samples(
     lines: "pd.Series[str]", layout: Layout, separator: str, zone: ZoneInfo, columns: Columns
 ) -> tuple[pd.DataFrame, list[Wrong]]:
-    """The samples of these lines, by number, and the first line wrong of each kind."""
+    """Return the samples of these lines, by number, and the first wrong line of each kind."""
     wrong: list[Wrong] = []
 
     def check(fine: "pd.Series[bool]", why: Callable[[int], str]) -> None:
@@ -392,7 +392,7 @@ def _samples(
     if layout.outlet_column is not None:
         names = cells[layout.outlet_column].map(lambda cell: printable(cell, 100))
         if layout.unit_column is not None:
-            # A sensor is one of an outlet: "Outlet 1 Active Power", "Outlet 1 Active Energy".
+            # Each sensor belongs to an outlet: "Outlet 1 Active Power", "Outlet 1 Active Energy".
             names = names.map({name: outlet_named(name) for name in names.unique()})
     samples = pd.concat(
         times.assign(
@@ -419,10 +419,10 @@ def _samples(
 
 
 def _cells(lines: "pd.Series[str]", separator: str, width: int, check: Check) -> pd.DataFrame:
-    """The cells of each line as texts, `width` of them; empty ones may follow."""
+    """Split each line into `width` cells of text; empty ones may follow."""
     unquoted = lines
     if lines.str.contains('"', regex=False).any():
-        # A quote that is not closed would take in the lines below: it is part of a name, as 19" is.
+        # An unclosed quote, as in 19", is part of a name; as a quote it would join lines.
         odd = lines.str.count('"') % 2 == 1
         lines = lines.where(~odd, lines.str.replace('"', "\u201d"))
         mark = re.escape(separator)
@@ -451,14 +451,14 @@ def _cells(lines: "pd.Series[str]", separator: str, width: int, check: Check) ->
 def _times(
     cells: pd.DataFrame, layout: Layout, zone: ZoneInfo, columns: Columns, check: Check
 ) -> pd.DataFrame:
-    """wall_ns, `local` and `fine` of each line; text beside them, for messages."""
+    """Return wall_ns, `local` and `fine` of each line, with its text for messages."""
     texts = cells[layout.time[0]]
     for column in layout.time[1:]:
         texts = texts + " " + cells[column]
     form = columns.get("format", "")
     told = texts
     if layout.zone and not form:
-        # A number counts from 1970 anyway, but 20130426100405 does not.
+        # A number since 1970 needs no zone, but the date and time 20130426100405 does.
         own = (
             r"(?:[zZ]|:\d\d.*[+-]\d\d?(?::?\d\d)?|[A-Za-z]{3,5}|/[A-Za-z_]+)$"
             r"|^(?!20\d{12}$)[\d.,]+$"
@@ -494,7 +494,7 @@ def _times(
 
 
 def _decimal_mark(cells: pd.DataFrame, layout: Layout, separator: str, columns: Columns) -> str:
-    """The decimal mark of a log; raises HeaderError where its numbers leave the choice."""
+    """Determine the decimal mark of a log; raise HeaderError if its numbers are ambiguous."""
     given = MARKS.get(columns.get("decimal", ""))
     figures = [c.place for o in layout.outlets for c in (o.watts, o.counter) if c is not None]
     places = [*figures, *(place for _, place in layout.numbers), *layout.others]
@@ -522,7 +522,7 @@ def _decimal_mark(cells: pd.DataFrame, layout: Layout, separator: str, columns: 
         )
     if proven:
         return next(iter(proven))
-    # Where commas separate columns, numbers have a point.
+    # If commas separate columns, numbers have a point.
     doubtful_text = next((text for text in unclear if "," in text or separator != ","), None)
     if doubtful_text is not None:
         raise HeaderError(
@@ -535,7 +535,7 @@ def _decimal_mark(cells: pd.DataFrame, layout: Layout, separator: str, columns: 
 def _of_outlet(
     cells: pd.DataFrame, outlet: Outlet, mark: str, layout: Layout, check: Check
 ) -> Mapping[str, "pd.Series[float]"]:
-    """watts, kwh and step_kwh of an outlet's columns; a column of values has both, by its units."""
+    """Return watts, kwh and step_kwh of an outlet; its units split a single column of values."""
     nothing = pd.Series(np.nan, cells.index)
     watts, kwh, step_kwh = nothing, nothing, nothing
     counter = outlet.watts if layout.unit_column is not None else outlet.counter
@@ -555,9 +555,9 @@ def _figures(
     layout: Layout,
     check: Check,
 ) -> tuple["pd.Series[float]", "pd.Series[float]"]:
-    """The numbers of a column in watts or kWh, NaN where missing, and the step of each.
+    """Return the numbers of a column in watts or kWh, NaN if missing, and the step of each.
 
-    `kind` None is for numbers of any unit. Raises HeaderError where nothing says the unit.
+    `kind` None is for numbers of any unit. Raise HeaderError if the unit is not stated.
     """
     texts = cells[column.place]
     missing = texts.str.casefold().isin(MISSING) & layout.gaps
@@ -585,8 +585,8 @@ def _figures(
 def _factors(
     stated: "pd.Series[str]", column: Column, kind: str | None
 ) -> tuple["pd.Series[float]", "pd.Series[bool]"]:
-    """What one of each number is in watts or kWh, NaN where that is no unit; and which are of
-    something else."""
+    """Return the factor of each number to watts or kWh, NaN without a valid unit, and the numbers
+    of another quantity."""
     units: dict[str, Unit | None] = {}
     for text in stated.unique():
         try:
@@ -607,7 +607,7 @@ def _factors(
 
 
 def _one_a_moment(samples: pd.DataFrame, check: Check) -> pd.DataFrame:
-    """Samples ascending in time; notes a second one of an outlet at one moment."""
+    """Sort samples by time; report a second sample of an outlet at one moment."""
     twice = np.zeros(len(samples), bool)
     for figure in ("watts", "kwh"):
         some = samples[figure].notna().to_numpy()
@@ -623,13 +623,13 @@ def _one_a_moment(samples: pd.DataFrame, check: Check) -> pd.DataFrame:
     ordered = samples.sort_values("wall_ns", kind="stable")
     columns = ["outlet", "wall_ns", "watts", "kwh", "step_kwh", "local", "apart"]
     if ordered.duplicated(["outlet", "wall_ns"]).any():
-        # Power and energy on lines of their own.
+        # Power and energy on separate lines.
         ordered = ordered.groupby(["outlet", "wall_ns"], sort=False).first().reset_index()
     return ordered[columns].reset_index(drop=True)
 
 
 def _refuse_merged(cells: pd.DataFrame, samples: pd.DataFrame, layout: Layout) -> None:
-    """Raises HeaderError for a column that tells samples of an outlet apart and is not read."""
+    """Raise HeaderError for an unread column that distinguishes samples of one outlet."""
     read = {*layout.time, layout.outlet_column, layout.unit_column, *layout.others}
     read |= {place for _, place in layout.numbers}
     read |= {one.place for o in layout.outlets for one in (o.watts, o.counter) if one is not None}
@@ -651,7 +651,7 @@ def _refuse_merged(cells: pd.DataFrame, samples: pd.DataFrame, layout: Layout) -
 
 
 def _take_turns(texts: NDArray[np.str_], numbers: bool) -> bool:
-    """Whether these values come back after others, as names do; numbers after the same ones."""
+    """Return True if these values recur, as names do; numbers must recur in the same order."""
     _, codes = np.unique(texts, return_inverse=True)
     kinds = int(codes.max(initial=0)) + 1
     if kinds < 2 or len(codes) < 3 * kinds:

@@ -1,8 +1,7 @@
-"""Numbers of power logs, whatever the country they were written in. Pure.
+"""Numbers of power logs, in the notation of any country. Pure.
 
-A comma can be a decimal mark or part the thousands, and so can a point. Which it is follows from
-the log as a whole: "0,5", "12,34" and "1.100,5" leave no choice, "1,100" alone does. What is not
-certain is refused, never guessed.
+A comma can be a decimal mark or separate thousands, and so can a point. The whole log decides:
+"0,5", "12,34" and "1.100,5" are unambiguous, "1,100" alone is not. An ambiguous log is refused.
 """
 
 import re
@@ -14,10 +13,10 @@ MISSING = (
     *("", "-", "--", "---", "\u2013", "\u2014", "n/a", "na", "#n/a", "nan", "null", "none", "?"),
     *("not available", "unavailable", "no data", "invalid"),
 )
-"""Cells that hold no number, in small letters."""
+"""Cells that stand for a missing number, in lower case."""
 
 _SPACES = " \u00a0\u202f\u2009'\u2019"
-"""What parts thousands beside commas and points: spaces of all kinds, and the apostrophe."""
+"""Separators of thousands besides commas and points: spaces of all kinds, and the apostrophe."""
 
 _CELL = re.compile(
     rf"(?P<sign>[+-]?)(?P<digits>\d[\d.,{_SPACES}]*(?<![{_SPACES}])|[.,]\d+)"
@@ -26,7 +25,7 @@ _CELL = re.compile(
 _WELL_FORMED = {
     mark: re.compile(
         rf"(?:\d+|\d{{1,3}}(?:(?P<part>[{_SPACES}{other}])\d{{3}}(?:(?P=part)\d{{3}})*)"
-        # As in India: 1,35,000.
+        # Indian notation: 1,35,000.
         rf"|\d{{1,2}}(?:{re.escape(other)}\d\d)+{re.escape(other)}\d{{3}})"
         rf"(?:{re.escape(mark)}\d*)?|{re.escape(mark)}\d+"
     )
@@ -36,7 +35,7 @@ _WELL_FORMED = {
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Cells as numbers: NaN where `text` is none, `decimals` and the unit's text beside it."""
+    """Cells as numbers, NaN for other text, with their decimal places and the text of the unit."""
 
     values: "pd.Series[float]"
     decimals: "pd.Series[int]"
@@ -44,7 +43,7 @@ class Numbers:
 
 
 def numbers_of(cells: "pd.Series[str]", mark: str) -> Numbers:
-    """The numbers in these cells, whose decimal mark is `mark`; NaN for what is none."""
+    """Return the numbers in these cells, whose decimal mark is `mark`; NaN for other text."""
     parts = cells.str.extract(rf"^{_CELL.pattern}$").fillna("")
     fine = parts["digits"].str.fullmatch(_WELL_FORMED[mark].pattern)
     digits = parts["digits"].where(fine, "")
@@ -58,10 +57,10 @@ def numbers_of(cells: "pd.Series[str]", mark: str) -> Numbers:
 
 
 def marks_in(cells: "pd.Series[str]") -> tuple[dict[str, int], int | None]:
-    """What cells say of the decimal mark.
+    """Return the decimal marks that cells prove, and the first ambiguous cell.
 
-    Each mark that one of them proves, with the index of the first such cell; and the index of the
-    first cell that could be read either way, None where there is none.
+    A proven mark comes with the index of the first cell that proves it. The index of the first
+    ambiguous cell is None if all are clear.
     """
     digits = cells.str.extract(rf"^{_CELL.pattern}$")["digits"].dropna()
     formed = [digits.str.fullmatch(pattern.pattern) for pattern in _WELL_FORMED.values()]
@@ -71,10 +70,10 @@ def marks_in(cells: "pd.Series[str]") -> tuple[dict[str, int], int | None]:
     many = digits.str.count("[.,]") > 1
     before = digits.str.extract(r"^([^.,]*)")[0]
     after = digits.str.extract(r"([^.,]*)$")[0]
-    # A single mark is a decimal one where no thousands could stand: "12,34", "1234,567", "0,135".
+    # A single mark that cannot separate thousands is decimal: "12,34", "1234,567", "0,135".
     could_part = (after.str.len() == 3) & before.str.fullmatch(r"[1-9]\d{0,2}")
     mark = last.where(many & (first != last) | ~many & ~could_part, "")
-    # One mark twice parts thousands, so the other one is the decimal mark.
+    # A repeated mark separates thousands, so the other one is the decimal mark.
     mark = mark.where(~(many & (first == last)), last.map({".": ",", ",": "."}))
     proven = {one: int(mark.index[mark == one][0]) for one in (".", ",") if (mark == one).any()}
     unclear = mark.index[mark == ""]

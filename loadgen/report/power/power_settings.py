@@ -1,4 +1,4 @@
-"""Which power logs a run has and how they are read, as options and scenarios give it."""
+"""The power logs of a run and the settings to read them, from options and scenarios."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -24,16 +24,16 @@ _CHOICES = {
 _KEYS = (*_NAMES, "format", *_CHOICES)
 
 Columns = Mapping[str, str]
-"""What the user says of a log: columns by the names in its header (`_NAMES`), how times are written
-(`format`, one of strptime), and what a log may leave open (`_CHOICES`)."""
+"""The user's description of a log: its columns by the names in its header (`_NAMES`), the format of
+its times (`format`, for strptime), and choices that a log may leave open (`_CHOICES`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PduLog:
-    """A log as it is given: `[NODE=]FILE[#OUTLET,...]`.
+    """A log as the user gives it: `[NODE=]FILE[#OUTLET,...]`.
 
-    `node` is the machine that the log's outlets feed, "" where none is named; `outlets` the ones
-    to take, empty for all.
+    `node` is the machine that the log's outlets feed, "" if unnamed; `outlets` are the chosen
+    ones, empty for all.
     """
 
     path: Path
@@ -45,8 +45,8 @@ class PduLog:
 class LogSettings:
     """The logs of a run and how to read them.
 
-    `zone` is that of times without an offset of their own, and `zone_given` whether the user named
-    it; `offset_ns` is how far the PDU's clock is ahead of the host's.
+    `zone` applies to times without an offset; `zone_given` is True if the user named it.
+    `offset_ns` is the lead of the PDU's clock over the host's.
     """
 
     logs: tuple[PduLog, ...]
@@ -62,7 +62,7 @@ def log_settings(
     columns: str | None = None,
     offset: str | None = None,
 ) -> LogSettings | None:
-    """Settings from what the options say, None without a log; raises PowerLogError."""
+    """Return the settings of these options, None without a log; raise PowerLogError."""
     offset_ns = parse_offset(offset) if offset else 0
     named = parse_columns(columns) if columns else {}
     distinct = distinct_logs(logs)
@@ -72,7 +72,7 @@ def log_settings(
 
 
 def parse_offset(text: str) -> int:
-    """Nanoseconds of a time with a sign, such as 1.5s, -2s or +500ms; raises PowerLogError."""
+    """Parse a time with a sign, such as 1.5s, -2s or +500ms, in ns; raise PowerLogError."""
     sign = -1 if text.strip().startswith("-") else 1
     try:
         seconds = parse_seconds(text.strip().removeprefix("-").removeprefix("+"))
@@ -84,7 +84,7 @@ def parse_offset(text: str) -> int:
 
 
 def parse_columns(text: str) -> Columns:
-    """`KEY=VALUE,...`: what of `_KEYS` the log does not say itself; raises PowerLogError."""
+    """Parse `KEY=VALUE,...`, whose keys are `_KEYS`; raise PowerLogError."""
     columns: dict[str, str] = {}
     for part in text.split(","):
         key, equals, name = part.partition("=")
@@ -107,7 +107,7 @@ def parse_columns(text: str) -> Columns:
 
 
 def time_zone(name: str | None) -> ZoneInfo:
-    """The zone with this IANA name; None is this host's. Raises PowerLogError."""
+    """Return the zone with this IANA name, None for this host's; raise PowerLogError."""
     key = host_timezone() if name is None else name
     try:
         return ZoneInfo(key)
@@ -118,7 +118,7 @@ def time_zone(name: str | None) -> ZoneInfo:
 
 
 def host_timezone() -> str:
-    """IANA name of this host's time zone; raises PowerLogError where it cannot be found."""
+    """Find the IANA name of this host's time zone; raise PowerLogError if it has no name."""
     named = os.environ.get("TZ", "").lstrip(":")
     if named and not named.startswith("/"):
         return named
@@ -137,7 +137,7 @@ def host_timezone() -> str:
 
 
 def pdu_log(given: "str | Path | PduLog") -> PduLog:
-    """`[NODE=]FILE[#OUTLET,...]`; a text that is the name of a file as a whole is that file."""
+    """Parse `[NODE=]FILE[#OUTLET,...]`; a text that is the path of a file is that file."""
     if isinstance(given, PduLog):
         return given
     if isinstance(given, Path) or Path(given).exists():
@@ -157,7 +157,7 @@ def pdu_log(given: "str | Path | PduLog") -> PduLog:
 
 
 def distinct_logs(given: Sequence["str | Path | PduLog"]) -> tuple[PduLog, ...]:
-    """The logs; raises PowerLogError where an outlet comes twice and would be added twice."""
+    """Return the logs; raise PowerLogError for an outlet that would be added twice."""
     logs = tuple(pdu_log(one) for one in given)
     seen: dict[Path, list[PduLog]] = {}
     for log in logs:

@@ -1,7 +1,7 @@
-"""Times of power logs: how a date is written, on which clock, and when that is changed. Pure.
+"""Times of power logs: the order of their dates, their zones, and changes of clocks. Pure.
 
-04/05/2013 is in April or in May. Which it is follows from the log as a whole, as soon as one of its
-days is above the 12th; a log that leaves the choice is refused, never guessed.
+04/05/2013 is in April or in May. The whole log decides, as soon as one of its days is above the
+12th. An ambiguous log is refused.
 """
 
 import re
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 _DAY_S = 86_400
 _MINUTE_NS = 60 * 10**9
 _UNITS_OF_EPOCH = ((1e11, 1), (1e14, 1_000), (1e17, 1_000_000), (np.inf, 1_000_000_000))
-"""Below which number a time since 1970 is in which part of a second: seconds until 5138."""
+"""(upper bound, units per second) of times since 1970: seconds until the year 5138."""
 
 _EPOCH = r"(?!20\d{12}$)\d{6,20}(?:[.,]\d+)?"
-"""20130426100405 is a date and a time."""
+"""A number since 1970; 20130426100405 is a date and a time instead."""
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DATE = (
     rf"\d{{1,4}}[-/.]\s?(?:\d{{1,2}}|{_MONTH})[-/.]\s?\d{{1,4}}|\d{{8}}"
@@ -46,21 +46,21 @@ _ORDERS = {
     ),
     "month first, named": rf"(?P<m>{_MONTH})[\s-](?P<d>\d{{1,2}}),?[\s-](?P<y>\d{{4}})",
 }
-"""Ways to write a date. Points stand after days and months, so they leave no choice."""
+"""Ways to write a date. Dates with points always begin with the day, so they are unambiguous."""
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
 class UnclearDatesError(ValueError):
-    """Dates can be read in more than one order; its text is an example of one."""
+    """Dates that fit more than one order; its text is an example."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Nanoseconds since 1970 by the clock of each text; `fine` is False for what is no time.
+    """Nanoseconds since 1970 by the clock of each text; `fine` is False for other text.
 
-    `zones` are the zones that the texts name, in small letters, "" for none; those in UTC, and
-    with an offset, are settled already and have "utc".
+    `zones` are the zones that the texts name, in lower case, "" for none. Times in UTC or with
+    an offset are already converted and have "utc".
     """
 
     clock_ns: NDArray[np.int64]
@@ -69,10 +69,10 @@ class Times:
 
 
 def times_of(texts: "pd.Series[str]", order: str = "", form: str = "") -> Times:
-    """The times in these texts.
+    """Parse the times in these texts.
 
-    `order` is dmy, mdy or ymd where it is known, `form` a format of strptime for all of them.
-    Raises UnclearDatesError.
+    `order` is dmy, mdy or ymd, "" if unknown; `form` is a format of strptime for all of them.
+    Raise UnclearDatesError if dates are ambiguous.
     """
     if form:
         return _by_form(texts, form)
@@ -118,7 +118,7 @@ def _by_form(texts: "pd.Series[str]", form: str) -> Times:
 
 
 def _since_epoch(texts: "pd.Series[str]") -> NDArray[np.int64]:
-    """Digits are split before they become floats, which hold no nanoseconds of this century."""
+    """Split digits before they become floats, which cannot hold nanoseconds of this century."""
     parts = texts.str.replace(",", ".", regex=False).str.partition(".")
     whole = parts[0].astype(float).to_numpy()
     scale = np.select(
@@ -134,7 +134,7 @@ def _since_epoch(texts: "pd.Series[str]") -> NDArray[np.int64]:
 
 
 def _offsets(zones: "pd.Series[str]") -> "pd.Series[float]":
-    """Seconds east of UTC that zones tell themselves; NaN for a name, and for none."""
+    """Return the offsets that zones state, in seconds east of UTC; NaN for a name or no zone."""
     known: dict[str, float] = dict.fromkeys(_IN_UTC, 0.0)
     for zone in zones.unique():
         if found := _OFFSET.fullmatch(zone):
@@ -147,14 +147,14 @@ def _offsets(zones: "pd.Series[str]") -> "pd.Series[float]":
 
 
 def _days(dates: "pd.Series[str]", order: str) -> "pd.Series[float]":
-    """Days since 1970 of each text, NaN for what is not a date; raises UnclearDatesError."""
+    """Return the days since 1970 of each date, NaN for other text; raise UnclearDatesError."""
     distinct = pd.Series(dates.unique(), dtype=object)
     distinct = distinct[distinct != ""]
     allowed = [key for key in _ORDERS if not order or key[:3] == order or "named" in key]
     if order == "ymd":
         allowed.append("ymd, short")
     read = {key: _days_in(distinct, _ORDERS[key]) for key in dict.fromkeys(allowed)}
-    # All dates of a log are written in one order, so one that fits fewer of them is not it.
+    # All dates of a log have the same order, so an order that fits fewer of them is wrong.
     most = max((int(days.notna().sum()) for days in read.values()), default=0)
     fitting = [days for days in read.values() if days.notna().sum() == most]
     if not most:
@@ -181,12 +181,12 @@ def _days_in(dates: "pd.Series[str]", pattern: str) -> "pd.Series[float]":
 
 
 def utc_ns(times: Times, zone: ZoneInfo) -> NDArray[np.int64]:
-    """UTC of each time; the least int64 where the zone's clock was changed just then.
+    """Convert times to UTC; times without a zone are in `zone`.
 
-    Times without a zone of their own are in `zone`.
+    The least int64 marks a local time that a change of the clock skips or repeats.
     """
     local = times.zones.to_numpy() != "utc"
-    # A zone's clock changes at full minutes, and asking for every sample would take long.
+    # A zone's clock changes at full minutes; a conversion of each sample would take long.
     minute = times.clock_ns // _MINUTE_NS
     distinct, place = np.unique(minute[local], return_inverse=True)
     clock = pd.Series(distinct * 60).astype("datetime64[s]")
@@ -201,7 +201,7 @@ def utc_ns(times: Times, zone: ZoneInfo) -> NDArray[np.int64]:
 
 
 def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> list[int]:
-    """Moments in UTC nanoseconds at which the zone's clock is changed between two others."""
+    """List the changes of the zone's clock between two moments, all in UTC nanoseconds."""
     # A zone's clock changes at full minutes.
     minutes = pd.Series(np.arange(first_ns // _MINUTE_NS, last_ns // _MINUTE_NS + 1) * 60)
     clock = pd.to_datetime(minutes, unit="s", utc=True).dt.tz_convert(zone).dt.tz_localize(None)
@@ -210,7 +210,7 @@ def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> list[int]:
 
 
 def foreign_zones(times: Times, wall_ns: NDArray[np.int64], zone: ZoneInfo) -> NDArray[np.bool_]:
-    """Which times name a zone, such as PDT, that `zone` neither is nor has just then."""
+    """Mark times that name a zone, such as PDT, other than `zone` and its abbreviation then."""
     named = ~times.zones.isin(("", "utc", zone.key.casefold())).to_numpy()
     foreign = np.zeros(len(named), bool)
     hours = wall_ns[named] // 3_600_000_000_000

@@ -1,4 +1,4 @@
-"""Units of power and energy, as headers and cells of power logs write them. Pure."""
+"""Units of power and energy in headers and cells of power logs. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _SPELLED = (
     r"(?:watts?|w)(?P<hours>[\s._·*-]?(?:hours?|hrs?|h))?"
 )
 _UNIT = re.compile(rf"(?<![^\W_]){_SPELLED}(?![^\W_])", re.IGNORECASE)
-"""A unit of power or energy that stands for itself: no letter or digit before or after it."""
+"""A unit of power or energy without a letter or digit directly before or after it."""
 
 _OTHER = (
     r"[km]?(?:VA|VAR|V|A)h?|amp(?:ere)?s?|volts?|Hz|%|percent|°?\s?[CF]|BTU(?:/h)?|PF|rpm|cos ?φ"
@@ -21,15 +21,15 @@ _OF_ANOTHER_SIZE = re.compile(
     r"|(?:(?<!\d)[x×*/]|\b10\^)\s*(?:-\d|0[.,]0*1\b|10+\b)|\b1\s?/\s?10+\s?[km]?W",
     re.IGNORECASE,
 )
-"""A factor beside a unit: "tenths of W", "W x10", "1/100 kWh"; not a number, as "Outlet 4/10"."""
+"""A factor next to a unit: "tenths of W", "W x10", "1/100 kWh"; not a number, as "Outlet 4/10"."""
 _DIVIDED = re.compile(r"\s*(?:/|per\b)\s*\w", re.IGNORECASE)
-"""What follows a unit that is a part of another one: "W/m", "kWh per day"."""
+"""A divisor after a unit: "W/m", "kWh per day"."""
 _IN_BRACKETS = re.compile(r"[(\[]\s*([^()\[\]]*?)\s*[)\]]")
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a unit measures; `factor` is how many watts or kilowatt-hours one of it is."""
+    """Quantity of a unit, and the `factor` that converts it to watts or kilowatt-hours."""
 
     kind: Literal["power", "energy", "other"]
     factor: float = 1.0
@@ -47,13 +47,13 @@ UNITS = {
     "kWh": KILOWATT_HOUR,
     "MWh": Unit("energy", 1e3),
 }
-"""Units that can be given where a log does not say them."""
+"""Units that an option can name for a log that does not state them."""
 
 
 def unit_of(text: str) -> Unit | None:
-    """The unit that a text is as a whole, such as "kW", "Watt-hours" or "V"; None for none.
+    """Return the unit of a text such as "kW", "Watt-hours" or "V"; None for any other text.
 
-    Raises ValueError for one that may be milli or mega.
+    Raise ValueError for a unit that may be milli or mega.
     """
     found = _UNIT.fullmatch(text.strip())
     if found is not None:
@@ -62,11 +62,11 @@ def unit_of(text: str) -> Unit | None:
 
 
 def unit_in(cell: str) -> tuple[Unit | None, str]:
-    """The unit that a header cell states, and the cell without it.
+    """Return the unit that a header cell states, and the cell without it.
 
-    One in brackets counts before others, the last one before the first. Raises ValueError for
-    one that may be milli or mega, for one with a number beside it, as in "(0.1 W)", and for one
-    that is counted in tenths or divided by something.
+    A unit in brackets has precedence, and a later unit over an earlier one. Raise ValueError for
+    a unit that may be milli or mega, that has a number in its brackets, as in "(0.1 W)", or that
+    is counted in tenths or divided by something.
     """
     for bracket in reversed([*_IN_BRACKETS.finditer(cell)]):
         inside = bracket[1]
@@ -88,7 +88,7 @@ def unit_in(cell: str) -> tuple[Unit | None, str]:
 
 
 def _require_whole(cell: str, found: "re.Match[str]", around: str) -> None:
-    """Raises ValueError where the unit that was `found` in `around` is not what a cell counts."""
+    """Raise ValueError if a cell multiplies or divides the unit that was `found` in `around`."""
     if _OF_ANOTHER_SIZE.search(cell) or _DIVIDED.match(around, found.end()):
         raise ValueError(f"what does {cell!r} count?")
 
@@ -96,7 +96,7 @@ def _require_whole(cell: str, found: "re.Match[str]", around: str) -> None:
 def _read(found: "re.Match[str]", around: str) -> Unit:
     prefix, hours = (found["prefix"] or "").strip(" ._-\t"), bool(found["hours"])
     if prefix in ("m", "M"):
-        # Only their case tells milli from mega, and only where other letters are small.
+        # Only the case separates milli from mega, so the other letters must be in lower case.
         if found[0][1] == "w" or around == around.upper():
             raise ValueError(f"{found[0]!r} may be milli or mega")
         factor = 1e-3 if prefix == "m" else 1e6
