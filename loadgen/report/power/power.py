@@ -101,7 +101,7 @@ class OutletPower:
         if energy.watts_kwh is not None and energy.result == "disagrees":
             return (
                 f"the counter of {self.name} counted {energy.counter_kwh:.4g} kWh, and the "
-                f"watts meanwhile make {energy.watts_kwh:.4g} kWh (is a unit or a time zone wrong?)"
+                f"watts make {energy.watts_kwh:.4g} kWh (is a unit or a time zone wrong?)"
             )
         if energy.watts_kwh is None and energy.result == "too coarse":
             return (
@@ -113,29 +113,33 @@ class OutletPower:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Sentences that a reader of these watts needs."""
-        told = []
+        sentences = []
         if self.inside < LEAST_SAMPLES:
             taken = f"{self.inside} sample{'' if self.inside == 1 else 's'}"
-            told.append(f"{self.name} has {taken} inside the window")
+            sentences.append(f"{self.name} has {taken} inside the window")
         if self.assumed_zone:
-            told.append(
+            sentences.append(
                 f"the times of {self.log} were read as those of {self.assumed_zone}, the zone of "
                 "this host (--pdu-timezone names another)"
             )
         energy = self.energy
         if energy is not None and energy.result == "reset":
-            told.append(f"the counter of {self.name} was reset in the window")
+            sentences.append(f"the counter of {self.name} was reset in the window")
         if energy is not None and energy.watts_kwh is None and energy.counter_kwh:
             share = energy.resolution_kwh / energy.counter_kwh
             if share > _NOTABLE:
-                told.append(f"a step of the counter of {self.name} is {share:.1%} of its energy")
-        return tuple(told)
+                sentences.append(
+                    f"a step of the counter of {self.name} is {share:.1%} of its energy"
+                )
+        return tuple(sentences)
 
 
 def outlets_over(settings: LogSettings, start_ns: int, end_ns: int) -> list[OutletPower]:
     """Return every outlet over a window in UTC, in the order of logs and of their outlets."""
     window = (start_ns, end_ns)
-    return [one for log in settings.logs for one in outlets_of_log(log, settings, [window])[0]]
+    return [
+        outlet for log in settings.logs for outlet in outlets_of_log(log, settings, [window])[0]
+    ]
 
 
 def outlets_of_log(
@@ -154,13 +158,13 @@ def outlets_of_log(
         [
             outlet_power(
                 str(log.path),
-                {column: own[column].to_numpy() for column in _COLUMNS},
+                {column: rows[column].to_numpy() for column in _COLUMNS},
                 window,
                 outlet=str(name),
                 node=log.node,
                 assumed_zone=assumed,
             )
-            for name, own in outlets
+            for name, rows in outlets
         ]
         for window in windows
     ]
@@ -178,8 +182,8 @@ class _Steps:
         """Return the steps in a window, cut to it."""
         since = np.clip(self.since, start_ns, end_ns)
         until = np.clip(self.until, start_ns, end_ns)
-        some = until > since
-        return _Steps(since[some], until[some], self.level[some])
+        cut = until > since
+        return _Steps(since[cut], until[cut], self.level[cut])
 
     @property
     def covered_ns(self) -> int:
@@ -228,18 +232,18 @@ def outlet_power(
         moments = counter.at
         steps = counter.steps
         energy = counter.alone(start_ns, end_ns)
-    own = steps.within(start_ns, end_ns)
-    covered_ns = own.covered_ns
+    covered = steps.within(start_ns, end_ns)
+    covered_ns = covered.covered_ns
     return OutletPower(
         log=log,
-        watts=own.watt_ns / covered_ns if covered_ns else 0.0,
-        samples=len(own.level),
+        watts=covered.watt_ns / covered_ns if covered_ns else 0.0,
+        samples=len(covered.level),
         coverage=covered_ns / (end_ns - start_ns) if end_ns > start_ns else 0.0,
         curve=tuple(
             zip(
-                ((own.since - start_ns) / 1e9).tolist(),
-                ((own.until - start_ns) / 1e9).tolist(),
-                own.level.tolist(),
+                ((covered.since - start_ns) / 1e9).tolist(),
+                ((covered.until - start_ns) / 1e9).tolist(),
+                covered.level.tolist(),
                 strict=True,
             )
         ),
@@ -292,10 +296,10 @@ class _Counter:
     @classmethod
     def of(cls, at: Int64Array, kwh: Float64Array, step_kwh: Float64Array) -> "_Counter | None":
         """Return the counter of these samples; None if fewer than two have one."""
-        known = ~np.isnan(kwh)
-        if known.sum() < 2:
+        counted = ~np.isnan(kwh)
+        if counted.sum() < 2:
             return None
-        return cls(at[known], kwh[known], _resolution(kwh[known], float(np.nanmin(step_kwh))))
+        return cls(at[counted], kwh[counted], _resolution(kwh[counted], float(np.nanmin(step_kwh))))
 
     @property
     def counts_up(self) -> bool:
@@ -307,14 +311,14 @@ class _Counter:
     def steps(self) -> _Steps:
         """The mean watts between samples, without the spans in which the counter was reset."""
         used_kwh, span_ns = np.diff(self.kwh), np.diff(self.at)
-        some = (used_kwh >= 0) & (span_ns > 0)
-        watts = used_kwh[some] * _NS_W_IN_KWH / span_ns[some]
-        return _Steps(self.at[:-1][some], self.at[1:][some], watts)
+        rising = (used_kwh >= 0) & (span_ns > 0)
+        watts = used_kwh[rising] * _NS_W_IN_KWH / span_ns[rising]
+        return _Steps(self.at[:-1][rising], self.at[1:][rising], watts)
 
     def alone(self, start_ns: int, end_ns: int) -> EnergyCheck:
         """Return the energy of a window by the counter alone."""
-        own = self.steps.within(start_ns, end_ns)
-        used_kwh = own.watt_ns / _NS_W_IN_KWH
+        used = self.steps.within(start_ns, end_ns)
+        used_kwh = used.watt_ns / _NS_W_IN_KWH
         result: Literal["agrees", "too coarse", "reset"] = "agrees"
         if self.step > _GRANTED * used_kwh:
             result = "too coarse"
@@ -357,8 +361,8 @@ class _Counter:
 
 def _joined(steps: _Steps) -> tuple[Int64Array, Int64Array]:
     """Join steps without a gap between them; return the starts and the ends."""
-    apart = np.flatnonzero(steps.since[1:] > steps.until[:-1]) + 1
-    firsts = np.concatenate(([0], apart)).astype(np.int64)[: len(steps.since)]
+    after_gap = np.flatnonzero(steps.since[1:] > steps.until[:-1]) + 1
+    firsts = np.concatenate(([0], after_gap)).astype(np.int64)[: len(steps.since)]
     return steps.since[firsts], steps.until[np.append(firsts[1:] - 1, len(steps.until) - 1)]
 
 

@@ -48,9 +48,10 @@ class Layout:
     `time` are the columns that make up the time: a date, a time, a zone. `order` is the order of
     the dates (dmy, mdy or ymd), "" to infer it. `zone` is the zone in or above the header, "" for
     none. `width` is the number of columns of a line. `numbers` are further columns that must be
-    numbers, `others` those of other quantities, such as volts. Each outlet has separate columns,
-    or `outlet_column` names the outlet of a line; `unit_column` has the unit of a line. `apart` is
-    True if columns of power are certain to be outlets. Figures may be missing if `gaps`.
+    numbers, `other_numbers` those of other quantities, such as volts. Each outlet has separate
+    columns, or `outlet_column` names the outlet of a line; `unit_column` has the unit of a line.
+    `named_alike` is True if the names of columns of power differ in an index alone, which makes
+    them outlets for certain. Figures may be missing if `gaps`.
     """
 
     time: tuple[int, ...]
@@ -61,8 +62,8 @@ class Layout:
     numbers: tuple[tuple[str, int], ...] = ()
     outlet_column: int | None = None
     unit_column: int | None = None
-    others: tuple[int, ...] = ()
-    apart: bool = True
+    other_numbers: tuple[int, ...] = ()
+    named_alike: bool = True
     gaps: bool = True
 
 
@@ -147,8 +148,8 @@ _ZONE_LINE = re.compile(r"time\s?-?zone|zeitzone|times?\b.* in ", re.IGNORECASE)
 
 def zone_in(text: str) -> str:
     """Find the zone that a text names, as UTC+02:00, CEST or Europe/Berlin; "" for none."""
-    found = (one[0] for one in _ZONE.finditer(text))
-    return next((one for one in found if "/" not in one or one in available_timezones()), "")
+    named = (zone[0] for zone in _ZONE.finditer(text))
+    return next((zone for zone in named if "/" not in zone or zone in available_timezones()), "")
 
 
 def zone_above(lines: Sequence[str]) -> str:
@@ -162,8 +163,8 @@ def zone_above(lines: Sequence[str]) -> str:
 
 def words_of(cell: str) -> list[str]:
     """Split a cell into its words, in lower case; activePower and active_power have two."""
-    apart = re.sub(r"(?<=[^\W\d_][^\W\d_])(?=[A-Z][a-zäöüé])|(?<=[a-zäöüé])(?=[A-Z])", " ", cell)
-    return [word.casefold() for word in re.findall(r"[^\W_]+", apart)]
+    spaced = re.sub(r"(?<=[^\W\d_][^\W\d_])(?=[A-Z][a-zäöüé])|(?<=[a-zäöüé])(?=[A-Z])", " ", cell)
+    return [word.casefold() for word in re.findall(r"[^\W_]+", spaced)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,38 +188,38 @@ def _heading(place: int, cell: str) -> _Heading:
             f"watts=NAME,unit=W (or kW, mW) where that is its unit, else convert it"
         ) from None
     words = words_of(rest)
-    kind, known = "", frozenset(words)
-    if known & _STATISTIC:
+    kind, distinct = "", frozenset(words)
+    if distinct & _STATISTIC:
         kind = ""
-    elif known & _NEITHER or unit == OTHER:
+    elif distinct & _NEITHER or unit == OTHER:
         kind = "other"
     elif unit is not None:
         kind = unit.kind
-    elif known & _ZONES or ("offset" in known and known & {"utc", "gmt"}):
+    elif distinct & _ZONES or ("offset" in distinct and distinct & {"utc", "gmt"}):
         kind = "zone"
-    elif known & (_TIME | _DATE) and not known & _NO_TIME:
-        kind = "time" if known & _TIME else "date"
-    elif known & _ENERGY:
+    elif distinct & (_TIME | _DATE) and not distinct & _NO_TIME:
+        kind = "time" if distinct & _TIME else "date"
+    elif distinct & _ENERGY:
         kind = "energy"
-    elif known & _POWER:
+    elif distinct & _POWER:
         kind = "power"
-    elif known & _OUTLET and len(words) <= 2:
+    elif distinct & _OUTLET and len(words) <= 2:
         kind = "outlet"
-    elif len(words) == 1 and known & _VALUE:
+    elif len(words) == 1 and distinct & _VALUE:
         kind = "value"
-    elif len(words) == 1 and known & _UNITS:
+    elif len(words) == 1 and distinct & _UNITS:
         kind = "unit"
-    return _Heading(place, cell, kind, unit, outlet_named(rest), bool(known & _MEAN))
+    return _Heading(place, cell, kind, unit, outlet_named(rest), bool(distinct & _MEAN))
 
 
 def outlet_named(rest: str) -> str:
     """Remove the words for the quantity from a header cell; the rest names the outlet."""
-    kept = [
+    pieces = [
         piece
         for piece in re.split(r"(\s+|(?<=[a-z])(?=[A-Z]))", re.sub(r"_+", " ", rest))
         if not (words_of(piece) and set(words_of(piece)) <= _NOISE)
     ]
-    return re.sub(r"\s+", " ", "".join(kept)).strip(" -:/|,.()[]#")
+    return re.sub(r"\s+", " ", "".join(pieces)).strip(" -:/|,.()[]#")
 
 
 # --- a layout from a header -----------------------------------------------------------------
@@ -242,17 +243,19 @@ def layout_of(lines: Sequence[Sequence[str]], columns: Columns) -> Layout | None
     `columns` are those that the user named. Raise HeaderError if the header is ambiguous.
     """
     if not columns.keys() & _NAMED_KINDS.keys():
-        found = next((layout for fits in FORMATS.values() if (layout := fits(lines[0]))), None)
-        if found is not None:
-            return found
+        special = next((layout for fits in FORMATS.values() if (layout := fits(lines[0]))), None)
+        if special is not None:
+            return special
     cells = [" ".join(filter(None, column)).strip() for column in zip(*lines, strict=True)]
     named = _named(lines, columns)
     if named is None:
         return None
-    taken = {one.kind for one in named.values()}
+    taken = {heading.kind for heading in named.values()}
     dropped = set().union(*(kinds for kinds in _INSTEAD if kinds & taken))
     read = (named.get(place) or _heading(place, cell) for place, cell in enumerate(cells))
-    headings = [one for one in read if one.place in named or one.kind not in dropped]
+    headings = [
+        heading for heading in read if heading.place in named or heading.kind not in dropped
+    ]
     return _layout(headings, len(cells), columns)
 
 
@@ -303,32 +306,36 @@ def _layout(headings: Sequence[_Heading], width: int, columns: Columns) -> Layou
         return None
     unit_column = None
     if len(powers) == 1 and not energies:
-        unit_column = next((one.place for one in kinds.get("unit", [])), None)
-    powers = [_in_unit(one, "unit", columns) for one in powers]
-    energies = [_in_unit(one, "counter_unit", columns) for one in energies]
+        unit_column = next((heading.place for heading in kinds.get("unit", [])), None)
+    powers = [_in_unit(heading, "unit", columns) for heading in powers]
+    energies = [_in_unit(heading, "counter_unit", columns) for heading in energies]
     outlet = _outlet_column(kinds.get("outlet", []))
     outlets = _outlets(powers, energies) if outlet is None else (_only_outlet(powers, energies),)
     return Layout(
-        time=tuple(one.place for one in [*time, *kinds.get("zone", [])[:1]]),
+        time=tuple(heading.place for heading in [*time, *kinds.get("zone", [])[:1]]),
         outlets=outlets,
         width=width,
         order=columns.get("dates", ""),
-        zone=next(filter(None, (zone_in(one.cell) for one in time)), ""),
+        zone=next(filter(None, (zone_in(heading.cell) for heading in time)), ""),
         outlet_column=None if outlet is None else outlet.place,
         unit_column=unit_column,
-        others=tuple(one.place for one in kinds.get("other", [])),
-        apart=len({_without_index(one.name) for one in outlets}) == 1,
+        other_numbers=tuple(heading.place for heading in kinds.get("other", [])),
+        named_alike=len({_without_index(outlet.name) for outlet in outlets}) == 1,
     )
 
 
 def _time_columns(times: Sequence[_Heading], dates: Sequence[_Heading]) -> list[_Heading]:
     """Choose the column of times, or those of dates and times; empty if both are missing."""
-    whole = [one for one in times if {"timestamp", "datetime"} & set(words_of(one.cell))]
-    in_utc = [one for one in times if zone_in(one.cell)]
-    for found in (times, whole, in_utc):
-        if len(found) == 1:
-            alone = found is not times or len(dates) != 1 or {*words_of(times[0].cell)} & _DATE
-            return [found[0]] if alone or found[0] in whole else [dates[0], found[0]]
+    complete = [
+        heading for heading in times if {"timestamp", "datetime"} & set(words_of(heading.cell))
+    ]
+    in_utc = [heading for heading in times if zone_in(heading.cell)]
+    for candidates in (times, complete, in_utc):
+        if len(candidates) == 1:
+            alone = candidates is not times or len(dates) != 1 or {*words_of(times[0].cell)} & _DATE
+            return (
+                [candidates[0]] if alone or candidates[0] in complete else [dates[0], candidates[0]]
+            )
     if not times and len(dates) == 1:
         return [dates[0]]
     if len(times) + len(dates) > 1:
@@ -340,33 +347,33 @@ def _time_columns(times: Sequence[_Heading], dates: Sequence[_Heading]) -> list[
 
 def _plain(powers: Sequence[_Heading]) -> list[_Heading]:
     """Omit the means of outlets that also have a column of momentary power."""
-    now = {one.outlet for one in powers if not one.mean}
-    return [one for one in powers if not one.mean or one.outlet not in now]
+    now = {heading.outlet for heading in powers if not heading.mean}
+    return [heading for heading in powers if not heading.mean or heading.outlet not in now]
 
 
 def _in_unit(heading: _Heading, key: str, columns: Columns) -> _Heading:
     """Apply the unit that the user gave; raise HeaderError if the column states another one."""
     if key not in columns:
         return heading
-    given = UNITS[columns[key]]
+    unit = UNITS[columns[key]]
     named = columns.get("watts" if key == "unit" else "kwh")
-    if heading.unit not in (None, given) and heading.cell != named:
+    if heading.unit not in (None, unit) and heading.cell != named:
         raise HeaderError(
             f"says the unit of its column {heading.cell[:60]!r} itself, and {OPTION} "
             f"{key}={columns[key]} another one; leave {key} out"
         )
-    return replace(heading, unit=given)
+    return replace(heading, unit=unit)
 
 
-def _outlet_column(found: Sequence[_Heading]) -> _Heading | None:
+def _outlet_column(headings: Sequence[_Heading]) -> _Heading | None:
     """Choose the most distinctive column of outlets: an id before a name."""
 
     def place(heading: _Heading) -> int:
         keys = [word for word in words_of(heading.cell) if word not in _OUTLET]
-        known = [_OUTLET_KEYS.index(key) for key in keys or [""] if key in _OUTLET_KEYS]
-        return min(known, default=len(_OUTLET_KEYS))
+        ranks = [_OUTLET_KEYS.index(key) for key in keys or [""] if key in _OUTLET_KEYS]
+        return min(ranks, default=len(_OUTLET_KEYS))
 
-    return min(found, key=place, default=None)
+    return min(headings, key=place, default=None)
 
 
 def _only_outlet(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> Outlet:
@@ -383,40 +390,42 @@ def _outlets(powers: Sequence[_Heading], energies: Sequence[_Heading]) -> tuple[
     if len(powers) == len(energies) == 1:
         return (Outlet(powers[0].outlet, _column(powers), _column(energies)),)
     by_name: dict[str, tuple[list[_Heading], list[_Heading]]] = {}
-    for place, found in enumerate((powers, energies if not powers else [])):
-        for one in found:
-            by_name.setdefault(one.outlet, ([], []))[place].append(one)
-    for one in energies if powers else ():
-        if one.outlet in by_name:
-            by_name[one.outlet][1].append(one)
+    for place, headings in enumerate((powers, energies if not powers else [])):
+        for heading in headings:
+            by_name.setdefault(heading.outlet, ([], []))[place].append(heading)
+    for heading in energies if powers else ():
+        if heading.outlet in by_name:
+            by_name[heading.outlet][1].append(heading)
     if len(by_name) > 1 and "" in by_name:
         # An outlet without a name could not be chosen with #OUTLET.
-        own, _ = by_name[""]
-        by_name = {own[0].cell if not name and own else name: v for name, v in by_name.items()}
-    for name, (own, counters) in by_name.items():
-        for found, key in ((own, "watts"), (counters, "kwh")):
-            if len(found) > 1:
+        watts, _ = by_name[""]
+        by_name = {watts[0].cell if not name and watts else name: v for name, v in by_name.items()}
+    for name, (watts, counters) in by_name.items():
+        for headings, key in ((watts, "watts"), (counters, "kwh")):
+            if len(headings) > 1:
                 of = f" of outlet {name!r}" if name else ""
+                titles = _titles(headings)
                 raise HeaderError(
-                    f"has several columns{of} that count the same ({_titles(found)}); {_give(key)}"
+                    f"has several columns{of} that count the same ({titles}); {_give(key)}"
                 )
     return tuple(
-        Outlet(name, _column(own), _column(counters)) for name, (own, counters) in by_name.items()
+        Outlet(name, _column(watts), _column(counters))
+        for name, (watts, counters) in by_name.items()
     )
 
 
 def _without_index(name: str) -> str:
     """Return an outlet's name up to its index: the part that outlets of one kind share."""
-    found = None if _QUANTILE.fullmatch(name) else _INDEX.search(name)
-    return (name if found is None else f"{name[: found.start()]}#").casefold()
+    index = None if _QUANTILE.fullmatch(name) else _INDEX.search(name)
+    return (name if index is None else f"{name[: index.start()]}#").casefold()
 
 
-def _column(found: Sequence[_Heading]) -> Column | None:
-    return Column(found[0].place, found[0].cell, found[0].unit) if found else None
+def _column(headings: Sequence[_Heading]) -> Column | None:
+    return Column(headings[0].place, headings[0].cell, headings[0].unit) if headings else None
 
 
-def _titles(found: Sequence[_Heading]) -> str:
-    return ", ".join(repr(one.cell[:60]) for one in found[:4])
+def _titles(headings: Sequence[_Heading]) -> str:
+    return ", ".join(repr(heading.cell[:60]) for heading in headings[:4])
 
 
 def _give(key: str) -> str:
@@ -434,15 +443,15 @@ def outlet_columns(
     `outlet` matches each of these columns with its `name` and `kind`. An outlet's column is the
     first of `kinds` that it has; columns of other kinds are ignored.
     """
-    found = [outlet.fullmatch(cell) for cell in header[1:]]
-    if not header or header[0] != time or not all(found):
+    matches = [outlet.fullmatch(cell) for cell in header[1:]]
+    if not header or header[0] != time or not all(matches):
         return None
-    columns = [(match["name"], match["kind"]) for match in found if match]
-    by_name = {name: [kind for own, kind in columns if own == name] for name, _ in columns}
+    columns = [(match["name"], match["kind"]) for match in matches if match]
+    by_name = {name: [kind for title, kind in columns if title == name] for name, _ in columns}
     outlets = [
         Outlet(name, Column(columns.index((name, kind)) + 1, f"{name}({kind})", WATT))
-        for name, own in by_name.items()
-        if (kind := next((kind for kind in kinds if kind in own), None)) is not None
+        for name, kinds_there in by_name.items()
+        if (kind := next((kind for kind in kinds if kind in kinds_there), None)) is not None
     ]
     return Layout((0,), tuple(outlets), width=len(header)) if outlets else None
 

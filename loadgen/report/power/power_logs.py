@@ -79,67 +79,69 @@ def read_log(log: PduLog, settings: LogSettings) -> pd.DataFrame:
     The columns are those of `parse_power_log`. Raise PowerLogError if the log cannot be used.
     """
     samples = read_power_log(log.path, settings.zone, settings.columns)
-    known = [*samples["outlet"].unique()]
+    outlets = [*samples["outlet"].unique()]
     if log.outlets:
-        chosen = [_outlet_of(log, outlet, known) for outlet in log.outlets]
+        chosen = [_outlet_of(log, outlet, outlets) for outlet in log.outlets]
         samples = samples[samples["outlet"].isin(chosen)]
     else:
-        _refuse_totals(log, samples, known)
-        _require_apart(log, samples, known)
+        _refuse_totals(log, samples, outlets)
+        _require_named_alike(log, samples, outlets)
     return samples.assign(wall_ns=samples["wall_ns"] - settings.offset_ns)
 
 
-def _outlet_of(log: PduLog, outlet: str, known: Sequence[str]) -> str:
+def _outlet_of(log: PduLog, outlet: str, outlets: Sequence[str]) -> str:
     """Find an outlet of a log by its name, or by its number alone: 3 for Outlet 3."""
-    found = [name for name in known if name == outlet] or [
-        name for name in known if words_of(name)[-1:] == [outlet.casefold()]
+    matching = [name for name in outlets if name == outlet] or [
+        name for name in outlets if words_of(name)[-1:] == [outlet.casefold()]
     ]
-    if len(found) != 1:
-        names = ", ".join(name or "one without a name" for name in known[:10])
+    if len(matching) != 1:
+        names = ", ".join(name or "one without a name" for name in outlets[:10])
         raise PowerLogError(
-            f"power log {log.path} has {'several outlets' if found else 'no outlet'} "
+            f"power log {log.path} has {'several outlets' if matching else 'no outlet'} "
             f"{printable(outlet, 80)!r}; it has {printable(names, 200)}"
         )
-    return found[0]
+    return matching[0]
 
 
-def _refuse_totals(log: PduLog, samples: pd.DataFrame, known: Sequence[str]) -> None:
+def _refuse_totals(log: PduLog, samples: pd.DataFrame, outlets: Sequence[str]) -> None:
     """Raise PowerLogError if an outlet is the sum of others, which would be counted twice."""
-    if len(known) < 2:
+    if len(outlets) < 2:
         return
     for words in TOTALS:
-        totals = [name for name in known if words & set(words_of(name))]
-        if 0 < len(totals) < len(known):
+        totals = [name for name in outlets if words & set(words_of(name))]
+        if 0 < len(totals) < len(outlets):
             break
     else:
-        totals = _sums_among(samples) if len(known) > 2 else []
+        totals = _sums_among(samples) if len(outlets) > 2 else []
     if totals:
-        others = [name for name in known if name not in totals]
+        parts = [name for name in outlets if name not in totals]
         raise PowerLogError(
             f"power log {log.path}: {printable(totals[0], 80)!r} seems to be the sum of other "
             f"outlets, which would be added twice; choose with {log.path}#OUTLET,... among "
-            f"{printable(', '.join([*others[:8], *totals[:2]]), 200)}"
+            f"{printable(', '.join([*parts[:8], *totals[:2]]), 200)}"
         )
 
 
 def _sums_among(samples: pd.DataFrame) -> list[str]:
     """Find outlets that equal the sum of all others at nearly every moment."""
-    some = samples[samples["watts"].notna()]
-    early = some[some["wall_ns"].isin(some["wall_ns"].unique()[:_COMPARED_SAMPLES])]
+    with_watts = samples[samples["watts"].notna()]
+    early = with_watts[
+        with_watts["wall_ns"].isin(with_watts["wall_ns"].unique()[:_COMPARED_SAMPLES])
+    ]
     table = early.pivot(index="wall_ns", columns="outlet", values="watts").dropna()
     if len(table) < 3:
         return []
-    others = table.mul(-1).add(table.sum(axis=1), axis=0)
-    near = (table - others).abs() <= _TOTAL_SHARE * table
+    sums = table.mul(-1).add(table.sum(axis=1), axis=0)
+    near = (table - sums).abs() <= _TOTAL_SHARE * table
     return [str(name) for name in table.columns[(near & (table > 0)).mean() >= _MOST]]
 
 
-def _require_apart(log: PduLog, samples: pd.DataFrame, known: Sequence[str]) -> None:
+def _require_named_alike(log: PduLog, samples: pd.DataFrame, outlets: Sequence[str]) -> None:
     """Raise PowerLogError if columns would be added that are not certain to be outlets."""
-    if len(known) > 1 and not samples["apart"].all():
+    if len(outlets) > 1 and not samples["named_alike"].all():
         raise PowerLogError(
             f"power log {log.path} has columns of power with names of several kinds, "
-            f"{printable(', '.join(known[:8]), 200)}; choose those that are outlets, whose watts "
+            f"{printable(', '.join(outlets[:8]), 200)}; choose those that are outlets, whose watts "
             f"are added, with {log.path}#OUTLET,..."
         )
 
@@ -149,8 +151,8 @@ def require_readable(settings: LogSettings) -> None:
     for log in settings.logs:
         text = _decoded(_read(log.path))
         # The last line may be incomplete.
-        whole = text[: text.rfind("\n") + 1]
-        _parse(whole, str(log.path), settings.zone, settings.columns)
+        lines = text[: text.rfind("\n") + 1]
+        _parse(lines, str(log.path), settings.zone, settings.columns)
 
 
 def require_no_clock_change(
@@ -232,10 +234,10 @@ def _parse(text: str, name: str, zone: ZoneInfo, columns: Columns) -> pd.DataFra
     lines = lines.str[: _LONGEST_LINE + 1].str.strip("\n\0 ").str.replace("\0", "\ufffd")
     lines = lines[lines.str.strip("\t;|, ") != ""]
     try:
-        found = _table(lines, columns)
-        if found is None:
+        table = _table(lines, columns)
+        if table is None:
             raise _unknown(lines, columns)
-        layout, separator, data = found
+        layout, separator, data = table
         samples, wrong = _samples(data, layout, separator, zone, columns)
     except HeaderError as error:
         raise PowerLogError(f"power log {name} {error}") from None
@@ -292,7 +294,7 @@ def _table(lines: "pd.Series[str]", columns: Columns) -> _Table | None:
     if unclear is not None:
         raise unclear
     if fallback is None and head and re.match(r'\s*["\']?\d', head[0]):
-        mark = next((one for one in SEPARATORS if one in head[0]), "")
+        mark = next((mark for mark in SEPARATORS if mark in head[0]), "")
         if mark or not re.search(r"[^\W\d_]", head[0]):
             return IBM_DPI, mark or ",", lines
     return fallback
@@ -355,9 +357,9 @@ def _unknown(lines: "pd.Series[str]", columns: Columns) -> HeaderError:
             f"Power (W) and commas between them; it has: {shown}"
         )
     separator = next((one for one in SEPARATORS if one in header), ",")
-    known = {cell.casefold() for cell in cells_of(header, separator)}
+    titles = {cell.casefold() for cell in cells_of(header, separator)}
     for key in ("time", "date", "watts", "kwh", "outlet"):
-        if key in columns and columns[key].casefold() not in known:
+        if key in columns and columns[key].casefold() not in titles:
             wanted = printable(columns[key], 80)
             return HeaderError(f"has no column {wanted!r}; its header is: {shown}")
     return HeaderError(
@@ -397,7 +399,7 @@ def _samples(
     samples = pd.concat(
         times.assign(
             outlet=outlet.name if names is None else names,
-            apart=layout.apart,
+            named_alike=layout.named_alike,
             **_of_outlet(cells, outlet, mark, layout, check),
         )
         for outlet in layout.outlets
@@ -456,17 +458,17 @@ def _times(
     for column in layout.time[1:]:
         texts = texts + " " + cells[column]
     form = columns.get("format", "")
-    told = texts
+    zoned = texts
     if layout.zone and not form:
         # A number since 1970 needs no zone, but the date and time 20130426100405 does.
-        own = (
+        zone_stated = (
             r"(?:[zZ]|:\d\d.*[+-]\d\d?(?::?\d\d)?|[A-Za-z]{3,5}|/[A-Za-z_]+)$"
             r"|^(?!20\d{12}$)[\d.,]+$"
         )
-        bare = ~texts.str.contains(own, regex=True)
-        told = texts.where(~bare, texts + f" {layout.zone}")
+        bare = ~texts.str.contains(zone_stated, regex=True)
+        zoned = texts.where(~bare, texts + f" {layout.zone}")
     try:
-        times = times_of(told, layout.order, form)
+        times = times_of(zoned, layout.order, form)
     except UnclearDatesError as error:
         raise HeaderError(
             f"has dates such as {printable(str(error), 40)!r}, which may begin with the day or the "
@@ -476,28 +478,28 @@ def _times(
     fine = pd.Series(times.fine, texts.index)
     check(fine, lambda at: f"{texts.iloc[at][:40]!r} is not {words}")
     wall_ns = utc_ns(times, zone)
-    known = wall_ns != np.iinfo(np.int64).min
-    foreign = foreign_zones(times, wall_ns, zone) & times.fine & known
+    certain = wall_ns != np.iinfo(np.int64).min
+    foreign = foreign_zones(times, wall_ns, zone) & times.fine & certain
     check(
         pd.Series(~foreign, texts.index),
         lambda at: (
-            f"{told.iloc[at][:60]!r} is not in {zone.key}; give --pdu-timezone the zone it names"
+            f"{zoned.iloc[at][:60]!r} is not in {zone.key}; give --pdu-timezone the zone it names"
         ),
     )
-    if times.fine.any() and not known[times.fine].any():
+    if times.fine.any() and not certain[times.fine].any():
         raise HeaderError(f"has only times at which the clock of {zone.key} is changed")
     local = (times.zones != "utc").to_numpy()
     return pd.DataFrame(
-        {"wall_ns": wall_ns, "local": local, "fine": times.fine & known, "text": texts},
+        {"wall_ns": wall_ns, "local": local, "fine": times.fine & certain, "text": texts},
         texts.index,
     )
 
 
 def _decimal_mark(cells: pd.DataFrame, layout: Layout, separator: str, columns: Columns) -> str:
     """Determine the decimal mark of a log; raise HeaderError if its numbers are ambiguous."""
-    given = MARKS.get(columns.get("decimal", ""))
+    chosen = MARKS.get(columns.get("decimal", ""))
     figures = [c.place for o in layout.outlets for c in (o.watts, o.counter) if c is not None]
-    places = [*figures, *(place for _, place in layout.numbers), *layout.others]
+    places = [*figures, *(place for _, place in layout.numbers), *layout.other_numbers]
     proven: dict[str, str] = {}
     unclear: list[str] = []
     for place in dict.fromkeys(places):
@@ -506,15 +508,15 @@ def _decimal_mark(cells: pd.DataFrame, layout: Layout, separator: str, columns: 
             proven.setdefault(mark, str(cells[place].loc[index]))
         if doubtful is not None and place in figures:
             unclear.append(str(cells[place].loc[doubtful]))
-    if given is not None and proven.keys() <= {given}:
-        return given
-    if given is not None and len(proven) == 1:
+    if chosen is not None and proven.keys() <= {chosen}:
+        return chosen
+    if chosen is not None and len(proven) == 1:
         raise HeaderError(
             f"has numbers such as {printable(next(iter(proven.values())), 40)!r}, whose decimal "
             f"mark is not a {columns['decimal']} as {OPTION} says"
         )
-    if given is not None:
-        return given
+    if chosen is not None:
+        return chosen
     if len(proven) > 1:
         raise HeaderError(
             f"has decimal points and decimal commas, {printable(proven['.'], 40)!r} and "
@@ -569,10 +571,10 @@ def _figures(
     fine = (numbers.values >= 0) & np.isfinite(numbers.values) & factors.notna()
     if layout.unit_column is not None:
         missing |= strange
-    what = {"power": "power", "energy": "energy", None: ""}[kind]
+    quantity = {"power": "power", "energy": "energy", None: ""}[kind]
     check(
         missing | ~fine | ~strange,
-        lambda at: f"{title} {texts.iloc[at][:40]!r} is not {what}: its unit is another one",
+        lambda at: f"{title} {texts.iloc[at][:40]!r} is not {quantity}: its unit is another one",
     )
     check(
         missing | fine, lambda at: f"{title} {texts.iloc[at][:40]!r} is not a number of 0 or more"
@@ -610,8 +612,8 @@ def _one_a_moment(samples: pd.DataFrame, check: Check) -> pd.DataFrame:
     """Sort samples by time; report a second sample of an outlet at one moment."""
     twice = np.zeros(len(samples), bool)
     for figure in ("watts", "kwh"):
-        some = samples[figure].notna().to_numpy()
-        twice[some] |= samples[some].duplicated(["outlet", "wall_ns"]).to_numpy(bool)
+        present = samples[figure].notna().to_numpy()
+        twice[present] |= samples[present].duplicated(["outlet", "wall_ns"]).to_numpy(bool)
     check(
         pd.Series(~twice, samples.index),
         lambda at: (
@@ -621,7 +623,7 @@ def _one_a_moment(samples: pd.DataFrame, check: Check) -> pd.DataFrame:
         ),
     )
     ordered = samples.sort_values("wall_ns", kind="stable")
-    columns = ["outlet", "wall_ns", "watts", "kwh", "step_kwh", "local", "apart"]
+    columns = ["outlet", "wall_ns", "watts", "kwh", "step_kwh", "local", "named_alike"]
     if ordered.duplicated(["outlet", "wall_ns"]).any():
         # Power and energy on separate lines.
         ordered = ordered.groupby(["outlet", "wall_ns"], sort=False).first().reset_index()
@@ -630,19 +632,24 @@ def _one_a_moment(samples: pd.DataFrame, check: Check) -> pd.DataFrame:
 
 def _refuse_merged(cells: pd.DataFrame, samples: pd.DataFrame, layout: Layout) -> None:
     """Raise HeaderError for an unread column that distinguishes samples of one outlet."""
-    read = {*layout.time, layout.outlet_column, layout.unit_column, *layout.others}
+    read = {*layout.time, layout.outlet_column, layout.unit_column, *layout.other_numbers}
     read |= {place for _, place in layout.numbers}
-    read |= {one.place for o in layout.outlets for one in (o.watts, o.counter) if one is not None}
+    read |= {
+        column.place
+        for o in layout.outlets
+        for column in (o.watts, o.counter)
+        if column is not None
+    }
     figure = "watts" if samples["watts"].notna().any() else "kwh"
     lines = samples[samples[figure].notna() & ~samples.index.duplicated()]
     lines = lines.sort_values("wall_ns", kind="stable").iloc[:_COMPARED_LINES]
     for place in cells.columns.difference([*read]):
         texts = cells[place].loc[lines.index]
         numbers = bool(numbers_of(texts, ".").values.notna().any())
-        for outlet, own in texts.groupby(lines["outlet"], sort=False):
-            if not _take_turns(own.to_numpy(str), numbers):
+        for outlet, values in texts.groupby(lines["outlet"], sort=False):
+            if not _take_turns(values.to_numpy(str), numbers):
                 continue
-            first, second = (printable(text, 40) for text in own.unique()[:2])
+            first, second = (printable(text, 40) for text in values.unique()[:2])
             raise HeaderError(
                 f"has samples of {_outlet_words(str(outlet))} that differ in column {place + 1}, "
                 f"{first!r} and {second!r} in turn; if it tells outlets apart, name it with "

@@ -91,7 +91,7 @@ def parse_columns(text: str) -> Columns:
         key = key.strip()
         if not equals or not name.strip() or key not in _KEYS:
             raise PowerLogError(
-                f"pdu_columns: {printable(part, 80)!r} is none of "
+                f"pdu_columns: {printable(part, 80)!r} is not one of "
                 f"{', '.join(f'{k}=NAME' for k in _NAMES)}, format=STRPTIME, "
                 + ", ".join(f"{key}={'|'.join(of)}" for key, of in _CHOICES.items())
             )
@@ -125,8 +125,8 @@ def host_timezone() -> str:
     local = Path(named or "/etc/localtime")
     if not local.exists():
         return "UTC"
-    _, found, key = str(local.resolve()).partition("/zoneinfo/")
-    if found:
+    _, is_zone, key = str(local.resolve()).partition("/zoneinfo/")
+    if is_zone:
         return key
     try:
         return Path("/etc/timezone").read_text().strip()
@@ -136,15 +136,15 @@ def host_timezone() -> str:
         ) from None
 
 
-def pdu_log(given: "str | Path | PduLog") -> PduLog:
+def pdu_log(log: "str | Path | PduLog") -> PduLog:
     """Parse `[NODE=]FILE[#OUTLET,...]`; a text that is the path of a file is that file."""
-    if isinstance(given, PduLog):
-        return given
-    if isinstance(given, Path) or Path(given).exists():
-        return PduLog(Path(given))
-    node, equals, file = given.partition("=")
+    if isinstance(log, PduLog):
+        return log
+    if isinstance(log, Path) or Path(log).exists():
+        return PduLog(Path(log))
+    node, equals, file = log.partition("=")
     if not equals:
-        node, file = "", given
+        node, file = "", log
     if Path(file).exists():
         return PduLog(Path(file), node)
     path, sharp, outlets = file.rpartition("#")
@@ -152,13 +152,13 @@ def pdu_log(given: "str | Path | PduLog") -> PduLog:
         return PduLog(Path(file), node)
     chosen = tuple(outlet.strip() for outlet in outlets.split(","))
     if not all(chosen):
-        raise PowerLogError(f"power log {printable(given, 200)}: an outlet after # has no name")
+        raise PowerLogError(f"power log {printable(log, 200)}: an outlet after # has no name")
     return PduLog(Path(path), node, chosen)
 
 
-def distinct_logs(given: Sequence["str | Path | PduLog"]) -> tuple[PduLog, ...]:
+def distinct_logs(names: Sequence["str | Path | PduLog"]) -> tuple[PduLog, ...]:
     """Return the logs; raise PowerLogError for an outlet that would be added twice."""
-    logs = tuple(pdu_log(one) for one in given)
+    logs = tuple(pdu_log(log) for log in names)
     seen: dict[Path, list[PduLog]] = {}
     for log in logs:
         before = seen.setdefault(log.path.resolve(), [])

@@ -120,27 +120,27 @@ def _by_form(texts: "pd.Series[str]", form: str) -> Times:
 def _since_epoch(texts: "pd.Series[str]") -> NDArray[np.int64]:
     """Split digits before they become floats, which cannot hold nanoseconds of this century."""
     parts = texts.str.replace(",", ".", regex=False).str.partition(".")
-    whole = parts[0].astype(float).to_numpy()
+    integral = parts[0].astype(float).to_numpy()
     scale = np.select(
-        [whole < below for below, _ in _UNITS_OF_EPOCH], [u for _, u in _UNITS_OF_EPOCH]
+        [integral < below for below, _ in _UNITS_OF_EPOCH], [u for _, u in _UNITS_OF_EPOCH]
     )
     fraction = ("0." + parts[2].where(parts[2] != "", "0")).astype(float).to_numpy()
     exact = np.array([int(text) for text in parts[0]], object)
     nanoseconds = exact * (1_000_000_000 // scale).astype(object)
     nanoseconds += np.rint(fraction * (1_000_000_000 // scale)).astype(np.int64).astype(object)
     limit = np.iinfo(np.int64).max
-    found: NDArray[np.int64] = np.minimum(nanoseconds, limit).astype(np.int64)
-    return found
+    bounded: NDArray[np.int64] = np.minimum(nanoseconds, limit).astype(np.int64)
+    return bounded
 
 
 def _offsets(zones: "pd.Series[str]") -> "pd.Series[float]":
     """Return the offsets that zones state, in seconds east of UTC; NaN for a name or no zone."""
-    known: dict[str, float] = dict.fromkeys(_IN_UTC, 0.0)
+    offsets: dict[str, float] = dict.fromkeys(_IN_UTC, 0.0)
     for zone in zones.unique():
-        if found := _OFFSET.fullmatch(zone):
-            seconds = int(found["hours"]) * 3600 + int(found["minutes"] or 0) * 60
-            known[zone] = -seconds if found["sign"] == "-" else seconds
-    return zones.map(known).astype(float)
+        if match := _OFFSET.fullmatch(zone):
+            seconds = int(match["hours"]) * 3600 + int(match["minutes"] or 0) * 60
+            offsets[zone] = -seconds if match["sign"] == "-" else seconds
+    return zones.map(offsets).astype(float)
 
 
 # --- dates ----------------------------------------------------------------------------------
@@ -192,12 +192,12 @@ def utc_ns(times: Times, zone: ZoneInfo) -> NDArray[np.int64]:
     clock = pd.Series(distinct * 60).astype("datetime64[s]")
     read = clock.dt.tz_localize(zone, ambiguous="NaT", nonexistent="NaT").dt.tz_convert(None)
     offset_s = (clock - read) / pd.Timedelta(seconds=1)
-    found = times.clock_ns.copy()
-    own_s = offset_s.to_numpy(float)[place]
-    unclear = np.isnan(own_s)
-    found[local] -= np.where(unclear, 0, own_s).astype(np.int64) * 1_000_000_000
-    found[np.flatnonzero(local)[unclear]] = np.iinfo(np.int64).min
-    return found
+    moments = times.clock_ns.copy()
+    zone_offset_s = offset_s.to_numpy(float)[place]
+    unclear = np.isnan(zone_offset_s)
+    moments[local] -= np.where(unclear, 0, zone_offset_s).astype(np.int64) * 1_000_000_000
+    moments[np.flatnonzero(local)[unclear]] = np.iinfo(np.int64).min
+    return moments
 
 
 def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> list[int]:
@@ -215,13 +215,13 @@ def foreign_zones(times: Times, wall_ns: NDArray[np.int64], zone: ZoneInfo) -> N
     foreign = np.zeros(len(named), bool)
     hours = wall_ns[named] // 3_600_000_000_000
     pairs = pd.DataFrame({"hour": hours, "zone": times.zones[named].to_numpy()})
-    known = {
+    abbreviations = {
         pair: datetime.fromtimestamp(pair[0] * 3600, UTC).astimezone(zone).tzname()
         for pair in pairs.drop_duplicates().itertuples(index=False, name=None)
         if pair[0] > 0
     }
     foreign[named] = [
-        (known.get(pair) or pair[1]).casefold() != pair[1]
+        (abbreviations.get(pair) or pair[1]).casefold() != pair[1]
         for pair in pairs.itertuples(index=False, name=None)
     ]
     return foreign

@@ -55,9 +55,9 @@ def unit_of(text: str) -> Unit | None:
 
     Raise ValueError for a unit that may be milli or mega.
     """
-    found = _UNIT.fullmatch(text.strip())
-    if found is not None:
-        return _read(found, text)
+    match = _UNIT.fullmatch(text.strip())
+    if match is not None:
+        return _read(match, text)
     return OTHER if _OTHER_UNIT.fullmatch(text.strip()) else None
 
 
@@ -70,35 +70,35 @@ def unit_in(cell: str) -> tuple[Unit | None, str]:
     """
     for bracket in reversed([*_IN_BRACKETS.finditer(cell)]):
         inside = bracket[1]
-        found = _UNIT.search(inside)
-        unit = _read(found, cell) if found else None
-        if found and re.search(r"\d", inside):
+        match = _UNIT.search(inside)
+        unit = _read(match, cell) if match else None
+        if match and re.search(r"\d", inside):
             raise ValueError(f"what does {inside!r} count?")
-        if found:
-            _require_whole(cell, found, inside)
+        if match:
+            _require_whole(cell, match, inside)
         if unit is None and _OTHER_UNIT.fullmatch(inside):
             unit = OTHER
         if unit is not None:
             return unit, f"{cell[: bracket.start()]} {cell[bracket.end() :]}".strip()
-    found = next(reversed([*_UNIT.finditer(cell)]), None)
-    if found is None:
+    match = next(reversed([*_UNIT.finditer(cell)]), None)
+    if match is None:
         return None, cell
-    _require_whole(cell, found, cell)
-    return _read(found, cell), f"{cell[: found.start()]} {cell[found.end() :]}".strip()
+    _require_whole(cell, match, cell)
+    return _read(match, cell), f"{cell[: match.start()]} {cell[match.end() :]}".strip()
 
 
-def _require_whole(cell: str, found: "re.Match[str]", around: str) -> None:
-    """Raise ValueError if a cell multiplies or divides the unit that was `found` in `around`."""
-    if _OF_ANOTHER_SIZE.search(cell) or _DIVIDED.match(around, found.end()):
+def _require_whole(cell: str, match: "re.Match[str]", around: str) -> None:
+    """Raise ValueError if a cell multiplies or divides the unit that was `match` in `around`."""
+    if _OF_ANOTHER_SIZE.search(cell) or _DIVIDED.match(around, match.end()):
         raise ValueError(f"what does {cell!r} count?")
 
 
-def _read(found: "re.Match[str]", around: str) -> Unit:
-    prefix, hours = (found["prefix"] or "").strip(" ._-\t"), bool(found["hours"])
+def _read(match: "re.Match[str]", around: str) -> Unit:
+    prefix, hours = (match["prefix"] or "").strip(" ._-\t"), bool(match["hours"])
     if prefix in ("m", "M"):
         # Only the case separates milli from mega, so the other letters must be in lower case.
-        if found[0][1] == "w" or around == around.upper():
-            raise ValueError(f"{found[0]!r} may be milli or mega")
+        if match[0][1] == "w" or around == around.upper():
+            raise ValueError(f"{match[0]!r} may be milli or mega")
         factor = 1e-3 if prefix == "m" else 1e6
     else:
         factor = _PREFIXES[prefix.casefold()]
