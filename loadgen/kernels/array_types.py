@@ -159,14 +159,14 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, position: Any, s
     A negative position does not count from the end. With NUMBA_BOUNDSCHECK=1 an access outside the
     array raises IndexError.
     """
-    found = make_array(kind)(context, builder, array)
+    struct = make_array(kind)(context, builder, array)
     if context.enable_boundscheck:
-        length = builder.extract_value(found.shape, 0)
+        length = builder.extract_value(struct.shape, 0)
         with builder.if_then(builder.icmp_signed("!=", size, size.type(0))):
             last = builder.add(position, builder.sub(size, size.type(1)))
             for place in (position, last):
                 do_boundscheck(context, builder, place, length)
-    return builder.gep(found.data, [position])
+    return builder.gep(struct.data, [position])
 
 
 def reader(size_bytes: int) -> Any:

@@ -164,7 +164,7 @@ class Refusal(Record):
     """Number of acknowledgements with a failure code, and 1 if it was reported to Python."""
 
     count: Int64
-    told: Int64
+    reported: Int64
 
 
 class Event(Record):

@@ -146,14 +146,14 @@ def poll(fleet: Fleet, timeout_ms: int, asked_ns: int, handlers: Handlers) -> in
     totals.ready = 0
     epoll_events = fleet.epoll_events
     wait_ms = 0 if again else timeout_ms
-    found = wait_events(fleet.run.epoll, epoll_events, EVENTS_AT_ONCE, wait_ms)
+    events = wait_events(fleet.run.epoll, epoll_events, EVENTS_AT_ONCE, wait_ms)
     now_ns = monotonic_ns(fleet.clock)
     attend_reading(fleet, now_ns, asked_ns)
     for index in range(again):
         row = fleet.ready[index]
         fleet.devices[row].flags &= ~LISTED
         _serve_device(fleet, row, EPOLLIN | EPOLLRDHUP, True, handlers)
-    for index in range(max(found, 0)):
+    for index in range(max(events, 0)):
         base = index * EVENT_WORDS
         row = int(np.int64(epoll_events[base + EVENT_DATA]))
         if row >= 0:
@@ -222,23 +222,23 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
     for turn in range(_READS_AT_ONCE):
         if not room_for_events(fleet, len(fleet.out)):
             break
-        kept = device.partial_bytes
-        if kept > 0:
-            copy_bytes(buffer, 0, fleet.partial[row], 0, kept)
-        limit = len(buffer) if most == 0 else min(len(buffer), kept + most)
+        stored = device.partial_bytes
+        if stored > 0:
+            copy_bytes(buffer, 0, fleet.partial[row], 0, stored)
+        limit = len(buffer) if most == 0 else min(len(buffer), stored + most)
         timed = most == 0 and _is_timed(fleet)
         if timed:
-            got = receive_timed(device.descriptor, buffer, kept, limit, fleet.message)
+            got = receive_timed(device.descriptor, buffer, stored, limit, fleet.message)
         else:
-            got = receive_into(device.descriptor, buffer, kept, limit)
+            got = receive_into(device.descriptor, buffer, stored, limit)
         now_ns = monotonic_ns(fleet.clock)
-        if got == -_EAGAIN and kept > 0 and listed and turn == 0:
+        if got == -_EAGAIN and stored > 0 and listed and turn == 0:
             got = 0  # the stored bytes may be complete packets for which events had no room
         elif got <= 0:
             if got != -_EAGAIN:
                 push_event(fleet, CLOSED_BY_PEER, row, -got, now_ns)
             return
-        end = kept + got
+        end = stored + got
         before = fleet.totals.publishes
         waited_ns = age_ns(fleet.message) if timed else 0
         position, written = receive_packets(fleet, row, buffer, end, now_ns, handlers)

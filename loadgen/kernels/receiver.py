@@ -201,13 +201,13 @@ def _take_body(
     Return the begin of the next packet, and the bytes written.
     """
     device = fleet.devices[row]
-    kept = fleet.partial[row]
+    stored = fleet.partial[row]
     head_end = device.partial_bytes
-    left = read_u32(kept, fleet.run.whole_limit)
+    left = read_u32(stored, fleet.run.whole_limit)
     part_end = min(head_end + left, end)
-    crc = crc32(read_u32(kept, fleet.run.whole_limit + 4), buffer, head_end, part_end)
+    crc = crc32(read_u32(stored, fleet.run.whole_limit + 4), buffer, head_end, part_end)
     if part_end - head_end < left:
-        _note_body(fleet, kept, left - (part_end - head_end), crc)
+        _note_body(fleet, stored, left - (part_end - head_end), crc)
         return end, 0
     device.flags &= ~BODY
     _, first_byte, body, packet_end = mqtt.frame(buffer, 0, head_end, fleet.run.packet_limit)
@@ -391,8 +391,8 @@ def _tell_refusal(
 ) -> None:
     """Queue the first acknowledgement with this failure code, for its Reason String."""
     refusal = fleet.refusals[reason]
-    if refusal.count > 0 and not refusal.told and room_for_events(fleet, end - start):
-        refusal.told = 1
+    if refusal.count > 0 and not refusal.reported and room_for_events(fleet, end - start):
+        refusal.reported = 1
         push_bytes(fleet, REFUSED_PACKET, row, reason, now_ns, buffer, start, end)
 
 

@@ -44,7 +44,7 @@ WORDS = (
     "a PUBCOMP with a failure for a message that it had taken",
     "a PUBREL that no message waits for",
     "Session Present in answer to Clean Start [MQTT-3.2.2-2]",
-    "a packet that nobody asked for",
+    "a packet that was not requested",
     *(
         f"a {sent} answered with {answer} (the specification wants {wanted})"
         for sent, wanted in _AWAITED.values()

@@ -69,8 +69,8 @@ def documents_in(data: bytes, shown: str) -> list[dict[str, Any]]:
 
 def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     """Return the lines of a card, as mappings with the columns of HISTORY_SCHEMA."""
-    kept = {key: document.get(key) for key in _KEPT}
-    card = past_card(orjson.dumps(kept).decode(), shown)
+    stored = {key: document.get(key) for key in _KEPT}
+    card = past_card(orjson.dumps(stored).decode(), shown)
     if document.get("schema") != _SCHEMA:
         raise RunDirectoryError(f"{shown} has schema {str(document.get('schema'))[:20]!r}, not 1")
     run = card.run
@@ -89,7 +89,7 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
             **about,
             **{key: getattr(row, key) for key in ("name", "description", "unit", *FIGURES)},
             "place": place,
-            "card": None if place else orjson.dumps(kept).decode(),
+            "card": None if place else orjson.dumps(stored).decode(),
         }
         for place, row in enumerate(_rows(card))
     ]
@@ -103,18 +103,18 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
 def past_card(text: str, shown: str = "the history") -> ScoreCard:
     """Return a card for comparisons from the stored part of it; raises RunDirectoryError."""
     try:
-        kept = orjson.loads(text)
+        stored = orjson.loads(text)
         figures = {key.replace("_", "."): key for key in LATENCY_FIGURES}
         return ScoreCard(
-            run=Run(**kept["run"]),
+            run=Run(**stored["run"]),
             verdict=Verdict(
-                () if kept["verdict"]["valid"] else tuple(_reasons(kept["verdict"]["reasons"]))
+                () if stored["verdict"]["valid"] else tuple(_reasons(stored["verdict"]["reasons"]))
             ),
-            rows=tuple(Row(**row) for row in kept["rows"]),
-            counts=Counts(**kept["counts"]),
+            rows=tuple(Row(**row) for row in stored["rows"]),
+            counts=Counts(**stored["counts"]),
             latency={
-                series: LatencySummary(**{figures[key]: value for key, value in told.items()})
-                for series, told in kept["latency"].items()
+                series: LatencySummary(**{figures[key]: value for key, value in summary.items()})
+                for series, summary in stored["latency"].items()
             },
             power=None,
             connect=Connecting(0, {}, None),
@@ -128,9 +128,9 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
 
 
 def _reasons(reasons: Iterable[Mapping[str, Any]]) -> Iterator[Reason]:
-    found = [Reason(one["code"], one.get("detail") or "") for one in reasons]
+    reasons_given = [Reason(reason["code"], reason.get("detail") or "") for reason in reasons]
     # INVALID without a reason is INVALID all the same.
-    yield from found or [Reason("INTERRUPTED", "the card gives no reason")]
+    yield from reasons_given or [Reason("INTERRUPTED", "the card gives no reason")]
 
 
 def _rows(card: ScoreCard) -> list[Row]:

@@ -140,7 +140,7 @@ class RunRecord:
         return self.secure or self.tls
 
     @property
-    def own(self) -> Object:
+    def case_observations(self) -> Object:
         """The observations of its case, `Conclusion.observed`, if there are any."""
         return part(self.observed, self.case)
 

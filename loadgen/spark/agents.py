@@ -113,8 +113,8 @@ async def _unreachable(place: str) -> str:
     except TimeoutError:
         return f"no answer within {_REACH_S:g} s"
     except OSError as error:
-        known = os.strerror(error.errno) if error.errno else error.strerror or str(error)
-        return known.lower()
+        reason = os.strerror(error.errno) if error.errno else error.strerror or str(error)
+        return reason.lower()
     writer.close()
     return ""
 
@@ -130,9 +130,9 @@ def _own_address(master: str) -> str:
     # To connect a datagram socket sends nothing: the kernel only chooses the route.
     for host in (there.strip("[]"), "192.0.2.1"):
         with suppress(OSError):
-            found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
-                probe.connect(found[4])
+            address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(address[0], socket.SOCK_DGRAM) as probe:
+                probe.connect(address[4])
                 return str(probe.getsockname()[0])
     return "127.0.0.1"
 
@@ -354,21 +354,21 @@ def keep_agent(settings: Mapping[str, object]) -> str:
         assert agent.stdin is not None and agent.stdout is not None
         agent.stdin.write(json.dumps(settings).encode() + b"\n")
         agent.stdin.flush()
-        said = agent.stdout.read().decode("utf-8", "replace").strip().splitlines()
+        output = agent.stdout.read().decode("utf-8", "replace").strip().splitlines()
     with suppress(ValueError, IndexError, KeyError):
-        return str(json.loads(said[-1])["ended"])
+        return str(json.loads(output[-1])["ended"])
     return f"it ended with status {agent.returncode}"
 
 
 def problem_in(reports: Sequence[_Report]) -> str:
     """Return the reason why the agents ended or were not started, in one line."""
-    lacking = [one for one in reports if one["lacks"]]
+    lacking = [report for report in reports if report["lacks"]]
     if lacking:
-        names = ", ".join(sorted({printable(one["name"], 60) for one in lacking})[:5])
+        names = ", ".join(sorted({printable(report["name"], 60) for report in lacking})[:5])
         return (
             f"{names}: {printable(lacking[0]['lacks'], 100)}; install loadgen there, or use --ship"
         )
-    first = next((one for one in reports if one["program"] != PROGRAM), reports[0])
+    first = next((report for report in reports if report["program"] != PROGRAM), reports[0])
     name = printable(first["name"], 60)
     if "ended" in first:
         return f"the agent of host {name} ended: {printable(first['ended'], 200)}"

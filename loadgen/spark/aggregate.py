@@ -106,7 +106,7 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[
     )
     left = from_arrow_schema(_LEFT)
     try:
-        found = (
+        results = (
             files.mapInArrow(_left_of(owners, backgrounds, _BLOCK_SECONDS, _BATCH_ROWS), left)
             .groupBy("run", "block")
             .applyInArrow(_views_of(backgrounds), left)
@@ -115,7 +115,7 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[
     except (PySparkException, Py4JError) as error:
         reason = printable(reason_in(str(error)), 400)
         raise CannotRunError(f"Spark failed while it read the runs: {reason}") from error
-    return _by_run(found)
+    return _by_run(results)
 
 
 def _left_of(
@@ -133,8 +133,8 @@ def _left_of(
         try:
             for rows in _gathered(_tables_in(batches, owners), batch_rows):
                 for run in rows["run"].unique().to_pylist():
-                    own = _rows_of(run, rows, backgrounds)
-                    yield from _left(own, run, backgrounds, block_seconds).to_batches()
+                    of_run = _rows_of(run, rows, backgrounds)
+                    yield from _left(of_run, run, backgrounds, block_seconds).to_batches()
         except RunDirectoryError as error:
             yield from _failed(str(error)).to_batches()
 
@@ -172,8 +172,8 @@ def _gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _rows_of(run: str, rows: pa.Table, known: Collection[str]) -> pa.Table:
-    if run not in known:
+def _rows_of(run: str, rows: pa.Table, backgrounds: Collection[str]) -> pa.Table:
+    if run not in backgrounds:
         raise RunDirectoryError(
             f"the run directories hold rows of another run: {printable(str(run), 80)!r}"
         )
@@ -184,26 +184,26 @@ def _rows_of(run: str, rows: pa.Table, known: Collection[str]) -> pa.Table:
 
 def _left(rows: pa.Table, run: str, backgrounds: Backgrounds, block_seconds: int) -> pa.Table:
     parts = parts_of(rows, backgrounds[run])
-    told: list[tuple[int, str, pa.Table]] = [(_ALL_SECONDS, "totals", parts.totals)]
+    pieces: list[tuple[int, str, pa.Table]] = [(_ALL_SECONDS, "totals", parts.totals)]
     for name in ("counters", "latencies", "processes"):
         table = getattr(parts, name)
         block = pc.divide(table["second"], block_seconds)
-        told += [
+        pieces += [
             (number, name, table.filter(pc.equal(block, number)))
             for number in block.unique().to_pylist()
         ]
-    return _packed(run, told)
+    return _packed(run, pieces)
 
 
 def _views_of(backgrounds: Backgrounds) -> Callable[..., pa.Table]:
     """Return a function for `applyInArrow`: reduced rows of a run's block to views of it."""
 
     def views(key: tuple[Any, ...], left: pa.Table) -> pa.Table:
-        run, block = (one.as_py() for one in key)
-        known = left.column("part").to_pylist()
-        if "error" in known:
-            return left.slice(known.index("error"), 1)
-        if known == ["totals"]:
+        run, block = (value.as_py() for value in key)
+        names = left.column("part").to_pylist()
+        if "error" in names:
+            return left.slice(names.index("error"), 1)
+        if names == ["totals"]:
             return left
         try:
             parts = _parts(left)
@@ -221,23 +221,23 @@ def _views_of(backgrounds: Backgrounds) -> Callable[..., pa.Table]:
 def _parts(left: pa.Table) -> Parts:
     """Return reduced rows, concatenated by part."""
     nothing = parts_of(INTERVAL_SCHEMA.empty_table(), ())
-    found: dict[str, list[pa.Table]] = {
+    tables_of: dict[str, list[pa.Table]] = {
         field.name: [getattr(nothing, field.name)] for field in fields(Parts)
     }
     for part, rows in zip(left.column("part").to_pylist(), left.column("rows"), strict=True):
-        found[part].append(_unpacked(rows))
-    return Parts(**{name: pa.concat_tables(tables) for name, tables in found.items()})
+        tables_of[part].append(_unpacked(rows))
+    return Parts(**{name: pa.concat_tables(tables) for name, tables in tables_of.items()})
 
 
-def _by_run(found: pa.Table) -> Callable[[str], Views]:
+def _by_run(results: pa.Table) -> Callable[[str], Views]:
     """Return the views of each run from all tasks' results; raise RunDirectoryError."""
     # Sort by block, so that rows are in the order of their seconds, not of the tasks.
-    found = found.sort_by([("run", "ascending"), ("block", "ascending")])
-    parts = found["part"].to_pylist()
+    results = results.sort_by([("run", "ascending"), ("block", "ascending")])
+    parts = results["part"].to_pylist()
     if "error" in parts:
-        raise RunDirectoryError(found["rows"][parts.index("error")].as_py().decode())
+        raise RunDirectoryError(results["rows"][parts.index("error")].as_py().decode())
     places: dict[str, list[int]] = {}
-    for place, run in enumerate(found["run"].to_pylist()):
+    for place, run in enumerate(results["run"].to_pylist()):
         places.setdefault(run, []).append(place)
 
     def views(run: str) -> Views:
@@ -247,7 +247,7 @@ def _by_run(found: pa.Table) -> Callable[[str], Views]:
             "processes": [PROCESS_SCHEMA.empty_table()],
         }
         for place in places.get(run, ()):
-            tables[parts[place]].append(_unpacked(found["rows"][place]))
+            tables[parts[place]].append(_unpacked(results["rows"][place]))
         return Views(
             totals=pa.concat_tables(tables["totals"]).combine_chunks(),
             course=_ordered(tables["course"], ("second", "group", "series")),
@@ -263,16 +263,16 @@ def _ordered(tables: Sequence[pa.Table], by: Sequence[str]) -> pa.Table:
 
 def _packed(run: str, tables: Iterable[tuple[int, str, pa.Table]]) -> pa.Table:
     """Return a table of _LEFT from block, part and table."""
-    some = [(block, part, table) for block, part, table in tables if table.num_rows]
+    present = [(block, part, table) for block, part, table in tables if table.num_rows]
     streams = []
-    for _, _, table in some:
+    for _, _, table in present:
         stream = pa.BufferOutputStream()
         with pa.ipc.new_stream(stream, table.schema, options=_PACKED) as writer:
             writer.write_table(table)
         streams.append(stream.getvalue().to_pybytes())
-    blocks = [block for block, _, _ in some]
-    parts = [part for _, part, _ in some]
-    return pa.table([[run] * len(some), blocks, parts, streams], schema=_LEFT)
+    blocks = [block for block, _, _ in present]
+    parts = [part for _, part, _ in present]
+    return pa.table([[run] * len(present), blocks, parts, streams], schema=_LEFT)
 
 
 def _unpacked(rows: pa.BinaryScalar) -> pa.Table:

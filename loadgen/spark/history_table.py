@@ -44,31 +44,31 @@ def add_cards(
     """
     entries: dict[str, list[dict[str, Any]]] = {}
     for shown, document in cards:
-        own = entries_of(document, shown)
-        entries.setdefault(own[0]["run"], own) if own else None
+        lines = entries_of(document, shown)
+        entries.setdefault(lines[0]["run"], lines) if lines else None
     with _alone_in(where):
-        known = _known_runs(spark, where)
-        new = [line for run, own in entries.items() if run not in known for line in own]
+        present = _known_runs(spark, where)
+        new = [line for run, lines in entries.items() if run not in present for line in lines]
         if new:
             rows = pa.Table.from_pylist(new, HISTORY_SCHEMA)
             table = spark.createDataFrame(rows).coalesce(1)
             with _spark_errors(where):
                 table.write.mode("append").partitionBy("case", "month").parquet(location(where))
-    return len(entries.keys() - known)
+    return len(entries.keys() - present)
 
 
 def baseline_of(
     spark: "SparkSession", where: str, card: ScoreCard, load: str, count: int
 ) -> list[ScoreCard]:
     """Return the last `count` VALID cards of this case and load, oldest first."""
-    found = _read(spark, where)
-    if found is None:
+    table = _read(spark, where)
+    if table is None:
         return []
     from pyspark.sql import functions as col
 
     with _spark_errors(where):
         rows = (
-            found.filter(col.col("case") == card.run.case)
+            table.filter(col.col("case") == card.run.case)
             .filter((col.col("load") == load) & col.col("valid") & col.col("card").isNotNull())
             .filter((col.col("started") <= card.run.started) & (col.col("run") != card.run.id))
             .orderBy(col.desc("started"), col.desc("run"))
@@ -89,14 +89,14 @@ def past_comparisons(
     loads: dict[tuple[str, str], list[ScoreCard]] = {}
     for card in cards:
         loads.setdefault((card.run.case, load_of(card)), []).append(card)
-    found = []
-    for (_, load), own in loads.items():
-        first = min(own, key=lambda card: card.run.started)
+    comparisons = []
+    for (_, load), group in loads.items():
+        first = min(group, key=lambda card: card.run.started)
         past = baseline_of(spark, where, first, load, count)
         if past:
-            marks = [True] * len(past) + [False] * len(own)
-            found += compare([*past, *own], marks, bounds)
-    return found
+            marks = [True] * len(past) + [False] * len(group)
+            comparisons += compare([*past, *group], marks, bounds)
+    return comparisons
 
 
 def courses_of(
@@ -108,8 +108,8 @@ def courses_of(
     rolling: int = 10,
 ) -> list[Course]:
     """Return all figures of all rows over time by case and load; raise RunDirectoryError."""
-    found = _read(spark, where)
-    if found is None:
+    table = _read(spark, where)
+    if table is None:
         raise RunDirectoryError(
             f"{printable(where, 200)} holds no history; begin one with loadgen history add"
         )
@@ -118,7 +118,7 @@ def courses_of(
 
     for column, wanted in (("case", case), ("name", row)):
         if wanted:
-            found = found.filter(col.lower(col.col(column)) == wanted.lower())
+            table = table.filter(col.lower(col.col(column)) == wanted.lower())
     figures = [
         col.struct(
             col.lit(number).alias("number"),
@@ -130,7 +130,7 @@ def courses_of(
     keys = ("case", "load", "place", "name", "unit", "number", "column")
     before = Window.partitionBy(*keys).orderBy("started", "run").rowsBetween(-rolling, -1)
     points = (
-        found.filter("valid")
+        table.filter("valid")
         .select("*", col.explode(col.array(*figures)).alias("of"))
         .select("*", "of.number", "of.column", "of.figure")
         .filter("figure is not null")
@@ -143,14 +143,16 @@ def courses_of(
         rows = points.collect()
     courses: dict[tuple[Any, ...], list[Point]] = {}
     described: dict[tuple[Any, ...], str] = {}
-    for one in rows:
-        key = tuple(one[name] for name in keys)
-        point = Point(one["started"], one["run"], one["broker"], one["figure"], one["before"])
+    for entry in rows:
+        key = tuple(entry[name] for name in keys)
+        point = Point(
+            entry["started"], entry["run"], entry["broker"], entry["figure"], entry["before"]
+        )
         courses.setdefault(key, []).append(point)
-        described[key] = one["description"]  # of the last run
+        described[key] = entry["description"]  # of the last run
     return [
-        Course(case, load, name, place, column, unit, described[key], tuple(own))
-        for key, own in courses.items()
+        Course(case, load, name, place, column, unit, described[key], tuple(of_course))
+        for key, of_course in courses.items()
         for case, load, place, name, unit, _, column in (key,)
     ]
 

@@ -27,20 +27,20 @@ def outlets_of_runs(
     # A task may run in another directory; messages show the paths as the user gave them.
     logs = [(replace(log, path=log.path.resolve()), str(log.path)) for log in settings.logs]
 
-    def measured(given: tuple[PduLog, str]) -> list[list[OutletPower]] | str:
+    def measured(named_log: tuple[PduLog, str]) -> list[list[OutletPower]] | str:
         """Return a log's outlets by window, or the reason why it cannot be used."""
-        log, shown = given
+        log, shown = named_log
         try:
             outlets = outlets_of_log(log, settings, spans)
         except PowerLogError as error:
             return str(error).replace(str(log.path), shown)
-        return [[replace(outlet, log=shown) for outlet in own] for own in outlets]
+        return [[replace(outlet, log=shown) for outlet in of_window] for of_window in outlets]
 
     answers = spark.sparkContext.parallelize(logs, len(logs)).map(measured)
     outlets: dict[str, list[OutletPower]] = {run: [] for run in windows}
     for answer in answers.collect():
         if isinstance(answer, str):
             raise PowerLogError(answer)
-        for own, of_window in zip(outlets.values(), answer, strict=True):
-            own += of_window
+        for of_run, of_window in zip(outlets.values(), answer, strict=True):
+            of_run += of_window
     return outlets

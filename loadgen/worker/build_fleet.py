@@ -310,27 +310,27 @@ def _publishers(plan: Plan, group: Table, number: Table, publisher: Table) -> Ro
     none = Publishes("", 1, 0, 1.0, 1)
     sent = [owner.publishes or none for owner in plan.groups]
     count = np.array([owner.count for owner in plan.groups], np.float64)
-    period_ns = np.minimum(count / [one.rate for one in sent] * 1e9, _LONGEST_PERIOD_NS)
+    period_ns = np.minimum(count / [publishes.rate for publishes in sent] * 1e9, _LONGEST_PERIOD_NS)
     return make_publishers(
         rows,
-        np.array([one.first_stream for one in sent])[owners] + numbers,
+        np.array([publishes.first_stream for publishes in sent])[owners] + numbers,
         numbers / count[owners],
         period_ns[owners],
-        np.array([ARRIVALS[one.arrivals] for one in sent])[owners],
+        np.array([ARRIVALS[publishes.arrivals] for publishes in sent])[owners],
     )
 
 
 def _body_of(plan: Plan) -> tuple[Bytes, Rows[Place]]:
     """Return the body of the largest message, and the places that each message fills."""
     largest = max(largest_payload_bytes(plan.groups), HEADER_BYTES)
-    given = plan.scenario.payload or plan.scenario.payload_template
-    if given is None:
+    path = plan.scenario.payload or plan.scenario.payload_template
+    if path is None:
         return make_body(largest - HEADER_BYTES, plan.scenario.seed), no_template()
-    body, template = np.frombuffer(bytearray(Path(given).read_bytes()), np.uint8), no_template()
+    body, template = np.frombuffer(bytearray(Path(path).read_bytes()), np.uint8), no_template()
     if plan.scenario.payload_template is not None:
         body, template = read_template(body.tobytes())
     if len(body) != largest - HEADER_BYTES:
-        raise ScenarioError(f"payload: {given} changed its length; run again")
+        raise ScenarioError(f"payload: {path} changed its length; run again")
     return body, template
 
 

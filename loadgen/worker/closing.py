@@ -67,28 +67,28 @@ def unacknowledged(fleet: Fleet) -> Header:
     `complete` is False if there are more than MESSAGES_LIMIT, or other devices have some:
     responders, or those of another behaviour, which are not numbered by publishers.
     """
-    found: list[list[int]] = []
-    known = 0
+    messages: list[list[int]] = []
+    counted = 0
     devices = fleet.devices
     publishing = (devices["publisher"] >= 0) & (devices["sender"] >= 0)
     if fleet.own is None:
         for row in np.flatnonzero(publishing).tolist():
             sender = int(devices["sender"][row])
             in_flight = int(fleet.senders["in_flight"][sender])
-            known += in_flight
-            if in_flight and len(found) < MESSAGES_LIMIT:
+            counted += in_flight
+            if in_flight and len(messages) < MESSAGES_LIMIT:
                 window = fleet.window[:, sender]
                 stream = int(fleet.publishers["stream"][devices["publisher"][row]])
                 sequences = window["sequence"][window["state"] != FREE].astype(np.int64)
-                found += [[stream, sequence] for sequence in sequences.tolist()]
-    complete = known == int(fleet.senders["in_flight"].sum()) and len(found) <= MESSAGES_LIMIT
+                messages += [[stream, sequence] for sequence in sequences.tolist()]
+    complete = counted == int(fleet.senders["in_flight"].sum()) and len(messages) <= MESSAGES_LIMIT
     streams, sent = fleet.publishers["stream"], np.maximum(fleet.publishers["sequence"], 0)
     # Refused messages are in gaps, too, but are not expected.
-    known_whole = fleet.own is None and not fleet.totals.withdrawn and len(sent) <= MESSAGES_LIMIT
+    all_streams = fleet.own is None and not fleet.totals.withdrawn and len(sent) <= MESSAGES_LIMIT
     return {
-        "messages": found[:MESSAGES_LIMIT],
+        "messages": messages[:MESSAGES_LIMIT],
         "complete": complete,
-        "sent": np.stack([streams, sent], 1).tolist() if known_whole else [],
+        "sent": np.stack([streams, sent], 1).tolist() if all_streams else [],
     }
 
 
@@ -124,7 +124,7 @@ def lost_ranges(
     for stream, sequence in excepted:
         unless[stream].add(sequence)
     devices = fleet.devices
-    found: list[list[Any]] = []
+    ranges: list[list[Any]] = []
     seen: set[int] = set()
     for row in np.flatnonzero(devices["stream_count"] > 0).tolist():
         first_pair, stream = int(devices["pair_first"][row]), int(devices["stream_first"][row])
@@ -136,22 +136,22 @@ def lost_ranges(
             if stream + at in length:
                 gaps = _not_come(fleet, first_pair + at, length[stream + at])
                 for first, last in _without(gaps, unless[stream + at]):
-                    found.append([stream + at, first, last, *whom])
-                    if len(found) == LOST_LIMIT:
-                        return found
-    return found
+                    ranges.append([stream + at, first, last, *whom])
+                    if len(ranges) == LOST_LIMIT:
+                        return ranges
+    return ranges
 
 
 def _not_come(fleet: Fleet, number: int, length: int) -> list[tuple[int, int]]:
     """Return first and last sequence of each missing range of a stream of this length."""
     pair = fleet.pairs[number]
-    found = [(int(pair.expected), length - 1)] if pair.expected < length else []
+    ranges = [(int(pair.expected), length - 1)] if pair.expected < length else []
     row = int(pair.gaps)
     while row >= 0:
         gap = fleet.gaps[row]
-        found.append((int(gap.first), int(gap.last)))
+        ranges.append((int(gap.first), int(gap.last)))
         row = int(gap.older)
-    return found[::-1]
+    return ranges[::-1]
 
 
 def _without(

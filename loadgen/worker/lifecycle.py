@@ -182,8 +182,8 @@ class Lifecycle:
             self.lost(connection, f"DISCONNECT from the broker: {name}")
         else:
             name = type(packet).__name__.upper()
-            self._violated(connection, UNEXPECTED_PACKET, f"{name}, which nobody asked for")
-            self._protocol_error(connection, f"the broker sent {name}, which nobody asked for")
+            self._violated(connection, UNEXPECTED_PACKET, f"{name}, which was not requested")
+            self._protocol_error(connection, f"the broker sent {name}, which was not requested")
 
     # --- accepted -----------------------------------------------------------------------------
 

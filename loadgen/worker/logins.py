@@ -53,13 +53,13 @@ def _clients(rows: Iterable[tuple[int, list[str]]], names: list[str], shown: str
         if len(row) != len(names):
             raise ScenarioError(f"{where} has {len(row)} values and the header {len(names)}")
         fields = dict(zip(names, row, strict=True))
-        own = fields["client_id"]
-        if not own or len(own.encode()) > _STRING_BYTES or "\0" in own:
+        client_id = fields["client_id"]
+        if not client_id or len(client_id.encode()) > _STRING_BYTES or "\0" in client_id:
             raise ScenarioError(f"{where} has no client_id that MQTT allows")
-        if own in lines:
-            raise ScenarioError(f"{where} has the client_id of line {lines[own]}")
-        lines[own] = line
-        clients.append((own, fields.get("username") or None, fields.get("password") or None))
+        if client_id in lines:
+            raise ScenarioError(f"{where} has the client_id of line {lines[client_id]}")
+        lines[client_id] = line
+        clients.append((client_id, fields.get("username") or None, fields.get("password") or None))
     return clients
 
 

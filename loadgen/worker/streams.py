@@ -232,10 +232,10 @@ class Streams:
         """Read what a connection has, a few times; `ready` lists it when that was not all."""
         fleet, link = self.fleet, self._links[connection]
         for _ in range(_READS_AT_ONCE):
-            view, kept = self._view, int(self._kept[connection])
-            if kept:
-                fleet.buffer[:kept] = fleet.partial[connection, :kept]
-                view = view[kept:]
+            view, stored = self._view, int(self._kept[connection])
+            if stored:
+                fleet.buffer[:stored] = fleet.partial[connection, :stored]
+                view = view[stored:]
             try:
                 count = link.recv_into(view)
             except InterruptedError:
@@ -246,7 +246,7 @@ class Streams:
             if count == 0:
                 self._failed(connection, ending(0))
                 return
-            self._received(connection, kept, kept + count)
+            self._received(connection, stored, stored + count)
             if self._links.get(connection) is not link:
                 return
             # The end of the stream has no separate edge if it came with the last bytes.
@@ -258,15 +258,15 @@ class Streams:
             fleet.ready[self._ready[0]] = connection
             self._ready[0] += 1
 
-    def _received(self, connection: int, kept: int, end: int) -> None:
-        """Handle the bytes before `end` of the shared buffer, of which some had been kept."""
+    def _received(self, connection: int, stored: int, end: int) -> None:
+        """Handle the bytes before `end` of the shared buffer, after `stored` earlier ones."""
         fleet, now_ns = self.fleet, clock_ns()
         if self._state[connection] == AWAIT_CONNACK:
             link = self._links[connection]
             self.handshakes.keep_session(_socket_of(link))
             self._give_back(connection, link)
         position, written = self._kernel(fleet, connection, end, now_ns)
-        if kept or position < end:
+        if stored or position < end:
             keep_partial(fleet, connection, fleet.buffer, position, end, now_ns)
         if written:
             self._outgoing.write(connection, bytes(self._out[:written]))

@@ -111,7 +111,7 @@ class SubscriptionMarks:
 
 def open_marks(live: Path, workers: int) -> SubscriptionMarks | None:
     """Return the files of all workers; None if one is missing, as on another host."""
-    found: list[_Worker] = []
+    mapped: list[_Worker] = []
     streams: list[Table] = []
     firsts: list[int] = []
     pairs = 0
@@ -123,11 +123,11 @@ def open_marks(live: Path, workers: int) -> SubscriptionMarks | None:
             subscriptions: Table = np.load(file)
         publishers = _opened(_part(live, worker, "publishers"), Publisher.layout)
         expected = _opened(_part(live, worker, "pairs"), Pair.layout)["expected"]
-        found.append(_Worker(publishers["sent"], publishers["stream"].copy(), expected))
+        mapped.append(_Worker(publishers["sent"], publishers["stream"].copy(), expected))
         for pair_first, stream_first, count in subscriptions.tolist():
             firsts.append(pairs + pair_first)
             streams.append(np.arange(stream_first, stream_first + count))
         pairs += len(expected)
     if not firsts:
         return None
-    return SubscriptionMarks(tuple(found), np.concatenate(streams), np.array(firsts))
+    return SubscriptionMarks(tuple(mapped), np.concatenate(streams), np.array(firsts))

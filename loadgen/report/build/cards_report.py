@@ -60,7 +60,7 @@ def report_of(
         note = "A row is a side: the mean ± standard deviation of its runs, and how many they are."
         lead += [
             Paragraph(note, "muted"),
-            Fold(f"All {len(cards):,} runs", (_all(cards, comparisons),), in_text=True),
+            Fold(f"All {counted(len(cards), 'run')}", (_all(cards, comparisons),), in_text=True),
         ]
     if worse := tuple(regressions(comparisons)):
         lead.append(Bullets("Regressions", worse))

@@ -256,8 +256,8 @@ def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
         error = stdev(many) ** 2 * (1 / n + 1 / m)
         freedom = float(len(many) - 1)
     # Welch's degrees of freedom can round to just below a whole number.
-    known = max(known for known in _T_95 if known <= max(freedom + 1e-9, 1))
-    return _T_95[known] * math.sqrt(error)
+    listed = max(listed for listed in _T_95 if listed <= max(freedom + 1e-9, 1))
+    return _T_95[listed] * math.sqrt(error)
 
 
 # --- sides ----------------------------------------------------------------------------------
@@ -348,8 +348,8 @@ def load_of(card: ScoreCard) -> str:
 def _differing(facts: Sequence[_Facts]) -> list[str]:
     """Return the keys that differ; the ports of two brokers always do."""
     keys = dict.fromkeys(key for one in facts for key in one)
-    found = [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
-    return [key for key in found if key != "port" or "broker" not in found]
+    differing = [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
+    return [key for key in differing if key != "port" or "broker" not in differing]
 
 
 def _labels(facts: Sequence[_Facts]) -> list[str]:
@@ -415,7 +415,7 @@ def _lines(
     numbers = {place: _numbers(cards[place]) for side in sides for place in side.runs}
     # In the order of the card that has most of them.
     keys = dict.fromkeys(
-        key for own in sorted(numbers.values(), key=len, reverse=True) for key in own
+        key for of_card in sorted(numbers.values(), key=len, reverse=True) for key in of_card
     )
     # FANOUT has two rows of one name and unit: their descriptions say which.
     twins = Counter((title, unit, column) for title, unit, _, column in keys)
@@ -432,7 +432,7 @@ def _lines(
     alike = [bounds is not None or not _differing([loads[0], load]) for load in loads[1:]]
     for key in keys:
         title, unit, _, column = key
-        description = next(own[key][1] for own in numbers.values() if key in own)
+        description = next(of_card[key][1] for of_card in numbers.values() if key in of_card)
         if twins[title, unit, column] > 1:
             title = f"{title}, {name(description.partition('.')[0], _LONGEST_TWIN)}"
         cells = tuple(

@@ -17,18 +17,18 @@ from loadgen.report.render.text import NOTICE_CHARACTERS, name, number
 
 def notice_of(record: RunRecord) -> str:
     """Return the notice before any figure of the run; "" for a run that needs no notice."""
-    return str(record.own.get("notice") or "")[:NOTICE_CHARACTERS]
+    return str(record.case_observations.get("notice") or "")[:NOTICE_CHARACTERS]
 
 
 def observed_details(record: RunRecord) -> dict[str, Any]:
     """Return for scorecard.json what the case observed, under the case's name."""
-    document = record.own
+    document = record.case_observations
     return {record.case: dict(document)} if document else {}
 
 
 def observed_sections(record: RunRecord) -> tuple[DataTable, ...]:
     """Return the tables of what the case observed; a table without rows is left out."""
-    document = record.own
+    document = record.case_observations
     tables = [build(document) for key, build in _BUILDERS.items() if document.get(key)]
     case = CASES.get(record.case)
     own = () if case is None else case.tables(document)
@@ -37,7 +37,7 @@ def observed_sections(record: RunRecord) -> tuple[DataTable, ...]:
 
 def observed_rows(record: RunRecord) -> tuple[Row, ...]:
     """Return further rows: the spread over consumers, the rate to each backend."""
-    document, title = record.own, record.case.upper()
+    document, title = record.case_observations, record.case.upper()
     rows: list[Row] = []
     spread = part(document, "spread")
     if spread:
@@ -86,16 +86,16 @@ def _backends(document: Object) -> DataTable:
     backends, limit = objects(document.get("backends")), part(document, "limit")
     rows: list[tuple[TableCell, ...]] = [
         (
-            f"backend {one.get('number')}",
-            str(one.get("url") or ""),
-            *figures(one, "rate", "expected", "received", "high_water_mark"),
-            _percent(figure(one, "busy_share")),
+            f"backend {backend.get('number')}",
+            str(backend.get("url") or ""),
+            *figures(backend, "rate", "expected", "received", "high_water_mark"),
+            _percent(figure(backend, "busy_share")),
         )
-        for one in backends
+        for backend in backends
     ]
     if backends:
         totals = [
-            sum(figure(one, key) or 0 for one in backends)
+            sum(figure(backend, key) or 0 for backend in backends)
             for key in ("rate", "expected", "received")
         ]
         rows.append(("all", "front", *totals, None, _percent(figure(document, "front_busy_share"))))

@@ -92,16 +92,16 @@ def outage_sections(
     )  # fmt: skip
     rows = tuple(
         (
-            round(one.from_s, 1),
-            "not over" if one.until_s is None else f"{one.until_s:,.1f}",
-            None if one.until_s is None else round(one.until_s - one.from_s, 1),
-            one.lost,
-            one.away,
-            one.returned,
-            one.failed_attempts,
-            round(one.most_connects),
+            round(outage.from_s, 1),
+            "not over" if outage.until_s is None else f"{outage.until_s:,.1f}",
+            None if outage.until_s is None else round(outage.until_s - outage.from_s, 1),
+            outage.lost,
+            outage.away,
+            outage.returned,
+            outage.failed_attempts,
+            round(outage.most_connects),
         )
-        for one in outages[:_SHOWN]
+        for outage in outages[:_SHOWN]
     )
     return (DataTable("Outages", note, header, rows, texts=(1,)),)
 

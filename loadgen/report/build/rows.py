@@ -126,17 +126,21 @@ _COMMON = {
 def score_rows(facts: Facts) -> tuple[Row, ...]:
     """Return the rows of a run's case, in the order of the published card."""
     case = CASES.get(facts.record.case)
-    own = case.rows if case else _UNKNOWN
+    specs = case.rows if case else _UNKNOWN
     words = _Words(facts)
     secured = SECURED if case and case.secured and facts.record.secure else ""
     rows = [
-        _row(one, facts, words, secured)
-        for spec in own
-        for one in ((spec, _transit_of(spec)) if spec.measure == "latency" else (spec,))
+        _row(row_spec, facts, words, secured)
+        for spec in specs
+        for row_spec in ((spec, _transit_of(spec)) if spec.measure == "latency" else (spec,))
     ]
     words["case"] += secured
-    measured = {spec.measure for spec in own}
-    rows += [_row(one, facts, words) for one in _COMMON.values() if one.measure not in measured]
+    measured = {spec.measure for spec in specs}
+    rows += [
+        _row(row_spec, facts, words)
+        for row_spec in _COMMON.values()
+        if row_spec.measure not in measured
+    ]
     return tuple(row for row in rows if row is not None)
 
 
@@ -152,10 +156,10 @@ def _known_to(measure: str, figures: "_Found", record: RunRecord) -> str:
     if measure not in ("latency", "transit") or not between or not isinstance(bound_ns, int):
         return ""
     bound_us = bound_ns / 1000
-    said = f"Between hosts, known to within {bound_us:,.1f} µs"
     shares = {"p50": "median", "p99": "99th percentile"}
     small = [name for key, name in shares.items() if (figures[key] or bound_us) < bound_us]
-    return f"{said}, which is more than the {' and the '.join(small)}." if small else f"{said}."
+    excess = f", which is more than the {' and the '.join(small)}" if small else ""
+    return f"Between hosts, known to within {bound_us:,.1f} µs{excess}."
 
 
 def _transit_of(spec: RowSpec) -> RowSpec:
@@ -242,7 +246,7 @@ def _payload_rate(facts: Facts) -> _Found:
 
 
 def _base(facts: Facts) -> _Found:
-    """BASE of the workload; None if it is not scaled by one."""
+    """Return BASE of the workload; None if it has none."""
     base = facts.record.scenario.get("base")
     freeform = facts.record.scenario.get("topology") == "freeform"
     return {"value": float(base) if isinstance(base, int) and not freeform else None}

@@ -26,6 +26,7 @@ from loadgen.report.build.figures import (
 from loadgen.report.model import Chart
 from loadgen.report.render.text import name
 from loadgen.report.score_card import ScoreCard
+from loadgen.sentences import counted
 
 Point = tuple[Any, ...]
 """The varied value, the figures, and the validity of a run."""
@@ -168,7 +169,7 @@ def _kind(card: ScoreCard) -> str | None:
 
 def _fan_out_of_size(card: ScoreCard) -> str | None:
     size = _size(card)
-    return f"{size:,} bytes" if style_of(card.run.case).axis == "ratio" and size else None
+    return counted(size, "byte") if style_of(card.run.case).axis == "ratio" and size else None
 
 
 def _forwarded(card: ScoreCard) -> str | None:
@@ -299,19 +300,21 @@ def comparison_chart(comparison: Comparison) -> Chart | None:
         runs = [
             (item, value / mean, value)
             for item, mean in firsts
-            if (found := item.cells[place]) is not None
-            for value in _sampled(found.values)
+            if (sample := item.cells[place]) is not None
+            for value in _sampled(sample.values)
             if value > 0
         ]
-        rows += [(label, one.name, one.column, one.unit, value) for one, _, value in runs]
+        rows += [(label, item.name, item.column, item.unit, value) for item, _, value in runs]
         marks.append(
             {
                 "type": "scatter",
                 "mode": "markers",
                 "name": escape(name(label)),
                 "x": [float(f"{share:.6g}") for _, share, _ in runs],
-                "y": [escape(name(f"{one.name} {one.column}, {one.unit}")) for one, _, _ in runs],
-                "text": [f"{value:,.6g} {escape(name(one.unit))}" for one, _, value in runs],
+                "y": [
+                    escape(name(f"{item.name} {item.column}, {item.unit}")) for item, _, _ in runs
+                ],
+                "text": [f"{value:,.6g} {escape(name(item.unit))}" for item, _, value in runs],
                 "hovertemplate": "%{text}, %{x:.4g} times",
                 "marker": {
                     "color": color_of(place),
@@ -320,7 +323,7 @@ def comparison_chart(comparison: Comparison) -> Chart | None:
                 },
             }
         )
-    shares = [share for one in marks for share in one["x"]]
+    shares = [share for mark in marks for share in mark["x"]]
     return chart(
         f"Runs of {name(comparison.case.upper(), 60)} side by side",
         "Runs as marks: how many times the mean of the first side each is, on a logarithmic axis."

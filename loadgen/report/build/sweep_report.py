@@ -163,8 +163,10 @@ def limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
     A limit that is not closed is a load that held, and is marked so.
     """
     held = "at least " if limit["stands"] in ("at least", "not closed") else ""
-    told = ("confirmed", "nothing held")  # The verdict says so already.
-    ended = [] if limit["stands"] == "closed" else [e for e in limit["ended"] if e not in told]
+    in_verdict = ("confirmed", "nothing held")  # The verdict says so already.
+    ended = (
+        [] if limit["stands"] == "closed" else [e for e in limit["ended"] if e not in in_verdict]
+    )
     codes = " ".join(limit["codes"]) + (" (the generator's own limit)" if limit["own"] else "")
     return (
         f"{held}{number(limit['load'])}",

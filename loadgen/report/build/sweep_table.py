@@ -120,9 +120,9 @@ def table_of(result: SweepResult) -> SweepTable:
     cards: dict[str, ScoreCard] = {}
     rows = []
     for point in result.points:
-        ones = [one for one in result.measured if one.key == point.key]
-        if ones:
-            rows.append(_row(result.directory, point, ones, cards))
+        results = [item for item in result.measured if item.key == point.key]
+        if results:
+            rows.append(_row(result.directory, point, results, cards))
     case = result.points[0].scenario.case if result.points else ""
     wanted = style_of(case).columns
     return SweepTable(
@@ -150,47 +150,48 @@ def _joined(texts: Iterable[str]) -> str:
 def _row(
     directory: Path,
     point: SweepPoint,
-    ones: Sequence[PointResult],
+    results: Sequence[PointResult],
     cards: dict[str, ScoreCard],
 ) -> SweepRow:
-    found: list[Figures] = []
+    measured: list[Figures] = []
     played: list[ScoreCard] = []
-    told: dict[str, None] = {}
+    reasons: dict[str, None] = {}
     main = ""
-    for one in ones:
-        if one.error:
-            told[one.error] = None
-        if one.run is None:
+    for result in results:
+        if result.error:
+            reasons[result.error] = None
+        if result.run is None:
             continue
-        path = directory / one.run
+        path = directory / result.run
         try:
             run = open_run(path)
             card = summarize(run)
         except RunDirectoryError as error:
-            told[str(error)] = None
+            reasons[str(error)] = None
             continue
-        cards[one.run] = card
+        cards[result.run] = card
         played.append(card)
         main = style_of(run.record.case).main
-        found.append(figures_of(run.record, card))
-        if one.limit is None:
-            told |= dict.fromkeys(reason.code for reason in card.verdict.reasons)
-    figures = {key: _median([one[key] for one in found]) for key in FIGURES}
+        measured.append(figures_of(run.record, card))
+        if result.limit is None:
+            reasons |= dict.fromkeys(reason.code for reason in card.verdict.reasons)
+    figures = {key: _median([figures[key] for figures in measured]) for key in FIGURES}
     aim = None if point.search is None else point.search.aim
-    limits = [one.limit for one in ones if one.limit is not None]
-    limit = _limit([{**one, "stands": standing_of(one, aim)} for one in limits])
-    mains = [one["load"] for one in limits] or [one.get(main) for one in found]
+    limits = [result.limit for result in results if result.limit is not None]
+    limit = _limit([{**limit, "stands": standing_of(limit, aim)} for limit in limits])
+    mains = [limit["load"] for limit in limits] or [figures.get(main) for figures in measured]
     return SweepRow(
-        key=ones[0].key,
+        key=results[0].key,
         values=point.values,
         numbers=_numbers(point),
         figures=figures,
-        runs=len(found),
+        runs=len(measured),
         spread=_spread([value for value in mains if value is not None]),
-        valid=all(one.valid for one in ones) and (limit is None or limit["stands"] == "closed"),
-        told=tuple(told),
+        valid=all(result.valid for result in results)
+        and (limit is None or limit["stands"] == "closed"),
+        told=tuple(reasons),
         limit=limit,
-        directories=tuple(one.run for one in ones if one.run is not None),
+        directories=tuple(result.run for result in results if result.run is not None),
         broker=_joined(card.run.broker_name for card in played),
         protocol=_joined(card.run.protocol for card in played),
     )
@@ -207,8 +208,8 @@ def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     if not limits:
         return None
     codes = dict.fromkeys(reason["code"] for limit in limits for reason in limit["reasons"])
-    found = {limit["stands"] for limit in limits}
-    stands = next((one for one in _WEAKEST_FIRST if one in found), "nothing held")
+    standings = {limit["stands"] for limit in limits}
+    stands = next((stands for stands in _WEAKEST_FIRST if stands in standings), "nothing held")
     return {
         "field": limits[0]["field"],
         "load": _median([limit["load"] for limit in limits]),
@@ -278,7 +279,7 @@ def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
         **{key: getattr(latency, key, None) for key in ("avg", "p50", "p99", "max", "stdev")},
         "broker_per_base": _broker_per_base(record, card),
         # What the case itself worked out.
-        **{key: figure(part(record.own, "figures"), key) for key in _OF_THE_CASE},
+        **{key: figure(part(record.case_observations, "figures"), key) for key in _OF_THE_CASE},
     }
 
 

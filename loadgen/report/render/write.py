@@ -56,7 +56,7 @@ def write_report(report: Report, directory: Path, stem: str = "scorecard") -> di
 
 
 def write_files(
-    what: str,
+    kind: str,
     out_dir: Path,
     files: Mapping[str, bytes],
     make: Callable[[Path], None] = make_folder,
@@ -75,5 +75,5 @@ def write_files(
             write_atomically(out_dir / name, data)
     except OSError as error:
         reason = error.strerror or error
-        raise RunDirectoryError(f"{what} cannot be written to {out_dir}: {reason}") from None
+        raise RunDirectoryError(f"{kind} cannot be written to {out_dir}: {reason}") from None
     return {name: out_dir / name for name in files}
