@@ -1,8 +1,8 @@
-"""Says what kept a worker that did not look at its sockets when it was expected to.
+"""Stalls of a worker's loop and their causes: own work, waiting for a processor, or blocking.
 
-A worker that receives nothing would not notice a stall, so compiled code wakes for a
-tick. There it notes the scheduler's account of this thread, to tell of a stall whether the worker
-was busy, or waited for a processor, or neither.
+A worker that receives nothing would not notice a stall, so compiled code wakes for a tick. There it
+stores the scheduler's account of this thread. The difference between two accounts is the cause of a
+stall between them.
 """
 
 import os
@@ -16,11 +16,11 @@ from loadgen.worker.recorder import ProcessAccount
 
 _TICK_NS = 20_000_000
 _LONGEST_TICK_NS = 100_000_000
-"""Workers that share a processor wake less often, each of them."""
+"""Longest tick; workers that share a processor have longer ticks."""
 
 
 class Attendance:
-    """The attendance of one worker; `send(header)` takes the stalls to the coordinator."""
+    """The detector of one worker; `send(header)` takes the stalls to the coordinator."""
 
     def __init__(self, fleet: Fleet, account: ProcessAccount, send: Callable[..., None]) -> None:
         share = len(fleet.plan.workers) / (os.cpu_count() or 1)
@@ -36,7 +36,7 @@ class Attendance:
         arm_timer(fleet.run.linger_timer, attention.tick_ns, fleet.clock)
 
     def end(self) -> None:
-        """Stop the tick: from now on stalls are not part of a run."""
+        """Stop the tick: later stalls are not part of a run."""
         self._fleet.attention.tick_ns = 0
 
     def tell(self) -> None:

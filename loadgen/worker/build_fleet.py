@@ -1,8 +1,8 @@
-"""Makes the arrays of one worker from its plan (kernels/fleet.py).
+"""The arrays of one worker (kernels/fleet.py), made from its plan.
 
-A connection is a row, not an object. The arrays for what may happen but seldom does, such as a
-packet cut in two, are mapped without being touched, so that an idle device costs its row, its
-CONNECT packet and the kernel's socket.
+A connection is a row, not an object. The arrays for rare events, such as a packet cut in two, are
+mapped without being touched, so that an idle device costs its row, its CONNECT packet and the
+kernel's socket.
 """
 
 import mmap
@@ -72,15 +72,15 @@ Bytes = npt.NDArray[np.uint8]
 
 _BUFFER_BYTES = 256 * 1024
 _WHOLE_BYTES = 64 * 1024
-"""Longer messages stream: no connection has a buffer for a whole one."""
+"""Longest message that a connection can store whole; longer ones stream."""
 _BODY_STATE_BYTES = 8  # the state of a body that is streamed, after its head
 _GAPS = 1 << 26
-_SPARE_EVENTS = 1024  # one `poll` adds that many at most without asking for room
+_SPARE_EVENTS = 1024  # most events that one `poll` adds without a check for room
 _HEADERS_MOST_BYTES = 16  # of a PUBLISH without its topic
 _LONGEST_PERIOD_NS = 1e17  # three years; a few of them still fit into 64 bits
 _MAP_NORESERVE = 0x4000
 _CONNACK_BYTES = 128
-"""Longer ones, with properties of many words, each go through Python."""
+"""Longer packets, with properties of many words, each go through Python."""
 _TOTALS_OF_A_RUN = (
     *GapPool.names(),
     *("publishes", "damaged", "withdrawn", "lined_up", "scheduled", "heap_size", "owed"),
@@ -123,13 +123,13 @@ def _mapped(rows: int, columns: int) -> Bytes:
 
 
 def many_gaps() -> Rows[Gap]:
-    """Return gaps for all that a worker may lose; unused rows take no memory."""
+    """Return gaps for all messages that a worker may lose; unused rows take no memory."""
     gaps: Rows[Gap] = _mapped(_GAPS, Gap.layout.itemsize).reshape(-1).view(Gap.layout)  # type: ignore[assignment]
     return gaps
 
 
 class _Parts:
-    """Bytes end to end, and where each part begins; no object is kept for any of them."""
+    """Bytes end to end, and the begin of each part; there is no object for a part."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -176,7 +176,7 @@ def _group_rows(plan: Plan) -> tuple[Rows[GroupRecord], Bytes]:
         if group.publishes is not None:
             row.qos = group.publishes.qos
             row.retain = group.publishes.retain
-            # Where requests are answered, the responses are to be received, too.
+            # Requests have responses, which their senders receive, too.
             answers = sum(publishing_to(one, plan.groups) is group for one in answering)
             row.deliveries = group.publishes.deliveries + answers
             row.size_least, row.size_most = group.publishes.size_bytes
@@ -337,7 +337,7 @@ def _body_of(plan: Plan) -> tuple[Bytes, Rows[Place]]:
 def _whole_limit(plan: Plan) -> int:
     """Return the limit of the bytes of a packet that is stored until it is complete.
 
-    What answers a message, or reads its body, needs it as a whole.
+    Code that answers a message, or reads its body, needs it as a whole.
     """
     answering = any(owner.responds is not None for owner in plan.groups)
     if answering or plan.behaviour != MESSAGING:
@@ -391,7 +391,7 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     responding = any(owner.responds is not None for owner in plan.groups)
     whole_bytes = _whole_limit(plan)
     buffer_bytes = max(_BUFFER_BYTES, 2 * whole_bytes)
-    # With what was withheld before, and with a response to each message.
+    # With messages that were withheld before, and with a response to each message.
     out_bytes = max(buffer_bytes, 2 * int(rows.groups["packet_most"].max()))
     out_bytes = out_bytes * (1 + responding) + 4 * rows.held
     return Fleet(
@@ -447,9 +447,9 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
 
 
 def renew_fleet(fleet: Fleet, plan: Plan) -> None:
-    """Forget the messages of a run that left nothing behind: another one is to be played.
+    """Forget the messages of a run that has none in flight, before another one is played.
 
-    Its plan differs from the last one in rates and tags alone, and the connections stay.
+    The plans of the two differ in rates and tags alone, and the connections stay.
     """
     fleet.plan = plan
     fleet.run.run_tag = plan.run_tag

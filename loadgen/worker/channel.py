@@ -1,7 +1,7 @@
 """The worker's end of its channel to the coordinator.
 
-Owns the transport, the commands under way and the lease: a worker that hears nothing for too long
-has lost its coordinator and ends.
+Owns the transport, the commands under way and the lease: a worker that receives nothing for too
+long has lost its coordinator and ends.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from loadgen.errors import LoadgenError
 from loadgen.worker.frames import FrameReader, Header, encode_frame
 
 Command = Callable[[Header], Awaitable[Header]]
-"""Takes the command's frame header and returns the fields of its answer."""
+"""Function from a command's frame header to the fields of the answer."""
 
 LEASE_S = 20.0
 
@@ -39,11 +39,11 @@ class Channel(asyncio.Protocol):
 
     @property
     def is_writing(self) -> bool:
-        """Return True if sent bytes have not left, for which the loop is needed."""
+        """Return True if the loop still has to write bytes."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     async def obey(self, sock: socket.socket, commands: Mapping[str, Command]) -> None:
-        """Carry out what arrives on `sock` until it closes; an unforeseen error is raised."""
+        """Execute the commands that arrive on `sock` until it closes; raise unforeseen errors."""
         self.commands = commands
         sock.setblocking(False)
         await self.loop.connect_accepted_socket(lambda: self, sock)
@@ -97,8 +97,8 @@ class Channel(asyncio.Protocol):
     def lease_is_over(self) -> bool:
         """Return True if the coordinator was silent for too long at this call and the last.
 
-        After a stall of this process timers run before the channel is read, and a sign of life may
-        wait there.
+        After a stall of this process, timers run before the channel is read, where a frame may
+        wait. Therefore one silent call is not enough.
         """
         was_silent = self._was_silent
         self._was_silent = self.loop.time() - self._heard_s > self.lease_s

@@ -1,6 +1,6 @@
 """Churn: devices that leave for a while, at this worker's part of the rate.
 
-Coming back is the connector's.
+The connector reconnects them.
 """
 
 import time

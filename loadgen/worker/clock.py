@@ -1,8 +1,8 @@
-"""The run's clock: CLOCK_MONOTONIC of the coordinator's host, as this worker knows it.
+"""The run's clock: CLOCK_MONOTONIC of the coordinator's host, estimated on other hosts.
 
-Everything that a worker notes, sends or is told is of this clock, so that moments of all hosts can
-be compared. A worker of the coordinator's own host reads it as it is; one of another host adds the
-offset that its agent found, which follows the drift of the two (run/hosts/clocks.py).
+All moments that a worker records, sends or receives are of this clock, so that moments of all hosts
+can be compared. A worker on the coordinator's host reads it directly. A worker on another host adds
+the offset that its agent measures, which follows the drift of the two (run/hosts/clocks.py).
 """
 
 import time
@@ -31,7 +31,7 @@ def clock_words() -> npt.NDArray[np.int64]:
 def follow(offset_ns: int, fleet: Fleet | None = None) -> None:
     """Set the offset of the run's clock from this host's, also for the kernels of `fleet`.
 
-    A step back is as good as one ahead: both are no larger than what the bound allows.
+    A step in either direction is smaller than the bound, so a step back needs no special case.
     """
     global _offset_ns
     _offset_ns = offset_ns

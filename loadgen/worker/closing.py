@@ -19,9 +19,9 @@ from loadgen.worker.frames import Header
 Table = npt.NDArray[np.int64]
 
 MESSAGES_LIMIT = 100_000
-"""Unacknowledged messages that a worker names, and streams of which it says how long they are."""
+"""Most unacknowledged messages that a worker lists, and most streams whose length it reports."""
 LOST_LIMIT = 100
-"""Ranges of lost messages that a worker names."""
+"""Most ranges of lost messages that a worker lists."""
 _NO_BYTES = bytes(4)
 
 
@@ -33,7 +33,8 @@ def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
     publishes   PUBLISH packets handled
     unread      connections whose sockets still hold bytes
     refusals    acknowledgements with a failure, by reason code
-    refusal     the first of these in the broker's words, as `violation` of what MQTT forbids
+    refusal     the first of these in the broker's words
+    violation   the first violation of MQTT by the broker
     """
     totals, refused = fleet.totals, fleet.refusals["count"]
     return {
@@ -62,10 +63,10 @@ def sent_by_streams(fleet: Fleet) -> int:
 
 
 def unacknowledged(fleet: Fleet) -> Header:
-    """Stream and sequence of the publishers' messages in flight, and the length of each stream.
+    """Collect (stream, sequence) of the publishers' messages in flight, and the streams' lengths.
 
-    `complete` is False if there are more than MESSAGES_LIMIT, or other devices have some:
-    responders, or those of another behaviour, which are not numbered by publishers.
+    `complete` is False if there are more than MESSAGES_LIMIT, or if other devices have messages
+    in flight. These are responders, or devices of another behaviour, without publishers' numbers.
     """
     messages: list[list[int]] = []
     counted = 0
@@ -93,7 +94,7 @@ def unacknowledged(fleet: Fleet) -> Header:
 
 
 def missing_of(fleet: Fleet, messages: Sequence[Sequence[int]]) -> int:
-    """Return how many deliveries of these messages, (stream, sequence), are missing."""
+    """Return the number of missing deliveries of these messages, (stream, sequence)."""
     by_stream: defaultdict[int, list[int]] = defaultdict(list)
     for stream, sequence in messages:
         by_stream[stream].append(sequence)
@@ -116,8 +117,8 @@ def lost_ranges(
 ) -> list[list[Any]]:
     """Return the missing messages: [stream, first, last, group, device], at most LOST_LIMIT.
 
-    `sent` has the length of each stream; those that are not in it are not looked at, nor single
-    messages that are `excepted`, (stream, sequence).
+    `sent` has the length of each stream; other streams are not examined, and `excepted` messages,
+    (stream, sequence), are omitted.
     """
     length = {stream: count for stream, count in sent}  # noqa: C416 (pairs are lists)
     unless: defaultdict[int, set[int]] = defaultdict(set)
@@ -143,7 +144,7 @@ def lost_ranges(
 
 
 def _not_come(fleet: Fleet, number: int, length: int) -> list[tuple[int, int]]:
-    """Return first and last sequence of each missing range of a stream of this length."""
+    """Return (first, last) of each missing range of sequences in a stream of this length."""
     pair = fleet.pairs[number]
     ranges = [(int(pair.expected), length - 1)] if pair.expected < length else []
     row = int(pair.gaps)
@@ -170,8 +171,8 @@ def _without(
 def absent_streams(fleet: Fleet, unserved: Iterable[int]) -> list[list[int]]:
     """Return the streams of devices that never connected: [first, count, devices].
 
-    Those that never connected, or were not served a subscription (`unserved`), and got nothing. A
-    queue counts once, where that is so of all its consumers.
+    Devices without a subscription (`unserved`) count too, if they received nothing. A queue counts
+    once, if all its consumers are absent.
     """
     devices = fleet.devices
     never = (devices["state"] != CONNECTED) & (devices["returned_ns"] == 0)

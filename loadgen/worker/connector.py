@@ -1,8 +1,8 @@
-"""Connects devices: paced, bounded in flight, and again with backoff after a loss.
+"""Connects of devices: paced, bounded in flight, and repeated with backoff after a loss.
 
 Owns the queue of devices that wait to be connected. One queue and one tick serve all devices of a
-worker; no device has a separate timer or task. Where no pace is asked for, the kernels take
-devices from the queue themselves, as soon as others are accepted.
+worker; no device has a separate timer or task. Without a pace, the kernels take devices from the
+queue directly, as soon as others are accepted.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _TICK_S = 0.001  # the finest that a loop's timer can do
 _IDLE_TICK_S = 0.02
 _EXPIRE_EACH_S = 0.1
 _CATCH_UP_S = 0.02
-"""The time of the rate that reconnecting devices may catch up: a late tick, not a storm."""
+"""Longest time at the rate that reconnects can catch up on: a late tick, not a storm."""
 
 
 class Connector:
@@ -63,7 +63,7 @@ class Connector:
         self._paced_ns = 0
         self._ticking = False
         self._expire_s = 0.0
-        # Another order in each worker, or devices of all workers would return at the same moments.
+        # A different order in each worker, or devices of all workers would return at once.
         first = (int(fleet.group[0]), int(fleet.device[0])) if len(fleet.device) else (0, 0)
         self.random = random.Random(f"{fleet.plan.scenario.seed} {first}")
 
@@ -72,8 +72,8 @@ class Connector:
     ) -> None:
         """Try every device once; `rate` in connects a second, None for as fast as it goes.
 
-        `first_in_flight` bounds the connects under way until then, `in_flight` those of devices
-        that come back afterwards.
+        `first_in_flight` bounds the connects in flight until then, `in_flight` those of devices
+        that reconnect afterwards.
         """
         self._rate = rate
         self._timeout_ns = int(timeout_s * 1e9)
@@ -113,7 +113,7 @@ class Connector:
         return self._done is not None
 
     def reconnect(self, connection: int, policy: Reconnect) -> None:
-        """Let a device that lost its connection come back after its wait."""
+        """Let a device that lost its connection reconnect after its wait."""
         attempt = self._attempts.get(connection, 0)
         self._attempts[connection] = attempt + 1
         wait_s = min(policy.delay_s * 2.0 ** min(attempt, 30), policy.maximum_s)
@@ -123,15 +123,15 @@ class Connector:
             self._tick()
 
     def is_away(self, connection: int) -> bool:
-        """Return True if the device was connected before and reconnects."""
+        """Return True if the device was connected before and is to reconnect."""
         return connection in self._attempts
 
     def came_back(self, connection: int) -> bool:
-        """Return True if a device with a CONNACK was away; its next wait is short again."""
+        """Return True if a device with a CONNACK was away; reset its wait."""
         return self._attempts.pop(connection, None) is not None
 
     def stop(self) -> None:
-        """Connect no device any more."""
+        """Stop connecting devices."""
         self._count[0] = 0
         self._returning.clear()
 
@@ -151,7 +151,7 @@ class Connector:
             self._loop.call_later(_TICK_S if is_paced else _IDLE_TICK_S, self._tick)
 
     def more(self) -> None:
-        """Begin as many connects as pace and bound allow; wanted again whenever one has ended."""
+        """Begin as many connects as pace and bound allow; call again after each end of one."""
         count = self._allowed() if self._count[0] else 0
         if count > 0:
             self._allowance -= count

@@ -18,8 +18,8 @@ def device_columns(fleet: Fleet) -> dict[str, Table]:
     group, device, target    of the plan
     connected                1 while it is
     stream, sent             its own stream and the messages sent of it, UNKNOWN without one
-    first_stream, streams    those that it must receive; no streams where it receives none
-    received                 distinct messages of all phases, UNKNOWN where consumers share them
+    first_stream, streams    those that it must receive; 0 streams if it receives nothing
+    received                 distinct messages of all phases, UNKNOWN if consumers share them
                              or the pool of gaps ran out
     received_in_window       of these, the ones intended in the measurement window
     """

@@ -1,4 +1,4 @@
-"""Makes the broker forget the durable sessions of a run: each client connects once more."""
+"""Removal of a run's durable sessions from the broker: each client connects once more."""
 
 import asyncio
 import ssl
@@ -20,7 +20,7 @@ _TIMEOUT_S = 5
 
 
 async def forget_sessions(fleet: Fleet, streams: Streams | None) -> int:
-    """Connect every durable client with Clean Start; how many sessions may remain."""
+    """Connect every durable client with Clean Start; return the number of failures."""
     plan = fleet.plan
     durable = [
         connection
@@ -48,7 +48,7 @@ async def _connect_once(
 ) -> None:
     """Send CONNECT `packet`, wait for CONNACK, send DISCONNECT.
 
-    Raises BrokerRefusedError for another answer; any other error means that there was none.
+    Raise BrokerRefusedError for another answer; any other error means that there was no answer.
     """
     goodbye = encode(Disconnect(), version)
     if target.transport in ("ws", "wss"):
@@ -60,7 +60,7 @@ async def _connect_once(
             _require_connack(await link.recv(decode=False))
             await link.send(goodbye)
         finally:
-            link.transport.close()  # DISCONNECT said it all
+            link.transport.close()  # after DISCONNECT no closing handshake is needed
         return
     name = None if context is None else target.host
     reader, writer = await asyncio.open_connection(

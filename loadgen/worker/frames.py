@@ -25,7 +25,7 @@ def encode_frame(header: Header, block: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Puts a byte stream back into frames."""
+    """Parser of a byte stream of frames."""
 
     __slots__ = ("_buffer",)
 
@@ -33,7 +33,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[Header, bytes]]:
-        """Return the frames completed by `data`; raises CannotRunError for invalid bytes."""
+        """Return the frames completed by `data`; raise CannotRunError for invalid bytes."""
         self._buffer += data
         frames: list[tuple[Header, bytes]] = []
         position = 0

@@ -24,15 +24,15 @@ def keep_alive(
 
     `limits_ns` has the keep-alive of each group, 0 for none, which may change;
     `lost(connection, reason)` ends a connection. The function returns the seconds until its next
-    call: there are eight in the shortest keep-alive, and one each second at least, so that no
-    device is silent for all of it. A device without a PINGRESP for a keep-alive after its PINGREQ
-    gives its connection up (MQTT 5, 3.1.2.10).
+    call: there are eight calls in the shortest keep-alive, and at least one each second, so that
+    no device is silent for all of it. A connection ends if a PINGREQ has no PINGRESP for a
+    keep-alive (MQTT 5, 3.1.2.10).
     """
     looked_ns = clock_ns()
 
     def look() -> float:
         nonlocal looked_ns
-        # What was overdue at the last look: after a stall of ours the PINGRESP may wait, unread.
+        # Overdue devices of the last call: after a stall of ours a PINGRESP may still be unread.
         waited_ns = looked_ns - fleet.devices["pinged_ns"]
         limit_ns = limits_ns[fleet.group]
         pinged = (fleet.devices["pinged_ns"] > 0) & (limit_ns > 0)

@@ -1,7 +1,7 @@
-"""The life of a device's connection: accepted, lost, back again.
+"""The life of a device's connection: accepted, lost, connected again.
 
-Owns what the kernels leave for Python to decide: CONNACK, DISCONNECT, errors, and the state of a
-connection after them. Connecting itself is the connector's.
+Owns the decisions that the kernels leave to Python: CONNACK, DISCONNECT, errors, and the state of a
+connection after them. The connector connects.
 """
 
 import os
@@ -45,9 +45,9 @@ _UNANSWERED = (
     "a request without a response: the window of unacknowledged ones is full; "
     "raise --max-unacknowledged"
 )
-_RECEIVE_MAXIMUM = 65_535  # where CONNACK names none (MQTT 5, 3.2.2.3.3)
+_RECEIVE_MAXIMUM = 65_535  # if CONNACK has none (MQTT 5, 3.2.2.3.3)
 _PACKET_LIMIT = 1 << 20
-_REASON_CHARACTERS = 300  # of what the broker says, which the coordinator escapes
+_REASON_CHARACTERS = 300  # of the broker's text, which the coordinator escapes
 
 
 @lru_cache(maxsize=64)
@@ -80,7 +80,7 @@ class Lifecycle:
         self.refusal = ""
         """The first failure code of an acknowledgement, with its Reason String."""
         self.violation = ""
-        """The first thing that the broker may not do."""
+        """The first violation of MQTT by the broker."""
         self._fleet = fleet
         self._reporter = reporter
         self._report = reporter.event
@@ -96,13 +96,13 @@ class Lifecycle:
         self.poller.on_events()
 
     def _handle_events(self) -> None:
-        """Look at every event that the kernels queued."""
+        """Handle every event that the kernels queued."""
         fleet = self._fleet
         rows = fleet.events[: self._events[0]].tolist()
         data = fleet.control[: self._control_bytes[0]].tobytes()
         self._events[0] = self._control_bytes[0] = 0
-        # First what must follow bytes that are already out: all else may write, unblock or close.
-        # Messages over TLS bear their send time already: a read before them would seem transit.
+        # First events whose bytes must directly follow sent ones; others may write or close.
+        # Messages over TLS already have their send time: a read before them would count as transit.
         for kind, connection, value, offset, length, _ in rows:
             if kind == counting.UNSENT:
                 self.outgoing.keep(connection, data[offset : offset + length])
@@ -156,7 +156,7 @@ class Lifecycle:
         self._report("violation", connection, words)
 
     def _violated(self, connection: int, kind: int, detail: str = "") -> None:
-        """Count what the broker may not do, where Python sees it."""
+        """Count a violation by the broker that Python detected."""
         fleet = self._fleet
         fleet.violations[kind] += 1
         phase = counting.phase_of_arrival(fleet.run, clock_ns())
@@ -197,7 +197,7 @@ class Lifecycle:
             self._violated(connection, SESSION_PRESENT)
         server_keep_alive_s = packet.properties.server_keep_alive
         if server_keep_alive_s is not None:
-            # That counts, not the one in CONNECT (MQTT 5, 3.2.2.3.14).
+            # This one replaces the one in CONNECT (MQTT 5, 3.2.2.3.14).
             self.keep_alive_ns[fleet.group[connection]] = server_keep_alive_s * 1_000_000_000
         self._set_receive_maximum(connection, packet.properties.receive_maximum)
         if not packet.session_present:
@@ -206,7 +206,7 @@ class Lifecycle:
             self._resume(connection, packet.session_present)
 
     def _note_usual(self, connection: int, data: bytes) -> None:
-        """Let the kernels accept what answers other devices of the group in the same words."""
+        """Let the kernels accept a CONNACK with the same bytes for other devices of the group."""
         fleet = self._fleet
         group = int(fleet.group[connection])
         if len(data) > fleet.connacks.shape[1]:
@@ -217,7 +217,7 @@ class Lifecycle:
         shared.connack_bytes = len(data)
 
     def _set_receive_maximum(self, connection: int, receive_maximum: int | None) -> None:
-        """Bound what is in flight by what the broker takes; None is its silence."""
+        """Bound the messages in flight by the broker's Receive Maximum; None if it sent none."""
         fleet = self._fleet
         sender = int(fleet.devices["sender"][connection])
         if sender >= 0:
@@ -227,7 +227,7 @@ class Lifecycle:
             capacity = maximum if sends is None else min(sends.window, maximum)
             set_capacity(fleet.senders, fleet.window, sender, capacity)
         if receive_maximum is not None and fleet.devices["holder"][connection] >= 0:
-            # Brokers bound both directions alike; a batch beyond that would never fill.
+            # Brokers bound both directions alike; a larger batch would never fill.
             shared = fleet.groups[fleet.group[connection]]
             shared.acknowledge_every = min(shared.acknowledge_every, receive_maximum)
 
@@ -253,10 +253,10 @@ class Lifecycle:
             if self.connector.connecting_all and not was_away:
                 self.failures[before_connack(reason)] += 1
         policy = fleet.plan.reconnect
-        # A device that left comes back, in several attempts where one is not enough.
+        # A device that left reconnects, with several attempts if needed.
         if reason == _LEFT or (policy is None and was_away):
             policy = Reconnect(fleet.plan.scenario.away, fleet.plan.scenario.away, 0.5)
-        # A device that cannot connect at first is a failure of the run and not tried again.
+        # A device whose first connect fails is a failure of the run and not tried again.
         tried = not self.connector.connecting_all or state == CONNECTED or was_away
         if policy is not None and tried and not self._reporter.stopping:
             self.connector.reconnect(connection, policy)
@@ -282,7 +282,7 @@ class Lifecycle:
         self.subscriptions.settle(connection, reason)
 
     def leave(self, connection: int) -> None:
-        """Disconnect a device that is to come back."""
+        """Disconnect a device that is to reconnect."""
         self._say_goodbye(connection)
         self._left.add(connection)
         self.lost(connection, _LEFT)
@@ -298,14 +298,14 @@ class Lifecycle:
     # --- back again ---------------------------------------------------------------------------
 
     def _resume(self, connection: int, session_present: bool) -> None:
-        """Restore the subscription of a returned device, and send unacknowledged messages again."""
+        """Restore the subscription of a reconnected device, and repeat unacknowledged messages."""
         fleet = self._fleet
         device = fleet.devices[connection]
         if connection in self._left:
             self._left.remove(connection)
             self.left_and_returned += 1
         device.flags &= ~WINDOW_FULL
-        # What came with the CONNACK may have been answered; that goes behind what is sent again.
+        # Packets after the CONNACK may have answers already, which go behind the repeated messages.
         begun = self.outgoing.taken(connection)
         if not session_present:
             if device.qos2 >= 0:
@@ -313,7 +313,7 @@ class Lifecycle:
             if fleet.group_of(connection).subscribes is not None:
                 self.subscriptions.ask(connection)
         if device.sender >= 0 and device.responses >= 0:
-            # What was answered is not kept; the requests count as lost unless it had arrived.
+            # Responses are not stored; their requests count as lost unless the response arrived.
             resume.give_up_all(fleet, connection)
         elif device.sender >= 0:
             self._redeliver(connection, session_present)

@@ -23,12 +23,12 @@ _STRING_BYTES = 65_535  # of a string in MQTT (MQTT 5, 1.5.4)
 def read_clients(path: Path) -> Clients:
     """Read client identifier, user name and password of each device, from a CSV file with a header.
 
-    Raises ScenarioError for a file that cannot be read, columns that are not known, and a row
-    without an identifier or with that of another. No value is ever shown.
+    Raise ScenarioError for an unreadable file, unknown columns, and a row whose identifier is
+    missing or repeated. Messages contain no value of the file.
     """
     shown = ascii(str(path)[:200])[1:-1]
     try:
-        # A spreadsheet's mark of the encoding is no part of the first column's name.
+        # utf-8-sig: a spreadsheet's byte order mark is not part of the first column's name.
         with path.open(newline="", encoding="utf-8-sig") as lines:
             rows = csv.reader(lines)
             names = next(rows, [])
@@ -70,7 +70,7 @@ def connect_packet(
     clean_start: bool,
     clients: Clients | None = None,
 ) -> bytes:
-    """CONNECT of one device, encoded."""
+    """Encode the CONNECT of one device."""
     return encode(connect_of(plan, group, device, clean_start, clients), plan.version)
 
 
@@ -81,7 +81,7 @@ def connect_of(
     clean_start: bool,
     clients: Clients | None = None,
 ) -> packets.Connect:
-    """CONNECT of one device; `clients` has a row for each device of the first group."""
+    """Make the CONNECT of one device; `clients` has a row for each device of the first group."""
     client, user_name, password = client_id(plan, group, device), plan.username, plan.password
     if plan.scenario.access_control:
         user_name, password = login_of(plan.password or "", group, device)

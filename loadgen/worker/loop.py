@@ -1,4 +1,4 @@
-"""The loop of a worker, which can tell how long it has nothing to do."""
+"""The loop of a worker, with the time until its next callback."""
 
 import heapq
 from asyncio import Handle, TimerHandle
@@ -17,7 +17,7 @@ _ROUNDED_NS = 1_000_000
 
 
 class WorkerLoop(uvloop.Loop):
-    """Compiled code serves the sockets in one of this loop's callbacks, and all else waits."""
+    """Event loop whose callback for the sockets runs compiled code; other callbacks wait for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class WorkerLoop(uvloop.Loop):
         return super().call_later(delay, self._fire, callback, *args, context=context)
 
     def _fire(self, callback: Callable[[*_Arguments], object], *args: *_Arguments) -> None:
-        self._is_asked = True  # what it wrote leaves at the end of the turn
+        self._is_asked = True  # written bytes leave at the end of the turn
         callback(*args)
 
     def until_due_ns(self) -> int:

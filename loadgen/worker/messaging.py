@@ -1,4 +1,4 @@
-"""Plain messaging: devices publish, receive and respond as their groups say."""
+"""Plain messaging: devices publish, receive and respond as their groups define."""
 
 from loadgen.errors import CannotRunError
 from loadgen.kernels.fleet import Fleet

@@ -1,7 +1,7 @@
-"""Writing by Python to connections: control packets, and what kernels could not send.
+"""Writes by Python to connections: control packets, and bytes that kernels could not send.
 
-Owns the bytes that wait for a blocked socket, and looks after acknowledgements that wait for a
-batch which does not fill.
+Owns the bytes that wait for a blocked socket, and releases acknowledgements whose batch does not
+fill.
 """
 
 import os
@@ -24,26 +24,26 @@ _STALE_S = 0.1
 class Writer(Protocol):
     """The writer of bytes to a socket, possibly through TLS or WebSocket.
 
-    Bytes that it did not take are given again before any others, and no fewer of them.
+    Bytes that it did not take come again before any others, and no fewer of them.
     """
 
     def send(self, data: memoryview, /) -> int: ...
 
 
 class Outgoing:
-    """Keeps the order of what a connection writes."""
+    """Queues that preserve the order of the bytes of each connection."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.pending: dict[int, deque[memoryview]] = {}
         self.links: Mapping[int, Writer] = {}
-        """Those of streamed connections; others write straight to their descriptors."""
+        """Writers of streamed connections; others write directly to their descriptors."""
         self._fleet = fleet
         self._body = memoryview(fleet.body.data).toreadonly()
         self._flags, self._written_ns = (fleet.devices[name] for name in ("flags", "written_ns"))
         self._held_before = fleet.devices["held"].copy()
 
     def write(self, connection: int, data: bytes, body_bytes: int = 0) -> None:
-        """Send bytes in order with whatever else the connection writes.
+        """Send bytes after all earlier ones of the connection.
 
         `body_bytes` of the body follow them.
         """
@@ -66,7 +66,7 @@ class Outgoing:
         return list(self.pending.pop(connection, ()))
 
     def discard(self, connection: int) -> None:
-        """Forget what waits for a connection that is gone."""
+        """Forget the waiting bytes of a closed connection."""
         self.pending.pop(connection, None)
 
     def flush(self, connection: int) -> None:
@@ -77,12 +77,12 @@ class Outgoing:
             requeue(self._fleet, connection)
 
     def go_on(self, connection: int) -> None:
-        """Write what waits, unless the connection is blocked."""
+        """Write the waiting bytes, unless the connection is blocked."""
         if not self._flags[connection] & BLOCKED and not self._is_drained(connection):
             self._flags[connection] |= BLOCKED
 
     def _is_drained(self, connection: int) -> bool:
-        """Write what waits for the socket; whether nothing of it is left."""
+        """Write the waiting bytes; return True if none is left."""
         pending = self.pending.get(connection, ())
         link = self.links.get(connection)
         while pending:
@@ -103,7 +103,7 @@ class Outgoing:
         return True
 
     def release_stale(self) -> float:
-        """Send acknowledgements of batches that stopped growing; seconds until the next look."""
+        """Send acknowledgements of batches that stopped growing; return seconds until the next."""
         fleet = self._fleet
         held = fleet.devices["held"].copy()
         for connection in np.flatnonzero((held > 0) & (held == self._held_before)).tolist():

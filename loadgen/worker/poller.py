@@ -1,4 +1,4 @@
-"""Lets the kernels read and send whenever a socket or the schedule has something for them.
+"""Calls of the kernels to read and send, for events of sockets and of the schedule.
 
 Owns the epoll set of the connections and the timers in it.
 """
@@ -34,7 +34,7 @@ _READ_S = 0.05
 class Poller:
     """The hot path of one worker.
 
-    `handle_events()` takes what the kernels queued for Python, whenever there is something.
+    `handle_events()` is called if the kernels queued events for Python.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Poller:
         loop.add_reader(run.epoll, self.on_ready)
 
     def heed(self, channel: Channel, attendance: Attendance) -> None:
-        """Leave compiled code for the coordinator, and to tell it of stalls."""
+        """Leave compiled code for commands on `channel` and to report stalls by `attendance`."""
         watch(self._fleet.run.epoll, channel.descriptor, EPOLLIN, CHANNEL, self._fleet.words)
         self._channel = channel
         self._attendance = attendance
@@ -76,8 +76,8 @@ class Poller:
         """Serve ready connections and due messages."""
         end_ns = clock_ns() + _LEAST_STAY_NS
         stay_ns = self._may_stay_ns()
-        # A turn of the loop between two messages over TLS would cost as much as one of them. What
-        # the loop was asked for has one first, and to ask it again would forget that.
+        # A turn of the loop between two messages over TLS would cost as much as one of them. A turn
+        # that the loop already owes comes first.
         while self._serve(stay_ns) and stay_ns and clock_ns() <= end_ns:
             stay_ns = self._may_stay_ns()
 
@@ -89,7 +89,7 @@ class Poller:
         return max(stay_ns, _LEAST_STAY_NS) if stay_ns else 0
 
     def _serve(self, stay_ns: int) -> bool:
-        """Run compiled code for this time, or until Python is needed; return True if it is."""
+        """Run compiled code for this time, or until it needs Python; return True if it does."""
         self._kernels.serve(self._fleet, stay_ns)
         if self._stalls[0] and self._attendance is not None:
             self._attendance.tell()
@@ -107,9 +107,9 @@ class Poller:
             self._loop.call_soon(self.on_ready)
 
     def read_slowly(self) -> float:
-        """Let slow subscribers read what is theirs since the last call; all, after the window.
+        """Let slow subscribers read their share since the last call; all bytes after the window.
 
-        Returns when it wants to be called again, in seconds.
+        Return the seconds until the next call.
         """
         fleet, now_ns = self._fleet, clock_ns()
         seconds = (now_ns - self._read_ns) / 1e9
@@ -129,7 +129,7 @@ class Poller:
         return _READ_S
 
     def _release(self) -> None:
-        """Let the kernel take what waits for slow subscribers, as for any other."""
+        """Let the kernel read for slow subscribers as for any other."""
         if self._released:
             return
         self._released = True
@@ -139,19 +139,19 @@ class Poller:
                     own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, len(self._fleet.buffer))
 
     def pump(self) -> None:
-        """Send what is due."""
+        """Send due messages."""
         self._kernels.pump(self._fleet)
         if self._events[0]:
             self._handle_events()
 
     async def read_rest(self, limit_s: float) -> None:
-        """Read what the sockets hold, at most for so long: what came in time is not lost."""
+        """Read what the sockets hold, for a limited time, so that it does not count as lost."""
         end_ns = clock_ns() + int(limit_s * 1e9)
         is_quiet = False
         while not is_quiet and clock_ns() < end_ns:
             handled, since_ns = self._fleet.totals.publishes, clock_ns()
             needed = self._serve(_REST_NS) or self._ready[0]
-            # Compiled code is left before that for an event, the coordinator or a stall.
+            # Compiled code returns earlier for an event, the coordinator or a stall.
             is_quiet = not needed and clock_ns() - since_ns >= _REST_NS
             is_quiet = is_quiet and handled == self._fleet.totals.publishes
             await asyncio.sleep(0)
@@ -161,7 +161,7 @@ class Poller:
         self._arm(start_ns)
 
     def end_schedule(self) -> None:
-        """Send nothing more."""
+        """Stop sending by the schedule."""
         self._arm(0)
         self._fleet.totals.heap_size = 0
 

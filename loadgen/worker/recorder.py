@@ -1,4 +1,4 @@
-"""From a worker's counters to interval rows, once a second, and back on the other side.
+"""Interval rows from a worker's counters, once a second, and their decoding by the coordinator.
 
 A frame of rows carries the histograms of all of them in its block: the buckets (int32) of all
 rows end to end, then their counts (int64). Latencies may be taken a few at a time: messages wait
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 _STAT = Stat.names()
 _SLOTS_OF_A_GROUP = counting.slot_of(1, 0, 0)
 SLOTS_AT_ONCE = 16
-"""Messages wait while rows are made."""
+"""Most slots of latencies in one call: messages wait while rows are made."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -63,7 +63,7 @@ class ProcessAccount:
 def gauges_of(fleet: Fleet, now_ns: int) -> tuple[Table, int]:
     """Return the gauges of each group, like GAUGES, and the age in ns of the oldest owed message.
 
-    Owed is what is due and not sent, in flight what is sent and not acknowledged.
+    Messages that are due and not sent are owed; sent and unacknowledged ones are in flight.
     """
     gauges = np.zeros((len(fleet.groups), len(GAUGES)), np.int64)
     return gauges, int(add_gauges(fleet, now_ns, gauges))
@@ -102,8 +102,8 @@ def take_counters(
 ) -> list[Row]:
     """Return rows of the counters since the last call.
 
-    Every device group has one for each phase in which something happened, and one for its gauges in
-    any case. `reported` is what was counted by the last call, and becomes what was by this one.
+    Every device group has a row for each phase with counts, and at least one for its gauges.
+    `reported` has the counts at the last call, and is updated.
     """
     rows: list[Row] = []
     gauged = gauges.tolist()
@@ -127,8 +127,8 @@ def take_counters(
 def take_latencies(fleet: Fleet, first: int) -> tuple[list[Row], bytes, int]:
     """Return rows of at most SLOTS_AT_ONCE slots of latencies, and reset these.
 
-    They are those from slot `first` on that have some. Returns the rows, the block of their
-    histograms and the slot to go on with, 0 where none is left.
+    Slots before `first` and empty ones are skipped. Return the rows, the block of their histograms
+    and the slot for the next call, 0 if none is left.
     """
     taken, buckets, counts = _room()
     slot, count, size = take_slots(fleet, first, taken, buckets, counts)
@@ -146,7 +146,7 @@ def take_latencies(fleet: Fleet, first: int) -> tuple[list[Row], bytes, int]:
 
 @cache
 def _room() -> tuple[Table, Buckets, Table]:
-    """Return the arrays that latencies are moved to; untouched memory costs nothing."""
+    """Return the arrays for latencies that are taken; untouched memory costs nothing."""
     return (
         np.zeros((SLOTS_AT_ONCE, 7), np.int64),
         np.zeros(BUCKETS, np.int32),

@@ -21,7 +21,7 @@ from loadgen.worker.recorder import (
 
 _NS = 1_000_000_000
 _EVENTS_OF_A_KIND = 20
-_LATE_S = 0.0005  # rows are taken this long after the full second
+_LATE_S = 0.0005  # delay of the rows after the full second
 _DRAIN_S = 0.02
 _TURN_S = 0.005
 """Pause between the turns of the loop in which the rows of a second are sent, so that no message
@@ -69,7 +69,7 @@ class Reporter:
         return self.phase == "stop"
 
     def event(self, kind: str, connection: int | None, detail: str) -> None:
-        """Report what went wrong; the first of each kind, so that a storm stays readable."""
+        """Report an error; only the first of each kind, so that a storm stays readable."""
         self._events[kind] += 1
         if self._events[kind] > _EVENTS_OF_A_KIND:
             return
@@ -93,7 +93,7 @@ class Reporter:
     def each_second(self) -> float:
         """Send what was counted since the last second, its latencies a few at each call.
 
-        Nothing between two runs. Returns in how many seconds it is to be called again.
+        Between two runs nothing is sent. Return the seconds until the next call.
         """
         if self.stopping:
             return self.until_next_second()
@@ -104,7 +104,7 @@ class Reporter:
         return _TURN_S if self._is_counted else self.until_next_second()
 
     def snapshot(self) -> None:
-        """Send all that was counted and not sent yet."""
+        """Send all counts that were not sent yet."""
         self._send_counters()
         while self._is_counted:
             self._send_latencies()
@@ -162,8 +162,8 @@ class Reporter:
     def watch_drain(self, unsent: Sized) -> float | None:
         """Mark on the live page when nothing is left to send or to be acknowledged.
 
-        `unsent` holds the connections with bytes that their socket did not take. None when the
-        drain is over.
+        `unsent` holds the connections with bytes that their socket did not take. Return None
+        after the drain.
         """
         if self.phase != "drain":
             return None

@@ -1,9 +1,8 @@
-"""The live page: what every worker counts, in memory that the coordinator can look at.
+"""The live page: the counts of every worker, in memory that the coordinator can read.
 
-Shared so that progress, the end of the drain and the high-water mark need no message between
-processes. A worker's rows *are* the records in which its kernels count, so they are always of the
-moment, and what was counted is still there when the worker was killed; a reader sees each number
-whole, not all of one moment.
+It is shared so that progress, the end of the drain and the high-water mark need no message between
+processes. A worker's rows *are* the records in which its kernels count. So they are always current,
+and remain if the worker is killed. A reader sees each number whole, but not all of one moment.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ class SharedPage:
         return len(self.totals)
 
     def of(self, worker: int) -> "SharedPage":
-        """Return the page of one worker."""
+        """Return the part of one worker."""
         return SharedPage(self.totals[worker : worker + 1], self.counts[worker : worker + 1])
 
     def total(self, name: str) -> int:
@@ -55,9 +54,9 @@ class SharedPage:
         return max(0, self._expected() - arrived)
 
     def under_way(self) -> int:
-        """Return those of them that may still be at the broker: no later one has arrived.
+        """Return the outstanding deliveries that may still arrive: no later one has arrived.
 
-        What a gap holds of refused messages was never under way, and is not expected either.
+        Refused messages in a gap are neither in flight nor expected.
         """
         arrived = self.counted("received") + self.total("damaged")
         missing = max(0, self.total("missing") - self.total("withdrawn"))

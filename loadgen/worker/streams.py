@@ -1,7 +1,7 @@
-"""Connections with something between packets and socket: TLS, WebSocket, or both.
+"""Connections over TLS, WebSocket, or both.
 
-The epoll set, the kernels and the queue of what a socket did not take are those of all connections;
-Python opens, reads and writes these. A device has an SSLSocket or a WebSocket, and no more.
+They share the epoll set, the kernels and the queues of unsent bytes with all connections, but
+Python opens, reads and writes them. A device has an SSLSocket or a WebSocket, and no other object.
 """
 
 import errno
@@ -67,10 +67,10 @@ class WebSocket:
         self._received = b""
         self._framed = b""
         self._framed_bytes = 0
-        """Bytes passed to `send` that are in the current frame."""
+        """Number of bytes passed to `send` that are in the current frame."""
 
     def upgrade(self) -> None:
-        """Ask, and read the answer; raises InvalidHandshake when it is no."""
+        """Send the request and read the answer; raise InvalidHandshake if it is a refusal."""
         self._flush()
         while not self._answered and self._framing.handshake_exc is None:
             if not self._read():
@@ -96,13 +96,13 @@ class WebSocket:
             self._flush()
         if not self.pending():
             if len(self._framed) > _PIECE_BYTES:
-                raise BlockingIOError  # who asks for answers has to read them first
+                raise BlockingIOError  # a peer that sends PINGs has to read the PONGs first
             if not self._read():
                 return 0
             with suppress(*_NOT_NOW):
                 self._flush()
             if not self.pending():
-                raise InterruptedError  # that was a control frame, or part of another
+                raise InterruptedError  # a control frame, or a part of another frame
         count = min(len(view), len(self._received))
         view[:count], self._received = self._received[:count], self._received[count:]
         return count
@@ -133,9 +133,8 @@ Link = ssl.SSLSocket | WebSocket
 class Streams:
     """The streamed connections of a worker.
 
-    `failed(connection, reason)` is called for one that could not be made, or ended;
-    `handle_events` when the kernel left something for Python; `kernel` handles what a device
-    received.
+    `failed(connection, reason)` is called for a connection that could not be made, or ended, and
+    `handle_events` if the kernel queued events for Python. `kernel` handles the received bytes.
     """
 
     def __init__(
@@ -167,7 +166,7 @@ class Streams:
         """Handle an event of a socket: open the connection, write, read."""
         state = self._state[connection]
         if moment_ns < self._syn_ns[connection]:
-            return  # it was another connection's
+            return  # of an earlier connection of this row
         try:
             if state == CONNECTING:
                 self._go_on_opening(connection)
@@ -190,7 +189,7 @@ class Streams:
             del self._opening[connection]
 
     def _open(self, connection: int) -> Generator[None, None, None]:
-        """Run the handshakes between TCP and CONNECT; yield when the peer has to answer."""
+        """Run the handshakes between TCP and CONNECT; yield to wait for the peer."""
         fleet = self.fleet
         device, target = fleet.devices[connection], self._target_of(connection)
         sock = socket.socket(fileno=int(device.descriptor))
@@ -229,7 +228,7 @@ class Streams:
     # --- reading ------------------------------------------------------------------------------
 
     def _read(self, connection: int, flags: int) -> None:
-        """Read what a connection has, a few times; `ready` lists it when that was not all."""
+        """Read from a connection a few times; list it in `ready` if there may be more."""
         fleet, link = self.fleet, self._links[connection]
         for _ in range(_READS_AT_ONCE):
             view, stored = self._view, int(self._kept[connection])
@@ -274,9 +273,9 @@ class Streams:
             self._handle_events()
 
     def _give_back(self, connection: int, link: Link) -> None:
-        """Let OpenSSL free the 16 KB that it took for an answer to a session ticket.
+        """Let OpenSSL free the 16 KB that it allocated for an answer to a session ticket.
 
-        It has none, and frees what it writes from when something is written: no bytes will do.
+        It never answers, and frees the buffer after the next write, even one of no bytes.
         """
         if not self._flags[connection] & BLOCKED:
             with suppress(*_NOT_NOW):
@@ -285,7 +284,7 @@ class Streams:
     # --- the end ------------------------------------------------------------------------------
 
     def close(self, connection: int) -> bool:
-        """Close a connection for good, or give up making it; False if its socket is not ours."""
+        """Close a connection or stop opening it; return False if its socket is not ours."""
         opening = self._opening.pop(connection, None)
         link = self._links.pop(connection, None)
         if opening is not None:
@@ -294,7 +293,7 @@ class Streams:
             sock = _socket_of(link)
             if isinstance(sock, ssl.SSLSocket):
                 with suppress(OSError, ValueError):
-                    sock.unwrap()  # says that this is the end, and is not told that it was heard
+                    sock.unwrap()  # sends close_notify, and does not wait for that of the peer
             sock.close()
         return opening is not None or link is not None
 
@@ -304,7 +303,7 @@ def _socket_of(link: Link) -> socket.socket:
 
 
 def _until_done(step: Callable[[], object]) -> Generator[None, None, None]:
-    """Try a step again whenever something has happened to its socket."""
+    """Try a step again after each event of its socket."""
     while True:
         with suppress(*_NOT_NOW):
             step()

@@ -22,15 +22,15 @@ from loadgen.plan.groups import MESSAGING
 Table = npt.NDArray[np.int64]
 
 PAIRS_LIMIT = 50_000
-"""Pairs of one worker; a sample of more takes too long."""
+"""Most pairs of one worker; a sample of more takes too long."""
 _PAUSES = 50
-"""Looking takes at most one part in so many of the coordinator's time."""
+"""Pause after a sample, as a multiple of its duration, to spare the coordinator's time."""
 
 
 def share_streams(fleet: Fleet, live: Path, worker: int) -> None:
     """Map the counts of a worker by stream and by pair to files next to the live page.
 
-    Where a subscription is one device's, the pairs are not too many to look at, and there is room.
+    This is done if a subscription is one device's, the pairs are few enough, and there is room.
     """
     devices = fleet.devices
     receiving = devices["stream_count"] > 0
@@ -54,11 +54,11 @@ def _part(live: Path, worker: int, name: str) -> Path:
 
 
 def _moved(rows: Any, path: Path) -> Any:
-    """Return the rows in a file; raises OSError if there is no room for it."""
+    """Move rows to a file; raise OSError if there is no room for it."""
     with path.open("wb") as file:
         if not len(rows):
             return rows
-        # Memory that is full would otherwise kill the process that first writes to it.
+        # If memory is full, the first write to it would otherwise kill the process.
         os.posix_fallocate(file.fileno(), 0, rows.nbytes)
     area = np.asarray(np.memmap(path, np.uint8, "r+"))
     moved = area.view(rows.dtype)
@@ -82,7 +82,7 @@ class _Worker:
 
 
 class SubscriptionMarks:
-    """Looks at the streams and pairs of all workers."""
+    """Reader of the streams and pairs of all workers."""
 
     def __init__(self, workers: tuple[_Worker, ...], streams: Table, firsts: Table) -> None:
         self._workers = workers
@@ -94,8 +94,9 @@ class SubscriptionMarks:
     def most(self) -> int | None:
         """Return the most messages in flight to one subscription; None if it is too early.
 
-        Sent by its publishers and not received by it, without those that a later message of their
-        stream has overtaken. What was received is looked at first, so that it is never too few.
+        In flight are messages that its publishers sent and it did not receive, except those that a
+        later message of their stream has overtaken. Received counts are read first, so that the
+        result is never too low.
         """
         begun_ns = time.monotonic_ns()
         if begun_ns < self._next_ns:
@@ -110,7 +111,7 @@ class SubscriptionMarks:
 
 
 def open_marks(live: Path, workers: int) -> SubscriptionMarks | None:
-    """Return the files of all workers; None if one is missing, as on another host."""
+    """Map the files of all workers; return None if one is missing, as on another host."""
     mapped: list[_Worker] = []
     streams: list[Table] = []
     firsts: list[int] = []

@@ -1,6 +1,6 @@
-"""Subscribing: every device once before the run, and again those that lost their session.
+"""Subscribes of every device before the run, and of those that lost their session.
 
-Owns who waits for a SUBACK in the subscribe phase, and what failed there.
+Owns the devices that wait for a SUBACK in the subscribe phase, and their failures.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _IN_FLIGHT = 256
 
 
 def _failure(codes: Sequence[int], asked_qos: int, version: int) -> str | None:
-    """Return why a SUBACK differs from the request: refused, or granted less (MQTT 5, 3.9.3)."""
+    """Return the shortfall of a SUBACK: refused, or less QoS than requested (MQTT 5, 3.9.3)."""
     if is_failure(max(codes)):
         return reason_name(max(codes), version)
     if min(codes) < asked_qos:
@@ -34,9 +34,9 @@ def _failure(codes: Sequence[int], asked_qos: int, version: int) -> str | None:
 
 
 class Subscriptions:
-    """The subscribing devices of one worker; `packets(connection)` is what one asks for.
+    """The subscribing devices of one worker; `packets(connection)` has the packets of a device.
 
-    All of a device's packets ask for one QoS; the SUBACK of the last, SUBSCRIBE_ID, counts.
+    All of a device's packets request one QoS; the SUBACK of the last, SUBSCRIBE_ID, counts.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Subscriptions:
         }
 
     def _ask_next(self) -> None:
-        """Ask for the next device that is still connected; the end when none is left."""
+        """Subscribe the next device that is still connected; end if none is left."""
         while self._queue:
             connection = self._queue.pop()
             if self._fleet.devices[connection].state == CONNECTED:
@@ -128,7 +128,7 @@ class Subscriptions:
         )
 
     def on_suback(self, connection: int, packet: SubAck, moment_ns: int) -> None:
-        """Take an answer, which arrived at `moment_ns`."""
+        """Handle a SUBACK, which arrived at `moment_ns`."""
         fleet = self._fleet
         asked_ns = fleet.devices[connection].request_ns
         if asked_ns == 0:
@@ -137,18 +137,18 @@ class Subscriptions:
         failure = _failure(packet.reason_codes, asked_qos, fleet.plan.version)
         granted = min(packet.reason_codes)
         if granted < asked_qos:
-            # Messages come with what was granted; that it was less is told as a failure.
+            # Messages come with the granted QoS; a lower one than requested is a failure.
             qos = fleet.devices["qos"]
             qos[connection] = min(int(qos[connection]), granted)
         if packet.packet_id != SUBSCRIBE_ID and failure is None:
-            return  # one of several
+            return  # one packet of several
         self._last_ns = max(self._last_ns, moment_ns)
         slot = slot_of(int(fleet.group[connection]), S_SUBACK, CONNECT_PHASE)
         record(fleet, slot, moment_ns - asked_ns)
         self.settle(connection, failure, refused=is_failure(max(packet.reason_codes)))
 
     def settle(self, connection: int, failure: str | None, *, refused: bool = False) -> None:
-        """End the wait for a device's SUBACK, if there is one: it came, or it never will."""
+        """End the wait for a device's SUBACK, which arrived or cannot arrive any more."""
         self._fleet.devices[connection].request_ns = 0
         self._asked_qos.pop(connection, None)
         if connection not in self._waiting:

@@ -1,4 +1,4 @@
-"""TLS of a worker's connections: contexts, resumed sessions, and what the handshakes agreed on."""
+"""TLS of a worker's connections: contexts, resumed sessions, and the results of handshakes."""
 
 import socket
 import ssl
@@ -11,7 +11,7 @@ from loadgen.worker.frames import Header
 
 _SESSIONS_KEPT = 64
 _MOST_NEGOTIATED = 32
-"""Different pairs of version and cipher that are counted apart."""
+"""Most pairs of version and cipher that are counted separately."""
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -26,7 +26,7 @@ def tls_of_device(tls: Tls, device: int) -> Tls:
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """Return the client context of a run; raises UsageError if files or ciphers do not load."""
+    """Return the client context of a run; raise UsageError if files or ciphers do not load."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if tls.minimum is not None:
@@ -43,7 +43,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
         else:
             context.load_default_certs()
         if tls.certificate_file is not None:
-            # Without one OpenSSL would ask at the terminal, in every worker.
+            # Without a password OpenSSL would prompt for it at the terminal, in every worker.
             context.load_cert_chain(
                 tls.certificate_file, tls.key_file, tls.passphrase or _no_passphrase
             )
@@ -59,15 +59,15 @@ def _no_passphrase() -> str:
 
 
 class Handshakes:
-    """The contexts of a worker's devices, and a count of what their handshakes ended with."""
+    """The contexts of a worker's devices, and the count of their handshakes' results."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
         each_its_own = "{device}" in (tls.certificate_file or "")
         self._context = None if each_its_own else tls_context(tls)
         self._sessions: deque[ssl.SSLSession] = deque(maxlen=_SESSIONS_KEPT)
-        """Sessions of earlier connections, to be resumed. A ticket is valid for the server and any
-        device, so that one of the last is enough."""
+        """Sessions of earlier connections, to be resumed. A ticket is valid for any device at the
+        server, so a few recent ones are enough."""
         self._negotiated: Counter[tuple[str, str]] = Counter()
         self._resumed = 0
 
@@ -84,10 +84,10 @@ class Handshakes:
         )
 
     def keep_session(self, wrapped: socket.socket) -> None:
-        """Let later connections resume the session of one that has heard from its server.
+        """Let later connections resume the session of one whose server has sent data.
 
-        A connection that resumed one shows that those here are still good, and a session is a
-        copy that costs as much as a handshake saves.
+        A connection that resumed a session shows that those here are still valid. It is not
+        stored again, as the copy of a session costs as much as a resumption saves.
         """
         if not (self._tls.resume and self._context and isinstance(wrapped, ssl.SSLSocket)):
             return
@@ -98,7 +98,7 @@ class Handshakes:
             self._sessions.append(session)
 
     def count(self, wrapped: ssl.SSLSocket) -> None:
-        """Note what a handshake ended with, once a connection."""
+        """Count the result of a handshake, once for each connection."""
         cipher = wrapped.cipher()
         if cipher is None:
             return
@@ -109,7 +109,7 @@ class Handshakes:
         self._resumed += bool(wrapped.session_reused)
 
     def summary(self) -> Header:
-        """Return connections by version and cipher, and how many resumed a session."""
+        """Return connections by version and cipher, and the number of resumed sessions."""
         return {
             "connections": [
                 {"version": version, "cipher": cipher, "count": count}

@@ -46,7 +46,7 @@ def _tiny_fleet(module: BehaviourModule) -> tuple[Fleet, EntryPoints]:
 
 @contextmanager
 def _ready(fleet: Fleet) -> Iterator[Fleet]:
-    """Yield a fleet with an epoll set and a distant end, without a timer."""
+    """Yield a fleet with an epoll set and a peer, without a timer."""
     with selectors.EpollSelector() as epoll:
         fleet.run.epoll = epoll.fileno()
         fleet.run.end_ns = time.monotonic_ns() + 3 * _LATER_NS

@@ -1,4 +1,4 @@
-"""One worker process: plays its share of the devices and obeys the coordinator step by step.
+"""One worker process: its share of the devices, and the coordinator's commands.
 
 The methods of `Worker` are the coordinator's commands, in the order of a run: configure, connect,
 subscribe, start, conclude, stop. Instead of stopping, another run can be played on the connections:
@@ -117,7 +117,7 @@ class Worker:
         return self.reporter.each_second()
 
     async def connect(self, header: Header) -> Header:
-        """Connect every device, paced and bounded in flight; answers when each was tried."""
+        """Connect every device, paced and bounded in flight; answer after the last attempt."""
         lifecycle = self.lifecycle
         first_ns = self.fleet.connects.accepted_ns = clock_ns()
         self.fleet.run.connect_ns = header["start_ns"]
@@ -128,7 +128,7 @@ class Worker:
             first_in_flight=int(header["first_in_flight"]),
         )
         self.fleet.run.connect_ns = 0
-        ctypes.CDLL(None).malloc_trim(0)  # what handshakes needed, and the queues of the first try
+        ctypes.CDLL(None).malloc_trim(0)  # memory of the first connects
         for reason, count in lifecycle.failures.items():
             self.reporter.event("connect", None, f"{count} devices could not connect: {reason}")
         return {
@@ -139,7 +139,7 @@ class Worker:
         }
 
     async def subscribe(self, header: Header) -> Header:
-        """Subscribe every subscribing device; answers when each got its SUBACK or failed."""
+        """Subscribe every subscribing device; answer after the last SUBACK or failure."""
         self.reporter.enter("subscribe")
         return await self.lifecycle.subscriptions.subscribe_all(header["timeout_s"])
 
@@ -165,7 +165,7 @@ class Worker:
         self._repeat(lambda: self.reporter.watch_drain(self.lifecycle.outgoing.pending))
 
     async def clock(self, header: Header) -> Header:
-        """Follow the run's clock, as the agent of this host has found it now."""
+        """Follow the run's clock by the offset that the agent of this host has measured."""
         follow(int(header["offset_ns"]), self.fleet)
         return {}
 
@@ -178,7 +178,7 @@ class Worker:
         return {}
 
     async def drop(self, header: Header) -> Header:
-        """Cut one device off, as if it were killed; answers how many messages it had not acked."""
+        """Cut off a device, as if it were killed; answer its number of unacknowledged messages."""
         fleet = self.fleet
         wanted = (fleet.group == int(header["group"])) & (fleet.device == int(header["device"]))
         rows = np.flatnonzero(wanted & (fleet.devices["state"] == CONNECTED)).tolist()
@@ -210,12 +210,12 @@ class Worker:
         return sent_on(self.fleet, header["streams"])
 
     async def conclude(self, header: Header) -> Header:
-        """Account for the run and send what is left of it; nothing is counted any more."""
+        """Account for the run and send the remaining rows; counting ends here."""
         fleet, streams = self.fleet, self.lifecycle.streams
         self.lifecycle.connector.stop()
         self.lifecycle.poller.end_schedule()
         await self.lifecycle.poller.read_rest(_READ_REST_S)
-        # Nothing may be handled between the last rows and the witness of their sums.
+        # No message must be handled between the last rows and the statement of their sums.
         self.reporter.enter("stop")
         closing = closing_statement(fleet, self.lifecycle.refusal, self.lifecycle.violation)
         closing["scheduled"] = self.behaviour.scheduled()
@@ -233,7 +233,7 @@ class Worker:
         }
 
     async def renew(self, header: Header) -> Header:
-        """Make ready for another run on the same connections (`without_rates` of its plan)."""
+        """Prepare another run on the same connections (`without_rates` of its plan)."""
         self.reporter.renew(int(header["anchor_ns"]))
         self.lifecycle.refusal = self.lifecycle.violation = ""
         renew_fleet(self.fleet, read_plan(header["plan"]))
@@ -265,7 +265,7 @@ def _spread_of_queues(fleet: Fleet) -> dict[str, list[int]]:
 
 
 def _keep_time(processors: tuple[int, ...]) -> None:
-    """Keep this process from being late: its own processors, no timer slack, no collector."""
+    """Reduce delays of this process: separate processors, no timer slack, no garbage collector."""
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     if processors:
         os.sched_setaffinity(0, processors)
