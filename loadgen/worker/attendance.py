@@ -39,7 +39,7 @@ class Attendance:
         """Stop the tick: later stalls are not part of a run."""
         self._fleet.attention.tick_ns = 0
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Send the stalls since the last call, each with its part of the times since the tick."""
         attention = self._fleet.attention
         times = self._account.times()
@@ -47,9 +47,9 @@ class Attendance:
         attention.busy_ns, attention.waited_ns = times.cpu_ns, times.wait_ns
         stalls = take_stalls(self._fleet)
         total_ns = sum(end_ns - start_ns for start_ns, end_ns in stalls)
-        told = []
+        rows = []
         for start_ns, end_ns in stalls:
             most_ns = end_ns - start_ns
             parts = (min(spent_ns * most_ns // total_ns, most_ns) for spent_ns in spent)
-            told.append([start_ns, end_ns, *parts])
-        self._send({"stalls": told})
+            rows.append([start_ns, end_ns, *parts])
+        self._send({"stalls": rows})

@@ -66,7 +66,7 @@ class Poller:
             watch(run.epoll, timer, EPOLLIN | EPOLLET, name, fleet.words)
         loop.add_reader(run.epoll, self.on_ready)
 
-    def heed(self, channel: Channel, attendance: Attendance) -> None:
+    def attach(self, channel: Channel, attendance: Attendance) -> None:
         """Leave compiled code for commands on `channel` and to report stalls by `attendance`."""
         watch(self._fleet.run.epoll, channel.descriptor, EPOLLIN, CHANNEL, self._fleet.words)
         self._channel = channel
@@ -92,7 +92,7 @@ class Poller:
         """Run compiled code for this time, or until it needs Python; return True if it does."""
         self._kernels.serve(self._fleet, stay_ns)
         if self._stalls[0] and self._attendance is not None:
-            self._attendance.tell()
+            self._attendance.report()
         needed = bool(self._events[0])
         self.on_events()
         return needed

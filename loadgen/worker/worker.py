@@ -94,7 +94,7 @@ class Worker:
         wait_s = self.reporter.until_next_second()
         self.loop.call_later(wait_s, self._repeat, self._each_second)
         self.attendance = Attendance(fleet, self.reporter.account, self.channel.send)
-        lifecycle.poller.heed(self.channel, self.attendance)
+        lifecycle.poller.attach(self.channel, self.attendance)
         outgoing = lifecycle.outgoing
         self._repeat(keep_alive(fleet, lifecycle.keep_alive_ns, outgoing, lifecycle.lost))
         if slow_group(fleet.plan.groups) is not None:

@@ -38,7 +38,7 @@ class Attended:
         """The worker's loop comes round."""
         serve(self.fleet, 0)
         if self.fleet.attention.stalls:
-            self.attendance.tell()
+            self.attendance.report()
 
     def close(self) -> None:
         self.epoll.close()
@@ -86,7 +86,7 @@ def test_the_tick_is_seen_in_compiled_code_and_does_not_end_the_stay(attended: A
         serve(attended.fleet, 100 * MS)
         if not attended.fleet.attention.stalls:
             break
-        attended.attendance.tell()
+        attended.attendance.report()
     assert time.monotonic_ns() - begun_ns >= 100 * MS
     assert attended.fleet.attention.tick_ns >= before_ns + 80 * MS
     assert attended.fleet.attention.busy_ns > 0

@@ -90,7 +90,7 @@ def test_messages_that_python_reads_need_no_turn_of_the_loop(
 
 def test_what_the_channel_has_not_taken_needs_the_loop(scenes: list[Scene]) -> None:
     scenes.append(scene := Scene("message"))
-    scene.poller.heed(cast("Channel", scene.channel), cast("Attendance", None))
+    scene.poller.attach(cast("Channel", scene.channel), cast("Attendance", None))
     scene.channel.is_writing = True
     scene.poller.on_ready()
     assert scene.stays_ns == [0]
