@@ -1,7 +1,7 @@
 """Score cards over weeks: a card's rows as a table, and past cards as a baseline. Pure.
 
 The table has a line for each row of each card. Cards of the same `load` (case, scenario, protocol,
-load host) are points of one course, whatever broker and version of this program they were of.
+load host) are points of one course, for all brokers and all versions of this program.
 """
 
 import re
@@ -43,8 +43,8 @@ HISTORY_SCHEMA = pa.schema(
 )
 """A row of a card. `load` is `compare.load_of`, `place` that in the card, `started` in UTC.
 
-`card` is what a baseline needs of the card, as JSON, at its first row and null at the others. The
-table is divided by `case` and `month` (2026-11).
+`card` is the part of the card that a baseline needs, as JSON, at its first row and null at the
+others. The table is divided by `case` and `month` (2026-11).
 """
 
 _MONTH = re.compile(r"\d{4}-\d{2}")
@@ -54,7 +54,7 @@ _SCHEMA = 1
 
 
 def documents_in(data: bytes, shown: str) -> list[dict[str, Any]]:
-    """Return the cards of a scorecard.json; raises RunDirectoryError for another document."""
+    """Return the cards of a scorecard.json; raise RunDirectoryError for another document."""
     try:
         found = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -101,7 +101,7 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
 
 
 def past_card(text: str, shown: str = "the history") -> ScoreCard:
-    """Return a card for comparisons from the stored part of it; raises RunDirectoryError."""
+    """Return a card for comparisons from the stored part of it; raise RunDirectoryError."""
     try:
         stored = orjson.loads(text)
         figures = {key.replace("_", "."): key for key in LATENCY_FIGURES}
@@ -129,12 +129,12 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
 
 def _reasons(reasons: Iterable[Mapping[str, Any]]) -> Iterator[Reason]:
     reasons_given = [Reason(reason["code"], reason.get("detail") or "") for reason in reasons]
-    # INVALID without a reason is INVALID all the same.
+    # INVALID without a reason is still INVALID.
     yield from reasons_given or [Reason("INTERRUPTED", "the card gives no reason")]
 
 
 def _rows(card: ScoreCard) -> list[Row]:
-    """Return the card's rows, and its latency if none of them has one: each case has one."""
+    """Return the card's rows, and one for its latency if none of them shows a latency."""
     rows = list(card.rows)
     timed = card.latency.get("end_to_end")
     if timed is not None and all(row.unit != "microseconds" for row in rows):
@@ -163,7 +163,7 @@ class Point:
 class Course:
     """A figure of a row over time, of runs of one load.
 
-    Rows may share a name, and their description tells them apart.
+    Rows with the same name differ in their description.
     """
 
     case: str
@@ -181,7 +181,7 @@ COLUMNS = ("value", "p50", "p99")
 
 
 def weeks_of(course: Course) -> list[tuple[str, int, float, float, float]]:
-    """Return for each week with runs its Monday, number of runs, mean, least and greatest."""
+    """Return (Monday, number of runs, mean, least, greatest) of each week with runs."""
     weeks: dict[str, list[float]] = {}
     for point in course.points:
         weeks.setdefault(_monday(point.started), []).append(point.value)

@@ -1,7 +1,7 @@
 """A report as data: sections of text, tables and charts in reading order.
 
-Builders make a report of runs, of a sweep or of a history. Each renderer walks the blocks and knows
-nothing of what the report is about.
+Builders make a report of runs, of a sweep or of a history. Each renderer walks the blocks and does
+not depend on the subject of the report.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +92,7 @@ Block = Paragraph | Bullets | Verdicts | Tiles | DataTable | Charts | Fold
 class Section:
     """A part of a report; `verdict` is the word next to its title, "" for none.
 
-    A page opens a `folded` section on request, and leaves out those that it has no room for.
+    A page opens a `folded` section on request, and leaves out those that do not fit.
     """
 
     title: str
@@ -104,7 +104,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A document: a title, what is seen first, and sections.
+    """A document: a title, a lead, and sections.
 
     `document` is the same for programs, `header` and `rows` the lines of a CSV file. `cards` are
     the runs whose histograms are exported.

@@ -1,8 +1,8 @@
-"""A run directory as its reader sees it: run.json checked and typed, and the interval files.
+"""A run directory for readers: run.json checked and typed, and the interval files.
 
-Everything in here was written by another program, perhaps on another host, perhaps killed while
-writing: what cannot be used is one RunDirectoryError that names the directory, and nothing is
-ever written or repaired.
+Another program wrote these files, perhaps on another host, and perhaps it was killed while writing.
+Unusable files are reported by one RunDirectoryError with the directory; nothing is written or
+repaired.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ def _or_default(value: Any) -> Any:
 
 
 _GIVEN = BeforeValidator(_or_default)
-"""A null is as good as nothing."""
+"""Metadata of a field: null equals a missing field."""
 
 
 def _windows(value: Object) -> Any:
@@ -52,8 +52,8 @@ def _windows(value: Object) -> Any:
 class PlannedGroup:
     """A group of devices of the plan; rates in messages a second of the whole group.
 
-    `rate`, `qos`, `size_bytes` and `deliveries` are those of what it publishes, `rate` None for a
-    group that only subscribes.
+    `rate`, `qos`, `size_bytes` and `deliveries` are those of its publications; `rate` is None for
+    a group that only subscribes.
     """
 
     name: str
@@ -72,7 +72,7 @@ Counts = Annotated[Mapping[str, int], _GIVEN]
 Number = Annotated[
     int, _GIVEN, BeforeValidator(lambda value: len(value) if isinstance(value, list) else value)
 ]
-"""A number, or a list of what is counted."""
+"""A number, or a list whose length is the number."""
 Sentences = Annotated[
     tuple[tuple[str, str], ...],
     BeforeValidator(lambda found: [(one["code"], one.get("detail") or "") for one in found]),
@@ -85,7 +85,7 @@ Sentences = Annotated[
 class RunRecord:
     """run.json. Times are CLOCK_MONOTONIC nanoseconds; a window without an end was cut off.
 
-    Only id and case must be there: a run that was killed may have written nothing else.
+    Only id and case are required: a run that was killed may have written nothing else.
     """
 
     id: Annotated[str, Field(min_length=1)]
@@ -184,15 +184,15 @@ class RunFiles:
 
 
 def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None = None) -> RunFiles:
-    """Check a run directory without reading its rows; raises RunDirectoryError.
+    """Check a run directory without reading its rows; raise RunDirectoryError.
 
-    Looks at run.json and at the footer of every interval file: readable, of the interval table's
+    Check run.json and at the footer of every interval file: readable, of the interval table's
     schema, and of this run, by the schema's metadata and by the statistics of the column `run`.
-    Every file is compared with the run's seal; one that was changed but can be read is not an
-    error here: the score card says so.
+    Every file is compared with the run's seal; a changed file that can be read is not an error
+    here, but a remark of the score card.
 
-    Of a run at a `url` the directory holds the documents alone, and `digests` those of its other
-    files: then whoever reads their rows looks at them.
+    For a run at a `url`, the directory contains only the documents, and `digests` the digests of
+    the other files; these are checked when their rows are read.
     """
     where = f"run directory {printable(url, _LONGEST_SHOWN) or shown(directory)}"
     if not directory.is_dir():
@@ -228,7 +228,7 @@ def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None =
 
 
 def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
-    """Return the runs; raises RunDirectoryError if there are none, or one twice."""
+    """Return the runs; raise RunDirectoryError if there are none, or one twice."""
     runs: dict[str, RunFiles] = {}
     for run in opened:
         twin = runs.setdefault(run.record.id, run)
@@ -243,7 +243,7 @@ def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
 
 
 def load_intervals(run: RunFiles) -> pa.Table:
-    """Return all interval rows of a run by INTERVAL_SCHEMA; raises RunDirectoryError."""
+    """Return all interval rows of a run by INTERVAL_SCHEMA; raise RunDirectoryError."""
     return load_files(run.files, run.record.id, str(run.directory))
 
 
@@ -266,7 +266,7 @@ def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
 def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
     """Yield the rows of an interval file, a row group at a time, as tables of INTERVAL_SCHEMA.
 
-    `file` is a path or the bytes of a file. Raises RunDirectoryError, beginning with `where`.
+    `file` is a path or the bytes of a file. Raise RunDirectoryError, beginning with `where`.
     """
     source = pa.BufferReader(file) if isinstance(file, pa.Buffer) else file
     try:
@@ -287,7 +287,7 @@ def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
 
 
 def parse_run(document: object, where: str) -> RunRecord:
-    """run.json typed; raises RunDirectoryError, beginning with `where`."""
+    """Parse run.json; raise RunDirectoryError, beginning with `where`."""
     if not isinstance(document, dict):
         raise RunDirectoryError(f"{where}: run.json is damaged: not an object")
     if document.get("schema") != SCHEMA:
@@ -314,7 +314,7 @@ def parse_run(document: object, where: str) -> RunRecord:
 
 
 def shown(path: Path) -> str:
-    """Return a path fit for a one-line message."""
+    """Return a path for a one-line message."""
     text = str(path)
     return (text if text.isprintable() else ascii(text))[:_LONGEST_SHOWN]
 
@@ -325,7 +325,7 @@ def _check_footer(path: Path, run: str, where: str) -> None:
     try:
         with pq.ParquetFile(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
-            # The columns before the lists have a leaf each: their place is the schema's.
+            # Each column before the lists has one leaf: its place is that in the schema.
             place = schema.get_field_index("run")
             for number in range(metadata.num_row_groups if place >= 0 else 0):
                 bounds = metadata.row_group(number).column(place).statistics

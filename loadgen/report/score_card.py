@@ -1,6 +1,6 @@
 """The score card of a run as data: what scorecard.json holds, and the curves that pages draw.
 
-What only pages need is in `Curves` and stays out of the JSON.
+Data that only pages need is in `Curves` and not in the JSON.
 """
 
 import pickle
@@ -34,7 +34,7 @@ LATENCY_FIGURES = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Which run it was. `seconds` is the length of the measurement window, or for a run without
+    """The run's facts. `seconds` is the length of the measurement window, or for a run without
     one (CONNBURST) that of the connect phase."""
 
     id: str
@@ -104,9 +104,9 @@ class NodePower:
 class Power:
     """Mean power over the window; `watts` is the sum over the outlets.
 
-    Messages are those received: the report divides the rate of PERSISTENT by the watts. `withheld`
-    where the logs contradict themselves: then nothing is divided. `remark` says why, and what else
-    must be known of the watts.
+    Messages are those received: the report divides the rate of PERSISTENT by the watts. It does
+    not if the figure is `withheld`, because the logs contradict themselves. `remark` has the
+    reason, and other notes on the watts.
     """
 
     outlets: tuple[OutletPower, ...]
@@ -151,7 +151,7 @@ class Curves:
     """The curves that pages draw and exports hold.
 
     Times are seconds after the window's start, which is `wall_start_ns` in UTC nanoseconds since
-    the epoch, 0 where the run did not record its wall clock.
+    the epoch, 0 if the run did not record its wall clock.
     """
 
     wall_start_ns: int
@@ -163,9 +163,9 @@ class Curves:
     """A row a second, at `at_s`, `span_s` long.
 
     `sent` and `received` are rates a second of the part in which messages were due, `covered_s`
-    long and beginning at `covered_at_s`; null where that part is too short for a rate. `connects`,
-    `connect_failures` and `disconnects` are how many there were, `connected` how many devices were
-    connected at its end; `p50_us`, `p99_us` and `max_us` are null where no latency was measured.
+    long and beginning at `covered_at_s`; null if that part is too short for a rate. `connects`,
+    `connect_failures` and `disconnects` are numbers, `connected` is the number of connected devices
+    at its end. `p50_us`, `p99_us` and `max_us` are null if no latency was measured.
     """
     backlog: tuple[tuple[float, int, int], ...]
     """(seconds, messages owed by publishers, deliveries outstanding)"""
@@ -178,7 +178,7 @@ class Curves:
 
 
 class PackedCurves:
-    """Curves of one of a thousand runs, a tenth as large as they are."""
+    """Compressed curves, a tenth of the size, for a report of a thousand runs."""
 
     __slots__ = ("_packed", "_size", "_unpacked")
 
@@ -203,7 +203,7 @@ class PackedCurves:
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[type["PackedCurves"], tuple[Curves]]:
-        # A reference to what may be gone cannot go to another process.
+        # A weak reference cannot be pickled for another process.
         return PackedCurves, (self.unpacked(),)
 
 

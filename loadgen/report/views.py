@@ -1,8 +1,8 @@
 """The views of the interval table for a score card: three small tables of many rows, pure.
 
-Spark computes them over the rows of many runs and the summary over one run's table, by these same
-functions; all are made of `metrics.reducer`, so both get the same numbers. Where the rows of a run
-come in several pieces, each piece is made into `Parts` first, and these into the views.
+Spark computes them over the rows of many runs, and the summary over one run's table, by the same
+functions of `metrics.reducer`, so both get the same numbers. If the rows of a run come in several
+pieces, each piece is reduced to `Parts` first, and these to the views.
 """
 
 from collections.abc import Collection
@@ -31,7 +31,7 @@ _COURSE_COUNTS = (
 )
 _COURSE_RATES = {"sent_per_s": "sent", "received_per_s": "received"}
 _SHORTEST_SPAN_NS = 50_000_000
-"""A stub of an interval shorter than this says nothing about a rate."""
+"""Shortest interval with a meaningful rate."""
 _COURSE_LEVELS = {"p50_ns": 50.0, "p99_ns": 99.0}
 
 COURSE_SCHEMA = pa.schema(
@@ -42,7 +42,7 @@ COURSE_SCHEMA = pa.schema(
     ]
 )
 """One row a second and series; `group` is TIMED or BACKGROUND. Gauges are those of all workers,
-rates the sum of what each worker did by its own span: a worker that was held up has a long one."""
+rates the sum of each worker's rate over its own span, which is longer if the worker was late."""
 
 _PROCESS_BY = ("run", "host", "worker", "second")
 PROCESS_SCHEMA = pa.schema(
@@ -68,7 +68,7 @@ class Parts:
     """Reduced rows of a run, to be made into views together with the other reduced rows.
 
     `totals` are as in Views. `counters` (still by group and worker) and `latencies` (TIMED or
-    BACKGROUND) are what the course is made of, `processes` the workers' own rows.
+    BACKGROUND) are merged into the course, `processes` are the workers' rows.
     """
 
     totals: pa.Table
@@ -117,7 +117,7 @@ def course_of_parts(
 ) -> pa.Table:
     """Return counters, gauges and percentiles by second, over all workers and phases.
 
-    From what `parts_of` left, put together, of all rows of some seconds.
+    The arguments are results of `parts_of`, concatenated, with all rows of their seconds.
     """
     counters = _by_class(reduce_table(counters, _COUNTERS_BY), background)
     merged = pa.concat_tables(

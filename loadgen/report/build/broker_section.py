@@ -231,14 +231,14 @@ def _spaced(samples: Sequence[ProcessSample]) -> list[ProcessSample]:
 
 _OURS = {
     "publish_received": ("sent",),
-    # What came more than once, damaged or from strangers came from the broker all the same.
+    # Repeated, damaged and foreign messages came from the broker, too.
     "publish_sent": ("received", "duplicated", "corrupt", "foreign"),
 }
-"""The broker receives what we send."""
+"""A broker's counts to our counters of the same messages, which have the opposite direction."""
 
 
 def _checks(samples: Sequence[CountSample], counters: pa.Table) -> Iterable[CountCheck]:
-    """Yield the broker's counts next to ours, taking ours as even over each interval."""
+    """Yield the broker's counts next to ours, which count as even over each interval."""
     since_ns = counters["time_ns"].to_numpy()
     length_ns = np.maximum(counters["span_ns"].to_numpy(), 1)
     for count, ours in _OURS.items():
@@ -251,7 +251,7 @@ def _checks(samples: Sequence[CountSample], counters: pa.Table) -> Iterable[Coun
         def by(moment_ns: int, passed: NDArray[np.int64] = passed) -> float:
             return float((np.clip((moment_ns - since_ns) / length_ns, 0.0, 1.0) * passed).sum())
 
-        # Several brokers report at different moments: between the first and the last of them.
+        # Several brokers report at different moments: compare from the first to the last of these.
         first_ns, last_ns = min(s[0].time_ns for s in spans), max(s[1].time_ns for s in spans)
         counted = sum(last.value - first.value for first, last in spans)
         if count == "publish_sent":

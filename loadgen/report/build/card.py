@@ -1,6 +1,6 @@
-"""Builds the score card of one run from its record and the views of its interval table.
+"""The score card of one run, built from its record and the views of its interval table.
 
-Pure: it knows neither Spark nor files.
+Pure: it depends on neither Spark nor files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -97,7 +97,7 @@ def build(
     )
     mark, of_one = figures(record.observed, "high_water_mark", "subscription_high_water_mark")
     if sum(group.count for group in record.groups if group not in record.publishing) == 1:
-        of_one = mark  # there is only one; older runs do not record it
+        of_one = mark  # the only clock; older runs do not record it
     power = None if outlets is None else _power(outlets, rates["received"], rack_units)
     facts = Facts(
         record=record,
@@ -161,9 +161,9 @@ def build(
 def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
     """Return the measurement window on the monotonic clock, as (start_ns, end_ns).
 
-    If a run was killed in it, the last interval of messages intended in the window ends it. For a
-    run without messages (CONNBURST) it is the connect phase. Raises RunDirectoryError if the run
-    has no window or no row belongs to it.
+    If the run was killed in the window, the last interval of messages intended in it is the end.
+    For a run without messages (CONNBURST) the window is the connect phase. Raise
+    RunDirectoryError if the run has no window or no row belongs to it.
     """
     phase = "connect" if _is_connect_only(record) else "measure"
     totals = views.totals
@@ -238,7 +238,7 @@ def _remarks(
 def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
     """Return the verdict of the run; a run without one was killed.
 
-    A run that was changed after its end is not the run that was judged.
+    The recorded verdict does not hold for a run whose files were changed after its end.
     """
     reasons = [Reason(cast("Any", code), detail) for code, detail in record.reasons]
     cut_off = record.valid is None or record.interrupted
@@ -263,7 +263,7 @@ def _sums(counters: pa.Table) -> dict[str, int]:
 
 
 def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dict[str, Any]]:
-    """Name in the score card to the merged row, ordered: timed groups, then background."""
+    """Map series, as named in the score card, to merged rows: timed groups, then background."""
     is_connect = pc.is_in(totals["series"], pa.array(CONNECT_SERIES))
     counted = pc.or_(is_connect, pc.equal(totals["phase"], "measure"))
     is_series = pc.and_(pc.not_equal(totals["series"], ""), pc.greater(totals["count"], 0))
@@ -277,7 +277,7 @@ def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dic
         table = reduce_table(part, ("series",))
         by_series = {row["series"]: row for row in table.drop_columns(_LISTS).to_pylist()}
         for name in _LISTS:
-            # As arrays: lists of integers would take six times their room.
+            # As arrays: lists of integers would take six times as much memory.
             for row, cell in zip(by_series.values(), table[name], strict=True):
                 row[name] = pa.array(cell.values.to_numpy().copy())
         others = sorted(by_series.keys() - {*_SERIES_ORDER})

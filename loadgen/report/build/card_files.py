@@ -59,7 +59,7 @@ def card_document(card: ScoreCard) -> dict[str, Any]:
 
 
 def _without_courses(part: Any) -> dict[str, Any] | None:
-    """Return a part of the card, which may be None, without what is only drawn."""
+    """Return a part of the card, which may be None, without the data of charts."""
     drawn = ("curve", "moments")
     return part and asdict(part, dict_factory=lambda of: {k: v for k, v in of if k not in drawn})
 
@@ -67,7 +67,7 @@ def _without_courses(part: Any) -> dict[str, Any] | None:
 def csv_lines(card: ScoreCard) -> Iterator[tuple[object, ...]]:
     """Yield a line for each row of the card, then one for each latency series.
 
-    What is of the run stands in each of its lines, also the ledger of its window.
+    Each line repeats the columns of the run, also the ledger of its window.
     """
     run, digests = card.run, card.integrity.digests
     about = (

@@ -108,7 +108,7 @@ def _about(cards: Sequence[ScoreCard], about: About) -> Iterator[Paragraph]:
 
 
 def _about_lines(cards: Sequence[ScoreCard]) -> list[str]:
-    """Return when, on which hosts and against which brokers the runs were made, a line each."""
+    """Return lines with the dates, the hosts and the brokers of the runs."""
     days = sorted({str(card.run.started)[:10] for card in cards if card.run.started})
     lines = [" to ".join(dict.fromkeys((days[0], days[-1])))] if days else []
     lines += dict.fromkeys(filter(None, map(_host, cards)))

@@ -82,7 +82,7 @@ def _distribution(title: str, note: str, curves: Sequence[Curve]) -> Chart | Non
     decades = 1
     for place, curve in enumerate(curves):
         background, _, series = curve.series.rpartition(".")
-        # The greatest value has no odds above it: it is drawn at twice the count.
+        # No value is above the greatest one: it is drawn at twice the count.
         odds = [2.0 * curve.count if p == 100.0 else 1 / (1 - p / 100) for p, _ in curve.points]
         decades = max(decades, len(str(round(odds[-1]))))
         lines.append(
@@ -135,7 +135,7 @@ def _course(card: ScoreCard) -> Chart | None:
     rates = [course["sent"].to_pylist(), course["received"].to_pylist()]
     if not any(map(any, rates)):
         return None
-    # A rate is that of a whole interval, or of its part in which messages were due: it stands in
+    # A rate is that of a whole interval, or of its part in which messages were due, and is drawn in
     # the middle.
     at = _middles(course)
     highest = [max((rate for rate in course if rate), default=0.0) for course in rates]
@@ -324,7 +324,7 @@ def _power(card: ScoreCard) -> Chart | None:
         hover = "%{y:,.2f} msgs/s/W"
         lines.append(line("messages per watt", per_watt, "$green", hover, "y2", marked=None))
         axes["yaxis2"] = from_zero("msgs/s/W", domain=[0.0, 0.35])
-    # The window is what was measured; phases around it would squeeze it.
+    # Only the window is measured; phases around it would squeeze it.
     end = max(step[1] for outlet in outlets for step in outlet.curve)
     steps = [(o.node, o.log, o.outlet, *step) for o in outlets for step in o.curve]
     return chart(

@@ -1,20 +1,19 @@
 """Several runs of a case side by side: the difference, and whether it exceeds the spread. Pure.
 
 Runs of the same case, scenario and broker, made from the same host by the same version of this
-program, are repetitions: they make one *side*. Other sides are held against the first one, the
-baseline where one is named. Where sides differ in what is not the load, a remark says so.
+program, are repetitions: they make one *side*. Other sides are compared with the first one, which
+is the baseline if there is one. A remark lists differences of sides other than the load.
 
 The statistics, for the means of two sides with n and m runs:
 
 - both have two runs or more: Welch's t interval at 95 %, degrees of freedom after Welch and
   Satterthwaite, rounded down;
-- only one has: its standard deviation is taken for both, with its n - 1 degrees of freedom;
-- neither has: too few, nothing is said about the spread.
+- only one has: its standard deviation is used for both, with its n - 1 degrees of freedom;
+- neither has: the spread is unknown.
 
-A difference exceeds the spread where it is larger than the half width of that interval. A
-regression is a change for the worse by more than the bound; where a side has three runs or more, it
-must exceed the spread as well. Many lines are looked at, so one in twenty that exceeds may do so by
-chance.
+A difference exceeds the spread if it is larger than the half width of that interval. A regression
+is a change for the worse by more than the bound. If a side has three runs or more, the change must
+exceed the spread as well. There are many lines: one in twenty may exceed the spread by chance.
 
 Sides of different loads have no shares: twice the rate is not 100 % better.
 """
@@ -40,7 +39,7 @@ DEFAULT_BOUND = 0.05
 """Default bound: the tolerated change for the worse, as a share of the baseline."""
 
 LEAST_REPETITIONS = 3
-"""Least number of runs of a side whose spread excuses a difference."""
+"""Least number of runs of a side that makes a difference within the spread tolerable."""
 
 _T_95 = {
     1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
@@ -52,7 +51,7 @@ _OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")
 """Keys of a run's environment."""
 
 _SETUP = ("hosts", "endpoint", "port", *_OF_THE_HOST, "program")
-"""Facts that are neither load nor broker and still make a difference."""
+"""Facts other than load and broker that influence the figures."""
 
 _WORDS = {"cpu_model": "processor", "program": "program version"}
 
@@ -181,8 +180,8 @@ def compare(
 ) -> list[Comparison]:
     """Return a comparison for each case with several runs, in the order of the cards.
 
-    `baselines` marks the cards of the baseline. Raises RunDirectoryError if a case has runs but no
-    baseline, or the other way round, while others have.
+    `baselines` marks the cards of the baseline; if there are any, each case must have a baseline
+    and another run. Raise RunDirectoryError otherwise.
     """
     marks = list(baselines) or [False] * len(cards)
     cases: dict[str, list[int]] = {}
@@ -267,7 +266,7 @@ def _comparison(
     case: str, cards: Sequence[ScoreCard], places: Sequence[int], marked: set[int], bounds: Bounds
 ) -> Comparison:
     groups: dict[tuple[bool, str], list[int]] = {}
-    # Baselines are one side, whatever they are of: somebody chose them to compare with.
+    # Baselines are one side, even of different facts: the user chose them.
     for place in sorted(places, key=lambda place: place not in marked):
         key = (True, "") if place in marked else (False, digest_of(_facts(cards[place])))
         groups.setdefault(key, []).append(place)
@@ -311,7 +310,7 @@ def _loads() -> Mapping[str, Load]:
 def _facts(card: ScoreCard) -> _Facts:
     """Return the facts that repetitions of a run share."""
     run = card.run
-    # What a run of an older version does not know is as good as empty.
+    # A field that an older version does not have equals an empty one.
     scenario = [item for item in run.scenario.items() if item[1] not in (None, [], {}, ())]
     # A broker started for the run has another port each time.
     urls = [] if run.broker.get("started_by_us") else map(str, run.broker.get("urls") or ())
@@ -329,14 +328,14 @@ def _facts(card: ScoreCard) -> _Facts:
 
 
 _URL = re.compile(r"((?:\w+://)?[^/]*?)(?::(\d+))?(/.*)?", re.DOTALL)
-"""Any text: what is before the port, the port, and the path."""
+"""Any text, split into the part before the port, the port, and the path."""
 
 
 def load_of(card: ScoreCard) -> str:
-    """Digest of what was asked for, and of whom: whoever shares it can be followed over weeks.
+    """Digest the requested load and the load host: cards with the same digest form a history.
 
-    Broker, its version and that of this program are left open: what they change is looked for. An
-    option that is off or 0 counts as one that an older version did not have.
+    The broker and the versions of broker and program are not in it, as their effect is the subject
+    of the history. An option that is off or 0 equals one that an older version does not have.
     """
     asked = {key: value for key, value in _facts(card).items() if key.startswith("scenario.")}
     known = {key: value for key, value in asked.items() if value}
@@ -362,7 +361,7 @@ def _labels(facts: Sequence[_Facts]) -> list[str]:
 
 
 def _remarks(sides: Sequence[Sequence[_Facts]]) -> Iterable[str]:
-    """Yield remarks about sides that differ in more than load and broker.
+    """Yield remarks about sides with differences other than load and broker.
 
     Only a baseline can hold runs that are not repetitions of each other.
     """
@@ -417,7 +416,7 @@ def _lines(
     keys = dict.fromkeys(
         key for of_card in sorted(numbers.values(), key=len, reverse=True) for key in of_card
     )
-    # FANOUT has two rows of one name and unit: their descriptions say which.
+    # FANOUT has two rows of one name and unit, which differ in their descriptions.
     twins = Counter((title, unit, column) for title, unit, _, column in keys)
     lines = []
     loads = [
@@ -428,7 +427,7 @@ def _lines(
         }
         for side in sides
     ]
-    # A baseline is what somebody chose to hold the others against.
+    # With a baseline the user chose the comparison, even of different loads.
     alike = [bounds is not None or not _differing([loads[0], load]) for load in loads[1:]]
     for key in keys:
         title, unit, _, column = key

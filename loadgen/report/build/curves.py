@@ -18,7 +18,7 @@ from loadgen.report.views import TIMED, Views
 _CURVE_STEPS_A_DECADE = 24
 
 _CONNECTS_APART_NS, _CONNECT_POINTS = 1_000_000, 2_000
-"""Points of the connection curve are a millisecond apart, or further where they would be more."""
+"""Least distance of the points on the connection curve, and the most points."""
 
 _SHORTEST_COVERED_S = 0.1
 """Shortest part of a second for which a rate is computed."""
@@ -65,8 +65,8 @@ def _distribution(series: str, row: Mapping[str, Any]) -> Curve:
 def _connected(totals: pa.Table) -> tuple[tuple[float, int], ...]:
     """Return seconds since the connect phase began, and devices connected until then.
 
-    Each point is a bucket, a millisecond wide after a second and ten after ten seconds; those that
-    lie nearer than a two-thousandth of the whole are one.
+    Each point is a bucket, a millisecond wide after a second and ten after ten seconds. Points
+    nearer than a two-thousandth of the phase are merged.
     """
     moments = totals.filter(pc.equal(totals["series"], CONNECTED_AT))
     row = next(iter(reduce_table(moments, ("series",)).to_pylist()), {"count": 0})
@@ -92,8 +92,8 @@ def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, f
 def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> pa.Table:
     """Return the seconds of a run, all groups together; latencies are those of timed groups.
 
-    The first and the last of a schedule have the rate of their part in which messages were due.
-    Drawn as whole seconds they would dip where nothing dipped.
+    The first and the last second of a schedule have the rate of their part in which messages were
+    due. The rate over the full second would show a dip that did not happen.
     """
     counters = course.filter(pc.equal(course["series"], ""))
     added = ("sent_per_s", "received_per_s", *_COUNTS)
@@ -158,7 +158,7 @@ def _processes(processes: pa.Table, start_ns: int) -> pa.Table:
 
 
 def group_totals(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
-    """Return the counters in the window of the plan's groups, then of others that rows have."""
+    """Return the counters in the window of the plan's groups, then of other groups with rows."""
     by_group = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
     devices = {group.name: group.count for group in record.groups}
     return tuple(

@@ -80,7 +80,7 @@ def line(
 
 
 def axis(title: str, **more: object) -> Figure:
-    """Return an axis as all charts have it."""
+    """Return an axis in the style of all charts."""
     return {
         "title": {"text": escape(title), "font": {"size": 12}, "standoff": 8},
         "gridcolor": "$grid",
@@ -99,7 +99,7 @@ def log_axis(
 ) -> Figure:
     """Return a logarithmic axis over these values, from tick to tick, each written out.
 
-    Values that are not above zero have no place on it.
+    Values that are not above zero are ignored.
     """
     positive = [value for value in values if value and value > 0] or [1.0]
     low, high = min(positive), max(positive)
@@ -147,7 +147,7 @@ def varied_axis(
 ) -> Figure:
     """Return an axis over varied values, which are the ticks unless they are many.
 
-    It is logarithmic if `log` is True or the values lie far apart; then each has room.
+    It is logarithmic if `log` is True or the values lie far apart, so that they do not overlap.
     """
     ticks = sorted(set(values))
     low, high = ticks[0], ticks[-1]
@@ -172,7 +172,7 @@ def from_zero(title: str, **more: object) -> Figure:
 
 
 def layout(short_names: Sequence[Figure] = (), /, **more: object) -> Figure:
-    """Return a layout as all charts have it; by default hovering shows all lines at one x.
+    """Return a layout in the style of all charts; by default hovering shows all lines at one x.
 
     The legend of many lines with `short_names` is set in columns.
     """

@@ -31,7 +31,7 @@ _ALWAYS = ("sent", "expected", "intact", "lost")
 def ledgers(record: RunRecord, window: Counted, run: Counted) -> tuple[Ledger, Ledger]:
     """Return the ledgers of the window and of the run, as the run closed them or from its rows.
 
-    A run that was cut off did not observe the end of any message.
+    A run that was cut off did not determine where its messages ended.
     """
     if record.ledger is not None and record.run_ledger is not None:
         return record.ledger, record.run_ledger

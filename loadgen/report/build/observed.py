@@ -1,7 +1,7 @@
-"""Tables, further rows and the notice of what only some cases observe.
+"""Tables, further rows and the notice from the observations of a case.
 
-All of it is the case's part of `observed` in run.json, an object under the case's name. A case gets
-a table by recording a key of `_BUILDERS`, or by its own function, `Case.tables`.
+The observations are an object under the case's name in `observed` of run.json. A case gets a table
+if it records a key of `_BUILDERS`, or by its function `Case.tables`.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,13 +21,13 @@ def notice_of(record: RunRecord) -> str:
 
 
 def observed_details(record: RunRecord) -> dict[str, Any]:
-    """Return for scorecard.json what the case observed, under the case's name."""
+    """Return the case's observations for scorecard.json, under the case's name."""
     document = record.case_observations
     return {record.case: dict(document)} if document else {}
 
 
 def observed_sections(record: RunRecord) -> tuple[DataTable, ...]:
-    """Return the tables of what the case observed; a table without rows is left out."""
+    """Return the tables of the case's observations; a table without rows is left out."""
     document = record.case_observations
     tables = [build(document) for key, build in _BUILDERS.items() if document.get(key)]
     case = CASES.get(record.case)

@@ -1,4 +1,4 @@
-"""When devices lost their connections, how they came back, and which messages did not."""
+"""Outages: lost connections of devices, their reconnects, and the lost messages."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """From the second in which devices were lost to the one in which all were back.
+    """The time from the second in which devices were lost to that in which all were back.
 
     Times are seconds after the window's start; `until_s` is None if the run ended first. `lost`
     counts disconnects, `away` is the most devices without a connection at the end of a second, and
@@ -35,8 +35,8 @@ class Outage:
 def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[Outage, ...]:
     """Return the outages of a run; `course` has its seconds after the connect phase, in order.
 
-    Its rows are those of `score_card.Curves.course`. Connects and disconnects are counted, since a
-    worker that was late has no gauge of connected devices for some second.
+    Its rows are those of `score_card.Curves.course`. Connects and disconnects are used, because a
+    late worker lacks the gauge of connected devices for some seconds.
     """
     outages: list[Outage] = []
     current: Outage | None = None
@@ -128,7 +128,7 @@ def recovery_remarks(record: RunRecord) -> dict[str, str]:
 
 
 def made_worse_remarks(record: RunRecord) -> dict[str, str]:
-    """Return remarks about rows, by their measure, on links or subscribers slow on request."""
+    """Return remarks about rows, by their measure, on deliberately slow links or subscribers."""
     remarks = {}
     if impair := record.scenario.get("impair"):
         over = f"Over impaired links: {name(impair)}."

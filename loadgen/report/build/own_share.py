@@ -1,9 +1,10 @@
 """The generator's own share of a latency: messages sent late, and read late. Pure.
 
-A latency counts from the moment at which a message should have been sent until it was read. What
-the generator added stands in two series: `transit` begins when it was really sent, `own_delay` is
-how long a message lay readable. Percentiles do not add up message by message, so a share of one is
-near, not exact; that of the average is exact but for `own_delay`, which is a sample.
+A latency counts from the moment at which a message should have been sent until it was read. Two
+series show the generator's part: `transit` begins at the actual send, and `own_delay` is the time
+for which a message was readable before it was read. Percentiles do not add up message by message,
+so the share of a percentile is approximate. The share of the average is exact but for `own_delay`,
+which is a sample.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ _SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
 def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
     """Return the figures of the end-to-end latency that are mostly our own, else the tail's part.
 
-    Without the series that are needed, it is "".
+    It is "" if the required series are missing.
     """
     total, transit, waited = (latency.get(s) for s in ("end_to_end", "transit", "own_delay"))
     if total is None or transit is None:

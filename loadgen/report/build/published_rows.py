@@ -29,7 +29,7 @@ _MADE_WORSE = {
     "slow_subscribers": "this run: slow subscribers",
     "crash_broker": "this run: the broker was killed",
 }
-"""Fields of a scenario with which a run is harder than any that is published."""
+"""Fields of a scenario that make a run harder than any published one."""
 
 _OWN_TITLES = {
     "producers": "producers",
@@ -131,7 +131,7 @@ def _figures(record: RunRecord, ours: Conditions) -> tuple[PublishedFigure, ...]
 
 
 def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tuple[TableCell, ...]]:
-    """Return a line for each column that is published."""
+    """Return a line for each published column."""
     ours_of_row = figures_of(figure.measure, facts)
     differences = "; ".join(_differences(figure, facts, ours))
     comparable = f"no; {differences}" if differences else "yes"

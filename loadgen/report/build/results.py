@@ -29,7 +29,7 @@ def results_table(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison])
     merged = is_merged(cards, comparisons)
     sides = _sides(cards, comparisons if merged else ())
     keyed_rows = [[keyed(cards[run].rows) for run in runs] for _, runs in sides]
-    # The run of a side that has most rows names them.
+    # The names are those of the side's run with the most rows.
     templates = [max(rows, key=len) for rows in keyed_rows]
     key_of = {id(row): key for template in templates for key, row in template.items()}
     lines: dict[RowKey, list[tuple[Cell | str | float | None, ...]]] = {}
@@ -72,7 +72,7 @@ def sample_cell(sample: Sample | None, notes: tuple[str, ...] = (), *, wrong: bo
 
 
 def headline(row: Row) -> str:
-    """Return the figure of a row that says most, in words; "" if it has none."""
+    """Return the main figure of a row, in words; "" if it has no figure."""
     figures = (("", row.value), ("50P ", row.p50), ("AVG ", row.avg), ("MAX ", row.max))
     shown = next((f"{title}{number(value)}" for title, value in figures if value is not None), "")
     return shown and f"{name(row.name)} {shown} {name(row.unit)}"

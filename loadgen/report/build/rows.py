@@ -1,8 +1,8 @@
 """The rows of the published score card, filled with what a run measured.
 
-Which rows a case has, and their names, types and units, stand in its module of `loadgen.cases`;
-`_MEASURES` says what figures each measure gives. A row whose value or statistics the published card
-leaves empty has None there too. An unknown case gets its rates.
+The rows of a case, with their names, types and units, are in its module of `loadgen.cases`, and the
+figures of each measure in `_MEASURES`. A value or a statistic that the published card leaves empty
+is None. An unknown case gets its rates.
 """
 
 from collections import Counter
@@ -48,7 +48,7 @@ class Row(Figures):
 
 
 RowKey = tuple[str, str, int]
-"""Name and unit of a row, and which of those with that name and unit."""
+"""Name and unit of a row, and its place among rows with that name and unit."""
 
 
 def keyed(rows: Sequence[Row]) -> dict[RowKey, Row]:
@@ -120,7 +120,7 @@ _COMMON = {
         ("MBS", "payload_rate", "Payload out of the broker. Message size, {size} bytes."),
     )
 }
-"""Rows that every case gets if it has such a figure: last part of the name."""
+"""Rows that every case gets if it has the figure, by the last part of the name."""
 
 
 def score_rows(facts: Facts) -> tuple[Row, ...]:
@@ -256,7 +256,7 @@ _MEASURES: Mapping[str, Callable[[Facts], _Found]] = {
     "producers": lambda facts: {"value": sum(g.count for g in facts.record.publishing) or None},
     "ingress_rate": _rate("sent"),
     "egress_rate": _rate("received"),
-    # Stored by the broker and handed on: what only went in may never have been stored.
+    # Stored by the broker and delivered: a message that only went in may never have been stored.
     "persistent_rate": _rate("received"),
     "queue_rate": _rate("received"),
     "forwarding_rate": _rate("received"),
@@ -281,9 +281,9 @@ _MEASURES: Mapping[str, Callable[[Facts], _Found]] = {
 
 
 class _Words(dict[str, str]):
-    """Values for names and descriptions, taken from the groups that were really played.
+    """Values for names and descriptions, from the groups that were played.
 
-    A word that is not among them is the scenario's field of that name, "?" where it has none.
+    Any other word is the scenario's field of that name, "?" without such a field.
     """
 
     def __init__(self, facts: Facts) -> None:

@@ -1,8 +1,8 @@
 """Charts that put several runs side by side, as the published report has them.
 
 Fan-out and latency by load, rates by message size, by fan-out ratio and by number of queue managers
-(here: backends). `_CHARTS` says what each draws over what; a chart for which the runs do not differ
-is left out.
+(here: backends). `_CHARTS` has the figures and the varied value of each. A chart is left out if the
+runs do not differ in its value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ Point = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A line of the chart: `word` ends its name, `figure` is the place of what it shows."""
+    """A line of the chart: `word` ends its name, `figure` is the place of its figure."""
 
     word: str
     figure: int
@@ -141,7 +141,7 @@ def _backends(card: ScoreCard) -> int:
 
 
 def _background(card: ScoreCard) -> float:
-    """Return the messages a second that the background publishes."""
+    """Return the background's messages a second."""
     groups = (g for g in card.groups if g.name.startswith("background"))
     return sum(group.counters["sent"] for group in groups) / card.run.seconds
 
@@ -155,7 +155,7 @@ def _drawn_over(axis: str) -> Callable[[ScoreCard], str | None]:
 
 
 def _kind(card: ScoreCard) -> str | None:
-    """Return the name of a line: what its runs have in common, with the case."""
+    """Return the name of a line: the case and the values that its runs share."""
     case = card.run.case
     if not style_of(case).by_size:
         return None
@@ -279,7 +279,7 @@ def _share(line: Line, place: int) -> float | None:
 def comparison_chart(comparison: Comparison) -> Chart | None:
     """Return every run of a comparison as a mark, as a multiple of the first side's mean.
 
-    None if no other side has the load of the first one: multiples of other loads say nothing.
+    Return None if no other side has the load of the first one, as multiples would be meaningless.
     """
     firsts = [
         (item, first.mean)

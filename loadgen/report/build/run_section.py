@@ -38,7 +38,7 @@ def judged(card: ScoreCard, title: str = "", link: str = "", notes: tuple[str, .
 
 
 def run_section(card: ScoreCard, place: int, *, several: bool, folded: bool) -> Section:
-    """Return everything that a report shows of one run; `place` is its number among several."""
+    """Return the section of one run; `place` is its number among several."""
     run, title = card.run, name(card.run.case.upper())
     about = (
         f"{run.broker_name or 'broker'} · {run.protocol} · started {run.started} · "
@@ -212,7 +212,7 @@ def _command(card: ScoreCard) -> Iterator[Paragraph]:
 
 
 def _seal(card: ScoreCard) -> Paragraph:
-    """Return what the run's seal says about its files."""
+    """Return the result of checking the run's seal."""
     digests = card.integrity.digests
     if card.integrity.state == "intact":
         return Paragraph(

@@ -1,4 +1,4 @@
-"""The score card of one run without Spark: what a run prints when it ends."""
+"""The score card of one run without Spark, which a run prints at its end."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +22,10 @@ def summarize_run(
 ) -> ScoreCard:
     """Read a run directory and make its score card; nothing is written.
 
-    What `power_settings` takes of each: `pdu_logs` as `pdu_log`, `pdu_timezone` the IANA name of
-    the zone they are written in (None: this host's), `pdu_columns` as `parse_columns`, `pdu_offset`
-    how far the PDU's clock is ahead of the host's, such as 1.5s or -2s. Raises RunDirectoryError
-    and PowerLogError.
+    The options of power logs are those of `power_settings`: `pdu_logs` as for `pdu_log`,
+    `pdu_columns` as for `parse_columns`. `pdu_timezone` is the IANA name of the logs' zone, None
+    for this host's. `pdu_offset` is the lead of the PDU's clock, such as 1.5s or -2s. Raise
+    RunDirectoryError and PowerLogError.
     """
     settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset)
     return summarize(open_run(run_dir), settings, rack_units)

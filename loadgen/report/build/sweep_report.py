@@ -160,10 +160,10 @@ def _figure(table: SweepTable, row: SweepRow, key: str) -> float | str | None:
 def limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return a search's limit, the lowest load that failed, and the reason for its end.
 
-    A limit that is not closed is a load that held, and is marked so.
+    A limit that is not closed is only a load that held, and is marked as such.
     """
     held = "at least " if limit["stands"] in ("at least", "not closed") else ""
-    in_verdict = ("confirmed", "nothing held")  # The verdict says so already.
+    in_verdict = ("confirmed", "nothing held")  # The verdict has these already.
     ended = (
         [] if limit["stands"] == "closed" else [e for e in limit["ended"] if e not in in_verdict]
     )
@@ -264,13 +264,13 @@ def sweep_chart(table: SweepTable) -> Chart | None:
 def _combinations(
     table: SweepTable, rows: Sequence[SweepRow], swept: str
 ) -> dict[str, list[SweepRow]]:
-    """Return rows that differ in the swept field only, in its order, by their common values."""
+    """Group rows by all other fields; each group is in the order of the swept field."""
     others = [other for other in table.axes if other != swept]
     groups: dict[str, list[SweepRow]] = {}
     for row in sorted(rows, key=lambda row: row.numbers[swept]):
         parts = [f"{other}={row.values[other]}" for other in others]
         if table.mixed and not {"broker", "mqtt"} & {*others}:
-            # No line from one broker to another.
+            # A line must not join two brokers.
             parts.append(measured_on(row))
         groups.setdefault(", ".join(parts), []).append(row)
     return groups

@@ -1,8 +1,8 @@
-"""The table of a sweep: one row a combination, from the runs that its directory holds.
+"""The table of a sweep: one row per combination, from the runs in its directory.
 
 The columns are those of the published tables: FANOUT by ratio with topics, consumers, producers,
-ingress and egress; LATENCY by background load. Of several repetitions a row shows the median and
-how far they lie apart.
+ingress and egress; LATENCY by background load. A row with several repetitions shows their median
+and their spread.
 """
 
 import statistics
@@ -63,13 +63,13 @@ FIGURES: Mapping[str, FigureColumn] = {
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """One combination. `values` are the swept fields as given, `numbers` as numbers where they are.
+    """One combination. `values` are the swept fields as given, `numbers` the numeric ones.
 
-    `figures` are medians over `runs` runs, `spread` the share of the median by which the main
-    figure's (of searches: the limit's) greatest and least lie apart (None for one run). `told` are
-    the reasons or errors, `limit` what a search found: field, load, above, stands (closed, not
-    closed, at least, nothing held: the first alone is a limit), ended, confirmed, own, codes.
-    `broker` (with its version) and `protocol` are those of its runs, all where they differ.
+    `figures` are medians over `runs` runs. `spread` is the distance of the greatest and the least
+    main figure (in a search: limit) as a share of the median, None for one run. `told` are the
+    reasons or errors. `limit` is the result of a search: field, load, above, stands (closed, not
+    closed, at least, nothing held; only the first is a limit), ended, confirmed, own, codes.
+    `broker` (with its version) and `protocol` are those of its runs, all of them if they differ.
     """
 
     key: str
@@ -109,7 +109,8 @@ class SweepTable:
     def mixed(self) -> bool:
         """True if rows were measured on different brokers, versions or protocols.
 
-        This happens without sweeping brokers, too: a kept row may be of an older version.
+        It can be True without a sweep over brokers: a row of an earlier call may be of an older
+        version.
         """
         return len({(row.broker, row.protocol) for row in self.rows if row.runs}) > 1
 
@@ -138,7 +139,7 @@ def table_of(result: SweepResult) -> SweepTable:
         broker=_joined(card.run.broker_name for card in cards.values()),
         protocol=_joined(card.run.protocol for card in cards.values()),
         programs=tuple(dict.fromkeys(card.run.program for card in cards.values())),
-        # Of the case, not of a card: a limit is a figure too, where no run of it is left.
+        # The case's, not a card's: a limit is a figure too, even if no run of it is left.
         notice=notice_for(case),
     )
 
@@ -201,9 +202,9 @@ _WEAKEST_FIRST = ("at least", "not closed", "closed")
 
 
 def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return several searches of one combination as one: the median of the loads, all codes.
+    """Merge the searches of one combination: the median of the loads, all codes.
 
-    It has the weakest standing: if one of them is only a load that held, so is the median.
+    The result has the weakest standing: if one is only a load that held, so is the median.
     """
     if not limits:
         return None
@@ -237,8 +238,8 @@ def _spread(values: Sequence[float]) -> float | None:
 def _numbers(point: SweepPoint) -> dict[str, float]:
     """Return swept fields as numbers, and the middle of a range of sizes.
 
-    They come from the point: a row that was kept from a smaller grid has fewer, and a row that
-    could not be run has no record.
+    They come from the point: a row of an earlier, smaller grid has fewer, and a row that could not
+    be run has no record.
     """
     numbers = {}
     for name in point.values:
@@ -278,7 +279,7 @@ def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
         "seconds": card.connect.seconds if burst else None,
         **{key: getattr(latency, key, None) for key in ("avg", "p50", "p99", "max", "stdev")},
         "broker_per_base": _broker_per_base(record, card),
-        # What the case itself worked out.
+        # Figures that the case computed.
         **{key: figure(part(record.case_observations, "figures"), key) for key in _OF_THE_CASE},
     }
 

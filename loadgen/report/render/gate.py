@@ -32,7 +32,7 @@ def to_junit(comparisons: Sequence[Comparison]) -> bytes:
 
 
 _Test = tuple[str, str, str | None]
-"""Label of the side, what is looked at, and why it failed."""
+"""Label of the side, name of the test, and reason of the failure."""
 
 
 def _verdicts(comparison: Comparison) -> Iterator[_Test]:

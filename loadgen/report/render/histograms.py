@@ -49,7 +49,7 @@ HISTOGRAM_SCHEMA = pa.schema(
 )
 
 _CARDS_AT_ONCE = 50
-"""Their histograms are unpacked: some 50 MB, and a row group."""
+"""Number of runs whose histograms are unpacked at once: some 50 MB, and a row group."""
 
 _TAG_CHARACTERS = 300
 _BUCKETS, _SUB_BUCKETS = 32, 2048
@@ -85,7 +85,7 @@ MOST_RUNS_PLOTTED = 20
 """Most runs with .hgrm files; HdrHistogram's tools make those of more from the log."""
 
 _TICKS = 5
-"""Lines for each half of the distance that is left to 100 %, as the library has it."""
+"""Lines for each halving of the distance to 100 %, as in the library."""
 
 
 def to_hgrm(cards: Sequence[ScoreCard]) -> dict[str, bytes]:

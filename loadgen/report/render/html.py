@@ -1,8 +1,8 @@
 """A report as one page that opens offline, in light and dark, on a phone and on paper.
 
-Everything that a run, a broker or a scenario brought along is text: jinja2 escapes it, charts are
-packed, and the page's policy lets only its two scripts run (named by their hash) and fetches
-nothing. A page holds no time of making: the same run gives the same bytes.
+All data from a run, a broker or a scenario is text: jinja2 escapes it, and charts are packed. The
+page's policy lets only its two scripts run (named by their hash) and fetches nothing. A page does
+not contain the time of its making: the same run gives the same bytes.
 """
 
 import gzip
@@ -28,11 +28,11 @@ PLOTLY = "plotly-basic.min.js"
 that the charts use. Its first lines name its licence, MIT."""
 
 LARGEST_BYTES = 1_500_000
-"""A page fits in a mail."""
+"""Largest page: it fits in a mail."""
 
 
 def to_html(report: Report) -> bytes:
-    """Return the page; of folded sections as many as it has room for."""
+    """Return the page, with as many folded sections as fit."""
     shown: list[Section] = []
     parts: list[Markup] = []
     every = [section.anchor for section in report.sections]
@@ -101,7 +101,7 @@ def _filled(table: DataTable) -> DataTable:
 
 @cache
 def _resource(file: str) -> str:
-    """Return the text of a file that comes with the package."""
+    """Return the text of a file of this package."""
     return files("loadgen.report.render").joinpath(file).read_text("utf-8")
 
 

@@ -27,7 +27,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
 
 
 def to_markdown(report: Report) -> bytes:
-    """Return the report as UTF-8. Charts and what a page folds away are left out."""
+    """Return the report as UTF-8, without charts and folded parts."""
     lines = [f"# {escape(report.heading)}", "", *_blocks(report.lead)]
     for section in report.sections:
         lines += [f"## {escape(section.title)}", "", *_blocks(section.blocks)]
@@ -35,7 +35,7 @@ def to_markdown(report: Report) -> bytes:
 
 
 def escape(text: object, limit: int = NAME_CHARACTERS) -> str:
-    """Return text that Markdown shows as it is, in a table cell too."""
+    """Escape a text so that Markdown shows it literally, in a table cell too."""
     return _SPECIAL.sub(r"\\\1", name(text, limit))
 
 

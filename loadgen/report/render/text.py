@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, and what must stand before them."""
+"""Numbers and names for readers, and the notice before them."""
 
 import csv
 import io
@@ -12,10 +12,10 @@ NAME_CHARACTERS = 300
 """Longest text of a broker, file or scenario that a rendering repeats."""
 
 NOTICE_CHARACTERS = 2000
-"""The same of a notice that must be shown whole, and of a sentence over a table."""
+"""Longest notice, which must be shown in full, and longest sentence above a table."""
 
 COMMAND_CHARACTERS = 4000
-"""The same of a command line."""
+"""Longest command line."""
 
 _WIDTH = 100
 

@@ -1,4 +1,4 @@
-"""Renders reports and puts the files into a directory."""
+"""The files of a report: rendered, and written to a directory."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,7 +22,7 @@ def to_json(report: Report) -> bytes:
 
 
 def indented(document: object) -> bytes:
-    """Return a JSON document as the files hold it."""
+    """Return a JSON document as it is in the files."""
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
@@ -43,8 +43,8 @@ RENDERINGS: Mapping[str, Callable[[Report], bytes]] = {
 def write_report(report: Report, directory: Path, stem: str = "scorecard") -> dict[str, Path]:
     """Write every rendering, replacing older ones; return the path of each file by its name.
 
-    All are made before the first is written. Raises RunDirectoryError if the directory cannot be
-    written.
+    All are rendered before the first is written. Raise RunDirectoryError if the directory cannot
+    be written.
     """
     rendered = {f"{stem}.{suffix}": render(report) for suffix, render in RENDERINGS.items()}
     if not report.cards:
@@ -63,7 +63,7 @@ def write_files(
 ) -> dict[str, Path]:
     """Write each file under a hidden name, then rename it; return the path of each by its name.
 
-    `make` makes a missing directory. Raises RunDirectoryError if it cannot be written.
+    `make` makes a missing directory. Raise RunDirectoryError if it cannot be written.
     """
     try:
         with disk_errors(out_dir):
