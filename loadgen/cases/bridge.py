@@ -1,6 +1,6 @@
 """BRIDGE: producers at one broker, consumers at others that it forwards to.
 
-Ours; it stands for WMQPUBSUB and WMQDURABLE.
+The published report does not have this case; it stands for WMQPUBSUB and WMQDURABLE.
 """
 
 import re
@@ -38,7 +38,7 @@ from loadgen.plan.scenario import (
 from loadgen.plan.units import shown
 
 BUSY_SHARE = 0.9
-"""A broker process without a tenth of its time idle is what limits a rate that was missed."""
+"""Load of a broker's process, as share of a processor, that explains a missed rate."""
 
 
 class BridgeScenario(Scenario):
@@ -74,7 +74,7 @@ class BridgeScenario(Scenario):
 
     @property
     def count(self) -> int:
-        """How many brokers are behind the bridge."""
+        """Number of brokers behind the bridge."""
         return self.backends or len(self.backend) or 1
 
     def complaints(self) -> Iterator[str]:
@@ -116,7 +116,7 @@ class BridgeScenario(Scenario):
 
 
 def _groups(scenario: BridgeScenario) -> tuple[DeviceGroup, ...]:
-    # Topics are the scenario's, whatever the run: a bridge maps them by its configuration.
+    # Topics do not depend on the run, because the bridge's configuration maps them.
     fronts, backends, topics = len(scenario.broker), scenario.count, scenario.topics
     rate_each = 1.0 if scenario.rate is None else scenario.rate / scenario.devices
     groups: list[DeviceGroup] = []
@@ -172,7 +172,7 @@ Side = Literal["none", "generator", "front", "backend", "front or backend"]
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """Which side limited the rate, and the figures that say so."""
+    """The side that limited the rate, and the figures that show it."""
 
     side: Side
     detail: str
@@ -181,11 +181,11 @@ class Bottleneck:
 def bottleneck_of(
     backends: Sequence[BackendFacts], front_busy: float | None, codes: Sequence[str]
 ) -> Bottleneck:
-    """The side that was the limit of a run with these reasons against it (`codes`).
+    """Return the side that limited a run; `codes` are the reasons of its verdict.
 
-    A broker is judged by its process, where that is known; else by where messages stayed: producers
-    that could not send are held back by the front, messages that the front took and no consumer
-    got are between the front and that backend.
+    A broker is judged by the load of its process if that is known, else by the messages that stayed
+    behind. If producers could not send, the limit is the front broker. Messages that the front
+    accepted and consumers did not receive are between the front and their backend.
     """
     shares = [(front_busy, 0, "the front broker")]
     shares += [(b.busy_share, b.number, b.name) for b in backends]
@@ -212,7 +212,7 @@ def bottleneck_of(
 
 
 def backends_seen(evidence: Evidence) -> tuple[BackendFacts, ...]:
-    """What is known of each backend of the plan."""
+    """Return the facts of each backend of the plan."""
     groups = evidence.plan.groups
     consuming = [group for group in groups if group.targets and group.subscribes is not None]
     window = evidence.windows.get("measure", (0, 0))

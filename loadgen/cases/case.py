@@ -1,12 +1,12 @@
-"""The interface of a case: one object that has everything in which it differs from the others.
+"""The interface of a case: an object with everything in which the case differs from the others.
 
-A case lives in a module of this package and nothing outside has its name. Command line, planning,
-control and score card read the properties below; four of them are functions:
+Each case is a module of this package, and its name does not occur elsewhere. Command line,
+planning, control and score card read the properties below; four of them are functions:
 
     groups    scenario -> the groups of devices, before any host or broker is known
-    plan      scenario, groups -> the plan, with what only this case needs
-    review    what was observed -> what the verdict judges, and what run.json says of the case
-    tables    what run.json says of the case -> tables of the report
+    plan      scenario, groups -> the plan, with the values that only this case needs
+    review    evidence of the run -> facts for the verdict, and the case's part of run.json
+    tables    the case's part of run.json -> tables of the report
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,10 +33,10 @@ RowType = Literal["Throughput", "Latency", "Connection rate", "Data-center Effic
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a row's figures are taken from: its type and unit.
+    """The type and unit of a row's figures.
 
-    `load`: it is what was played, so that ours is no limit. `optional`: a row without a figure is
-    left out.
+    `load`: the figure is the load that was played, so our figure is not a limit of the broker.
+    `optional`: a row without a figure is left out.
     """
 
     type: RowType
@@ -65,19 +65,19 @@ MEASURES: Mapping[str, Measure] = {
     "joules_per_message": Measure("Data-center Efficiency", "joules/msg", optional=True),
     "messages_per_core_second": Measure("Data-center Efficiency", "msgs/core-sec", optional=True),
 }
-"""By name: `latency`, `transit` and `connect_latency` give a distribution, the others a value."""
+"""Measures by name; `latency`, `transit` and `connect_latency` are distributions, others values."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
     """One row of a case's score card.
 
-    `name` and `description` may hold `{field}`, filled from what was played. `beside` marks a row
-    that the published score card does not have.
+    `name` and `description` may hold `{field}`, filled with the values of the run. `beside` marks a
+    row that the published score card does not have.
     """
 
     name: str
-    measure: str  # of MEASURES
+    measure: str  # key of MEASURES
     description: str
     beside: bool = False
 
@@ -92,22 +92,22 @@ class RowSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChartStyle:
-    """How runs of a case are drawn and tabulated; figures by `report.build.sweep_table.FIGURES`."""
+    """Charts and tables of a case's runs; figures are in `report.build.sweep_table.FIGURES`."""
 
-    # Of a sweep's table.
+    # Columns of a sweep's table.
     columns: tuple[str, ...] = ("producers", "consumers", "ingress", "egress", "p99")
-    main: str = "egress"  # the figure that the case is about
-    # What a sweep's chart draws: key and title each.
+    main: str = "egress"  # the figure that the case measures
+    # Lines of a sweep's chart: key and title each.
     lines: tuple[tuple[str, str], ...] = (("egress", "egress"),)
-    two_axes: bool = False  # the second line has an axis of its own
-    # What several runs on one score card are drawn over: ratio, background, backends, "" for none.
+    two_axes: bool = False  # True if the second line has a separate axis
+    # Axis for several runs on one score card: ratio, background, backends; "" for none.
     axis: str = ""
-    by_size: bool = False  # whether runs are drawn by message size
+    by_size: bool = False  # True if runs are drawn by message size
 
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """Values of one field that are commands of their own: value to summary and example."""
+    """Values of a field that have separate commands, each with summary and example."""
 
     field: str
     commands: Mapping[str, tuple[str, str]]
@@ -117,21 +117,21 @@ class Variants:
 
 
 class GroupCounts(Protocol):
-    """What was counted of the groups of devices (`run.tally.GroupTally`)."""
+    """Counters of the groups of devices (`run.tally.GroupTally`)."""
 
     def total(self, group: str, name: str, phase: str | None = None) -> int:
-        """Sum of a counter of one group, over all phases or one."""
+        """Sum a counter of a group over all phases, or return it for one phase."""
 
     def under_way(self, groups: Iterable[str]) -> Sequence[tuple[int, int]]:
-        """(CLOCK_MONOTONIC ns, expected and not received by then) at the end of each second."""
+        """Return (CLOCK_MONOTONIC ns, messages in flight) at the end of each second."""
 
 
 Loads = Sequence[tuple[int, tuple[int | None, ...]]]
-"""Samples: CLOCK_MONOTONIC ns, and of each process the ns it ran or waited for a processor."""
+"""Samples: CLOCK_MONOTONIC ns, and ns in which each process ran or waited for a processor."""
 
 
 def busy_shares(loads: Loads, window: tuple[int, int]) -> tuple[float | None, ...]:
-    """Share of the window in which each process had something to do, 0 to 1; None if unknown."""
+    """Return the share of the window, 0 to 1, in which each process had work; None if unknown."""
     inside = [sample for sample in loads if window[0] <= sample[0] <= window[1]]
     if len(inside) < 2:
         return ()
@@ -144,39 +144,39 @@ def busy_shares(loads: Loads, window: tuple[int, int]) -> tuple[float | None, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a run showed, as `Case.review` gets it when the drain has ended."""
+    """The observations of a run, for `Case.review` after the drain."""
 
     plan: Plan
-    facts: RunFacts  # what the verdict would judge without the case
-    # Last answer of each worker by its number; one that was lost is missing.
+    facts: RunFacts  # facts for the verdict, without those of the case
+    # Last answers of the workers by number; a lost worker has none.
     finals: Mapping[int, Mapping[str, Any]]
     windows: Mapping[str, tuple[int, int]]  # each phase's start and end, CLOCK_MONOTONIC ns
     counts: GroupCounts
     loads: Loads = ()  # of the brokers started here for a bridge, front first
-    # What was broken on request: the consumer that was cut off and what it held, or the moments at
-    # which the brokers were killed and served again.
+    # Faults that the run caused: the disconnected consumer and its messages in flight, or the
+    # times at which the brokers were killed and served again.
     broken: Mapping[str, Any] = field(default_factory=dict)
-    broker_is_local: Callable[[], bool] = lambda: False  # whether a broker runs on this host
+    broker_is_local: Callable[[], bool] = lambda: False  # returns True if a broker is on this host
     # Reads the run's interval rows of the window, merged by group and series.
     window_rows: Callable[[], list[dict[str, Any]]] = list
-    # (from, until, messages received) of each second of each worker, CLOCK_MONOTONIC in ns.
+    # Returns (start, end, messages received) of each second of each worker, CLOCK_MONOTONIC in ns.
     course: Callable[[], list[tuple[int, int, int]]] = list
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What a case adds to a run that was judged; `observed` and `audit` are for run.json."""
+    """The additions of a case to a run that was judged; `observed` and `audit` are for run.json."""
 
-    verdict: Verdict  # the run's, with the case's own reasons
-    observed: Mapping[str, Any] | None = None  # of the case's name; None for nothing
-    audit: Mapping[str, Any] | None = None  # None for a case without one
-    # Documents to write beside run.json, by file name.
+    verdict: Verdict  # the verdict of the run, with the reasons of the case
+    observed: Mapping[str, Any] | None = None  # the part with the case's name; None to write none
+    audit: Mapping[str, Any] | None = None  # None for a case without an audit
+    # Documents to write next to run.json, by file name.
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a case makes of what was observed: `facts` are judged, `conclude` gets their verdict."""
+    """The facts of a case for the verdict, and `conclude`, which takes that verdict."""
 
     facts: RunFacts
     conclude: Callable[[Verdict], Conclusion] = Conclusion
@@ -187,44 +187,44 @@ class Review:
 
 @dataclass(frozen=True, kw_only=True)
 class Case(Generic[S]):
-    """One case; `loadgen.cases.registry` finds it by its module's `CASE`."""
+    """A case; `loadgen.cases.registry` reads it as `CASE` of its module."""
 
-    place: int  # where it stands among the others in help texts and tables, the least first
-    summary: str  # what it is, one sentence
+    place: int  # sort key in help texts and tables
+    summary: str  # a sentence
     example: str  # a command
-    scenario: type[S]  # its fields, defaults and refusals
-    # Its devices. Topics begin with `plan.ROOT`, for which the plan puts the run's own; streams,
-    # keep-alive and will are filled in.
+    scenario: type[S]  # its fields, defaults and checks
+    # Its devices. Topics begin with `plan.ROOT`, which the plan replaces by the run's first level;
+    # streams, keep-alive and will are filled in.
     groups: Callable[[S], tuple[DeviceGroup, ...]]
-    rows: tuple[RowSpec, ...]  # of its score card
-    # The plan: that of its scenario and groups, or what `plan_of` makes with what only this case
-    # needs of the broker, breaks during the run, or has as a model.
+    rows: tuple[RowSpec, ...]  # rows of its score card
+    # The plan of its scenario and groups. A case with special needs of the broker, faults or a
+    # model passes them to `plan_of`.
     plan: Callable[[S, tuple[DeviceGroup, ...]], Plan] = plan_of
-    # Module of what its devices do (`plan.behaviour`); it reads the plan's `model`.
+    # Module with the behaviour of its devices (`plan.behaviour`), which reads the plan's `model`.
     behaviour: str = MESSAGING
-    # What a device or two of each group ask of a broker before the load.
+    # The devices that rehearse the run at the broker before the load.
     roles: Callable[[Plan], tuple[Role, ...]] = roles_of
     # Called once after the drain, before the verdict.
     review: Callable[[Evidence], Review] = lambda evidence: Review(evidence.facts)
-    # Figures that it can be held against; empty where no report has them.
+    # Published figures to compare with; empty if no report has this case.
     published: tuple[PublishedFigure, ...] = ()
-    # The tables that a report shows of what `review` recorded as observed.
+    # Tables of a report, made from the `observed` of `Conclusion`.
     tables: Callable[[Mapping[str, Any]], tuple[DataTable, ...]] = lambda _observed: ()
-    document: str = ""  # file that `review` writes beside run.json, empty for none
+    document: str = ""  # file that `review` writes next to run.json, empty for none
     disclosure: Disclosure | None = None  # None for a case without run rules
-    notice: str = ""  # what must stand before any figure of its runs
-    variants: Variants | None = None  # values of a field that are commands of their own
+    notice: str = ""  # text that must precede all figures of its runs
+    variants: Variants | None = None  # values of a field that have separate commands
 
-    # What it measures.
-    connects_only: bool = False  # no messages: its result is the connect phase
-    timed_pair: bool = False  # latency of one pair, the other messages being its background
-    # The p99 send delay above which the generator is too late for this case.
+    # Measurement.
+    connects_only: bool = False  # True without messages: the result is the connect phase
+    timed_pair: bool = False  # True if the result is the latency of one pair, others its background
+    # Highest p99 send delay at which the generator is fast enough for this case.
     send_delay_limit_us: float = SEND_DELAY_LIMIT_US
 
-    # How it is searched and shown.
-    scales_by_devices: bool = False  # deliveries grow with the devices where no rate is given
-    charts: ChartStyle = ChartStyle()  # of its runs and sweeps
-    # Fields of `loadgen demo`; empty for a case that it leaves out.
+    # Search and report.
+    scales_by_devices: bool = False  # True if deliveries grow with the devices unless a rate is set
+    charts: ChartStyle = ChartStyle()  # charts of its runs and sweeps
+    # Fields of `loadgen demo`; empty for a case that it does not play.
     demo: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -234,5 +234,5 @@ class Case(Generic[S]):
 
     @property
     def secured(self) -> bool:
-        """Whether it is published with TLS too, as rows whose names end with .SEC."""
+        """True if it is also published with TLS, as rows with names that end with .SEC."""
         return any(figure.name.endswith(SECURED) for figure in self.published)

@@ -49,7 +49,7 @@ class Connburst(Scenario):
 
 
 def _groups(scenario: Connburst) -> tuple[DeviceGroup, ...]:
-    # All ask for one topic, as the published command line does ("-rx 0:1:t:1:500000:2:0").
+    # One topic for all, as in the published command line ("-rx 0:1:t:1:500000:2:0").
     subscribes = Subscribes("", scenario.qos, topic=f"{ROOT}/connburst/0")
     return (
         DeviceGroup(
@@ -61,7 +61,7 @@ def _groups(scenario: Connburst) -> tuple[DeviceGroup, ...]:
 def _plan(scenario: Connburst, groups: tuple[DeviceGroup, ...]) -> Plan:
     phases = replace(
         phases_of(scenario),
-        # The pause after the connects adds to the hold.
+        # The pause after the connects is part of the time in which all stay connected.
         duration_s=scenario.duration + scenario.warmup,
         connect_rate=scenario.rate,
     )
@@ -92,8 +92,8 @@ CASE = Case(
     ),
     published=(
         PublishedFigure("CONNBURST", "connect_seconds", value=65, conditions=_PUBLISHED),
-        # Of section "Key results", which also says "less than 60 seconds" where the score card
-        # has 65.
+        # From section "Key results", which also has "less than 60 seconds" for the 65 of the score
+        # card.
         PublishedFigure(
             "CONNBURST", "connect_latency", avg=270, bounds=("avg",), conditions=_PUBLISHED
         ),

@@ -1,7 +1,7 @@
-"""FANIN: many publishers, each with a topic of its own, and one wildcard subscriber.
+"""FANIN: many publishers, each with a separate topic, and one wildcard subscriber.
 
-Source: "IBM MessageSight Appliance v1.0 Performance Benchmarks" (2013), section "Test cases
-descriptions", as of all cases that the report has.
+Source, as of all published cases: "IBM MessageSight Appliance v1.0 Performance Benchmarks" (2013),
+section "Test cases descriptions".
 """
 
 from collections.abc import Iterator

@@ -47,7 +47,7 @@ class Fanout(Scenario):
     published: str | None = published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT").field()
 
     def deliveries(self) -> float:
-        # The broker's work is in the deliveries.
+        # Deliveries, not messages, make the broker's work.
         return self.ratio
 
     def complaints(self) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _both_ways(
 
 
 def _secured(ratio: int, ingress: float, egress: float) -> tuple[PublishedFigure, ...]:
-    """A line of the report's table of FANOUT.SEC; 1:10 is that of its score card."""
+    """Return the figures of a line of the report's table of FANOUT.SEC; its score card has 1:10."""
     conditions = replace(_PUBLISHED, ratio=ratio, handshakes=PUBLISHED_TLS)
     return _both_ways("FANOUT.SEC", ingress, egress, conditions)
 

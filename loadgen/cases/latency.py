@@ -17,7 +17,7 @@ from loadgen.plan.scenario import (
 )
 
 SEND_DELAY_LIMIT_US = 20_000
-"""The result contains the send delay; several scheduler slices of a shared core."""
+"""Lower than in other cases, for the result includes the send delay; some scheduler slices long."""
 
 
 class Latency(Scenario):
@@ -52,7 +52,7 @@ class Latency(Scenario):
 def _groups(scenario: Latency) -> tuple[DeviceGroup, ...]:
     given, window = scenario.background_rate, scenario.max_unacknowledged
     rate = float(scenario.devices) if given is None else given
-    # A topic without a publisher would only cost a subscriber that hears nothing.
+    # A topic without a publisher would add a subscriber that receives nothing.
     topics = min(scenario.topics, scenario.devices)
     background = (
         DeviceGroup(

@@ -1,4 +1,7 @@
-"""QUEUE: each message of a topic goes to one of its consumers. Ours; it stands for JMSQUEUE."""
+"""QUEUE: each message of a topic goes to one of its consumers.
+
+The published report does not have this case; it stands for JMSQUEUE.
+"""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +33,7 @@ from loadgen.plan.scenario import (
 )
 
 QUEUES_SHOWN = 100
-"""Queues that are listed one by one; of more, the first."""
+"""Most queues that are listed: the first ones."""
 
 
 class Queue(Scenario):
@@ -113,10 +116,9 @@ def _plan(scenario: Queue, groups: tuple[DeviceGroup, ...]) -> Plan:
 
 
 def spread_of(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Messages of the window that each consumer took, over all and by queue.
+    """Return the spread of the window's messages over consumers, in all and by queue.
 
-    `finals` are the workers' last answers by number. None where a worker gave none: then the spread
-    is not known.
+    `finals` are the workers' last answers by number. Returns None if one is missing.
     """
     taken: dict[int, int] = {}
     consumers = plan.group("consumers")

@@ -1,6 +1,6 @@
-"""Every case by its name, found by looking into this package, and scenarios built by that name.
+"""All cases by name, and scenarios built by the name of a case.
 
-Each other module of `loadgen.cases` is a case, its `CASE`; nothing else lists them.
+Every module of `loadgen.cases` except this one and `case` has a case as `CASE`; there is no list.
 """
 
 import importlib
@@ -23,7 +23,7 @@ from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import shown
 
 RENAMED: Mapping[str, str] = MappingProxyType({"inflight_window": "max_unacknowledged"})
-"""What fields were called, and their names now: the old ones are read until version 1.0."""
+"""Earlier names of fields and their present names; the earlier ones are read until version 1.0."""
 
 _KNOWN_CHARACTERS = 400
 
@@ -42,14 +42,14 @@ CASES: Mapping[str, Case[Any]] = MappingProxyType(_found())
 
 
 DOCUMENTS = tuple(case.document for case in CASES.values() if case.document)
-"""Files that runs of some cases have beside run.json."""
+"""Files that some cases write next to run.json."""
 
 BEHAVIOURS = tuple(dict.fromkeys(case.behaviour for case in CASES.values()))
-"""Every module that says what devices do, one of several cases once."""
+"""Every module with a behaviour of devices, without repetitions."""
 
 
 def case_of(name: str) -> Case[Any]:
-    """The case of this name; raises ScenarioError."""
+    """Return the case of this name; raise ScenarioError if it is unknown."""
     if name not in CASES:
         known = tuple(CASES)
         raise ScenarioError(
@@ -60,7 +60,7 @@ def case_of(name: str) -> Case[Any]:
 
 
 def style_of(name: str) -> ChartStyle:
-    """How runs of a case are drawn; a case that is not known, like one that says nothing."""
+    """Return the chart style of a case; the default style for an unknown name."""
     return CASES[name].charts if name in CASES else ChartStyle()
 
 
@@ -73,10 +73,10 @@ def resolve(scenario: Scenario) -> Plan:
 def build_scenario(
     name: str, file: Mapping[str, object] | None, flags: Mapping[str, object]
 ) -> Scenario:
-    """The scenario of a case from its defaults, then a file's keys, then flags.
+    """Build the scenario of a case; flags override the keys of a file, and those the defaults.
 
-    Keys may be written with `-` or `_`. A flag of None was not given. Raises ScenarioError, one
-    line that names the key, its value and what is allowed.
+    Keys may be written with `-` or `_`. A flag of None was not given. Raises ScenarioError, with
+    one line that has the key, its value and the allowed ones.
     """
     case = case_of(name)
     named = _underscored(file or {})
@@ -127,7 +127,7 @@ def _not_understood(case: Case[Any], name: str) -> str:
 
 
 def _one_line(error: ValidationError, fields: Mapping[str, Field]) -> str:
-    """First complaint of pydantic as `name: what is wrong; allowed: ...`."""
+    """Return the first of pydantic's errors as `name: error; allowed: ...`."""
     first = error.errors(include_url=False, include_input=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     cause = first.get("ctx", {}).get("error")

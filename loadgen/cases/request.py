@@ -1,4 +1,4 @@
-"""REQUEST: devices that ask and devices that answer. Ours; no report has it."""
+"""REQUEST: devices that send requests and devices that respond; no report has this case."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -38,7 +38,7 @@ class Request(Scenario):
                 f"responders: {self.responders:,} are more than the {self.devices:,} devices that "
                 f"ask; allowed: up to {self.devices:,}"
             )
-        # Who asks also waits for an answer, and only QoS 2 gives it a session that is kept.
+        # Devices that send requests also receive, and only QoS 2 gives them stored sessions.
         if self.churn is not None and self.qos < 2:
             yield (
                 f"churn: at QoS {self.qos} a device of request that leaves loses its responses, so "

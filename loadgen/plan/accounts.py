@@ -1,7 +1,7 @@
-"""Users with own passwords and topic rights, for a broker that is to know every device.
+"""Users with separate passwords and topic rights, for a broker that has an account for each device.
 
-User names and passwords follow from the device's number and one key of the run, so that a million
-of them need no file.
+User names and passwords are derived from the device's number and one key of the run, so that a
+million of them need no file.
 """
 
 import hashlib
@@ -14,10 +14,10 @@ from loadgen.plan.groups import DeviceGroup, publishing_to, topic_name, topic_nu
 from loadgen.plan.plan import Plan, rooted
 
 OPERATOR = "loadgen"
-"""The user that looks after the broker: everything is allowed to it."""
+"""The user that administers the broker; it has all rights."""
 
 ANY_ROOT = "+"
-"""For the first level of the run's own topics, which is not known before the broker is."""
+"""Wildcard for the first level of the run's topics, which is not fixed until the broker runs."""
 
 Login = tuple[str, str]
 """User name and password."""
@@ -25,7 +25,7 @@ Login = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user of the broker, and the topics that it may publish to and receive (Topic Filters)."""
+    """A user of the broker, with Topic Filters of the topics that it may publish and receive."""
 
     user_name: str
     password: str
@@ -34,15 +34,15 @@ class Account:
 
 
 def login_of(key: str, group: DeviceGroup, device: int) -> Login:
-    """User name and password of one device."""
+    """Return user name and password of a device."""
     user = f"{group.name}-{device}"
     return user, hmac.new(key.encode(), user.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def accounts(plan: Plan, key: str, listed: Sequence[Login] = ()) -> Iterator[Account]:
-    """An account for each device, and one for the operator, whose password is the key.
+    """Yield the account of the operator, whose password is the key, and one for each device.
 
-    `listed` are the logins that the first group's devices use instead of their own.
+    `listed` are the logins of the first group's devices, if they are not to be derived.
     """
     yield Account(OPERATOR, key, ("#",), ("#", "$SYS/#"))
     plan = replace(plan, groups=rooted(plan.groups, ANY_ROOT))
@@ -72,5 +72,5 @@ def _receives(plan: Plan, group: DeviceGroup, device: int) -> tuple[str, ...]:
     if group.subscribes is None:
         return ()
     asked = topic_filter(plan, group, device)
-    # The rights are those of the topics, whoever shares the subscription.
+    # Rights are for topics, so a shared subscription needs those of its filter alone.
     return (asked.split("/", 2)[2] if asked.startswith("$share/") else asked,)

@@ -1,4 +1,4 @@
-"""How single devices of a plan are named and addressed: identifiers, topics, streams, targets."""
+"""Names and addresses of a plan's single devices: identifiers, topics, streams, targets."""
 
 from dataclasses import replace
 
@@ -15,9 +15,9 @@ from loadgen.plan.scenario import Scenario
 
 
 def client_id(plan: Plan, group: DeviceGroup, device: int) -> str:
-    """MQTT client identifier of one device: by the plan's pattern, or unique to the run.
+    """Return the MQTT client identifier of a device: by the plan's pattern, or unique to the run.
 
-    The run's own kind has at most 23 bytes where the number allows it (MQTT 3.1.1, 3.1.3.1).
+    Without a pattern it has at most 23 bytes if the number is short enough (MQTT 3.1.1, 3.1.3.1).
     """
     if plan.scenario.client_id is not None:
         own = plan.scenario.client_id.replace("{device}", str(device))
@@ -26,10 +26,11 @@ def client_id(plan: Plan, group: DeviceGroup, device: int) -> str:
 
 
 def may_be_kept(plan: Plan) -> bool:
-    """Whether devices that end a run as they began it can stay connected for the next one.
+    """Return True if the plan's devices can stay connected for the next run.
 
-    Not those that leave on request, nor sessions that the broker is to keep: they would not be new.
-    Nor slow readers: what their sockets may hold has grown when the window ended.
+    They must end a run as they began it. Churn and stored sessions rule it out, because the next
+    run would not begin with new sessions. So do slow readers: their receive buffers are larger
+    after the window.
     """
     lasting = not plan.scenario.churn and all(group.clean_start for group in plan.groups)
     publishing = any(group.publishes for group in plan.groups)
@@ -38,7 +39,7 @@ def may_be_kept(plan: Plan) -> bool:
 
 
 def without_rates(plan: Plan) -> Plan:
-    """Return the plan without what a run can change on the same connections, such as its rates."""
+    """Return the plan without the values that may differ between runs on the same connections."""
     lasting = {
         name: getattr(plan.scenario, name)
         for name, field in Scenario.fields().items()
@@ -63,7 +64,7 @@ def without_rates(plan: Plan) -> Plan:
 
 
 def topic_filter(plan: Plan, group: DeviceGroup, device: int) -> str:
-    """Topic filter that a subscribing device asks for."""
+    """Return the Topic Filter that a device subscribes to."""
     subscribes = group.subscribes
     if subscribes is None:
         raise ValueError(f"group {group.name} does not subscribe")
@@ -81,7 +82,7 @@ def topic_filter(plan: Plan, group: DeviceGroup, device: int) -> str:
 
 
 def target_number(plan: Plan, group: DeviceGroup, device: int) -> int:
-    """Which target a device connects to."""
+    """Return the number of the target that a device connects to."""
     if group.targets:
         return group.targets[device % len(group.targets)]
     targets = len(plan.targets)
@@ -92,7 +93,7 @@ def target_number(plan: Plan, group: DeviceGroup, device: int) -> int:
 
 
 def timed_between_hosts(plan: Plan) -> bool:
-    """Whether latencies that are the run's result begin on one host and end on another."""
+    """Return True if latencies of the run's result begin on one host and end on another."""
 
     def hosts(group: DeviceGroup) -> set[int]:
         number = plan.groups.index(group)
@@ -102,12 +103,12 @@ def timed_between_hosts(plan: Plan) -> bool:
         sender = publishing_to(group, plan.groups)
         if group.timed and sender is not None and len(hosts(group) | hosts(sender)) > 1:
             return True
-    # Devices that answer by other rules may send to any group.
+    # Devices of any other behaviour may send to any group.
     return plan.behaviour != MESSAGING and len({worker.host for worker in plan.workers}) > 1
 
 
 def streams_received(plan: Plan, group: DeviceGroup, device: int) -> tuple[int, int]:
-    """First stream and number of streams that a subscribing device must receive."""
+    """Return the first stream and the number of streams that a device must receive."""
     subscribes = group.subscribes
     if subscribes is None or subscribes.topic is not None:
         return 0, 0
@@ -123,7 +124,7 @@ def streams_received(plan: Plan, group: DeviceGroup, device: int) -> tuple[int, 
         number = topic_number(device, group.count, topics)
         following = number + 1
     elif plan.separate_brokers:
-        # A wildcard at one of several brokers sees the topics that went there.
+        # At one of several brokers a wildcard matches only the topics that are published there.
         targets = len(plan.targets)
         target = target_number(plan, group, device)
         number = -(-target * topics // targets)

@@ -1,8 +1,8 @@
-"""The interface between a worker and the module that says what its devices do.
+"""The interface between a worker and the module with the behaviour of its devices.
 
-A plan names the module: `loadgen.worker.messaging` for devices that publish, receive and respond as
-their groups say, a module of the case for any other. A worker imports it and calls `behave` with
-its devices.
+A plan names the module. `loadgen.worker.messaging` is for devices that publish, receive and respond
+as their groups define; a case with other devices has a separate module. A worker imports the module
+and calls `behave` with its devices.
 """
 
 from collections.abc import Callable
@@ -17,23 +17,23 @@ from loadgen.mqtt.packets import Subscribe
 from loadgen.plan.plan import Plan
 
 SUBSCRIBE_ID = 65_535
-"""Packet identifier of a device's last SUBSCRIBE, above all of the in-flight window."""
+"""Packet identifier of a device's last SUBSCRIBE, above all those of the in-flight window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The devices of one worker, and the functions that decide what they do.
+    """The devices of one worker, and the functions that define their behaviour.
 
-    `handlers` are compiled into the kernels that read and write messages. `subscribe_packets` gets
+    `handlers` are compiled into the kernels that read and write messages. `subscribe_packets` takes
     the row of a device and returns its SUBSCRIBEs, all at one QoS and the last with SUBSCRIBE_ID.
-    `final` returns what the worker adds to its last answer, as JSON values.
+    `final` returns the JSON values that the worker adds to its last answer.
     """
 
     fleet: Fleet
     handlers: Handlers
     subscribe_packets: Callable[[int], list[Subscribe]]
     scheduled: Callable[[], int]  # messages sent, by the numbers of their streams
-    discarded: Callable[[], int] = int  # deliveries that a selector refused
+    discarded: Callable[[], int] = int  # deliveries that did not match a selector
     final: Callable[[], dict[str, Any]] = dict
 
 
@@ -41,14 +41,14 @@ class BehaviourModule(Protocol):
     """The functions of a module that a plan names."""
 
     def behave(self, fleet: Fleet) -> Behaviour:
-        """Return the behaviour of a fleet, and give the fleet the arrays that it needs."""
+        """Return the behaviour of a fleet, after adding the arrays that the fleet needs for it."""
 
     def tiny_plan(self) -> Plan:
         """Return a plan of one worker with a few devices, for which kernels are compiled."""
 
 
 def behaviour_module(name: str) -> BehaviourModule:
-    """Import the module that a plan names; raises CannotRunError for one of another package."""
+    """Import the module that a plan names; raise CannotRunError for a module outside loadgen."""
     if not name.startswith("loadgen."):
         raise CannotRunError(f"{name!r} is not a module of loadgen; use one version everywhere")
     return cast("BehaviourModule", import_module(name))

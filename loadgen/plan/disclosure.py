@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run's run.json and the document of its case; `sealed` if the run has a seal that holds."""
+    """A run's run.json and the document of its case; `sealed` if the run has a valid seal."""
 
     run: Mapping[str, Any]
     document: Mapping[str, Any]
@@ -20,7 +20,7 @@ class Disclosure:
 
     mismatch    why the second run is not a repetition of the first; empty if it is
     comparison  rates, verdicts and result of the two, as one paragraph
-    files       texts of the archive by their names; the repetition is None if there is none
+    files       texts of the archive by file name; the repetition is None if the run has none
     """
 
     mismatch: Callable[[FinishedRun, FinishedRun], str]

@@ -1,7 +1,7 @@
-"""What a field of a scenario may hold: one small class for each kind of field.
+"""Kinds of scenario fields, one small class each, which define the values that a field may hold.
 
-A kind reads a value however it was given, text from a command line or a number from TOML, bounds
-it, and says in one line what is allowed. A field of a scenario is declared with it:
+A kind reads a value, be it text from a command line or a number from TOML, and checks its bounds.
+Its `allowed` describes the values in one line. A field of a scenario is declared with it:
 
     topics: int = Count("Topics.", 1, 100_000).field(10)
 """
@@ -24,12 +24,12 @@ from loadgen.plan.thresholds import FORMS, parse_threshold
 from loadgen.plan.units import parse_count, parse_number, parse_seconds, parse_size, shown
 
 Part = Literal["", "fleet", "schedule", "messages"]
-"""Parts of the shared fields: of every run, of devices that differ only by group and number, of a
-schedule of messages, of like devices that exchange messages."""
+"""Parts of the shared fields: for every run (""), for devices that differ only by group and number,
+for a schedule of messages, and for like devices that exchange messages."""
 
 Load = Literal["", "amount", "none"]
-"""Effect of a field on the load: `amount` of what is asked of the broker and by how many devices,
-`none` for how it is judged, watched and named, "" for any other."""
+"""Effect of a field on the load: `amount` sets the amount of work or of devices, `none` is for
+judgement, observation and names, "" for any other effect."""
 
 TEXT_LIMIT = 4096
 LIST_LIMIT = 1024
@@ -37,10 +37,10 @@ LIST_LIMIT = 1024
 
 @dataclass(frozen=True)
 class Field:
-    """What one scenario field means and what it may hold.
+    """The meaning of a scenario field and the values that it may hold.
 
-    `absent` says what None means and is empty if None is not allowed. Only cases of the `part`
-    understand a shared field. `panel` is its heading in a help text, "" for that of the case.
+    `absent` is the meaning of None, and empty if None is not allowed. Only cases of the `part`
+    have a shared field. `panel` is its heading in a help text, "" for the heading of the case.
     `per_run`: devices of an earlier run with another value can stay connected for this one. `name`
     and `default` are filled in from the scenario class (`Scenario.fields`).
     """
@@ -56,7 +56,7 @@ class Field:
     default: object = None
 
     repeatable: ClassVar[bool] = False
-    """Whether the option may be given several times."""
+    """True if the option may be given several times."""
 
     @property
     def option(self) -> str:
@@ -65,25 +65,25 @@ class Field:
 
     @property
     def metavar(self) -> str:
-        """What stands for the value in a help text."""
+        """The placeholder for the value in a help text."""
         raise NotImplementedError
 
     @property
     def allowed(self) -> str:
-        """What the field may hold, as the end of a sentence."""
+        """The values that the field may hold, as the end of a sentence."""
         raise NotImplementedError
 
     @property
     def shown_default(self) -> str:
-        """The default as a help text shows it, "" for none."""
+        """The default as a help text shows it, "" for a field without a default."""
         return self.absent if self.default is None else str(self.default)
 
     def is_absent(self, value: object) -> bool:
-        """Whether the value says that the field is not given."""
+        """Return True if the value means that the field is not given."""
         return value is None
 
     def read(self, value: object) -> object:
-        """The value as the scenario holds it; ValueError says in one line what is wrong with it."""
+        """Return the value as the scenario holds it; raise ValueError of one line if it cannot."""
         if not self.is_absent(value):
             return self.parse(value)
         if not self.absent:
@@ -91,11 +91,11 @@ class Field:
         return None
 
     def parse(self, value: object) -> object:
-        """`read` of a value that is given."""
+        """Return `read` of a value that is given."""
         raise NotImplementedError
 
     def field(self, default: object = None) -> Any:
-        """A scenario class's field of this kind; None where it may be absent."""
+        """Return a field of this kind for a scenario class; the default None is for absent ones."""
         info = FieldInfo(default=default)
         info.metadata.append(self)
         return info
@@ -111,7 +111,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Bounded(Field):
-    """A number from `minimum` to `maximum`; "auto" means that none is given."""
+    """A number from `minimum` to `maximum`; "auto" means that the field is not given."""
 
     minimum: float = 0
     maximum: float = 0
@@ -138,7 +138,7 @@ class Bounded(Field):
         return self.bounded(value, parse_number(value))
 
     def bounded(self, value: object, number: float) -> float:
-        """The number; raises ValueError where it is out of bounds."""
+        """Return the number; raise ValueError if it is out of bounds."""
         if number < self.minimum:
             raise ValueError(f"{shown(value)} is too small")
         if number > self.maximum:
@@ -166,7 +166,7 @@ class Count(Bounded):
         return f"a whole number from {self.minimum:,.0f} to {self.maximum:,.0f}"
 
     def parse(self, value: object) -> int:
-        # Not through Decimal limits: a seed may use all 63 bits of a TOML integer.
+        # `parse_count` has a lower limit, and a seed may use all 63 bits of a TOML integer.
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             number = value
         elif isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value):
@@ -179,7 +179,7 @@ class Count(Bounded):
 
 @dataclass(frozen=True)
 class Seconds(Bounded):
-    """A time in seconds, `whole` ones where it must be a whole number of them."""
+    """A time in seconds; if `whole`, it must be a whole number of them."""
 
     _: KW_ONLY
     whole: bool = False
@@ -229,7 +229,7 @@ class Size(Bounded):
 
 @dataclass(frozen=True)
 class Choice(Field):
-    """One of a few words."""
+    """A word from a short list."""
 
     _: KW_ONLY
     choices: tuple[str, ...] = ()
@@ -272,7 +272,7 @@ class Flag(Field):
 
 @dataclass(frozen=True)
 class Text(Field):
-    """One line of text; `word` stands for it in a help text."""
+    """One line of text; `word` is its placeholder in a help text."""
 
     word: str = "text"
 
@@ -305,20 +305,20 @@ _SOURCE = re.compile(r"prompt|env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
 
 
 class Secret(Text):
-    """Where a secret comes from; the secret itself is no value."""
+    """The source of a secret; the secret itself is not accepted as a value."""
 
     metavar = "SOURCE"
     allowed = "prompt, env:NAME or file:PATH, which say where the secret is"
 
     def parse(self, value: object) -> str:
         if not isinstance(value, str) or not _SOURCE.fullmatch(value):
-            # Not shown: it may be the secret.
+            # The value is not shown because it may be the secret.
             raise ValueError("it does not say where the secret comes from")
         return _line(value)
 
 
 class Texts(Text):
-    """Several lines of text, each of an option of its own."""
+    """Several lines of text; a command line repeats the option for each."""
 
     repeatable = True
 
@@ -337,7 +337,7 @@ class Texts(Text):
 
 
 class Thresholds(Texts):
-    """What figures must hold."""
+    """Thresholds that figures of a run must keep."""
 
     allowed = FORMS
 
@@ -378,14 +378,14 @@ _COLLECTOR = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/:\[\]\s]+)(:[0-9]{1,5}
 
 
 class Collector(Text):
-    """Where figures are sent to."""
+    """The URL of a collector of figures."""
 
     allowed = "http:// or https:// with host, port and perhaps a path, as http://127.0.0.1:4318"
 
     def parse(self, value: object) -> str:
         text = _line(value)
         if "@" in text or "?" in text or "#" in text:
-            # Not shown: there may be a secret in it.
+            # The text is not shown because it may contain a secret.
             raise ValueError(
                 "a login or token has no place in the URL; set OTEL_EXPORTER_OTLP_HEADERS instead"
             )
@@ -395,7 +395,7 @@ class Collector(Text):
 
 
 class Placement(Texts):
-    """Which groups of devices are on which hosts."""
+    """The hosts of groups of devices."""
 
     allowed = "a group and its hosts, from 0 on, as publishers=0 subscribers=1,2"
 
@@ -412,7 +412,7 @@ class Placement(Texts):
 
 
 class RateSteps(Text):
-    """Shares of the rate, one after the other."""
+    """Shares of the rate, played one after another."""
 
     allowed = "shares of the rate, each with its time, as 50%,75%:20s,100%"
 
@@ -421,7 +421,7 @@ class RateSteps(Text):
 
 
 class Table(Text):
-    """A table as canonical JSON text: equal tables are equal texts."""
+    """A table as canonical JSON text, so that equal tables have equal texts."""
 
     allowed = "a table as TOML or JSON has it"
 
@@ -444,7 +444,7 @@ class Table(Text):
 
 
 def _table_of_text(text: str) -> object:
-    """JSON, or the lines of a TOML table."""
+    """Read JSON, or the lines of a TOML table."""
     for read in (json.loads, tomllib.loads):
         try:
             return read(text)
@@ -457,14 +457,14 @@ def _table_of_text(text: str) -> object:
 
 
 def did_you_mean(value: object, known: tuple[str, ...]) -> str:
-    """`; did you mean 'rate'?` where a known word is close, else ""."""
+    """Return `; did you mean 'rate'?` with the closest known word, "" if none is close."""
     close = difflib.get_close_matches(str(value)[:TEXT_LIMIT], known, n=1) if value else []
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def redact_url(url: str) -> str:
-    """The URL without its password (`user:secret@` becomes `user@`); other text stays.
+    """Remove the password of a URL (`user:secret@` becomes `user@`); other text stays.
 
-    Greedy on purpose: a password that should have been percent-encoded must not show either.
+    The pattern is greedy, so that a password that should have been percent-encoded is removed, too.
     """
     return re.sub(r"^((?:[^:/]*://)?+[^:@]*):.*@", r"\1@", url, flags=re.DOTALL)

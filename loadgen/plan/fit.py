@@ -25,28 +25,31 @@ from loadgen.plan.units import shown
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 SPARE_DESCRIPTORS = 200
-"""A worker's own files, pipes, libraries and the connects that are being closed and retried."""
+"""A worker's files, pipes and libraries, and connects that are being closed and retried."""
 BROKER_SPARE_DESCRIPTORS = 50
-"""A broker's own files and listeners, and the connections that watch it."""
+"""A broker's files and listeners, and the connections of its monitors."""
 WORKERS_LIMIT = 1_024
-"""Of one host."""
+"""Most workers of one host."""
 USABLE_PORT_SHARE = 0.99
-"""Other programs of the host want some; the published CONNBURST took 98 % of 60,000."""
+"""Share of the ports that loadgen may use, for other programs need some.
+
+The published CONNBURST used 98 % of 60,000."""
 LOOPBACK_SOURCES = "127.1.0.0/16"
-"""Every address of 127.0.0.0/8 is local on Linux; this part is away from where brokers listen."""
+"""Source addresses on loopback: Linux has all of 127.0.0.0/8, and brokers do not listen in this
+part of it."""
 
 SINGLE_SENDS_PER_S = 20_000
-"""Up to here a worker gives every message its own moment; above, it sends in ticks."""
+"""Highest rate at which a worker sends each message at its due time; above, it sends in ticks."""
 TICK_MAXIMUM_US = 1_000
 TICK_MINIMUM_US = 100
 TICK_MESSAGES = 10
-"""A tick is long enough that a publisher has this many messages due in it."""
+"""Messages of one publisher that fall due in a tick, which determine its length."""
 
 WORKER_BYTES = 60 << 20
-"""What a forked worker does not share with its parent, its buffers and histograms included."""
+"""Memory that a forked worker does not share with its parent, buffers and histograms included."""
 DEVICE_BYTES = 3 << 10
 SOCKET_BYTES = 5 << 10
-"""Kernel memory of one connection's two ends, as on a host that also holds the broker."""
+"""Kernel memory of both ends of a connection, for the broker may run on the same host."""
 TLS_BYTES = 49 << 10
 MEMORY_SHARE = 0.9
 
@@ -57,11 +60,11 @@ PACKET_SPARE_BYTES = 4 << 10
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What one load host offers.
+    """The resources of one load host.
 
     `descriptors` is the limit of one process, `local_ports` the ephemeral ports of one source
-    address, `memory_bytes` what is available, `addresses` those of its interfaces (none where they
-    are not known).
+    address, `memory_bytes` the available memory. `addresses` are those of its interfaces, empty if
+    unknown.
     """
 
     cores: int
@@ -74,7 +77,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a plan takes of a host: of one process, of all, of the most used source address."""
+    """The resources of a host that a plan uses: one process, all, the most used source address."""
 
     descriptors_per_worker: int
     memory_bytes: int
@@ -95,15 +98,15 @@ def fit_plan(
     username: str | None = None,
     password: str | None = None,
 ) -> Plan:
-    """Return the plan with its devices spread over workers, against these addresses.
+    """Return the plan with its devices spread over workers and connecting to these addresses.
 
-    Workers are as many as descriptors, ports and load ask for (`--workers` overrides, but never
-    more than there are parts to play). The timed pair of LATENCY gets a separate worker if there
-    are two. `host` is each of the scenario's hosts, or what all of them are like; before those
-    without anything to play are left out, worker w is on host w modulo hosts.
+    Descriptors, ports and load determine the number of workers. `--workers` overrides it, but there
+    are never more workers than parts to play. The timed pair of LATENCY gets a separate worker if
+    there are two. `host` is a tuple of the scenario's hosts, or one that describes them all. Worker
+    w is on host w modulo hosts; idle workers are left out afterwards.
 
-    Raises HostLimitError, one line that says how to make it fit, and ScenarioError if the scenario
-    contradicts the targets.
+    Raises HostLimitError, with one line of advice, and ScenarioError if the scenario contradicts
+    the targets.
     """
     scenario = plan.scenario
     if not targets:
@@ -152,7 +155,7 @@ def _require_memory(plan: Plan, hosts: tuple[Host, ...]) -> None:
 
 
 def _named(host: Host) -> str:
-    """What begins a sentence about one host of several."""
+    """Return the beginning of a sentence about one host of several."""
     return f"host {shown(host.name)}: " if host.name else ""
 
 
@@ -161,7 +164,7 @@ def _devices(groups: Iterable[DeviceGroup]) -> int:
 
 
 def _pinned(workers: tuple[WorkerPlan, ...], processors: tuple[int, ...]) -> tuple[WorkerPlan, ...]:
-    """The workers with a processor each, those of each host in turn."""
+    """Assign a processor to each worker, on each host in turn."""
     if not processors:
         return workers
     turns: defaultdict[int, Iterator[int]] = defaultdict(lambda: cycle(processors))
@@ -178,7 +181,7 @@ def _packet_limit(payload_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is to be played, on what hosts, against which targets."""
+    """The groups to play, the hosts to play them on and the targets to connect to."""
 
     scenario: Scenario
     brokers: Brokers
@@ -187,7 +190,7 @@ class _Place:
     groups: tuple[DeviceGroup, ...]
 
     def to_one_target(self, shares: Iterable[Share]) -> int:
-        """An upper bound of the connections that these shares make to one target."""
+        """Return an upper bound of the connections that these shares make to one target."""
         separate = self.brokers.apart > 1
         return _most_to_one_target(shares, self.groups, len(self.targets), separate)
 
@@ -225,7 +228,7 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
                 return workers
         if wanted is not None or count >= limit:
             raise HostLimitError(problem)
-        # Descriptors bound the number from below; from there on one by one on each host.
+        # Descriptors set the lower bound; above it each attempt adds one worker to each host.
         fewest = min(-(-_devices(place.groups) // held), limit)
         count = max(fewest, min(limit, count + len(hosts)))
 
@@ -243,10 +246,10 @@ def _descriptor_problem(shares: Shares, held: int, workers: int) -> str:
 def hosts_of_groups(
     place: Sequence[str], groups: Iterable[DeviceGroup], hosts: int
 ) -> Mapping[str, tuple[int, ...]]:
-    """On which hosts each named group is; an entry of `place` is as `publishers=0,2`.
+    """Return the hosts of each named group; an entry of `place` is such as `publishers=0,2`.
 
-    A name is a group's, in the singular or plural, or how the names of several begin. Raises
-    ScenarioError for what names no group or host, and where a host is left without any.
+    A name is that of a group, in the singular or plural, or a common prefix of several names.
+    Raises ScenarioError for an unknown group or host, and if a host has no group.
     """
     names = [group.name for group in groups]
     found: dict[str, tuple[int, ...]] = {}
@@ -277,9 +280,9 @@ def hosts_of_groups(
 
 
 def _with_sources(place: _Place, shares: Shares) -> tuple[tuple[WorkerPlan, ...], str]:
-    """Worker plans with a source address each where needed, or why more workers are needed.
+    """Return worker plans, with source addresses if needed, or the reason for more workers.
 
-    Raises HostLimitError where more workers would not help.
+    Raises HostLimitError if more workers would not help.
     """
     count = len(place.hosts)
     pools = [_sources(place, number, shares[number::count]) for number in range(count)]
@@ -309,8 +312,10 @@ def _with_sources(place: _Place, shares: Shares) -> tuple[tuple[WorkerPlan, ...]
 
 
 def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
-    """The addresses that the workers of a host connect from, one more where there is one; none
-    where the system may choose."""
+    """Return the source addresses for the workers of a host, and a spare one if there is one.
+
+    Empty if the system may choose the address.
+    """
     count, host = len(place.hosts), place.hosts[number]
     given = place.scenario.source_address
     if given is None and not _runs_out_of_ports(place, host, shares):
@@ -324,7 +329,7 @@ def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
     network = networks[number % len(networks)]
     _check_family(network, place.targets)
     size, first = network.num_addresses, 0
-    if size > 2:  # neither the network's own address nor its broadcast address
+    if size > 2:  # without the network address and the broadcast address
         size, first = size - 2, 1
     if count > 1 and len(networks) == 1 and not network.is_loopback:
         if host.addresses:
@@ -340,7 +345,7 @@ def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
 
 
 def _of_this_host(host: Host, network: _Network) -> list[str]:
-    """The host's own addresses in a network that several hosts share."""
+    """Return the addresses that a host has in a network shared by several hosts."""
     found = [own for own in host.addresses if ipaddress.ip_address(own) in network]
     if not found:
         raise HostLimitError(
@@ -351,7 +356,7 @@ def _of_this_host(host: Host, network: _Network) -> list[str]:
 
 
 def _runs_out_of_ports(place: _Place, host: Host, shares: Shares) -> bool:
-    """Whether a host's devices need loopback's spare addresses, as one has not enough ports."""
+    """Return True if a host needs spare addresses of loopback, as one has too few ports."""
     shared = place.to_one_target(share for own in shares for share in own)
     if shared <= _usable_ports(host):
         return False
@@ -368,7 +373,7 @@ def _runs_out_of_ports(place: _Place, host: Host, shares: Shares) -> bool:
 def _ports_used(
     workers: Sequence[WorkerPlan], to_one_target: Callable[[Iterable[Share]], int]
 ) -> int:
-    """Connections to one target from the most used source address of one host."""
+    """Return the connections to one target from the most used source address of a host."""
     used: Counter[tuple[int, str | None]] = Counter()
     for worker in workers:
         used[worker.host, worker.source_address] += to_one_target(worker.shares)
@@ -392,11 +397,11 @@ def _everyone(groups: tuple[DeviceGroup, ...]) -> list[Share]:
 def _most_to_one_target(
     shares: Iterable[Share], groups: tuple[DeviceGroup, ...], targets: int, separate: bool
 ) -> int:
-    """An upper bound of the connections that these shares make to one target.
+    """Return an upper bound of the connections that these shares make to one target.
 
-    Device i connects to its group's target i modulo their number; a share of step s reaches every
-    g-th of them only, g being the greatest common divisor of both, and those evenly. With
-    `separate` targets each has a block of neighbouring devices instead.
+    Device i connects to target i modulo the number of its group's targets. A share of step s
+    reaches only every g-th target, evenly, g being the greatest common divisor of step and number.
+    With `separate` targets each has a block of neighbouring devices instead.
     """
     most = [0] * targets
     for share in shares:
@@ -418,18 +423,18 @@ def _most_to_one_target(
 
 
 def broker_descriptors(brokers: Brokers, groups: tuple[DeviceGroup, ...], targets: int = 1) -> int:
-    """What the fullest broker process may have open; `targets` counts where URLs name them."""
+    """Return the descriptors of the fullest broker process; `targets` is for brokers by URL."""
     if brokers.private:
         targets = brokers.apart + brokers.backends
-    # Behind a relay a broker is a target once more.
+    # A broker behind a relay is a further target.
     targets = max(targets, *(target + 1 for group in groups for target in group.targets), 1)
     most = _most_to_one_target(_everyone(groups), groups, targets, brokers.apart > 1)
-    # The front of a bridge connects to each backend.
+    # The front broker of a bridge connects to each backend.
     return most + brokers.backends + BROKER_SPARE_DESCRIPTORS
 
 
 def _require_brokers_fit(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, ...]) -> None:
-    """Refuse more connections than a broker that is started here may have open."""
+    """Refuse more connections than a private broker can have open."""
     if not brokers.private:
         return
     needed = broker_descriptors(brokers, groups)
@@ -446,7 +451,7 @@ def _require_brokers_fit(brokers: Brokers, host: Host, groups: tuple[DeviceGroup
 
 
 def _fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, ...]) -> int | None:
-    """The fewest private brokers that have few enough connections each, if any number does."""
+    """Return the least number of private brokers that suffices, None if the limit does not."""
     if not brokers.may_be_several:
         return None
     held = max(1, host.descriptors - BROKER_SPARE_DESCRIPTORS)
@@ -466,9 +471,9 @@ def _fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, 
 def _send_tick_us(
     wanted_s: float | None, groups: tuple[DeviceGroup, ...], workers: tuple[WorkerPlan, ...]
 ) -> int:
-    """How long a due message may wait for others, in microseconds.
+    """Return the time in µs that a due message may wait to be sent with others.
 
-    Only timed groups decide: a background that must send in ticks would do so by falling behind,
+    Only timed groups determine it. A fast background falls into ticks by itself when it is late,
     and the timed pair must not wait for it.
     """
     if wanted_s is not None:
@@ -488,11 +493,11 @@ def _send_tick_us(
     return round(min(TICK_MAXIMUM_US, max(TICK_MINIMUM_US, TICK_MESSAGES / fastest * 1e6)))
 
 
-# What a plan is -------------------------------------------------------------------------------
+# Description of a plan ------------------------------------------------------------------------
 
 
 def needs_of(plan: Plan) -> Needs:
-    """What this plan takes of its host, or of the fullest of its hosts in each respect."""
+    """Return the resources that a plan uses on its host, each the largest of all hosts."""
     every = needs_by_host(plan)
     return Needs(
         **{one.name: max(getattr(own, one.name) for own in every) for one in fields(Needs)}
@@ -500,7 +505,7 @@ def needs_of(plan: Plan) -> Needs:
 
 
 def needs_by_host(plan: Plan) -> list[Needs]:
-    """What this plan takes of each of its hosts."""
+    """Return the resources that a plan uses on each of its hosts."""
 
     def to_one_target(shares: Iterable[Share]) -> int:
         return _most_to_one_target(shares, plan.groups, len(plan.targets), plan.separate_brokers)
@@ -530,10 +535,10 @@ def needs_by_host(plan: Plan) -> list[Needs]:
 
 
 def describe(plan: Plan) -> dict[str, object]:
-    """The plan as plain JSON values, without user name and password.
+    """Return the plan as plain JSON values, without user name and password.
 
-    Holds `workers` (how many), `groups`, `run_tag` (hexadecimal),
-    `send_tick_us`, `targets` (URLs), `shares` (each worker's devices and address) and `needs`.
+    Among them are `workers` (a number), `groups`, `run_tag` (hexadecimal), `send_tick_us`,
+    `targets` (URLs), `shares` (each worker's devices and address) and `needs`.
     """
     return {
         "hosts": len({worker.host for worker in plan.workers}),
@@ -571,7 +576,7 @@ def _describe_group(group: DeviceGroup) -> dict[str, object]:
 
 
 def _columns(value: object, names: tuple[str, ...]) -> dict[str, object] | None:
-    """These attributes as plain JSON values; None for None."""
+    """Return these attributes as plain JSON values; None for None."""
     if value is None:
         return None
     found = {name: getattr(value, name) for name in names}

@@ -1,4 +1,4 @@
-"""What a run plays: groups of like devices, and which worker plays which of them.
+"""Groups of like devices, and their shares among the workers.
 
 A case turns a scenario into `DeviceGroup`s (`loadgen.cases`), a `Plan` spreads them over workers
 (`plan.py`), and a worker expands its shares into arrays. Everything that can be derived from a
@@ -6,8 +6,8 @@ device's number is derived, so that a plan for a million devices is a few hundre
 
 Device numbers count from 0 within their group. A publishing device i owns the stream
 `first_stream + i`; its messages are numbered from 0 in that stream. With `count` devices over
-`topics` topics, device i uses topic number `i * topics // count`, so that the streams of one
-topic are contiguous and a subscriber needs two numbers to know what it must receive.
+`topics` topics, device i uses topic number `i * topics // count`. So the streams of one topic are
+contiguous, and two numbers define the streams that a subscriber must receive.
 """
 
 from collections.abc import Iterable
@@ -20,13 +20,13 @@ Version = Literal[3, 4, 5]
 
 @dataclass(frozen=True, slots=True)
 class Publishes:
-    """What each device of a group sends.
+    """The messages that each device of a group sends.
 
-    `rate` is messages a second of the whole group; `deliveries` how many subscribers must
-    receive each message; `window` the messages a device may have unacknowledged (QoS 1 and 2).
-    With a `unit` above 1 a device sends that many messages and waits until all of them are
-    acknowledged before it sends the next (a JMS transaction, in MQTT's means). `size_bytes` is
-    the payload's smallest and largest size, the 32-byte header included.
+    `rate` is in messages a second of the entire group. `deliveries` is the number of subscribers
+    that must receive each message, `window` the messages that a device may have unacknowledged (QoS
+    1 and 2). With a `unit` above 1 a device sends that many messages, and the next when all of them
+    are acknowledged, which stands for a JMS transaction. `size_bytes` is the payload's smallest and
+    largest size, the 32-byte header included.
     """
 
     topic_prefix: str
@@ -44,17 +44,19 @@ class Publishes:
 
 @dataclass(frozen=True, slots=True)
 class Subscribes:
-    """What each device of a group receives.
+    """The subscription of each device of a group.
 
-    `publishers` names the publishing group. A `wildcard` subscriber takes every topic of it with
-    one filter; otherwise device j of `count` takes topic number `j * topics // count`. With
-    `shared`, the devices of one topic are a queue by that share name: each message goes to one of
-    them. A device acknowledges `acknowledge_every` messages at a time (QoS 1). With a
-    `topic` every device asks for just that one, to which nobody publishes (`publishers` is "").
-    `topic_prefix` takes the place of the publishers' own where a bridge renames their topics.
-    With `answers` the group is the publishing one, and each of its devices takes just the topic
-    `topic_prefix`/NUMBER of its own number, for the responses to what it sent. With a `read_rate`
-    a device reads so many bytes a second at most, 0 for all that come.
+    publishers         name of the publishing group; "" with a `topic`
+    wildcard           a device subscribes to all topics of the publishers with one filter;
+                       otherwise device j of `count` subscribes to topic `j * topics // count`
+    shared             share name by which the devices of a topic are the consumers of a queue:
+                       each message goes to one of them
+    acknowledge_every  messages that a device acknowledges at a time (QoS 1)
+    topic              the only topic of every device, without a publisher
+    topic_prefix       replaces that of the publishers if a bridge renames their topics
+    answers            the group itself publishes; a device subscribes to `topic_prefix`/NUMBER,
+                       with its number, for the responses to its messages
+    read_rate          most bytes a second that a device reads; 0 for no limit
     """
 
     publishers: str
@@ -70,7 +72,7 @@ class Subscribes:
 
 @dataclass(frozen=True, slots=True)
 class Responds:
-    """How each device of a subscribing group answers: the payload goes back where it came from.
+    """The responses of each device of a subscribing group, with the payload of the request.
 
     A message of device i of the publishing group is answered on topic `topic_prefix`/i.
     """
@@ -84,15 +86,15 @@ class Responds:
 class DeviceGroup:
     """Devices that differ only by their number.
 
-    `timed` marks the group whose latencies are the case's result; the series of other groups are
-    reported as background. `clean_start` False asks the broker to keep the session. `will` is the
-    topic of a Will Message and may hold `{device}`, the device's number. With `targets`, numbers of
-    the plan's targets, the devices use these in turn and no others.
+    `timed` marks the group whose latencies are the case's result; other groups are reported as
+    background. With `clean_start` False the broker keeps the session. `will` is the topic of a Will
+    Message and may hold `{device}`, the device's number. `targets` are numbers of the plan's
+    targets that the devices use in turn; empty for all.
 
-    For the planner: `cores`, what one device takes of a processor, and `parts`, into how many parts
-    of neighbouring devices the group may be divided among workers; both follow from rates and
-    topics where they are None. With `each_broker` there is a device for each broker that stands
-    for itself, however many there are.
+    The planner uses `cores` and `parts`. `cores` is the share of a processor that one device takes.
+    `parts` is the largest number of parts, of neighbouring devices, into which workers may divide
+    the group. Both are derived from rates and topics if they are None. With `each_broker` there is
+    one device for each separate broker.
     """
 
     name: str
@@ -112,10 +114,10 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How an encrypted connection is made; the score card says where `verify` is False.
+    """Settings of encrypted connections; the score card notes a `verify` of False.
 
-    File names may hold `{device}`, the number of the device in its group. With `resume`
-    connections resume a session of an earlier one.
+    File names may hold `{device}`, the number of the device in its group. With `resume`,
+    connections resume the TLS session of an earlier one.
     """
 
     ca_file: str | None = None
@@ -131,10 +133,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """How a device that lost its connection comes back.
+    """Delays of a device that reconnects after a loss of its connection.
 
-    It waits `delay_s`, twice as long after each attempt that failed and at most `maximum_s`, each
-    time varied by `jitter` (0 to 1) so that devices that left together do not return together.
+    It waits `delay_s`, doubled after each failed attempt up to `maximum_s`. Each wait varies by
+    `jitter` (0 to 1), so that devices that left together do not return together.
     """
 
     delay_s: float = 1.0
@@ -144,7 +146,7 @@ class Reconnect:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One address of the broker, resolved; device i of a group connects to target i mod targets."""
+    """A resolved address of the broker; device i of a group connects to target i mod targets."""
 
     host: str
     port: int
@@ -156,7 +158,7 @@ _SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
 
 
 def target_url(target: Target) -> str:
-    """The target as URL, without any user or password."""
+    """Return the target as URL, without user and password."""
     host = f"[{target.host}]" if ":" in target.host else target.host
     path = target.path if target.transport in ("ws", "wss") else ""
     return f"{_SCHEMES[target.transport]}://{host}:{target.port}{path}"
@@ -164,7 +166,7 @@ def target_url(target: Target) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Devices `start, start + step, ...` below `stop` of the group with this index."""
+    """The devices `start, start + step, ...` below `stop` of the group with this index."""
 
     group: int
     start: int
@@ -173,7 +175,7 @@ class Share:
 
     @property
     def devices(self) -> range:
-        """Numbers of its devices in their group."""
+        """Numbers of the devices in their group."""
         return range(self.start, self.stop, self.step)
 
     @property
@@ -183,7 +185,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What one worker process plays, and the number of the host that it runs on."""
+    """The shares of one worker process, and the number of its host."""
 
     worker: int
     shares: tuple[Share, ...]
@@ -198,38 +200,38 @@ def one_worker(groups: tuple[DeviceGroup, ...]) -> WorkerPlan:
 
 
 MESSAGING = "loadgen.worker.messaging"
-"""Module of devices that publish, receive and respond as their groups say."""
+"""Module of devices that publish, receive and respond as their groups define."""
 
 
 def largest_payload_bytes(groups: Iterable[DeviceGroup]) -> int:
-    """Bytes of the largest message that any of the groups publishes; 0 where none does."""
+    """Return the largest payload size that the groups publish; 0 if none of them publishes."""
     return max((one.publishes.size_bytes[1] for one in groups if one.publishes), default=0)
 
 
 def topic_number(device: int, devices: int, topics: int) -> int:
-    """Which of `topics` topics device number `device` of `devices` uses."""
+    """Return the number of the topic, of `topics`, that device `device` of `devices` uses."""
     return device * topics // devices
 
 
 def topic_name(publishes: Publishes, number: int) -> str:
-    """Topic name with this number."""
+    """Return the name of the topic with this number."""
     return f"{publishes.topic_prefix}/{number}"
 
 
 def publishing_to(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> DeviceGroup | None:
-    """The publishing group that a group subscribes to; None where there is no such group."""
+    """Return the publishing group that a group subscribes to; None if there is no such group."""
     name = group.subscribes.publishers if group.subscribes is not None else ""
     found = (other for other in groups if other.name == name and other.publishes is not None)
     return next(found, None)
 
 
 def slow_group(groups: Iterable[DeviceGroup]) -> DeviceGroup | None:
-    """The group whose devices read slowly on request; None where there is none."""
+    """Return the group of slow readers; None if there is no such group."""
     return next((one for one in groups if one.subscribes and one.subscribes.read_rate), None)
 
 
 def sent_rate(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> float:
-    """Messages a second that a group sends by plan: of its own accord, or one for each it gets."""
+    """Return the messages a second that a group publishes, or sends as responses, by plan."""
     sending = group if group.publishes is not None else None
     if sending is None and group.responds is not None:
         sending = publishing_to(group, groups)
@@ -237,14 +239,17 @@ def sent_rate(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> float:
 
 
 def sent_qos(group: DeviceGroup) -> int:
-    """The QoS of what is counted as sent by a group: its own, its responses', or, of messages that
-    others cause, that at which it receives them."""
+    """Return the QoS of the messages that are counted as sent by a group.
+
+    It is that of its publications, else of its responses. A group without either has that of its
+    subscription.
+    """
     sending = group.publishes or group.responds or group.subscribes
     return sending.qos if sending is not None else 0
 
 
 def topics_of(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> int:
-    """Over how many topics the devices of a group are spread; each by itself where over none."""
+    """Return the number of topics over which a group is spread; without topics that of devices."""
     sending: DeviceGroup | None = group
     if group.publishes is None:
         whole = group.subscribes is None or group.subscribes.wildcard

@@ -1,4 +1,4 @@
-"""What each of several hosts must give for a plan, how long it takes, and how few would do."""
+"""Resources of each host that a plan needs, its duration, and the least number of hosts for it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -11,18 +11,21 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.units import parse_bytes, parse_count
 
 CONNECTS_PER_CORE_S = 10_000
-"""Half of what a core was measured to make (36 to 50 µs each): sockets cost the kernel as much."""
+"""Half of the connects that a core was measured to make (36 to 50 µs each).
+
+The kernel's work for the sockets takes as much again."""
 BUSY_SHARE = 0.7
-"""Of a host's processors; above, a moment's delay shows in latencies."""
+"""Highest planned load of a host's processors; above, short delays affect latencies."""
 MOST_HOSTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class HostNeeds:
-    """What the fullest of a plan's hosts must give, and how long the run takes.
+    """Resources that the fullest of a plan's hosts needs, and the duration of the run.
 
-    `connects_per_s` is what it has to make, or where nothing is asked for can make, and `cores` the
-    load of messages in processors. `fewest` hosts would do; `because` says what one fewer lacks.
+    `connects_per_s` is the host's part of the requested rate, or the most that it can make if no
+    rate is requested. `cores` is the load of messages in processors. `fewest` is the least number
+    of hosts that suffices; `because` is the reason why one fewer does not.
     """
 
     hosts: int
@@ -41,7 +44,7 @@ class HostNeeds:
 
 
 def host_needs(plan: Plan, host: Host) -> HostNeeds:
-    """What `plan` needs of each of its hosts, which are like `host`."""
+    """Return the needs of a plan whose hosts are all like `host`."""
     needs = asdict(needs_of(plan))
     connects = _connects_per_s(plan, host)
     connect_s = needs["devices"] / connects
@@ -60,17 +63,20 @@ def host_needs(plan: Plan, host: Host) -> HostNeeds:
 
 
 def _connects_per_s(plan: Plan, host: Host) -> float:
-    """Connects a second of one host: its part of the rate that is asked for, or its best."""
+    """Return the connects a second of a host: its part of the requested rate, or its maximum."""
     wanted = plan.phases.connect_rate
     best = float(CONNECTS_PER_CORE_S * host.cores)
     return best if wanted is None else min(best, wanted / plan.scenario.hosts)
 
 
 def fewest_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> tuple[int, str]:
-    """The fewest hosts like this one that do, and why one fewer does not; 0 where none would."""
+    """Return the least number of hosts like this one that suffices, and why one fewer does not.
+
+    The number is 0 if MOST_HOSTS are not enough.
+    """
 
     def lacking(hosts: int) -> str:
-        # Groups may be anywhere then, and each network is as large as the first.
+        # Groups have no fixed hosts here, and each network is taken to be as large as the first.
         network = plan.scenario.source_address
         changed = {
             "hosts": hosts,
@@ -95,7 +101,7 @@ def fewest_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> tuple[i
 
 
 def _lacking(plan: Plan, host: Host, targets: tuple[Target, ...]) -> str:
-    """Return why hosts like this one are not enough for a plan, "" if they are."""
+    """Return the reason why hosts like this one do not suffice for a plan, "" if they do."""
     try:
         needs = needs_of(fit_plan(plan, host, targets, 0))
     except LoadgenError as error:
@@ -117,7 +123,7 @@ _FIELDS: Mapping[str, str] = {
 
 
 def host_like(text: str, host: Host) -> Host:
-    """`host` with what the text says otherwise, as cores=16,memory=64GiB; raises ValueError."""
+    """Return `host` with the values of a text such as cores=16,memory=64GiB; raise ValueError."""
     changed: dict[str, Any] = {}
     for entry in text.split(","):
         name, equals, value = entry.strip().partition("=")

@@ -1,16 +1,16 @@
-"""Payload templates: text with places that each message fills with numbers of its own.
+"""Payload templates: text with places that are filled with numbers for each message.
 
     {"id": "{device:07}", "n": {sequence:9}, "at": {time_ms}, "celsius": 2{random:1}.{random:2}}
 
-A place is a name in braces, with the number of its digits after a colon; they are filled with
-zeros where the number of digits begins with 0, else with spaces, and a number that needs more
-digits keeps its last ones. So every message has the same length. Other braces stand for
-themselves, but for a lone word in braces, which is most likely a name that was misspelt.
+A place is a name in braces, with its number of digits after a colon. A short number is filled with
+zeros if the number of digits begins with 0, else with spaces; a longer one keeps its last digits.
+So every message has the same length. Other braces stand for themselves, except for a single word
+in braces, which is most likely a misspelt name.
 
     device     number of the publishing device in its group                     7 digits
     sequence   number of the message in its stream, from 0                     10
-    time_ms    when it was meant to be sent, milliseconds since 1970 (UTC)     13
-    random     digits that differ from message to message, the same each run    4
+    time_ms    time at which it was due, milliseconds since 1970 (UTC)         13
+    random     digits that differ between messages and are the same each run    4
 """
 
 import re
@@ -29,14 +29,14 @@ _MOST_DIGITS = 18
 
 
 def no_template() -> Rows[Place]:
-    """The places of a payload that is the same in every message: none."""
+    """Return the places of a payload that is the same in every message: an empty table."""
     return Place.rows(0)
 
 
 def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place]]:
-    """What follows the header in a message, and its places.
+    """Return the text that follows the header in a message, and its places.
 
-    Raises ScenarioError for a name that is not known, too many digits, and no place at all.
+    Raises ScenarioError for an unknown name, too many digits, and a text without a place.
     """
     body = bytearray()
     places: list[tuple[int, int, int, int]] = []

@@ -1,7 +1,7 @@
-"""A scenario and what is computed from it: groups, streams, phases, needs, spread over workers.
+"""A scenario with its derived values: groups, streams, phases, needs and shares of workers.
 
-`plan_of` makes the plan of a scenario before any host or broker is known, `fit.fit_plan` spreads it
-over the workers of its hosts. What a field of the scenario says is read as `plan.scenario.field`.
+`plan_of` makes the plan of a scenario before any host or broker is known. `fit.fit_plan` spreads it
+over the workers of its hosts. Fields of the scenario are read as `plan.scenario.field`.
 """
 
 from collections.abc import Mapping
@@ -29,17 +29,17 @@ from loadgen.plan.units import shown
 _VERSIONS: Mapping[str, Version] = {"3.1": 3, "3.1.1": 4, "5": 5}
 
 ROOT = "$run"
-"""First level of the run's own topics; no publisher may use a name with `$` before it."""
+"""First level of the run's topics until `rooted` replaces it; a user's topic cannot begin so."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhasePlan:
-    """Lengths of the phases, and how connections are opened.
+    """Lengths of the phases, and the pace of connects.
 
-    `drain_s` is the longest, of which the last `settle_s` are a wait for repeats of what has come.
-    `connect_rate` is connects a second of all workers, None as fast as `in_flight` (connects under
-    way at once, of all workers) allows. `rates` are steps of the rate within `duration_s`, none for
-    an even one.
+    `drain_s` is the longest drain; its last `settle_s` are a wait for repeated messages.
+    `connect_rate` is in connects a second of all workers. If it is None, only `in_flight`, the
+    connects under way at once of all workers, limits the pace. `rates` are steps of the rate within
+    `duration_s`, empty for an even rate.
     """
 
     warmup_s: float = 0.0
@@ -50,15 +50,16 @@ class PhasePlan:
     timeout_s: float = 30.0
     rates: tuple[RateStep, ...] = ()
     settle_s: float = 0.0
-    stops_at_exception: bool = False  # whether the first thing that goes wrong ends the run
+    stops_at_exception: bool = False  # True if the first exception ends the run
 
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """Brokers behind the front brokers, to which those forward.
+    """The brokers that the front brokers forward to.
 
-    `urls` is empty where `backends` private ones are started. The topics of backend B, from 1 on,
-    are FRONT_ROOT/B/T in front and BACKEND_ROOT/B/T behind, T from 0 below `topics`.
+    `urls` is empty if `backends` private brokers are started. The topics of backend B, from 1 on,
+    are FRONT_ROOT/B/T at the front and BACKEND_ROOT/B/T at the backend, with T from 0 to
+    `topics` - 1.
     """
 
     backends: int
@@ -71,16 +72,17 @@ class Bridge:
 
 
 Storage = Literal["none", "periodic", "each change"]
-"""The times at which a private broker writes to disk what it holds."""
+"""The times at which a private broker writes its messages to disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Which brokers a run asks for.
+    """The brokers that a run needs.
 
-    `names` are one name of a private broker, or URLs. `instances` private ones are started, each a
-    broker of its own; `separate_urls` says the same of several URLs. `storage` and `encrypted` are
-    settings of private brokers. `may_be_several`: the case can be spread over `instances`.
+    `names` holds the name of a private broker, or URLs. `instances` is the number of private
+    brokers to start, each separate from the others. With `separate_urls` several URLs are separate
+    brokers, too. `storage` and `encrypted` are settings of private brokers. `may_be_several`: the
+    case can be spread over `instances`.
     """
 
     names: tuple[str, ...] = ()
@@ -93,48 +95,48 @@ class Brokers:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Names and URLs of all, those behind the bridge last."""
+        """Names and URLs of all brokers, the backends of the bridge last."""
         return (*self.names, *(self.bridge.urls if self.bridge is not None else ()))
 
     @property
     def private(self) -> bool:
-        """Whether they are started here, and so have this host's limits."""
+        """True if the brokers are started here, and so have this host's limits."""
         return not any("://" in name for name in self.names)
 
     @property
     def apart(self) -> int:
-        """How many brokers that do not know each other."""
+        """Number of brokers without a connection to each other."""
         if self.instances > 1:
             return self.instances
         return len(self.names) if self.separate_urls else 1
 
     @property
     def backends(self) -> int:
-        """How many brokers are behind the bridge; 0 without one."""
+        """Number of brokers behind the bridge; 0 without a bridge."""
         return 0 if self.bridge is None else self.bridge.backends
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerNeeds:
-    """What a broker must be able to do, and what a user can do where it is not.
+    """Capabilities that a broker needs, and advice for brokers that lack them.
 
-    What devices do is asked for as they do it (`plan/rehearsal.py`); this has the words for it.
+    The rehearsal checks them with packets as the devices send them (`plan/rehearsal.py`).
     """
 
     qos: int = 0
-    qos_option: str = "--qos {highest}"  # for a broker that allows QoS {highest} at most
+    qos_option: str = "--qos {highest}"  # advice if the broker allows QoS {highest} at most
     payload_bytes: int = 0  # of the largest message
-    wildcards: str = ""  # why wildcard subscriptions are needed, "" where they are not
-    shared: str = ""  # why shared subscriptions are needed, "" where they are not
-    older: str = "use --mqtt 3.1.1"  # what helps where it does not speak this version
+    wildcards: str = ""  # reason for wildcard subscriptions, "" if they are not needed
+    shared: str = ""  # reason for shared subscriptions, "" if they are not needed
+    older: str = "use --mqtt 3.1.1"  # advice if the broker does not support this version
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A fault that the run makes within its window: a killed broker, or a consumer cut off.
+    """A fault that the run causes in its window: a killed broker, or a disconnected consumer.
 
-    `after_s` counts from the begin of the window, None for its middle. `command` kills and restarts
-    the brokers, None for private ones. A killed broker must be back within `recovery_s`.
+    `after_s` counts from the start of the window, None for its middle. `command` kills and restarts
+    the brokers, None for private ones. A killed broker must serve again within `recovery_s`.
     """
 
     victim: Literal["broker", "consumer"]
@@ -145,32 +147,32 @@ class Crash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A scenario, and what follows from it for its devices, its brokers and its workers.
+    """A scenario with the values derived from it for devices, brokers and workers.
 
-    The publishing groups own the streams from 0 on in their order. The run's own topics begin with
-    `ROOT` until the plan is fitted to its hosts, then with `root`. `run_tag` (32 bits) marks every
-    payload of this run; `connected_by` is the tag of the run that connected its devices, after
-    which they and their topics are named, None if it is this one. `send_tick_us` is the longest
-    time that a due message may wait to be sent together with others, 0 for each at its own moment.
-    With `separate_brokers` each target is a broker by itself, over which the topics are spread;
-    otherwise all targets lead to the same one.
+    The publishing groups have the streams from 0 on, in the order of the groups. The run's topics
+    begin with `ROOT` until the plan is fitted to its hosts, then with `root`. `run_tag` (32 bits)
+    marks every payload of this run. `connected_by` is the tag of the run that connected the
+    devices, used in the names of devices and topics; None if it is this run. `send_tick_us` is the
+    longest time that a due message may wait to be sent with others, 0 to send each at its due time.
+    With `separate_brokers` each target is a separate broker, and the topics are spread over them.
+    Otherwise all targets lead to the same broker.
     """
 
     scenario: Scenario
     groups: tuple[DeviceGroup, ...] = ()
-    reconnect: Reconnect | None = None  # how devices return after a loss; None: they stay away
-    behaviour: str = MESSAGING  # module of what devices do (plan/behaviour.py)
-    model: Any = None  # what the case's behaviour and `review` work with
+    reconnect: Reconnect | None = None  # delays after a loss; None: devices do not reconnect
+    behaviour: str = MESSAGING  # module with the devices' behaviour (plan/behaviour.py)
+    model: Any = None  # data of the case for its behaviour and `review`
     tls: Tls = field(default_factory=Tls)  # used if targets are encrypted
 
-    # For the coordinator alone.
+    # Only the coordinator uses these.
     phases: PhasePlan = PhasePlan()
     brokers: Brokers = Brokers()
     needs: BrokerNeeds = BrokerNeeds()
     crash: Crash | None = None
-    report_every_s: float | None = None  # how often events report the progress, None: never
+    report_every_s: float | None = None  # interval of events with the progress, None: no events
 
-    # Known with the broker's addresses and the hosts.
+    # Filled in when the broker's addresses and the hosts are known.
     run_tag: int = 0
     connected_by: int | None = None
     targets: tuple[Target, ...] = ()
@@ -188,7 +190,7 @@ class Plan:
 
     @property
     def root(self) -> str:
-        """First level of the run's own topics, and begin of its identifiers."""
+        """First level of the run's topics, and prefix of its client identifiers."""
         return f"lg{self.run_tag if self.connected_by is None else self.connected_by:08x}"
 
     @property
@@ -198,7 +200,7 @@ class Plan:
 
     @property
     def thresholds(self) -> tuple[Threshold, ...]:
-        """What the user requires of the run."""
+        """The user's requirements for the run."""
         return tuple(map(parse_threshold, self.scenario.require))
 
     @property
@@ -229,8 +231,8 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a scenario whose case has these groups.
 
-    A case passes what differs from the plain plan of its scenario. Raises ScenarioError if fields
-    contradict the groups.
+    A case passes only the values that differ from the defaults of its scenario. Raises
+    ScenarioError if fields contradict the groups.
     """
     brokers = Brokers(
         scenario.broker,
@@ -260,7 +262,7 @@ def plan_of(
 
 
 def phases_of(scenario: Scenario) -> PhasePlan:
-    """Return the phases of a scenario, as most cases have them."""
+    """Return the phases of a scenario as most cases have them."""
     rates = rate_steps(scenario.steps, scenario.duration, scenario.warmup)
     return PhasePlan(
         warmup_s=scenario.warmup,
@@ -277,7 +279,7 @@ def phases_of(scenario: Scenario) -> PhasePlan:
 def needs_of_broker(
     scenario: Scenario, *, wildcards: str = "", shared: str = "", older: str = ""
 ) -> BrokerNeeds:
-    """Return what a scenario needs of its broker, with the case's reasons."""
+    """Return a scenario's needs of its broker, with the case's reasons and advice."""
     return BrokerNeeds(
         qos=scenario.qos,
         payload_bytes=scenario.size[1] if "messages" in scenario.parts else 0,
@@ -288,14 +290,14 @@ def needs_of_broker(
 
 
 def _require_consistent(plan: Plan, *, returns: bool) -> None:
-    """Refuse what fields and groups contradict each other in."""
+    """Refuse fields that contradict the groups."""
     scenario = plan.scenario
     if plan.version == 3 and returns and not all(group.clean_start for group in plan.groups):
         raise ScenarioError(
             "mqtt: a broker of 3.1 does not say whether it kept the session of a device that "
             "returns; allowed: 3.1.1 or 5 with reconnect, churn or a crash"
         )
-    # The first group's devices are named by the file of clients, if there is one.
+    # If there is a file of clients, it has the identifiers of the first group's devices.
     named = len(plan.groups) - (scenario.clients_file is not None)
     if scenario.client_id is not None and "{group}" not in scenario.client_id and named > 1:
         raise ScenarioError(
@@ -305,7 +307,7 @@ def _require_consistent(plan: Plan, *, returns: bool) -> None:
 
 
 def _tls(scenario: Scenario) -> Tls:
-    # A list of ciphers is for TLS 1.2 alone: beside 1.3 it would change nothing.
+    # OpenSSL's list of ciphers is for TLS 1.2; if 1.3 were offered, too, it would have no effect.
     version = scenario.tls_version or (None if scenario.tls_ciphers is None else "1.2")
     return Tls(
         ca_file=scenario.tls_ca,
@@ -322,7 +324,7 @@ def _tls(scenario: Scenario) -> Tls:
 def _finished(
     groups: tuple[DeviceGroup, ...], scenario: Scenario, brokers: int, *, returns: bool
 ) -> tuple[DeviceGroup, ...]:
-    """Return the groups with their streams, and with what is alike in all of them."""
+    """Return the groups with their streams and with the fields that are the same in all of them."""
     finished: list[DeviceGroup] = []
     stream = 0
     for group in groups:
@@ -346,7 +348,7 @@ def _finished(
 
 
 def rooted(groups: tuple[DeviceGroup, ...], root: str) -> tuple[DeviceGroup, ...]:
-    """The groups with `root` as the first level of the topics that are the run's own."""
+    """Replace ROOT by `root` in the topics of the groups."""
     return tuple(_rooted(group, root) for group in groups)
 
 
@@ -381,9 +383,9 @@ def _plans() -> TypeAdapter[Plan]:
 
 
 def document_of(plan: Plan) -> dict[str, Any]:
-    """Return what a worker gets of a plan, as JSON values.
+    """Return the parts of a plan that a worker needs, as JSON values.
 
-    Of the scenario these are the fields that cases share, without the broker's addresses.
+    The scenario is reduced to the fields that cases share, without the broker's addresses.
     """
     left_out: dict[str, Any] = dict.fromkeys(_COORDINATORS, True) | {"scenario": _ADDRESSES}
     document: dict[str, Any] = _plans().dump_python(plan, mode="json", exclude=left_out)
@@ -391,5 +393,5 @@ def document_of(plan: Plan) -> dict[str, Any]:
 
 
 def read_plan(document: Any) -> Plan:
-    """Return a plan as a worker gets it."""
+    """Return the plan of a worker from its document."""
     return _plans().validate_python(document)

@@ -1,8 +1,8 @@
-"""Rate steps: a run that goes through shares of its target rate, each judged on its own.
+"""Rate steps: shares of the target rate, played one after another and judged separately.
 
-`50%,75%:20s,100%` is three steps. The schedule is one, whose rate changes: what a step leaves owed
-is sent in the next one. The first part of a step settles what the change brought and is not
-judged; the first step follows the run's warm-up, at its own rate, and needs none.
+`50%,75%:20s,100%` is three steps. They have one schedule, whose rate changes: messages that a step
+leaves owed are sent in the next one. The first part of a step is not judged, so that the effects of
+the change can settle. The first step has no such part, for the warm-up before it has its rate.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class RateStep:
 
 
 def read_steps(text: object) -> str:
-    """The steps in their one way to be written; ValueError says in one line what is wrong."""
+    """Return the steps in canonical form; raise ValueError, with one line, if they are wrong."""
     if not isinstance(text, str):
         raise ValueError(f"{shown(text)} is not text such as 50%,75%,100%")
     parts = [_read_step(part) for part in text.split(",")]
@@ -53,9 +53,9 @@ def _read_step(part: str) -> tuple[float, float | None]:
 
 
 def rate_steps(text: str | None, seconds: float, settle_s: float) -> tuple[RateStep, ...]:
-    """The steps of a text that `read_steps` gave; none for None.
+    """Return the steps of a text in canonical form; empty for None.
 
-    `seconds` is the time of a step that names none; at most half of a step settles.
+    `seconds` is the time of a step without a time; at most half of a step settles.
     """
     if text is None:
         return ()
@@ -68,6 +68,6 @@ def rate_steps(text: str | None, seconds: float, settle_s: float) -> tuple[RateS
 
 
 def mean_share(steps: Sequence[RateStep]) -> float:
-    """Share of the target rate over all steps; 1.0 without steps."""
+    """Return the mean share of the target rate over all steps; 1.0 without steps."""
     seconds = sum(step.seconds for step in steps)
     return sum(step.share * step.seconds for step in steps) / seconds if seconds else 1.0

@@ -1,4 +1,4 @@
-"""Reads parts of run.json that other programs wrote: what is not as expected is left out."""
+"""Readers of run.json, which other programs may have written: unexpected values are ignored."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,39 +11,39 @@ _LONGEST_TEXT = 300
 
 
 def at(*path: str) -> Any:
-    """Where pydantic finds a field that is not at the document's top under its own name."""
+    """Return a pydantic field that is read from this path of the document."""
     return Field(validation_alias=AliasPath(*path))
 
 
 def part(value: object, *path: str) -> Object:
-    """The object at this path of keys; empty where there is none."""
+    """Return the object at this path of keys, else an empty one."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) else {}
 
 
 def objects(value: object) -> list[Object]:
-    """The objects of a list."""
+    """Return the objects of a list, without other values."""
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 def figure(value: Object, key: str) -> float | None:
-    """A number."""
+    """Return the number with this key, else None."""
     found = value.get(key)
     return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 
 def figures(value: Object, *keys: str) -> tuple[float | None, ...]:
-    """Several numbers."""
+    """Return the numbers with these keys, None for each that is missing."""
     return tuple(figure(value, key) for key in keys)
 
 
 def count(value: Object, key: str) -> int:
-    """A whole number, 0 where there is none."""
+    """Return the whole number with this key, else 0."""
     found = figure(value, key)
     return found if isinstance(found, int) else 0
 
 
 def text(value: Object, key: str) -> str:
-    """A text, cut where it is long; "" where there is none."""
+    """Return the text with this key, shortened if it is long, else ""."""
     return str(value.get(key) or "")[:_LONGEST_TEXT]

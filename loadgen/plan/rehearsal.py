@@ -1,7 +1,7 @@
-"""What is asked of a broker before the load: the run in small, a device or two of each group.
+"""The rehearsal of a run before its load, with one or two devices of each group.
 
-Pure: which devices connect where, what they subscribe to and publish, and who must receive it.
-`loadgen.brokers.rehearse` asks.
+This module computes the devices with their targets, subscriptions and publications, and the
+receivers of each publication. `loadgen.brokers.rehearse` plays them.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ ASKED: Final = b"loadgen asks "
 """Every payload of a rehearsal begins with this."""
 GREETING_BYTES: Final = 32
 TARGETS_ASKED: Final = 16
-"""Of more addresses of one system, the first."""
+"""Most addresses of one system that are checked: the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A message that a device of the run would send; the size is the largest of its payload."""
+    """A message as a device of the run sends it; `size_bytes` is the largest payload size."""
 
     topic: str
     qos: int
@@ -32,9 +32,10 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What one device does. `device` is its number in its group, `target` a number of the plan's.
+    """The part of one device in the rehearsal.
 
-    `window` is how many messages it may want to have in flight, 0 for none.
+    `device` is its number in its group, `target` the number of one of the plan's targets. `window`
+    is the number of messages that it may have in flight, 0 if it sends nothing or at QoS 0.
     """
 
     group: DeviceGroup
@@ -47,15 +48,15 @@ class Role:
 
     @property
     def shares(self) -> bool:
-        """Whether it shares a subscription with others."""
+        """True if the device has a shared subscription."""
         return any(split_shared(one)[0] is not None for one in self.filters)
 
 
 def roles_of(plan: Plan) -> tuple[Role, ...]:
-    """A device of each group at each target that the group uses; of consumers that share, two.
+    """Return a device of each group at each target of the group; at least two if they share.
 
-    All of a group do what the group's first device does, so that what is published at one target
-    has receivers at the others.
+    All devices of a group have the topics of its first device, so that a message that is published
+    at one target has receivers at the others.
     """
     roles: list[Role] = []
     for group in plan.groups:
@@ -76,17 +77,17 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
 
 
 def placed(plan: Plan, group: DeviceGroup, at_least: int = 1) -> list[tuple[int, int]]:
-    """(device, target) of the first devices of a group: one a target, and `at_least` in all."""
+    """Return (device, target) of a group's first devices: one a target, and `at_least` in all."""
     targets = (group.targets or tuple(range(len(plan.targets))))[:TARGETS_ASKED]
     count = min(group.count, max(len(targets), at_least))
     return [(device, targets[device % len(targets)]) for device in range(count)]
 
 
 def acquainted(roles: Sequence[Role], topic: str) -> tuple[Role, ...]:
-    """The roles with one message from each target to the first role.
+    """Add a message from each target to the first role.
 
-    Consumers that share a subscription are served at each broker by itself, too: that several
-    brokers know each other shows only by a topic that the first one alone subscribes to.
+    Brokers without a connection to each other also serve the shared subscriptions at each of them.
+    Only a topic that is subscribed to at one broker alone shows that the brokers are connected.
     """
     greeting = Publication(topic, 0, GREETING_BYTES)
     found: list[Role] = []
@@ -122,14 +123,14 @@ def _window(group: DeviceGroup) -> int:
     return 0 if sends is None or sends.qos == 0 else sends.window
 
 
-# Who receives what ----------------------------------------------------------------------------
+# Deliveries -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A publication of a role (numbers in the roles) and those of whom one must receive it.
+    """A publication of a role and its receivers, all by their indexes.
 
-    Several receivers share one subscription.
+    Several receivers have one shared subscription, so that one of them must receive it.
     """
 
     sender: int
@@ -138,7 +139,7 @@ class Delivery:
 
 
 def deliveries_of(roles: Sequence[Role], *, apart: bool) -> tuple[Delivery, ...]:
-    """What must arrive where. `apart`: each target is a broker by itself."""
+    """Return the expected deliveries; with `separate` each target is a separate broker."""
     found: list[Delivery] = []
     for sender, role in enumerate(roles):
         for number, publication in enumerate(role.publications):
@@ -149,7 +150,7 @@ def deliveries_of(roles: Sequence[Role], *, apart: bool) -> tuple[Delivery, ...]
                 for one in other.filters:
                     share, plain = split_shared(one)
                     if filter_matches(plain, publication.topic):
-                        # Of one filter that is shared one is served, of others each.
+                        # A shared filter is delivered to one subscriber, any other to each.
                         groups.setdefault(one if share else receiver, []).append(receiver)
             found += (Delivery(sender, number, tuple(same)) for same in groups.values())
     return tuple(found)

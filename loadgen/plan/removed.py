@@ -1,4 +1,4 @@
-"""Names that were removed, and what to do instead."""
+"""Removed names, each with its replacement."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Kind = Literal["field", "argument", "broker"]
 
 @dataclass(frozen=True, slots=True)
 class RemovedName:
-    """A name of an earlier version. `unset` is the value of one that was not given."""
+    """A name of an earlier version; `unset` is its value if it was not given."""
 
     name: str
     kind: Kind
@@ -35,7 +35,7 @@ REMOVED = (
 
 
 def removal(name: str, *kinds: Kind) -> str | None:
-    """Return what to do instead of a removed name of one of these kinds, None for other names."""
+    """Return advice for a removed name of one of these kinds, None for other names."""
     for removed in REMOVED:
         if removed.name == name and removed.kind in kinds:
             return f"removed; {removed.instead}"
@@ -43,9 +43,9 @@ def removal(name: str, *kinds: Kind) -> str | None:
 
 
 def with_removed(values: Mapping[str, object], kind: Kind) -> dict[str, object]:
-    """Return values by name together with the removed names of a kind, unset.
+    """Return values by name together with the unset values of a kind's removed names.
 
-    A digest of the result is that of earlier versions, so that searches and sweeps that they began
-    can be continued.
+    The result has the same digest as in earlier versions, so that their searches and sweeps can be
+    continued.
     """
     return {one.name: one.unset for one in REMOVED if one.kind == kind} | dict(values)

@@ -1,11 +1,11 @@
-"""What a user may say of a run: the fields of a scenario, and what does not fit together.
+"""The fields of a scenario, with which a user describes a run, and checks of their combinations.
 
-A field is declared once, as type, kind (`plan.fields`) and default; its kind reads its values
-and gives a command line its option and help. `Scenario` has the fields that cases share; each case
-adds its own in its module of `loadgen.cases`.
+A field is declared once, as type, kind (`plan.fields`) and default. Its kind reads its values and
+defines the option and help of the command line. `Scenario` has the fields that cases share; each
+case adds further ones in its module of `loadgen.cases`.
 
 Field names are the options' names with `-` written `_`. None means that the field was not given;
-`Field.absent` says what happens then. Times are in seconds, rates a second, sizes in bytes.
+`Field.absent` describes the effect. Times are in seconds, rates a second, sizes in bytes.
 """
 
 import inspect
@@ -46,24 +46,24 @@ from loadgen.plan.units import shown
 
 BROKER_NAMES = ("auto", "mosquitto", "nats", "reflector")
 PRIVATE_BROKERS = (("auto",), ("mosquitto",), ("nats",))
-"""Brokers that are started here with files, so that they can be configured and killed."""
+"""Brokers that loadgen starts with files of the run, so that they can be configured and killed."""
 BROKER_SCHEMES = ("mqtt", "mqtts", "ws", "wss")
 
 DEVICES_LIMIT = 1_000_000_000
-"""Five times the largest published test, and what fits into the 32 bits of a stream's number."""
+"""Five times the largest published test; stream numbers have 32 bits."""
 RATE_LIMIT = 100_000_000
 """Six times the published egress of 15 M messages/s."""
 DURATION_LIMIT_S = 7 * 86_400
 SIZE_MINIMUM_BYTES = 32
-"""The header that every payload carries, and the size that the report measured."""
+"""Size of the header in every payload, and the payload size of the published report."""
 SIZE_MAXIMUM_BYTES = 256_000_000
 """MQTT allows 268,435,455 bytes with topic and properties (2.1.4)."""
 WHOLE_SIZE_MAXIMUM_BYTES = 256 * 1024
-"""Of messages that a worker must have as a whole, to fill or to answer them."""
+"""Largest size of messages that a worker must hold completely, to fill or to answer them."""
 INSTANCES_LIMIT = 1_000
 FILE_LIMIT_CHARACTERS = 1 << 20
 
-# Fields whose default, or whose place among the fields, is each case's own ------------------------
+# Fields for which each case has a separate default or place among the fields ----------------------
 
 DURATION = Seconds(
     "Length of the measurement window.",
@@ -121,15 +121,15 @@ _ONLY_PRIVATE = "allowed: with broker mosquitto or nats"
 
 
 def published_row(*names: str, absent: str = "") -> Choice:
-    """Which published row a result is shown beside; the first where none is named."""
+    """Return the field that names the published row to compare with; by default the first."""
     what = "Row of the published score card to show beside the result."
     return Choice(what, choices=names, absent=absent or names[0])
 
 
 class Scenario(BaseModel):
-    """The fields that cases share; a case's class names the parts of them that it understands.
+    """The fields that cases share; the class of a case names the parts of them that it uses.
 
-    A field that a case does not understand has its default, so that every reader may read it.
+    A field that a case does not use has its default, so that code for all cases can read it.
     """
 
     model_config = ConfigDict(
@@ -137,18 +137,18 @@ class Scenario(BaseModel):
         frozen=True,
         validate_default=True,
         hide_input_in_errors=True,
-        # A program that shows its help needs the fields of all cases and builds none.
+        # Help texts need the fields of all cases but no validators, which take long to build.
         defer_build=True,
     )
 
     parts: ClassVar[Collection[str]] = ("fleet", "schedule", "messages")
-    """The parts of the shared fields, besides those of every run, that the case understands."""
+    """The parts of the shared fields, besides those of every run, that the case uses."""
     grows: ClassVar[str] = "devices"
-    """The field of which the case has more when it grows: what `search --for devices` raises."""
+    """The field that `search --for devices` increases."""
     search_p99_s: ClassVar[float | None] = 0.1
-    """The p99 latency that a load must keep in a search, None for any. A message that is late by
-    this much has waited: whatever the window's length, a queue that grows shows. Stored messages
-    and connects take longer."""
+    """Highest p99 latency of a load that a search accepts, None for any latency. A message that is
+    later than this has waited in a queue, so that a growing queue shows in a window of any length.
+    The limit is higher for stored messages and connects, which take longer."""
 
     case: str
     broker: tuple[str, ...] = Texts(
@@ -531,12 +531,12 @@ class Scenario(BaseModel):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """A field of the case's own class, for code that has a scenario of any case."""
+            """Return a field of the case's class, in code for scenarios of all cases."""
 
     @classmethod
     @cache
     def fields(cls) -> Mapping[str, Field]:
-        """Return the fields that the case understands, by name and with its own first."""
+        """Return the fields that the case uses, by name, those of its class first."""
         understood: dict[str, Field] = {}
         for owner in cls.__mro__:
             for name in inspect.get_annotations(owner):
@@ -549,9 +549,9 @@ class Scenario(BaseModel):
         return MappingProxyType(understood)
 
     def reconnecting(self, *, always: bool = False) -> Reconnect | None:
-        """Return how devices come back that lose their connection, None if they stay away.
+        """Return the delays of reconnecting devices, None if devices do not reconnect.
 
-        `always`: the run itself breaks connections.
+        `always` is for runs that break connections themselves.
         """
         if self.reconnect is None and not always:
             return None
@@ -561,7 +561,7 @@ class Scenario(BaseModel):
     def publishes(
         self, topic_prefix: str, topics: int, rate: float, *, deliveries: int = 1, window: int
     ) -> Publishes:
-        """Return what each device of a group sends, by the fields that all cases have."""
+        """Return the publications of each device of a group, by the shared fields."""
         return Publishes(
             topic_prefix=topic_prefix,
             topics=topics,
@@ -575,11 +575,11 @@ class Scenario(BaseModel):
         )
 
     def deliveries(self) -> float:
-        """Deliveries of each message, by which a search divides its first rate."""
+        """Return the deliveries of each message; a search divides its first rate by them."""
         return 1.0
 
     def plain(self) -> dict[str, object]:
-        """The fields as plain JSON values, without any password; `build_scenario` reads them."""
+        """Return the fields as plain JSON values, without passwords, for `build_scenario`."""
         values: dict[str, object] = {"case": self.case}
         for name in self.fields():
             value = getattr(self, name)
@@ -590,7 +590,7 @@ class Scenario(BaseModel):
         return values
 
     def complaints(self) -> Iterator[str]:
-        """Why fields do not fit together: `name: what is wrong; allowed: ...`."""
+        """Yield an error for each field that contradicts others: `name: error; allowed: ...`."""
         for name in self.model_fields_set - self.fields().keys() - {"case"}:
             yield f"{name}: {self.case} does not understand it; allowed: its own fields"
         yield from _broker_complaints(self.broker)
@@ -660,23 +660,23 @@ class Scenario(BaseModel):
         return self
 
 
-# What several cases refuse ------------------------------------------------------------------------
+# Checks that several cases share ------------------------------------------------------------------
 
 
 def durable_complaints(durable: bool, qos: int) -> Iterator[str]:
-    """A session that is kept has nothing to keep at QoS 0."""
+    """Refuse durable sessions at QoS 0, at which brokers store no messages."""
     if durable and qos == 0:
         yield "durable: QoS 0 is not stored by a broker; allowed: with qos 1 or 2"
 
 
 def save_each_complaints(save_each: bool, broker: tuple[str, ...]) -> Iterator[str]:
-    """Only a private broker is configured here."""
+    """Refuse `save_each` for brokers that loadgen does not configure."""
     if save_each and broker not in PRIVATE_BROKERS:
         yield f"save_each: only a private broker is configured here; {_ONLY_PRIVATE}"
 
 
 def withheld_complaints(acknowledge_every: int, qos: int) -> Iterator[str]:
-    """Only QoS 1 has one acknowledgement a message that can be withheld."""
+    """Refuse withheld acknowledgements except at QoS 1, which has exactly one for a message."""
     if acknowledge_every > 1 and qos != 1:
         yield f"acknowledge_every: QoS {qos} allows none; allowed: with qos 1"
 
@@ -694,7 +694,7 @@ def _broker_complaints(broker: tuple[str, ...]) -> Iterator[str]:
 
 
 def url_complaints(name: str, entry: str) -> Iterator[str]:
-    """What is wrong with a broker's URL in the field of this name."""
+    """Yield the error of a broker's URL in the field with this name, if there is one."""
     scheme, separator, rest = entry.partition("://")
     value = shown(redact_url(entry))
     if not separator:
@@ -710,7 +710,7 @@ def url_complaints(name: str, entry: str) -> Iterator[str]:
 
 
 def has_login(url: str, what: str) -> bool:
-    """Whether a broker's URL has a `user`, or a `password`."""
+    """Return True if a broker's URL contains a `user`, or a `password`."""
     login, at, _ = url.partition("://")[2].rpartition("@")
     return bool(at and (what == "user" or ":" in login))
 
@@ -728,7 +728,7 @@ def _will_complaints(topic: str | None) -> Iterator[str]:
 
 
 def processors_of(affinity: str | None) -> tuple[int, ...]:
-    """Processor numbers of a list such as 0,2-5; raises ValueError for any other text."""
+    """Read the processor numbers of a list such as 0,2-5; raise ValueError for any other text."""
     found: list[int] = []
     for part in (affinity or "").split(",") if affinity else ():
         first, _, last = part.partition("-")
@@ -745,7 +745,7 @@ def processors_of(affinity: str | None) -> tuple[int, ...]:
 def read_toml(
     text: str, what: str = "the scenario file", most: int = FILE_LIMIT_CHARACTERS
 ) -> dict[str, object]:
-    """Keys and values of a file's text; raises ScenarioError when it is not TOML."""
+    """Read keys and values of a file's text; raise ScenarioError if it is not TOML."""
     if len(text) > most:
         raise ScenarioError(f"{what} has more than {most:,} characters")
     try:
@@ -756,11 +756,11 @@ def read_toml(
 
 
 def to_toml(scenario: Scenario, only: Collection[str] = ()) -> str:
-    """The scenario as a TOML file that reads back equal, but for passwords, which are left out.
+    """Write the scenario as TOML, from which an equal one can be read except for passwords.
 
-    `only` names the fields to write; all that are given where it names none.
+    `only` names the fields to write; if it is empty, all fields with a value are written.
     """
-    # A program that shows its help writes no TOML.
+    # Most commands write no TOML, so they need not import the library.
     import tomli_w
 
     return tomli_w.dumps(

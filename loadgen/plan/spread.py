@@ -1,9 +1,9 @@
-"""Spreads groups of devices over workers: what a device costs, and who plays which of them.
+"""Spreads groups of devices over workers, by the cost of a device.
 
-The cost model, measured on one core of a current x86 server: a socket call costs some microseconds
-whatever it carries, a message well under one. So a publisher that sends one message at a time costs
-about ten times one that sends what fell due in a millisecond. The bytes of a message are felt from
-some kilobytes on.
+The cost model was measured on one core of a current x86 server. A socket call takes some
+microseconds whatever it carries, and a message well under one. So sending one message at a time
+costs about ten times as much as sending together those that fell due in a millisecond. The size of
+a message matters from some kilobytes on.
 """
 
 import math
@@ -18,24 +18,24 @@ SEND_US = 1.0
 RECEIVE_CALL_US = 4.0
 RECEIVE_US = 0.6
 KB_US = 0.25
-"""To send, or to receive and check, 1,000 bytes of large messages."""
+"""Time to send, or to receive and check, 1,000 bytes of large messages."""
 BATCH_S = 0.001
-"""Messages due on one connection within this time leave, or arrive, in one socket call."""
+"""Messages due on one connection within this time are sent, or received, in one socket call."""
 WORKER_LOAD = 0.3
-"""Share of a core that a worker is planned for: bursts and the broker need the rest."""
+"""Planned load of a worker, as share of a core: bursts and the broker need the rest."""
 
 Shares = list[tuple[Share, ...]]
-"""What each worker plays."""
+"""The devices of each worker."""
 
 HostsOfGroups = Mapping[str, tuple[int, ...]]
-"""On which hosts the groups of a name are played; those that are not named, on all."""
+"""The hosts of groups by name; groups that are not named are on all hosts."""
 
 EVERYWHERE: HostsOfGroups = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Costed:
-    """A group with `cores`, what one device takes, and `parts`, into which it can be divided."""
+    """A group with the `cores` that one device takes, and the most `parts` of the group."""
 
     group: DeviceGroup
     cores: float
@@ -43,7 +43,7 @@ class Costed:
 
 
 def costed(groups: tuple[DeviceGroup, ...]) -> tuple[Costed, ...]:
-    """The groups with what they cost, by their own word or by their rates and topics."""
+    """Return the groups with their costs, which follow from rates and topics unless stated."""
     return tuple(
         Costed(
             group,
@@ -55,7 +55,7 @@ def costed(groups: tuple[DeviceGroup, ...]) -> tuple[Costed, ...]:
 
 
 def _cores(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
-    """Cores that one device of the group takes to send and to receive."""
+    """Calculate the share of a core that one device takes to send and to receive."""
     if not group.count:
         return 0.0
     sent = sent_rate(group, groups) / group.count
@@ -70,7 +70,7 @@ def _cores(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
 
 
 def _bytes_us(senders: DeviceGroup) -> float:
-    """What the bytes of one of their messages cost at either end."""
+    """Return the time that the bytes of one message take at either end."""
     return sum(senders.publishes.size_bytes) / 2e3 * KB_US if senders.publishes else 0.0
 
 
@@ -79,9 +79,9 @@ def _messages_per_call(rate: float) -> float:
 
 
 def _parts(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
-    """Into how many parts a group can be divided: its devices, or the queues they consume.
+    """Return the most parts of a group: its devices, or the queues that they consume.
 
-    The consumers of one queue share its account, which one worker keeps.
+    The consumers of a queue stay together, because one worker counts the messages of a queue.
     """
     subscribes, senders = group.subscribes, publishing_to(group, groups)
     if subscribes is None or subscribes.shared is None:
@@ -96,7 +96,7 @@ def _has_background(groups: tuple[Costed, ...]) -> bool:
 
 
 def workers_for_load(groups: tuple[Costed, ...], cores: int, hosts: int) -> int:
-    """How many workers the load asks for on hosts with this many cores each."""
+    """Return the number of workers for the load, on hosts with this number of cores each."""
     load = sum(one.cores * one.group.count for one in groups)
     wanted = min(max(1, cores * hosts - 1), max(1, math.ceil(load / WORKER_LOAD)))
     if _has_background(groups):
@@ -105,7 +105,7 @@ def workers_for_load(groups: tuple[Costed, ...], cores: int, hosts: int) -> int:
 
 
 def most_workers(groups: tuple[Costed, ...]) -> int:
-    """How many workers there can be without one that has nothing to do."""
+    """Return the largest number of workers that leaves none of them idle."""
     if not _has_background(groups):
         return sum(one.parts for one in groups)
     return 1 + sum(one.parts for one in groups if not one.group.timed)
@@ -114,13 +114,13 @@ def most_workers(groups: tuple[Costed, ...]) -> int:
 def spread(
     groups: tuple[Costed, ...], workers: int, hosts: int = 1, where: HostsOfGroups = EVERYWHERE
 ) -> Shares:
-    """Shares of each worker; a group's devices are dealt out one by one, like cards.
+    """Return the shares of each worker; a group's devices are dealt out one by one, like cards.
 
     Neighbouring devices have neighbouring places in the schedule, so dealing keeps the schedule of
-    every worker even. Each group begins where the one before stopped, so that groups of a few
-    devices do not all meet in the first worker. Queues are dealt whole, neighbours together.
-    Worker w is on host w modulo `hosts`; where there are several, a publisher and the subscriber
-    with its number are on different ones.
+    every worker even. Each group begins at the worker after the last of the group before, so that
+    small groups do not all fall to the first worker. Queues stay undivided, and neighbours stay
+    together. Worker w is on host w modulo `hosts`. If there are several hosts, a publisher and the
+    subscriber with its number are on different ones.
     """
     shares: list[list[Share]] = [[] for _ in range(workers)]
     for lane, members in _lanes(groups, workers, hosts, where):
@@ -146,19 +146,19 @@ def spread(
 def _meets_its_publisher(
     group: DeviceGroup, first: Mapping[str, int], dealt: int, hosts: int
 ) -> bool:
-    """Whether a group that is dealt from here puts its devices beside those they listen to."""
+    """Return True if dealing from here puts subscribers on the hosts of their publishers."""
     publishers = group.subscribes.publishers if group.subscribes is not None else ""
     return hosts > 1 and publishers in first and (dealt - first[publishers]) % hosts == 0
 
 
 Lane = tuple[Sequence[int], list[int]]
-"""Workers, and the groups (by index) that they play."""
+"""Workers, and the indexes of the groups that they play."""
 
 
 def _lanes(
     groups: tuple[Costed, ...], workers: int, hosts: int, where: HostsOfGroups
 ) -> list[Lane]:
-    """Which workers play which groups."""
+    """Assign the groups to workers."""
     everyone = list(range(len(groups)))
     if workers == 1:
         return [(range(1), everyone)]
@@ -168,7 +168,7 @@ def _lanes(
         timed = [index for index in everyone if groups[index].group.timed]
         others = [index for index in everyone if not groups[index].group.timed]
         return [(range(1), timed), (range(1, workers), others)]
-    # One device that alone outweighs half a worker's part would lift its worker above the rest.
+    # A device that takes more than half a worker's load would overload a worker with other devices.
     half = 0.5 * sum(one.cores * one.group.count for one in groups) / workers
     heavy = [at for at, one in enumerate(groups) if one.group.count == 1 and one.cores > half]
     if heavy and len(heavy) < min(workers, len(groups)):
@@ -181,7 +181,7 @@ def _lanes(
 def _placed(
     groups: tuple[Costed, ...], workers: int, hosts: int, where: HostsOfGroups
 ) -> list[Lane]:
-    """A lane for each set of hosts; what is timed has a worker of its own beside a background."""
+    """Return a lane for each set of hosts; timed groups are separate from a background."""
     lanes: dict[tuple[tuple[int, ...], bool], list[int]] = {}
     background = _has_background(groups)
     for index, one in enumerate(groups):
@@ -198,7 +198,7 @@ def _placed(
 
 
 def _whole_queues(index: int, count: int, queues: int, place: int, places: int) -> Share:
-    """The consumers of the queues that fall to one of `places` workers, as one range."""
+    """Return the consumers of the queues of one of `places` workers, as one range."""
     each, more = divmod(queues, places)
     first = place * each + min(place, more)
     last = first + each + (place < more)

@@ -1,8 +1,8 @@
-"""A description of the system under test, as who runs it writes it: `--sut sut.toml`.
+"""A user's description of the system under test: `--sut sut.toml`.
 
-Parts and lines are those of the published report's section "System under test". Everything in it is
-somebody's word: it is bounded, kept in run.json and shown on the score card, and nothing is
-concluded from it but rack units and what is stored first.
+Parts and lines are those of the published report's section "System under test". The description is
+not verified: its size is limited, and it is stored in run.json and shown on the score card. Only
+rack units and `stored_first` are used further.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from loadgen.plan.scenario import read_toml
 from loadgen.plan.units import shown
 
 Description = Mapping[str, Mapping[str, Any]]
-"""Part to line to value."""
+"""Values by part and line."""
 
 PARTS: Final[Mapping[str, str]] = {
     "broker": "Broker",
@@ -61,7 +61,7 @@ _KIND: Final[Mapping[str, type]] = {"count": int, "rack_units": float, "stored_f
 
 
 def read_description(text: str) -> dict[str, dict[str, Any]]:
-    """The description in a file's text; raises ScenarioError, one line that names part and line."""
+    """Read a description from a file's text; raise ScenarioError that names part and line."""
     tables = read_toml(text, "sut: the file", FILE_LIMIT_CHARACTERS)
     if not tables:
         raise ScenarioError(f"sut: the file describes nothing; allowed: {', '.join(PARTS)}")

@@ -1,6 +1,6 @@
-"""Tables as data: what a case adds to the report of its runs, and what the report's builders make.
+"""Tables as data, made by cases for the report of their runs and by the report's builders.
 
-A table is shown by every rendering of a report, so a case needs no code for any of them.
+Every rendering of a report shows any table, so a case needs no code for one of them.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ TableCell = str | float | None
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A table cell with more than a value.
+    """A table cell with additions to its value.
 
     `more` follows the value and `notes` stand below it in small print. `remark` is a sentence about
     the row. A `wrong` cell is marked. `link` is the anchor of a section of the same report.

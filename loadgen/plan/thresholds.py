@@ -1,4 +1,4 @@
-"""What a user requires of a run: `end_to_end.p99<5ms`, `lost==0`, `received_rate>=9.9k`.
+"""A user's requirements for a run: `end_to_end.p99<5ms`, `lost==0`, `received_rate>=9.9k`.
 
 The figures are those of the measurement window: a statistic of a latency series, as in the score
 card's `latency`; a state of the window's ledger; the messages sent or received a second.
@@ -20,7 +20,7 @@ SENDERS_STATES = (
     "unacknowledged",
     "given_up",
 )
-"""States of messages to be sent; others are of deliveries."""
+"""States of messages to be sent; the other states are of deliveries."""
 STATES = (
     *SENDERS_STATES,
     *("expected", "intact", "damaged", "lost", "unobserved", "repeated_allowed", "repeated"),
@@ -29,7 +29,7 @@ STATES = (
 )
 """States of the ledger that a threshold can name."""
 RATES = ("sent_rate", "received_rate")
-"""Messages a second of the window: those that the schedule sent, and those that came intact."""
+"""Messages a second of the window: those that were sent, and those that arrived intact."""
 
 FORMS = "a figure, <, <=, ==, >= or > and a value, as end_to_end.p99<5ms, lost==0, lost<0.1%"
 
@@ -38,8 +38,11 @@ _THRESHOLD = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=|==|<|>)\s*(\S+)\s*", re.ASCI
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """`figure comparison bound`; the bound is in µs of a latency, in messages or messages a second,
-    or, with `share`, in parts of the messages intended, or of the deliveries expected."""
+    """A requirement `figure comparison bound`.
+
+    The bound is in µs for a latency, else in messages or messages a second. With `share` it is a
+    share of the intended messages or of the expected deliveries.
+    """
 
     text: str
     figure: str
@@ -53,13 +56,13 @@ class Threshold:
 
 
 def is_threshold(text: str) -> bool:
-    """Whether this has the form of a threshold."""
+    """Return True if a text has the form of a threshold."""
     return _THRESHOLD.fullmatch(text) is not None
 
 
 def parse_threshold(text: str) -> Threshold:
-    """Raises ValueError for another form, an unknown figure or a value of another kind."""
-    from loadgen.metrics.interval import SERIES  # and all that tables need
+    """Read a threshold; raise ValueError for another form, an unknown figure or a wrong value."""
+    from loadgen.metrics.interval import SERIES  # late: it imports the libraries for tables
 
     match = _THRESHOLD.fullmatch(text)
     if match is None:

@@ -1,7 +1,7 @@
-"""Numbers, times and sizes as people write them: `10k`, `2.5M`, `500ms`, `5m`, `32-256`.
+"""Numbers, times and sizes in readable notation: `10k`, `2.5M`, `500ms`, `5m`, `32-256`.
 
-Every function takes text or an already parsed number (command line and TOML differ in that) and
-raises a ValueError whose text is one line that quotes what was wrong.
+Every function takes text from a command line, or a number from TOML, and raises a ValueError of one
+line that quotes a wrong value.
 """
 
 import math
@@ -9,7 +9,7 @@ import re
 from decimal import Decimal
 
 NUMBER_LIMIT = 10**15
-"""No quantity of a load test is larger; a longer number is a slip of the hand."""
+"""Largest accepted number: no quantity of a load test is larger."""
 
 SHOWN_CHARACTERS = 60
 
@@ -46,18 +46,18 @@ _SECONDS: dict[str, Decimal] = {
 
 
 def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:
-    """A value as it may appear in a message: one line, ASCII, at most `limit` characters."""
+    """Format a value for a message: one line, ASCII, at most `limit` characters."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
         return "a number of more than 77 digits"
     try:
         text = ascii(value[: limit + 1] if isinstance(value, str) else value)
-    except (ValueError, RecursionError):  # a huge integer, or endless nesting, inside a list
+    except (ValueError, RecursionError):  # a list with a huge integer or with deep nesting
         return f"a {type(value).__name__}"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], example: str) -> Decimal:
-    """The number in `value` times the multiple that its suffix names."""
+    """Return the number in `value` times the multiple of its suffix."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"{shown(value)} is not a number such as {example}")
     if isinstance(value, str):
@@ -79,7 +79,7 @@ def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], exampl
             raise ValueError(f"{value} is not a finite number")
         if value < 0:
             raise ValueError(f"{shown(value)} is negative")
-        # Through repr, so that 0.1 stays a tenth; a huge integer must not be printed first.
+        # `repr` keeps 0.1 a tenth; an integer is limited first, for a huge one takes long to print.
         number = Decimal(repr(value)) if isinstance(value, float) else Decimal(min(value, 10**16))
     if number > NUMBER_LIMIT:
         raise ValueError(f"{shown(value)} is absurdly large")
@@ -87,12 +87,12 @@ def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], exampl
 
 
 def parse_number(value: object) -> float:
-    """A number of zero or more: `1000`, `"10k"`, `"2.5M"`, `"1e6"`, `"10_000"`."""
+    """Read a number of zero or more: `1000`, `"10k"`, `"2.5M"`, `"1e6"`, `"10_000"`."""
     return float(_parse(value, _MULTIPLES, "10k or 2.5M"))
 
 
 def parse_count(value: object) -> int:
-    """A whole number of zero or more, exactly: `1000`, `"10k"`, `"2.5M"`."""
+    """Read a whole number of zero or more, without rounding: `1000`, `"10k"`, `"2.5M"`."""
     number = _parse(value, _MULTIPLES, "10k or 2.5M")
     if number != number.to_integral_value():
         raise ValueError(f"{shown(value)} is not a whole number")
@@ -100,12 +100,12 @@ def parse_count(value: object) -> int:
 
 
 def parse_seconds(value: object) -> float:
-    """A time in seconds: `10`, `"500ms"`, `"5m"`, `"1h"`; a bare number is seconds."""
+    """Read a time in seconds: `10`, `"500ms"`, `"5m"`, `"1h"`; the default unit is the second."""
     return float(_parse(value, _SECONDS, "500ms, 10s or 5m"))
 
 
 def parse_bytes(value: object) -> int:
-    """A whole number of bytes: `1024`, `"1KiB"`, `"64GiB"`."""
+    """Read a whole number of bytes: `1024`, `"1KiB"`, `"64GiB"`."""
     number = _parse(value, _SIZE_MULTIPLES, "32 or 32-256")
     if number != number.to_integral_value():
         raise ValueError(f"{shown(value)} is not a whole number of bytes")
@@ -113,7 +113,7 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_size(value: object) -> tuple[int, int]:
-    """Smallest and largest size in bytes: `32`, `"32"`, `"32-256"`, `"1KiB"`, `(32, 256)`."""
+    """Read smallest and largest size in bytes: `32`, `"32"`, `"32-256"`, `"1KiB"`, `(32, 256)`."""
     if isinstance(value, (list, tuple)):
         if len(value) != 2:
             raise ValueError(f"{shown(value)} is not a pair of a smallest and a largest size")
