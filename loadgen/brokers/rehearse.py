@@ -186,7 +186,7 @@ class _Players:
     async def exchange(self) -> list[str]:
         """Publish each role's messages, and return a sentence for each that failed or got lost."""
         sent = _Sent(self)
-        deliveries = deliveries_of(self.wanted.roles, apart=self.wanted.separate)
+        deliveries = deliveries_of(self.wanted.roles, separate=self.wanted.separate)
         end_s = time.monotonic() + self.wanted.return_s
         sent.send(
             (number, place)
@@ -215,7 +215,7 @@ class _Players:
         wanted = self.wanted
         missing = {
             (delivery.receivers[0], publication.topic)
-            for delivery in deliveries_of(wanted.roles, apart=wanted.separate)
+            for delivery in deliveries_of(wanted.roles, separate=wanted.separate)
             for publication in (wanted.roles[delivery.sender].publications[delivery.publication],)
             if publication.retain and not wanted.roles[delivery.receivers[0]].shares
         }
@@ -494,7 +494,7 @@ async def _session(wanted: Wanted, number: int) -> list[str]:
 async def _keeps_messages(wanted: Wanted, number: int, leaving: Connect) -> bool:
     """Return True if a returning device gets a message that was published in its absence."""
     roles = wanted.roles
-    for delivery in deliveries_of(roles, apart=wanted.separate):
+    for delivery in deliveries_of(roles, separate=wanted.separate):
         publication = roles[delivery.sender].publications[delivery.publication]
         if delivery.receivers == (number,) and delivery.sender != number and publication.qos:
             break

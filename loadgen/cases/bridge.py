@@ -36,6 +36,7 @@ from loadgen.plan.scenario import (
     withheld_complaints,
 )
 from loadgen.plan.units import shown
+from loadgen.sentences import counted
 
 BUSY_SHARE = 0.9
 """Load of a broker's process, as share of a processor, that explains a missed rate."""
@@ -85,7 +86,8 @@ class BridgeScenario(Scenario):
         topics = self.topics * self.count
         if self.devices < topics:
             yield (
-                f"devices: fewer than the {topics:,} topics; allowed: one producer a topic or more"
+                f"devices: fewer than the {counted(topics, 'topic')}; allowed: one producer a "
+                "topic or more"
             )
         for name in ("front_root", "backend_root"):
             root = getattr(self, name)

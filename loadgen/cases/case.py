@@ -72,14 +72,14 @@ MEASURES: Mapping[str, Measure] = {
 class RowSpec:
     """One row of a case's score card.
 
-    `name` and `description` may hold `{field}`, filled with the values of the run. `beside` marks a
-    row that the published score card does not have.
+    `name` and `description` may hold `{field}`, filled with the values of the run. `unpublished`
+    marks a row that the published score card does not have.
     """
 
     name: str
     measure: str  # key of MEASURES
     description: str
-    beside: bool = False
+    unpublished: bool = False
 
     @property
     def type(self) -> RowType:

@@ -87,7 +87,7 @@ CASE = Case(
             "CONNBURST",
             "connect_latency",
             "Connection latency: from the first SYN to the CONNACK.",
-            beside=True,
+            unpublished=True,
         ),
     ),
     published=(

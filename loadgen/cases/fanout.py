@@ -17,6 +17,7 @@ from loadgen.plan.scenario import (
     durable_complaints,
     published_row,
 )
+from loadgen.sentences import counted
 
 
 class Fanout(Scenario):
@@ -55,12 +56,12 @@ class Fanout(Scenario):
         yield from durable_complaints(self.durable, self.qos)
         if self.topics * (self.ratio + 1) > DEVICES_LIMIT:
             yield (
-                f"ratio: {self.topics:,} topics of {self.ratio:,} subscribers are too many; "
-                f"allowed: {DEVICES_LIMIT:,} devices in all"
+                f"ratio: {counted(self.topics, 'topic')} of {counted(self.ratio, 'subscriber')} "
+                f"are too many; allowed: {counted(DEVICES_LIMIT, 'device')} in all"
             )
         if self.slow_subscribers is None:
             if self.read_rate != type(self).model_fields["read_rate"].default:
-                yield "read_rate: nobody reads slowly; allowed: with slow_subscribers"
+                yield "read_rate: there are no slow subscribers; allowed: with slow_subscribers"
             return
         if self.steps is not None:
             yield "slow_subscribers: each step would be judged by them, too; allowed: without steps"

@@ -31,6 +31,7 @@ from loadgen.plan.scenario import (
     durable_complaints,
     published_row,
 )
+from loadgen.sentences import counted
 
 QUEUES_SHOWN = 100
 """Most queues that are listed: the first ones."""
@@ -46,7 +47,7 @@ class Queue(Scenario):
     qos: int = QOS.field(1)
     mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("5")
     queues: int = Count(
-        "Queues: shared subscriptions, each to a topic of its own.", load="amount"
+        "Queues: shared subscriptions, each to a separate topic.", load="amount"
     ).field(10)
     consumers: int = Count(
         "Consumers of each queue; a message goes to one of them.", load="amount"
@@ -75,7 +76,8 @@ class Queue(Scenario):
         if self.mqtt != "5":
             yield f"mqtt: {self.mqtt} has no shared subscriptions; allowed: 5 for queue"
         if self.queues * (self.consumers + self.producers) > DEVICES_LIMIT:
-            yield f"consumers: there are too many; allowed: {DEVICES_LIMIT:,} devices in all"
+            most = counted(DEVICES_LIMIT, "device")
+            yield f"consumers: there are too many; allowed: {most} in all"
         yield from durable_complaints(self.durable, self.qos)
 
 

@@ -28,7 +28,7 @@ RENAMED: Mapping[str, str] = MappingProxyType({"inflight_window": "max_unacknowl
 _KNOWN_CHARACTERS = 400
 
 
-def _found() -> dict[str, Case[Any]]:
+def _load_cases() -> dict[str, Case[Any]]:
     names = {module.name for module in pkgutil.iter_modules(loadgen.cases.__path__)} - {
         "case",
         "registry",
@@ -37,7 +37,7 @@ def _found() -> dict[str, Case[Any]]:
     return {case.name: case for case in sorted(cases, key=lambda case: case.place)}
 
 
-CASES: Mapping[str, Case[Any]] = MappingProxyType(_found())
+CASES: Mapping[str, Case[Any]] = MappingProxyType(_load_cases())
 """Every case, in the order of help texts and tables."""
 
 
@@ -121,8 +121,8 @@ def _not_understood(case: Case[Any], name: str) -> str:
     if owners:
         return f"{name}: {case.name} does not understand it; allowed: with {', '.join(owners)}"
     known = tuple(case.scenario.fields())
-    some = textwrap.shorten(", ".join(known), _KNOWN_CHARACTERS, placeholder=" ... (see --help)")
-    hint = did_you_mean(name, known) or f"; {case.name} understands {some}"
+    listing = textwrap.shorten(", ".join(known), _KNOWN_CHARACTERS, placeholder=" ... (see --help)")
+    hint = did_you_mean(name, known) or f"; {case.name} understands {listing}"
     return f"{shown(name)}: unknown key{hint}"
 
 

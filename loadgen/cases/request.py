@@ -14,6 +14,7 @@ from loadgen.plan.scenario import (
     WHOLE_SIZE,
     Scenario,
 )
+from loadgen.sentences import counted
 
 
 class Request(Scenario):
@@ -35,14 +36,14 @@ class Request(Scenario):
         yield from super().complaints()
         if self.responders > self.devices:
             yield (
-                f"responders: {self.responders:,} are more than the {self.devices:,} devices that "
-                f"ask; allowed: up to {self.devices:,}"
+                f"responders: {self.responders:,} are more than the "
+                f"{counted(self.devices, 'device')} with requests; allowed: up to {self.devices:,}"
             )
         # Devices that send requests also receive, and only QoS 2 gives them stored sessions.
         if self.churn is not None and self.qos < 2:
             yield (
-                f"churn: at QoS {self.qos} a device of request that leaves loses its responses, so "
-                "nobody may; allowed: with qos 2"
+                f"churn: at QoS {self.qos} a device of request that leaves loses its responses; "
+                "allowed: with qos 2"
             )
 
 

@@ -179,10 +179,10 @@ class Count(Bounded):
 
 @dataclass(frozen=True)
 class Seconds(Bounded):
-    """A time in seconds; if `whole`, it must be a whole number of them."""
+    """A time in seconds, with `whole_seconds` a whole number of them."""
 
     _: KW_ONLY
-    whole: bool = False
+    whole_seconds: bool = False
 
     metavar = "TIME"
 
@@ -192,12 +192,12 @@ class Seconds(Bounded):
 
     @property
     def range(self) -> str:
-        what = "whole seconds" if self.whole else "a time"
-        return f"{what} from {self.minimum:g} to {self.maximum:,.0f} s (10, 500ms, 5m)"
+        noun = "whole seconds" if self.whole_seconds else "a time"
+        return f"{noun} from {self.minimum:g} to {self.maximum:,.0f} s (10, 500ms, 5m)"
 
     def parse(self, value: object) -> float:
         seconds = self.bounded(value, parse_seconds(value))
-        if self.whole and seconds != int(seconds):
+        if self.whole_seconds and seconds != int(seconds):
             raise ValueError(f"{shown(value)} is not in whole seconds")
         return seconds
 

@@ -5,7 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import cycle
+from itertools import chain, cycle
 
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.plan.groups import (
@@ -21,6 +21,7 @@ from loadgen.plan.plan import Brokers, Plan, rooted
 from loadgen.plan.scenario import INSTANCES_LIMIT, Scenario, processors_of
 from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_for_load
 from loadgen.plan.units import shown
+from loadgen.sentences import counted
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -135,7 +136,7 @@ def fit_plan(
         password=password,
         send_tick_us=_send_tick_us(scenario.send_tick, groups, workers),
         max_packet_bytes=_packet_limit(plan.needs.payload_bytes),
-        separate_brokers=plan.brokers.apart > 1,
+        separate_brokers=plan.brokers.separate_count > 1,
     )
     _require_memory(fitted, hosts)
     return fitted
@@ -147,7 +148,8 @@ def _require_memory(plan: Plan, hosts: tuple[Host, ...]) -> None:
         available = int(host.memory_bytes * MEMORY_SHARE)
         if needs.memory_bytes > available:
             raise HostLimitError(
-                f"{_named(host)}{needs.devices:,} devices in {needs.workers} workers need "
+                f"{_named(host)}{counted(needs.devices, 'device')} in "
+                f"{counted(needs.workers, 'worker')} need "
                 f"{needs.memory_bytes / 2**30:.1f} GiB of memory and may use "
                 f"{available / 2**30:.1f}: ask for fewer devices or workers, or spread over more "
                 "--hosts"
@@ -191,7 +193,7 @@ class _Place:
 
     def to_one_target(self, shares: Iterable[Share]) -> int:
         """Return an upper bound of the connections that these shares make to one target."""
-        separate = self.brokers.apart > 1
+        separate = self.brokers.separate_count > 1
         return _most_to_one_target(shares, self.groups, len(self.targets), separate)
 
 
@@ -234,12 +236,13 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
 
 
 def _descriptor_problem(shares: Shares, held: int, workers: int) -> str:
-    most = max(sum(share.count for share in own) for own in shares)
+    most = max(sum(share.count for share in part) for part in shares)
     if most <= held:
         return ""
     return (
-        f"a worker of {workers} would hold {most:,} devices and may open {held:,} beside its own "
-        f"files: use more --workers, or raise the limit (ulimit -n {most + SPARE_DESCRIPTORS})"
+        f"a worker of {workers} would hold {counted(most, 'device')} and may open "
+        f"{counted(held, 'file')} for them: use more --workers, or raise the limit "
+        f"(ulimit -n {most + SPARE_DESCRIPTORS})"
     )
 
 
@@ -252,7 +255,7 @@ def hosts_of_groups(
     Raises ScenarioError for an unknown group or host, and if a host has no group.
     """
     names = [group.name for group in groups]
-    found: dict[str, tuple[int, ...]] = {}
+    placed: dict[str, tuple[int, ...]] = {}
     for entry in place:
         name, _, numbers = entry.partition("=")
         where = tuple(sorted(set(map(int, numbers.split(",")))))
@@ -261,19 +264,20 @@ def hosts_of_groups(
                 f"place: there is no host {where[-1]}; allowed: 0 to {hosts - 1} with --hosts "
                 f"{hosts}"
             )
-        meant = [own for own in names if own.startswith(name.removesuffix("s"))]
+        prefix = name.removesuffix("s")
+        meant = [group for group in names if group.startswith(prefix)]
         if not meant:
             raise ScenarioError(
                 f"place: the case has no group {shown(name)}; allowed: "
                 f"{', '.join(dict.fromkeys(names))[:200]}"
             )
-        found |= dict.fromkeys(meant, where)
-    idle = set(range(hosts)) - {number for where in found.values() for number in where}
-    if idle and all(name in found for name in names):
+        placed |= dict.fromkeys(meant, where)
+    idle = set(range(hosts)) - {number for where in placed.values() for number in where}
+    if idle and all(name in placed for name in names):
         raise ScenarioError(
             f"place: nothing is played on host {min(idle)}; allowed: a group for each host"
         )
-    return found
+    return placed
 
 
 # Ports and source addresses ---------------------------------------------------------------------
@@ -287,24 +291,24 @@ def _with_sources(place: _Place, shares: Shares) -> tuple[tuple[WorkerPlan, ...]
     count = len(place.hosts)
     pools = [_sources(place, number, shares[number::count]) for number in range(count)]
     plans = [
-        WorkerPlan(at, own, pool[at // count % len(pool)] if pool else None, host=at % count)
-        for at, own in enumerate(shares)
+        WorkerPlan(at, part, pool[at // count % len(pool)] if pool else None, host=at % count)
+        for at, part in enumerate(shares)
         for pool in (pools[at % count],)
     ]
     for number, (host, pool) in enumerate(zip(place.hosts, pools, strict=True)):
-        own = plans[number::count]
-        worst = _ports_used(own, place.to_one_target) if pool else 0
-        if worst <= _usable_ports(host):
+        workers, ports = plans[number::count], _usable_ports(host)
+        worst = _ports_used(workers, place.to_one_target) if pool else 0
+        if worst <= ports:
             continue
         loopback = ipaddress.ip_address(pool[0]).is_loopback
         problem = (
-            f"{_named(host)}{worst:,} connections from one source address to one broker address "
-            f"need more than its {_usable_ports(host):,} ports: use more --workers, and "
+            f"{_named(host)}{counted(worst, 'connection')} from one source address to one broker "
+            f"address need more than its {counted(ports, 'port')}: use more --workers, and "
             "--source-address with an address for each "
             f"({'127.0.0.0/16' if loopback else 'a larger network'}), or widen "
             "net.ipv4.ip_local_port_range"
         )
-        if len(pool) <= len(own):
+        if len(pool) <= len(workers):
             raise HostLimitError(problem)
         return (), problem
     busy = (worker for worker in plans if worker.shares)
@@ -346,26 +350,26 @@ def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
 
 def _of_this_host(host: Host, network: _Network) -> list[str]:
     """Return the addresses that a host has in a network shared by several hosts."""
-    found = [own for own in host.addresses if ipaddress.ip_address(own) in network]
-    if not found:
+    addresses = [text for text in host.addresses if ipaddress.ip_address(text) in network]
+    if not addresses:
         raise HostLimitError(
             f"{_named(host)}it has no address in {network}, from which it is to connect: add one, "
             "or give --source-address a network for each host, separated by commas"
         )
-    return found
+    return addresses
 
 
 def _runs_out_of_ports(place: _Place, host: Host, shares: Shares) -> bool:
     """Return True if a host needs spare addresses of loopback, as one has too few ports."""
-    shared = place.to_one_target(share for own in shares for share in own)
-    if shared <= _usable_ports(host):
+    shared, ports = place.to_one_target(chain.from_iterable(shares)), _usable_ports(host)
+    if shared <= ports:
         return False
     if all(target.host.startswith("127.") for target in place.targets):
         return True
-    addresses = -(-shared // max(1, _usable_ports(host)))
+    addresses = -(-shared // max(1, ports))
     raise HostLimitError(
-        f"{_named(host)}{shared:,} connections to one broker address need more than the "
-        f"{_usable_ports(host):,} ports of one source address: give --source-address with "
+        f"{_named(host)}{counted(shared, 'connection')} to one broker address need more than the "
+        f"{counted(ports, 'port')} of one source address: give --source-address with "
         f"{addresses} or more addresses of this host, or more --broker endpoints"
     )
 
@@ -412,9 +416,9 @@ def _most_to_one_target(
             each = min(share.count, -(-block // share.step))
             most = [connections + each for connections in most]
             continue
-        own = group.targets or range(targets)
-        reached = len(own) // math.gcd(share.step, len(own))
-        for target in own:
+        used = group.targets or range(targets)
+        reached = len(used) // math.gcd(share.step, len(used))
+        for target in used:
             most[target] += -(-share.count // reached)
     return max(most)
 
@@ -425,10 +429,10 @@ def _most_to_one_target(
 def broker_descriptors(brokers: Brokers, groups: tuple[DeviceGroup, ...], targets: int = 1) -> int:
     """Return the descriptors of the fullest broker process; `targets` is for brokers by URL."""
     if brokers.private:
-        targets = brokers.apart + brokers.backends
+        targets = brokers.separate_count + brokers.backends
     # A broker behind a relay is a further target.
     targets = max(targets, *(target + 1 for group in groups for target in group.targets), 1)
-    most = _most_to_one_target(_everyone(groups), groups, targets, brokers.apart > 1)
+    most = _most_to_one_target(_everyone(groups), groups, targets, brokers.separate_count > 1)
     # The front broker of a bridge connects to each backend.
     return most + brokers.backends + BROKER_SPARE_DESCRIPTORS
 
@@ -442,10 +446,10 @@ def _require_brokers_fit(brokers: Brokers, host: Host, groups: tuple[DeviceGroup
         return
     instances = _fitting_instances(brokers, host, groups)
     spread = f"use --instances {instances}, or " if instances else ""
-    count = brokers.apart + brokers.backends
+    count = brokers.separate_count + brokers.backends
     whose = "the private broker" if count == 1 else f"one of the {count:,} private brokers"
     raise HostLimitError(
-        f"{whose} would have {needed:,} files open, one for each connection, and may open "
+        f"{whose} would have {counted(needed, 'file')} open, one for each connection, and may open "
         f"{host.descriptors:,}: {spread}raise the limit (ulimit -n {needed})"
     )
 
@@ -500,7 +504,7 @@ def needs_of(plan: Plan) -> Needs:
     """Return the resources that a plan uses on its host, each the largest of all hosts."""
     every = needs_by_host(plan)
     return Needs(
-        **{one.name: max(getattr(own, one.name) for own in every) for one in fields(Needs)}
+        **{need.name: max(getattr(each, need.name) for each in every) for need in fields(Needs)}
     )
 
 
@@ -516,22 +520,23 @@ def needs_by_host(plan: Plan) -> list[Needs]:
     each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.encrypted else 0)
     cores = [one.cores for one in costed(plan.groups)]
     body_bytes = largest_payload_bytes(plan.groups)
-    found = []
-    for own in [by_host[host] for host in sorted(by_host)]:
-        held = [sum(share.count for share in worker.shares) for worker in own]
-        found.append(
+    needs = []
+    for host in sorted(by_host):
+        workers = by_host[host]
+        held = [sum(share.count for share in worker.shares) for worker in workers]
+        needs.append(
             Needs(
                 descriptors_per_worker=max(held) + SPARE_DESCRIPTORS,
-                memory_bytes=len(own) * (WORKER_BYTES + body_bytes) + sum(held) * each,
-                ports_per_source_address=_ports_used(own, to_one_target),
-                host=own[0].host,
+                memory_bytes=len(workers) * (WORKER_BYTES + body_bytes) + sum(held) * each,
+                ports_per_source_address=_ports_used(workers, to_one_target),
+                host=host,
                 devices=sum(held),
-                workers=len(own),
-                source_addresses=len({worker.source_address for worker in own}),
-                cores=sum(cores[s.group] * s.count for worker in own for s in worker.shares),
+                workers=len(workers),
+                source_addresses=len({worker.source_address for worker in workers}),
+                cores=sum(cores[s.group] * s.count for worker in workers for s in worker.shares),
             )
         )
-    return found
+    return needs
 
 
 def describe(plan: Plan) -> dict[str, object]:
@@ -565,10 +570,10 @@ def describe(plan: Plan) -> dict[str, object]:
 
 
 def _describe_group(group: DeviceGroup) -> dict[str, object]:
-    own = ("name", "count", "timed", "clean_start", "keep_alive_s", "targets")
+    shared = ("name", "count", "timed", "clean_start", "keep_alive_s", "targets")
     sent = ("topics", "rate", "deliveries", "qos", "size_bytes", "arrivals", "unit")
     received = ("publishers", "qos", "wildcard", "shared", "acknowledge_every")
-    described = _columns(group, own) or {}
+    described = _columns(group, shared) or {}
     subscribes = _columns(group.subscribes, received)
     if subscribes is not None:
         subscribes["shared"] = subscribes["shared"] is not None
@@ -579,5 +584,5 @@ def _columns(value: object, names: tuple[str, ...]) -> dict[str, object] | None:
     """Return these attributes as plain JSON values; None for None."""
     if value is None:
         return None
-    found = {name: getattr(value, name) for name in names}
-    return {name: list(one) if isinstance(one, tuple) else one for name, one in found.items()}
+    values = {name: getattr(value, name) for name in names}
+    return {name: list(part) if isinstance(part, tuple) else part for name, part in values.items()}

@@ -9,6 +9,7 @@ from loadgen.plan.fit import Host, fit_plan, needs_of
 from loadgen.plan.groups import Target
 from loadgen.plan.plan import Plan
 from loadgen.plan.units import parse_bytes, parse_count
+from loadgen.sentences import counted
 
 CONNECTS_PER_CORE_S = 10_000
 """Half of the connects that a core was measured to make (36 to 50 µs each).
@@ -109,8 +110,9 @@ def _lacking(plan: Plan, host: Host, targets: tuple[Target, ...]) -> str:
     if needs.cores > BUSY_SHARE * host.cores:
         return f"messages would take {needs.cores:.1f} of {host.cores} processors"
     wanted = plan.phases.connect_rate or 0.0
-    if wanted / plan.scenario.hosts > CONNECTS_PER_CORE_S * host.cores:
-        return f"a host makes at most {CONNECTS_PER_CORE_S * host.cores:,} connects a second"
+    most = CONNECTS_PER_CORE_S * host.cores
+    if wanted / plan.scenario.hosts > most:
+        return f"a host makes at most {counted(most, 'connect')} a second"
     return ""
 
 

@@ -41,8 +41,8 @@ def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place]]:
     body = bytearray()
     places: list[tuple[int, int, int, int]] = []
     after = 0
-    for found in _PLACE.finditer(text):
-        name, zero, digits = found.groups()
+    for match in _PLACE.finditer(text):
+        name, zero, digits = match.groups()
         if name not in _SOURCES:
             known = ", ".join(source.decode() for source in _SOURCES)
             raise ScenarioError(
@@ -54,11 +54,11 @@ def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place]]:
                 f"payload_template: {{{name.decode()}}} has {width} digits; allowed: 1 to "
                 f"{_MOST_DIGITS}"
             )
-        body += text[after : found.start()]
+        body += text[after : match.start()]
         fill = ZERO if zero or not digits else SPACE
         places.append((len(body), width, _SOURCES[name], fill))
         body += bytes([fill]) * width
-        after = found.end()
+        after = match.end()
     if not places:
         raise ScenarioError(
             "payload_template: no place to fill, as {sequence}; --payload takes a file as it is"

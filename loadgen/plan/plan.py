@@ -104,7 +104,7 @@ class Brokers:
         return not any("://" in name for name in self.names)
 
     @property
-    def apart(self) -> int:
+    def separate_count(self) -> int:
         """Number of brokers without a connection to each other."""
         if self.instances > 1:
             return self.instances
@@ -247,7 +247,7 @@ def plan_of(
     returns = reconnect is not None or bool(scenario.churn)
     plan = Plan(
         scenario=scenario,
-        groups=_finished(groups, scenario, brokers.apart, returns=returns),
+        groups=_finished(groups, scenario, brokers.separate_count, returns=returns),
         reconnect=reconnect,
         model=model,
         tls=_tls(scenario),
@@ -353,21 +353,21 @@ def rooted(groups: tuple[DeviceGroup, ...], root: str) -> tuple[DeviceGroup, ...
 
 
 def _rooted(group: DeviceGroup, root: str) -> DeviceGroup:
-    def own(topic: str) -> str:
+    def replaced(topic: str) -> str:
         return root + topic.removeprefix(ROOT) if topic.startswith(f"{ROOT}/") else topic
 
     publishes, subscribes, responds = group.publishes, group.subscribes, group.responds
     if publishes is not None:
-        publishes = replace(publishes, topic_prefix=own(publishes.topic_prefix))
+        publishes = replace(publishes, topic_prefix=replaced(publishes.topic_prefix))
     if subscribes is not None:
         topic, prefix = subscribes.topic, subscribes.topic_prefix
         subscribes = replace(
             subscribes,
-            topic=None if topic is None else own(topic),
-            topic_prefix=None if prefix is None else own(prefix),
+            topic=None if topic is None else replaced(topic),
+            topic_prefix=None if prefix is None else replaced(prefix),
         )
     if responds is not None:
-        responds = replace(responds, topic_prefix=own(responds.topic_prefix))
+        responds = replace(responds, topic_prefix=replaced(responds.topic_prefix))
     return replace(group, publishes=publishes, subscribes=subscribes, responds=responds)
 
 

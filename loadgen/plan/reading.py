@@ -29,8 +29,8 @@ def objects(value: object) -> list[Object]:
 
 def figure(value: Object, key: str) -> float | None:
     """Return the number with this key, else None."""
-    found = value.get(key)
-    return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+    number = value.get(key)
+    return number if isinstance(number, (int, float)) and not isinstance(number, bool) else None
 
 
 def figures(value: Object, *keys: str) -> tuple[float | None, ...]:
@@ -40,8 +40,8 @@ def figures(value: Object, *keys: str) -> tuple[float | None, ...]:
 
 def count(value: Object, key: str) -> int:
     """Return the whole number with this key, else 0."""
-    found = figure(value, key)
-    return found if isinstance(found, int) else 0
+    number = figure(value, key)
+    return number if isinstance(number, int) else 0
 
 
 def text(value: Object, key: str) -> str:

@@ -90,15 +90,15 @@ def acquainted(roles: Sequence[Role], topic: str) -> tuple[Role, ...]:
     Only a topic that is subscribed to at one broker alone shows that the brokers are connected.
     """
     greeting = Publication(topic, 0, GREETING_BYTES)
-    found: list[Role] = []
+    greeting_roles: list[Role] = []
     met: set[int] = set()
     for role in roles:
         if role.target not in met:
             role = replace(role, publications=(*role.publications, greeting))
         met.add(role.target)
-        found.append(role)
-    found[0] = replace(found[0], filters=(*found[0].filters, topic))
-    return tuple(found)
+        greeting_roles.append(role)
+    greeted = replace(greeting_roles[0], filters=(*greeting_roles[0].filters, topic))
+    return (greeted, *greeting_roles[1:])
 
 
 def _filters(plan: Plan, group: DeviceGroup) -> tuple[str, ...]:
@@ -107,15 +107,16 @@ def _filters(plan: Plan, group: DeviceGroup) -> tuple[str, ...]:
 
 def _publications(plan: Plan, group: DeviceGroup) -> tuple[Publication, ...]:
     publishes, responds = group.publishes, group.responds
-    found: list[Publication] = []
+    publications: list[Publication] = []
     if publishes is not None:
         topic = topic_name(publishes, 0)
-        found.append(Publication(topic, publishes.qos, max(publishes.size_bytes), publishes.retain))
+        size_bytes = max(publishes.size_bytes)
+        publications.append(Publication(topic, publishes.qos, size_bytes, publishes.retain))
     if responds is not None and group.subscribes is not None:
         asking = plan.group(group.subscribes.publishers).publishes
         size_bytes = 0 if asking is None else max(asking.size_bytes)
-        found.append(Publication(f"{responds.topic_prefix}/0", responds.qos, size_bytes))
-    return tuple(found)
+        publications.append(Publication(f"{responds.topic_prefix}/0", responds.qos, size_bytes))
+    return tuple(publications)
 
 
 def _window(group: DeviceGroup) -> int:
@@ -138,19 +139,19 @@ class Delivery:
     receivers: tuple[int, ...]
 
 
-def deliveries_of(roles: Sequence[Role], *, apart: bool) -> tuple[Delivery, ...]:
+def deliveries_of(roles: Sequence[Role], *, separate: bool) -> tuple[Delivery, ...]:
     """Return the expected deliveries; with `separate` each target is a separate broker."""
-    found: list[Delivery] = []
+    deliveries: list[Delivery] = []
     for sender, role in enumerate(roles):
         for number, publication in enumerate(role.publications):
             groups: dict[object, list[int]] = {}
             for receiver, other in enumerate(roles):
-                if apart and other.target != role.target:
+                if separate and other.target != role.target:
                     continue
                 for one in other.filters:
                     share, plain = split_shared(one)
                     if filter_matches(plain, publication.topic):
                         # A shared filter is delivered to one subscriber, any other to each.
                         groups.setdefault(one if share else receiver, []).append(receiver)
-            found += (Delivery(sender, number, tuple(same)) for same in groups.values())
-    return tuple(found)
+            deliveries += (Delivery(sender, number, tuple(same)) for same in groups.values())
+    return tuple(deliveries)

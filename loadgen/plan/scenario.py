@@ -43,6 +43,7 @@ from loadgen.plan.fields import (
 from loadgen.plan.groups import Publishes, Reconnect
 from loadgen.plan.removed import removal
 from loadgen.plan.units import shown
+from loadgen.sentences import counted
 
 BROKER_NAMES = ("auto", "mosquitto", "nats", "reflector")
 PRIVATE_BROKERS = (("auto",), ("mosquitto",), ("nats",))
@@ -122,8 +123,8 @@ _ONLY_PRIVATE = "allowed: with broker mosquitto or nats"
 
 def published_row(*names: str, absent: str = "") -> Choice:
     """Return the field that names the published row to compare with; by default the first."""
-    what = "Row of the published score card to show beside the result."
-    return Choice(what, choices=names, absent=absent or names[0])
+    description = "Row of the published score card to show with the result."
+    return Choice(description, choices=names, absent=absent or names[0])
 
 
 class Scenario(BaseModel):
@@ -202,7 +203,7 @@ class Scenario(BaseModel):
         "Longest wait for a device's CONNACK or SUBACK.", 0.1, 3_600, panel="Devices"
     ).field(30.0)
     keep_alive: int = Seconds(
-        "Keep Alive of CONNECT; 0 turns it off.", 0, 65_535, whole=True, panel="Devices"
+        "Keep Alive of CONNECT; 0 turns it off.", 0, 65_535, whole_seconds=True, panel="Devices"
     ).field(300)
     affinity: str | None = Text(
         "Processors to pin workers to, one each in turn, as 0,2-5.",
@@ -218,9 +219,8 @@ class Scenario(BaseModel):
         panel="Run",
     ).field()
     source_address: str | None = Networks(
-        "Local addresses to connect from, one for each worker; of several hosts each takes those "
-        "that it has, or the network in its place where there is one for each: 10.1.0.0/24,"
-        "10.2.0.0/24.",
+        "Local addresses to connect from, one for each worker; several hosts use those that each "
+        "has in the network, or a network each: 10.1.0.0/24,10.2.0.0/24.",
         "CIDR",
         absent="the system's choice; 127.1.0.0/16 where a broker on loopback runs out of ports",
         panel="Devices",
@@ -388,15 +388,15 @@ class Scenario(BaseModel):
         panel="Devices",
     ).field(30.0)
     instances: int = Count(
-        "Private brokers to start, each a broker of its own (see separate_brokers).",
+        "Private brokers to start, which are not connected to each other (see separate_brokers).",
         1,
         INSTANCES_LIMIT,
         part="fleet",
         panel="Broker",
     ).field(1)
     separate_brokers: bool = Flag(
-        "Several brokers do not know each other: topics are spread over them, and each has a "
-        "wildcard subscriber of its own; off, all URLs lead to one system.",
+        "Several brokers are not connected to each other: topics are spread over them, and each "
+        "has a separate wildcard subscriber; off, all URLs lead to one system.",
         part="fleet",
         panel="Broker",
     ).field(False)
@@ -500,7 +500,7 @@ class Scenario(BaseModel):
         "whose session the broker keeps.",
         0.001,
         1_000_000,
-        absent="nobody leaves",
+        absent="no device leaves",
         part="messages",
         panel="Devices",
         load="amount",
@@ -709,10 +709,10 @@ def url_complaints(name: str, entry: str) -> Iterator[str]:
         yield f"{name}: {value} names no host; allowed: as mqtt://host:1883"
 
 
-def has_login(url: str, what: str) -> bool:
-    """Return True if a broker's URL contains a `user`, or a `password`."""
+def has_login(url: str, part: str) -> bool:
+    """Return True if a broker's URL contains this part, a "user" or a "password"."""
     login, at, _ = url.partition("://")[2].rpartition("@")
-    return bool(at and (what == "user" or ":" in login))
+    return bool(at and (part == "user" or ":" in login))
 
 
 def _will_complaints(topic: str | None) -> Iterator[str]:
@@ -729,30 +729,30 @@ def _will_complaints(topic: str | None) -> Iterator[str]:
 
 def processors_of(affinity: str | None) -> tuple[int, ...]:
     """Read the processor numbers of a list such as 0,2-5; raise ValueError for any other text."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in (affinity or "").split(",") if affinity else ():
         first, _, last = part.partition("-")
         start, stop = int(first), int(last or first)
         if not 0 <= start <= stop < 8_192:
             raise ValueError(part)
-        found.extend(range(start, stop + 1))
-    return tuple(found)
+        numbers.extend(range(start, stop + 1))
+    return tuple(numbers)
 
 
 # Scenario files -----------------------------------------------------------------------------------
 
 
 def read_toml(
-    text: str, what: str = "the scenario file", most: int = FILE_LIMIT_CHARACTERS
+    text: str, source: str = "the scenario file", most: int = FILE_LIMIT_CHARACTERS
 ) -> dict[str, object]:
     """Read keys and values of a file's text; raise ScenarioError if it is not TOML."""
     if len(text) > most:
-        raise ScenarioError(f"{what} has more than {most:,} characters")
+        raise ScenarioError(f"{source} has more than {counted(most, 'character')}")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ScenarioError(f"{what} is not TOML: {shown(problem, 120)}") from None
+        raise ScenarioError(f"{source} is not TOML: {shown(problem, 120)}") from None
 
 
 def to_toml(scenario: Scenario, only: Collection[str] = ()) -> str:

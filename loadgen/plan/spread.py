@@ -187,14 +187,14 @@ def _placed(
     for index, one in enumerate(groups):
         on = where.get(one.group.name, tuple(range(hosts)))
         lanes.setdefault((on, background and one.group.timed), []).append(index)
-    found: list[Lane] = []
+    placed: list[Lane] = []
     alone: list[int] = []
     for (on, timed), members in sorted(lanes.items(), key=lambda lane: not lane[0][1]):
         lane = [worker for worker in range(workers) if worker % hosts in on]
         lane = [worker for worker in lane if worker not in alone] or lane
-        found.append((lane[:1] if timed else lane, members))
+        placed.append((lane[:1] if timed else lane, members))
         alone += lane[:1] if timed else []
-    return found
+    return placed
 
 
 def _whole_queues(index: int, count: int, queues: int, place: int, places: int) -> Share:

@@ -254,7 +254,7 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
     roles = case_of(plan.scenario.case).roles(plan)
     needs, brokers = plan.needs, plan.brokers
     # Between the brokers of a bridge messages are renamed; `_forwarding` asks for that.
-    separate = brokers.apart > 1 or brokers.bridge is not None
+    separate = brokers.separate_count > 1 or brokers.bridge is not None
     if not separate and len(plan.targets) > 1 and any(role.publications for role in roles):
         roles = acquainted(roles, f"{plan.root}/asked")
     connects = [connect_of(plan, role.group, role.device, True, listed) for role in roles]

@@ -204,7 +204,7 @@ class TestRows:
             (row.name, row.measure)
             for case in CASES.values()
             for row in case.rows
-            if not row.beside
+            if not row.unpublished
         }
         # Of several lines of a row, such as the ratios of FANOUT.SEC, the first is the card's.
         figures = list(dict.fromkeys((figure.name, figure.measure) for figure in FIGURES))

@@ -398,7 +398,7 @@ class TestSeveralHosts:
             "connburst", None, {"broker": "mqtt://h", "devices": 2000, "hosts": 2}
         )
         poor = dataclasses.replace(SMALL, memory_bytes=1 << 20, name="poor")
-        with pytest.raises(HostLimitError, match=r"^host 'poor': 1,000 devices in 1 workers need"):
+        with pytest.raises(HostLimitError, match=r"^host 'poor': 1,000 devices in 1 worker need"):
             fit_plan(resolve(scenario), (SMALL, poor), REMOTE, 1)
 
     def test_ports_are_each_hosts_own(self) -> None:

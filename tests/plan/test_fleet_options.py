@@ -36,7 +36,7 @@ def plan_of(case: str, targets: int = 1, **fields: Any) -> Plan:
             {"client_id": "m{device}", "clients_file": "c", "backends": 2},
             "client_id: .* with {group} for bridge",
         ),
-        ("request", {"churn": 1}, "churn: at QoS 0 .* nobody may; allowed: with qos 2"),
+        ("request", {"churn": 1}, "churn: at QoS 0 .*; allowed: with qos 2"),
         ("request", {"churn": 1, "qos": 1}, "churn: at QoS 1 "),
         ("fanin", {"will": "a/#"}, "will: 'a/#' is not a topic to publish to; allowed"),
         ("fanin", {"will": "+/{device}"}, "will: '[+]/{device}' is not a topic"),

@@ -47,11 +47,11 @@ def test_steps_make_the_window_and_its_mean() -> None:
 
 def test_brokers_that_do_not_know_each_other() -> None:
     urls = ["mqtt://a", "mqtt://b"]
-    assert planned("fanin", broker=urls).brokers.apart == 1
-    apart = planned("fanin", broker=urls, separate_brokers=True)
-    assert apart.brokers.apart == apart.groups[1].count == 2 and not apart.brokers.private
+    assert planned("fanin", broker=urls).brokers.separate_count == 1
+    two = planned("fanin", broker=urls, separate_brokers=True)
+    assert two.brokers.separate_count == two.groups[1].count == 2 and not two.brokers.private
     three = planned("fanin", instances=3)
-    assert three.brokers.apart == three.groups[1].count == 3 and three.brokers.private
+    assert three.brokers.separate_count == three.groups[1].count == 3 and three.brokers.private
 
 
 def test_brokers_behind_a_bridge() -> None:

@@ -53,20 +53,20 @@ def test_the_largest_message_is_asked_for_and_the_window() -> None:
 def test_two_consumers_share_and_each_message_is_for_one_of_them() -> None:
     roles = roles_of(plan_of("queue"))
     assert [role.shares for role in roles] == [False, True, True]
-    (delivery,) = deliveries_of(roles, apart=False)
+    (delivery,) = deliveries_of(roles, separate=False)
     assert (delivery.sender, delivery.receivers) == (0, (1, 2))
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_several_targets_exchange_unless_they_are_apart(apart: bool) -> None:
-    roles = roles_of(plan_of("fanout", 3, separate_brokers=apart))
+@pytest.mark.parametrize("separate", [False, True])
+def test_several_targets_exchange_unless_they_are_separate(separate: bool) -> None:
+    roles = roles_of(plan_of("fanout", 3, separate_brokers=separate))
     pairs = {
         (roles[one.sender].target, roles[receiver].target)
-        for one in deliveries_of(roles, apart=apart)
+        for one in deliveries_of(roles, separate=separate)
         for receiver in one.receivers
     }
     everyone = {(a, b) for a in range(3) for b in range(3)}
-    assert pairs == ({(0, 0), (1, 1), (2, 2)} if apart else everyone)
+    assert pairs == ({(0, 0), (1, 1), (2, 2)} if separate else everyone)
 
 
 def test_of_many_targets_some_are_asked() -> None:
@@ -78,7 +78,7 @@ def test_a_queue_at_several_targets_has_one_message_that_crosses() -> None:
     roles = acquainted(roles_of(plan), "greeting")
     crossing = [
         (roles[one.sender].target, roles[one.receivers[0]].target)
-        for one in deliveries_of(roles, apart=False)
+        for one in deliveries_of(roles, separate=False)
         if roles[one.sender].publications[one.publication].topic == "greeting"
     ]
     assert crossing == [(0, 0), (1, 0)]
@@ -93,14 +93,16 @@ def test_every_case_has_roles_and_its_messages_somewhere_to_go() -> None:
             for place in range(len(role.publications))
         }
         assert sent
-        assert sent == {(one.sender, one.publication) for one in deliveries_of(roles, apart=False)}
-    assert deliveries_of(roles_of(plan_of("connburst")), apart=False) == ()
+        assert sent == {
+            (one.sender, one.publication) for one in deliveries_of(roles, separate=False)
+        }
+    assert deliveries_of(roles_of(plan_of("connburst")), separate=False) == ()
 
 
 @pytest.mark.parametrize("selectors", ["broker", "client"])
 def test_a_supply_chain_asks_for_each_of_its_messages(selectors: str) -> None:
     plan = plan_of("specjms", base=2, selectors=selectors)
     roles = CASES["specjms"].roles(plan)
-    deliveries = deliveries_of(roles, apart=False)
+    deliveries = deliveries_of(roles, separate=False)
     assert sum(len(role.publications) for role in roles) == 19
     assert len({(one.sender, one.publication) for one in deliveries}) == 19
