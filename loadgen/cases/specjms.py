@@ -1,6 +1,6 @@
 """SPECJMS: the supermarket supply chain of SPECjms2007 and jms2009-PS, with its audit.
 
-Its model, formulas and audit are `loadgen.specjms`; they are imported where they are needed,
+Its model, formulas and audit are in `loadgen.specjms`. Functions import them when they need them,
 because they come with compiled kernels.
 """
 
@@ -48,7 +48,7 @@ class SupplyChain(Scenario):
 
     parts = ("schedule",)
     search_p99_s = None
-    """Its audit's bound alone, 5 s for 90 % of each destination (SPECjms2007, run rules 3.6.2)."""
+    """None: only the audit's bound holds, 5 s for 90 % of each destination (run rules 3.6.2)."""
 
     case: Literal["specjms"] = "specjms"
     duration: float = DURATION.field(60.0)
@@ -164,13 +164,13 @@ class SupplyChain(Scenario):
 
 
 _RETURN = Reconnect(0.1, 1.0)
-"""How a device comes back that lost its connection."""
+"""Delays of a device that reconnects after it lost its connection."""
 
 _TABLES = "locations", "agents", "connections", "interactions", "messages", "quantities"
 
 
 def choices_of(scenario: SupplyChain) -> "Choices":
-    """Return what a scenario says of the supply chain, its tables read."""
+    """Return the choices of a scenario, with its tables parsed."""
     from loadgen.specjms.build_model import Choices
 
     values = {field.name: getattr(scenario, field.name) for field in fields(Choices)}
@@ -309,7 +309,7 @@ def _review(evidence: Evidence) -> Review:
             _with_audit(verdict, audited), short, audit_summary(audited), {_FILE_NAME: document}
         )
 
-    # What a handler sends is caused, not scheduled; most is sent at QoS 1.
+    # Only messages of drivers are scheduled; most messages are sent at QoS 1.
     begun = sum(seen.types[first].sent for first in FIRST_OF_INTERACTION)
     facts = replace(
         evidence.facts,
@@ -322,7 +322,7 @@ def _review(evidence: Evidence) -> Review:
 
 
 def _with_audit(verdict: Verdict, audit: "Audit") -> Verdict:
-    """Return the verdict with the audit's reason, where it has one."""
+    """Return the verdict, with the audit's reason if it failed."""
     failed = audit.failed
     if not failed:
         return verdict

@@ -1,8 +1,8 @@
 """The audit: five tests of every interaction or destination (run rules, section 3.6).
 
-A pure function of counts: what was sent and received in the measurement window, what the model
-asks for, and how the drivers kept their time. Whether everything arrived is judged over the whole
-run, warm-up and drain included. Every test says what was expected and observed.
+A pure function of the model and of counts: messages sent and received in the measurement window,
+and interactions begun late. Delivery is judged over the whole run, including warm-up and drain.
+Every finding has the expected and the observed value.
 """
 
 import math
@@ -16,13 +16,13 @@ from loadgen.specjms.expected import interaction_messages
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES
 
 TOLERANCE_PERCENT: Final = 5
-"""Input rate and number of messages: how far from what the topology asks for."""
+"""Tolerated deviation of input rate and number of messages from those of the topology."""
 MISSES_LIMIT_PERCENT: Final = 20
-"""Interactions that their driver began too late."""
+"""Tolerated share of interactions begun late."""
 DELIVERY_PERCENTILE: Final = 90
 DELIVERY_LIMIT_MS: Final = 5000
 DRAW_SIGMAS: Final = 4
-"""Standard deviations by which the suppliers drawn for a few calls may differ from their mean."""
+"""Standard deviations by which the number of suppliers drawn may differ from its mean."""
 
 Test = Literal["input_rate", "message_count", "pacing", "delivery_time", "delivered", "recovery"]
 TESTS: Final[tuple[Test, ...]] = get_args(Test)[:-1]
@@ -55,9 +55,9 @@ class TypeCount:
 class DestinationCount:
     """Counts of one destination: of interactions begun in the window, and of the whole run.
 
-    `expected` are deliveries. Counts `_in_all` are of every message of the run, warm-up and drain
-    included. `missing` names messages that did not arrive, `missing_unnamed` counts those that it
-    does not name.
+    `expected` counts deliveries. Counts with `_in_all` are of all messages of the run, including
+    warm-up and drain. `missing` names messages that did not arrive, and `missing_unnamed` counts
+    further ones.
     """
 
     number: int
@@ -77,8 +77,8 @@ class DestinationCount:
 class HandlerCount:
     """Deliveries to the event handlers of a message type at one location in the window.
 
-    `over` are those of whose deliveries more than the tolerated share were `slow`; `p90_ns` is the
-    90th percentile of the slowest of them, at most an eighth above the true one.
+    `over` counts the handlers with a greater share of `slow` deliveries than tolerated. `p90_ns` is
+    the 90th percentile of the slowest handler, at most an eighth above the exact value.
     """
 
     number: int
@@ -95,20 +95,20 @@ class Recovery:
     """Recovery of a run from the failure that it requested.
 
     Moments are CLOCK_MONOTONIC in ns. `recovered` deliveries had waited for a handler that was
-    away, the last of which came at `recovered_ns`.
+    away; the last of them came at `recovered_ns`.
     """
 
     limit_s: float
-    killed_ns: int = 0  # 0 where nothing was killed
+    killed_ns: int = 0  # 0 if the broker was not killed
     started_ns: int = 0  # when the broker served again, 0 if it never did
-    returned_ns: int = 0  # when the last device was back
-    away: int = 0  # devices that never came back
+    returned_ns: int = 0  # when the last device had reconnected
+    away: int = 0  # devices that did not reconnect
     recovered: int = 0
     recovered_ns: int = 0
 
     @property
     def seconds(self) -> float:
-        """From the failure until devices and messages were there."""
+        """Time from the failure until all devices and messages were back."""
         return (max(self.started_ns, self.returned_ns, self.recovered_ns) - self.killed_ns) / 1e9
 
     @property
@@ -127,37 +127,37 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Observations of a run, which the audit judges."""
+    """Observations of a run, the input of the audit."""
 
     window_s: float
     warmup_s: float
     clock_ms: float
-    # Of the interactions begun in the window; `inside` and `late` have one entry an interaction.
+    # Of the interactions begun in the window; `inside` and `late` have one entry per interaction.
     types: Sequence[TypeCount]
-    inside: Sequence[int]  # how many were begun
-    late: Sequence[int]  # those of them that were begun behind schedule
+    inside: Sequence[int]  # interactions begun
+    late: Sequence[int]  # interactions begun behind schedule
     destinations: Sequence[DestinationCount]
     heard: Sequence[HandlerCount] = ()
     discarded: int = 0  # deliveries that a selector at the receiver refused
     discarded_bytes: int = 0
     waited: int = 0  # messages that had to wait for a place in the in-flight window
     # Of the whole run.
-    calls_open: int = 0  # calls for offers that never had all of their offers
-    calls_dropped: int = 0  # offers for which there was no place to wait in
-    unsent: int = 0  # messages taken whose effects still waited to be sent at the end
-    workers_silent: int = 0  # workers that ended without a report of what they sent and received
+    calls_open: int = 0  # calls for offers that did not get all of their offers
+    calls_dropped: int = 0  # offers that found the table of open calls full
+    unsent: int = 0  # received messages with outputs still unsent at the end
+    workers_silent: int = 0  # workers that ended without a report of their counts
     duplicated: int = 0
     out_of_order: int = 0
     redelivered: int = 0  # marked as repeated by the broker
-    unmarked: int = 0  # came again without a mark
+    unmarked: int = 0  # repeated without a mark
     recovery: Recovery | None = None  # None if no failure was requested
-    progress_s: float = 0.0  # how often the run reported its progress
-    notes: Sequence[str] = ()  # what else a reader must know
+    progress_s: float = 0.0  # interval of progress reports
+    notes: Sequence[str] = ()  # further notes for the reader
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One test of one interaction or destination."""
+    """The result of one test of one interaction or destination."""
 
     test: Test
     subject: str
@@ -168,7 +168,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """All findings; the audit passes when each does."""
+    """All findings; the audit passes if each of them does."""
 
     findings: tuple[AuditFinding, ...]
     tests: tuple[Test, ...] = TESTS
@@ -186,7 +186,7 @@ class Audit:
 
 
 def audit(model: Model, seen: Observed) -> Audit:
-    """Return every test of every interaction and destination that the model has."""
+    """Run every test on every interaction and destination of the model."""
     findings: list[AuditFinding] = []
     if seen.workers_silent:  # first, since it explains the others
         observed = f"{seen.workers_silent:,} reported nothing, so counts and names are incomplete"
@@ -226,7 +226,7 @@ def _within(observed: float, expected: float, slack: float) -> bool:
 def _begun_within(begun: int, expected: float) -> bool:
     """Return True within the tolerance, or within one interaction of the expected number.
 
-    A schedule begins a whole number, and the moment of sending may cross an end of the window.
+    Only whole interactions begin, and one may be sent just outside of the window.
     """
     nearly = math.floor(expected) - 1 <= begun <= math.ceil(expected) + 1
     return nearly or _within(begun, expected, 0.0)
@@ -248,7 +248,7 @@ def _interaction_findings(model: Model, seen: Observed, interaction: int) -> Ite
     types = [seen.types[n] for n, m in enumerate(MESSAGES) if m.interaction == interaction]
     sent, received = sum(one.sent for one in types), sum(one.received for one in types)
     each = interaction_messages(model)[interaction - 1]
-    # Each supplier that a call asks is an offer sent; a call and an offer received.
+    # Each supplier drawn adds one message sent (its offer) and two received (call and offer).
     drawn = DRAW_SIGMAS * math.sqrt(wanted) * answers_to_calls(model)[1] * (interaction == 2)
     yield AuditFinding(
         "message_count",
@@ -261,7 +261,7 @@ def _interaction_findings(model: Model, seen: Observed, interaction: int) -> Ite
     )
     begun = seen.types[FIRST_OF_INTERACTION[interaction - 1]].sent
     if begun:
-        # A single late one is not a share yet.
+        # One late interaction is tolerated even if it exceeds the share.
         paced = late <= max(begun * MISSES_LIMIT_PERCENT / 100, 1)
         kept = f"{100.0 * late / begun:.3g} % ({late:,} of {begun:,})"
     else:
@@ -277,7 +277,7 @@ _IN_TIME: Final = (
 
 
 def _in_time(model: Model, heard: HandlerCount) -> AuditFinding:
-    """Return the finding: the percentile keeps the limit if that share of deliveries does."""
+    """Return a finding that passes if no handler has more slow deliveries than tolerated."""
     where = consumed_at(model, heard.number, heard.place)
     return AuditFinding(
         "delivery_time",
@@ -315,7 +315,7 @@ def _missing(count: DestinationCount) -> str:
 
 
 def _unfinished(model: Model, seen: Observed) -> Iterator[AuditFinding]:
-    """Yield findings of messages that were not sent because an earlier step did not end."""
+    """Yield findings on messages left unsent because an earlier step did not finish."""
     if 2 in interactions_on(model):
         yield AuditFinding(
             "delivered",

@@ -1,7 +1,7 @@
-"""The supply chain in a worker: what its devices subscribe to, and what the worker counts.
+"""The supply chain in a worker: subscriptions of its devices, and counts of the worker.
 
-The devices are those of a model. Its event handlers answer the messages that they receive
-(kernels/interactions.py).
+The devices come from a model. Their event handlers (kernels/interactions.py) answer the messages
+that they receive.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ _MODELS = TypeAdapter(Model)
 
 
 def behave(fleet: Fleet) -> Behaviour:
-    """Return the behaviour of the devices of a model, and give their fleet its arrays."""
+    """Return the behaviour of a model's devices, and add their arrays to the fleet."""
     plan = fleet.plan
     model = _MODELS.validate_python(plan.model)
     parts = parts_of(model)
@@ -83,7 +83,7 @@ def tiny_plan() -> Plan:
 
 
 def equip(fleet: Fleet, model: Model) -> Chains:
-    """Give a fleet the arrays, and the sizes of arrays, that a supply chain needs."""
+    """Add the arrays of a supply chain to a fleet, and resize the fleet's arrays for it."""
     plan = fleet.plan
     window = max(
         (group.publishes.window for group in plan.groups if group.publishes is not None), default=1
@@ -117,7 +117,7 @@ def equip(fleet: Fleet, model: Model) -> Chains:
 
 
 def _counts(model: Model, fleet: Fleet, chains: Chains) -> dict[str, Any]:
-    """Return counts by destination, of the window and of the run, and the state of the streams."""
+    """Return the worker's counts, of the window and of the run, and the state of its streams."""
     touched = np.flatnonzero(chains.seen["sent_in_all"] | chains.seen["received_in_all"])
     counts = chains.seen[touched].tolist()
     return {

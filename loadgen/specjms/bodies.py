@@ -1,10 +1,10 @@
-"""Bodies of messages: content of their type, as text, XML, or an object, stream or map of JMS.
+"""Bodies of messages: text, XML, or an object, stream or map of JMS, with content of their type.
 
-Which type of body a message type has: SPECjms2007 article, table 2. Bodies are made once, for each
-message type and size, and are as long as the size formulas say: as many lines as fit, then a remark
-that fills up the rest. JMS leaves the encoding of streams and maps to its providers; here a value
-has one byte that tells its kind, as in OpenWire, and numbers are big endian. An object is in the
-format of Java's Object Serialization Stream Protocol.
+The type of body of each message type is from the SPECjms2007 article, table 2. Bodies are built
+once for each message type and size. Their length follows the size formulas: as many lines as fit,
+then a remark that fills the rest. JMS leaves the encoding of streams and maps to its providers.
+Here a value has one byte for its kind, as in OpenWire, and numbers are big endian. An object is in
+the format of Java's Object Serialization Stream Protocol.
 """
 
 import struct
@@ -17,7 +17,7 @@ from loadgen.specjms.messages import TYPES
 BodyType = Literal["object", "text", "XML", "stream", "map"]
 Value = int | float | str
 Fields = Mapping[str, Value]
-"""Names and values; those of a line have one length whatever its number."""
+"""Names and values; all lines of a kind have the same length."""
 
 _LINES: Final[Mapping[str, Callable[[int], Fields]]] = {
     "OrderLine": lambda n: {"product": f"P{n:07}", "quantity": 12 + n % 60, "unit": "carton"},
@@ -64,14 +64,14 @@ CONTENTS: Final[Mapping[str, tuple[BodyType, str]]] = {
     "productAnnouncement": ("stream", "Product"),
     "creditCardHL": ("stream", "Card"),
 }
-"""Type of body of each message type, and of what its lines are."""
+"""Type of body of each message type, and the kind of its lines."""
 
 
 @lru_cache(maxsize=256)
 def body_of(number: int, size_bytes: int) -> bytes:
     """Return the body of a message type with exactly this size.
 
-    What is too small even for a document without lines gets its beginning.
+    A size too small for a document without lines gives the beginning of that document.
     """
     name = TYPES[number]
     kind, line = CONTENTS[name]
@@ -129,7 +129,7 @@ def _map(name: str, _line: str, lines: Lines, remark: str) -> bytes:
 
 
 def _object(name: str, line: str, lines: Lines, remark: str) -> bytes:
-    """An object with an array of lines and a remark; fields in the order that Java gives them."""
+    """Return an object with an array of lines and a remark, its fields in Java's order."""
     own = f"specjms.{name[0].upper()}{name[1:]}"
     handles = _Handles()
     out = [b"\xac\xed\x00\x05\x73", handles.described(own, {"lines": f"[Lspecjms/{line};"}, True)]
@@ -155,7 +155,7 @@ _FIRST_HANDLE: Final = 0x7E0000
 
 
 class _Handles:
-    """Numbers that a stream of objects gives to what it may refer to again."""
+    """Handles of a stream of objects: numbers by which it refers to earlier parts."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -164,7 +164,7 @@ class _Handles:
     def described(
         self, name: str, fields: Mapping[str, str], remark: bool, texts: Sequence[str] = ()
     ) -> bytes:
-        """Return a class: its name, and its fields as `J` (long), an array's or a string's type."""
+        """Return a class: its name, and its fields as `J` (long) or type of an array or string."""
         self.count += 1
         every = {**fields, **dict.fromkeys((*texts, *(["remark"] if remark else [])), _STRING)}
         parts = [b"\x72", _string(name), struct.pack(">qbH", 1, 2, len(every))]
@@ -175,7 +175,7 @@ class _Handles:
         return b"".join((*parts, b"\x78\x70"))
 
     def _type(self, kind: str) -> bytes:
-        """Return the name of a field's type, a reference where it was named before."""
+        """Return the name of a field's type, or a reference to its first occurrence."""
         if kind in self._types:
             return b"\x71" + struct.pack(">i", _FIRST_HANDLE + self._types[kind])
         self._types[kind] = self.count

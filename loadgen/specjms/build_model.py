@@ -1,8 +1,8 @@
-"""From what a scenario says to a model: defaults as published, overrides where the rules allow.
+"""The model of a scenario: published defaults, with overrides that the rules allow.
 
-Which parameters a topology may change: SPECjms2007 article, table 1. Horizontal and vertical leave
-locations, rates, message sizes, shared connections and the frequency of integrity checks alone;
-the parameters of jms2009-PS may be set in every topology, and the result then says so.
+The SPECjms2007 article, table 1, lists the parameters that a topology may change. Horizontal and
+vertical topologies fix locations, rates, message sizes, shared connections and the frequency of
+integrity checks. The parameters of jms2009-PS may be set in every topology; the result lists them.
 """
 
 import difflib
@@ -41,7 +41,7 @@ HANDLERS_LIMIT: Final = 100
 ENDPOINTS_LIMIT: Final = 1_000
 LOCATIONS_LIMIT: Final = 100_000
 RATE_LEAST: Final = 1e-4
-"""One in almost three hours; a period must stay countable in nanoseconds."""
+"""One in almost three hours, so that periods can be counted in nanoseconds."""
 RATE_LIMIT: Final = 1_000_000
 SIZE_LIMIT_BYTES: Final = 256 * 1024
 _LEAST_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
@@ -51,13 +51,13 @@ Tables = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Fields of a scenario that shape the workload; None or empty for what it leaves open.
+    """Fields of a scenario that shape the workload; None or empty if the scenario omits them.
 
     locations      freeform: {"SM": 20, "DC": 4, "SP": 8, "HQ": 1}
     agents         {"DC": 2}: agents of each location of a kind
     connections    {"SM": 1}: connections that the event handlers of an agent share
     interactions   {"1": {"rate": 5.0, "drivers": 2}, "2": 3.5, "3": false}; rates (a second, whole
-                   system) in freeform only, where those not named are off; endpoint
+                   system) in freeform only, with all others off; endpoint
     messages       {"order": {...}, "all": {...}}: transacted, persistent, qos, durable, queue,
                    target, subscription, handlers, endpoint; in freeform sizes (bytes of the three
                    classes), percent (their shares) and acknowledgement
@@ -85,7 +85,7 @@ class Choices:
 
 
 def model_of(choices: Choices) -> Model:
-    """The model that the choices make; raises ScenarioError, one line, for what cannot be."""
+    """Return the model of the choices; raises ScenarioError with one line if they are invalid."""
     _refuse_overrides(choices)
     choices = _of_the_case_study(choices)
     if not 1 <= choices.base <= BASE_LIMIT:
@@ -123,7 +123,7 @@ def changed_options(model: Model) -> tuple[str, ...]:
     for number, message in enumerate(MESSAGES):
         for name in ("qos", "durable", "transacted", "queue", "target", "subscription"):
             own, published = (getattr(options.messages[number], name) for options in (model, usual))
-            # Which messages share a topic says nothing of a queue.
+            # Only topics have a target.
             unused = name == "target" and model.messages[number].queue
             if own != published and not unused:
                 changed.append(f"{message.name}: {name} {own}")
@@ -170,8 +170,8 @@ _CASE_STUDY: Final[Mapping[CaseStudy, Tables]] = {
 def _of_the_case_study(choices: Choices) -> Choices:
     """Return the choices on top of those of a scenario of the case study.
 
-    With one handler each, so that the three have as many subscriptions. How a supplier selects its
-    families the paper does not say.
+    Each type has one handler, so that all scenarios have the same number of subscriptions. The
+    paper does not specify how a supplier selects its families.
     """
     if choices.case_study is None:
         return choices
@@ -189,7 +189,7 @@ def _mapping(value: object) -> Tables:
 # Readers of values ------------------------------------------------------------------------------
 
 TableReader = Callable[[str, Any], Any]
-"""Takes the name of a value and the value, and returns it; raises ScenarioError if not allowed."""
+"""A check of a named value, which returns the value; raises ScenarioError if it is not allowed."""
 
 
 def _reader(allowed: str, fits: Callable[[Any], bool]) -> TableReader:
@@ -242,7 +242,7 @@ _PERCENT: Final = _reader(
 
 
 def _table(where: str, given: object, readers: Mapping[str, TableReader]) -> dict[str, Any]:
-    """Return the values of a table, each read by the reader of its name."""
+    """Return the values of a table, each checked by the reader for its name."""
     if not isinstance(given, Mapping):
         raise ScenarioError(
             f"{where}: {shown(given)} is not a table; allowed: {', '.join(readers)}"
@@ -313,7 +313,7 @@ def _of_kinds(
 def _interactions(
     choices: Choices, places: Locations
 ) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return rate of each interaction, and its drivers with their endpoint."""
+    """Return the rates, numbers of drivers and endpoints, with one entry per interaction."""
     freeform = choices.topology == "freeform"
     rates = input_rates("horizontal" if freeform else choices.topology, choices.base, places)
     if freeform and choices.interactions:
@@ -332,7 +332,7 @@ def _interactions(
 
 
 def _sizes(choices: Choices) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, int, int]]:
-    """Payload bytes of each message type in each class, and the share of each class in percent."""
+    """Return payload bytes by message type and class, and the share of each class in percent."""
     given = _table("quantities", choices.quantities, _QUANTITIES)
     small, medium, large = map(int, given.pop("percent", CLASS_PERCENT))
     sizes = message_sizes({**DEFAULT_QUANTITIES, **given})
@@ -348,7 +348,7 @@ def _sizes(choices: Choices) -> tuple[tuple[tuple[int, int, int], ...], tuple[in
 def _messages(
     choices: Choices, sizes: Sequence[tuple[int, int, int]]
 ) -> tuple[MessageOptions, ...]:
-    """Return options of each message type: as published, then those of all, then its own."""
+    """Return the options of each message type: published, overridden by `all`, then by its own."""
     given = _table("messages", choices.messages, _MESSAGES)
     usual = {"handlers": _HANDLERS("handlers", choices.handlers)}
     every = given.get("all", {})
@@ -361,7 +361,7 @@ def _messages(
 def _message(message: MessageType, usual: Tables, every: Tables, own: Tables) -> MessageOptions:
     given = dict(usual)
     for values in (every, own):
-        # A later choice of one of the two says what the other would have said.
+        # qos and persistent imply each other, so the later of them replaces both.
         if "qos" in values or "persistent" in values:
             given.pop("qos", None)
             given.pop("persistent", None)
@@ -385,7 +385,7 @@ def _message(message: MessageType, usual: Tables, every: Tables, own: Tables) ->
             f"{where}.target: {shown(target)} is for topics, and it is a queue; allowed: with "
             "queue = false"
         )
-    # A topic that all share has no part for each family.
+    # A topic that several types share is not divided by family.
     whole = message.spread == "family" and target != TARGETS[0]
     small, medium, large = map(int, given["sizes"])
     transacted = given.get("transacted", message.transacted)

@@ -1,7 +1,7 @@
 """The workload of one run, resolved: locations, rates, and how each message type is sent.
 
-A `Model` is a few hundred bytes from which every worker derives the same numbering of
-destinations, producers and streams (layout.py), so that a plan need not list them.
+Every worker derives the same numbering of destinations, producers and streams from a `Model`
+(layout.py). A plan therefore holds the few hundred bytes of the model instead of lists.
 """
 
 import statistics
@@ -32,7 +32,7 @@ TargetDestination = Literal[
     "LocationID-MessageType", "MessageType", "Interaction", "LocationType", "LocationID", "Central"
 ]
 TARGETS: Final[tuple[TargetDestination, ...]] = get_args(TargetDestination)
-"""Target destinations of jms2009-PS: which messages share a topic (paper, table 2)."""
+"""Target destinations of jms2009-PS; they decide which messages share a topic (paper, table 2)."""
 
 SubscriptionType = Literal["family", "IN", "OR", "SET"]
 SUBSCRIPTION_TYPES: Final[tuple[SubscriptionType, ...]] = get_args(SubscriptionType)
@@ -47,7 +47,7 @@ CaseStudy = Literal["I", "II", "III"]
 Acknowledgement = Literal["AUTO", "CLIENT", "DUPS_OK"]
 ACKNOWLEDGED_AT_ONCE: Final[Mapping[Acknowledgement, int]] = {"AUTO": 1, "CLIENT": 1, "DUPS_OK": 10}
 """Messages that an event handler acknowledges together, by the mode of a session that is not
-transacted (SPECjms2007 article, table 1): each behind what it causes, or, lazily, ten at a time."""
+transacted (SPECjms2007 article, table 1). DUPS_OK is lazy; the others wait for the outputs only."""
 
 BASE_LIMIT: Final = 20_000
 
@@ -58,26 +58,26 @@ class MessageOptions:
 
     qos: int  # 0 not persistent, 1 persistent, 2 on request
     durable: bool  # messages wait in the session while the device is away
-    transacted: bool  # produced and consumed as one unit: the input waits for its outputs
+    transacted: bool  # one unit: the input is acknowledged after its outputs
     queue: bool  # shared subscription of the handlers of a location, else a topic
-    target: TargetDestination  # which messages share a topic, for those not sent to a queue
+    target: TargetDestination  # decides which messages share a topic, if not sent to a queue
     subscription: SubscriptionType  # of callForOffers
     handlers: int  # of each agent
     sizes_bytes: tuple[int, int, int]  # payload of the three size classes
-    # Share of each class where the type draws its own; None to use the interaction's.
+    # Share of each class if the type draws a class for each message; None for the interaction's.
     class_percent: tuple[int, int, int] | None = None
-    acknowledgement: Acknowledgement = "AUTO"  # where it is not transacted
+    acknowledgement: Acknowledgement = "AUTO"  # if not transacted
     endpoint: int = 0  # number of the broker's address for its event handlers, 0 for all in turn
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Everything that decides what is sent to whom, and how often.
+    """The workload of the whole system: locations, rates, and options of each message type.
 
-    `rates` are interactions begun per second in the whole system, 0 for one that is off; `drivers`
-    those of each interaction and agent. `agents` of a location, by its kind, play it together; the
-    event handlers of one share `connections`, or each has its own where that is 0. One message in
-    `check_every` is checked against its CRC-32.
+    `rates` are interactions begun per second in the whole system, 0 for one that is off. `drivers`
+    are numbers for each agent, by interaction. `agents` are numbers for each location, by its kind;
+    they play the location together. The event handlers of an agent share `connections`, or have one
+    each if that is 0. One message in `check_every` is checked against its CRC-32.
     """
 
     topology: Topology
@@ -90,7 +90,7 @@ class Model:
     selectors: Selectors = "broker"
     agents: tuple[int, ...] = (1, 1, 1, 1)
     connections: tuple[int, ...] = (0, 0, 0, 0)
-    endpoints: tuple[int, ...] = (0,) * 7  # of each interaction's drivers, as a type's
+    endpoints: tuple[int, ...] = (0,) * 7  # of the drivers, by interaction
     check_every: int = 1
     class_percent: tuple[int, int, int] = CLASS_PERCENT
 
@@ -99,12 +99,12 @@ class Model:
 
 
 def interactions_on(model: Model) -> tuple[int, ...]:
-    """Return interactions that are not off."""
+    """Return the interactions that are not off."""
     return tuple(i for i in INTERACTIONS if model.rates[i - 1] > 0)
 
 
 def enabled_types(model: Model) -> tuple[int, ...]:
-    """Return numbers of the message types that occur: those of interactions that are not off."""
+    """Return the numbers of the message types of interactions that are not off."""
     return tuple(n for n, m in enumerate(MESSAGES) if model.rates[m.interaction - 1] > 0)
 
 
@@ -112,13 +112,13 @@ def enabled_types(model: Model) -> tuple[int, ...]:
 
 
 def families_at(model: Model, supplier: int) -> tuple[int, ...]:
-    """Return product families that a supplier offers."""
+    """Return the product families that a supplier offers."""
     return families_of(model.locations.suppliers, model.families)[supplier]
 
 
 @lru_cache(maxsize=8)
 def answers_to_calls(model: Model) -> tuple[float, float]:
-    """Mean (z) and standard deviation, over all families, of how many suppliers answer a call."""
+    """Return mean (z) and standard deviation of the suppliers that answer a call."""
     answers = [len(suppliers_of(f, model.locations.suppliers)) for f in range(model.families)]
     return statistics.fmean(answers), statistics.pstdev(answers)
 
@@ -127,7 +127,7 @@ def answers_to_calls(model: Model) -> tuple[float, float]:
 
 
 def destinations_of(model: Model, number: int) -> int:
-    """How many destinations a message type has: one a consuming location, family, or in all."""
+    """Count the destinations of a type: one per consuming location, one per family, or one."""
     message = MESSAGES[number]
     if message.spread == "family":
         return model.families
@@ -135,34 +135,34 @@ def destinations_of(model: Model, number: int) -> int:
 
 
 def received_by(model: Model, number: int, destination: int) -> int:
-    """Return how many consumers must receive each message sent to this destination."""
+    """Count the consumers that must receive each message sent to this destination."""
     if MESSAGES[number].spread == "family":
         return len(suppliers_of(destination, model.locations.suppliers))
     return model.locations.supermarkets if MESSAGES[number].spread == "all" else 1
 
 
 def mean_received_by(model: Model, number: int) -> float:
-    """How many consumers receive a message of this type, as the mean over its destinations."""
+    """Return the mean number of consumers of a message, over the destinations of its type."""
     if MESSAGES[number].spread == "family":
         return answers_to_calls(model)[0]
     return float(received_by(model, number, 0))
 
 
 def handlers_of(model: Model, number: int) -> int:
-    """Consumers of a message type at each location; one an agent where connections are shared."""
+    """Count the consumers of a type at each location; one per agent if connections are shared."""
     kind = MESSAGES[number].consumer
     each = 1 if model.connections[kind] else model.messages[number].handlers
     return model.agents[kind] * each
 
 
 def drivers_of(model: Model, interaction: int) -> int:
-    """Return drivers of an interaction at each location that begins it."""
+    """Count the drivers of an interaction at each location that begins it."""
     sender = MESSAGES[FIRST_OF_INTERACTION[interaction - 1]].sender
     return model.agents[sender] * model.drivers[interaction - 1]
 
 
 def producers_of(model: Model, number: int) -> int:
-    """Return how many devices send a message type: drivers, or the handlers of what causes it."""
+    """Count the devices that send a message type: drivers, or the handlers of its cause."""
     message = MESSAGES[number]
     if message.cause is None:
         each = drivers_of(model, message.interaction)
@@ -175,7 +175,7 @@ def producers_of(model: Model, number: int) -> int:
 
 
 def shares_queues(model: Model) -> bool:
-    """Whether shared subscriptions are needed: some location has several handlers of a type."""
+    """Return True if shared subscriptions are needed: a type has several handlers at a location."""
     return any(handlers_of(model, n) > 1 for n in enabled_types(model))
 
 
@@ -194,5 +194,5 @@ def uses_wildcards(model: Model) -> bool:
 
 
 def highest_qos(model: Model) -> int:
-    """Return largest QoS that any message type asks for."""
+    """Return the highest QoS of any message type."""
     return max(model.messages[n].qos for n in enabled_types(model))

@@ -1,4 +1,4 @@
-"""The plan of a supply chain: its groups over workers, the consumers of a queue kept together."""
+"""The groups of a supply chain for a plan, and the roles of its devices in a rehearsal."""
 
 import math
 from dataclasses import replace
@@ -20,23 +20,25 @@ from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
 RECEIVE_US = 8.0
 CAUSE_US = 5.0
 BEGIN_US = 10.0
-"""A core's time to take a message, to send one that it causes, to begin an interaction."""
+"""Time of a core to receive a message, to send one that it causes, to begin an interaction."""
 
 
 def groups_of_model(
     model: Model, arrivals: Arrivals = "constant", window: int = 100
 ) -> tuple[DeviceGroup, ...]:
-    """Return the groups of a model; a driver's stream is its number over all drivers.
+    """Return the groups of a model.
 
-    `window` is how many messages a driver may have unacknowledged.
+    The stream of a driver is its number among all drivers; `window` limits the messages that it may
+    have unacknowledged.
     """
     return tuple(_group(model, part, arrivals, window) for part in parts_of(model))
 
 
 def roles_of_supply_chain(plan: Plan) -> tuple[Role, ...]:
-    """A device of each group at each target; the first driver publishes one message of each type.
+    """Return the roles of a rehearsal: devices of each group at each target.
 
-    All devices have one login, so that it matters little which of them publishes.
+    The first driver publishes one message of each type. All devices have the same login, so any of
+    them would do.
     """
     model: Model = plan.model
     root = plan.root
@@ -63,7 +65,7 @@ def roles_of_supply_chain(plan: Plan) -> tuple[Role, ...]:
 
 
 def mixed_workers(plan: Plan) -> int:
-    """Return how many workers have agents of several kinds of locations."""
+    """Count the workers with agents of several kinds of locations."""
     parts = parts_of(plan.model)
     kinds = (
         {parts[share.group].kind for share in one.shares if share.count} for one in plan.workers
@@ -81,7 +83,7 @@ def _group(model: Model, part: ModelPart, arrivals: Arrivals, window: int) -> De
         consumed = consumed_by(model, part)
         durable = any(model.messages[n].durable for n in consumed)
         qos = max(model.messages[n].qos for n in consumed)
-        # The filters are the model's; a topic here only says that nobody's are derived.
+        # The filters come from the model; with a topic, none are derived from publishers.
         at_once = max(ACKNOWLEDGED_AT_ONCE[model.messages[n].acknowledgement] for n in consumed)
         subscribes = Subscribes("", qos, topic=part.name, acknowledge_every=at_once)
         endpoints = {model.messages[n].endpoint for n in consumed}
@@ -114,7 +116,7 @@ def _publishes(model: Model, part: ModelPart, arrivals: Arrivals, window: int) -
 
 
 def _cores(model: Model, part: ModelPart) -> float:
-    """Return cores that one device takes."""
+    """Return the share of a core that one device needs."""
     if part.role == "drivers":
         return model.rates[part.subject - 1] / part.count * BEGIN_US * 1e-6
     rates = rates_at(model, part.kind)

@@ -1,19 +1,21 @@
 """Topics, filters and properties of each message type: queues and the jms2009-PS options in MQTT.
 
 A JMS queue is a topic with a shared subscription, a JMS topic a topic. Without selectors every
-location and message type has a topic of its own; the other target destinations put several on one
+location and message type has a separate topic. The other target destinations put several on one
 topic and select by properties (jms2009-PS paper, table 2):
 
-    selectors "broker"   each message carries LocationType, TargetLocationID and MessageType as
-                         topic levels below the common topic, and the subscription is a filter with
-                         `+` for those that the selector does not name
+    selectors "broker"   each message has LocationType, TargetLocationID and MessageType as topic
+                         levels below the common topic, and the subscription is a filter with `+`
+                         for those that the selector does not name
     selectors "client"   the properties of the selector are MQTT 5 user properties, the
                          subscription takes all of the topic, and the receiver discards the rest
 
 A message to one location has that location as its target. Pub/sub messages belong to "HQ", as in
-table 1 of the paper. ProductFamily is one more level or property where all families share a topic.
-An MQTT filter cannot name a set: with `broker`, OR is one SUBSCRIBE with a filter for each family,
-SET a SUBSCRIBE for each, and IN a single filter for all families, the receiver discarding the rest.
+table 1 of the paper. ProductFamily is one more level or property if all families share a topic.
+
+An MQTT filter cannot name a set. With `broker`, OR is one SUBSCRIBE with a filter for each family,
+and SET is a SUBSCRIBE for each. IN is a single filter for all families, and the receiver discards
+the rest.
 """
 
 from dataclasses import dataclass
@@ -36,7 +38,7 @@ _TARGETS: Final[dict[TargetDestination, tuple[str, tuple[str, ...]]]] = {
 """Topic of the messages of each target destination, and the properties that its selector names."""
 
 Selector = tuple[tuple[bytes, ...], ...]
-"""Terms that must all hold; a term holds where one of its encoded properties is present."""
+"""Terms that must all hold; a term holds if one of its encoded properties is present."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,12 @@ class WantedFilters:
 
 
 def location_name(kind: LocationKind, number: int) -> str:
-    """Return a location as people call it, such as DC3."""
+    """Return the name of a location, such as DC3."""
     return f"{kind.name}{number}"
 
 
 def destination_name(model: Model, number: int, destination: int) -> str:
-    """Name of a destination as the kit's, such as DC3_OrderQ or HQ_ProductFamilyT4."""
+    """Return the kit's name of a destination, such as DC3_OrderQ or HQ_ProductFamilyT4."""
     message = MESSAGES[number]
     family = str(destination) if message.spread == "family" else ""
     queue_or_topic = "Q" if _is_queue(model, number) else "T"
@@ -61,7 +63,7 @@ def destination_name(model: Model, number: int, destination: int) -> str:
 
 
 def topic_of(model: Model, root: str, number: int, destination: int) -> str:
-    """Return topic to which a message type is published for this destination."""
+    """Return the topic to which a message type is published for this destination."""
     base = _base(model, root, number, destination)
     if model.selectors == "client" or not _selected(model, number):
         return base
@@ -69,12 +71,12 @@ def topic_of(model: Model, root: str, number: int, destination: int) -> str:
 
 
 def shared_topic_of(model: Model, root: str, number: int, destination: int) -> str:
-    """The topic that messages to this destination share with others, without levels that select."""
+    """Return the topic of messages to this destination, without the levels that select."""
     return _base(model, root, number, destination)
 
 
 def properties_of(model: Model, number: int, destination: int) -> bytes:
-    """Return user properties of a PUBLISH to this destination, without their length."""
+    """Return the user properties of a PUBLISH to this destination, without their length."""
     if model.selectors != "client":
         return b""
     values = _properties(model, number, destination)
@@ -82,10 +84,10 @@ def properties_of(model: Model, number: int, destination: int) -> bytes:
 
 
 def selector_of(model: Model, number: int, location: int) -> Selector:
-    """Return what a consumer at this location keeps of what it receives; empty for all of it.
+    """Return the selector of a consumer at this location; an empty one accepts every message.
 
-    A broker that selects leaves nothing to select, except with IN (see above), where the receiver
-    finds the family in the payload.
+    It is empty if the broker selects, even with IN (see above): the receiver then selects by the
+    family in the payload.
     """
     if model.selectors != "client":
         return ()
@@ -100,7 +102,7 @@ def selector_of(model: Model, number: int, location: int) -> Selector:
 
 
 def subscriptions_of(model: Model, root: str, number: int, location: int) -> WantedFilters:
-    """Return what a consumer of a message type at a location subscribes to."""
+    """Return the subscriptions of a consumer of a message type at a location."""
     packets: tuple[tuple[str, ...], ...]
     if MESSAGES[number].spread == "family":
         packets = _family_packets(model, root, number, location)
@@ -113,7 +115,7 @@ def subscriptions_of(model: Model, root: str, number: int, location: int) -> Wan
 
 
 def consumed_at(model: Model, number: int, location: int) -> str:
-    """Name of what a location consumes of a type: its queue, or its subscription to the topic."""
+    """Return the name of a location's queue of a type, or of its subscription to the topic."""
     message = MESSAGES[number]
     if not message.pubsub:
         return destination_name(model, number, location)
@@ -121,7 +123,7 @@ def consumed_at(model: Model, number: int, location: int) -> str:
 
 
 def user_property(name: str, value: str) -> bytes:
-    """An MQTT 5 user property as it stands in a packet (section 2.2.2.2, identifier 0x26)."""
+    """Return an MQTT 5 user property as encoded in a packet (section 2.2.2.2, identifier 0x26)."""
     key, text = name.encode(), value.encode()
     return b"\x26" + len(key).to_bytes(2) + key + len(text).to_bytes(2) + text
 
@@ -166,7 +168,7 @@ def _properties(model: Model, number: int, destination: int) -> dict[str, str]:
 
 
 def _selected(model: Model, number: int) -> tuple[str, ...]:
-    """Return names of the properties that a consumer selects by; empty for a topic of its own."""
+    """Return the names of the properties that a consumer selects by; empty for a separate topic."""
     if _is_queue(model, number):
         return ()
     _, named = _TARGETS[model.messages[number].target]
@@ -176,7 +178,7 @@ def _selected(model: Model, number: int) -> tuple[str, ...]:
 def _filter(
     model: Model, root: str, number: int, destination: int, *, any_family: bool = False
 ) -> str:
-    """Filter for what is published to one destination, or to that of any family."""
+    """Return the filter for messages to one destination, or to that of any family."""
     base = _base(model, root, number, destination)
     selected = _selected(model, number)
     if model.selectors == "client" or not selected:
@@ -196,7 +198,7 @@ def _family_packets(
         return ()
     subscription = model.messages[number].subscription
     if subscription == "IN" or (subscription != "family" and model.selectors == "client"):
-        # The families share a topic, and the receiver keeps its own.
+        # The families share a topic, and the receiver discards the others.
         return ((_filter(model, root, number, families[0], any_family=True),),)
     filters = tuple(_filter(model, root, number, family) for family in families)
     return tuple((pattern,) for pattern in filters) if subscription == "SET" else (filters,)

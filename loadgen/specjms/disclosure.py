@@ -1,7 +1,7 @@
 """The disclosure of a run: the submission data and files that a tool can fill.
 
-Sections and keys are those of the run rules, sections 6.1 and 7, in their order. What only the
-person who ran the test can know is marked FILL IN. Pure: documents in, texts out.
+Sections and keys are those of the run rules, sections 6.1 and 7, in their order. Values that only
+the person who ran the test can provide are marked FILL IN. Pure: documents in, texts out.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from loadgen.specjms.rules import REPETITION
 FILL_IN: Final = "FILL IN"
 JsonObject = Mapping[str, Any]
 Known = Mapping[str, Mapping[str, str]]
-"""Values of the keys of each block, as far as a tool can know them."""
+"""Values of the keys of each block, as far as a tool can determine them."""
 
 _SERVER_CPUS = "server.cpus.num_cores server.cpus.num_chips server.cpus.num_coresperchip"
 _PRODUCT = "id name vendor os avail"
@@ -53,7 +53,7 @@ _FORM: Final[Mapping[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Disclosed:
-    """The run that is disclosed, and its repetition where there is one."""
+    """The run that is disclosed, and its repetition, if any."""
 
     main: FinishedRun
     repeat: FinishedRun | None = None
@@ -69,7 +69,7 @@ class Disclosed:
         return self.main.document
 
     def part(self, name: str) -> JsonObject:
-        """Return a table of run.json, empty where the run has none."""
+        """Return a table of run.json, empty if the run lacks it."""
         return self.run.get(name) or {}
 
 
@@ -136,7 +136,7 @@ def _benchmark(found: Disclosed) -> Known:
 
 
 def _noncompliance(found: Disclosed) -> list[str]:
-    """Return everything that a tool can see of why the result is not compliant."""
+    """Return all reasons against compliance that a tool can determine."""
     main, repeat = found.main, found.repeat
     broken = [] if valid(main) else [f"main run {verdict_of(main)}"]
     if repeat is not None:
@@ -238,7 +238,7 @@ def _nodes(found: Disclosed) -> Known:
 
 
 def destination_setup(found: Disclosed) -> str:
-    """destinationSetup.txt: MQTT destinations need no set-up; this lists those of the run."""
+    """Return destinationSetup.txt, a list of the destinations; MQTT needs no set-up of them."""
     lines = [
         NOTICE,
         "",

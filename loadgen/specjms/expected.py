@@ -27,10 +27,10 @@ class MessageRate:
 
 
 def type_rates(model: Model) -> tuple[MessageRate, ...]:
-    """Return rates of the whole system, one entry a message type."""
+    """Return the rates of the whole system, one entry per message type."""
     rates: list[MessageRate] = []
     for number, message in enumerate(MESSAGES):
-        # A chain has one message a step and interaction, except for the offers to a call.
+        # An interaction has one message per step, except for the offers to a call.
         each = answers_to_calls(model)[0] if message.name == "offer" else 1.0
         sent = model.rates[message.interaction - 1] * each
         rates.append(MessageRate(sent, sent * mean_received_by(model, number)))
@@ -38,13 +38,13 @@ def type_rates(model: Model) -> tuple[MessageRate, ...]:
 
 
 def group_played(model: Model, number: int) -> MixGroup:
-    """Return a type's part of the message mix, by how the model sends it and not as published."""
+    """Return a type's part of the message mix as the model sends it, not as published."""
     options = model.messages[number]
     return group_of(pubsub=not options.queue, persistent=options.qos > 0)
 
 
 def group_rates(model: Model) -> dict[MixGroup, MessageRate]:
-    """Return rates of the whole system by part of the message mix, as the model plays it."""
+    """Return the rates of the whole system by part of the message mix, as the model sends it."""
     totals = {group: MessageRate() for group in GROUPS}
     for number, rate in enumerate(type_rates(model)):
         totals[group_played(model, number)] += rate
@@ -52,7 +52,7 @@ def group_rates(model: Model) -> dict[MixGroup, MessageRate]:
 
 
 def mix(rates: Mapping[MixGroup, MessageRate]) -> dict[MixGroup, float]:
-    """Return share of each group in the messages received, in per cent; zeros where none were."""
+    """Return the share of each group in the messages received, in per cent; zeros without any."""
     total = sum(rate.received for rate in rates.values())
     return {group: 100.0 * rate.received / total if total else 0.0 for group, rate in rates.items()}
 
@@ -61,13 +61,13 @@ PUBLISHED_MIX: Final[Mapping[str, Mapping[MixGroup, float]]] = {
     "horizontal": {"a": 37.2, "b": 12.7, "c": 24.4, "d": 25.7},
     "vertical": {"a": 14.2, "b": 6.0, "c": 39.1, "d": 40.7},
 }
-"""Shares of what is received, in per cent, by which each topology has its published mix: half of it
-pub/sub, or four fifths point to point (SPECjms2007 article, figures 5 and 6)."""
+"""Published shares of the messages received, in per cent (SPECjms2007 article, figures 5 and 6).
+Half are pub/sub in the horizontal topology, four fifths point to point in the vertical one."""
 _MIX_POINTS: Final = 0.5
 
 
 def mix_note(model: Model) -> str:
-    """What to say of a BASE with which the mix is not that of the topology; "" where it is."""
+    """Return a note if BASE does not give the message mix of the topology, else ""."""
     published = PUBLISHED_MIX.get(model.topology)
     if published is None:
         return ""
@@ -86,7 +86,7 @@ def mix_note(model: Model) -> str:
 
 
 def interaction_messages(model: Model) -> tuple[MessageRate, ...]:
-    """Messages sent and received by all parties in one interaction, one entry an interaction."""
+    """Return messages sent and received by all parties in one interaction, by interaction."""
     totals = [MessageRate() for _ in INTERACTIONS]
     for message, rate in zip(MESSAGES, type_rates(model), strict=True):
         totals[message.interaction - 1] += rate
@@ -97,7 +97,7 @@ def interaction_messages(model: Model) -> tuple[MessageRate, ...]:
 
 
 def rates_at(model: Model, kind: LocationKind) -> tuple[MessageRate, ...]:
-    """Rates of a location of this kind, one entry a message type: the mean over all of them."""
+    """Return the mean rates of a location of this kind, one entry per message type."""
     count = model.count_of(kind)
     return tuple(
         MessageRate(

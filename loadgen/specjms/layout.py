@@ -1,14 +1,14 @@
-"""From a model to the arrays of one worker (chains.py), and to who its devices are.
+"""The arrays of one worker (chains.py) for a model, and the roles of its devices.
 
-Groups: one of event handlers for each message type, named INTERACTION.TYPE, whose row also counts
-that type wherever it is sent or received; where the handlers of an agent share connections these
-are empty, and a group for each of the connections holds the devices. Then one of drivers an
-interaction.
+Each message type has a group of event handlers, named INTERACTION.TYPE. The row of that group also
+counts the type wherever it is sent or received. If the handlers of an agent share connections,
+these groups are empty, and a group for each connection holds the devices. Each interaction has a
+group of drivers.
 
-Device n of a group stands at location n div (devices a location): the consumers of one queue are
-neighbours, and stay together in one worker. A stream is what one producer sends of a type to one
-destination, so that whoever receives can account for it message by message; where a producer has
-one destination only, its number is enough.
+Device n of a group is at location n div (devices per location). The consumers of one queue are thus
+neighbours, and stay together in one worker. A stream is the messages of a type from one producer to
+one destination, so that receivers can account for every message. If a producer has only one
+destination, the producer's number identifies the stream.
 """
 
 import zlib
@@ -77,7 +77,7 @@ Table = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 PACING_SLACK_NS: Final = 20_000_000
-"""A driver that is later than this, or than its own interval, missed its time."""
+"""Tolerated lateness of a driver, unless its interval is shorter."""
 OPEN_CALLS: Final = 65_536
 WAITING_NOTES: Final = 16_384
 
@@ -90,7 +90,7 @@ class ModelPart:
                 drivers of an interaction
     subject     number of the type, the kind, or the interaction
     count       devices; per_place those at each location
-    connection  which one of its agent's, from 0 on, of how many
+    connection  its number, from 0 on, among the `connections` of its agent
     """
 
     role: Literal["handlers", "agents", "drivers"]
@@ -117,7 +117,7 @@ class ModelPart:
 
 
 def parts_of(model: Model) -> tuple[ModelPart, ...]:
-    """Return the groups of a model, in the order in which a plan has them."""
+    """Return the groups of a model, in the order of a plan."""
     parts = []
     for number in enabled_types(model):
         kind = MESSAGES[number].consumer
@@ -141,7 +141,7 @@ def _consumed_by_kind(model: Model, kind: LocationKind) -> tuple[int, ...]:
 
 
 def consumed_by(model: Model, part: ModelPart) -> tuple[int, ...]:
-    """Return message types that a device of the group receives."""
+    """Return the message types that a device of the group receives."""
     if part.role == "handlers":
         return (part.subject,)
     if part.role == "agents":
@@ -150,7 +150,7 @@ def consumed_by(model: Model, part: ModelPart) -> tuple[int, ...]:
 
 
 def subscriptions_at(model: Model, root: str, part: ModelPart, device: int) -> WantedFilters:
-    """Return what a device subscribes to; no packets for a driver."""
+    """Return the subscriptions of a device; no packets for a driver."""
     packets: list[tuple[str, ...]] = []
     qos = 0
     for number in consumed_by(model, part):
@@ -161,12 +161,12 @@ def subscriptions_at(model: Model, root: str, part: ModelPart, device: int) -> W
 
 
 def first_destinations(model: Model) -> tuple[int, ...]:
-    """Number of the first destination of each message type; the count of all as the last entry."""
+    """Return the first destination of each message type; the last entry is the count of all."""
     return _firsts(model, destinations_of)
 
 
 def first_streams(model: Model) -> tuple[int, ...]:
-    """Number of the first stream of each message type; the count of all as the last entry."""
+    """Return the first stream of each message type; the last entry is the count of all."""
     return _firsts(model, _streams)
 
 
@@ -189,7 +189,8 @@ def _fixed(number: int) -> bool:
     message = MESSAGES[number]
     if message.spread != "one":
         return message.spread == "all"
-    # Who serves a supermarket, and whom a location reports to, is fixed; else any to any.
+    # One distribution centre serves a supermarket, and locations report to one headquarters; in
+    # all other directions each location sends to any.
     return (message.sender, message.consumer) in (
         (LocationKind.SM, LocationKind.SM),
         (LocationKind.SM, LocationKind.DC),
@@ -200,7 +201,7 @@ def _fixed(number: int) -> bool:
 
 
 def destination_of_stream(model: Model, number: int, stream: int) -> int:
-    """Return destination to which a stream of a type leads, both counted from the type's first."""
+    """Return the destination of a stream, both counted from the first of their type."""
     producers = producers_of(model, number)
     if not _fixed(number):
         return stream // producers
@@ -242,8 +243,8 @@ class _Rows:
     def add_account(self, row: int, number: int, kind: TypeRow) -> None:
         """Add the accounts of a type that a device receives.
 
-        The consumers of a queue, and of a location's subscription to a topic, are in this worker
-        and account for it together.
+        All consumers of a queue, or of a location's subscription to a topic, are in this worker and
+        share its accounts.
         """
         role, spread = self.roles[row], MESSAGES[number].spread
         place = 0 if spread == "one" else role.place
@@ -263,7 +264,7 @@ def build_chains(
     window: int,
     send_tick_ns: int = 0,
 ) -> Chains:
-    """Arrays for the devices `group[i]`, `device[i]` of one worker; `window` messages each."""
+    """Build the arrays for devices `group[i]`, `device[i]` of a worker, `window` slots each."""
     parts = parts_of(model)
     types, outputs, bodies = _type_rows(model, root, parts)
     most = int(types["handlers"].max())
@@ -325,7 +326,7 @@ def build_chains(
 
 
 def _destinations(model: Model, root: str) -> tuple[Rows[Destination], Bytes, Bytes]:
-    """Return topic and properties of every destination, and the bytes of all of them."""
+    """Return the rows of all destinations, the bytes of topics and the bytes of properties."""
     places = [
         (number, destination)
         for number in enabled_types(model)
@@ -395,12 +396,12 @@ def _type_rows(
 
 
 def _most_bytes(model: Model, root: str, number: int) -> int:
-    """Return bytes that no PUBLISH of a type exceeds."""
+    """Return an upper bound for the bytes of a PUBLISH of a type."""
     return max(model.messages[number].sizes_bytes) + _overhead_bytes(model, root, number)
 
 
 def _overhead_bytes(model: Model, root: str, number: int) -> int:
-    """Return bytes around the payload; the last destination has the longest name."""
+    """Return the bytes around the payload; the last destination has the longest name."""
     last = destinations_of(model, number) - 1
     topic = topic_of(model, root, number, last).encode()
     return len(topic) + len(properties_of(model, number, last)) + 16
@@ -420,7 +421,7 @@ def _driver_role(
 
 
 def _offered(model: Model) -> tuple[Table, list[int]]:
-    """Return families of all suppliers end to end, and where each supplier's begin."""
+    """Return the families of all suppliers end to end, and the start of each supplier's."""
     families: list[int] = []
     firsts = []
     for supplier in range(model.locations.suppliers):
@@ -440,14 +441,14 @@ def _blob(pieces: list[bytes]) -> tuple[Bytes, Table]:
 
 
 def _all_free(rows: Any) -> Any:
-    """Make all rows free: each leads to the next."""
+    """Link all rows into a list of free ones."""
     rows["link"] = np.arange(1, len(rows) + 1)
     rows["link"][-1] = -1
     return rows
 
 
 def lines_length(chains: Chains) -> int:
-    """Return messages whose effects wait in the lines of their connections."""
+    """Count the notes in the lines of all connections."""
     count = 0
     for row in chains.roles["wait_head"].tolist():
         while row >= 0:
@@ -457,11 +458,11 @@ def lines_length(chains: Chains) -> int:
 
 
 def heard_by(model: Model, chains: Chains) -> list[list[int]]:
-    """Return delivery times of the window at each location, one row a message type and location.
+    """Return delivery times of the window, one row per message type and location.
 
-    Columns: type, location, event handlers that received any, those of them of whose deliveries
-    more than the tolerated share were slow, deliveries, slow ones, and the 90th percentile in ns of
-    the slowest handler, at most an eighth above the true one.
+    Columns: type, location, event handlers with deliveries, handlers over the tolerated share of
+    slow ones, deliveries, slow deliveries, and the slowest handler's 90th percentile in ns. The
+    percentile is at most an eighth above the exact value.
     """
     found: dict[tuple[int, int], list[int]] = {}
     for number in enabled_types(model):
@@ -488,10 +489,10 @@ def heard_by(model: Model, chains: Chains) -> list[list[int]]:
 
 
 def out_bytes(model: Model, root: str, buffer_bytes: int, window: int) -> int:
-    """Return what one call of `receive` may write at most for `buffer_bytes` of input.
+    """Return the most bytes that one call of `receive` can write for `buffer_bytes` of input.
 
-    The outputs of the messages that fit into the buffer, an acknowledgement for each packet, and
-    whatever may have waited for the window.
+    They are the outputs of all messages in the buffer, an acknowledgement for each packet, and the
+    messages that waited for the window.
     """
     growth = 1.0
     largest = 0
@@ -506,5 +507,5 @@ def out_bytes(model: Model, root: str, buffer_bytes: int, window: int) -> int:
 
 
 def control_bytes(out: int, buffer_bytes: int) -> int:
-    """Return room for what a blocked socket leaves of two calls, and for control packets."""
+    """Return the room for the output of two calls at a blocked socket, and for control packets."""
     return 2 * out + 4 * buffer_bytes

@@ -2,7 +2,7 @@
 
 Types, destinations and properties: SPECjms2007 article, table 2, and jms2009-PS paper, table 1.
 Names of destinations: K. Sachs, thesis, TU Darmstadt 2010, page 124. Causes: the step lists of the
-article. Each type is consumed at one kind of location, so the type alone decides what it causes.
+article. One kind of location consumes each type, so the type alone decides which types it causes.
 """
 
 from dataclasses import dataclass
@@ -37,11 +37,11 @@ def group_of(*, pubsub: bool, persistent: bool) -> MixGroup:
 
 @dataclass(frozen=True, slots=True)
 class MessageType:
-    """One message type as SPECjms2007 has it.
+    """A message type as SPECjms2007 defines it.
 
     `destination` is its queue or topic without the location's name, `consumer` the kind of location
-    that receives from it. `cause` is the type whose arrival makes `sender` send it, None for the
-    first message of an interaction, which is sent by schedule.
+    that receives from it. `sender` sends this type when a message of type `cause` arrives. `cause`
+    is None for the first message of an interaction, which is sent by schedule.
     """
 
     name: str
@@ -55,7 +55,7 @@ class MessageType:
 
     @property
     def pubsub(self) -> bool:
-        """Whether SPECjms2007 sends it to a topic."""
+        """True if SPECjms2007 sends it to a topic."""
         return self.spread != "one"
 
     @property
@@ -65,17 +65,17 @@ class MessageType:
 
     @property
     def transacted(self) -> bool:
-        """Column T: everything persistent is."""
+        """True if it is part of a transaction (column T), as each persistent type is."""
         return self.persistent
 
     @property
     def durable(self) -> bool:
-        """Column D, of topics; what is persistent waits in a queue in any case."""
+        """True for a durable topic (column D); queues keep persistent messages in any case."""
         return self.pubsub and self.persistent
 
     @property
     def group(self) -> MixGroup:
-        """Its part of the message mix, as published."""
+        """Its published part of the message mix."""
         return group_of(pubsub=self.pubsub, persistent=self.persistent)
 
 
@@ -111,13 +111,13 @@ FIRST_OF_INTERACTION: Final = tuple(n for n, m in enumerate(MESSAGES) if m.cause
 
 
 def number_of(name: str) -> int:
-    """Number of a message type; raises ValueError for any other name."""
+    """Return the number of a message type; raises ValueError for an unknown name."""
     return TYPES.index(name)
 
 
 def outputs_of(number: int) -> tuple[int, ...]:
-    """Return numbers of the types that a message of this type causes, in the order of sending.
+    """Return the numbers of the types that this type causes, in the order of sending.
 
-    An `offer` causes its `pOrder` only when it is the last of its call to arrive.
+    Only the last `offer` of a call causes a `pOrder`.
     """
     return tuple(at for at, message in enumerate(MESSAGES) if message.cause == TYPES[number])

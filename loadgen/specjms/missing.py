@@ -1,8 +1,8 @@
-"""Names what did not arrive, from what senders and receivers know of their streams.
+"""Names of the messages that did not arrive, from the reports of senders and receivers.
 
-A receiver knows the gaps in its accounts and which message of a stream it expects next; only the
-sender knows how many there were. So workers report both, and what is missing is named from all of
-the reports together: messages in a gap, and those missing at the end of a stream.
+A receiver has the gaps of a stream and the number of the next message. Only the sender has the
+number of messages sent. Workers report both. All reports together name the missing messages: those
+in a gap, and those at the end of a stream.
 """
 
 from bisect import bisect_right
@@ -29,16 +29,16 @@ from loadgen.specjms.topology import suppliers_of
 
 Table = npt.NDArray[np.int64]
 Range = tuple[int, int, int, int]
-"""Stream, consumer, first and last sequence; the consumer is 0 where a stream has only one."""
+"""Stream, consumer, first and last sequence; the consumer is 0 if a stream has only one."""
 
 NAMED_LIMIT = 5
 """Names per destination; further messages are counted."""
 STREAMS_LIMIT = 1_000_000
-"""Streams in a worker's report; a worker with more reports its gaps only."""
+"""Most streams in a worker's report; a worker with more streams reports only its gaps."""
 
 
 def gaps_of(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
-    """Return a worker's gaps, at most NAMED_LIMIT a destination."""
+    """Return a worker's gaps, at most NAMED_LIMIT per destination."""
     found: list[Range] = []
     firsts = first_streams(model)
     counts: Counter[tuple[int, int]] = Counter()
@@ -57,10 +57,10 @@ def gaps_of(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
 
 
 def streams_of(model: Model, chains: Chains) -> dict[str, list[list[int]]] | None:
-    """Return messages sent of each used stream, and the next one that a consumer expects.
+    """Return the messages sent in each used stream, and the next one that each consumer expects.
 
-    Columns, as JSON values: `sent` has stream and count, `next` stream, consumer and sequence.
-    None where there are more than STREAMS_LIMIT of them.
+    Columns, as JSON values: `sent` has stream and count, `next` has stream, consumer and sequence.
+    The result is None if it would exceed STREAMS_LIMIT.
     """
     used = np.flatnonzero(chains.sequences)
     expected: list[Table] = []
@@ -81,10 +81,10 @@ def name_missing(
     gaps: Iterable[Sequence[int]],
     streams: Sequence[Mapping[str, Any]] | None,
 ) -> dict[int, tuple[tuple[str, ...], int]]:
-    """Return names of what did not arrive by destination, and how many messages are not among them.
+    """Return by destination the names of missing messages, and the number of unnamed ones.
 
-    `lost` are deliveries by destination, as the counts have them; `gaps` and `streams` are of all
-    workers, `streams` None where a worker did not report them: the end of a stream is then unknown.
+    `lost` are lost deliveries by destination. `gaps` and `streams` are of all workers. `streams`
+    is None if a worker did not report them; messages at the end of a stream then have no name.
     """
     first_of, places = first_streams(model), first_destinations(model)
     wanted = sorted(row for row, count in lost.items() if count > 0)
@@ -104,7 +104,7 @@ def name_missing(
 
 
 def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Table | range]]:
-    """A worker's accounts: type, consumer, first pair, and the stream of each pair from there."""
+    """Yield a worker's accounts: type, consumer, first pair, and the streams of its pairs."""
     firsts = first_streams(model)
     done: set[int] = set()
     for row, number in np.argwhere(chains.bases >= 0).tolist():
@@ -121,14 +121,14 @@ def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Tab
             offsets = (families[:, None] * producers + np.arange(producers)).ravel()
             yield number, consumer, base, firsts[number] + offsets
         else:
-            # A large model has many millions of these, and few that are used.
+            # A large model has many millions of these, of which few are used.
             yield number, consumer, base, range(firsts[number], firsts[number + 1])
 
 
 def _missing_at_ends(
     model: Model, number: int, streams: Sequence[Mapping[str, Any]]
 ) -> Iterator[Range]:
-    """What was sent of a type's streams after the last message that a consumer had of each."""
+    """Yield the messages of a type's streams after the last one that a consumer received."""
     first, end = first_streams(model)[number : number + 2]
     sent: list[tuple[int, int]] = []
     following: dict[tuple[int, int], int] = {}
@@ -156,7 +156,7 @@ def _consumers(model: Model, number: int, stream: int) -> Sequence[int]:
 
 
 def _text(model: Model, first_of: Sequence[int], entry: Range) -> str:
-    """`message 17 from SP4`."""
+    """Name missing messages, such as `message 17 from SP4`."""
     stream, consumer, first, last = entry
     number = type_at(first_of, stream)
     message, producers = MESSAGES[number], producers_of(model, number)
@@ -168,5 +168,5 @@ def _text(model: Model, first_of: Sequence[int], entry: Range) -> str:
 
 
 def type_at(firsts: Sequence[int], number: int) -> int:
-    """Return type of a stream or destination, given the first one of each type."""
+    """Return the type of a stream or destination; `firsts` has the first one of each type."""
     return bisect_right(firsts, number) - 1

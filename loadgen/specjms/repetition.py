@@ -1,8 +1,8 @@
-"""The repetition of a run: whether a second run is one, and whether it is equal or better.
+"""The repetition of a run: the conditions for it, and the comparison of the two runs.
 
 Run rules, section 3.4: a second measurement of the same length that does not overlap with the
-first, and a result that is equal or better. The result is BASE, and BASE must be the same in both,
-so a repetition is equal where it is valid and its rates are within what the audit tolerates. Pure:
+first, and a result that is equal or better. The result is BASE, which must be the same in both. A
+repetition is therefore equal if it is valid and its rates are within the audit's tolerance. Pure:
 documents in, texts out.
 """
 
@@ -14,22 +14,22 @@ from loadgen.specjms.audit import TOLERANCE_PERCENT
 _FREE: Final = frozenset(
     {"seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset", "broker_pid", "report_every"}
 )
-"""Fields of the scenario that may differ in a repetition: none changes what is asked for."""
+"""Fields of the scenario that may differ in a repetition: none of them changes the load."""
 
 _SAME_S: Final = 0.001
-"""Windows whose lengths differ by more were not asked for alike, or one was cut off."""
+"""Tolerated difference in length of two windows; a cut-off window exceeds it."""
 
 _MOST_NAMED: Final = 3
 
 
 def valid(played: FinishedRun) -> bool:
-    """Return True if the run was judged VALID and came to its end."""
+    """Return True if the run was judged VALID and was not interrupted."""
     verdict = played.run.get("verdict") or {}
     return bool(verdict.get("valid")) and not played.run.get("interrupted")
 
 
 def verdict_of(played: FinishedRun) -> str:
-    """ "VALID", or "INVALID: " and every reason with its code."""
+    """Return "VALID", or "INVALID: " and every reason with its code."""
     if valid(played):
         return "VALID"
     verdict = played.run.get("verdict")
@@ -42,7 +42,7 @@ def verdict_of(played: FinishedRun) -> str:
 
 
 def mismatch(main: FinishedRun, again: FinishedRun) -> str:
-    """Return why the second run is not a repetition of the first; empty where it is one."""
+    """Return the reasons why the second run does not repeat the first, empty if it does."""
     if main.run.get("id") == again.run.get("id"):
         return "it is the same run"
     asked = [(key, main.document[key], again.document[key]) for key in ("topology", "base")]
@@ -79,7 +79,7 @@ def _mismatch_of_windows(ours: MeasuredSpan, theirs: MeasuredSpan) -> str:
 
 
 def _window(played: FinishedRun) -> MeasuredSpan:
-    """The measurement period in seconds of the wall clock, as two hosts or boots share it."""
+    """Return the measurement period in seconds of the wall clock, comparable across hosts."""
     clock = played.run.get("clock") or {}
     window = (played.run.get("windows") or {}).get("measure")
     if not window or window[1] is None or "wall_ns" not in clock or "monotonic_ns" not in clock:
@@ -89,7 +89,7 @@ def _window(played: FinishedRun) -> MeasuredSpan:
 
 
 def shortfalls(main: FinishedRun, again: FinishedRun) -> tuple[str, ...]:
-    """Return the figures in which a repetition is worse than its run; empty if there are none."""
+    """Return the figures in which a repetition is worse than the main run."""
     found = [] if valid(again) else [f"repetition {verdict_of(again)}"]
     for name, one, other in zip(("sent", "received"), _rates(main), _rates(again), strict=True):
         below = -_percent(one, other)
@@ -102,7 +102,7 @@ def shortfalls(main: FinishedRun, again: FinishedRun) -> tuple[str, ...]:
 
 
 def comparison(main: FinishedRun, again: FinishedRun) -> str:
-    """The two runs in a few sentences: rates, difference, verdicts, and what section 3.4 says."""
+    """Compare two runs in a few sentences: rates, difference, verdicts, and the rule of 3.4."""
     (sent, received), (sent_again, received_again) = _rates(main), _rates(again)
     result = "the repetition is equal or better"
     if worse := shortfalls(main, again):
@@ -119,7 +119,7 @@ def comparison(main: FinishedRun, again: FinishedRun) -> str:
 
 
 def _rates(played: FinishedRun) -> tuple[float, float]:
-    """Return messages sent and received per second in the window, of all types."""
+    """Return the messages of all types sent and received per second in the window."""
     window_s = played.document["window_s"] or 1.0
     types = played.document["types"]
     return (

@@ -1,7 +1,7 @@
 """Result of a run of the supply chain, as one plain document: specjms.json.
 
 A pure function of the model, the counts and the audit. Rates count the messages of interactions
-begun in the window, over its length, so that a run can be held against the formulas.
+begun in the window, over its length, so that a run can be compared with the formulas.
 """
 
 from collections import Counter
@@ -29,10 +29,10 @@ TRANSACTIONS: Final = (
 _FINDINGS_SHOWN: Final = 200
 _TOPICS_SHOWN: Final = 10
 _COUNTED: Final = tuple(one.name for one in fields(audit.DestinationCount))[2:]
-"""Fields of a destination's counts, after the two that say which destination it is."""
+"""Fields of a destination's counts, after the two that identify the destination."""
 
 _OPTIONS: Final = ("qos", "durable", "transacted", "queue", "target", "handlers")
-"""Options of a message type that are shown as they are."""
+"""Options of a message type that the document repeats."""
 
 _GROUP_NAMES: Final[dict[MixGroup, str]] = {
     "a": "pub/sub, not persistent",
@@ -43,7 +43,7 @@ _GROUP_NAMES: Final[dict[MixGroup, str]] = {
 
 
 OF_FILE_ALONE: Final = ("destinations", "event_handlers", "topics")
-"""Parts that are megabytes of a large run, and stay in its own file."""
+"""Parts that stay in specjms.json, since they are megabytes of a large run."""
 
 
 def report(
@@ -98,14 +98,14 @@ PUBLISHED: Final[Mapping[object, tuple[int, float, float]]] = {
     "II": (125, 0.168, 1587.0),
     "III": (63, 0.147, 3235.0),
 }
-"""Most BASE, share of the processors for each BASE in per cent, and mean delivery time in ms of
+"""Highest BASE, share of the processors for each BASE in per cent, and mean delivery time in ms of
 ActiveMQ on eight cores (jms2009-PS paper, figure 5)."""
 
 
 def _figures(
     seen: audit.Observed, topics: Sequence[Mapping[str, Any]], case_study: object
 ) -> dict[str, float | None]:
-    """Return figures of the run for a sweep's table, with those of the paper."""
+    """Return the figures of the run for a sweep's table, with those of the paper."""
     known = [one.delivery for one in seen.types if one.delivery]
     count = sum(int(one["count"] or 0) for one in known)
     total = sum(float(one["avg"] or 0.0) * int(one["count"] or 0) for one in known)
@@ -138,7 +138,7 @@ def _notes(model: Model, seen: audit.Observed) -> list[str]:
 
 
 def _topic_rows(model: Model, seen: audit.Observed, root: str) -> list[dict[str, Any]]:
-    """The topics as they are at the broker, without levels that select, the busiest first."""
+    """Return the topics at the broker, without the levels that select, the busiest first."""
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
     types: dict[str, set[str]] = {}
@@ -160,7 +160,7 @@ def _topic_rows(model: Model, seen: audit.Observed, root: str) -> list[dict[str,
 
 
 def _traffic(topics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how messages are spread over topics."""
+    """Return the distribution of messages over topics."""
     rates = [one["sent_per_s"] for one in topics]
     return {
         "topics": len(topics),
@@ -183,7 +183,7 @@ def _handler_row(model: Model, one: audit.HandlerCount) -> dict[str, Any]:
 
 
 def audit_summary(found: audit.Audit) -> dict[str, Any]:
-    """The audit as scorecard.json has it: whether each test passed, and in how many cases."""
+    """Return the audit for scorecard.json: the result of each test, and the number that passed."""
     summary: dict[str, Any] = {}
     for test in found.tests:
         findings = found.of(test)
@@ -197,7 +197,7 @@ def audit_summary(found: audit.Audit) -> dict[str, Any]:
 
 
 def _test_row(found: audit.Audit, test: audit.Test) -> dict[str, Any]:
-    """Return a test with its findings: all of an interaction, of destinations those that failed."""
+    """Return a test with all findings of interactions, but only failed ones of destinations."""
     findings = found.of(test)
     failed = [one for one in findings if not one.passed]
     shown = failed if test in ("delivery_time", "delivered") else findings
@@ -265,7 +265,7 @@ def _destination_row(model: Model, one: audit.DestinationCount, root: str) -> di
 
 
 def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
-    """Return the message mix as it was played: rates, and shares of what was received."""
+    """Return the message mix that was played: rates, and shares of the messages received."""
     window_s = seen.window_s or 1.0
     target = expected.group_rates(model)
     observed = {group: expected.MessageRate() for group in GROUPS}
@@ -289,7 +289,7 @@ def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
 
 
 def _group_name(model: Model, group: MixGroup) -> str:
-    """Return what the types of a group have in common, as they were played."""
+    """Return the name of a group, with the durability that its types were played with."""
     types = [n for n in enabled_types(model) if expected.group_played(model, n) == group]
     durable = [model.messages[n].durable for n in types]
     if group in ("c", "d") or not any(durable):

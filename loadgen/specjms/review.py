@@ -1,7 +1,7 @@
-"""After a run of the supply chain: what it showed, from interval rows and workers' last answers.
+"""The observations of a finished run, from interval rows and the workers' last answers.
 
-Counts by message type come from the run's own interval table, so that what is audited is what is
-recorded; those by destination come from the workers' last answers.
+Counts by message type come from the run's interval table, so that the audit judges the recorded
+figures. Counts by destination come from the workers' last answers.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ _ADDED = (
     *("discarded", "discarded_bytes", "waited", "calls_open", "calls_dropped", "unsent"),
     *("duplicated", "out_of_order", "redelivered", "unmarked"),
 )
-"""Fields that `Observed` adds up over the workers' answers."""
+"""Fields of `Observed` that are sums over the workers' answers."""
 
 
 def supply_seen(
@@ -41,9 +41,9 @@ def supply_seen(
 ) -> audit.Observed:
     """Return the observations of a run.
 
-    `answers` are what the workers counted by destination, `silent` how many workers gave none.
-    `rows` are the window's interval rows, merged by group and series; `progress_s` is how often the
-    run reported where it stood.
+    `answers` are the workers' counts by destination, and `silent` workers sent none. `rows` are the
+    window's interval rows, merged by group and series. `progress_s` is the interval of progress
+    reports.
     """
     start_ns, end_ns = windows.get("measure", (0, 0))
     warm_ns, warmed_ns = windows.get("warmup", (0, 0))
@@ -83,9 +83,9 @@ def recovery_of(
 def without_forgotten(
     facts: RunFacts, model: Model, destinations: Sequence[audit.DestinationCount]
 ) -> RunFacts:
-    """Return the facts of a run whose broker was killed, without what it may forget then.
+    """Return the facts of a run without messages that a killed broker may forget.
 
-    Messages that are not persistent are not lost; what became of them is not judged.
+    Missing messages that are not persistent count as unobserved instead of lost.
     """
     gone = [one for one in destinations if not audit.is_persistent(model, one.number)]
     messages = replace(
@@ -104,18 +104,18 @@ def _forgiven(ledger: Ledger, deliveries: int) -> Ledger:
 
 
 def _heard(answers: Sequence[Mapping[str, Any]]) -> list[audit.HandlerCount]:
-    """Return counts of event handlers; one worker has all those of a type at a location."""
+    """Return the counts of event handlers; one worker has all handlers of a type at a location."""
     rows = sorted(row for one in answers for row in one.get("heard", []))
     return [audit.HandlerCount(*map(int, row)) for row in rows]
 
 
 def _added(answers: Sequence[Mapping[str, Any]], name: str) -> list[int]:
-    """Return sums over the workers, one an interaction."""
+    """Return the sums over the workers, one per interaction."""
     return [sum(int(one.get(name, [0] * 7)[at]) for one in answers) for at in range(7)]
 
 
 def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[audit.TypeCount]:
-    """Return counts and latencies of each message type over the window."""
+    """Return the counts and latencies of each message type over the window."""
     names = {part.name: TYPES[part.subject] for part in parts_of(model) if part.role == "handlers"}
     counters: dict[str, Mapping[str, Any]] = {}
     series: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -129,7 +129,7 @@ def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[audit.TypeCo
     found = []
     for message in MESSAGES:
         counted = counters.get(message.name, {})
-        # A driver's lateness is charged; a caused message has no schedule that it could miss.
+        # The lateness of drivers counts; caused messages have no schedule.
         delivery = "end_to_end" if message.cause is None else "transit"
         found.append(
             audit.TypeCount(
@@ -151,7 +151,7 @@ def _latencies(row: Mapping[str, Any] | None) -> audit.Latencies:
 def _destinations(
     model: Model, answers: Sequence[Mapping[str, Any]], silent: int
 ) -> tuple[list[audit.DestinationCount], list[str]]:
-    """Return the workers' counts by destination, added up, and notes on what cannot be named."""
+    """Return the sums of the workers' counts by destination, and notes on unnamed messages."""
     firsts = first_destinations(model)
     counts: dict[int, Counter[str]] = {}
     for one in answers:

@@ -1,7 +1,7 @@
-"""The run rules of SPECjms2007, one by one: kept, not kept, or not judged, and what was observed.
+"""The run rules of SPECjms2007: kept, not kept, or not judged, each with its observation.
 
-Pure. A run is called compliant only where each rule was judged and kept. Three never are: the kit,
-JMS and its transactions. What only people or a second run can show is not judged.
+Pure. A run is compliant only if each rule was judged and kept. Three are never kept: the kit, JMS
+and its transactions. Rules that only people or a second run can confirm are not judged.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ CLOCK_LIMIT_MS: Final = 100.0
 PROGRESS_LIMIT_S: Final = 300.0
 RECOVERY_LIMIT_S: Final = 900.0
 STEADY_PARTS: Final = 10
-"""Into so many parts the window is cut to see whether it was steady."""
+"""Parts of the window that are compared to judge if it was steady."""
 STEADY_LEAST_S: Final = 20.0
 STEADY_SIGMAS: Final = 4
 
@@ -38,23 +38,23 @@ class RunRule:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Facts that the rules need besides the counts of the workers."""
+    """Facts that the rules need in addition to the counts of the workers."""
 
-    failures: Sequence[str] = ()  # codes of the run's verdict, without the audit's own
-    as_specified: bool = True  # whether every option is SPECjms2007's
+    failures: Sequence[str] = ()  # codes of the run's verdict, without the audit's
+    as_specified: bool = True  # every option is SPECjms2007's
     course: ReceivedCourse = ()
     windows: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))  # warm-up and measurement
     broker_is_local: bool = False
-    broker_is_private: bool = False  # started here for the run
-    mixed_workers: int = 0  # that have agents of several kinds of locations
+    broker_is_private: bool = False  # started by loadgen for the run
+    mixed_workers: int = 0  # workers with agents of several kinds of locations
     workers: int = 1
-    endpoints: bool = False  # whether some devices use addresses of their own
+    endpoints: bool = False  # some devices use separate addresses
     case_study: object = None  # scenario of the paper of jms2009-PS that was played
     changed: Sequence[str] = ()  # changes of the workload that the model does not show
 
 
 def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[RunRule, ...]:
-    """Return every rule of sections 3 to 5 that is of a run."""
+    """Return every rule of sections 3 to 5 that applies to a run."""
     failures = ", ".join(around.failures) or "none"
     changed = "as specified" if around.as_specified else "changed"
     return (
@@ -129,7 +129,7 @@ def _in_order(seen: Observed) -> RunRule:
 
 
 def _marked(seen: Observed) -> RunRule:
-    """Return the rule of JMSRedelivered, which is DUP here."""
+    """Return the rule on JMSRedelivered, which is the DUP flag of MQTT."""
     text = "messages that come again are marked (4.2.2)"
     if not seen.redelivered and not seen.unmarked:
         return RunRule(text, None, "none came again")
@@ -149,9 +149,10 @@ def _recovered(recovery: Recovery | None) -> RunRule:
 def steady(
     course: ReceivedCourse, warmup: tuple[int, int], window: tuple[int, int]
 ) -> tuple[bool | None, str]:
-    """Whether as much was received in each part of the window, and at the end of the warm-up.
+    """Judge if similar numbers arrived in each part of the window and at the end of the warm-up.
 
-    A part may differ from the mean by what the audit tolerates, or by chance.
+    Return (True, False, or None if it cannot be judged; observation). A part may differ from the
+    mean by the audit's tolerance, or by chance.
     """
     start_ns, end_ns = window
     each_ns = (end_ns - start_ns) // STEADY_PARTS
@@ -173,7 +174,7 @@ def steady(
 
 
 def _received(course: ReceivedCourse, from_ns: int, until_ns: int) -> float:
-    """Return messages between two moments, spread evenly over each part of the course."""
+    """Return the messages received between two moments; each part of the course is even."""
     total = 0.0
     for begin, end, count in course:
         shared = min(end, until_ns) - max(begin, from_ns)

@@ -52,7 +52,7 @@ _FORMULAS: Final[Mapping[str, tuple[float, tuple[tuple[float, str], ...]]]] = {
 
 
 def message_sizes(quantities: Quantities = DEFAULT_QUANTITIES) -> tuple[tuple[int, int, int], ...]:
-    """Return payload bytes of each message type in each class, shape (types, 3)."""
+    """Return the payload bytes of each message type in each class, shape (types, 3)."""
     return tuple(
         (_bytes(name, quantities, 0), _bytes(name, quantities, 1), _bytes(name, quantities, 2))
         for name in TYPES

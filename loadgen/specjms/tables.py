@@ -1,6 +1,6 @@
 """The tables of a supply chain in a report: audit, message types, mix, traffic and run rules.
 
-Each is made from what run.json has of the case, which is specjms.json without its destinations.
+Each is built from the case's part of run.json, which is specjms.json without its destinations.
 """
 
 from collections.abc import Callable, Mapping
@@ -138,10 +138,10 @@ _BUILDERS: Mapping[str, Callable[[Object], DataTable]] = {
     "traffic": _topics,
     "rules": _run_rules,
 }
-"""Key of an observed document to the table that shows it, in the order of the report."""
+"""Builder of the table for each key of an observed document, in the order of the report."""
 
 
 def supply_tables(observed: Object) -> tuple[DataTable, ...]:
-    """Return the tables of a run of the supply chain; a table without rows is left out."""
+    """Return the tables of a run of the supply chain, without empty ones."""
     tables = [build(observed) for key, build in _BUILDERS.items() if observed.get(key)]
     return tuple(table for table in tables if table.rows)

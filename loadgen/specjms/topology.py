@@ -1,10 +1,12 @@
-"""Locations and rates from BASE, who serves whom, and who supplies what.
+"""Locations and rates from BASE, and the relations of locations and product families.
 
 Rates: SPECjms2007 run rules, section 3.6.1, tables 1 and 2, as the exact intervals behind the
 printed decimals. Numbers of locations: HQ, SM, DC and SP of the thesis of K. Sachs (TU Darmstadt
-2010) and of the model that its authors' group published. Not published, and chosen here: the
-number of headquarters instances (1), and the product families: twice as many as suppliers, offered
-by two and three suppliers alternately, so that each supplier offers five.
+2010) and of the model that its authors' group published.
+
+Two numbers are not published and chosen here: one instance of the headquarters, and twice as many
+product families as suppliers. Two and three suppliers offer a family alternately, so that each
+supplier offers five.
 """
 
 from dataclasses import dataclass
@@ -40,12 +42,12 @@ class Locations:
 
 
 def horizontal_locations(base: int, headquarters: int = 1) -> Locations:
-    """Return locations of the horizontal topology: they grow with BASE."""
+    """Return the locations of the horizontal topology, which grow with BASE."""
     return Locations(base, -(-base // 5), -(-2 * base // 5), headquarters)
 
 
 VERTICAL_LOCATIONS: Final = Locations(10, 2, 5, 1)
-"""Locations of the vertical topology, whatever BASE."""
+"""Locations of the vertical topology, for every BASE."""
 
 _INTERVALS_MS: Final = (
     (LocationKind.SM, "649.6875", "1312.5"),
@@ -56,15 +58,15 @@ _INTERVALS_MS: Final = (
     (None, "527/6", "21080/3"),
     (None, "325/3", "9750"),
 )
-"""Time between two of each interaction: in the horizontal topology at each location of a kind, or
-in the whole system; in the vertical one in the whole system at BASE 1."""
+"""Interval of each interaction. Horizontal topology: at each location of the kind, or in the whole
+system if None. Vertical topology: in the whole system at BASE 1."""
 
 
 def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[float, ...]:
-    """Return interactions begun per second in the whole system, one entry an interaction.
+    """Return interactions begun per second in the whole system, one entry per interaction.
 
     Horizontal rates are fixed for each location, vertical ones grow with BASE. Raises ValueError
-    for the freeform topology, whose scenario names the rates.
+    for the freeform topology: its scenario has the rates.
     """
     if topology == "freeform":
         raise ValueError("a freeform topology has no rates of its own")
@@ -79,7 +81,7 @@ def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[fl
 
 
 def families_for(suppliers: int) -> int:
-    """Number of product families where the scenario gives none."""
+    """Return the number of product families if the scenario omits it."""
     return 2 * suppliers
 
 
@@ -87,7 +89,7 @@ def suppliers_of(family: int, suppliers: int) -> tuple[int, ...]:
     """Return the suppliers of a product family: two for even families, three for odd ones.
 
     Families are dealt around the circle of suppliers, so that each offers as many as its
-    neighbours; where there are fewer suppliers, all of them offer it.
+    neighbours. If there are fewer suppliers than that, all of them offer the family.
     """
     first = 5 * (family // 2) + 2 * (family % 2)
     count = min(2 + family % 2, suppliers)
@@ -96,7 +98,7 @@ def suppliers_of(family: int, suppliers: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def families_of(suppliers: int, families: int) -> tuple[tuple[int, ...], ...]:
-    """Return the families that each supplier offers, ascending."""
+    """Return the families that each supplier offers, in ascending order."""
     offered: list[list[int]] = [[] for _ in range(suppliers)]
     for family in range(families):
         for supplier in suppliers_of(family, suppliers):

@@ -1,4 +1,4 @@
-"""The arrays of a supply chain, beside those of a fleet; `layout` makes them from a model."""
+"""The arrays of a supply chain in addition to those of a fleet; `layout` builds them."""
 
 from typing import Annotated
 
@@ -25,60 +25,60 @@ from loadgen.specjms.kernels.trailer import InteractionNote
 
 ALL, FAMILIES = -1, -2
 COARSE_BITS = 7
-"""Buckets of a latency histogram that one coarse bucket takes together: eight to a power of two."""
+"""Bits dropped from the number of a latency bucket: eight coarse buckets per power of two."""
 HEARD_COLUMNS = (BUCKETS >> COARSE_BITS) + 1
 NO_ACTION, MAKE_OFFER, JOIN_OFFERS = range(3)
 
 
 class TypeRow(Record):
-    """One row a message type."""
+    """One row per message type."""
 
     qos: Int64
     transacted: Int64
-    """1 when it counts for the transaction of what caused it."""
+    """1 if it belongs to the transaction of the message that causes it."""
     kind: Int64
-    """Kind of the location it goes to, or ALL or FAMILIES."""
+    """Kind of the receiving location, or ALL or FAMILIES."""
     group: Int64
-    """Row of its counters, -1 when its interaction is off."""
+    """Row of its counters, -1 if its interaction is off."""
     interaction: Int64
     stream_first: Int64
     streams: Int64
     producers: Int64
     fixed: Int64
-    """1 when each producer sends to one destination only."""
+    """1 if each producer sends to one destination only."""
     destination: Int64
     """Number of its first destination."""
     deliveries: Int64
-    """Consumers of each message, 0 where the family decides."""
+    """Consumers of each message, 0 if the family decides."""
     sizes: Annotated[npt.NDArray[np.int64], np.int64, 3]
     """Payload bytes by size class."""
     body_first: Annotated[npt.NDArray[np.int64], np.int64, 3]
-    """Where the content of each class begins in `bodies`, and its CRC-32."""
+    """Start of the content of each class in `bodies`, and its CRC-32."""
     body_crc: Annotated[npt.NDArray[np.int64], np.int64, 3]
     percent: Annotated[npt.NDArray[np.int64], np.int64, 3]
-    """Share of each class where the type draws its own, else -1."""
+    """Share of each class if the type draws a class for each message, else -1."""
     output_first: Int64
     outputs: Int64
     held: Int64
-    """Transacted outputs for which the acknowledgement of the input waits."""
+    """Transacted outputs that delay the acknowledgement of the input."""
     action: Int64
     handlers: Int64
-    """Consumers at each location, which share what comes to it."""
+    """Consumers at each location, which share its messages."""
     begins: Int64
-    """1 when it begins an interaction."""
+    """1 if it begins an interaction."""
     packet_most: Int64
-    """Bytes that no PUBLISH of the type exceeds."""
+    """Upper bound for the bytes of a PUBLISH of the type."""
 
 
 class DeviceRole(Record):
-    """What a device is."""
+    """The role of a device in the supply chain."""
 
     late_ns: Int64
-    """A driver that sends later than this missed its time."""
+    """Lateness beyond which a driver's message counts as late."""
     place: Int32
     """Number of its location."""
     producer: Int32
-    """Number among the producers of what it sends."""
+    """Number among the producers of its message types."""
     first: Int32
     """Type that a driver begins with, -1 for a handler."""
     family_first: Int32
@@ -101,7 +101,7 @@ class Term(Record):
 
 
 class Destination(Record):
-    """Where its topic and its MQTT 5 properties lie in `topics` and `properties`."""
+    """Bounds of a destination's topic in `topics`, and of its MQTT 5 properties in `properties`."""
 
     topic_start: Int64
     topic_end: Int64
@@ -110,7 +110,7 @@ class Destination(Record):
 
 
 class Transaction(Record):
-    """An input that is acknowledged when its outputs are."""
+    """An input that is acknowledged after all of its outputs are."""
 
     open: Int32
     """Outputs not yet acknowledged."""
@@ -120,7 +120,7 @@ class Transaction(Record):
 
 
 class CauseRow(Record):
-    """A message under way: its type and transaction, where it goes, and to how many."""
+    """A message in flight: its type, transaction, destination and number of consumers."""
 
     type: Int32
     transaction: Int32
@@ -132,8 +132,8 @@ class CauseRow(Record):
 class Seen(Record):
     """Counts of a destination: of interactions begun in the window, then of the whole run.
 
-    Within a line of the processor's cache, so that the second account of a message costs next to
-    nothing.
+    A row fits in a line of the processor's cache, so that the second count of a message costs next
+    to nothing.
     """
 
     sent: Int64
@@ -153,7 +153,7 @@ class Begun(Record):
 
 
 class HandlerState(Record):
-    """What the worker's handlers share."""
+    """State that the handlers of a worker share."""
 
     free_waiting: Int64
     free_transaction: Int64
@@ -161,36 +161,36 @@ class HandlerState(Record):
     """Messages until the next one is checked."""
     check_every: Int64
     order: Int64
-    """Grows with each message that is caused, as the in-flight window wants it."""
+    """Count of caused messages; it orders them in the in-flight window."""
     discarded: Int64
     """Deliveries of the window that a selector at the receiver refused."""
     discarded_bytes: Int64
     discarded_in_all: Int64
     calls_dropped: Int64
-    """Offers that found no place to wait in."""
+    """Offers that found the table of open calls full."""
     slow_ns: Int64
     small_percent: Int64
     medium_percent: Int64
     waited: Int64
     """Messages that had to wait for the window."""
     duplicated: Int64
-    """Deliveries of the whole run that came again, and below that came too late."""
+    """Repeated deliveries of the whole run; below, those out of order."""
     out_of_order: Int64
     redelivered: Int64
     """Deliveries that the broker marked as repeated (DUP)."""
     unmarked: Int64
-    """Deliveries that came again though neither the broker nor the sender marked them so."""
+    """Repeated deliveries that neither the broker nor the sender marked."""
     recovered: Int64
-    """Deliveries that had waited for a handler that was away, and when the last one came."""
+    """Deliveries that had waited for a handler that was away; below, the time of the last one."""
     recovered_ns: Int64
 
 
 class Chains(Arrays):
-    """The arrays of `kernels`, but for those that a worker has in any case."""
+    """The arrays of the supply chain's kernels, without those of every worker."""
 
     types: Rows[TypeRow]
     outputs: Int64s
-    """Types that a type causes, end to end."""
+    """Types that each type causes, end to end."""
     roles: Rows[DeviceRole]
     bases: Int64Rows
     """First accounting pair of a type at a device, -1 for none."""
@@ -199,7 +199,7 @@ class Chains(Arrays):
     offered: Int64s
     """Product families of each supplier, end to end."""
     answers: Int64s
-    """Suppliers that offer a family."""
+    """Number of suppliers that offer each family."""
     terms: Rows[Term]
     term_bytes: Bytes
     destinations: Rows[Destination]
@@ -207,26 +207,25 @@ class Chains(Arrays):
     properties: Bytes
     joins: Rows[Join]
     waiting: Rows[InteractionNote]
-    """Notes whose outputs wait for the window."""
+    """Notes with outputs that wait for the window."""
     transactions: Rows[Transaction]
     causes: Grid[CauseRow]
-    """By row of the in-flight window and slot."""
+    """Messages in flight, by row of the in-flight window and slot."""
     seen: Rows[Seen]
     begins: Rows[Begun]
     state: HandlerState
     notes: Rows[InteractionNote]
-    """Scratch: of what is received, of what is begun."""
+    """Scratch notes of the received message and of the begun interaction."""
     pairs: Rows[Pair]
     last: Int64Rows
-    """By pair and handler of a location: the sequence that follows the last one it received."""
+    """Sequence after the last one received, by pair and handler of a location."""
     heard_at: Int64Rows
     """Row in `heard` of a type at a device, -1 for none."""
     heard: CountRows
-    """Delivery times of the window by event handler: coarse buckets, and those above the limit."""
+    """Delivery times of the window by event handler: coarse buckets, and a count of slow ones."""
     bodies: Bytes
     kept: Grid[InteractionNote]
-    """By row of the in-flight window and slot: what a message is written from, should it have to be
-    again."""
+    """Notes to write messages in flight again, by row of the in-flight window and slot."""
 
     sending: npt.NDArray[np.bool_]
     """Devices that need a row in the in-flight window."""

@@ -1,15 +1,16 @@
-"""The hot path of the supply chain: drivers begin interactions, event handlers carry them on.
+"""The hot path of the supply chain: drivers begin interactions, event handlers continue them.
 
-These are the handlers (`SUPPLY_CHAIN`) of `traffic`'s kernels. A message that a handler gets is
-checked, accounted for and answered by the messages that it causes, on the same connection and in
-the same step. Nothing here waits for a moment; a message leaves because another one came.
+The handlers (`SUPPLY_CHAIN`) plug into the kernels of a fleet. A received message is checked,
+accounted for and answered with the messages that it causes, on the same connection and in the same
+step. No timer is involved: an output leaves because its input arrived.
 
     input accepted ── action of its type ── outputs, each with a slot of the in-flight window
                           │                     └ no slot: the note waits in line for PUBACKs
                           └ join: offers wait until the call has all of them
 
-A transacted input is acknowledged when every transacted output is (`transactions`), any other at
-once. At most once each and at least once together: MQTT has no unit of both.
+A transacted input is acknowledged after all of its transacted outputs are (`transactions`), any
+other input at once. Input and outputs together are processed at least once: MQTT has no atomic
+transaction.
 """
 
 from typing import Any
@@ -94,7 +95,7 @@ _QUOTA_EXCEEDED = int(ReasonCode.QUOTA_EXCEEDED)
 
 @compiled
 def _route(kind: TypeRow, note: InteractionNote) -> int:
-    """Destination of a message of a type, counted from the first one of the type."""
+    """Return the destination of a message, counted from the first one of its type."""
     if kind.kind >= 0:
         return int(note.places[kind.kind])
     return note.family if kind.kind == FAMILIES else 0
@@ -121,9 +122,9 @@ def _write_message(
     copy: int,
     position: int,
 ) -> int:
-    """Write one whole PUBLISH of type `number`; the position after it.
+    """Write a PUBLISH of type `number`; return the position after it.
 
-    The same bytes each time, but for `dup` and for `copy` of the payload's header.
+    A repetition has the same bytes, except for `dup` and for `copy` in the payload's header.
     """
     chain = chains_of(fleet.own)
     kind = chain.types[number]
@@ -155,7 +156,7 @@ def _write_message(
 
 @compiled
 def _size_class(fleet: Fleet, kind: TypeRow, note: InteractionNote, number: int) -> int:
-    """That of the interaction, or one that is drawn for this message where the type has its own."""
+    """Return the interaction's size class, or draw one if the type has separate shares."""
     if kind.percent[0] < 0:
         return note.size_class
     return _drawn_class(
@@ -175,7 +176,7 @@ def _drawn_class(unit: float, small_percent: int, medium_percent: int) -> int:
 
 @compiled
 def _take_sequence(chain: Chains, row: int, note: InteractionNote, number: int) -> int:
-    """Number of the next message of a type in its stream."""
+    """Take the next sequence of the stream that a message belongs to."""
     kind = chain.types[number]
     stream = _stream(kind, chain.roles[row], _route(kind, note))
     sequence = chain.sequences[stream]
@@ -200,9 +201,9 @@ def _see_sent(chain: Chains, destination: int, phase: int, deliveries: int) -> N
 def _send_outputs(
     fleet: Fleet, row: int, note: InteractionNote, now_ns: int, position: int
 ) -> tuple[int, bool]:
-    """Send what is left of a note's outputs: (position, whether all are sent).
+    """Send the remaining outputs of a note; return (position, True if all are sent).
 
-    Stops where the window of the connection is full; `next` tells where to continue.
+    Stops when the window of the connection is full; `note.next` is the output to continue with.
     """
     chain = chains_of(fleet.own)
     cause = chain.types[note.type]
@@ -247,9 +248,9 @@ def _send_outputs(
 
 @compiled
 def _line_up(fleet: Fleet, row: int, note: InteractionNote) -> bool:
-    """Put a note at the end of the connection's line; False when there is no place left.
+    """Put a note at the end of the connection's line; return False if there is no place.
 
-    While it waits it is one delivery to be expected: the run must not be thought to be over.
+    A waiting note counts as an expected delivery, so that the run does not end before it is sent.
     """
     chain = chains_of(fleet.own)
     free = chain.state.free_waiting
@@ -272,7 +273,7 @@ def _line_up(fleet: Fleet, row: int, note: InteractionNote) -> bool:
 
 @compiled
 def _serve_line(fleet: Fleet, row: int, now_ns: int, position: int) -> int:
-    """Send outputs of the notes in line as far as the window allows; the position after them."""
+    """Send outputs of the notes in line while the window allows; return the new position."""
     chain = chains_of(fleet.own)
     role = chain.roles[row]
     while role.wait_head != _NONE:
@@ -291,7 +292,7 @@ def _serve_line(fleet: Fleet, row: int, now_ns: int, position: int) -> int:
 
 @compiled
 def _prepare(fleet: Fleet, row: int, note: InteractionNote) -> bool:
-    """What a handler does before it sends; False when this message causes nothing (yet)."""
+    """Prepare the outputs of a message; return False if it causes none (yet)."""
     chain = chains_of(fleet.own)
     kind = chain.types[note.type]
     if kind.action == MAKE_OFFER:
@@ -313,12 +314,12 @@ def _prepare(fleet: Fleet, row: int, note: InteractionNote) -> bool:
 
 @compiled
 def _selected(chain: Chains, row: int, buffer: Bytes, message: Message) -> bool:
-    """Whether the properties of a PUBLISH satisfy the device's selector."""
+    """Return True if the properties of a PUBLISH satisfy the device's selector."""
     role = chain.roles[row]
     start = message.topic_end + (2 if message.qos > 0 else 0)
     while start < message.payload and buffer[start] >= 0x80:
         start += 1
-    start += 1  # behind their length
+    start += 1  # after their length
     wanted = _NONE
     held = True
     for number in range(role.term_first, role.term_first + role.terms):
@@ -336,7 +337,7 @@ def _selected(chain: Chains, row: int, buffer: Bytes, message: Message) -> bool:
 
 @compiled
 def _has_property(buffer: Bytes, start: int, end: int, wanted: Bytes) -> bool:
-    """Whether a user property (2.2.2.2) is among the properties, byte for byte."""
+    """Return True if a user property (2.2.2.2) is among the properties, byte for byte."""
     position = start
     while 0 <= position < end:
         following = mqtt.after_property(buffer, position, end)
@@ -350,7 +351,7 @@ def _has_property(buffer: Bytes, start: int, end: int, wanted: Bytes) -> bool:
 
 @compiled
 def _pair_of(chain: Chains, row: int, note: InteractionNote, stream: int) -> int:
-    """Accounting pair of a message at a device: _NONE for a foreign one, or _OTHER_FAMILY."""
+    """Return a message's accounting pair at a device, _NONE if foreign, or _OTHER_FAMILY."""
     kind = chain.types[note.type]
     role = chain.roles[row]
     base = chain.bases[row, note.type]
@@ -363,7 +364,7 @@ def _pair_of(chain: Chains, row: int, note: InteractionNote, stream: int) -> int
         return int(base + offset)
     if kind.kind == ALL:
         return int(base + offset)
-    # A supplier has the streams of its own families only, in the order in which it offers them.
+    # A supplier has only the streams of the families that it offers, in that order.
     for place in range(role.families):
         if chain.offered[role.family_first + place] == note.family:
             return int(base + place * kind.producers + offset % kind.producers)
@@ -372,7 +373,7 @@ def _pair_of(chain: Chains, row: int, note: InteractionNote, stream: int) -> int
 
 @compiled
 def _discard(fleet: Fleet, buffer: Bytes, message: Message) -> None:
-    """Count what a selector refused by the rule of what is received: by when it was intended."""
+    """Count a message that a selector refused, in the phase of its intended time."""
     state = chains_of(fleet.own).state
     state.discarded_in_all += 1
     if phase_of(fleet.run, read_i64(buffer, message.payload + 16)) == MEASURE:
@@ -384,7 +385,7 @@ def _discard(fleet: Fleet, buffer: Bytes, message: Message) -> None:
 def _accept(
     fleet: Fleet, row: int, buffer: Bytes, message: Message, note: InteractionNote, now_ns: int
 ) -> int:
-    """Check a message and read its note: its accounting pair, or _NONE for what is only counted."""
+    """Check a message and read its note; return its pair, or _NONE if it is only counted."""
     chain = chains_of(fleet.own)
     state = chain.state
     start = message.payload
@@ -419,7 +420,7 @@ def _accept(
 def _place_of(
     fleet: Fleet, row: int, buffer: Bytes, message: Message, note: InteractionNote
 ) -> int:
-    """Read a message's note: its accounting pair as `_pair_of`, _NONE if its topic is another's."""
+    """Read a message's note; return its pair as `_pair_of`, or _NONE if the topic is wrong."""
     chain = chains_of(fleet.own)
     read_note(buffer, message.end - TRAILER_BYTES, note)
     if note.type >= len(chain.types) or note.size_class > 2:
@@ -440,7 +441,7 @@ def _place_of(
 def _take_damaged(
     fleet: Fleet, row: int, buffer: Bytes, message: Message, note: InteractionNote, now_ns: int
 ) -> None:
-    """Account for a damaged message of this run; where only its filler is, the rest is believed."""
+    """Count a damaged message; if only its filler is damaged, account for it by the rest."""
     if not _content_alone_is_damaged(fleet, buffer, message):
         count_doubtful(fleet, row, buffer, message, now_ns)
         return
@@ -457,7 +458,7 @@ def _take_damaged(
 
 @compiled
 def _content_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> bool:
-    """Whether header and trailer are right with the content of the type that the trailer names."""
+    """Return True if header and trailer match the undamaged content of the trailer's type."""
     chain = chains_of(fleet.own)
     start, end = message.payload, message.end
     trailer = end - TRAILER_BYTES
@@ -476,7 +477,7 @@ def _content_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> 
 def _on_message(
     fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int, position: int
 ) -> int:
-    """Check a message, account for it and do what it causes."""
+    """Check a message, account for it and send the messages that it causes."""
     chain = chains_of(fleet.own)
     note = chain.notes[0]
     pair = _accept(fleet, row, buffer, message, note, now_ns)
@@ -504,8 +505,8 @@ def _on_message(
     qos = min(kind.qos, device.qos)
     if message.qos != qos:
         check_qos(fleet, row, counts, message, qos, now_ns)
-    # Outputs are expected before their input is received, so that at no moment all that is
-    # expected seems to be there while an interaction still continues.
+    # Outputs become expected before their input counts as received. Otherwise the run could seem
+    # complete while an interaction continues.
     position = _carry_on(fleet, row, message, note, now_ns, position)
     counts.received += 1
     counts.received_bytes += message.end - message.start
@@ -519,7 +520,7 @@ def _on_message(
         chain.state.recovered_ns = now_ns
     if phase == MEASURE:
         seen.received += 1
-        # A driver that sends late must not hide it: its messages count from when they were due.
+        # Messages of drivers count from when they were due, so that late sending is not hidden.
         delivery_ns = waited_ns if kind.begins else transit_ns
         heard = chain.heard[chain.heard_at[row, note.type]]
         heard[bucket_index(delivery_ns) >> COARSE_BITS] += 1
@@ -531,9 +532,9 @@ def _on_message(
 def _is_late(
     chain: Chains, row: int, kind: TypeRow, pair: int, sequence: int, outcome: int
 ) -> bool:
-    """Whether a handler got a message after a later one of its stream.
+    """Return True if a handler received a message after a later one of its stream.
 
-    Of several that share what comes to a location, each must get its own part in order.
+    If several handlers share the messages of a location, each must receive its part in order.
     """
     if kind.handlers == 1:
         return outcome == LATE
@@ -548,7 +549,7 @@ def _is_late(
 def _carry_on(
     fleet: Fleet, row: int, message: Message, note: InteractionNote, now_ns: int, position: int
 ) -> int:
-    """Send what a message causes, and acknowledge it unless a transaction will."""
+    """Send the outputs of a message, and acknowledge it unless a transaction does so later."""
     chain = chains_of(fleet.own)
     kind = chain.types[note.type]
     if not _prepare(fleet, row, note):
@@ -566,7 +567,7 @@ def _carry_on(
     if chain.roles[row].wait_head == _NONE:
         position, done = _send_outputs(fleet, row, note, now_ns, position)
     if not done and not _line_up(fleet, row, note):
-        # Nothing may be dropped unseen: without the connection the run is not valid.
+        # A dropped note must be noticed: the connection counts as broken, so the run is INVALID.
         push_event(fleet, BROKEN, row, _QUOTA_EXCEEDED, now_ns)
     if in_transaction:
         return position
@@ -577,7 +578,7 @@ def _carry_on(
 def _on_acknowledged(
     fleet: Fleet, row: int, packet_id: int, now_ns: int, position: int
 ) -> tuple[int, int]:
-    """With the last output of a transaction its input is acknowledged; what waited is sent."""
+    """Acknowledge the input after the last output of its transaction, and serve the line."""
     chain = chains_of(fleet.own)
     cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
     group = chain.types[cause.type].group
@@ -613,7 +614,7 @@ def _on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
 def _new_note(
     fleet: Fleet, row: int, note: InteractionNote, interaction_number: int, intended_ns: int
 ) -> None:
-    """What a driver decides when an interaction begins; the same for the same number."""
+    """Fill the note of a new interaction; its number decides all draws."""
     chain = chains_of(fleet.own)
     role = chain.roles[row]
     interaction = chain.types[role.first].interaction
@@ -627,7 +628,7 @@ def _new_note(
     note.intended_ns = intended_ns
     note.places[:] = NOWHERE
     note.places[3] = role.headquarters
-    # A number that tells drivers apart, wherever they run.
+    # A number that identifies the driver in all workers.
     salt = role.first << 24 ^ role.producer
     if interaction == 2:
         note.places[1] = role.place
@@ -646,7 +647,7 @@ def _new_note(
 def _write_due(
     fleet: Fleet, number: int, packet_id: int, sent_ns: int, position: int, sent: Sent
 ) -> int:
-    """Write the first message of the next interaction of a driver."""
+    """Write the first message of a driver's next interaction."""
     chain = chains_of(fleet.own)
     publisher = fleet.publishers[number]
     row = publisher.device
@@ -691,12 +692,12 @@ def _on_unsent(fleet: Fleet, sent: Sent) -> None:
     chains_of(fleet.own).sequences[sent.stream] -= 1
 
 
-# --- after a return ----------------------------------------------------------------------------
+# --- after a reconnect -------------------------------------------------------------------------
 
 
 @compiled
 def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, position: int) -> int:
-    """Write a message again that was unacknowledged when the connection broke."""
+    """Write a message again that was not acknowledged when the connection broke."""
     chain = chains_of(fleet.own)
     sender = fleet.devices[row].sender
     cause = chain.causes[sender, packet_id - 1]
@@ -709,10 +710,10 @@ def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, po
 
 @compiled
 def _on_return(fleet: Fleet, row: int) -> None:
-    """Forget which inputs wait for the effects that are under way.
+    """Detach inputs from their transactions after a reconnect.
 
-    Their identifiers ended with the connection. The broker delivers them again, and since they are
-    known they are acknowledged then; what they cause is kept here and sent again.
+    Their packet identifiers ended with the connection. The broker delivers the inputs again, and
+    they are acknowledged then as duplicates. Their outputs are stored here and sent again.
     """
     chain = chains_of(fleet.own)
     sender = fleet.devices[row].sender

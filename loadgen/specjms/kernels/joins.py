@@ -1,8 +1,8 @@
-"""The offers to one call, collected: a hash table with open addressing in one array.
+"""The open calls for offers: a hash table with open addressing in one array.
 
-Keyed by interaction number; the distribution centre that called has all consumers of its offers in
-one worker, so one table a worker is enough. An entry lives from the first offer to the last one; a
-call of which an offer was lost keeps its entry until the run ends.
+The key is the interaction number. The consumers of a distribution centre's offers are all in one
+worker, so one table per worker is enough. An entry lives from the first offer to the last one. If
+an offer was lost, the entry stays until the run ends.
 """
 
 from loadgen.kernels.arrays import Int64, Record, Rows
@@ -14,7 +14,7 @@ _FILL_PERCENT = 75
 
 
 class Join(Record):
-    """An open call: offers so far, and the best of them. Free when `key` is 0."""
+    """An open call: offers so far, and the best of them. Free if `key` is 0."""
 
     key: Int64
     """Interaction number + 1."""
@@ -24,7 +24,7 @@ class Join(Record):
 
 
 def make_joins(capacity: int) -> Rows[Join]:
-    """An empty table for at least `capacity` open calls: a power of two of rows.
+    """Make an empty table for at least `capacity` open calls, with a power of two of rows.
 
     One more row at the end counts the entries.
     """
@@ -47,11 +47,11 @@ def _home(number: int, rows: int) -> int:
 def join_offer(
     joins: Rows[Join], number: int, wanted: int, price: int, supplier: int
 ) -> tuple[int, int]:
-    """Take an offer to the call `number`, of which `wanted` are to come: (outcome, supplier).
+    """Add an offer to the call `number`, which expects `wanted` offers; return (outcome, supplier).
 
-    OPEN: more are to come. COMPLETE: this was the last one; the supplier with the lowest price,
-    the lowest number among equals, is returned and the call forgotten. FULL: a new call and no
-    place for it.
+    OPEN: more offers are expected. COMPLETE: this was the last one, and the call is removed. The
+    supplier has the lowest price, and the lowest number among equals. FULL: there is no place for a
+    new call.
     """
     if wanted <= 1:
         return COMPLETE, supplier
@@ -84,7 +84,7 @@ def join_offer(
 
 @compiled
 def _remove(joins: Rows[Join], rows: int, row: int) -> None:
-    """Free a row and move up what probed past it, so that no search ends too early."""
+    """Free a row and move up entries that probed past it, so that no search ends too early."""
     joins[rows].count -= 1
     free = row
     following = row
@@ -93,7 +93,7 @@ def _remove(joins: Rows[Join], rows: int, row: int) -> None:
         if joins[following].key == 0:
             break
         home = _home(joins[following].key - 1, rows)
-        # The entry may move when its home is not cyclically within (free, following].
+        # The entry may move if its home is not cyclically within (free, following].
         if (following - home) & (rows - 1) >= (following - free) & (rows - 1):
             joins[free] = joins[following]
             free = following

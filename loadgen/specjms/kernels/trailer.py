@@ -1,4 +1,4 @@
-"""The last 40 bytes of a payload: what a consumer must know to carry the interaction on.
+"""The last 40 bytes of a payload, from which a consumer continues the interaction.
 
 Little-endian, counted from the start of the trailer:
 
@@ -15,10 +15,10 @@ Little-endian, counted from the start of the trailer:
     24      8     interaction number: stream of its first message << 32 | sequence
     32      8     price             of an offer
 
-It stands at the end and not behind the 32-byte header so that the CRC-32 of the filler before it,
-which is the same for all messages of a length, need be worked out only once.
+All messages of a type and length have the same filler. The trailer comes after it, not after the
+32-byte header, so that the CRC-32 of the filler is computed only once.
 
-In a kernel the fields are those of a `Note`, with what is not sent.
+Kernels hold these fields in an `InteractionNote`, with some that are not sent.
 """
 
 from typing import Annotated
@@ -39,12 +39,12 @@ _MASK = 0xFFFFFFFF
 
 
 class InteractionNote(Record):
-    """What a trailer says of an interaction, and how far its outputs are."""
+    """The fields of a trailer, and the progress of the outputs."""
 
     number: Int64
     price: Int64
     intended_ns: Int64
-    """When the interaction was to begin."""
+    """When the interaction was due."""
     places: Annotated[npt.NDArray[np.int64], np.int64, 4]
     """The locations that take part, by kind."""
     type: Int32
@@ -55,7 +55,7 @@ class InteractionNote(Record):
     transaction: Int32
     """Row of the transaction that its outputs belong to, -1 for none."""
     next: Int32
-    """Which of its outputs is to be sent next."""
+    """Number of the output to send next."""
     link: Int32
     """The next note in the line of a connection, or in the list of free ones."""
 
@@ -78,7 +78,7 @@ def write_note(out: Bytes, position: int, note: InteractionNote, number: int) ->
 
 @compiled
 def read_note(buffer: Bytes, position: int, note: InteractionNote) -> None:
-    """Read the trailer at `position` into the note; what is not sent is set to nothing."""
+    """Read the trailer at `position` into the note, and reset fields that are not sent."""
     note.type = int(np.int64(buffer[position]))
     note.interaction = int(np.int64(buffer[position + 1]))
     note.size_class = int(np.int64(buffer[position + 2]))
