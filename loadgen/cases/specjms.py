@@ -69,7 +69,7 @@ class SupplyChain(Scenario):
         "Drivers of each interaction and agent where locations begin it.", 1, 100
     ).field(1)
     headquarters: int = Count(
-        "Instances of the headquarters, each with queues of its own (freeform).",
+        "Instances of the headquarters, each with separate queues (freeform).",
         1,
         1_000,
         load="amount",

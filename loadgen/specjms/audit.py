@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from loadgen.sentences import counted
 from loadgen.specjms.chain_model import Model, answers_to_calls, enabled_types, interactions_on
 from loadgen.specjms.destinations import consumed_at, destination_name
 from loadgen.specjms.expected import interaction_messages
@@ -121,8 +122,9 @@ class Recovery:
         if not self.killed_ns:
             return "the run ended before the broker was killed"
         if not self.started_ns or self.away:
-            return f"{self.away:,} devices did not come back"
-        return f"{self.seconds:,.3f} s; {self.recovered:,} messages had waited at the broker"
+            return f"{counted(self.away, 'device')} did not come back"
+        waited = counted(self.recovered, "message")
+        return f"{self.seconds:,.3f} s; {waited} had waited at the broker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +196,17 @@ def audit(model: Model, seen: Observed) -> Audit:
         findings.append(AuditFinding("delivered", "workers", False, expected, observed))
     for interaction in interactions_on(model):
         findings += _interaction_findings(model, seen, interaction)
-    findings += (_in_time(model, one) for one in seen.heard)
+    findings += (_in_time(model, heard) for heard in seen.heard)
     enabled = enabled_types(model)
-    for count in sorted(seen.destinations, key=lambda one: (one.number, one.destination)):
+    for count in sorted(seen.destinations, key=lambda count: (count.number, count.destination)):
         forgotten = seen.recovery is not None and not is_persistent(model, count.number)
         if count.number in enabled and not forgotten:
             findings += _destination_findings(model, count)
     findings += _unfinished(model, seen)
     if seen.recovery is None:
         return Audit(tuple(findings))
-    kept = [one for one in findings if one.test in RECOVERY_TESTS]
-    return Audit((*kept, _recovery_finding(seen.recovery)), RECOVERY_TESTS)
+    judged = [finding for finding in findings if finding.test in RECOVERY_TESTS]
+    return Audit((*judged, _recovery_finding(seen.recovery)), RECOVERY_TESTS)
 
 
 def _recovery_finding(recovery: Recovery) -> AuditFinding:
@@ -284,9 +286,9 @@ def _in_time(model: Model, heard: HandlerCount) -> AuditFinding:
         f"{MESSAGES[heard.number].name} at {where}",
         not heard.over,
         _IN_TIME,
-        f"{heard.over:,} of {heard.handlers:,} event handlers slower; {heard.slow:,} of "
-        f"{heard.received:,} deliveries; {DELIVERY_PERCENTILE}P of the slowest: "
-        f"{heard.p90_ns / 1e6:,.3f} ms",
+        f"{heard.over:,} of {counted(heard.handlers, 'event handler')} slower; {heard.slow:,} of "
+        f"{counted(heard.received, 'delivery', 'deliveries')}; "
+        f"{DELIVERY_PERCENTILE}P of the slowest: {heard.p90_ns / 1e6:,.3f} ms",
     )
 
 
@@ -299,8 +301,8 @@ def _destination_findings(model: Model, count: DestinationCount) -> Iterator[Aud
         "delivered",
         subject,
         count.expected_in_all == count.received_in_all,
-        f"{count.expected_in_all:,} deliveries of {count.sent_in_all:,} messages sent in the whole "
-        "run",
+        f"{counted(count.expected_in_all, 'delivery', 'deliveries')} of "
+        f"{counted(count.sent_in_all, 'message')} sent in the whole run",
         f"{count.received_in_all:,}{_missing(count)}",
     )
 
@@ -322,7 +324,8 @@ def _unfinished(model: Model, seen: Observed) -> Iterator[AuditFinding]:
             "calls for offers",
             not seen.calls_open and not seen.calls_dropped,
             "every call with all of its offers, in the whole run",
-            f"{seen.calls_open:,} calls without all offers, {seen.calls_dropped:,} offers dropped",
+            f"{counted(seen.calls_open, 'call')} without all offers, "
+            f"{counted(seen.calls_dropped, 'offer')} dropped",
         )
     if seen.unsent:
         yield AuditFinding(
@@ -330,5 +333,6 @@ def _unfinished(model: Model, seen: Observed) -> Iterator[AuditFinding]:
             "what messages cause",
             False,
             "all of it sent when the run ends",
-            f"{seen.unsent:,} messages whose effects waited for the broker's acknowledgements",
+            f"{counted(seen.unsent, 'message')} whose effects waited for the broker's "
+            "acknowledgements",
         )

@@ -130,24 +130,26 @@ def _map(name: str, _line: str, lines: Lines, remark: str) -> bytes:
 
 def _object(name: str, line: str, lines: Lines, remark: str) -> bytes:
     """Return an object with an array of lines and a remark, its fields in Java's order."""
-    own = f"specjms.{name[0].upper()}{name[1:]}"
+    class_name = f"specjms.{name[0].upper()}{name[1:]}"
     handles = _Handles()
-    out = [b"\xac\xed\x00\x05\x73", handles.described(own, {"lines": f"[Lspecjms/{line};"}, True)]
+    described = handles.described(class_name, {"lines": f"[Lspecjms/{line};"}, True)
+    out = [b"\xac\xed\x00\x05\x73", described]
     handles.count += 1  # the object itself
     out += [b"\x75", handles.described(f"[Lspecjms.{line};", {}, False)]
     handles.count += 1  # the array
     out.append(struct.pack(">i", len(lines)))
-    known: bytes | None = None
-    for one in lines:
-        numbers = sorted(key for key, value in one.items() if not isinstance(value, str))
-        texts = sorted(key for key, value in one.items() if isinstance(value, str))
+    reference: bytes | None = None
+    for fields in lines:
+        numbers = sorted(key for key, value in fields.items() if not isinstance(value, str))
+        texts = sorted(key for key, value in fields.items() if isinstance(value, str))
         place = handles.count
-        described = known or handles.described(
+        described = reference or handles.described(
             f"specjms.{line}", dict.fromkeys(numbers, "J"), False, texts
         )
-        known = b"\x71" + struct.pack(">i", _FIRST_HANDLE + place) if known is None else known
-        out += [b"\x73", described, *(struct.pack(">q", int(one[key])) for key in numbers)]
-        out += [b"\x74" + _string(str(one[key])) for key in texts]
+        if reference is None:
+            reference = b"\x71" + struct.pack(">i", _FIRST_HANDLE + place)
+        out += [b"\x73", described, *(struct.pack(">q", int(fields[key])) for key in numbers)]
+        out += [b"\x74" + _string(str(fields[key])) for key in texts]
     return b"".join((*out, b"\x74", _string(remark)))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from loadgen.errors import ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.plan.units import shown
+from loadgen.sentences import counted
 from loadgen.specjms.chain_model import (
     ACKNOWLEDGED_AT_ONCE,
     BASE_LIMIT,
@@ -122,11 +123,13 @@ def changed_options(model: Model) -> tuple[str, ...]:
     changed = []
     for number, message in enumerate(MESSAGES):
         for name in ("qos", "durable", "transacted", "queue", "target", "subscription"):
-            own, published = (getattr(options.messages[number], name) for options in (model, usual))
+            option, published = (
+                getattr(options.messages[number], name) for options in (model, usual)
+            )
             # Only topics have a target.
             unused = name == "target" and model.messages[number].queue
-            if own != published and not unused:
-                changed.append(f"{message.name}: {name} {own}")
+            if option != published and not unused:
+                changed.append(f"{message.name}: {name} {option}")
     if model.selectors == "client" and changed:
         changed.append("selectors: client")
     if model.topology == "freeform":
@@ -175,11 +178,14 @@ def _of_the_case_study(choices: Choices) -> Choices:
     """
     if choices.case_study is None:
         return choices
-    given = dict(choices.messages)
-    given["all"] = {**_CASE_STUDY[choices.case_study], **_mapping(given.get("all"))}
+    messages = dict(choices.messages)
+    messages["all"] = {**_CASE_STUDY[choices.case_study], **_mapping(messages.get("all"))}
     if choices.case_study != "I":
-        given["callForOffers"] = {"subscription": "OR", **_mapping(given.get("callForOffers"))}
-    return replace(choices, messages=given, handlers=1)
+        messages["callForOffers"] = {
+            "subscription": "OR",
+            **_mapping(messages.get("callForOffers")),
+        }
+    return replace(choices, messages=messages, handlers=1)
 
 
 def _mapping(value: object) -> Tables:
@@ -241,18 +247,18 @@ _PERCENT: Final = _reader(
 )
 
 
-def _table(where: str, given: object, readers: Mapping[str, TableReader]) -> dict[str, Any]:
+def _table(where: str, values: object, readers: Mapping[str, TableReader]) -> dict[str, Any]:
     """Return the values of a table, each checked by the reader for its name."""
-    if not isinstance(given, Mapping):
+    if not isinstance(values, Mapping):
         raise ScenarioError(
-            f"{where}: {shown(given)} is not a table; allowed: {', '.join(readers)}"
+            f"{where}: {shown(values)} is not a table; allowed: {', '.join(readers)}"
         )
-    for name in given:
+    for name in values:
         if name not in readers:
             close = difflib.get_close_matches(str(name), readers, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(readers)}"
             raise ScenarioError(f"{where}: {shown(name)} is unknown; {hint}")
-    return {name: readers[name](f"{where}.{name}", value) for name, value in given.items()}
+    return {name: readers[name](f"{where}.{name}", value) for name, value in values.items()}
 
 
 def _interaction(where: str, value: object) -> dict[str, Any]:
@@ -320,14 +326,14 @@ def _interactions(
         rates = (0.0,) * len(rates)
     drivers = _HANDLERS("drivers", choices.drivers)
     given = _table("interactions", choices.interactions, _INTERACTIONS)
-    own = [given.get(str(number), {}) for number in INTERACTIONS]
+    overrides = [given.get(str(number), {}) for number in INTERACTIONS]
     return (
         tuple(
-            0.0 if (rate := one.get("rate", usual)) == "off" else float(rate)
-            for one, usual in zip(own, rates, strict=True)
+            0.0 if (rate := override.get("rate", usual)) == "off" else float(rate)
+            for override, usual in zip(overrides, rates, strict=True)
         ),
-        tuple(one.get("drivers", drivers) for one in own),
-        tuple(one.get("endpoint", 0) for one in own),
+        tuple(override.get("drivers", drivers) for override in overrides),
+        tuple(override.get("endpoint", 0) for override in overrides),
     )
 
 
@@ -339,7 +345,7 @@ def _sizes(choices: Choices) -> tuple[tuple[tuple[int, int, int], ...], tuple[in
     for name, bytes_of in zip(TYPES, sizes, strict=True):
         if max(bytes_of) > SIZE_LIMIT_BYTES:
             raise ScenarioError(
-                f"quantities: {name} would have {max(bytes_of):,} bytes; allowed: "
+                f"quantities: {name} would have {counted(max(bytes_of), 'byte')}; allowed: "
                 f"{SIZE_LIMIT_BYTES:,} at most"
             )
     return sizes, (small, medium, large)
@@ -358,62 +364,64 @@ def _messages(
     )
 
 
-def _message(message: MessageType, usual: Tables, every: Tables, own: Tables) -> MessageOptions:
-    given = dict(usual)
-    for values in (every, own):
+def _message(
+    message: MessageType, usual: Tables, every: Tables, overrides: Tables
+) -> MessageOptions:
+    chosen = dict(usual)
+    for values in (every, overrides):
         # qos and persistent imply each other, so the later of them replaces both.
         if "qos" in values or "persistent" in values:
-            given.pop("qos", None)
-            given.pop("persistent", None)
-        given |= values
+            chosen.pop("qos", None)
+            chosen.pop("persistent", None)
+        chosen |= values
     where = f"messages.{message.name}"
-    persistent = given.get("persistent", message.persistent)
-    qos = given.get("qos", int(persistent))
-    if persistent != (qos > 0) and "persistent" in given:
+    persistent = chosen.get("persistent", message.persistent)
+    qos = chosen.get("qos", int(persistent))
+    if persistent != (qos > 0) and "persistent" in chosen:
         raise ScenarioError(
             f"{where}: persistent {str(persistent).lower()} and qos {qos} contradict each other; "
             "allowed: one of the two"
         )
-    if message.pubsub and own.get("queue"):
+    if message.pubsub and overrides.get("queue"):
         raise ScenarioError(f"{where}.queue: it has several consumers; allowed: false")
-    if message.spread != "family" and "subscription" in own:
+    if message.spread != "family" and "subscription" in overrides:
         raise ScenarioError(f"{where}.subscription: allowed: with callForOffers only")
-    queue = not message.pubsub and given.get("queue", True)
-    target = given.get("target", TARGETS[0])
-    if queue and own.get("target", TARGETS[0]) != TARGETS[0]:
+    queue = not message.pubsub and chosen.get("queue", True)
+    target = chosen.get("target", TARGETS[0])
+    if queue and overrides.get("target", TARGETS[0]) != TARGETS[0]:
         raise ScenarioError(
             f"{where}.target: {shown(target)} is for topics, and it is a queue; allowed: with "
             "queue = false"
         )
     # A topic that several types share is not divided by family.
-    whole = message.spread == "family" and target != TARGETS[0]
-    small, medium, large = map(int, given["sizes"])
-    transacted = given.get("transacted", message.transacted)
-    acknowledgement = given.get("acknowledgement", "AUTO")
-    if "acknowledgement" in own and (transacted or qos != 1):
+    shared = message.spread == "family" and target != TARGETS[0]
+    small, medium, large = map(int, chosen["sizes"])
+    transacted = chosen.get("transacted", message.transacted)
+    acknowledgement = chosen.get("acknowledgement", "AUTO")
+    if "acknowledgement" in overrides and (transacted or qos != 1):
         raise ScenarioError(
             f"{where}.acknowledgement: {acknowledgement} is for QoS 1 outside of transactions; "
             "allowed: with transacted = false and qos = 1"
         )
     return MessageOptions(
         qos=qos,
-        durable=given.get("durable", message.durable or qos > 0),
+        durable=chosen.get("durable", message.durable or qos > 0),
         transacted=transacted,
         queue=queue,
         target=target,
-        subscription=given.get("subscription", "OR" if whole else SUBSCRIPTION_TYPES[0]),
-        handlers=own.get("handlers", 1) if message.pubsub else given["handlers"],
+        subscription=chosen.get("subscription", "OR" if shared else SUBSCRIPTION_TYPES[0]),
+        handlers=overrides.get("handlers", 1) if message.pubsub else chosen["handlers"],
         sizes_bytes=(small, medium, large),
-        class_percent=_whole(given.get("percent")),
+        class_percent=_percents(chosen.get("percent")),
         acknowledgement="AUTO" if transacted or qos != 1 else acknowledgement,
-        endpoint=given.get("endpoint", 0),
+        endpoint=chosen.get("endpoint", 0),
     )
 
 
-def _whole(given: Sequence[float] | None) -> tuple[int, int, int] | None:
-    if given is None:
+def _percents(percent: Sequence[float] | None) -> tuple[int, int, int] | None:
+    if percent is None:
         return None
-    small, medium, large = map(int, given)
+    small, medium, large = map(int, percent)
     return small, medium, large
 
 

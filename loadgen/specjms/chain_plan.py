@@ -68,9 +68,10 @@ def mixed_workers(plan: Plan) -> int:
     """Count the workers with agents of several kinds of locations."""
     parts = parts_of(plan.model)
     kinds = (
-        {parts[share.group].kind for share in one.shares if share.count} for one in plan.workers
+        {parts[share.group].kind for share in worker.shares if share.count}
+        for worker in plan.workers
     )
-    return sum(len(found) > 1 for found in kinds)
+    return sum(len(of_worker) > 1 for of_worker in kinds)
 
 
 def _group(model: Model, part: ModelPart, arrivals: Arrivals, window: int) -> DeviceGroup:

@@ -18,7 +18,7 @@ from loadgen.specjms.rules import REPETITION
 
 FILL_IN: Final = "FILL IN"
 JsonObject = Mapping[str, Any]
-Known = Mapping[str, Mapping[str, str]]
+Blocks = Mapping[str, Mapping[str, str]]
 """Values of the keys of each block, as far as a tool can determine them."""
 
 _SERVER_CPUS = "server.cpus.num_cores server.cpus.num_chips server.cpus.num_coresperchip"
@@ -75,22 +75,22 @@ class Disclosed:
 
 def disclosed_files(main: FinishedRun, repeat: FinishedRun | None) -> dict[str, str]:
     """Return the texts of the disclosure, by their names in its archive."""
-    found = Disclosed(main, repeat)
+    disclosed = Disclosed(main, repeat)
     return {
-        "submission/submission.xml": submission(found),
-        "destinationSetup.txt": destination_setup(found),
-        "JMSServerConfig/serverSetup.txt": server_setup(found),
+        "submission/submission.xml": submission(disclosed),
+        "destinationSetup.txt": destination_setup(disclosed),
+        "JMSServerConfig/serverSetup.txt": server_setup(disclosed),
         "ProviderModule/README.txt": "No provider module: the harness speaks MQTT itself.\n",
     }
 
 
-def submission(found: Disclosed) -> str:
+def submission(disclosed: Disclosed) -> str:
     """Return submission.xml: benchmark-info, product-info, hardware-info and node-info."""
-    known = {
-        "benchmark-info": _benchmark(found),
-        "product-info": _products(found),
-        "hardware-info": _hardware(found),
-        "node-info": _nodes(found),
+    sections = {
+        "benchmark-info": _benchmark(disclosed),
+        "product-info": _products(disclosed),
+        "hardware-info": _hardware(disclosed),
+        "node-info": _nodes(disclosed),
     }
     root = ElementTree.Element("submission")
     root.append(ElementTree.Comment(f" {escape(NOTICE)} "))
@@ -98,7 +98,7 @@ def submission(found: Disclosed) -> str:
         element = ElementTree.SubElement(root, section)
         for name, keys in blocks.items():
             block = ElementTree.SubElement(element, "properties", {"name": name})
-            values = known[section].get(name, {})
+            values = sections[section].get(name, {})
             for key in keys.split():
                 entry = ElementTree.SubElement(block, "property", {"key": key})
                 entry.text = _printable(values.get(key, FILL_IN))
@@ -116,35 +116,37 @@ def _text(value: object) -> str:
     return str(value or FILL_IN)
 
 
-def _benchmark(found: Disclosed) -> Known:
-    plan = found.part("plan")
+def _benchmark(disclosed: Disclosed) -> Blocks:
+    plan = disclosed.part("plan")
     return {
         "test-info": {
             "result.noncompliant": "yes",
-            "result.noncompliant.reason": "; ".join(_noncompliance(found)),
+            "result.noncompliant.reason": "; ".join(_noncompliance(disclosed)),
             "result.noncompliant.remedy": "",
         },
         "sut": {
-            "server.instances": str(len(found.part("broker").get("urls") or [1])),
+            "server.instances": str(len(disclosed.part("broker").get("urls") or [1])),
             "client.nodes": str(plan.get("hosts") or 1),
-            "client.cpus.num_cores": _text(found.part("environment").get("cores")),
+            "client.cpus.num_cores": _text(disclosed.part("environment").get("cores")),
             "client.jvms": f"0 (worker processes: {_text(plan.get('workers'))})",
             **{key: "0" for key in _FORM["benchmark-info"]["sut"].split() if key.startswith("db.")},
         },
-        "general-notes": {"other.info": "\n".join((NOTICE, TRANSACTIONS, *_result_lines(found)))},
+        "general-notes": {
+            "other.info": "\n".join((NOTICE, TRANSACTIONS, *_result_lines(disclosed)))
+        },
     }
 
 
-def _noncompliance(found: Disclosed) -> list[str]:
+def _noncompliance(disclosed: Disclosed) -> list[str]:
     """Return all reasons against compliance that a tool can determine."""
-    main, repeat = found.main, found.repeat
+    main, repeat = disclosed.main, disclosed.repeat
     broken = [] if valid(main) else [f"main run {verdict_of(main)}"]
     if repeat is not None:
         broken += shortfalls(main, repeat)
     broken += [
-        f"the {name} carries no seal, so nobody can tell whether it was changed since it ended"
-        for name, one in (("main run", main), ("repetition", repeat))
-        if one is not None and not one.sealed
+        f"the {name} carries no seal, so later changes to it cannot be ruled out"
+        for name, finished in (("main run", main), ("repetition", repeat))
+        if finished is not None and not finished.sealed
     ]
     broken += [
         rule["rule"] + (" was not judged" if rule["kept"] is None else "")
@@ -158,27 +160,27 @@ def _noncompliance(found: Disclosed) -> list[str]:
     return broken
 
 
-def _result_lines(found: Disclosed) -> list[str]:
+def _result_lines(disclosed: Disclosed) -> list[str]:
     lines = []
-    for name, one in (("main run", found.main), ("repetition", found.repeat)):
-        if one is None:
+    for name, finished in (("main run", disclosed.main), ("repetition", disclosed.repeat)):
+        if finished is None:
             lines.append(f"{name}: none in this bundle")
             continue
-        supply = one.document
+        supply = finished.document
         passed = all(test["pass"] for test in supply["audit"].values())
         lines.append(
             f"{name}: {supply['topology']} topology, BASE {supply['base']}, "
             f"{supply['window_s']:.0f} s measured, audit {'passed' if passed else 'failed'}, "
-            f"{verdict_of(one)}{'' if one.sealed else ', not sealed'}"
+            f"{verdict_of(finished)}{'' if finished.sealed else ', not sealed'}"
         )
     return lines
 
 
-def _products(found: Disclosed) -> Known:
-    broker, environment = found.part("broker"), found.part("environment")
+def _products(disclosed: Disclosed) -> Blocks:
+    broker, environment = disclosed.part("broker"), disclosed.part("environment")
     system = _text(environment.get("os"))
     name = f"{broker.get('name') or ''} {broker.get('version') or ''}".strip()
-    program = _text(found.run.get("program"))
+    program = _text(disclosed.run.get("program"))
     return {
         "jms-product": {
             "id": "jms",
@@ -193,10 +195,10 @@ def _products(found: Disclosed) -> Known:
     }
 
 
-def _hardware(found: Disclosed) -> Known:
-    environment = found.part("environment")
+def _hardware(disclosed: Disclosed) -> Blocks:
+    environment = disclosed.part("environment")
     server = {"id": "server"}
-    if found.part("broker").get("started_by_us"):
+    if disclosed.part("broker").get("started_by_us"):
         server["notes"] = "The broker ran on the client node, which a submission must not do (3.9)."
     return {
         "jms-server": server,
@@ -207,14 +209,14 @@ def _hardware(found: Disclosed) -> Known:
             "cpu.num_cores": _text(environment.get("cores")),
             "memory.size": _text(int(environment.get("memory_bytes") or 0) >> 20),
             "os.name": f"{_text(environment.get('os'))}, kernel {environment.get('kernel') or ''}",
-            "systems.num": str(found.part("plan").get("hosts") or 1),
+            "systems.num": str(disclosed.part("plan").get("hosts") or 1),
         },
     }
 
 
-def _nodes(found: Disclosed) -> Known:
-    plan, environment = found.part("plan"), found.part("environment")
-    locations = found.supply["locations"]
+def _nodes(disclosed: Disclosed) -> Blocks:
+    plan, environment = disclosed.part("plan"), disclosed.part("environment")
+    locations = disclosed.supply["locations"]
     tuning = [f"{key} = {value}" for key, value in (environment.get("sysctl") or {}).items()]
     return {
         "jms-server-node": {
@@ -232,12 +234,12 @@ def _nodes(found: Disclosed) -> Known:
             "hw.id": "client",
             "instances": str(plan.get("hosts") or 1),
             "agents": ", ".join(f"{count} {kind}" for kind, count in locations.items()),
-            "notes": "\n".join((" ".join(map(str, found.run.get("command") or ())), *tuning)),
+            "notes": "\n".join((" ".join(map(str, disclosed.run.get("command") or ())), *tuning)),
         },
     }
 
 
-def destination_setup(found: Disclosed) -> str:
+def destination_setup(disclosed: Disclosed) -> str:
     """Return destinationSetup.txt, a list of the destinations; MQTT needs no set-up of them."""
     lines = [
         NOTICE,
@@ -249,21 +251,21 @@ def destination_setup(found: Disclosed) -> str:
     ]
     lines += [
         f"{row['destination']:<32} {row['message']:<20} {row['topic']:<48} {row['sent']:>10,}"
-        for row in found.supply["destinations"]
+        for row in disclosed.supply["destinations"]
     ]
     return "\n".join(lines) + "\n"
 
 
-def server_setup(found: Disclosed) -> str:
+def server_setup(disclosed: Disclosed) -> str:
     """Return JMSServerConfig/serverSetup.txt."""
-    broker = found.part("broker")
+    broker = disclosed.part("broker")
     lines = [
         f"Broker: {_text(broker.get('name'))} {broker.get('version') or ''}",
         f"Addresses: {_text(', '.join(map(str, broker.get('urls') or [])))}",
         f"Protocol: {_text(broker.get('protocol'))}",
     ]
     if broker.get("started_by_us"):
-        program = found.run.get("program") or "the harness"
+        program = disclosed.run.get("program") or "the harness"
         lines.append(f"It was started and configured by {program} for this run.")
     lines.append(f"Steps to set up and configure the server: {FILL_IN}")
     return "\n".join(map(_printable, lines)) + "\n"

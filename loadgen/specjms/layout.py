@@ -319,7 +319,7 @@ def build_chains(
         heard_at=rows.heard_at,
         heard=np.zeros((rows.heard, HEARD_COLUMNS), np.uint32),
         bodies=bodies,
-        kept=InteractionNote.grid(senders, window),
+        sent_notes=InteractionNote.grid(senders, window),
         sending=rows.sending,
         qos2=rows.qos2,
     )
@@ -464,7 +464,7 @@ def heard_by(model: Model, chains: Chains) -> list[list[int]]:
     slow ones, deliveries, slow deliveries, and the slowest handler's 90th percentile in ns. The
     percentile is at most an eighth above the exact value.
     """
-    found: dict[tuple[int, int], list[int]] = {}
+    by_place: dict[tuple[int, int], list[int]] = {}
     for number in enabled_types(model):
         rows = np.flatnonzero(chains.heard_at[:, number] >= 0)
         heard = chains.heard[chains.heard_at[rows, number]].astype(np.int64)
@@ -476,13 +476,13 @@ def heard_by(model: Model, chains: Chains) -> list[list[int]]:
         over = slow * 100 > received * (100 - DELIVERY_PERCENTILE)
         places = chains.roles["place"][rows]
         for at in np.flatnonzero(received).tolist():
-            held = found.setdefault((number, int(places[at])), [0, 0, 0, 0, 0])
+            held = by_place.setdefault((number, int(places[at])), [0, 0, 0, 0, 0])
             held[0] += 1
             held[1] += int(over[at])
             held[2] += int(received[at])
             held[3] += int(slow[at])
             held[4] = max(held[4], int(p90_ns[at]))
-    return [[*where, *held] for where, held in sorted(found.items())]
+    return [[*where, *held] for where, held in sorted(by_place.items())]
 
 
 # Buffers ---------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ STREAMS_LIMIT = 1_000_000
 
 def gaps_of(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
     """Return a worker's gaps, at most NAMED_LIMIT per destination."""
-    found: list[Range] = []
+    ranges: list[Range] = []
     firsts = first_streams(model)
     counts: Counter[tuple[int, int]] = Counter()
     for number, consumer, base, streams in _accounts(model, chains):
@@ -51,9 +51,9 @@ def gaps_of(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
             while row >= 0 and counts[place] < NAMED_LIMIT:
                 counts[place] += 1
                 gap = gaps[row]
-                found.append((stream, consumer, gap.first, gap.last))
+                ranges.append((stream, consumer, gap.first, gap.last))
                 row = gap.older
-    return found
+    return ranges
 
 
 def streams_of(model: Model, chains: Chains) -> dict[str, list[list[int]]] | None:
@@ -66,9 +66,9 @@ def streams_of(model: Model, chains: Chains) -> dict[str, list[list[int]]] | Non
     expected: list[Table] = []
     for _, consumer, base, streams in _accounts(model, chains):
         following = chains.pairs["expected"][base : base + len(streams)]
-        found = np.flatnonzero(following)
-        which = found + streams.start if isinstance(streams, range) else streams[found]
-        expected.append(np.stack([which, np.full(len(found), consumer), following[found]]))
+        begun = np.flatnonzero(following)
+        which = begun + streams.start if isinstance(streams, range) else streams[begun]
+        expected.append(np.stack([which, np.full(len(begun), consumer), following[begun]]))
     columns = np.concatenate([np.zeros((3, 0), np.int64), *expected], axis=1)
     if len(used) + columns.shape[1] > STREAMS_LIMIT:
         return None
@@ -88,18 +88,19 @@ def name_missing(
     """
     first_of, places = first_streams(model), first_destinations(model)
     wanted = sorted(row for row, count in lost.items() if count > 0)
-    found: dict[int, list[Range]] = {row: [] for row in wanted}
+    by_row: dict[int, list[Range]] = {row: [] for row in wanted}
     types = sorted({type_at(places, row) for row in wanted}) if streams is not None else []
     ends = (_missing_at_ends(model, number, streams or ()) for number in types)
     for stream, consumer, first, last in chain(gaps, *ends):
         number = type_at(first_of, stream)
         row = places[number] + destination_of_stream(model, number, stream - first_of[number])
-        if row in found and len(found[row]) < NAMED_LIMIT:
-            found[row].append((stream, consumer, first, last))
+        if row in by_row and len(by_row[row]) < NAMED_LIMIT:
+            by_row[row].append((stream, consumer, first, last))
     named = {}
-    for row, ranges in found.items():
+    for row, ranges in by_row.items():
         count = sum(last - first + 1 for _, _, first, last in ranges)
-        named[row] = tuple(_text(model, first_of, one) for one in sorted(ranges)), lost[row] - count
+        names = tuple(_text(model, first_of, entry) for entry in sorted(ranges))
+        named[row] = names, lost[row] - count
     return named
 
 
@@ -132,9 +133,9 @@ def _missing_at_ends(
     first, end = first_streams(model)[number : number + 2]
     sent: list[tuple[int, int]] = []
     following: dict[tuple[int, int], int] = {}
-    for one in streams:
-        sent += [used for used in zip(*one["sent"], strict=True) if first <= used[0] < end]
-        for stream, consumer, sequence in zip(*one["next"], strict=True):
+    for report in streams:
+        sent += [used for used in zip(*report["sent"], strict=True) if first <= used[0] < end]
+        for stream, consumer, sequence in zip(*report["next"], strict=True):
             if first <= stream < end:
                 following[stream, consumer] = sequence
     for stream, count in sorted(sent):

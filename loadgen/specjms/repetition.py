@@ -90,15 +90,15 @@ def _window(played: FinishedRun) -> MeasuredSpan:
 
 def shortfalls(main: FinishedRun, again: FinishedRun) -> tuple[str, ...]:
     """Return the figures in which a repetition is worse than the main run."""
-    found = [] if valid(again) else [f"repetition {verdict_of(again)}"]
-    for name, one, other in zip(("sent", "received"), _rates(main), _rates(again), strict=True):
-        below = -_percent(one, other)
+    worse = [] if valid(again) else [f"repetition {verdict_of(again)}"]
+    for name, first, second in zip(("sent", "received"), _rates(main), _rates(again), strict=True):
+        below = -_percent(first, second)
         if below > TOLERANCE_PERCENT:
-            found.append(
+            worse.append(
                 f"the repetition {name} {below:.1f} % less a second than the main run "
                 f"(tolerated: {TOLERANCE_PERCENT} %)"
             )
-    return tuple(found)
+    return tuple(worse)
 
 
 def comparison(main: FinishedRun, again: FinishedRun) -> str:
@@ -128,5 +128,5 @@ def _rates(played: FinishedRun) -> tuple[float, float]:
     )
 
 
-def _percent(one: float, other: float) -> float:
-    return (other - one) / one * 100 if one else 0.0
+def _percent(first: float, second: float) -> float:
+    return (second - first) / first * 100 if first else 0.0

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
+from loadgen.sentences import counted
 from loadgen.specjms import audit, expected
 from loadgen.specjms.bodies import CONTENTS
 from loadgen.specjms.build_model import changed_options
@@ -28,7 +29,7 @@ TRANSACTIONS: Final = (
 )
 _FINDINGS_SHOWN: Final = 200
 _TOPICS_SHOWN: Final = 10
-_COUNTED: Final = tuple(one.name for one in fields(audit.DestinationCount))[2:]
+_COUNTED: Final = tuple(field.name for field in fields(audit.DestinationCount))[2:]
 """Fields of a destination's counts, after the two that identify the destination."""
 
 _OPTIONS: Final = ("qos", "durable", "transacted", "queue", "target", "handlers")
@@ -49,13 +50,13 @@ OF_FILE_ALONE: Final = ("destinations", "event_handlers", "topics")
 def report(
     model: Model,
     seen: audit.Observed,
-    found: audit.Audit,
+    audited: audit.Audit,
     around: Circumstances = Circumstances(),  # noqa: B008 (frozen, never changed)
     root: str = "",
 ) -> dict[str, Any]:
     """Return the document of a run and its audit; `root` is the first level of its topics."""
     changed = [*changed_options(model), *around.changed]
-    rules = run_rules(seen, found, replace(around, as_specified=not changed))
+    rules = run_rules(seen, audited, replace(around, as_specified=not changed))
     topics = _topic_rows(model, seen, root)
     return {
         "schema": 1,
@@ -70,12 +71,14 @@ def report(
         "case_study": around.case_study,
         "figures": _figures(seen, topics, around.case_study),
         "window_s": seen.window_s,
-        "interactions": [_interaction_row(model, seen, one) for one in interactions_on(model)],
+        "interactions": [
+            _interaction_row(model, seen, number) for number in interactions_on(model)
+        ],
         "types": [_type_row(model, seen, number) for number in enabled_types(model)],
         "groups": _group_rows(model, seen),
         "rules": [asdict(rule) for rule in rules],
         "notes": [*seen.notes, *_notes(model, seen)],
-        "audit": {test: _test_row(found, test) for test in found.tests},
+        "audit": {test: _test_row(audited, test) for test in audited.tests},
         "traffic": _traffic(topics),
         "discarded": seen.discarded,
         "discarded_bytes": seen.discarded_bytes,
@@ -87,8 +90,8 @@ def report(
         "redelivered": seen.redelivered,
         "recovery": None if seen.recovery is None else _recovery(seen.recovery),
         "topics": topics,
-        "event_handlers": [_handler_row(model, one) for one in seen.heard],
-        "destinations": [_destination_row(model, one, root) for one in seen.destinations],
+        "event_handlers": [_handler_row(model, heard) for heard in seen.heard],
+        "destinations": [_destination_row(model, count, root) for count in seen.destinations],
         "compliant": all(rule.kept is True for rule in rules),
     }
 
@@ -126,13 +129,14 @@ def _notes(model: Model, seen: audit.Observed) -> list[str]:
     notes = [note] if (note := expected.mix_note(model)) else []
     if seen.recovery is not None:
         lost = sum(
-            one.expected_in_all - one.received_in_all
-            for one in seen.destinations
-            if not audit.is_persistent(model, one.number)
+            count.expected_in_all - count.received_in_all
+            for count in seen.destinations
+            if not audit.is_persistent(model, count.number)
         )
         notes.append(
-            f"The broker was killed in the window: of messages that are not persistent {lost:,} "
-            "deliveries were lost, which no rule forbids. Only delivery and recovery are judged."
+            "The broker was killed in the window and lost "
+            f"{counted(lost, 'delivery', 'deliveries')} of messages that are not persistent, which "
+            "no rule forbids. Only delivery and recovery are judged."
         )
     return notes
 
@@ -142,20 +146,20 @@ def _topic_rows(model: Model, seen: audit.Observed, root: str) -> list[dict[str,
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
     types: dict[str, set[str]] = {}
-    for one in seen.destinations:
-        topic = shared_topic_of(model, root, one.number, one.destination)
-        sent[topic] += one.sent
-        received[topic] += one.received
-        types.setdefault(topic, set()).add(MESSAGES[one.number].name)
+    for count in seen.destinations:
+        topic = shared_topic_of(model, root, count.number, count.destination)
+        sent[topic] += count.sent
+        received[topic] += count.received
+        types.setdefault(topic, set()).add(MESSAGES[count.number].name)
     window_s = seen.window_s or 1.0
     return [
         {
             "topic": topic,
             "message_types": len(types[topic]),
-            "sent_per_s": count / window_s,
+            "sent_per_s": messages / window_s,
             "received_per_s": received[topic] / window_s,
         }
-        for topic, count in sent.most_common()
+        for topic, messages in sent.most_common()
     ]
 
 
@@ -170,24 +174,24 @@ def _traffic(topics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _handler_row(model: Model, one: audit.HandlerCount) -> dict[str, Any]:
+def _handler_row(model: Model, heard: audit.HandlerCount) -> dict[str, Any]:
     return {
-        "message": MESSAGES[one.number].name,
-        "where": consumed_at(model, one.number, one.place),
-        "event_handlers": one.handlers,
-        "over_limit": one.over,
-        "received": one.received,
-        "slow": one.slow,
-        "p90_us": one.p90_ns / 1000,
+        "message": MESSAGES[heard.number].name,
+        "where": consumed_at(model, heard.number, heard.place),
+        "event_handlers": heard.handlers,
+        "over_limit": heard.over,
+        "received": heard.received,
+        "slow": heard.slow,
+        "p90_us": heard.p90_ns / 1000,
     }
 
 
-def audit_summary(found: audit.Audit) -> dict[str, Any]:
+def audit_summary(audited: audit.Audit) -> dict[str, Any]:
     """Return the audit for scorecard.json: the result of each test, and the number that passed."""
     summary: dict[str, Any] = {}
-    for test in found.tests:
-        findings = found.of(test)
-        failed = [one for one in findings if not one.passed]
+    for test in audited.tests:
+        findings = audited.of(test)
+        failed = [finding for finding in findings if not finding.passed]
         details = f"{len(findings) - len(failed)} of {len(findings)} passed"
         if failed:
             first = failed[0]
@@ -196,10 +200,10 @@ def audit_summary(found: audit.Audit) -> dict[str, Any]:
     return summary
 
 
-def _test_row(found: audit.Audit, test: audit.Test) -> dict[str, Any]:
+def _test_row(audited: audit.Audit, test: audit.Test) -> dict[str, Any]:
     """Return a test with all findings of interactions, but only failed ones of destinations."""
-    findings = found.of(test)
-    failed = [one for one in findings if not one.passed]
+    findings = audited.of(test)
+    failed = [finding for finding in findings if not finding.passed]
     shown = failed if test in ("delivery_time", "delivered") else findings
     return {
         "pass": not failed,
@@ -207,12 +211,12 @@ def _test_row(found: audit.Audit, test: audit.Test) -> dict[str, Any]:
         "failed": len(failed),
         "findings": [
             {
-                "subject": one.subject,
-                "pass": one.passed,
-                "expected": one.expected,
-                "observed": one.observed,
+                "subject": finding.subject,
+                "pass": finding.passed,
+                "expected": finding.expected,
+                "observed": finding.observed,
             }
-            for one in shown[:_FINDINGS_SHOWN]
+            for finding in shown[:_FINDINGS_SHOWN]
         ],
     }
 
@@ -230,7 +234,7 @@ def _interaction_row(model: Model, seen: audit.Observed, interaction: int) -> di
 
 
 def _type_row(model: Model, seen: audit.Observed, number: int) -> dict[str, Any]:
-    message, one = MESSAGES[number], seen.types[number]
+    message, count = MESSAGES[number], seen.types[number]
     options, target = model.messages[number], expected.type_rates(model)[number]
     window_s = seen.window_s or 1.0
     return {
@@ -244,23 +248,23 @@ def _type_row(model: Model, seen: audit.Observed, number: int) -> dict[str, Any]
         "handler_p90_us": max(
             (heard.p90_ns / 1000 for heard in seen.heard if heard.number == number), default=None
         ),
-        **{name: getattr(one, name) for name in audit.TYPE_COUNTS},
-        "sent_per_s": one.sent / window_s,
-        "received_per_s": one.received / window_s,
+        **{name: getattr(count, name) for name in audit.TYPE_COUNTS},
+        "sent_per_s": count.sent / window_s,
+        "received_per_s": count.received / window_s,
         "target_sent_per_s": target.sent,
         "target_received_per_s": target.received,
-        "delivery_us": dict(one.delivery),
-        "end_to_end_us": dict(one.end_to_end),
+        "delivery_us": dict(count.delivery),
+        "end_to_end_us": dict(count.end_to_end),
     }
 
 
-def _destination_row(model: Model, one: audit.DestinationCount, root: str) -> dict[str, Any]:
+def _destination_row(model: Model, count: audit.DestinationCount, root: str) -> dict[str, Any]:
     return {
-        "message": MESSAGES[one.number].name,
-        "destination": destination_name(model, one.number, one.destination),
-        "topic": topic_of(model, root, one.number, one.destination),
-        **{name: getattr(one, name) for name in _COUNTED},
-        "missing": list(one.missing),
+        "message": MESSAGES[count.number].name,
+        "destination": destination_name(model, count.number, count.destination),
+        "topic": topic_of(model, root, count.number, count.destination),
+        **{name: getattr(count, name) for name in _COUNTED},
+        "missing": list(count.missing),
     }
 
 
@@ -269,9 +273,9 @@ def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
     window_s = seen.window_s or 1.0
     target = expected.group_rates(model)
     observed = {group: expected.MessageRate() for group in GROUPS}
-    for number, one in enumerate(seen.types):
+    for number, count in enumerate(seen.types):
         played = expected.group_played(model, number)
-        observed[played] += expected.MessageRate(one.sent / window_s, one.received / window_s)
+        observed[played] += expected.MessageRate(count.sent / window_s, count.received / window_s)
     shares, wanted = expected.mix(observed), expected.mix(target)
     return [
         {

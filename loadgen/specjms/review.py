@@ -126,19 +126,19 @@ def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[audit.TypeCo
             counters[names[row["group"]]] = row
         else:
             series[names[row["group"]], row["series"]] = row
-    found = []
+    counts = []
     for message in MESSAGES:
         counted = counters.get(message.name, {})
         # The lateness of drivers counts; caused messages have no schedule.
         delivery = "end_to_end" if message.cause is None else "transit"
-        found.append(
+        counts.append(
             audit.TypeCount(
                 **{name: int(counted.get(name, 0)) for name in audit.TYPE_COUNTS},
                 delivery=_latencies(series.get((message.name, delivery))),
                 end_to_end=_latencies(series.get((message.name, "end_to_end"))),
             )
         )
-    return found
+    return counts
 
 
 def _latencies(row: Mapping[str, Any] | None) -> audit.Latencies:
@@ -154,24 +154,24 @@ def _destinations(
     """Return the sums of the workers' counts by destination, and notes on unnamed messages."""
     firsts = first_destinations(model)
     counts: dict[int, Counter[str]] = {}
-    for one in answers:
-        for row, *values in one.get("seen", []):
+    for answer in answers:
+        for row, *values in answer.get("seen", []):
             held = counts.setdefault(int(row), Counter())
             held.update(dict(zip(Seen.names(), values, strict=True)))
     lost = {row: held["expected_in_all"] - held["received_in_all"] for row, held in counts.items()}
-    streams = [one["streams"] for one in answers if one.get("streams")]
+    streams = [answer["streams"] for answer in answers if answer.get("streams")]
     complete = not silent and len(streams) == len(answers)
-    gaps = [gap for one in answers for gap in one.get("gaps", [])]
+    gaps = [gap for answer in answers for gap in answer.get("gaps", [])]
     named = name_missing(model, lost, gaps, streams if complete else None)
     notes = []
     if any(unnamed for _, unnamed in named.values()) and not complete:
         why = "a worker gave no answer" if silent else "there are too many streams to list"
         notes.append(f"Messages lost at the end of a stream are counted and not named: {why}.")
-    found = []
+    destinations = []
     for row, held in sorted(counts.items()):
         number = type_at(firsts, row)
         missing, unnamed = named.get(row, ((), 0))
-        found.append(
+        destinations.append(
             audit.DestinationCount(
                 number=number,
                 destination=row - firsts[number],
@@ -180,4 +180,4 @@ def _destinations(
                 **{name: held[name] for name in Seen.names()},
             )
         )
-    return found, notes
+    return destinations, notes

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from loadgen.sentences import counted
 from loadgen.specjms.audit import TOLERANCE_PERCENT, Audit, Observed, Recovery
 
 WARMUP_MINIMUM_S: Final = 600.0
@@ -73,7 +74,7 @@ def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[RunR
         ),
         RunRule(REPETITION, None, "that is of two runs; see --repeat"),
         RunRule("no failures or exceptions (3.5)", not around.failures, failures),
-        RunRule("audit passed (3.6)", audit.passed, f"{len(audit.failed):,} tests failed"),
+        RunRule("audit passed (3.6)", audit.passed, f"{counted(len(audit.failed), 'test')} failed"),
         RunRule(KIT, False, "another harness, over MQTT"),
         RunRule("no optimization for the benchmark (3.8)", None, "not seen by a tool"),
         RunRule(
@@ -82,9 +83,9 @@ def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[RunR
             "broker on the client's host" if around.broker_is_local else "separate",
         ),
         RunRule(
-            "agents of different types in processes of their own (3.9)",
+            "agents of different types in separate processes (3.9)",
             not around.mixed_workers,
-            f"{around.mixed_workers:,} of {around.workers:,} workers have several types",
+            f"several types in {around.mixed_workers:,} of {counted(around.workers, 'worker')}",
         ),
         RunRule(
             "all clients address the server identically (3.10)",
@@ -113,8 +114,8 @@ def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[RunR
     )
 
 
-def _at_least(what: str, least_s: float, seen_s: float) -> RunRule:
-    text = f"{what} of at least {least_s / 60:.0f} min (3.1)"
+def _at_least(period: str, least_s: float, seen_s: float) -> RunRule:
+    text = f"{period} of at least {least_s / 60:.0f} min (3.1)"
     return RunRule(text, seen_s >= least_s, f"{seen_s:,.0f} s")
 
 

@@ -18,10 +18,10 @@ def _audit(document: Object) -> DataTable:
             continue
         word = "PASS" if result.get("pass") is True else "FAIL"
         rows.append((str(test), word, *figures(result, "passed", "failed"), "", ""))
-        wrong = [one for one in objects(result.get("findings")) if not one.get("pass")]
+        wrong = [finding for finding in objects(result.get("findings")) if not finding.get("pass")]
         rows += [
-            ("", "FAIL", None, None, text(one, "subject"), _difference(one))
-            for one in wrong[:_FAILED_SHOWN]
+            ("", "FAIL", None, None, text(finding, "subject"), _difference(finding))
+            for finding in wrong[:_FAILED_SHOWN]
         ]
     note = (
         "Five tests of each interaction or destination (run rules, section 3.6); delivered is of "
@@ -39,13 +39,13 @@ def _difference(finding: Object) -> str:
 def _message_types(document: Object) -> DataTable:
     rows = tuple(
         (
-            f"{one.get('interaction')}.{one.get('message')}",
-            *figures(one, "sent", "received", "expected", "sent_per_s", "target_sent_per_s"),
-            *figures(one, "received_per_s", "target_received_per_s"),
-            *figures(part(one, "delivery_us"), "p50", "p90", "p99", "max"),
-            *figures(one, "handler_p90_us"),
+            f"{row.get('interaction')}.{row.get('message')}",
+            *figures(row, "sent", "received", "expected", "sent_per_s", "target_sent_per_s"),
+            *figures(row, "received_per_s", "target_received_per_s"),
+            *figures(part(row, "delivery_us"), "p50", "p90", "p99", "max"),
+            *figures(row, "handler_p90_us"),
         )
-        for one in objects(document.get("types"))
+        for row in objects(document.get("types"))
     )
     places = part(document, "locations")
     where = ", ".join(f"{count} {kind}" for kind, count in places.items())
@@ -125,8 +125,8 @@ def _run_rules(document: Object) -> DataTable:
             f"The run is not compliant: {words.count('kept')} are kept, "
             f"{words.count('NOT KEPT')} are not, {words.count('not judged')} were not judged."
         )
-    found = document.get("notes")
-    notes = [str(text)[:300] for text in found[:10]] if isinstance(found, list) else []
+    entries = document.get("notes")
+    notes = [str(text)[:300] for text in entries[:10]] if isinstance(entries, list) else []
     note = " ".join((result, *notes))
     return DataTable("Run rules", note, ("rule", "", "observed"), rows, texts=(0, 1, 2))
 

@@ -69,7 +69,7 @@ def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[fl
     for the freeform topology: its scenario has the rates.
     """
     if topology == "freeform":
-        raise ValueError("a freeform topology has no rates of its own")
+        raise ValueError("a freeform topology has no published rates")
     rates = []
     for kind, horizontal, vertical in _INTERVALS_MS:
         if topology == "vertical":

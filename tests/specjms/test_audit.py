@@ -249,7 +249,7 @@ def test_what_was_lost_outside_the_window_is_lost() -> None:
 @pytest.mark.parametrize(
     ("changed", "subject", "observation"),
     [
-        ({"calls_open": 1}, "calls for offers", "1 calls without all offers, 0 offers dropped"),
+        ({"calls_open": 1}, "calls for offers", "1 call without all offers, 0 offers dropped"),
         ({"calls_dropped": 2}, "calls for offers", "0 calls without all offers, 2 offers dropped"),
         (
             {"unsent": 3},

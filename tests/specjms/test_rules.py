@@ -64,7 +64,7 @@ FAILED = Audit((AuditFinding("pacing", "interaction 1", False, "", ""),))
             {"mixed_workers": 1},
             PASSED,
             {},
-            "agents of different types in processes of their own (3.9)",
+            "agents of different types in separate processes (3.9)",
         ),
         (
             {"endpoints": True},

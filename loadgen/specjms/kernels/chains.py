@@ -224,7 +224,7 @@ class Chains(Arrays):
     heard: CountRows
     """Delivery times of the window by event handler: coarse buckets, and a count of slow ones."""
     bodies: Bytes
-    kept: Grid[InteractionNote]
+    sent_notes: Grid[InteractionNote]
     """Notes to write messages in flight again, by row of the in-flight window and slot."""
 
     sending: npt.NDArray[np.bool_]

@@ -235,7 +235,7 @@ def _send_outputs(
         sequence = _take_sequence(chain, row, note, number)
         if packet_id > 0:
             under_way.sequence = sequence
-            chain.kept[sender, packet_id - 1] = note
+            chain.sent_notes[sender, packet_id - 1] = note
         before = position
         position = _write_message(
             fleet, row, note, number, sequence, packet_id, now_ns, 0, 0, position
@@ -669,7 +669,7 @@ def _write_due(
         cause.destination = sent.destination
         cause.deliveries = sent.deliveries
         cause.sequence = sequence
-        chain.kept[sender, packet_id - 1] = note
+        chain.sent_notes[sender, packet_id - 1] = note
     return _write_message(
         fleet, row, note, role.first, sequence, packet_id, sent_ns, 0, 0, position
     )
@@ -702,7 +702,7 @@ def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, po
     sender = fleet.devices[row].sender
     cause = chain.causes[sender, packet_id - 1]
     sent_ns = fleet.window[packet_id - 1, sender]["sent_ns"]
-    note = chain.kept[sender, packet_id - 1]
+    note = chain.sent_notes[sender, packet_id - 1]
     return _write_message(
         fleet, row, note, cause.type, cause.sequence, packet_id, sent_ns, dup, copy, position
     )
