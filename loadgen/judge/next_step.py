@@ -73,7 +73,7 @@ class SearchMessage(Sentences):
 class Aim:
     """The object of a search: the scenario's field, and the range of its loads.
 
-    `integral` loads are integers; `precision` is the greatest share by which the lowest load that
+    `whole` loads are integers; `precision` is the greatest share by which the lowest load that
     failed may exceed the limit. Raises ScenarioError.
     """
 
@@ -82,7 +82,7 @@ class Aim:
     lowest: float
     highest: float
     precision: float = PRECISION
-    integral: bool = False
+    whole: bool = False
     most_steps: int = MOST_STEPS
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ def aim_for(
         lowest=lowest,
         highest=min(spec.maximum, highest if highest is not None else spec.maximum),
         precision=precision,
-        integral=integral,
+        whole=integral,
         most_steps=most_steps,
     )
 
@@ -317,7 +317,7 @@ def _end(aim: Aim, tried: Sequence[Tried], ended: Ended) -> Limit:
 
 
 def _is_closed(aim: Aim, below: float, above: float) -> bool:
-    return above <= below * (1 + aim.precision) or (aim.integral and above - below <= 1)
+    return above <= below * (1 + aim.precision) or (aim.whole and above - below <= 1)
 
 
 def _steps_to_close(aim: Aim, below: float | None, above: float | None) -> int:
@@ -375,7 +375,7 @@ def _inside(aim: Aim, load: float, below: float, above: float) -> float:
 
 def _tidy(aim: Aim, load: float) -> float:
     """Round the load as it is tried and shown: to an integer, or a few digits."""
-    if not aim.integral:
+    if not aim.whole:
         load = float(f"{load:.{DIGITS}g}")
     else:
         load = float(round(load)) if load < 10**DIGITS else float(f"{load:.{DIGITS}g}")

@@ -124,7 +124,7 @@ async def test_executors_play_and_nothing_is_left(
     await run(build_scenario("fanin", None, flags), tmp_path / "alone")
     both = build_scenario("fanin", None, flags | {"hosts": 2})
     async with hosts_of_cluster(Cluster(LOCAL, 2, wait_s=PATIENT_S)) as hosts:
-        assert len(processes(mark, lambda command: "control.agent" in command)) == 2
+        assert len(processes(mark, lambda command: "run.hosts.agent" in command)) == 2
         assert secret not in said_by(mark)
         for name in ("first", "second"):
             found = await run(both, tmp_path / name, hosts=hosts)
@@ -132,7 +132,7 @@ async def test_executors_play_and_nothing_is_left(
             assert counts(tmp_path / name) == counts(tmp_path / "alone")
             document = (tmp_path / name / "run.json").read_text()
             assert json.loads(document)["plan"]["hosts"] == 2 and secret not in document
-    until(lambda: not processes(mark, lambda command: "control.agent" in command), "agents", 10)
+    until(lambda: not processes(mark, lambda command: "run.hosts.agent" in command), "agents", 10)
     until(lambda: not processes(mark, lambda command: "Executor" in command), "executors", 20)
 
 

@@ -400,7 +400,7 @@ async def test_fanin_over_websocket(
             subscribers(1, qos=qos, clean_start=qos == 0),
             targets=targets(broker),
             version=version,
-            tls=groups.Tls(ca_file=str(certificates.authority)) if secure else None,
+            tls=groups.Tls(ca_file=str(certificates.authority) if secure else None),
         )
         await play(driver, plan)
         await driver.finished()

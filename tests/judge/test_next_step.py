@@ -183,7 +183,7 @@ def test_top_of_the_range_is_confirmed_and_told_as_at_least() -> None:
 
 
 def test_whole_loads_are_whole_and_small_ones_end_at_the_next() -> None:
-    aim = Aim("pairs", start=1, lowest=1, highest=1_000_000, integral=True)
+    aim = Aim("pairs", start=1, lowest=1, highest=1_000_000, whole=True)
     for limit in (1, 2, 3, 7, 19, 450, 900):
         found, steps = play(aim, silent(limit))
         assert all(step.load == int(step.load) for step in steps)
@@ -232,7 +232,7 @@ def test_aims_of_the_cases() -> None:
         return aim_for(build_scenario(case, None, fields), what)
 
     assert (aim("fanin", "rate").field, aim("fanin", "rate").start) == ("rate", 500)
-    assert aim("fanin", "devices").integral
+    assert aim("fanin", "devices").whole
     assert aim("fanout", "devices").field == "ratio"
     assert aim("persistent", "devices").field == "pairs"
     assert aim("fanout", "rate", ratio=100).start == 5

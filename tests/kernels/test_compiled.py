@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -160,7 +161,8 @@ def test_processes_that_start_at_once_compile_each_kernel_once(package: Package)
 def test_a_cut_file_is_compiled_again(package: Package) -> None:
     assert package.values() == VALUES
     complete = {path: path.stat().st_size for path in package.files()}
-    for path, content in zip(complete, (b"", b"\0" * 100, None, None), strict=False):
+    # All of them: an intact file of machine code is loaded without what it was made from.
+    for path, content in zip(complete, cycle((b"", b"\0" * 100, None)), strict=False):
         path.write_bytes(path.read_bytes()[:100] if content is None else content)
     assert package.values() == VALUES
     sizes = {path: path.stat().st_size for path in package.files()}

@@ -85,7 +85,7 @@ class Bench:
             waiting=np.zeros(devices, np.int32),
             group=np.zeros(devices, np.int64),
             device=np.arange(first_device, first_device + devices),
-            plan=SimpleNamespace(seed=1),
+            plan=SimpleNamespace(scenario=SimpleNamespace(seed=1)),
         )
         self.fleet = cast(Fleet, fleet)
         loop: Any = self.clock

@@ -302,7 +302,7 @@ def step_scenario(spec: Search, probe: Probe) -> Scenario:
     """Return the scenario of one step."""
     scenario, aim = spec.scenario, spec.aim
     changes: dict[str, object] = {
-        aim.field: round(probe.load) if aim.integral else probe.load,
+        aim.field: round(probe.load) if aim.whole else probe.load,
         "latency_bound": spec.require.p99_s,
     }
     if spec.step_s is not None and probe.purpose != "confirm":
