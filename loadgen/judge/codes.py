@@ -350,7 +350,7 @@ REMARKS = (
     ),
     Code(
         "SLOW",
-        "slow subscribers, requested by `--slow`, and their treatment by the broker",
+        "slow subscribers, requested by `--slow-subscribers`, and their treatment by the broker",
         "compare with a run without slow subscribers",
         Rule(
             rules.slow_subscribers,
