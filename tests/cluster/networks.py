@@ -134,7 +134,8 @@ def until(condition: Callable[[], bool], what: str, seconds: float = READY_S) ->
         time.sleep(0.1)
 
 
-def _answers(address: str, port: int) -> bool:
+def answers(address: str, port: int) -> bool:
+    """Return True if a connection to this address is accepted."""
     try:
         socket.create_connection((address, port), 1).close()
     except OSError:
@@ -179,7 +180,7 @@ def spark_cluster(
                 environment=environment | {"SPARK_LOCAL_IP": net.here},
             )
         )
-        until(lambda: _answers(net.here, port), "the master listens")
+        until(lambda: answers(net.here, port), "the master listens")
         workers = {}
         for host in hosts:
             own = net.address(host)

@@ -23,7 +23,14 @@ from loadgen.judge.next_step import aim_for, requirements
 from loadgen.report.build.summary import summarize_run
 from loadgen.run.search.search import Search
 from loadgen.spark.agents import Cluster, hosts_of_cluster
-from tests.cluster.networks import Network, namespaces_allowed, network, program, spark_cluster
+from tests.cluster.networks import (
+    Network,
+    answers,
+    namespaces_allowed,
+    network,
+    program,
+    spark_cluster,
+)
 from tests.cluster.networks import until as wait_until
 from tests.cluster.processes import MARK, new_mark, processes
 from tests.run_files import manifest
@@ -56,6 +63,7 @@ def broker(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         "persistence false\nset_tcp_nodelay true\n"
     )
     with program([*net.inside("broker"), "mosquitto", "-c", str(settings)]):
+        wait_until(lambda: answers(own, 1883), "the broker accepts connections")
         yield f"mqtt://{own}:1883"
 
 

