@@ -235,6 +235,11 @@ class ScoreCard:
     integrity: Integrity = Integrity("unsealed", {})  # noqa: RUF009 (frozen, never changed)
 
     @property
+    def has_messages(self) -> bool:
+        """False for a run that only connects."""
+        return self.ledger is not None or self.counts.sent > 0
+
+    @property
     def curves(self) -> Curves:
         """The curves, unpacked each time: a caller that needs them twice stores them."""
         return self.packed_curves.unpacked()

@@ -1,0 +1,52 @@
+"""The headline of a result."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loadgen.metrics.reducer import LatencySummary
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.headline import duration, headline
+from tests.report.fabricate import fabricate
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "text"),
+    [
+        (0.4, "0.4 µs"),
+        (82.4, "82 µs"),
+        (99.6, "100 µs"),
+        (170.0, "0.17 ms"),
+        (3_700.0, "3.7 ms"),
+        (9_010.0, "9 ms"),
+        (22_400.0, "22 ms"),
+        (150_000.0, "0.15 s"),
+        (1_234_567.0, "1.2 s"),
+        (3_600e6, "3,600 s"),
+    ],
+)
+def test_a_duration_has_the_unit_of_its_size(microseconds: float, text: str) -> None:
+    assert duration(microseconds) == text
+
+
+def test_a_headline_has_rates_latencies_and_losses(tmp_path: Path) -> None:
+    card = summarize_run(fabricate(tmp_path / "run"))
+    timed = LatencySummary(5_000, p50=170.0, p99=3_700.0, p99_9=9_000.0, max=22_000.0)
+    card = replace(
+        card,
+        latency={"end_to_end": timed},
+        rates={"sent": 500.0, "expected": 500.0, "received": 500.0},
+        counts=replace(card.counts, lost=0, expected=5_000),
+    )
+    assert headline(card) == (
+        "500 msg/s in and out · p50 0.17 ms · p99 3.7 ms · p99.9 9 ms · max 22 ms · 0 lost of 5,000"
+    )
+    card = replace(card, rates={"sent": 200.0, "expected": 2_000.0, "received": 2_000.0})
+    assert headline(card).startswith("200 msg/s in, 2,000 msg/s out · ")
+
+
+def test_a_run_without_messages_shows_its_connects(tmp_path: Path) -> None:
+    text = headline(summarize_run(fabricate(tmp_path / "run", case="connburst")))
+    assert text.startswith("100 connected in 0.8 s, 125/s · p50 ")
+    assert text.endswith(" · 0 failed")
