@@ -49,27 +49,38 @@ class BridgeScenario(Scenario):
 
     case: Literal["bridge"] = "bridge"
     devices: int = Count(
-        "Simulated devices: the publishers.", 1, DEVICES_LIMIT, load="amount"
+        "Devices, which are the publishers.",
+        1,
+        DEVICES_LIMIT,
+        everyday=20,
+        short="-d",
+        load="amount",
     ).field(1_000)
     rate: float | None = RATE_BY_DEVICES.field()
-    topics: int = Count("Topics of each backend.", load="amount").field(5)
+    topics: int = Count("Topics of each backend.", everyday=30, load="amount").field(5)
     backend: tuple[str, ...] = Texts(
-        "Broker behind the bridge, as URL, once for each backend; the front brokers are given "
-        "by broker.",
+        "URL of a broker behind the bridge, once for each. --broker is in front of the bridge.",
         "URL",
+        everyday=11,
     ).field(())
     backends: int | None = Count(
-        "Private backends to start.", 1, 100, absent="1, or as many as backend has", load="amount"
+        "Private backends to start.",
+        1,
+        100,
+        absent="1, or those of --backend",
+        everyday=12,
+        load="amount",
     ).field()
     front_root: str = Text(
-        "Topics of the producers: FRONT_ROOT/B/T, B the backend from 1 on, T from 0 on.",
+        "First levels of the producers' topics; a backend's number (from 1) and a topic's (from 0) "
+        "follow.",
         "topic",
     ).field("loadgen/front")
-    backend_root: str = Text("The same topics as a backend names them.", "topic").field(
+    backend_root: str = Text("First levels of the same topics at a backend.", "topic").field(
         "loadgen/back"
     )
     acknowledge_every: int = ACKNOWLEDGE_EVERY.field(1)
-    durable: bool = Flag("The consumers' subscriptions on the backends are durable.").field(False)
+    durable: bool = Flag("Durable subscriptions of the consumers at the backends.").field(False)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
     published: str | None = published_row("WMQPUBSUB", "WMQDURABLE", absent="by QoS").field()
 
@@ -276,7 +287,7 @@ _PUBLISHED = Conditions(
 
 CASE = Case(
     place=70,
-    summary="Producers at one broker, consumers at others that it forwards to.",
+    summary="Producers at one broker, and consumers at brokers to which it forwards.",
     example="loadgen bridge --backends 2 --devices 10k --qos 1 --durable",
     scenario=BridgeScenario,
     groups=_groups,

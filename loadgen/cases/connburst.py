@@ -24,25 +24,37 @@ class Connburst(Scenario):
     search_p99_s = 1.0
 
     case: Literal["connburst"] = "connburst"
-    devices: int = Count("Simulated devices.", 1, DEVICES_LIMIT, load="amount").field(5_000)
+    devices: int = Count(
+        "Devices.", 1, DEVICES_LIMIT, everyday=20, short="-d", load="amount"
+    ).field(5_000)
     rate: float | None = Rate(
         "Connects a second.",
         0.001,
         RATE_LIMIT,
-        absent="as fast as the broker takes them",
+        everyday=50,
+        short="-r",
+        absent="as fast as the broker accepts them",
         load="amount",
     ).field()
-    subscribe: bool = Flag("Each device also subscribes, to one common topic.").field(False)
+    subscribe: bool = Flag("Subscribe each device to a common topic.").field(False)
     duration: float = Seconds(
-        "How long all stay connected.", 0.1, DURATION_LIMIT_S, panel="Run", load="amount"
+        "Time for which all devices stay connected.",
+        0.1,
+        DURATION_LIMIT_S,
+        panel="Run",
+        everyday=60,
+        short="-t",
+        load="amount",
     ).field(5.0)
-    warmup: float = Seconds("Pause after the connects.", 0, 86_400, panel="Run").field(0.0)
+    warmup: float = Seconds("Pause after the connects.", 0, 86_400, panel="Run", everyday=70).field(
+        0.0
+    )
     drain: float = DRAIN.field(0.0)
     latency_bound: float | None = Seconds(
-        "The run is INVALID when the p99 latency of the connects is above this.",
+        "Highest p99 latency of the connects in a VALID run.",
         1e-6,
         3_600,
-        absent="latency is reported and not judged",
+        absent="latency is not judged",
         panel="Run",
         load="none",
     ).field()

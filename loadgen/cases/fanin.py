@@ -27,10 +27,15 @@ class Fanin(Scenario):
 
     case: Literal["fanin"] = "fanin"
     devices: int = Count(
-        "Simulated devices: the publishers.", 1, DEVICES_LIMIT, load="amount"
+        "Devices, which are the publishers.",
+        1,
+        DEVICES_LIMIT,
+        everyday=20,
+        short="-d",
+        load="amount",
     ).field(1_000)
     rate: float | None = RATE_BY_DEVICES.field()
-    durable: bool = Flag("The broker keeps the sessions of all devices.").field(False)
+    durable: bool = Flag("Durable sessions of all devices.").field(False)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
 
     def complaints(self) -> Iterator[str]:

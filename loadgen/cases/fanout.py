@@ -27,23 +27,23 @@ class Fanout(Scenario):
 
     case: Literal["fanout"] = "fanout"
     rate: float = TOTAL_RATE.field(200.0)
-    topics: int = Count("Topics, with one publisher each.", 1, DEVICES_LIMIT, load="amount").field(
-        10
-    )
-    ratio: int = Count("Subscribers of each topic.", load="amount").field(100)
+    topics: int = Count(
+        "Topics, with one publisher each.", 1, DEVICES_LIMIT, everyday=30, load="amount"
+    ).field(10)
+    ratio: int = Count("Subscribers of each topic.", everyday=40, load="amount").field(100)
     slow_subscribers: int | None = Count(
-        "Of the subscribers of each topic, how many read slowly, as 10 of 100 (plain TCP).",
+        "Subscribers of each topic that read slowly, as 10 of 100 (plain TCP only).",
         1,
         DEVICES_LIMIT,
         absent="none",
     ).field()
     read_rate: float = Rate(
-        "Bytes a second that a slow subscriber reads at most, as 10k; after the window it reads "
-        "what is left.",
+        "Most bytes a second that a slow subscriber reads, as 10k. It reads the rest after the "
+        "window.",
         1,
         1e9,
     ).field(1_000.0)
-    durable: bool = Flag("The broker keeps the sessions of all devices.").field(False)
+    durable: bool = Flag("Durable sessions of all devices.").field(False)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
     published: str | None = published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT").field()
 

@@ -27,17 +27,28 @@ class Latency(Scenario):
 
     case: Literal["latency"] = "latency"
     devices: int = Count(
-        "Simulated devices: the background publishers.", 0, DEVICES_LIMIT, load="amount"
+        "Devices, which are the background publishers.",
+        0,
+        DEVICES_LIMIT,
+        everyday=20,
+        short="-d",
+        load="amount",
     ).field(1_000)
     rate: float = Rate(
-        "Messages a second of the timed pair.", 0.001, RATE_LIMIT, load="amount"
-    ).field(10_000.0)
-    topics: int = Count("Topics of the background.", load="amount").field(10)
-    background_rate: float | None = Rate(
-        "Messages a second in total over all background publishers.",
+        "Messages a second of the timed pair.",
         0.001,
         RATE_LIMIT,
-        absent="one message a second for each background device",
+        everyday=50,
+        short="-r",
+        load="amount",
+    ).field(10_000.0)
+    topics: int = Count("Topics of the background.", everyday=30, load="amount").field(10)
+    background_rate: float | None = Rate(
+        "Messages a second, of all background publishers together.",
+        0.001,
+        RATE_LIMIT,
+        everyday=51,
+        absent="one a second for each device",
         load="amount",
     ).field()
     duration: float = DURATION.field(20.0)

@@ -36,22 +36,22 @@ class Persistent(Scenario):
     rate: float = TOTAL_RATE.field(1_000.0)
     qos: int = QOS.field(1)
     pairs: int = Count(
-        "Pairs of one publisher and one durable subscriber, each with its own topic.", load="amount"
+        "Pairs of a publisher and a durable subscriber.", everyday=20, load="amount"
     ).field(10)
     producers: int = PRODUCERS.field(1)
     acknowledge_every: int = ACKNOWLEDGE_EVERY.field(1)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
     crash_broker: float | None = Seconds(
-        "Kill the private broker so long into the window, as 5s, and start it again; what it "
-        "acknowledged may not be lost.",
+        "Time in the window, as 5s, at which the private broker is killed and started again. No "
+        "message that it acknowledged may be lost.",
         0,
         DURATION_LIMIT_S,
         absent="nothing is killed",
         panel="Broker",
     ).field()
     crash_command: str | None = Text(
-        "Command of yours that kills and restarts a broker that is not ours, as 'ssh broker "
-        "systemctl kill -s KILL mosquitto' (with crash_broker). It is kept in run.json.",
+        "Command for --crash-broker that kills and restarts another broker, as 'ssh broker "
+        "systemctl kill -s KILL mosquitto'. run.json repeats it.",
         "command",
         absent="the private broker is killed",
         panel="Broker",

@@ -47,25 +47,23 @@ class Queue(Scenario):
     qos: int = QOS.field(1)
     mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("5")
     queues: int = Count(
-        "Queues: shared subscriptions, each to a separate topic.", load="amount"
+        "Queues, which are shared subscriptions.", everyday=20, load="amount"
     ).field(10)
-    consumers: int = Count(
-        "Consumers of each queue; a message goes to one of them.", load="amount"
-    ).field(10)
+    consumers: int = Count("Consumers of each queue.", everyday=21, load="amount").field(10)
     producers: int = PRODUCERS.field(1)
     batch: int = Count(
-        "Messages of a unit: the most that a producer has in flight, which sends the next when "
-        "all are acknowledged; a consumer acknowledges as many at a time. The Receive Maximum "
-        "that the broker names bounds both.",
+        "Messages that are sent and acknowledged together. A producer sends the next batch when "
+        "all of the last are acknowledged; a consumer acknowledges as many at a time. Neither "
+        "exceeds the broker's Receive Maximum.",
         1,
         65_535,
     ).field(100)
     durable: bool = Flag(
-        "The broker keeps the sessions of the consumers: what one of them held when it was "
-        "cut off waits for it."
+        "Durable sessions of the consumers; messages of a disconnected consumer wait for it."
     ).field(True)
     crash_consumer: bool = Flag(
-        "Cut one consumer off in the middle of the window and let it return; nothing may be lost."
+        "Disconnect a consumer in the middle of the window and let it return. No message may be "
+        "lost."
     ).field(False)
     published: str | None = published_row("JMSQUEUE").field()
 

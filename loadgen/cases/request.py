@@ -22,12 +22,18 @@ class Request(Scenario):
 
     case: Literal["request"] = "request"
     devices: int = Count(
-        "Simulated devices: those that ask.", 1, DEVICES_LIMIT, load="amount"
+        "Devices, which send requests.",
+        1,
+        DEVICES_LIMIT,
+        everyday=20,
+        short="-d",
+        load="amount",
     ).field(1_000)
     rate: float | None = RATE_BY_DEVICES.field()
     size: tuple[int, int] = WHOLE_SIZE.field((32, 32))
     responders: int = Count(
-        "Devices that answer; each has a topic on which its part of the devices asks.",
+        "Devices that answer. Each has a topic for the requests of its share of the devices.",
+        everyday=21,
         load="amount",
     ).field(10)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
@@ -71,7 +77,7 @@ def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:
 
 CASE = Case(
     place=80,
-    summary="Devices that ask and devices that answer, timed until the answer is there.",
+    summary="Devices that send requests and devices that answer, timed until the answer arrives.",
     example="loadgen request --devices 1k --responders 10 --rate 5k",
     scenario=Request,
     groups=_groups,

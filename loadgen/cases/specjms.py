@@ -56,17 +56,19 @@ class SupplyChain(Scenario):
     drain: float = DRAIN.field(30.0)
     mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("5")
     topology: Literal["horizontal", "vertical", "freeform"] = Choice(
-        "How the supply chain grows with base: by locations, by traffic of each, or as the "
-        "scenario says.",
+        "Growth of the supply chain with BASE: by locations, by the traffic of each, or by the "
+        "scenario.",
         choices=("horizontal", "vertical", "freeform"),
         load="amount",
     ).field("horizontal")
-    base: int = Count("BASE, by which the workload is scaled.", 1, 20_000, load="amount").field(10)
+    base: int = Count(
+        "BASE, the scale of the workload.", 1, 20_000, everyday=20, load="amount"
+    ).field(10)
     handlers: int = Count(
         "Event handlers of each queue and agent; several share a subscription.", 1, 100
     ).field(2)
     drivers: int = Count(
-        "Drivers of each interaction and agent where locations begin it.", 1, 100
+        "Drivers of each interaction and agent, at the locations that begin it.", 1, 100
     ).field(1)
     headquarters: int = Count(
         "Instances of the headquarters, each with separate queues (freeform).",
@@ -81,8 +83,8 @@ class SupplyChain(Scenario):
         absent="queues, and handlers as given",
     ).field()
     selectors: Literal["broker", "client"] = Choice(
-        "Where messages that share a topic are selected: by topic levels and filters, or by "
-        "user properties at the receiver, which discards the rest.",
+        "Selection of messages that share a topic: by topic levels and filters at the broker, or "
+        "by user properties at the client, which discards the rest.",
         choices=("broker", "client"),
     ).field("broker")
     messages: str | None = Table(
@@ -90,7 +92,7 @@ class SupplyChain(Scenario):
         "transacted, persistent, qos, durable, queue, target, subscription, handlers, endpoint; "
         "sizes, percent, acknowledgement (freeform).",
         "table",
-        absent="as SPECjms2007 has them",
+        absent="those of SPECjms2007",
         load="amount",
     ).field()
     interactions: str | None = Table(
@@ -106,15 +108,15 @@ class SupplyChain(Scenario):
         load="amount",
     ).field()
     agents: str | None = Table(
-        "Agents of each location by its kind, as DC = 2: each has the location's event handlers "
-        "and drivers, and they share what comes to it.",
+        "Agents of each location by its kind, as DC = 2. Each has the location's event handlers "
+        "and drivers; they share its messages.",
         "table",
         absent="one agent a location",
     ).field()
     connections: str | None = Table(
         "Connections that the event handlers of an agent share, by kind of location, as SM = 1.",
         "table",
-        absent="each event handler has its own",
+        absent="one for each event handler",
     ).field()
     quantities: str | None = Table(
         "Quantities x of the message sizes, three values each, and percent, the share of each "
@@ -131,24 +133,24 @@ class SupplyChain(Scenario):
         load="amount",
     ).field()
     shared_connections: bool = Flag(
-        "All event handlers of a location use one connection (freeform)."
+        "Use one connection for all event handlers of a location (freeform)."
     ).field(False)
-    check_every: int = Count(
-        "Messages of which one is checked against its CRC-32 (freeform)."
-    ).field(1)
+    check_every: int = Count("Check one of so many messages against its CRC-32 (freeform).").field(
+        1
+    )
     report_every: float = Seconds(
-        "How often the run's progress is reported as a line and an event.", 1, 86_400
+        "Interval of reports of the run's progress, each a line and an event.", 1, 86_400
     ).field(300.0)
     max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
     save_each: bool = SAVE_EACH.field(False)
     on_exception: Literal["stop", "go_on"] = Choice(
-        "What a lost connection, a refused message or another exception does: ends the run, as the "
-        "run rules say, or not, and devices come back.",
+        "Reaction to an exception, as a lost connection or a refused message: stop the run, as the "
+        "run rules require, or go on with devices that reconnect.",
         choices=("stop", "go_on"),
     ).field("stop")
     recovery: float | None = Seconds(
-        "Kill the private broker in the middle of the window: devices and persistent messages must "
-        "be back within this time. The rule says 15m; with less the rule is not judged.",
+        "Kill the private broker in the middle of the window. Devices and persistent messages must "
+        "return within this time; the rule of 15m is judged only with 15m or more.",
         0.1,
         86_400,
         absent="nothing is killed",
@@ -397,7 +399,7 @@ CASE = Case(
                 _EXAMPLE,
             ),
             "freeform": (
-                "Locations, rates, sizes and options as the scenario says.",
+                "Locations, rates, sizes and options of your scenario.",
                 "--scenario my.toml",
             ),
         },

@@ -24,7 +24,7 @@ from loadgen.cli import (
     tune,
 )
 from loadgen.cli.cases import case_command
-from loadgen.cli.help import add_plain_command
+from loadgen.cli.help import WIDEST, add_plain_command
 from loadgen.cli.options import add_command, group
 from loadgen.cli.variants import variants_app
 
@@ -47,7 +47,10 @@ def app() -> typer.Typer:
     app = group(
         name="loadgen",
         help="MQTT load generator and broker benchmark that judges its own result.",
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": WIDEST,
+        },
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )

@@ -6,13 +6,17 @@ import typer
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="auto, mosquitto, nats, reflector or sink.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name: auto, mosquitto, nats, reflector or sink.")
+    ],
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535)] = 1883,
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port to listen on.")
+    ] = 1883,
 ) -> int:
-    """Run a broker until Ctrl-C; its URL goes to stdout.
+    """Run a broker until Ctrl-C, and print its URL.
 
     The reflector and the sink are instruments, not systems under test.
 

@@ -13,15 +13,14 @@ from loadgen.cli.options import AsJson, Quiet
 def command(
     json_: AsJson = False,
     show: Annotated[
-        bool, typer.Option("--show", help="Show what was found before; measure nothing.")
+        bool, typer.Option("--show", help="Show the stored result; measure nothing.")
     ] = False,
     quiet: Quiet = False,
 ) -> int:
-    """Measure what the generator itself can do here, in under a minute.
+    """Measure the limits of the generator on this host, in under a minute.
 
-    It connects, sends and receives against a sink and a reflector on this host. The result is
-    stored and goes into the environment of later runs, to show how far a result is from the
-    harness's own ceiling. Other load on the host makes it worse than it is.
+    It connects, sends and receives with a sink and a reflector on this host. The result is stored,
+    and later runs show how far they are from these limits. Other load on the host lowers them.
 
     Example: loadgen calibrate
     """

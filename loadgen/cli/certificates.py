@@ -20,12 +20,14 @@ def command(
         ),
     ],
     clients: Annotated[
-        int, typer.Option("--clients", metavar="N", help="Certificates of devices to make.")
+        int, typer.Option("--clients", metavar="N", help="Number of certificates for devices.")
     ] = 0,
     key: Annotated[
         str,
         typer.Option(
-            "--key", metavar="rsa|ecdsa", help="Kind of the broker's key: RSA 2048 or P-256."
+            "--key",
+            metavar="rsa|ecdsa",
+            help="Kind of the broker's key: RSA with 2,048 bits, or ECDSA with P-256.",
         ),
     ] = "rsa",
     client_key: Annotated[
@@ -37,12 +39,14 @@ def command(
             "--client-name", metavar="PATTERN", help="Common name of a device's certificate."
         ),
     ] = "device-{device}",
-    days: Annotated[int, typer.Option("--days", metavar="N", help="How long they are valid.")] = 30,
+    days: Annotated[
+        int, typer.Option("--days", metavar="N", help="Days for which the certificates are valid.")
+    ] = 30,
 ) -> int:
     """Make a test authority, the broker's certificate and one for each device.
 
-    Keys are readable by their owner alone. For closed networks only: the authority's key is in
-    the same directory.
+    Only the owner can read the keys. For closed networks only: the authority's key is in the same
+    directory.
 
     Example: loadgen certificates --out certs --host broker.example --host 10.0.0.7 --clients 1000
     """

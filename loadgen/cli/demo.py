@@ -29,7 +29,7 @@ def sizes(cores: int, descriptors: int) -> dict[str, dict[str, object]]:
 
 def command(
     broker: Annotated[
-        str, typer.Option("--broker", metavar="URL", help="Broker URL or name, as for every run.")
+        str, typer.Option("--broker", metavar="URL", help="URL or name, as for every run.")
     ] = "auto",
     out: Annotated[
         Path | None,
@@ -42,7 +42,7 @@ def command(
     ] = None,
     quiet: Quiet = False,
 ) -> int:
-    """Play the cases of the published report, a few seconds each, on one score card.
+    """Run the cases of the published report for a few seconds each, for one score card.
 
     Prints the path of the HTML page.
 

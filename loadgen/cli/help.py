@@ -1,64 +1,92 @@
-"""The layout of help texts: common options first, then those of the case, then by subject."""
+"""The layout of help texts: options of every day at first, and all of them by subject on request.
+
+The short text has the first sentence of each option; `--help-all` has the complete one.
+"""
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 import typer.core
 
 COMMON = "Common"
-PANELS: Mapping[str, tuple[str, ...]] = {
-    COMMON: (
-        *("broker", "devices", "rate", "duration", "warmup", "size", "qos", "mqtt"),
-        *("out", "json_", "quiet"),
+SEARCH = "Search"
+BASELINE = "Baseline"
+HOSTS = "Several hosts"
+RESULTS = "Results"
+PANELS = ("Run", HOSTS, "Messages", "Devices", "Broker", "TLS", "Power", BASELINE, RESULTS)
+"""Headings of the complete text in their order, after those of every day and of the case."""
+
+WIDEST = 120
+"""Widest help text, in columns."""
+
+_EVERYTHING = "loadgen.help-all"
+_FIRST = ("Arguments", SEARCH, COMMON)
+_LAST = "Options"
+_SENTENCES = re.compile(r"(?P<first>.*?\.)(?: (?!\[default).*?)?(?P<default> \[default: .*\])?")
+
+
+def _show_everything(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.meta[_EVERYTHING] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        help="Show all options.",
+        is_eager=True,
+        expose_value=False,
+        callback=_show_everything,
     ),
-    "Search": (),
-    "Run": ("scenario", "set_"),
-    "Several hosts": ("spark_master", "spark_wait", "spark_conf", "ship"),
-    "Messages": (),
-    "Devices": (),
-    "Broker": (),
-    "TLS": (),
-    "Power": (),
-    "Baseline": ("baseline", "history", "history_runs", "bound", "junit", "github_summary"),
-    "Results": ("title", "author", "note"),
-}
-"""Headings in the order of a help text, with the common options and those that are not fields."""
-
-_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
-_PLACE = {name: place for place, name in enumerate(_PANEL_OF)}
-
-
-def panel_of(name: str, default: str) -> str:
-    """Return the heading of an option; `default` is for options that the table does not place."""
-    return _PANEL_OF.get(name, default)
-
-
-def _place(parameter: Any) -> int:
-    """Return the place of a parameter in its panel; fields come first, in their own order."""
-    return _PLACE.get(parameter.name, -1)
+]
 
 
 class GroupedCommand(typer.core.TyperCommand):
-    """A command whose options are listed by their panels."""
+    """A command whose options are listed by their panels.
+
+    If it has `--help-all`, its help text has only the options of every day.
+    """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        order = list(PANELS)
+        parameters = self.get_params(ctx)
+        brief = "help_all" in {one.name for one in parameters} and _EVERYTHING not in ctx.meta
         sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in sorted(self.get_params(ctx), key=_place):
+        for parameter in parameters:
+            panel = _panel(parameter)
             record = parameter.get_help_record(ctx)
-            if record is None:
+            if record is None or (brief and panel not in (*_FIRST, _LAST)):
                 continue
-            option = parameter.param_type_name == "option"
-            panel = getattr(parameter, "rich_help_panel", None) or "Options"
-            sections.setdefault(panel if option else "Arguments", []).append(record)
-        # The case's options follow the common ones; --help is the last.
-        places = {panel: place for place, panel in enumerate(order)}
-        places |= {"Arguments": -3, COMMON: -2, "Options": len(order)}
-        for panel in sorted(sections, key=lambda panel: places.get(panel, -1)):
+            option, text = record
+            option = option.partition(" <")[0]  # the type of an argument in Python
+            sections.setdefault(panel, []).append((option, _brief(text) if brief else text))
+        for panel in sorted(sections, key=_place):
             with formatter.section(panel):
                 formatter.write_dl(sections[panel])
+
+
+def _panel(parameter: Any) -> str:
+    if parameter.param_type_name != "option":
+        return "Arguments"
+    return getattr(parameter, "rich_help_panel", None) or _LAST
+
+
+def _place(panel: str) -> int:
+    """Return the place of a panel; that of a case follows the common one."""
+    if panel in _FIRST:
+        return _FIRST.index(panel) - len(_FIRST)
+    return PANELS.index(panel) + 1 if panel in PANELS else len(PANELS) + 1 if panel == _LAST else 0
+
+
+def _brief(text: str) -> str:
+    """Return the first sentence of an option's help, with its default."""
+    parts = _SENTENCES.fullmatch(text)
+    return text if parts is None else parts["first"] + (parts["default"] or "")
 
 
 def add_plain_command(app: typer.Typer, name: str, command: Callable[..., int]) -> None:

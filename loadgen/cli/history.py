@@ -24,7 +24,7 @@ _Where = Annotated[
         "--in",
         "--to",
         metavar="DIR",
-        help="Where the history is: a directory, or a URL that Spark can write, as hdfs://host/dir.",
+        help="The history: a directory, or a URL that Spark can write, as hdfs://host/dir.",
     ),
 ]
 _Master = Annotated[str, typer.Option("--spark-master", metavar="URL", help="Spark master.")]
@@ -40,13 +40,13 @@ _Conf = Annotated[
 
 def add(
     cards: Annotated[
-        list[Path], typer.Argument(metavar="RUN|CARD...", help="Run directories or scorecard.json.")
+        list[Path], typer.Argument(metavar="RUN|CARD", help="Run directories or scorecard.json.")
     ],
     to: _Where = "history",
     spark_master: _Master = "local[*]",
     spark_conf: _Conf = None,
 ) -> int:
-    """Append the rows of score cards to the history. A card that is in it already is left out.
+    """Append the rows of score cards to the history, without those that it already has.
 
     Example: loadgen history add runs/20261120T233000Z-fanin
     """
@@ -83,7 +83,7 @@ def show(
     case: Annotated[str, typer.Option(metavar="CASE", help="Only this case, as fanin.")] = "",
     row: Annotated[str, typer.Option(metavar="NAME", help="Only this row, as FANIN.MPC.")] = "",
     since: Annotated[
-        str, typer.Option(metavar="DATE", help="Only runs started since then, as 2026-11-01.")
+        str, typer.Option(metavar="DATE", help="Only runs since this date, as 2026-11-01.")
     ] = "",
     rolling: Annotated[
         int, typer.Option(metavar="N", min=1, max=1000, help="Runs in the rolling mean.")
@@ -97,7 +97,7 @@ def show(
 ) -> int:
     """Show the rows of VALID runs over weeks.
 
-    A course is of one case, scenario and load host; LOAD tells them apart.
+    LOAD is different for each scenario and load host.
 
     Example: loadgen history show --in history --case fanin --since 2026-10-01 --html trend.html
     """

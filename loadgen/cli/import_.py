@@ -17,9 +17,9 @@ from loadgen.errors import CannotRunError, ScenarioError, UsageError
 _LIMIT_BYTES = 1 << 30
 
 app = typer.Typer(
-    help="Turn what other tools run into a scenario.\n\n"
+    help="Convert the input of other tools to a scenario.\n\n"
     "Example: loadgen import mqttbench FANIN-Q1-100KPUB.json --out fanin.toml",
-    short_help="Turn what other tools run into a scenario.",
+    short_help="Convert the input of other tools to a scenario.",
     add_completion=False,
 )
 require_command(app, "import: from which tool? allowed: mqttbench")
@@ -32,7 +32,7 @@ def mqttbench(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="Scenario to write; must not exist. [default: standard output]",
+            help="File for the scenario; must not exist. [default: standard output]",
             show_default=False,
         ),
     ] = None,
@@ -41,13 +41,13 @@ def mqttbench(
         typer.Option(
             "--clients",
             metavar="FILE",
-            help="CSV file to write identifiers and credentials to, for the scenario's "
-            "clients_file; must not exist.",
+            help="CSV file for identifiers and credentials, named by the scenario's clients_file; "
+            "must not exist.",
             show_default=False,
         ),
     ] = None,
 ) -> int:
-    """Turn a client list of mqttbench into a scenario, or say what cannot be expressed.
+    """Convert a client list of mqttbench to a scenario, or name what a scenario cannot express.
 
     Example: loadgen import mqttbench FANIN-Q1-100KPUB.json --out fanin.toml
     """

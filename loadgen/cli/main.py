@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if removed := removal(option.removeprefix("--").replace("-", "_"), "field", "argument"):
             return _fail(f"{option}: {removed}", _USAGE_STATUS)
         text = error.format_message() if hasattr(error, "format_message") else str(error)
-        return _fail(f"{text.rstrip('. ')}; see loadgen --help", _USAGE_STATUS)
+        command = getattr(getattr(error, "ctx", None), "command_path", "loadgen")
+        return _fail(f"{text.rstrip('. ')}; see {command} --help", _USAGE_STATUS)
     except (KeyboardInterrupt, Aborted):
         return _fail("interrupted", _INTERRUPTED_STATUS)
     except BrokenPipeError:

@@ -5,6 +5,7 @@ text. Values stay text until the scenario reads them, so that one rule checks th
 """
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ import typer
 
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, RENAMED, build_scenario
-from loadgen.cli.help import GroupedCommand, panel_of
+from loadgen.cli.help import COMMON, HOSTS, RESULTS, GroupedCommand, HelpAll
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import Field, Flag
 from loadgen.plan.scenario import Scenario, read_toml
@@ -25,7 +26,7 @@ from loadgen.run.redaction import printable, scrub
 Flags = Mapping[str, Any]
 """Options of a command line: text, a list of texts or a boolean; None if absent."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON on stdout.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 _FILE_LIMIT_BYTES = 4 << 20
@@ -33,16 +34,20 @@ _FIRST_LINE_BYTES = 1 << 10
 
 
 def field_option(field: Field, panel: str) -> inspect.Parameter:
-    """Return the option of a scenario's field, listed in this panel; its value stays text."""
+    """Return the option of a scenario's field, listed in this panel unless it is a common one.
+
+    Its value stays text.
+    """
     flag = isinstance(field, Flag)
     annotation: Any = list[str] | None if field.repeatable else str | None
     default = field.shown_default
     option = typer.Option(
+        *filter(None, (field.short,)),
         f"{field.option}/--no-{field.option[2:]}" if flag else field.option,
         help=field.description + (f" [default: {default}]" if default else ""),
         metavar=None if flag else field.metavar,
         show_default=False,
-        rich_help_panel=panel,
+        rich_help_panel=COMMON if field.everyday else panel,
     )
     return parameter(field.name, bool | None if flag else annotation, None, option)
 
@@ -52,10 +57,19 @@ def option_of(name: str) -> str:
     return f"--{name.strip('_').replace('_', '-')}"
 
 
-def option(name: str, annotation: Any, default: Any = None, **declared: Any) -> inspect.Parameter:
+def option(
+    name: str,
+    annotation: Any,
+    default: Any = None,
+    *,
+    short: str = "",
+    panel: str = RESULTS,
+    **declared: Any,
+) -> inspect.Parameter:
     """Return a keyword parameter with its option; `declared` is for `typer.Option`."""
-    declared.setdefault("rich_help_panel", panel_of(name, "Results"))
-    return parameter(name, annotation, default, typer.Option(option_of(name), **declared))
+    words = filter(None, (short, option_of(name)))
+    declared["rich_help_panel"] = panel
+    return parameter(name, annotation, default, typer.Option(*words, **declared))
 
 
 def parameter(name: str, annotation: Any, default: Any, option: Any) -> inspect.Parameter:
@@ -69,27 +83,29 @@ def parameter(name: str, annotation: Any, default: Any, option: Any) -> inspect.
 
 
 def case_options(case: Case[Any]) -> list[inspect.Parameter]:
-    """Return the options that choose a scenario of this case."""
+    """Return the options that choose a scenario of this case, those of every day first."""
     sources = [
         option(
             "scenario",
             Path | None,
-            help="TOML file with the same names; options win over it. scenarios/fanin.toml and "
-            "others come with the program.",
+            panel=COMMON,
+            help="Scenario file in TOML, with the same names. Options override it; "
+            "scenarios/fanin.toml and others come with the program.",
             metavar="FILE",
         ),
         option(
             "set_",
             list[str] | None,
+            panel="Run",
             help="Any field of the scenario by its name.",
             metavar="NAME=VALUE",
         ),
     ]
-    fields = case.scenario.fields().values()
+    fields = sorted(case.scenario.fields().values(), key=lambda one: one.everyday or math.inf)
     title = case.name.upper()
     known = {field.name for field in fields}
     return [
-        *(field_option(field, panel_of(field.name, field.panel or title)) for field in fields),
+        *(field_option(field, field.panel or title) for field in fields),
         *(option(old, str | None, hidden=True) for old, new in RENAMED.items() if new in known),
         *sources,
     ]
@@ -97,7 +113,7 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
 
 def json_option() -> inspect.Parameter:
     """Return `--json`."""
-    return option("json_", bool, False, help="The result as JSON on stdout.")
+    return option("json_", bool, False, panel=COMMON, help="Print the result as JSON.")
 
 
 def run_options() -> list[inspect.Parameter]:
@@ -106,7 +122,9 @@ def run_options() -> list[inspect.Parameter]:
         option(
             "out",
             Path | None,
-            help="Run directory; must not exist or be empty. [default: runs/TIME-CASE]",
+            short="-o",
+            panel=COMMON,
+            help="Run directory. It must be empty or not exist. [default: runs/TIME-CASE]",
             metavar="DIR",
             show_default=False,
         ),
@@ -121,6 +139,7 @@ def spark_conf_option() -> inspect.Parameter:
     return option(
         "spark_conf",
         list[str] | None,
+        panel=HOSTS,
         metavar="NAME=VALUE",
         help="Any setting of Spark, as spark.executor.cores=16.",
     )
@@ -132,16 +151,18 @@ def _cluster_options() -> list[inspect.Parameter]:
         option(
             "spark_master",
             str | None,
+            panel=HOSTS,
             metavar="URL",
-            help="Spark cluster whose executors play the load: spark://HOST:7077, yarn, "
-            "k8s://HOST:443 or local-cluster[HOSTS,CORES,MIB]. [default: this host plays it]",
+            help="Spark cluster whose executors generate the load: spark://HOST:7077, yarn, "
+            "k8s://HOST:443 or local-cluster[HOSTS,CORES,MIB]. [default: this host]",
             show_default=False,
         ),
         option(
             "spark_wait",
             str | None,
+            panel=HOSTS,
             metavar="TIME",
-            help="Longest wait for the master, for its executors and for the agents on them. "
+            help="Longest wait for the master, for its executors and for their agents. "
             "[default: 30s]",
             show_default=False,
         ),
@@ -150,7 +171,8 @@ def _cluster_options() -> list[inspect.Parameter]:
             "ship",
             bool,
             False,
-            help="Pack this Python environment for executors that have none, by venv-pack or "
+            panel=HOSTS,
+            help="Send this Python environment to the executors, packed by venv-pack or "
             "conda-pack.",
         ),
     ]
@@ -159,21 +181,33 @@ def _cluster_options() -> list[inspect.Parameter]:
 def with_options(
     function: Callable[[Flags], int], parameters: Sequence[inspect.Parameter], doc: str
 ) -> Callable[..., int]:
-    """Return a command with these options, which calls `function` with one mapping of them."""
+    """Return a command with these options and `--help-all`.
+
+    It calls `function` with one mapping of the options.
+    """
 
     def command(**flags: Any) -> int:
         return function(flags)
 
+    listed = [*parameters, _HELP_ALL]
     command.__doc__ = doc
-    command.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in listed}
     return command
 
 
-def help_of(case: Case[Any]) -> str:
-    """Return the help text of a case's command: summary, form of values and an example."""
+_HELP_ALL = inspect.Parameter(
+    "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll
+)
+
+
+def help_of(case: Case[Any], verb: str = "") -> str:
+    """Return the help text of a case's command, or of another command for it: an example, too."""
     written = "Numbers may be 10k or 2.5M, times 500ms or 5m."
-    return f"{case.summary} {written}\n\nExample: {case.example}"
+    command = case.example.removeprefix("loadgen ")
+    return (
+        f"{case.summary} {written}\n\nExample: {' '.join(filter(None, ('loadgen', verb, command)))}"
+    )
 
 
 def require_command(app: typer.Typer, question: str) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loadgen.brokers.endpoints import Endpoint
     from loadgen.plan.fit import Host
 
-SUMMARY = "What a run would need: workers, descriptors, ports and memory. Runs nothing."
+SUMMARY = "Show the workers, descriptors, ports and memory that a run needs. Runs nothing."
 
 
 def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
@@ -64,13 +64,15 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         "each_host",
         str | None,
         metavar="NAME=N,...",
-        help="What each host has, as cores=16,memory=64GiB,descriptors=1M,ports=60k. "
-        "[default: as this host]",
+        help="Resources of each host, as cores=16,memory=64GiB,descriptors=1M,ports=60k. "
+        "[default: those of this host]",
         show_default=False,
-        rich_help_panel="Run",
+        panel="Run",
     )
     return options.with_options(
-        command, [*options.case_options(case), each, options.json_option()], options.help_of(case)
+        command,
+        [*options.case_options(case), each, options.json_option()],
+        options.help_of(case, "plan"),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from loadgen.cli.help import BASELINE, COMMON, HOSTS
 from loadgen.cli.options import (
     Flags,
     field_option,
@@ -29,11 +30,10 @@ if TYPE_CHECKING:
     from loadgen.report.build.compare import Bounds, Comparison
     from loadgen.report.score_card import ScoreCard
 
-_DOC = """Make one score card of the results of one or more runs, by Spark.
+_DOC = """Make one score card of one or more runs, with Spark.
 
-Prints the path of the HTML page. Next to it: JSON, CSV, Markdown, histograms.parquet and
-histograms.hlog. Exit status 1: a run is INVALID, was changed since it ended, or is worse than the
-baseline.
+Prints the path of the HTML page; JSON, CSV, Markdown and histograms are in the same directory. Exit
+status 1: a run is INVALID, was changed since it ended, or is worse than the baseline.
 
 Example: loadgen scorecard runs/a runs/b --pdu outlet1.csv
 
@@ -55,58 +55,76 @@ _OPTIONS = (
         inspect.Parameter.empty,
         typer.Argument(
             metavar="RUN",
-            help="Run directories, or URLs of such that Spark can read, as hdfs://host/runs/a.",
+            help="Run directories, or URLs that Spark can read, as hdfs://host/runs/a.",
         ),
     ),
     option(
         "baseline",
         list[str] | None,
+        panel=COMMON,
         metavar="RUN",
-        help="Run to hold the others of its case against; repeatable. Exit status 1 where one is "
-        "worse by more than --bound.",
+        help="Baseline for the other runs of its case; may be repeated.",
     ),
     option(
         "history",
         str | None,
+        panel=COMMON,
         metavar="DIR",
-        help="Hold each run against the last VALID ones of the same load in this history "
-        "(loadgen history). Exit status 1 where it is worse by more than --bound.",
+        help="History (see loadgen history) whose last VALID runs of the same load are the "
+        "baseline.",
     ),
     option(
-        "history_runs", int, 10, metavar="N", help="So many of them are the baseline, 1 to 1,000."
+        "history_runs",
+        int,
+        10,
+        panel=BASELINE,
+        metavar="N",
+        help="Runs of --history that are the baseline, 1 to 1,000.",
     ),
     option(
         "bound",
         str,
         "5%",
+        panel=COMMON,
         metavar="PERCENT,...",
-        help="How much worse than the baseline is fine: of every figure as 5%, of a column, a row "
-        "or both as 99P=50%,FANIN=2%,LATENCY 99P=20%.",
+        help="Tolerated change for the worse. 5% is for all figures, 99P=50%,FANIN=2%,"
+        "LATENCY 99P=20% for a column, a row or both.",
     ),
     option(
         "junit",
         Path | None,
+        panel=BASELINE,
         metavar="FILE",
-        help="Write what the baseline decides as JUnit XML, as gate.xml.",
+        help="JUnit XML file for the comparison with the baseline, as gate.xml.",
     ),
     option(
         "github_summary",
         bool,
         False,
+        panel=BASELINE,
         help="Append the score card to the summary of a GitHub job, $GITHUB_STEP_SUMMARY.",
     ),
     option("title", str, "", metavar="TEXT", help="Title of the page."),
-    option("author", str, "", metavar="TEXT", help="Who publishes it."),
-    option("note", str, "", metavar="TEXT", help="What readers should know first."),
+    option("author", str, "", metavar="TEXT", help="Author on the page."),
+    option("note", str, "", metavar="TEXT", help="Note for readers at the beginning of the page."),
     *(field_option(Scenario.fields()[name], "Power") for name in _LOG_FIELDS),
-    option("rack_units", float | None, metavar="N", help="Height of the broker's machine."),
-    option("spark_master", str, "local[*]", metavar="URL", help="Spark master."),
+    option(
+        "rack_units",
+        float | None,
+        panel="Power",
+        metavar="N",
+        help="Height of the broker's machine.",
+    ),
+    option("spark_master", str, "local[*]", panel=HOSTS, metavar="URL", help="Spark master."),
     spark_conf_option(),
     option(
         "out",
         Path | None,
+        short="-o",
+        panel=COMMON,
         metavar="DIR",
-        help="Where to write it [default: into the run; for several or a URL, scorecard-TIME].",
+        help="Directory for the score card. [default: that of the run; for several or a URL, "
+        "scorecard-TIME]",
     ),
     json_option(),
     option("quiet", bool, False, help="Show no progress."),

@@ -14,6 +14,7 @@ from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import score, tell
 from loadgen.cli.cluster import cluster_of, on_testbed
+from loadgen.cli.help import SEARCH
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.judge.next_step import (
     AIMS,
@@ -33,27 +34,27 @@ if TYPE_CHECKING:
     from loadgen.spark.agents import Cluster
 
 
-SUMMARY = "The highest load that is still valid: raises it from below, closes in, confirms."
+SUMMARY = "Find the highest load whose run is VALID, and confirm it."
 
 SEARCH_OPTIONS: Mapping[str, tuple[str, str]] = {
-    "for_": ("|".join(AIMS), f"What is searched: {', '.join(AIMS)}."),
-    "from_": ("N", "The first load. [default: by case]"),
-    "to": ("N", "The highest load to try. [default: no bound]"),
+    "for_": ("|".join(AIMS), "The field to search."),
+    "from_": ("N", "First load. [default: by case]"),
+    "to": ("N", "Highest load to try. [default: no bound]"),
     "precision": (
         "SHARE",
-        f"How far above the limit the lowest load that failed may be. [default: {PRECISION:.0%}]",
+        f"Distance of the lowest failed load from the limit. [default: {PRECISION:.0%}]",
     ),
     "require": (
-        "NAME=VALUE",
-        "What a load must hold: a threshold as end_to_end.p99.9<20ms; or lost=0.1%, p99=100ms or "
-        "off, backlog=off, order=off, duplicates=off. [default: nothing lost, backlog not growing, "
-        "p99 by case]",
+        "CONDITION",
+        "Condition of a VALID run, as end_to_end.p99.9<20ms. Others relax the verdict: lost=0.1%, "
+        "p99=100ms or p99=off, backlog=off, order=off, duplicates=off. [default: nothing lost, "
+        "backlog does not grow, p99 by case]",
     ),
     "step_duration": (
         "TIME",
-        "Measured time of each step but the confirmation. [default: --duration]",
+        "Window of each step except the confirmation. [default: --duration]",
     ),
-    "most_steps": ("N", f"Steps at most. [default: {MOST_STEPS}]"),
+    "most_steps": ("N", f"Most steps. [default: {MOST_STEPS}]"),
 }
 """Options of a search by the names of their parameters: placeholder and help."""
 
@@ -67,7 +68,7 @@ def search_options(*, required: bool) -> list[inspect.Parameter]:
             list[str] | None if name == "require" else str | None,
             metavar=metavar,
             help=text + (rate if name == "for_" else ""),
-            rich_help_panel="Search",
+            panel=SEARCH,
             show_default=False,
         )
         for name, (metavar, text) in SEARCH_OPTIONS.items()
@@ -149,8 +150,8 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
     example = next(aim for aim in AIMS if aim in case.scenario.fields())
     doc = (
-        f"The highest load of {case.name} that is still valid.\n\nA second start with the same "
-        "options and --out continues where the first stopped, also with a larger --most-steps.\n\n"
+        f"Find the highest load of {case.name} whose run is VALID, and confirm it.\n\nThe same "
+        "command with the same --out continues a search, also with a larger --most-steps.\n\n"
         f"Example: loadgen search {case.name} --for {example}"
     )
     return options.with_options(

@@ -13,6 +13,7 @@ from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import tell
 from loadgen.cli.cluster import cluster_of, on_testbed
+from loadgen.cli.help import SEARCH
 from loadgen.cli.search import (
     SEARCH_OPTIONS,
     of_the_search,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from loadgen.spark.agents import Cluster
 
 
-SUMMARY = "Every combination of some fields' values, in one table and chart."
+SUMMARY = "Run every combination of the values of some fields, for one table and chart."
 
 Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -39,10 +40,21 @@ def _options(case: Case[Any]) -> list[inspect.Parameter]:
             "set_",
             list[str] | None,
             metavar="NAME=V1,V2,...",
-            help="Values of a scenario field to combine with all others; repeatable.",
+            panel=SEARCH,
+            help="Values of a field, combined with those of other --set.",
         ),
-        options.option("search", bool, False, help="Find the limit of each combination."),
-        options.option("repeat", str, "1", metavar="N", help="How often each is measured."),
+        options.option(
+            "search", bool, False, panel=SEARCH, help="Search the limit of each combination."
+        ),
+        options.option(
+            "repeat",
+            str,
+            "1",
+            short="-n",
+            panel=SEARCH,
+            metavar="N",
+            help="Runs of each combination.",
+        ),
     ]
     fields = [
         sweep_options for sweep_options in of_the_search(case) if sweep_options.name != "set_"
@@ -111,8 +123,8 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         return _show(result, as_json=flags["json_"], quiet=flags["quiet"])
 
     doc = (
-        f"Every combination of some fields of {case.name}, in one table and chart.\n\nA second "
-        "start with the same --out keeps what was measured.\n\nExample: "
+        f"Run {case.name} with every combination of the values of some fields, for one table and "
+        "chart.\n\nThe same command with the same --out continues a sweep.\n\nExample: "
         f"loadgen sweep {case.name} --set size=32,256,1024 --search"
     )
     return options.with_options(command, _options(case), doc)

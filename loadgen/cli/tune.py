@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from loadgen.run.tuning.profile import Demand, Finding, Profile
 
 
-SUMMARY = "Compare this host with a profile; print a script. Changes nothing."
-_CHECK = """What this host lacks; with a case, what that costs the planned run.
+SUMMARY = (
+    "Compare this host with a profile of settings, or print a script for them. Changes nothing."
+)
+_CHECK = """List settings of this host below a profile; with a case, their cost for its run.
 
-Ends with 1 when something is short: of the profile, or of what the planned run needs.
+Exit status 1: a setting is below the profile, or costs the planned run.
 
 Example: loadgen tune check --profile load-host fanin --devices 100k"""
 
 _Profile = Annotated[
-    str, typer.Option("--profile", metavar="NAME", help="load-host or broker-host.")
+    str,
+    typer.Option("--profile", metavar="NAME", help="Name of a profile: load-host or broker-host."),
 ]
 _Interface = Annotated[
     str | None,
@@ -129,7 +132,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         return _compared(flags["context"].obj, demand_of(replace(plan, brokers=brokers)))
 
     return options.with_options(
-        command, [_CONTEXT, *options.case_options(case)], options.help_of(case)
+        command, [_CONTEXT, *options.case_options(case)], options.help_of(case, "tune check")
     )
 
 

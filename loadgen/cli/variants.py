@@ -37,17 +37,17 @@ _REPEAT = option(
     "repeat",
     bool,
     False,
-    help="Run a second time, into DIR-repeat, to show reproducibility; with --json the result is "
+    help="Run a second time, into DIR-repeat, to show reproducibility. With --json the result is "
     "an array of both score cards.",
 )
 
 
 _BUNDLE = """\
-Put a run and its repetition into one archive, with the disclosure that a tool can fill.
+Put a run and its repetition into one archive, with the disclosure as far as a tool can fill it.
 
-A run that was changed since it ended is refused. So is a second run that does not repeat the
-first: a repetition has the same scenario and length, and their measurements do not overlap. The
-disclosure says where the run is INVALID or not sealed and where the repetition is worse.
+A run that was changed since it ended is refused. A repetition must have the same scenario and
+length, and measure at another time. The disclosure reports a run that is INVALID or not sealed, and
+a repetition that is worse.
 
 Example: loadgen CASE bundle runs/20261120T233000Z-CASE
 """

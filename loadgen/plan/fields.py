@@ -41,6 +41,8 @@ class Field:
 
     `absent` is the meaning of None, and empty if None is not allowed. Only cases of the `part`
     have a shared field. `panel` is its heading in a help text, "" for the heading of the case.
+    `everyday` is its place in the short help text, 0 if only the full one has it, and `short` the
+    short form of its option.
     `per_run`: devices of an earlier run with another value can stay connected for this one. `name`
     and `default` are filled in from the scenario class (`Scenario.fields`).
     """
@@ -50,6 +52,8 @@ class Field:
     absent: str = ""
     part: Part = ""
     panel: str = ""
+    everyday: int = 0
+    short: str = ""
     load: Load = ""
     per_run: bool = False
     name: str = ""

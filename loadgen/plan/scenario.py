@@ -72,49 +72,59 @@ DURATION = Seconds(
     DURATION_LIMIT_S,
     per_run=True,
     panel="Run",
+    everyday=60,
+    short="-t",
     load="amount",
 )
 WARMUP = Seconds(
-    "Time at full rate before the measurement window.", 0, 86_400, per_run=True, panel="Run"
+    "Time at full rate before the window.", 0, 86_400, per_run=True, panel="Run", everyday=70
 )
 DRAIN = Seconds(
-    "Longest wait after the window for messages under way; ends when all have arrived.",
+    "Longest wait for messages in flight after the window; it ends when all have arrived.",
     0,
     86_400,
     per_run=True,
     panel="Run",
 )
 PROTOCOL = Choice(
-    "Protocol version of every device.", choices=("3.1", "3.1.1", "5"), panel="Broker"
+    "MQTT version of every device.", choices=("3.1", "3.1.1", "5"), panel="Broker", everyday=100
 )
 TOTAL_RATE = Rate(
-    "Messages a second in total over all publishers.", 0.001, RATE_LIMIT, load="amount"
+    "Messages a second, of all publishers together.",
+    0.001,
+    RATE_LIMIT,
+    everyday=50,
+    short="-r",
+    load="amount",
 )
-RATE_BY_DEVICES = replace(TOTAL_RATE, absent="one message a second for each device")
+RATE_BY_DEVICES = replace(TOTAL_RATE, absent="one a second for each device")
 SIZE = Size(
-    "Payload size, its 32-byte header included, as 100, 64KiB or 1MB; MIN-MAX draws each message's "
-    "size evenly.",
+    "Payload size with its header of 32 bytes. Write 100, 64KiB or 1MB; MIN-MAX draws the size of "
+    "each message evenly.",
     SIZE_MINIMUM_BYTES,
     SIZE_MAXIMUM_BYTES,
     part="messages",
     panel="Messages",
+    everyday=80,
     load="amount",
 )
 WHOLE_SIZE = replace(SIZE, maximum=WHOLE_SIZE_MAXIMUM_BYTES)
 QOS = Choice(
-    "Quality of service of publications and subscriptions.",
+    "Quality of service, of publications and subscriptions.",
     choices=("0", "1", "2"),
     part="fleet",
     panel="Messages",
+    everyday=90,
+    short="-q",
 )
 MAX_UNACKNOWLEDGED = Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
 PRODUCERS = Count("Publishers of each topic or queue.")
 ACKNOWLEDGE_EVERY = Count(
-    "Acknowledgements that a subscriber withholds and sends together (QoS 1).", 1, 65_535
+    "Acknowledgements that a subscriber collects and sends together (QoS 1).", 1, 65_535
 )
 SAVE_EACH = Flag(
-    "The private broker writes each change to disk: NATS before it acknowledges a message, "
-    "Mosquitto its whole database after that.",
+    "Have the private broker write each change to disk: NATS before it acknowledges a message, "
+    "Mosquitto its complete database afterwards.",
     panel="Broker",
 )
 
@@ -153,48 +163,52 @@ class Scenario(BaseModel):
 
     case: str
     broker: tuple[str, ...] = Texts(
-        "Broker as mqtt://, mqtts://, ws:// or wss:// URL, or auto, mosquitto, nats, "
-        "reflector; several URLs are used round robin.",
+        "URL, or auto, mosquitto, nats or reflector. A URL begins with mqtt://, mqtts://, ws:// or "
+        "wss://; several URLs are used round robin.",
         "URL",
         panel="Broker",
+        everyday=10,
+        short="-b",
         load="none",
     ).field(("auto",))
     user: str | None = Secret(
-        "Where a broker's user name comes from that is a secret itself; else it is in the URL, as "
-        "mqtt://user@host.",
+        "Source of a user name that is a secret: prompt, env:NAME or file:PATH. Any other user "
+        "name is part of the URL, as mqtt://user@host.",
         absent="that of the URL",
         panel="Broker",
     ).field()
     password: str | None = Secret(
-        "Where the broker's password comes from: prompt asks for it, env:NAME is a variable of the "
-        "environment, file:PATH a file that only you may read.",
+        "Source of the broker's password: prompt, env:NAME or file:PATH. prompt lets you type it, "
+        "env:NAME is an environment variable, file:PATH a file that only you can read.",
         absent="none",
         panel="Broker",
+        everyday=130,
     ).field()
     duration: float = DURATION.field(10.0)
     warmup: float = WARMUP.field(3.0)
     drain: float = DRAIN.field(10.0)
     mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("3.1.1")
     latency_bound: float | None = Seconds(
-        "The run is INVALID when the p99 latency is above this.",
+        "Highest p99 latency of a VALID run.",
         1e-6,
         3_600,
-        absent="latency is reported and not judged",
+        absent="latency is not judged",
         per_run=True,
         panel="Run",
         load="none",
     ).field()
     require: tuple[str, ...] = Thresholds(
-        "What the run must hold, else it is INVALID: end_to_end.p99<5ms, lost==0, lost<0.1%, "
-        "received_rate>=9.9k, of any latency series and state of the ledger.",
-        "threshold",
+        "Condition of a VALID run, as end_to_end.p99<5ms. Others are lost==0, lost<0.1% and "
+        "received_rate>=9.9k; any latency series and any state of the ledger can have one.",
+        "condition",
         per_run=True,
         panel="Run",
+        everyday=140,
         load="none",
     ).field(())
     in_flight: int = Count(
-        "Connects under way at one moment, over all workers; above the broker's listen "
-        "backlog SYNs are lost.",
+        "Most connects in flight, of all workers together. Above the broker's listen backlog, "
+        "SYN packets are lost.",
         1,
         100_000,
         panel="Devices",
@@ -203,49 +217,52 @@ class Scenario(BaseModel):
         "Longest wait for a device's CONNACK or SUBACK.", 0.1, 3_600, panel="Devices"
     ).field(30.0)
     keep_alive: int = Seconds(
-        "Keep Alive of CONNECT; 0 turns it off.", 0, 65_535, whole_seconds=True, panel="Devices"
+        "Keep Alive in CONNECT; 0 turns it off.", 0, 65_535, whole_seconds=True, panel="Devices"
     ).field(300)
     affinity: str | None = Text(
-        "Processors to pin workers to, one each in turn, as 0,2-5.",
+        "Processors to pin workers to, one after the other, as 0,2-5.",
         "list",
-        absent="the scheduler places them",
+        absent="workers are not pinned",
         panel="Run",
     ).field()
     workers: int | None = Count(
-        "Load generating processes.",
+        "Processes that generate the load.",
         1,
         1_024,
-        absent="from devices, rates, descriptors and cores",
+        absent="by the load",
         panel="Run",
+        everyday=150,
     ).field()
     source_address: str | None = Networks(
-        "Local addresses to connect from, one for each worker; several hosts use those that each "
-        "has in the network, or a network each: 10.1.0.0/24,10.2.0.0/24.",
+        "Local addresses to connect from, one for each worker. With several hosts, each uses its "
+        "addresses of the network; or name a network for each, as 10.1.0.0/24,10.2.0.0/24.",
         "CIDR",
-        absent="the system's choice; 127.1.0.0/16 where a broker on loopback runs out of ports",
+        absent="the system's choice; 127.1.0.0/16 if loopback runs out of ports",
         panel="Devices",
     ).field()
     hosts: int = Count(
-        "Hosts of a Spark cluster to run on, each an executor (with --spark-master).",
+        "Hosts of a Spark cluster that generate the load, with an executor each (with "
+        "--spark-master).",
         1,
         1_000,
         panel="Several hosts",
     ).field(1)
     place: tuple[str, ...] = Placement(
-        "Hosts, from 0 on, that play a group of devices: publishers=0 subscribers=1,2.",
+        "Hosts of a group of devices, counted from 0: publishers=0 subscribers=1,2.",
         "GROUP=HOST,...",
         panel="Several hosts",
     ).field(())
     tls_ca: str | None = Text(
-        "File of certificate authorities that the broker's certificate must come from.",
+        "File of authorities to trust. One of them must have issued the broker's certificate.",
         "file",
-        absent="the system's authorities",
+        absent="the system's",
         panel="TLS",
+        everyday=120,
     ).field()
     tls_certificate: str | None = Text(
         "Client certificate file; {device} in the name is the device's number.",
         "file",
-        absent="none is presented",
+        absent="none",
         panel="TLS",
     ).field()
     tls_key: str | None = Text(
@@ -255,12 +272,12 @@ class Scenario(BaseModel):
         panel="TLS",
     ).field()
     tls_passphrase: str | None = Secret(
-        "Where the passphrase of that private key comes from: prompt, env:NAME or file:PATH.",
+        "Source of the passphrase of that private key: prompt, env:NAME or file:PATH.",
         absent="the key is not encrypted",
         panel="TLS",
     ).field()
     tls_verify: bool = Flag(
-        "Verify the broker's certificate; the score card says where that is off.", panel="TLS"
+        "Verify the broker's certificate; the score card reports if this is off.", panel="TLS"
     ).field(True)
     tls_version: Literal["1.2", "1.3"] | None = Choice(
         "The only TLS version to offer.",
@@ -278,24 +295,25 @@ class Scenario(BaseModel):
         panel="TLS",
     ).field()
     pdu: tuple[str, ...] = Texts(
-        "Power log of an outlet; NODE=FILE names the machine it feeds, FILE#OUTLET,... the "
-        "outlets to take of a log of several.",
+        "Power log of an outlet. NODE=FILE names the machine that it feeds, FILE#OUTLET,... "
+        "selects outlets of a log with several.",
         "log",
         per_run=True,
         panel="Power",
         load="none",
     ).field(())
     pdu_columns: str | None = Text(
-        "What a power log does not say itself, as watts=NAME,unit=kW: columns time, date, watts, "
-        "kwh, outlet; unit, counter_unit, decimal=point|comma, dates=dmy|mdy|ymd, format.",
+        "Columns and units of a power log that does not name them, as watts=NAME,unit=kW. The "
+        "columns are time, date, watts, kwh and outlet; other keys are unit, counter_unit, "
+        "decimal=point|comma, dates=dmy|mdy|ymd and format.",
         "key=value,...",
-        absent="what the log says",
+        absent="those that the log names",
         per_run=True,
         panel="Power",
         load="none",
     ).field()
     pdu_offset: str | None = Text(
-        "How far the clock of the power logs is ahead of this host's, such as 1.5s or -2s.",
+        "Lead of the power logs' clock over this host's, such as 1.5s or -2s.",
         "time",
         absent="0",
         per_run=True,
@@ -311,104 +329,108 @@ class Scenario(BaseModel):
         load="none",
     ).field()
     metrics: str | None = Endpoint(
-        "Address to serve live figures at, as :9464; without a host it is this machine alone. "
-        "/metrics is for Prometheus, / the score card's page so far, which takes over a second of "
-        "idle processor time every five while somebody looks.",
+        "Address for live figures, as :9464; without a host only this machine can read them. "
+        "/metrics is for Prometheus, / is the page of the score card so far. An open page costs "
+        "over a second of idle processor time every five seconds.",
         "host:port",
-        absent="none are served",
+        absent="off",
         per_run=True,
         panel="Results",
         load="none",
     ).field()
     otlp: str | None = Collector(
-        "OpenTelemetry collector to send live figures to by OTLP over HTTP, as "
-        "http://127.0.0.1:4318; needs the extra otlp of this package.",
+        "OpenTelemetry collector for live figures (OTLP over HTTP), as http://127.0.0.1:4318; "
+        "needs the extra otlp of this package.",
         "url",
-        absent="none are sent",
+        absent="off",
         per_run=True,
         panel="Results",
         load="none",
     ).field()
     sut: str | None = Text(
-        "TOML file, as sut.toml, that describes the system under test (broker, machine, network, "
-        "power, clients) for the score card.",
+        "TOML file that describes the system under test for the score card (broker, machine, "
+        "network, power, clients), as sut.toml.",
         "file",
-        absent="nothing is said of it",
+        absent="no description",
         per_run=True,
         panel="Broker",
     ).field()
     broker_pid: int | None = Count(
-        "Process of the broker on this host, whose processor time and memory are watched.",
+        "Process of a broker on this host, to watch its processor time and memory.",
         1,
         2**31 - 1,
-        absent="that of a broker started here or listening on this host",
+        absent="the broker that is started or listens on this host",
         per_run=True,
         panel="Broker",
         load="none",
     ).field()
     broker_name: str | None = Text(
         "Name and version of the broker, as 'RabbitMQ 3.10.8', for the score card.",
-        absent="what the broker says of itself",
+        absent="as the broker names itself",
         per_run=True,
         panel="Broker",
         load="none",
     ).field()
     broker_note: str | None = Text(
-        "What else a reader should know of the broker, as 'one node', for the score card.",
-        absent="nothing",
+        "Further information about the broker for the score card, as 'one node'.",
+        absent="none",
         per_run=True,
         panel="Broker",
         load="none",
     ).field()
     anyway: bool = Flag(
-        "Run though the broker lacks what the case needs; what that is becomes a remark.",
+        "Run although the broker lacks a feature that the case needs; a remark names it.",
         per_run=True,
         panel="Broker",
         load="none",
     ).field(False)
     seed: int = Count(
-        "Same seed, same phases, sizes and arrivals.", 0, 2**63 - 1, panel="Run", load="none"
+        "Seed of phases, sizes and arrivals; the same seed repeats them.",
+        0,
+        2**63 - 1,
+        panel="Run",
+        load="none",
     ).field(1)
 
     qos: int = QOS.field(0)
     reconnect: float | None = Seconds(
-        "Devices that lose their connection come back: the first wait, doubled after each "
-        "attempt that fails and varied by half.",
+        "First wait of a device that reconnects after it lost its connection. Each failed "
+        "attempt doubles the wait, which varies by half.",
         0.01,
         3_600,
-        absent="they stay away; 0.1 s with crash_broker",
+        absent="devices do not reconnect; 0.1 s with --crash-broker",
         part="fleet",
         panel="Devices",
     ).field()
     reconnect_max: float = Seconds(
-        "Longest wait before a device tries to come back.",
+        "Longest wait before a device reconnects.",
         0.01,
         3_600,
         part="fleet",
         panel="Devices",
     ).field(30.0)
     instances: int = Count(
-        "Private brokers to start, which are not connected to each other (see separate_brokers).",
+        "Private brokers to start, not connected to each other (see --separate-brokers).",
         1,
         INSTANCES_LIMIT,
         part="fleet",
         panel="Broker",
     ).field(1)
     separate_brokers: bool = Flag(
-        "Several brokers are not connected to each other: topics are spread over them, and each "
-        "has a separate wildcard subscriber; off, all URLs lead to one system.",
+        "Treat several brokers as separate: spread topics over them, with a wildcard subscriber "
+        "each. If off, all URLs lead to one system.",
         part="fleet",
         panel="Broker",
     ).field(False)
     tls: bool = Flag(
-        "The private broker is encrypted, with an RSA key of 2,048 bits made for the run; of "
-        "another broker the URL says it.",
+        "Encrypt the private broker, with a new RSA key of 2,048 bits. Another broker is encrypted "
+        "by its URL.",
         part="fleet",
         panel="TLS",
     ).field(False)
     access_control: bool = Flag(
-        "Each device has a user, a password and rights to its own topics alone, and the private "
-        "broker has them all; clients_file names those of the first group.",
+        "Give each device a user, a password and rights to its topics only, which the private "
+        "broker checks. --clients-file names the users of the first group.",
         part="fleet",
         panel="Broker",
     ).field(False)
@@ -420,37 +442,36 @@ class Scenario(BaseModel):
         panel="Devices",
     ).field()
     clients_file: str | None = Text(
-        "CSV file with a header and the columns client_id, username, password, one row a "
+        "CSV file with the columns client_id, username, password, a header, and a row for each "
         "device of the case's first group.",
         "file",
-        absent="identifiers from client_id, the broker URL's user",
+        absent="identifiers by --client-id, the user of the URL",
         part="fleet",
         panel="Devices",
     ).field()
     will: str | None = Text(
-        "Topic of a Will Message of every device of the case's first group; {device} is its "
-        "number.",
+        "Topic of a Will Message of each device of the case's first group; {device} is its number.",
         "topic",
         absent="no will",
         part="fleet",
         panel="Devices",
     ).field()
     per_device: bool = Flag(
-        "Write devices/*.parquet at the end: a row a device, with what it sent, received and lost.",
+        "Write devices/*.parquet at the end, with the messages that each device sent, received and "
+        "lost.",
         part="fleet",
         panel="Results",
     ).field(False)
 
     abort_on_fail: bool = Flag(
-        "End the run in its window as soon as what was measured so far is above a bound of "
-        "require.",
+        "End the run as soon as a condition of --require fails.",
         part="schedule",
         per_run=True,
         panel="Run",
         load="none",
     ).field(False)
     settle: float = Seconds(
-        "Wait for late repeats when all messages have come, as 500ms; part of the drain.",
+        "Wait for late duplicates after all messages have arrived, as 500ms; part of the drain.",
         0,
         3_600,
         part="schedule",
@@ -458,8 +479,8 @@ class Scenario(BaseModel):
         panel="Run",
     ).field(0.3)
     steps: str | None = RateSteps(
-        "Steps of the rate, as 50%,75%,100%: each lasts the duration, or its own time as "
-        "75%:20s, and is judged on its own.",
+        "Steps of the rate, as 50%,75%:20s,100%. Each lasts the duration or the time behind it, "
+        "and has a separate verdict.",
         "share,...",
         absent="one rate",
         part="schedule",
@@ -467,19 +488,18 @@ class Scenario(BaseModel):
         panel="Run",
     ).field()
     arrivals: Literal["constant", "uniform", "poisson"] = Choice(
-        "How a publisher's messages are spaced: evenly, by a uniform draw, or as a Poisson "
-        "process.",
+        "Spacing of a publisher's messages: even, drawn uniformly, or a Poisson process.",
         choices=("constant", "uniform", "poisson"),
         part="schedule",
         per_run=True,
         panel="Messages",
     ).field("constant")
     send_tick: float | None = Seconds(
-        "Longest time a due message may wait to be sent together with others; 0 sends each "
-        "at its own moment.",
+        "Longest wait of a due message to be sent together with others; 0 sends each when it is "
+        "due.",
         0,
         1,
-        absent="0 where the rate allows it, else up to 1 ms",
+        absent="0 if the rate allows it, else up to 1 ms",
         part="schedule",
         per_run=True,
         panel="Messages",
@@ -488,7 +508,7 @@ class Scenario(BaseModel):
         "Connects a second while the devices of a messaging case connect.",
         0.001,
         RATE_LIMIT,
-        absent="as fast as the broker takes them",
+        absent="as fast as the broker accepts them",
         part="schedule",
         panel="Devices",
         load="amount",
@@ -496,8 +516,8 @@ class Scenario(BaseModel):
 
     size: tuple[int, int] = SIZE.field((32, 32))
     churn: float | None = Rate(
-        "Devices a second that leave in good order and return: publishers, and subscribers "
-        "whose session the broker keeps.",
+        "Devices a second that disconnect and return: publishers, and subscribers with a durable "
+        "session.",
         0.001,
         1_000_000,
         absent="no device leaves",
@@ -506,24 +526,25 @@ class Scenario(BaseModel):
         load="amount",
     ).field()
     away: float = Seconds(
-        "How long a device that left stays away, varied by half (with churn).",
+        "Time until a device of --churn returns, varied by half.",
         0.01,
         3_600,
         part="messages",
         panel="Devices",
     ).field(1.0)
     payload: str | None = Text(
-        "File that follows the 32-byte header in every message; size is 32 and its length.",
+        "File that follows the header in each message. The size is 32 bytes and its length.",
         "file",
         absent="printable filler",
         part="messages",
         panel="Messages",
+        everyday=110,
     ).field()
     payload_template: str | None = Text(
-        "File that follows the header, in which each message fills {device}, {sequence}, "
-        "{time_ms} and {random} with its own digits, as {sequence:9} or {device:07}.",
+        "File that follows the header, with fields that each message fills: {device}, {sequence}, "
+        "{time_ms} and {random}, as {sequence:9} or {device:07} for a number of digits.",
         "file",
-        absent="the same in every message",
+        absent="none",
         part="messages",
         panel="Messages",
     ).field()

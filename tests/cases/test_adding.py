@@ -47,7 +47,7 @@ def test_the_page_shows_the_module_that_is_tested() -> None:
 
 @pytest.mark.parametrize("words", [(), ("plan",), ("search",), ("sweep",)])
 def test_commands_and_help_follow(tmp_path: Path, words: tuple[str, ...]) -> None:
-    shown = loadgen(tmp_path, *words, "broadcast", "--help").stdout
+    shown = loadgen(tmp_path, *words, "broadcast", "--help-all").stdout
     assert "--subscribers" in shown and "[default: 1000]" in shown
     assert "--payload-template" in shown and "--ratio" not in shown
 

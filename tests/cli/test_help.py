@@ -10,6 +10,7 @@ import pytest
 
 from loadgen.cases.registry import CASES
 from loadgen.cli.app import program
+from loadgen.cli.main import main
 
 CASE = next(iter(CASES))
 
@@ -48,18 +49,50 @@ def test_help_has_an_example_and_cuts_no_summary(words: tuple[str, ...]) -> None
     assert "-h, --help" in text
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_common_options_and_those_of_the_case_come_first_and_none_is_left_over(case: str) -> None:
+def of_case(case: str) -> tuple[str, ...]:
+    """The words of a case's command."""
     variants = CASES[case].variants
-    words = (case,) if variants is None else (case, next(iter(variants.commands)))
-    _, text = found(words)
-    headings = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
-    assert headings[0] == "Common:"
-    assert f"{case.upper()}:" in headings[1:2] or f"{case.upper()}:" not in headings
+    return (case,) if variants is None else (case, next(iter(variants.commands)))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_short_help_has_the_options_of_every_day_in_40_lines_broker_first(case: str) -> None:
+    _, text = found(of_case(case))
     lines = text.splitlines()
-    assert next(at for at, line in enumerate(lines) if line.strip()[:9] == "--broker ") < 15
-    assert headings[-1] == "Options:"
-    assert text.partition("\nOptions:\n")[2].split()[:2] == ["-h,", "--help"]
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    listed = text.partition("Common:\n")[2]
+    assert listed.split()[:2] == ["-b,", "--broker"]
+    fields = CASES[case].scenario.fields().values()
+    everyday = sorted((one for one in fields if one.everyday), key=lambda one: one.everyday)
+    places = [listed.index(f"{field.option} ") for field in everyday]
+    assert places == sorted(places)
+    assert all(option in text for option in ("--scenario", "-o, --out", "--json", "--help-all"))
+    assert "--seed" not in text
+
+
+def test_short_forms_are_unique() -> None:
+    for case in CASES.values():
+        short = [field.short for field in case.scenario.fields().values() if field.short]
+        assert len(set(short)) == len(short) and "-o" not in short
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_complete_help_has_every_option_by_subject(
+    case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*of_case(case), "--help-all"]) == 0
+    text = capsys.readouterr().out
+    headings = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
+    assert headings[0] == "Common:" and headings[-1] == "Options:"
+    variants = CASES[case].variants
+    known = CASES[case].scenario.fields().keys() - ({variants.field} if variants else set())
+    assert all(f" --{name.replace('_', '-')} " in text for name in known)
+
+
+def test_help_has_no_types_of_python() -> None:
+    for words in (("scorecard",), ("history", "add"), ("broker",)):
+        _, text = found(words)
+        assert "list[" not in text and "<" not in text.partition("Options:")[0]
 
 
 @pytest.mark.parametrize(

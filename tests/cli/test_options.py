@@ -22,7 +22,7 @@ def test_old_name_of_a_field_is_read_and_not_shown(capsys: pytest.CaptureFixture
     assert getattr(read_scenario(CASES["fanin"], {old: "9"}), new) == 9
     with pytest.raises(ScenarioError, match="given twice"):
         read_scenario(CASES["fanin"], {old: "9", new: "8"})
-    assert main(["fanin", "--help"]) == 0
+    assert main(["fanin", "--help-all"]) == 0
     shown = capsys.readouterr().out
     assert f"--{new.replace('_', '-')}" in shown
     assert f"--{old.replace('_', '-')}" not in shown
