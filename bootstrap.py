@@ -13,6 +13,7 @@ directory than .venv, for another interpreter.
 """
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -26,6 +27,8 @@ TOOLS = ENVIRONMENT / "bin"
 PYTHON = TOOLS / "python"
 LOCK = ROOT / "requirements.lock"
 STAMP = ENVIRONMENT / "installed"
+TESTS_FAILED = 1
+"""The status of pytest if tests ran and some failed."""
 
 Command = Sequence[str | Path]
 BYTECODE: Command = [PYTHON, "-m", "compileall", "-q", "loadgen"]
@@ -44,6 +47,10 @@ ALL_TESTS: Command = [
     "--dist=loadgroup",
     "--durations=15",
 ]
+# What failed while other tests loaded the machine runs once more, with the machine to itself.
+FAILED_TESTS: Command = ["--last-failed", "--last-failed-no-failures=none"]
+REPEATED_AT_MOST = 8
+"""More failures than this are no accident of the machine, so nothing is repeated."""
 
 
 def run(command: Command) -> int:
@@ -78,10 +85,21 @@ def install(newest: bool = False) -> int:
     return 0
 
 
+def failed_count() -> int:
+    """Return how many tests failed in the last run of pytest; 0 if it left no list of them."""
+    listed = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    return len(json.loads(listed.read_text())) if listed.exists() else 0
+
+
 def test_all() -> int:
-    """The linters, then the tests on every core."""
+    """Run the linters, then the tests on every core, then alone the few that failed there."""
     failed = [command for command in CHECKS if run(command)]
     status = run([PYTHON, "-m", "pytest", *ALL_TESTS])
+    if status == TESTS_FAILED and 0 < (count := failed_count()) <= REPEATED_AT_MOST:
+        print(
+            f"failed next to other tests, now repeated alone: {count}", file=sys.stderr, flush=True
+        )
+        status = run([PYTHON, "-m", "pytest", *FAILED_TESTS])
     for command in failed:
         print("failed:", *command, file=sys.stderr)
     return status or int(bool(failed))

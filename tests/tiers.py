@@ -21,11 +21,11 @@ NOT_PURE = (
     "tests/specjms/kernels/test_interactions.py",
 )
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    # They measure what a host can do, or play several hosts on it.
-    "alone": (
-        *("tests/cluster/", "tests/run/test_calibrate.py", "tests/integration/test_search.py"),
-        "tests/run/hosts/test_remote_host.py",
-    ),
+    # Several hosts on one machine.
+    "namespaces": ("tests/cluster/test_namespaces.py",),
+    "hosts": ("tests/cluster/test_spark_hosts.py", "tests/run/hosts/test_remote_host.py"),
+    # They measure what a host can do.
+    "alone": ("tests/run/test_calibrate.py", "tests/integration/test_search.py"),
     # One session, and one browser.
     "spark": ("tests/spark/",),
     "browser": ("tests/browser/",),

@@ -90,25 +90,17 @@ def counts(directory: Path) -> dict[str, Any]:
     return {name: count for name, count in found.items() if "high_water" not in name}
 
 
-_ALONE: dict[str, dict[str, Any]] = {}
-
-
-async def played_alone(broker: str, scratch: Path) -> dict[str, dict[str, Any]]:
-    """What is counted on this host alone, played once for all tests."""
-    for name in PLAYED.keys() - _ALONE.keys():
-        result = await run(scenario(name, broker), scratch / f"{name}-alone")
-        assert not faults(result.verdict.reasons), name
-        _ALONE[name] = counts(scratch / f"{name}-alone")
-    return _ALONE
-
-
-@pytest.mark.parametrize("count", [2, 4])
 async def test_hosts_together_play_what_one_plays(
-    count: int, net: Network, broker: str, tmp_path: Path
+    net: Network, broker: str, tmp_path: Path
 ) -> None:
-    """Every case once on this host and once on all; the ledger closes over them."""
-    alone = await played_alone(broker, tmp_path)
-    with spark_cluster(net, HOSTS[:count]) as cluster:
+    """Every case once on this host and once on four; the ledger closes over them."""
+    count = len(HOSTS)
+    alone = {}
+    for name in PLAYED:
+        result = await run(scenario(name, broker), tmp_path / f"{name}-alone")
+        assert not faults(result.verdict.reasons), name
+        alone[name] = counts(tmp_path / f"{name}-alone")
+    with spark_cluster(net, HOSTS) as cluster:
         async with hosts_of_cluster(Cluster(cluster.master, count, wait_s=PATIENT_S)) as hosts:
             for name in PLAYED:
                 directory = tmp_path / name
