@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from loadgen.specjms.rules import Circumstances, run_rules
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/internals/coverage.md").read_text("utf-8")
+DOCUMENTS = tomllib.loads((ROOT / "tests/data/documents.toml").read_text("utf-8"))
+"""Contents of the documents themselves, by document."""
 
 SECTIONS = (
     "Key results",
@@ -165,3 +168,30 @@ def test_each_parameter_of_freeform_is_listed() -> None:
         assert word in listed
     for word in ("connections shared", "acknowledgement mode", "connection sharing"):
         assert word in listed
+
+
+def test_each_section_of_the_run_rules_has_a_line() -> None:
+    listed = {item.split()[0] for item in items("SPECjms2007: run")}
+    numbers = [title.split()[0] for title in DOCUMENTS["rules"]["sections"]]
+    assert len(numbers) == len(set(numbers)) == 38
+    assert [number for number in numbers if number not in listed] == []
+
+
+def test_each_variable_and_switch_of_the_published_harness_has_a_line() -> None:
+    text = " ".join(items("Appendix D"))
+    words = set(re.findall(r"-?[A-Za-z]+", text))
+    harness = DOCUMENTS["harness"]
+    assert [
+        name for name in (*harness["variables"], *harness["switches"]) if name not in words
+    ] == []
+
+
+def test_each_table_figure_and_scenario_of_the_case_study_has_a_line() -> None:
+    listed = {item.split(":")[0] for item in items("jms2009-PS")}
+    assert [name for name in DOCUMENTS["paper"]["items"] if name not in listed] == []
+
+
+def test_each_interaction_has_a_line() -> None:
+    lines = [item for item in items("SPECjms2007: the benchmark") if item.startswith("interaction")]
+    named = {int(digit) for line in lines for digit in re.findall(r"\d", line)}
+    assert named == set(DOCUMENTS["article"]["interactions"])
