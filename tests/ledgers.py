@@ -18,7 +18,7 @@ _MESSAGES = set(COUNTERS) - set(_PARTS)
 
 
 def facts_with(**values: Any) -> RunFacts:
-    """Return facts; names of interval counters, `confirmed`, `owed` and `held` make its ledgers."""
+    """Return facts; names of interval counters, `confirmed` and `owed` make its ledgers."""
     return changed(RunFacts(), **values)
 
 
@@ -33,7 +33,7 @@ def changed(facts: RunFacts, **values: Any) -> RunFacts:
         "duplicated": window.repeated + window.repeated_allowed,
     }
     confirmed = window.acknowledged + window.refused + window.unacknowledged
-    states = {"confirmed": confirmed, "owed": window.owed, "held": 0}
+    states = {"confirmed": confirmed, "owed": window.owed}
     for table in (counts, states):
         table.update({name: values.pop(name) for name in list(values) if name in table})
     facts = with_fields(facts, **values)

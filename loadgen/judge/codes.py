@@ -8,6 +8,7 @@ from inspect import signature
 
 from loadgen.judge import own_delay, rules
 from loadgen.judge.facts import RunFacts
+from loadgen.mqtt.violations import VIOLATIONS
 from loadgen.sentences import Text, Values, render
 
 
@@ -165,6 +166,7 @@ REASONS = (
             "the broker refused {refused:,} of {sent:message|messages}",
             "; in the whole run: {codes}",
             _FIRST,
+            "; {delivered:delivery|deliveries} of refused messages arrived all the same",
         ),
     ),
     Code(
@@ -174,6 +176,11 @@ REASONS = (
         Rule(
             rules.unacknowledged,
             "{count:,} of {sent:message|messages} had no acknowledgement at the end of the drain",
+        ),
+        Rule(
+            rules.unreleased,
+            "{count:message|messages} of QoS 2 had no PUBREL at the end of the drain: the broker "
+            "did not finish their handshakes",
         ),
     ),
     Code(
@@ -229,6 +236,7 @@ REASONS = (
             rules.lost,
             "{lost:,} of {expected:delivery|deliveries} did not arrive ({share:.2%})",
             "; the broker had acknowledged {acknowledged:,} of these",
+            "; the broker lost {sessions:stored session|stored sessions}, as CONNACK reported",
             _FIRST,
             "; of these {backends}",
         ),
@@ -374,6 +382,13 @@ REMARKS = (
         ),
     ),
     Code(
+        "PROTOCOL",
+        "the broker violated the MQTT specification in a way that changes no figure and breaks no "
+        "client",
+        "report it to the makers of the broker",
+        Rule(rules.remarked, "the broker sent {kinds}"),
+    ),
+    Code(
         "REPEATED",
         "messages were repeated after a reconnect, as QoS 1 allows",
         "nothing",
@@ -452,6 +467,19 @@ def markdown() -> str:
             "| code | meaning | what to do next |",
             "|---|---|---|",
             *(f"| `{row.code}` | {row.meaning} | {row.advice} |" for row in REMARKS),
+            "",
+            "## Violations of the specification",
+            "",
+            "Each is counted. It is a reason, `PROTOCOL`, if it can change a figure or break a "
+            "client, and",
+            "otherwise a remark. Numbers in brackets are statements or sections of MQTT 5.",
+            "",
+            "| the broker sent | counts as |",
+            "|---|---|",
+            *(
+                f"| {violation.words} | {'reason' if violation.is_judged else 'remark'} |"
+                for violation in VIOLATIONS
+            ),
             "",
         )
     )

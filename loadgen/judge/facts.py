@@ -116,6 +116,10 @@ class Messages:
     violation: str = ""  # the first violation of the specification
     lost_named: tuple[LostRange, ...] = ()  # the first of the run's lost and acknowledged messages
     held_when_cut: int = 0  # messages that a consumer had not acknowledged when it was cut off
+    redelivered: int = 0  # of these, those that came again
+    unreleased: int = 0  # messages of QoS 2 that were received and had no PUBREL at the end
+    remarked: Mapping[str, int] = field(default_factory=dict)  # violations that are not judged
+    sessions_lost: int = 0  # returns to a session that the broker had to store and had not
 
 
 @dataclass(frozen=True, slots=True)

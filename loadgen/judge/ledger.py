@@ -50,14 +50,12 @@ class Counted:
     """The counts of the messages intended in one scope: the window, or the run.
 
     `counts` are those of `metrics.interval.COUNTERS`. `confirmed` of the sent messages require an
-    acknowledgement (QoS 1 and 2). `owed` were due and not sent when the drain ended. `held` had
-    reached a consumer that was cut off on request, and had to be delivered again.
+    acknowledgement (QoS 1 and 2). `owed` were due and not sent when the drain ended.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
     confirmed: int = 0
     owed: int = 0
-    held: int = 0
 
     def __getitem__(self, name: str) -> int:
         return self.counts.get(name, 0)
@@ -81,6 +79,7 @@ class Ledger:
     lost: int = 0
     unobserved: int = 0
     # Beyond what was expected:
+    delivered_refused: int = 0  # of messages that the broker had refused
     repeated_allowed: int = 0
     repeated: int = 0
     misrouted: int = 0
@@ -123,7 +122,7 @@ def ledger_of(counted: Counted, *, observed: bool = True, repeats: int | None = 
     surplus = counted["corrupt"] - damaged
     repeats = surplus if repeats is None else min(surplus, repeats)
     missing = max(expected - intact - damaged, 0)
-    allowed = min(max(counted["excused"], counted.held), counted["duplicated"])
+    allowed = min(counted["excused"], counted["duplicated"])
     answered = counted["acknowledged"] + counted["refused"]
     unacknowledged = max(counted.confirmed - answered, 0)
     return Ledger(
@@ -136,6 +135,7 @@ def ledger_of(counted: Counted, *, observed: bool = True, repeats: int | None = 
         damaged=damaged,
         lost=missing if observed else 0,
         unobserved=0 if observed else missing,
+        delivered_refused=max(intact - expected, 0) if counted["refused"] else 0,
         repeated_allowed=allowed,
         repeated=counted["duplicated"] - allowed + repeats,
     )
@@ -191,7 +191,9 @@ class Witness:
     finished, `distinct` messages were noted as received, and `damaged` of these were damaged.
     `publishes` PUBLISH packets were handled, `discarded` of them rejected by a selector. `unread`
     connections had bytes that no worker had read. `refusals` counts by the name of the reason
-    code; `refusal` and `violation` are the first ones, in words.
+    code; `refusal` and `violation` are the first ones, in words. `violations` counts by the index
+    of VIOLATIONS. `unreleased` messages of QoS 2 had no PUBREL, and `redelivered` messages came
+    again after their consumer was cut off.
     """
 
     scheduled: int = 0
@@ -201,22 +203,32 @@ class Witness:
     publishes: int = 0
     discarded: int = 0
     unread: int = 0
+    unreleased: int = 0
+    redelivered: int = 0
+    violations: Mapping[int, int] = field(default_factory=dict)
     refusals: Mapping[str, int] = field(default_factory=dict)
     refusal: str = ""
     violation: str = ""
 
 
-_SUMS = ("scheduled", "in_flight", "distinct", "damaged", "publishes", "discarded", "unread")
+_SUMS = (
+    *("scheduled", "in_flight", "distinct", "damaged", "publishes", "discarded", "unread"),
+    *("unreleased", "redelivered"),
+)
 
 
 def witness_of(closings: Sequence[Mapping[str, Any]]) -> Witness:
     """Return the sum of the workers' closing reports."""
     refusals: Counter[str] = Counter()
+    violations: Counter[int] = Counter()
     for closing in closings:
+        for kind, count in (closing.get("violations") or {}).items():
+            violations[int(kind)] += int(count)
         for code, count in (closing.get("refusals") or {}).items():
             refusals[reason_name(int(code))] += int(count)
     return Witness(
         **{name: sum(int(closing.get(name) or 0) for closing in closings) for name in _SUMS},
+        violations=dict(violations.most_common()),
         refusals=dict(refusals.most_common()),
         refusal=_first(closing.get("refusal") for closing in closings),
         violation=_first(closing.get("violation") for closing in closings),
@@ -264,7 +276,8 @@ def _unproven(run: Counted, witness: Witness) -> Iterator[Text]:
 def _impossible(scope: str, counted: Counted, observed: bool) -> Iterator[Text]:
     """Find counts that no run can have, whatever happened to its messages."""
     more = counted["received"] - counted["expected"]
-    if observed and more > 0:
+    # A broker may refuse a message, which is then not expected, and deliver it all the same.
+    if observed and more > 0 and not counted["refused"]:
         yield Imbalance.MORE_THAN_EXPECTED(more=more, scope=scope)
     answered = counted["acknowledged"] + counted["refused"] + counted["given_up"]
     if observed and answered > counted.confirmed:

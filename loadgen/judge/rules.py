@@ -206,6 +206,7 @@ def refused(messages: Messages) -> Found:
             "sent": messages.window.sent,
             "codes": tuple(f"{count:,} {name}" for name, count in messages.refusals.items()),
             "first": messages.refusal,
+            "delivered": messages.window.delivered_refused or None,
         }
 
 
@@ -213,6 +214,11 @@ def unacknowledged(messages: Messages, ending: Ending) -> Found:
     # The state of a lost worker's messages in flight is unknown.
     if messages.window.unfinished and ending.observed:
         yield {"count": messages.window.unfinished, "sent": messages.window.sent}
+
+
+def unreleased(messages: Messages, ending: Ending) -> Found:
+    if messages.unreleased and ending.observed:
+        yield {"count": messages.unreleased}
 
 
 def states(state: str) -> Callable[[Messages], Found]:
@@ -239,14 +245,15 @@ def lost(
             "share": window.lost / window.expected,
             "acknowledged": acknowledged,
             "first": tuple(map(str, named)),
+            "sessions": messages.sessions_lost or None,
             "backends": by_backend(backends, lambda backend: backend.expected - backend.received),
         }
 
 
 def not_redelivered(messages: Messages) -> Found:
     # Not acknowledged is not consumed, even if it was seen: such a message must come again.
-    missing = messages.held_when_cut - messages.run.repeated - messages.run.repeated_allowed
-    if missing > 0:
+    missing = messages.held_when_cut - messages.redelivered
+    if missing > 0 and messages.proven:
         yield {"missing": missing, "held": messages.held_when_cut}
 
 
@@ -352,6 +359,12 @@ def slow_subscribers(slow: SlowFacts | None, messages: Messages) -> Found:
             "other_expected": messages.window.expected - slow.expected,
             "other_lost": max(messages.window.lost - slow.dropped, 0),
         }
+
+
+def remarked(messages: Messages) -> Found:
+    if messages.remarked:
+        kinds = tuple(f"{count:,} × {words}" for words, count in messages.remarked.items())
+        yield {"kinds": kinds}
 
 
 def repeated_as_allowed(messages: Messages) -> Found:

@@ -160,6 +160,35 @@ def has_come(pairs: Rows[Pair], gaps: Rows[Gap], number: int, sequence: int) -> 
     return True
 
 
+@compiled
+def first_missing(pairs: Rows[Pair], gaps: Rows[Gap], number: int, most: int) -> int:
+    """Return the first missing sequence of a pair; 0 if the pair has more gaps than `most`."""
+    pair = pairs[number]
+    first = pair.expected
+    row = pair.gaps
+    while row != _NONE:
+        most -= 1
+        if most < 0:
+            return 0
+        gap = gaps[row]
+        first = gap.first
+        row = gap.older
+    return int(first)
+
+
+@compiled
+def forget_gaps(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int) -> None:
+    """Release the gaps of a pair, which are not missing any more."""
+    pair = pairs[number]
+    while pair.gaps != _NONE:
+        row = pair.gaps
+        gap = gaps[row]
+        pool.missing -= gap.last - gap.first + 1
+        pair.gaps = gap.older
+        gap.older = pool.free_gap - 1
+        pool.free_gap = row + 1
+
+
 def received_on(pairs: Rows[Pair], gaps: Rows[Gap]) -> npt.NDArray[np.int64]:
     """Return the number of distinct messages that each pair has received."""
     received = pairs["expected"].copy()

@@ -11,10 +11,11 @@ import numpy as np
 from loadgen.kernels.accounting import DUPLICATE, NEW, account
 from loadgen.kernels.arrays import Bytes, copy_bytes
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.device import RESUMED, SHARED, Device
+from loadgen.kernels.device import SHARED, Device
 from loadgen.kernels.fleet import CounterRecord, Fleet, RunConstants
 from loadgen.kernels.payload import (
     HEADER_BYTES,
+    copy_number,
     crc_of_body,
     has_intact_header,
     is_copy,
@@ -24,10 +25,11 @@ from loadgen.kernels.payload import (
     read_u32,
     send_offset_ns,
 )
-from loadgen.kernels.violations import QOS_RAISED
+from loadgen.kernels.repeats import is_excused, note_first_copy
 from loadgen.metrics.histogram import HALF_BITS, HIGHEST_RECORDABLE_NS, UNIT_MASK
 from loadgen.metrics.interval import CONNECTED_AT, SERIES
 from loadgen.mqtt.reason_codes import ReasonCode
+from loadgen.mqtt.violations import DUP_ON_FIRST, QOS_RAISED, RETAIN_ON_LIVE, VIOLATIONS
 
 # Phases of counters and slots: messages count in the intended one, connects in a separate one.
 INTENDED_PHASES = ("warmup", "measure", "drain", "connect")
@@ -42,7 +44,7 @@ CONNECT_FAILED = 5  # the value is the errno
 WRITABLE = 6  # a blocked connection takes bytes again
 REFUSED_PACKET = 7  # the first acknowledgement with a failure code, the value; bytes in `control`
 UNANSWERED = 8  # a request whose response did not fit into the window
-VIOLATION = 9  # the first of its kind; the value is an index of `violations.WORDS`
+VIOLATION = 9  # the first of its kind; the value is an index of `VIOLATIONS`
 UNSENT_BODY = 10  # `length` bytes of `body`, from the value on, must follow the written bytes
 READY = 11  # an event of a streamed connection's socket; the value is epoll's flags
 
@@ -69,6 +71,10 @@ S_CONNECTED_AT = SERIES.index(CONNECTED_AT)
 _FRACTION_BITS = 52
 _EXPONENT_OFFSET = 1033
 
+_IS_JUDGED = np.array([violation.is_judged for violation in VIOLATIONS])
+_CLOCKS_NS = 100_000_000
+"""A message from another host may seem to be sent so much later than it was."""
+
 FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)
 """The lowest reason code that stands for a failure; it frees the slot of a message."""
 
@@ -88,6 +94,7 @@ class Message(NamedTuple):
     packet_id: int
     qos: int
     dup: int
+    retain: int
     body_crc: int
 
 
@@ -198,8 +205,9 @@ def room_for_events(fleet: Fleet, size_bytes: int) -> bool:
 @compiled
 def violate(fleet: Fleet, row: int, kind: int, now_ns: int) -> None:
     """Count a violation by the broker, and report the first of its kind to Python."""
-    phase = phase_of_arrival(fleet.run, now_ns)
-    fleet.counters[fleet.devices[row].group, phase].violations += 1
+    if _IS_JUDGED[kind]:
+        phase = phase_of_arrival(fleet.run, now_ns)
+        fleet.counters[fleet.devices[row].group, phase].violations += 1
     fleet.violations[kind] += 1
     if fleet.violations[kind] == 1:
         push_event(fleet, VIOLATION, row, kind, now_ns)
@@ -228,14 +236,18 @@ def take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
     intended_ns = read_i64(buffer, start + 16)
     phase = phase_of(fleet.run, intended_ns)
     counts = fleet.counters[device.group, phase]
-    pair = _pair_of(fleet, device, buffer, message)
+    pair = pair_of(fleet, device, buffer, message)
     if pair < 0:
-        counts.misrouted += 1
+        count_misrouted(fleet, counts)
         return False
-    outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, read_i64(buffer, start + 8))
+    sequence = read_i64(buffer, start + 8)
+    if device.held > 0:
+        fleet.held_pairs[device.holder, device.held - 1] = pair
+        fleet.held_sequences[device.holder, device.held - 1] = sequence
+    outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence)
     if outcome != NEW:
         if outcome == DUPLICATE:
-            count_repeated(counts, device, buffer, message)
+            count_repeated(fleet, row, counts, buffer, message, pair)
             return False
         if not device.flags & SHARED:
             counts.out_of_order += 1
@@ -247,8 +259,10 @@ def take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
     counts.received_bytes += message.end - message.start
     waited_ns = now_ns - intended_ns
     transit_ns = waited_ns - send_offset_ns(buffer, start)
-    # A message that was sent after the return of the device did not wait for it.
-    if now_ns - transit_ns < device.returned_ns:
+    if message.dup | message.retain or is_copy(buffer, start):
+        note_delivery(fleet, row, buffer, message, pair, now_ns - transit_ns, now_ns)
+    # Only these messages waited for the device; those before its absence waited for the broker.
+    if device.left_ns <= intended_ns < device.returned_ns:
         record(fleet, slot_of(device.group, S_RECONNECT, phase), waited_ns)
         return True
     record(fleet, slot_of(device.group, S_END_TO_END, phase), waited_ns)
@@ -257,7 +271,47 @@ def take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
 
 
 @compiled
-def _pair_of(fleet: Fleet, device: Device, buffer: Bytes, message: Message) -> int:
+def count_misrouted(fleet: Fleet, counts: CounterRecord) -> None:
+    """Count a message of the run on a topic that is not its own, or at a device without it."""
+    counts.misrouted += 1
+    fleet.totals.strays += 1
+
+
+@compiled
+def note_delivery(
+    fleet: Fleet,
+    row: int,
+    buffer: Bytes,
+    message: Message,
+    pair: int,
+    sent_ns: int,
+    now_ns: int,
+) -> None:
+    """Check the flags of the first delivery of an intact message, and note a copy."""
+    if is_copy(buffer, message.payload):
+        sequence = read_i64(buffer, message.payload + 8)
+        note_first_copy(fleet, pair, sequence, copy_number(buffer, message.payload))
+    if message.dup | message.retain:
+        _check_flags(fleet, row, message, sent_ns - _CLOCKS_NS, now_ns)
+
+
+@compiled
+def _check_flags(fleet: Fleet, row: int, message: Message, sent_ns: int, now_ns: int) -> None:
+    """Check DUP and RETAIN of a message that was not sent before `sent_ns`.
+
+    One that was sent after the SUBACK is not a retained one, and one that was sent after the last
+    CONNACK was not tried on an earlier connection. We never request Retain As Published.
+    """
+    device = fleet.devices[row]
+    if message.retain and device.request_ns == 0 and sent_ns > device.subscribed_ns:
+        violate(fleet, row, RETAIN_ON_LIVE, now_ns)
+    # A queue's message may have been tried at another consumer.
+    if message.dup and not device.flags & SHARED and sent_ns > device.returned_ns:
+        violate(fleet, row, DUP_ON_FIRST, now_ns)
+
+
+@compiled
+def pair_of(fleet: Fleet, device: Device, buffer: Bytes, message: Message) -> int:
     """Return the pair of an intact message's stream and its device.
 
     -1 if the device must not receive the stream, or the topic is not that of the stream.
@@ -315,15 +369,12 @@ def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> 
 
 
 @compiled
-def count_repeated(counts: CounterRecord, device: Device, buffer: Bytes, message: Message) -> None:
-    """Count an intact duplicate.
-
-    MQTT allows it at QoS 1 after the device resumed its session, until the first PUBLISH without
-    DUP, and if our publisher sent the message twice.
-    """
+def count_repeated(
+    fleet: Fleet, row: int, counts: CounterRecord, buffer: Bytes, message: Message, pair: int
+) -> None:
+    """Count an intact duplicate, and whether MQTT allows it (repeats.py)."""
     counts.duplicated += 1
-    resumed = message.qos == 1 and message.dup != 0 and (device.flags & RESUMED) != 0
-    if resumed or is_copy(buffer, message.payload):
+    if is_excused(fleet, row, buffer, message, pair):
         counts.excused += 1
 
 
@@ -350,9 +401,9 @@ def _take_damaged(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_n
         return
     device = fleet.devices[row]
     counts = fleet.counters[device.group, phase_of(fleet.run, read_i64(buffer, start + 16))]
-    pair = _pair_of(fleet, device, buffer, message)
+    pair = pair_of(fleet, device, buffer, message)
     if pair < 0:
-        counts.misrouted += 1
+        count_misrouted(fleet, counts)
         return
     count_damaged(fleet, counts, buffer, message, pair)
 
@@ -393,11 +444,18 @@ def _body_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> boo
 def count_doubtful(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
     """Count a message with a damaged header: corrupt if it was ours, else foreign.
 
-    It was ours if it has the run's tag, or is not intact and has an intended time of the run.
+    It was ours if it has the run's tag, or is not intact and has an intended time of the run. If
+    less than the tag is left, it was ours on one of our topics.
     """
+    fleet.totals.strays += 1
     start = message.payload
     size = message.end - start
-    is_ours = size >= 4 and read_u32(buffer, start) == fleet.run.run_tag
+    is_ours = True
+    for offset in range(min(size, 4)):
+        tag_byte = fleet.run.run_tag >> 8 * offset & 0xFF
+        is_ours = is_ours and read_u8(buffer, start + offset) == tag_byte
+    if size < 4:
+        is_ours = is_ours and _is_received(fleet, fleet.devices[row], buffer, message)
     if not is_ours and size >= 24:
         begun_ns = fleet.program[0].clock_ns
         is_ours = 0 < begun_ns <= read_i64(buffer, start + 16) <= now_ns
@@ -408,3 +466,14 @@ def count_doubtful(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_
         counts.corrupt += 1
     else:
         counts.foreign += 1
+
+
+@compiled
+def _is_received(fleet: Fleet, device: Device, buffer: Bytes, message: Message) -> bool:
+    """Return True if a device receives messages of this topic."""
+    group = fleet.groups[device.group]
+    figures = message.topic + group.prefix_end - group.prefix
+    topic = _number_in(buffer, figures, message.topic_end)
+    if topic < 0 or device.stream_count == 0 or (device.topic >= 0 and device.topic != topic):
+        return False
+    return is_same(buffer, message.topic, figures, fleet.prefixes, group.prefix, group.prefix_end)

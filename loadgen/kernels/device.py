@@ -53,7 +53,7 @@ STREAMED = 4  # Python reads and writes, for TLS or WebSocket
 WAITING = 8  # the publisher is not in the heap
 SHARED = 16  # one of several consumers of a queue, so that it sees no order
 LISTED = 32  # the device is in `ready`, which must contain it once at most
-RESUMED = 64  # its session was resumed, and every PUBLISH since then had DUP
+RESUMED = 64  # its session was resumed by the last CONNACK
 PUSHED_BACK = 128  # the publisher is late because it had to wait for its socket or its window
 BODY = 256  # a body is streamed; `partial` has the head of the message and its progress
 
@@ -68,6 +68,12 @@ class Device(Record):
     written_ns: Int64
     returned_ns: Int64
     """Time of the last return; 0 if the device was never away, AWAY while it is."""
+    left_ns: Int64
+    """Time of the last loss of its connection; one round trip earlier once it is back."""
+    subscribed_ns: Int64
+    """Time of the last SUBACK."""
+    keep_alive_ns: Int64
+    """Keep-alive of its connection, 0 for none."""
     taken: Int64
     """Number of distinct messages received of the window."""
     syn_ns: Int64
@@ -76,6 +82,10 @@ class Device(Record):
     """Time of the SUBSCRIBE."""
     pinged_ns: Int64
     """Time of the PINGREQ that has no PINGRESP yet, or 0."""
+    pings: Int32
+    """PINGREQ packets without a PINGRESP."""
+    acknowledge_every: Int32
+    """Number of messages in a batch of acknowledgements."""
     state: Int16
     flags: Int16
     descriptor: Int32

@@ -24,6 +24,7 @@ from loadgen.kernels.attention import Attention, Stall
 from loadgen.kernels.device import Device
 from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, SENDER_DTYPE
 from loadgen.kernels.pacer import Due, ProgramStep, Publisher
+from loadgen.kernels.repeats import Copy, Doubt, Withheld
 from loadgen.kernels.template import Place
 from loadgen.metrics.interval import COUNTERS
 
@@ -45,7 +46,6 @@ class GroupRecord(Record):
     body_apart: Int64
     """1 if `out` gets only the head of a message, and its body is sent from `body`."""
     unit: Int64
-    acknowledge_every: Int64
     read_most: Int64
     """Bytes that a device takes at a read, at the times of a slow reader; 0 for all that are ready,
     at once."""
@@ -63,6 +63,9 @@ class GroupRecord(Record):
     """Length of its usual CONNACK in `connacks`, 0 before the first."""
     capacity: Int64
     """Messages that each device may have in flight after that CONNACK."""
+    keep_alive_ns: Int64
+    acknowledge_every: Int64
+    """Keep-alive and batch of acknowledgements of each device after that CONNACK."""
 
 
 class Connects(Record):
@@ -108,10 +111,18 @@ class Totals(GapPool):
 
     publishes: Int64
     """All PUBLISH packets that were handled."""
+    strays: Int64
+    """Foreign, misrouted and corrupt messages, and others without a place in a stream."""
     damaged: Int64
     """Damaged messages whose place in a stream is known."""
     withdrawn: Int64
     """Deliveries that are no longer expected, because the broker refused their message."""
+    withheld: Int64
+    """Number of rows of `withheld`."""
+    copies: Int64
+    """Number of entries of `copies`."""
+    unreleased: Int64
+    """Messages of QoS 2 that were received and have no PUBREL yet."""
     lined_up: Int64
     """Deliveries of messages that wait to be sent and have no due time."""
     in_flight: Int64
@@ -220,12 +231,24 @@ class Fleet(Arrays):
     refusals: Rows[Refusal]
     """Failed acknowledgements by reason code."""
     violations: Int64s
-    """Counts by the index of `violations.WORDS`."""
+    """Counts by the index of `VIOLATIONS`."""
+    doubts: Rows[Doubt]
+    """Doubts by pair; empty if no session can be resumed. `repeats` accounts for the repeats."""
+    repeats: Rows[Pair]
+    repeat_gaps: Rows[Gap]
+    repeat_pool: GapPool
+    copies: Rows[Copy]
+    withheld: Rows[Withheld]
     prefixes: Bytes
     senders: Annotated[npt.NDArray[np.void], SENDER_DTYPE, 1]
     window: Annotated[npt.NDArray[np.void], IN_FLIGHT_DTYPE, 2]
     received_ids: ByteRows
+    doubtful_ids: ByteRows
+    """Those of `received_ids` when the last connection broke, without those that came again."""
     held_ids: Int64Rows
+    held_pairs: Int64Rows
+    held_sequences: Int64Rows
+    """Pair, or -1, and sequence of the messages with these identifiers."""
     publishers: Rows[Publisher]
     program: Rows[ProgramStep]
     heap: Rows[Due]

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.packet_bytes import OK
+from loadgen.mqtt.constants import PUBACK
+from loadgen.mqtt.violations import ANSWERS, WRONG_ACKNOWLEDGEMENT
 
 FREE: Final = 0
 AWAIT_PUBACK: Final = 1
@@ -47,11 +49,13 @@ SENDER_DTYPE: Final = np.dtype(
     ]
 )
 
-# `sequence` is the application's number of the message and must grow along a row. What is stored
+# `sequence` is the application's number of the message and must grow along a row. `copies` of it
+# were sent after the first. What is stored
 # stays readable after the slot is freed, until it is acquired again. 32 bytes.
 IN_FLIGHT_DTYPE: Final = np.dtype(
     [
         ("state", np.uint8),
+        ("copies", np.uint8),
         ("next_free", np.uint16),
         ("sequence", np.uint64),
         ("intended_ns", np.int64),
@@ -101,6 +105,7 @@ def acquire(
     sender["in_flight"] = sender["in_flight"] + 1
     message = window[slot, row]
     message["state"] = AWAIT_PUBACK if qos == 1 else AWAIT_PUBREC
+    message["copies"] = 0
     message["sequence"] = sequence
     message["intended_ns"] = intended_ns
     message["sent_ns"] = sent_ns
@@ -174,6 +179,13 @@ def on_pubcomp(
     return OK, int(window[packet_id - 1, row]["sent_ns"])
 
 
+@compiled
+def wrong_acknowledgement(state: int, packet_type: int) -> int:
+    """Return the violation of answering a message in this state with this packet."""
+    row = (state - AWAIT_PUBACK) * len(ANSWERS)
+    return WRONG_ACKNOWLEDGEMENT + row + packet_type - PUBACK
+
+
 def redelivery_order(
     senders: NDArray[np.void], window: NDArray[np.void], row: int
 ) -> NDArray[np.int64]:
@@ -208,7 +220,13 @@ def release_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
 
 
 @compiled
-def forget_received(received: NDArray[np.uint8], row: int) -> None:
-    """Forget the received QoS 2 messages, after a CONNACK without a session."""
+def forget_received(received: NDArray[np.uint8], row: int) -> int:
+    """Forget the QoS 2 messages of a session that was lost; return their number."""
+    forgotten = 0
     for index in range(RECEIVED_BYTES):
+        bits = int(np.int64(received[row, index]))
         received[row, index] = 0
+        while bits > 0:
+            forgotten += bits & 1
+            bits >>= 1
+    return forgotten

@@ -1,8 +1,8 @@
 """Packets as bytes in arrays: the same as mqtt/codec.py, in compiled code.
 
 The functions allocate nothing, raise nothing, and can be inlined by LLVM. Positions are indices
-into the buffer; `end` is one past the last valid byte. The text of a topic is not checked: the
-receiver compares it with what was sent.
+into the buffer; `end` is one past the last valid byte. Everything that the codec refuses is refused
+here.
 """
 
 from typing import Final
@@ -10,16 +10,56 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.kernels.arrays import read_8_bytes
 from loadgen.kernels.compiled import compiled
 from loadgen.mqtt.constants import MQTT_5, PUBLISH, PUBREL, SUBSCRIBE, UNSUBSCRIBE
+from loadgen.mqtt.properties import PROPERTY_TABLE
 
 OK: Final = 0
 INCOMPLETE: Final = 1
 MALFORMED: Final = -1
 TOO_LARGE: Final = -2
 
+_RESPONSE_TOPIC: Final = 0x08
+SUBSCRIPTION_IDENTIFIER: Final = 0x0B
 TOPIC_ALIAS: Final = 0x23
 USER_PROPERTY: Final = 0x26
+
+# Kinds of the values of properties; an integer's kind is its size.
+_VARIABLE, _TEXT, _BINARY, _PAIR = 5, 6, 7, 8
+_KINDS: Final = {
+    "Byte": 1,
+    "Two Byte Integer": 2,
+    "Four Byte Integer": 4,
+    "Variable Byte Integer": _VARIABLE,
+    "UTF-8 Encoded String": _TEXT,
+    "Binary Data": _BINARY,
+    "UTF-8 String Pair": _PAIR,
+}
+_KIND, _PACKETS, _REPEATABLE, _LOW, _HIGH = range(5)
+
+
+def _bits(packet_types: frozenset[int]) -> int:
+    return sum(1 << packet_type for packet_type in packet_types)
+
+
+def _property_rules() -> NDArray[np.int64]:
+    """Return a row for each property identifier: kind, packets, packets that repeat it, bounds."""
+    rules = np.zeros((64, 5), np.int64)
+    for row in PROPERTY_TABLE:
+        high = (1 << 62) if row.high is None else row.high
+        packets, repeatable = _bits(row.packets), _bits(row.repeatable_in)
+        rules[row.identifier] = _KINDS[row.kind.name], packets, repeatable, row.low, high
+    return rules
+
+
+_RULES: Final = _property_rules()
+
+# For eight characters at once: each byte 1, each 0x80, and those that only '#' and '+' lack.
+_ONES: Final = 0x0101010101010101
+_TOPS: Final = -0x7F7F7F7F7F7F7F80
+_WITHOUT_8: Final = -0x0808080808080809
+_NUMBER_SIGNS: Final = 0x2323232323232323
 
 # Bit n is set when packet type n must have the fixed header flags 0010 (spec 2.1.3).
 _FLAGS_2: Final = 1 << PUBREL | 1 << SUBSCRIBE | 1 << UNSUBSCRIBE
@@ -85,78 +125,175 @@ def frame(
 
 
 @compiled
+def _is_text(buffer: NDArray[np.uint8], start: int, end: int, is_topic: bool) -> bool:
+    """Return True if bytes are UTF-8 without U+0000 (spec 1.5.4), and without wildcards in a topic.
+
+    That is also the meaning of well-formed in Python's decoder.
+    """
+    position = start
+    while position < end:
+        byte = _u8(buffer, position)
+        position += 1
+        if byte < 0x80:
+            if byte == 0 or (is_topic and byte & 0xF7 == 0x23):
+                return False
+            continue
+        if byte < 0xC2 or byte > 0xF4:
+            return False
+        more = 1 if byte < 0xE0 else (2 if byte < 0xF0 else 3)
+        if position + more > end:
+            return False
+        least = 0xA0 if byte == 0xE0 else (0x90 if byte == 0xF0 else 0x80)
+        most = 0x9F if byte == 0xED else (0x8F if byte == 0xF4 else 0xBF)
+        for offset in range(more):
+            byte = _u8(buffer, position + offset)
+            if byte < least or byte > most:
+                return False
+            least, most = 0x80, 0xBF
+        position += more
+    return True
+
+
+@compiled
+def _oddities(word: int) -> int:
+    """Return a number with a top bit in a byte if eight characters need a closer look.
+
+    They do not if all are ASCII, and none is U+0000, '#' or '+' (which differ in one bit).
+    """
+    return int((word - _ONES) | (((word & _WITHOUT_8) ^ _NUMBER_SIGNS) - _ONES) | word)
+
+
+@compiled
+def is_topic(buffer: NDArray[np.uint8], start: int, end: int) -> bool:
+    """Return True if bytes are a Topic Name (spec 4.7); an empty one counts as such."""
+    if end - start < 8:
+        return _is_text(buffer, start, end, True)
+    odd = _oddities(int(read_8_bytes(buffer, end - 8)))
+    for position in range(start, end - 8, 8):
+        odd |= _oddities(int(read_8_bytes(buffer, position)))
+    return odd & _TOPS == 0 or _is_text(buffer, start, end, True)
+
+
+@compiled
 def publish_fields(
     buffer: NDArray[np.uint8], first_byte: int, body_start: int, packet_end: int, version: int
-) -> tuple[int, int, int, int, int]:
+) -> tuple[int, int, int, int, int, int]:
     """Read the body of a PUBLISH (spec 3.3) that `frame` found.
 
-    Return (status, topic_start, topic_end, packet_id, payload_start). Status is OK or MALFORMED.
-    `packet_id` is 0 for QoS 0. The properties of version 5 are skipped, so that the caller has to
-    check an empty topic (it stands for a Topic Alias).
+    Return (status, topic_start, topic_end, packet_id, payload_start, properties). Status is OK or
+    MALFORMED. `packet_id` is 0 for QoS 0. `properties` has a bit for each property identifier. An
+    empty topic stands for a Topic Alias. The text of another one is left to `is_topic`, which need
+    not read a topic that is equal to an expected one.
     """
     topic_start = body_start + 2
     if topic_start > packet_end:
-        return MALFORMED, 0, 0, 0, 0
+        return MALFORMED, 0, 0, 0, 0, 0
     topic_end = topic_start + (_u8(buffer, body_start) << 8 | _u8(buffer, body_start + 1))
-    if topic_end > packet_end or (topic_end == topic_start and version != MQTT_5):
-        return MALFORMED, 0, 0, 0, 0
+    if topic_end > packet_end:
+        return MALFORMED, 0, 0, 0, 0, 0
     position = topic_end
     packet_id = 0
     if first_byte & 0x06:
         position += 2
         if position > packet_end:
-            return MALFORMED, 0, 0, 0, 0
+            return MALFORMED, 0, 0, 0, 0, 0
         packet_id = _u8(buffer, position - 2) << 8 | _u8(buffer, position - 1)
         if packet_id == 0:
-            return MALFORMED, 0, 0, 0, 0
+            return MALFORMED, 0, 0, 0, 0, 0
+    properties = 0
     if version == MQTT_5:
-        status, length, position = _variable(buffer, position, packet_end)
-        if status != OK or length > packet_end - position:
-            return MALFORMED, 0, 0, 0, 0
-        position += length
-    return OK, topic_start, topic_end, packet_id, position
+        if position < packet_end and _u8(buffer, position) == 0:
+            position += 1
+        else:
+            status, properties, position = read_properties(buffer, position, packet_end, PUBLISH)
+            if status != OK:
+                return MALFORMED, 0, 0, 0, 0, 0
+    if topic_end == topic_start and not properties >> TOPIC_ALIAS & 1:
+        return MALFORMED, 0, 0, 0, 0, 0
+    return OK, topic_start, topic_end, packet_id, position, properties
+
+
+@compiled
+def read_properties(
+    buffer: NDArray[np.uint8], start: int, end: int, packet_type: int
+) -> tuple[int, int, int]:
+    """Check Property Length and properties of a packet (spec 2.2.2).
+
+    Return (status, a bit for each identifier, position after them); status is OK or MALFORMED.
+    """
+    status, length, position = _variable(buffer, start, end)
+    if status != OK or length > end - position:
+        return MALFORMED, 0, start
+    end = position + length
+    seen = 0
+    while position < end:
+        identifier = _u8(buffer, position)
+        if identifier >= len(_RULES) or not _RULES[identifier, _PACKETS] >> packet_type & 1:
+            return MALFORMED, 0, start
+        repeatable = _RULES[identifier, _REPEATABLE] >> packet_type & 1
+        if seen >> identifier & 1 and not repeatable:
+            return MALFORMED, 0, start
+        seen |= 1 << identifier
+        position = after_property(buffer, position, end)
+        if position < 0:
+            return MALFORMED, 0, start
+    return OK, seen, end
 
 
 @compiled
 def after_property(buffer: NDArray[np.uint8], position: int, end: int) -> int:
-    """Return the position after a property of a PUBLISH (spec 3.3.2.3); -1 for any other."""
-    name = _u8(buffer, position)
-    if name == USER_PROPERTY:
-        value = _after_string(buffer, position + 1, end)
-        following = -1 if value < 0 else _after_string(buffer, value, end)
-    elif name in (0x03, 0x08, 0x09):
-        following = _after_string(buffer, position + 1, end)
-    elif name == 0x01:
-        following = position + 2
-    elif name == 0x02:
-        following = position + 5
-    elif name == TOPIC_ALIAS:
-        following = position + 3
-    elif name == 0x0B:
-        status, _, following = _variable(buffer, position + 1, end)
+    """Return the position after a property whose identifier is known; -1 if it is malformed."""
+    identifier = _u8(buffer, position)
+    kind = _RULES[identifier, _KIND]
+    position += 1
+    if kind >= _TEXT:
+        position = _after_string(buffer, position, end, kind, identifier == _RESPONSE_TOPIC)
+        if kind == _PAIR and position >= 0:
+            position = _after_string(buffer, position, end, kind, False)
+        return position
+    value = 0
+    if kind == _VARIABLE:
+        status, value, position = _variable(buffer, position, end)
         if status != OK:
-            following = -1
+            return -1
+    elif position + kind > end:
+        return -1
     else:
-        following = -1
-    return following if following <= end else -1
+        for _ in range(kind):
+            value = value << 8 | _u8(buffer, position)
+            position += 1
+    if value < _RULES[identifier, _LOW] or value > _RULES[identifier, _HIGH]:
+        return -1
+    return position
 
 
 @compiled
-def _after_string(buffer: NDArray[np.uint8], position: int, end: int) -> int:
+def _after_string(
+    buffer: NDArray[np.uint8], position: int, end: int, kind: int, must_be_topic: bool
+) -> int:
+    """Return the position after a string or binary data; -1 if it is malformed."""
     if position + 2 > end:
         return -1
-    return position + 2 + (_u8(buffer, position) << 8 | _u8(buffer, position + 1))
+    start = position + 2
+    following = start + (_u8(buffer, position) << 8 | _u8(buffer, position + 1))
+    if following > end or (must_be_topic and following == start):
+        return -1
+    if kind != _BINARY and not _is_text(buffer, start, following, must_be_topic):
+        return -1
+    return following
 
 
 @compiled
-def ack_fields(buffer: NDArray[np.uint8], body_start: int, packet_end: int) -> tuple[int, int, int]:
-    """Read the body of PUBACK, PUBREC, PUBREL or PUBCOMP (spec 3.4 to 3.7) of either version.
+def ack_fields(
+    buffer: NDArray[np.uint8], packet_type: int, body_start: int, packet_end: int, version: int
+) -> tuple[int, int, int]:
+    """Read the body of PUBACK, PUBREC, PUBREL or PUBCOMP (spec 3.4 to 3.7).
 
     Return (status, packet_id, reason). Status is OK or MALFORMED. MQTT 3.1.1 has only the two bytes
-    of the identifier. Properties must end with the packet and are not read.
+    of the identifier.
     """
     length = packet_end - body_start
-    if length < 2:
+    if length < 2 or (length > 2 and version != MQTT_5):
         return MALFORMED, 0, 0
     packet_id = _u8(buffer, body_start) << 8 | _u8(buffer, body_start + 1)
     if packet_id == 0:
@@ -165,8 +302,8 @@ def ack_fields(buffer: NDArray[np.uint8], body_start: int, packet_end: int) -> t
         return OK, packet_id, 0
     reason_code = _u8(buffer, body_start + 2)
     if length > 3:
-        status, properties_bytes, position = _variable(buffer, body_start + 3, packet_end)
-        if status != OK or position + properties_bytes != packet_end:
+        status, _, position = read_properties(buffer, body_start + 3, packet_end, packet_type)
+        if status != OK or position != packet_end:
             return MALFORMED, 0, 0
     return OK, packet_id, reason_code
 

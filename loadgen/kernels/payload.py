@@ -8,12 +8,14 @@ Little-endian:
     8       8     sequence          its number in the stream, from 0
     16      8     intended_ns       when it was due by the schedule (CLOCK_MONOTONIC)
     24      4     send offset       sent − intended in ns, IEEE 754 single; its sign bit marks
-                                    a copy that was sent again after the connection broke
+                                    a copy that was sent again after the connection broke, and
+                                    its last four bits are then the number of the copy
     28      4     CRC-32            of the body (bytes 32 and on), then of bytes 0 to 27
 
 The send offset is a single because its relative error, 6e-8, is far below a histogram's three
-digits at any size. Nothing is sent before it is due, so that its sign is free. A copy is marked
-if MQTT lets both arrive: at QoS 1, and at QoS 2 when the broker had lost the session.
+digits at any size, also without its last bits. Nothing is sent before it is due, so that its sign
+is free. A copy is marked if MQTT lets both arrive: at QoS 1, and at QoS 2 when the broker had lost
+the session. Each copy may arrive once.
 
 The CRC is zlib's, body first, so that a sender computes the constant body's
 part once. Anyone can check a captured message with `zlib.crc32(p[:28], zlib.crc32(p[32:]))`.
@@ -33,6 +35,7 @@ Bytes = npt.NDArray[np.uint8]
 HEADER_BYTES = 32
 _CRC_OFFSET = 28
 _SIGN = 0x80000000
+COPIES_MOST = 15
 _MASK = 0xFFFFFFFF
 _RANDOM_BYTES = 1 << 20
 _EXACT_BYTES = 1 << 18
@@ -84,11 +87,12 @@ def stamp(
 ) -> None:
     """Write the header at `position`; `body_crc` is the CRC-32 of the body that follows it.
 
-    `copy` is 1 for a message that is sent again.
+    `copy` is the number of the copy for a message that is sent again, at most COPIES_MOST.
     """
     offset = int(np.int64(np.float32(max(sent_ns - intended_ns, 0)).view(np.uint32)))
     if copy:
-        offset |= -_SIGN  # with all higher bits, which the shift below drops
+        # With all bits above the sign, which the shift below drops.
+        offset = offset & ~COPIES_MOST | copy | -_SIGN
     # In words of eight bytes after the run tag. The CRC takes them from here and not from memory,
     # where a word that was written in two parts would wait for both.
     second = stream | sequence << 32
@@ -112,6 +116,12 @@ def send_offset_ns(buffer: Bytes, position: int) -> int:
 def is_copy(buffer: Bytes, position: int) -> bool:
     """Return True if the header at `position` marks the message as sent again."""
     return bool(buffer[position + 27] & 0x80)
+
+
+@compiled
+def copy_number(buffer: Bytes, position: int) -> int:
+    """Return the number of the copy from the header at `position`, 0 for an original."""
+    return int(buffer[position + 24] & COPIES_MOST) if is_copy(buffer, position) else 0
 
 
 @compiled

@@ -600,6 +600,7 @@ def _connect_device(fleet: Fleet, row: int) -> None:
         flags = EPOLLOUT | EPOLLRDHUP | EPOLLET  # at the times of `Poller.read_slowly`
     device.descriptor = descriptor
     device.partial_bytes = 0
+    device.pings = 0
     device.flags &= ~BODY
     device.syn_ns = now_ns
     transition(fleet, row, CONNECT)
@@ -611,20 +612,19 @@ def _connect_device(fleet: Fleet, row: int) -> None:
 
 
 @compiled
-def ping_idle(fleet: Fleet, now_ns: int, keep_alive_ns: Table, pingreq: Bytes, due: Table) -> int:
+def ping_idle(fleet: Fleet, now_ns: int, pingreq: Bytes, due: Table) -> int:
     """Send PINGREQ on plain connections that wrote nothing for most of their keep-alive.
 
     That is half to three quarters of it, different for each connection, so that devices that fell
-    silent together do not ping together. `keep_alive_ns` has an entry for each group, 0 for no
-    keep-alive. Streamed or blocked connections are listed in `due` for the caller; return their
-    number. `pinged_ns` is the time of the first PINGREQ without a PINGRESP.
+    silent together do not ping together. Streamed or blocked connections are listed in `due` for
+    the caller; return their number. `pinged_ns` is the time of the first PINGREQ without an answer.
     """
     listed = 0
     for row in range(len(fleet.devices)):
         device = fleet.devices[row]
         if device.state != CONNECTED:
             continue
-        limit_ns = keep_alive_ns[device.group]
+        limit_ns = device.keep_alive_ns
         share = 512 + ((row * 0x9E3779B1 & 0xFFFFFFFF) >> 24)
         if limit_ns == 0 or now_ns - device.written_ns < limit_ns // 1024 * share:
             continue
@@ -635,6 +635,7 @@ def ping_idle(fleet: Fleet, now_ns: int, keep_alive_ns: Table, pingreq: Bytes, d
             device.written_ns = now_ns
         else:
             continue
+        device.pings += 1
         if device.pinged_ns == 0:
             device.pinged_ns = now_ns
     return listed

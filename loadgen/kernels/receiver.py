@@ -8,8 +8,10 @@ Bytes and times come in as arguments; sockets and clocks are those of `reactor`.
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from loadgen.kernels import packet_bytes as mqtt
+from loadgen.kernels.accounting import has_come
 from loadgen.kernels.arrays import Bytes, copy_bytes
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import (
@@ -26,6 +28,7 @@ from loadgen.kernels.counting import (
     Message,
     count_sent,
     is_whole,
+    pair_of,
     phase_of,
     phase_of_arrival,
     push_bytes,
@@ -56,30 +59,20 @@ from loadgen.kernels.in_flight import (
     UNKNOWN_PACKET_ID,
     accept_qos2,
     acquire,
+    forget_received,
     on_puback,
     on_pubcomp,
     on_pubrec,
     release,
     release_qos2,
     set_capacity,
+    wrong_acknowledgement,
 )
 from loadgen.kernels.payload import HEADER_BYTES, read_i64, read_u32, write_u32
 from loadgen.kernels.sender import requeue
-from loadgen.kernels.violations import (
-    DUP_AT_QOS_0,
-    EMPTY_TOPIC,
-    FAILED_PUBCOMP,
-    IDENTIFIER_IN_USE,
-    MALFORMED,
-    TOPIC_ALIAS,
-    UNEXPECTED_PACKET,
-    UNKNOWN_ACKNOWLEDGEMENT,
-    UNKNOWN_PUBREL,
-    wrong_acknowledgement,
-)
 from loadgen.mqtt.constants import (
     CONNACK,
-    MQTT_5,
+    MQTT_3_1,
     PINGRESP,
     PUBACK,
     PUBCOMP,
@@ -87,12 +80,36 @@ from loadgen.mqtt.constants import (
     PUBREC,
     PUBREL,
 )
-from loadgen.mqtt.reason_codes import ReasonCode
+from loadgen.mqtt.reason_codes import REASON_CODES, ReasonCode
+from loadgen.mqtt.violations import (
+    DUP_AT_QOS_0,
+    FAILED_PUBCOMP,
+    IDENTIFIER_IN_USE,
+    MALFORMED,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+    UNEXPECTED_PACKET,
+    UNKNOWN_ACKNOWLEDGEMENT,
+    UNKNOWN_PUBREL,
+    UNKNOWN_REASON,
+    UNREQUESTED_PINGRESP,
+)
 
 _MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
 _PROTOCOL_ERROR = int(ReasonCode.PROTOCOL_ERROR)
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
 _FIXED_HEADER_BYTES = 5  # at most (2.1)
+_REPEATED_PUBREL = PUBREL << 4 | 0x0A
+
+
+def _reason_table() -> npt.NDArray[np.bool_]:
+    table = np.zeros((PUBCOMP + 1, 256), np.bool_)
+    for packet_type in range(PUBACK, PUBCOMP + 1):
+        table[packet_type, list(REASON_CODES[packet_type])] = True
+    return table
+
+
+_IS_REASON = _reason_table()
 
 
 @compiled
@@ -115,35 +132,47 @@ def receive_packets(
         if status == mqtt.INCOMPLETE:
             if packet_end - position > fleet.run.whole_limit and first_byte >> 4 == PUBLISH:
                 head = (first_byte, position, body, packet_end)
-                position = _begin_body(fleet, row, buffer, head, end)
+                position = _begin_body(fleet, row, buffer, head, end, now_ns)
             break
         if status == mqtt.TOO_LARGE:
             push_event(fleet, BROKEN, row, _PACKET_TOO_LARGE, now_ns)
             return end, written
         kind = first_byte >> 4
+        if first_byte == _REPEATED_PUBREL and fleet.run.version == MQTT_3_1:
+            buffer[position] = PUBREL << 4 | 2  # with DUP, as MQTT 3.1 allows in its section 2.1
+            continue
         if status != mqtt.OK:
             is_dup_at_qos_0 = kind == PUBLISH and first_byte & 0x0E == 0x08
             violate(fleet, row, DUP_AT_QOS_0 if is_dup_at_qos_0 else MALFORMED, now_ns)
             push_event(fleet, BROKEN, row, _MALFORMED_PACKET, now_ns)
             return end, written
         if kind == PUBLISH:
-            status, topic, topic_end, packet_id, payload = mqtt.publish_fields(
+            status, topic, topic_end, packet_id, payload, properties = mqtt.publish_fields(
                 buffer, first_byte, body, packet_end, fleet.run.version
             )
             if status == mqtt.OK:
-                qos, dup = (first_byte >> 1) & 3, first_byte & 8
-                message = Message(
-                    position, topic, topic_end, payload, packet_end, packet_id, qos, dup, -1
-                )
+                if properties:
+                    _check_properties(fleet, row, properties, now_ns)
+                place = (position, topic, topic_end, payload, packet_end, packet_id)
+                message = _message(place, first_byte, -1)
+                strays = fleet.totals.strays
                 written = _publish(fleet, row, buffer, message, now_ns, written, handlers)
+                if fleet.totals.strays > strays and not mqtt.is_topic(buffer, topic, topic_end):
+                    status = mqtt.MALFORMED
         elif PUBACK <= kind <= PUBCOMP:
-            status, packet_id, reason = mqtt.ack_fields(buffer, body, packet_end)
+            status, packet_id, reason = mqtt.ack_fields(
+                buffer, kind, body, packet_end, fleet.run.version
+            )
             if status == mqtt.OK:
+                if not _IS_REASON[kind, reason]:
+                    violate(fleet, row, UNKNOWN_REASON, now_ns)
                 written = _ack(fleet, row, kind, packet_id, reason, now_ns, written, handlers)
                 if reason >= FAILURE:
                     _tell_refusal(fleet, row, reason, now_ns, buffer, position, packet_end)
+        elif kind == PINGRESP and body == packet_end:
+            _pingresp(fleet, row, now_ns)
         elif kind == PINGRESP:
-            fleet.devices[row].pinged_ns = 0
+            status = mqtt.MALFORMED
         else:
             if not room_for_events(fleet, packet_end - position):
                 return position, written
@@ -163,8 +192,34 @@ def receive_packets(
 
 
 @compiled
+def _message(place: tuple[int, int, int, int, int, int], first_byte: int, body_crc: int) -> Message:
+    start, topic, topic_end, payload, end, packet_id = place
+    qos, dup, retain = (first_byte >> 1) & 3, first_byte & 8, first_byte & 1
+    return Message(start, topic, topic_end, payload, end, packet_id, qos, dup, retain, body_crc)
+
+
+@compiled
+def _check_properties(fleet: Fleet, row: int, properties: int, now_ns: int) -> None:
+    """Check that a message has no property that we never requested; others are its publisher's."""
+    if properties >> mqtt.TOPIC_ALIAS & 1:
+        violate(fleet, row, TOPIC_ALIAS, now_ns)
+    if properties >> mqtt.SUBSCRIPTION_IDENTIFIER & 1:
+        violate(fleet, row, SUBSCRIPTION_IDENTIFIER, now_ns)
+
+
+@compiled
+def _pingresp(fleet: Fleet, row: int, now_ns: int) -> None:
+    device = fleet.devices[row]
+    device.pinged_ns = 0
+    if device.pings > 0:
+        device.pings -= 1
+    else:
+        violate(fleet, row, UNREQUESTED_PINGRESP, now_ns)
+
+
+@compiled
 def _begin_body(
-    fleet: Fleet, row: int, buffer: Bytes, head: tuple[int, int, int, int], end: int
+    fleet: Fleet, row: int, buffer: Bytes, head: tuple[int, int, int, int], end: int, now_ns: int
 ) -> int:
     """Store only the head of a long PUBLISH, with the payload's header, once it has arrived.
 
@@ -173,7 +228,13 @@ def _begin_body(
     its head is incomplete or too long.
     """
     first_byte, start, body, packet_end = head
-    status, _, _, _, payload = mqtt.publish_fields(buffer, first_byte, body, end, fleet.run.version)
+    status, topic, topic_end, _, payload, _ = mqtt.publish_fields(
+        buffer, first_byte, body, end, fleet.run.version
+    )
+    if status == mqtt.OK and not mqtt.is_topic(buffer, topic, topic_end):
+        violate(fleet, row, MALFORMED, now_ns)
+        push_event(fleet, BROKEN, row, _MALFORMED_PACKET, now_ns)
+        return end
     head_end = payload + HEADER_BYTES
     if status != mqtt.OK or head_end > end or head_end - start > fleet.run.whole_limit:
         return start
@@ -211,11 +272,13 @@ def _take_body(
         return end, 0
     device.flags &= ~BODY
     _, first_byte, body, packet_end = mqtt.frame(buffer, 0, head_end, fleet.run.packet_limit)
-    _, topic, topic_end, packet_id, payload = mqtt.publish_fields(
+    _, topic, topic_end, packet_id, payload, properties = mqtt.publish_fields(
         buffer, first_byte, body, packet_end, fleet.run.version
     )
-    qos, dup = (first_byte >> 1) & 3, first_byte & 8
-    message = Message(0, topic, topic_end, payload, packet_end, packet_id, qos, dup, crc)
+    if properties:
+        _check_properties(fleet, row, properties, now_ns)
+    place = (0, topic, topic_end, payload, packet_end, packet_id)
+    message = _message(place, first_byte, crc)
     return part_end, _publish(fleet, row, buffer, message, now_ns, 0, handlers)
 
 
@@ -232,52 +295,38 @@ def _publish(
     """Pass a message to its handler; one of QoS 2 only once before its PUBREL."""
     device = fleet.devices[row]
     fleet.totals.publishes += 1
-    if fleet.run.version == MQTT_5 and (
-        message.payload - message.topic_end > (3 if message.qos > 0 else 1)
-        or message.topic == message.topic_end
-    ):
-        _check_alias(fleet, row, buffer, message, now_ns)
-    if message.qos > 0:
-        if device.flags & RESUMED and not message.dup:
-            device.flags &= ~RESUMED
-        known = device.qos2 if message.qos == 2 else -1
-        if known >= 0 and not accept_qos2(fleet.received_ids, known, message.packet_id):
+    if message.qos == 2 and device.qos2 >= 0:
+        if not accept_qos2(fleet.received_ids, device.qos2, message.packet_id):
             _take_in_use(fleet, row, buffer, message, now_ns)
             return acknowledge(fleet, row, message, position)
+        fleet.totals.unreleased += 1
     return int(handlers.on_message(fleet, row, buffer, message, now_ns, position))
 
 
 @compiled
-def _check_alias(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
-    """Check that a message has a topic and no alias, since we allow none (MQTT 5, 3.1.2.11.5)."""
-    if message.topic == message.topic_end:
-        violate(fleet, row, EMPTY_TOPIC, now_ns)
-    position = message.topic_end + (2 if message.qos > 0 else 0)
-    if message.payload - position > 1:
-        while position < message.payload and buffer[position] >= 0x80:
-            position += 1
-        position += 1  # after the length of the properties
-        while 0 <= position < message.payload:
-            if buffer[position] == mqtt.TOPIC_ALIAS:
-                violate(fleet, row, TOPIC_ALIAS, now_ns)
-                return
-            position = mqtt.after_property(buffer, position, message.payload)
-
-
-@compiled
 def _take_in_use(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
-    """Count a QoS 2 message whose identifier waits for PUBREL: a repetition or a violation."""
+    """Count a QoS 2 message whose identifier waits for PUBREL: a repetition or a violation.
+
+    The message may be repeated once after its connection broke, since the PUBREC may be lost.
+    """
     start = message.payload
+    device = fleet.devices[row]
     phase = phase_of_arrival(fleet.run, now_ns)
     intact = message.end - start >= HEADER_BYTES and is_whole(buffer, message)
-    if intact and read_u32(buffer, start) == fleet.run.run_tag:
+    is_ours = intact and read_u32(buffer, start) == fleet.run.run_tag
+    if is_ours:
         phase = phase_of(fleet.run, read_i64(buffer, start + 16))
-    counts = fleet.counters[fleet.devices[row].group, phase]
+    counts = fleet.counters[device.group, phase]
     counts.duplicated += 1
-    if message.dup:
-        counts.excused += intact
-    else:
+    is_other = False
+    if is_ours and device.stream_count > 0:
+        pair = pair_of(fleet, device, buffer, message)
+        sequence = read_i64(buffer, start + 8)
+        is_other = pair < 0 or not has_come(fleet.pairs, fleet.gaps, pair, sequence)
+    if is_other or not message.dup:
         violate(fleet, row, IDENTIFIER_IN_USE, now_ns)
+    elif intact and release_qos2(fleet.doubtful_ids, device.qos2, message.packet_id):
+        counts.excused += 1
 
 
 @compiled
@@ -291,8 +340,9 @@ def acknowledge(fleet: Fleet, row: int, message: Message, position: int) -> int:
     if device.holder < 0:
         return mqtt.write_ack(fleet.out, position, PUBACK, message.packet_id)
     fleet.held_ids[device.holder, device.held] = message.packet_id
+    fleet.held_pairs[device.holder, device.held] = -1
     device.held += 1
-    if device.held < fleet.groups[device.group].acknowledge_every:
+    if device.held < device.acknowledge_every:
         return position
     return release_held(fleet, row, position)
 
@@ -323,9 +373,10 @@ def _ack(
     device = fleet.devices[row]
     if kind == PUBREL:
         # A device that expects no QoS 2 does not remember identifiers.
-        known = device.qos2 < 0 or release_qos2(fleet.received_ids, device.qos2, packet_id)
-        # A device that was away may have answered on the connection that broke.
-        if not known and device.returned_ns == 0:
+        if device.qos2 >= 0 and release_qos2(fleet.received_ids, device.qos2, packet_id):
+            fleet.totals.unreleased -= 1
+        # A device with a resumed session may have answered on the connection that broke.
+        elif device.qos2 >= 0 and not device.flags & RESUMED:
             violate(fleet, row, UNKNOWN_PUBREL, now_ns)
         return mqtt.write_ack(fleet.out, position, PUBCOMP, packet_id)
     if device.sender < 0:
@@ -461,10 +512,12 @@ def _on_connack(
     is_usual = _is_usual_connack(fleet, row, buffer, start, end)
     _connack(fleet, row, int(np.int64(buffer[body + 1])), int(np.int64(buffer[body])) & 1, now_ns)
     device = fleet.devices[row]
-    if is_usual and device.sender >= 0:
-        set_capacity(
-            fleet.senders, fleet.window, device.sender, fleet.groups[device.group].capacity
-        )
+    if is_usual:
+        group = fleet.groups[device.group]
+        device.keep_alive_ns = group.keep_alive_ns
+        device.acknowledge_every = group.acknowledge_every
+        if device.sender >= 0:
+            set_capacity(fleet.senders, fleet.window, device.sender, group.capacity)
     return not is_usual or (fleet.totals.connecting == 0 and fleet.connects.count == 0)
 
 
@@ -495,12 +548,15 @@ def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: in
     fleet.connects.accepted_ns = now_ns
     if device.returned_ns != 0:
         device.returned_ns = now_ns
+        device.left_ns -= now_ns - device.tcp_ns
         # No new message before the unacknowledged ones, which the caller sends again.
         device.flags |= BLOCKED
         if session_present:
             device.flags |= RESUMED
         else:
             device.flags &= ~RESUMED
+            if device.qos2 >= 0:
+                fleet.totals.unreleased -= forget_received(fleet.received_ids, device.qos2)
     fleet.counters[device.group, CONNECT_PHASE].connects += 1
     record(fleet, slot_of(device.group, S_CONNACK, CONNECT_PHASE), now_ns - device.tcp_ns)
     record(fleet, slot_of(device.group, S_CONNECT, CONNECT_PHASE), now_ns - device.syn_ns)

@@ -10,6 +10,7 @@ from loadgen.kernels.device import AWAY
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.handlers import Handlers
 from loadgen.kernels.in_flight import AWAIT_PUBACK, AWAIT_PUBCOMP, FREE, release
+from loadgen.kernels.payload import COPIES_MOST
 from loadgen.kernels.sender import body_apart, write_message
 from loadgen.mqtt.constants import PUBREL
 
@@ -65,7 +66,10 @@ def redeliver_some(
         if AWAY < device.returned_ns <= message["sent_ns"]:
             continue  # it was first sent on this connection
         if message["state"] != AWAIT_PUBCOMP:
-            copy = 1 if message["state"] == AWAIT_PUBACK or not session_present else 0
+            copy = 0
+            if message["state"] == AWAIT_PUBACK or not session_present:
+                copy = min(int(np.int64(message["copies"])) + 1, COPIES_MOST)
+                message["copies"] = copy
             position = handlers.write_again(fleet, row, packet_id, dup, copy, position)
             if group.body_apart:
                 sequence = int(np.int64(message["sequence"]))

@@ -55,13 +55,13 @@ def next_item(
         return OTHER, start, 0, 0, 0
     packet_type = first_byte >> 4
     if PUBACK <= packet_type <= PUBCOMP and packet_end - body_start == 2:
-        status, packet_id, _ = ack_fields(buffer, body_start, packet_end)
+        status, packet_id, _ = ack_fields(buffer, packet_type, body_start, packet_end, version)
         if status != OK:
             return OTHER, start, 0, 0, 0
         return ACK, packet_end, first_byte, packet_id, 0
     if packet_type != PUBLISH:
         return OTHER, packet_end, 0, 0, 0
-    status, topic_start, topic_end, packet_id, payload_start = publish_fields(
+    status, topic_start, topic_end, packet_id, payload_start, _ = publish_fields(
         buffer, first_byte, body_start, packet_end, version
     )
     fixed = topic_end + (2 if first_byte & 0x06 else 0) + (1 if version == MQTT_5 else 0)
@@ -79,7 +79,7 @@ def next_item(
         status, first_byte, body_start, packet_end = frame(buffer, run_end, end, limit_bytes)
         if status != OK or first_byte != PUBLISH << 4:
             return RUN, run_end, topic_start, topic_end, count
-        status, next_start, next_end, _, payload_start = publish_fields(
+        status, next_start, next_end, _, payload_start, _ = publish_fields(
             buffer, first_byte, body_start, packet_end, version
         )
         same = status == OK and next_end - next_start == topic_bytes
@@ -123,7 +123,7 @@ def sink_items(
             return OTHER, start, written, messages
         if packet_type == PUBLISH:
             if first_byte & 0x06:
-                status, _, _, packet_id, _ = publish_fields(
+                status, _, _, packet_id, _, _ = publish_fields(
                     buffer, first_byte, body_start, packet_end, version
                 )
                 if status != OK:
@@ -132,7 +132,7 @@ def sink_items(
                 written = write_ack(out, written, answer, packet_id)
             messages += 1
         elif packet_type == PUBREL:
-            status, packet_id, _ = ack_fields(buffer, body_start, packet_end)
+            status, packet_id, _ = ack_fields(buffer, packet_type, body_start, packet_end, version)
             if status != OK:
                 return OTHER, start, written, messages
             written = write_ack(out, written, PUBCOMP, packet_id)

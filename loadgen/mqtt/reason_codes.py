@@ -8,7 +8,7 @@ import re
 from enum import IntEnum
 from typing import Final
 
-from loadgen.mqtt.constants import MQTT_5, packet_types
+from loadgen.mqtt.constants import CONNACK, MQTT_5, SUBACK, packet_types
 
 
 class ReasonCode(IntEnum):
@@ -107,6 +107,15 @@ _TERMS: Final = re.compile(
     "|(?:shared|wildcard) subscriptions|subscription identifiers",
     re.IGNORECASE,
 )
+
+
+def is_known(code: int, packet_type: int, version: int) -> bool:
+    """Return True if the specification allows a packet of the server to carry this code."""
+    if version == MQTT_5:
+        return code in REASON_CODES[packet_type]
+    if packet_type == CONNACK:
+        return code < len(_RETURN_NAMES)
+    return code in (0, 1, 2, ReasonCode.UNSPECIFIED_ERROR) if packet_type == SUBACK else code == 0
 
 
 def is_failure(code: int) -> bool:

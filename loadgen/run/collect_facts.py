@@ -28,6 +28,7 @@ from loadgen.judge.ledger import (
 from loadgen.judge.own_delay import Generator
 from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.thresholds import Measured, missed
+from loadgen.mqtt.violations import SESSION_LOST, VIOLATIONS
 from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.groups import sent_qos, sent_rate, slow_group, topics_of
 from loadgen.plan.plan import Plan
@@ -50,8 +51,8 @@ def facts_of(
     start_ns, end_ns = state.result_window
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
     backlog = state.backlog
-    window = _counted(plan, state, "measure", held_when_cut)
-    total = _counted(plan, state, None, held_when_cut)
+    window = _counted(plan, state, "measure")
+    total = _counted(plan, state, None)
     witness = _witness(plan, state)
     unread = witness.unread if witness else 0
     observed = not (losses or state.abandoned or unread)
@@ -81,6 +82,10 @@ def facts_of(
             violation=printable(witness.violation, LONGEST_TEXT) if witness else "",
             lost_named=state.lost_named,
             held_when_cut=held_when_cut,
+            redelivered=witness.redelivered if witness else 0,
+            unreleased=witness.unreleased if witness else 0,
+            remarked=_remarked(witness.violations) if witness else {},
+            sessions_lost=witness.violations.get(SESSION_LOST, 0) if witness else 0,
         ),
         generator=Generator(
             busy_share=state.tally.busy_share_max(),
@@ -118,7 +123,10 @@ def facts_of(
 def _connects(plan: Plan, state: RunState) -> Connects:
     connected = state.connected
     connect_failures, connect_failure = _failures(connected)
-    subscribe_failures, subscribe_failure = _failures(state.subscribed)
+    again: Counter[str] = Counter(state.subscribed.failures if state.subscribed else {})
+    for final in state.finals.values():
+        again.update(final.get("subscribe_failures") or {})
+    subscribe_failures, subscribe_failure = _most_frequent(again)
     return Connects(
         devices=sum(group.count for group in plan.groups),
         connected=connected.done if connected else 0,
@@ -170,7 +178,10 @@ def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
 
 def _failures(outcome: Outcome | None) -> tuple[int, str]:
     """Return the number of devices that failed, and the most frequent reason."""
-    failures = outcome.failures if outcome is not None else {}
+    return _most_frequent(outcome.failures if outcome is not None else {})
+
+
+def _most_frequent(failures: Mapping[str, int]) -> tuple[int, str]:
     return sum(failures.values()), max(failures, key=lambda reason: failures[reason], default="")
 
 
@@ -183,7 +194,16 @@ def _scheduled(plan: Plan, state: RunState) -> int | None:
     return state.tally.sent_by(publishing, "measure")
 
 
-def _counted(plan: Plan, state: RunState, phase: str | None, held: int) -> Counted:
+def _remarked(violations: Mapping[int, int]) -> dict[str, int]:
+    """Return the violations that are not judged, by their words."""
+    return {
+        VIOLATIONS[kind].words: count
+        for kind, count in violations.items()
+        if not VIOLATIONS[kind].is_judged
+    }
+
+
+def _counted(plan: Plan, state: RunState, phase: str | None) -> Counted:
     """Return the counts of the messages intended in a phase, or in the whole run."""
     tally = state.tally
     confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
@@ -191,7 +211,6 @@ def _counted(plan: Plan, state: RunState, phase: str | None, held: int) -> Count
         counts=tally.totals() if phase is None else tally.counts[phase],
         confirmed=tally.sent_by(confirmed, phase),
         owed=state.owed_at_end,
-        held=held,
     )
 
 

@@ -11,13 +11,14 @@ import struct
 import time
 from array import array
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
 from loadgen.kernels.accounting import Gap, GapPool, make_pairs
-from loadgen.kernels.arrays import Rows
+from loadgen.kernels.arrays import Record, Rows
 from loadgen.kernels.attention import STALLS_LIMIT, Attention, Stall
 from loadgen.kernels.counting import EVENT_LIMIT, INTENDED_PHASES
 from loadgen.kernels.device import PUSHED_BACK, SHARED, STREAMED, WAITING, WINDOW_FULL, Device
@@ -43,12 +44,13 @@ from loadgen.kernels.pacer import (
 )
 from loadgen.kernels.payload import HEADER_BYTES, body_crc_states, make_body
 from loadgen.kernels.reactor import EVENTS_AT_ONCE
+from loadgen.kernels.repeats import COPIES_LIMIT, WITHHELD_LIMIT, Copy, Doubt, Withheld
 from loadgen.kernels.sender import BATCH_LIMIT
 from loadgen.kernels.syscalls import EVENT_WORDS, MESSAGE_WORDS
 from loadgen.kernels.template import Place
-from loadgen.kernels.violations import WORDS
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import SERIES
+from loadgen.mqtt.violations import VIOLATIONS
 from loadgen.plan.addressing import streams_received, target_number
 from loadgen.plan.groups import (
     MESSAGING,
@@ -74,7 +76,7 @@ _BUFFER_BYTES = 256 * 1024
 _WHOLE_BYTES = 64 * 1024
 """Longest message that a connection can store whole; longer ones stream."""
 _BODY_STATE_BYTES = 8  # the state of a body that is streamed, after its head
-_GAPS = 1 << 26
+GAPS_LIMIT = 1 << 26
 _SPARE_EVENTS = 1024  # most events that one `poll` adds without a check for room
 _HEADERS_MOST_BYTES = 16  # of a PUBLISH without its topic
 _LONGEST_PERIOD_NS = 1e17  # three years; a few of them still fit into 64 bits
@@ -84,7 +86,7 @@ _CONNACK_BYTES = 128
 _TOTALS_OF_A_RUN = (
     *GapPool.names(),
     *("publishes", "damaged", "withdrawn", "lined_up", "scheduled", "heap_size", "owed"),
-    *("disconnects", "finished"),
+    *("disconnects", "finished", "withheld", "copies"),
 )
 """Bytes of the buffers that do not depend on the number of connections."""
 
@@ -122,10 +124,9 @@ def _mapped(rows: int, columns: int) -> Bytes:
     return np.frombuffer(area, np.uint8)[: rows * columns].reshape(rows, columns)
 
 
-def many_gaps() -> Rows[Gap]:
-    """Return gaps for all messages that a worker may lose; unused rows take no memory."""
-    gaps: Rows[Gap] = _mapped(_GAPS, Gap.layout.itemsize).reshape(-1).view(Gap.layout)  # type: ignore[assignment]
-    return gaps
+def many_rows(layout: type[Record], count: int) -> Any:
+    """Return zeroed records; unused rows take no memory."""
+    return _mapped(count, layout.layout.itemsize).reshape(-1).view(layout.layout)
 
 
 class _Parts:
@@ -185,7 +186,6 @@ def _group_rows(plan: Plan) -> tuple[Rows[GroupRecord], Bytes]:
         if group.responds is not None:
             row.qos = group.responds.qos
         if group.subscribes is not None:
-            row.acknowledge_every = group.subscribes.acknowledge_every
             row.read_most = int(group.subscribes.read_rate > 0)
     return rows, prefixes
 
@@ -267,6 +267,7 @@ class _Builder:
         device.stream_count = expected
         device.topic = _topic_received(self.plan, owner, number)
         device.qos = _qos_received(self.plan, owner)
+        device.acknowledge_every = subscribes.acknowledge_every
         device.pair_first = self.pairs
         if subscribes.shared is not None:
             device.flags |= SHARED
@@ -377,6 +378,7 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     for row in range(count):
         owner, number = plan.groups[int(group[row])], int(device[row])
         rows.devices[row].target = target_number(plan, owner, number)
+        rows.devices[row].keep_alive_ns = owner.keep_alive_s * 1_000_000_000
         rows.connects.append(connect_packet(plan, owner, number, owner.clean_start, clients))
         rows.add_publisher(row, owner, number)
         rows.add_subscriber(row, owner, number)
@@ -409,14 +411,23 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
         histograms=_mapped(slots, BUCKETS * 4).view(np.uint32),
         stats=Stat.rows(slots),
         pairs=make_pairs(rows.pairs),
-        gaps=many_gaps(),
+        gaps=many_rows(Gap, GAPS_LIMIT),
         refusals=Refusal.rows(256),
-        violations=np.zeros(len(WORDS), np.int64),
+        violations=np.zeros(len(VIOLATIONS), np.int64),
+        doubts=Doubt.rows(0),
+        repeats=make_pairs(0),
+        repeat_gaps=Gap.rows(0),
+        repeat_pool=GapPool.rows(1),
+        copies=many_rows(Copy, COPIES_LIMIT),
+        withheld=many_rows(Withheld, WITHHELD_LIMIT),
         prefixes=rows.prefixes,
         senders=np.zeros(rows.senders, SENDER_DTYPE),
         window=np.zeros((rows.window, rows.senders), IN_FLIGHT_DTYPE),
         received_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
+        doubtful_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
         held_ids=np.zeros((rows.holders, rows.held), np.int64),
+        held_pairs=np.zeros((rows.holders, rows.held), np.int64),
+        held_sequences=np.zeros((rows.holders, rows.held), np.int64),
         publishers=_publishers(plan, group, device, rows.devices["publisher"]),
         program=make_program(0),
         heap=Due.rows(max(rows.publishing, 1)),
@@ -456,10 +467,14 @@ def renew_fleet(fleet: Fleet, plan: Plan) -> None:
     fleet.run.tick_ns = plan.send_tick_us * 1000
     fleet.run.measure_ns = fleet.run.end_ns = 0
     fleet.program = make_program(0)
+    fleet.held["doubts"][:] = 0
+    if fleet.totals.copies:
+        fleet.held["copies"][:] = 0
     for name in _TOTALS_OF_A_RUN:
         fleet.held["totals"][name] = 0
     fleet.counters[:] = fleet.violations[:] = 0
     fleet.pairs[:] = make_pairs(len(fleet.pairs))
+    fleet.repeats[:] = make_pairs(len(fleet.repeats))
     publisher = fleet.devices["publisher"]
     fleet.publishers[:] = _publishers(plan, fleet.group, fleet.device, publisher)
     fleet.devices["taken"] = fleet.devices["unit_sent"] = 0

@@ -34,9 +34,12 @@ def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
     unread      connections whose sockets still hold bytes
     refusals    acknowledgements with a failure, by reason code
     refusal     the first of these in the broker's words
-    violation   the first violation of MQTT by the broker
+    violation   the first violation of MQTT by the broker that is judged
+    violations  counts by the index of VIOLATIONS
+    unreleased  messages of QoS 2 that were received and have no PUBREL
+    redelivered withheld messages that came again
     """
-    totals, refused = fleet.totals, fleet.refusals["count"]
+    totals, refused, counted = fleet.totals, fleet.refusals["count"], fleet.violations
     return {
         "in_flight": int(fleet.senders["in_flight"].sum()),
         "distinct": int(received_on(fleet.pairs, fleet.gaps).sum()),
@@ -46,6 +49,9 @@ def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
         "refusals": {str(code): int(refused[code]) for code in np.flatnonzero(refused)},
         "refusal": refusal,
         "violation": violation,
+        "violations": {str(kind): int(counted[kind]) for kind in np.flatnonzero(counted)},
+        "unreleased": totals.unreleased,
+        "redelivered": int(fleet.withheld["came"][: totals.withheld].sum()),
     }
 
 

@@ -4,6 +4,8 @@ import errno
 import os
 from typing import Final
 
+NO_PINGRESP: Final = "no PINGRESP in time"
+
 
 def ending(number: int) -> str:
     """Return the words for an errno; 0 if the peer closed the connection in order."""

@@ -21,17 +21,29 @@ from loadgen.kernels.device import (
     WINDOW_FULL,
     transition,
 )
-from loadgen.kernels.in_flight import forget_received, redelivery_order, set_capacity
+from loadgen.kernels.in_flight import redelivery_order, set_capacity
 from loadgen.kernels.reactor import entry_points
-from loadgen.kernels.violations import MALFORMED, SESSION_PRESENT, UNEXPECTED_PACKET, WORDS
 from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.constants import MQTT_3_1, MQTT_5
 from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, PubAck, PubRec, SubAck
-from loadgen.mqtt.reason_codes import reason_name
+from loadgen.mqtt.reason_codes import is_known, reason_name
+from loadgen.mqtt.violations import (
+    ASSIGNED_IDENTIFIER,
+    MALFORMED,
+    SERVER_DISCONNECT,
+    SESSION_LOST,
+    SESSION_PRESENT,
+    UNEXPECTED_PACKET,
+    UNKNOWN_REASON,
+    UNREQUESTED_PROPERTY,
+    VIOLATIONS,
+)
 from loadgen.plan.behaviour import Behaviour
-from loadgen.plan.groups import Reconnect
+from loadgen.plan.groups import DeviceGroup, Reconnect, sent_qos
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.connector import Connector
-from loadgen.worker.endings import before_connack, ending
+from loadgen.worker.doubts import doubt
+from loadgen.worker.endings import NO_PINGRESP, before_connack, ending
 from loadgen.worker.loop import WorkerLoop
 from loadgen.worker.outgoing import Outgoing
 from loadgen.worker.poller import Poller
@@ -59,6 +71,24 @@ def _decoded(data: bytes, version: int) -> Packet:
     return found[0]
 
 
+def _limit_of(packet: ConnAck, group: DeviceGroup) -> str:
+    """Return the limit of a CONNACK that forbids what a device has to send, or ""."""
+    properties, publishes = packet.properties, group.publishes
+    if properties.maximum_qos is not None and sent_qos(group) > properties.maximum_qos:
+        return f"Maximum QoS {properties.maximum_qos}, and the device sends at {sent_qos(group)}"
+    if publishes is None:
+        return ""
+    if publishes.retain and properties.retain_available == 0:
+        return "Retain Available 0, and the device sends retained messages"
+    largest = publishes.size_bytes[1]
+    if properties.maximum_packet_size is not None and largest >= properties.maximum_packet_size:
+        return (
+            f"Maximum Packet Size {properties.maximum_packet_size}, and the device sends "
+            f"{largest} bytes"
+        )
+    return ""
+
+
 class Lifecycle:
     """The connections of one worker, and the parts that serve them."""
 
@@ -69,18 +99,18 @@ class Lifecycle:
         self.streams: Streams | None = None
         if fleet.plan.targets[0].transport != "tcp":
             receive = kernels.receive
-            self.streams = Streams(fleet, self.outgoing, self._handle_events, self.lost, receive)
+            self.streams = Streams(
+                fleet, self.outgoing, self._handle_events, self.lost, self._violated, receive
+            )
         self.connector = Connector(fleet, loop, self._on_events, self.lost)
         packets = behaviour.subscribe_packets
         self.subscriptions = Subscriptions(fleet, reporter, self.outgoing, packets)
-        self.keep_alive_ns = np.array([group.keep_alive_s for group in fleet.plan.groups], np.int64)
-        self.keep_alive_ns *= 1_000_000_000
         self.failures: Counter[str] = Counter()
         self.left_and_returned = 0
         self.refusal = ""
         """The first failure code of an acknowledgement, with its Reason String."""
         self.violation = ""
-        """The first violation of MQTT by the broker."""
+        """The first violation of MQTT by the broker that is judged."""
         self._fleet = fleet
         self._reporter = reporter
         self._report = reporter.event
@@ -126,7 +156,7 @@ class Lifecycle:
                 case counting.REFUSED_PACKET:
                     self._on_refusal(connection, data[offset : offset + length])
                 case counting.VIOLATION:
-                    self._note_violation(connection, WORDS[value])
+                    self._note_violation(connection, value)
                 case counting.UNANSWERED:
                     self._report("unanswered", connection, _UNANSWERED)
                 case _:
@@ -151,17 +181,20 @@ class Lifecycle:
             self.refusal = self.refusal or reason
             self._report("refused", connection, f"acknowledged with {reason}")
 
-    def _note_violation(self, connection: int, words: str) -> None:
-        self.violation = self.violation or words
+    def _note_violation(self, connection: int, kind: int, detail: str = "") -> None:
+        words = detail or VIOLATIONS[kind].words
+        if VIOLATIONS[kind].is_judged:
+            self.violation = self.violation or words
         self._report("violation", connection, words)
 
     def _violated(self, connection: int, kind: int, detail: str = "") -> None:
         """Count a violation by the broker that Python detected."""
         fleet = self._fleet
         fleet.violations[kind] += 1
-        phase = counting.phase_of_arrival(fleet.run, clock_ns())
-        fleet.counters[int(fleet.group[connection]), phase].violations += 1
-        self._note_violation(connection, detail or WORDS[kind])
+        if VIOLATIONS[kind].is_judged:
+            phase = counting.phase_of_arrival(fleet.run, clock_ns())
+            fleet.counters[int(fleet.group[connection]), phase].violations += 1
+        self._note_violation(connection, kind, detail)
 
     def _on_control(self, connection: int, data: bytes, moment_ns: int) -> None:
         version = self._fleet.plan.version
@@ -173,12 +206,19 @@ class Lifecycle:
             self._violated(connection, MALFORMED, str(error))
             self._protocol_error(connection, str(error))
             return
+        if isinstance(packet, ConnAck | Disconnect) and not is_known(
+            packet.reason_code, packet.packet_type, version
+        ):
+            self._violated(connection, UNKNOWN_REASON)
         if isinstance(packet, ConnAck):
             self._on_connack(connection, packet, data)
-        elif isinstance(packet, SubAck) and self.subscriptions.asked(connection, packet):
-            self.subscriptions.on_suback(connection, packet, moment_ns)
+        elif isinstance(packet, SubAck) and self._fleet.group_of(connection).subscribes is not None:
+            for kind in self.subscriptions.on_suback(connection, packet, moment_ns):
+                self._violated(connection, kind)
         elif isinstance(packet, Disconnect):
-            name = reason_name(packet.reason_code, version)
+            if version != MQTT_5:
+                self._violated(connection, SERVER_DISCONNECT)
+            name = reason_name(packet.reason_code)
             self.lost(connection, f"DISCONNECT from the broker: {name}")
         else:
             name = type(packet).__name__.upper()
@@ -193,17 +233,40 @@ class Lifecycle:
             reason = reason_name(packet.reason_code, fleet.plan.version)
             self.lost(connection, f"CONNACK {reason}")
             return
-        if packet.session_present and fleet.group_of(connection).clean_start:
-            self._violated(connection, SESSION_PRESENT)
+        self._check_connack(connection, packet)
+        if limit := _limit_of(packet, fleet.group_of(connection)):
+            self._say_goodbye(connection)
+            self.lost(connection, f"CONNACK with {limit}", refused=True)
+            return
+        device, group = fleet.devices[connection], fleet.group_of(connection)
         server_keep_alive_s = packet.properties.server_keep_alive
-        if server_keep_alive_s is not None:
-            # This one replaces the one in CONNECT (MQTT 5, 3.2.2.3.14).
-            self.keep_alive_ns[fleet.group[connection]] = server_keep_alive_s * 1_000_000_000
+        # It replaces the one in CONNECT (MQTT 5, 3.2.2.3.14), for this connection alone.
+        seconds = group.keep_alive_s if server_keep_alive_s is None else server_keep_alive_s
+        device.keep_alive_ns = seconds * 1_000_000_000
         self._set_receive_maximum(connection, packet.properties.receive_maximum)
         if not packet.session_present:
             self._note_usual(connection, data)
-        if self.connector.came_back(connection) or fleet.devices["returned_ns"][connection]:
+        if self.connector.came_back(connection) or device.returned_ns:
             self._resume(connection, packet.session_present)
+
+    def _check_connack(self, connection: int, packet: ConnAck) -> None:
+        """Check a CONNACK that accepts a device, by what the device has requested."""
+        fleet, plan = self._fleet, self._fleet.plan
+        clean, was_here = fleet.group_of(connection).clean_start, self.was_here(connection)
+        names_are_new = plan.scenario.client_id is None and plan.scenario.clients_file is None
+        if packet.session_present and (clean or (names_are_new and not was_here)):
+            self._violated(connection, SESSION_PRESENT)
+        if was_here and not (clean or packet.session_present or plan.version == MQTT_3_1):
+            self._violated(connection, SESSION_LOST)
+        if packet.properties.assigned_client_identifier is not None:
+            self._violated(connection, ASSIGNED_IDENTIFIER)
+        properties = packet.properties
+        if properties.response_information or properties.authentication_method:
+            self._violated(connection, UNREQUESTED_PROPERTY)
+
+    def was_here(self, connection: int) -> bool:
+        """Return True if the device was connected before its current connection."""
+        return bool(self._fleet.devices["returned_ns"][connection])
 
     def _note_usual(self, connection: int, data: bytes) -> None:
         """Let the kernels accept a CONNACK with the same bytes for other devices of the group."""
@@ -213,6 +276,9 @@ class Lifecycle:
             return
         shared, sender = fleet.groups[group], int(fleet.devices["sender"][connection])
         shared.capacity = 0 if sender < 0 else int(fleet.senders["capacity"][sender])
+        device = fleet.devices[connection]
+        shared.keep_alive_ns = device.keep_alive_ns
+        shared.acknowledge_every = device.acknowledge_every
         fleet.connacks[group, : len(data)] = np.frombuffer(data, np.uint8)
         shared.connack_bytes = len(data)
 
@@ -226,25 +292,35 @@ class Lifecycle:
             maximum = receive_maximum or _RECEIVE_MAXIMUM
             capacity = maximum if sends is None else min(sends.window, maximum)
             set_capacity(fleet.senders, fleet.window, sender, capacity)
-        if receive_maximum is not None and fleet.devices["holder"][connection] >= 0:
+        subscribes = fleet.group_of(connection).subscribes
+        if subscribes is not None:
             # Brokers bound both directions alike; a larger batch would never fill.
-            shared = fleet.groups[fleet.group[connection]]
-            shared.acknowledge_every = min(shared.acknowledge_every, receive_maximum)
+            batch = min(subscribes.acknowledge_every, receive_maximum or _RECEIVE_MAXIMUM)
+            fleet.devices[connection].acknowledge_every = batch
 
     # --- lost ---------------------------------------------------------------------------------
 
-    def lost(self, connection: int, reason: str) -> None:
-        """Handle a connection that was lost or could not be made."""
+    def lost(self, connection: int, reason: str, *, refused: bool = False) -> None:
+        """Handle a connection that was lost or could not be made.
+
+        One that a device refused, because of its CONNACK, was not made.
+        """
         fleet = self._fleet
         device = fleet.devices[connection]
         state = device.state
         if state == CLOSED:
             return
         was_away = self.connector.is_away(connection)
+        left_ns = device.pinged_ns if reason == NO_PINGRESP else clock_ns()
         self._close(connection)
-        if state == CONNECTED:
+        self.subscriptions.forget(connection)
+        if state == CONNECTED and refused:
+            fleet.counters[device.group, counting.CONNECT_PHASE].connects -= 1
+        if state == CONNECTED and not refused:
             if not self._reporter.stopping:
                 device.returned_ns = AWAY
+                device.left_ns = left_ns
+                doubt(fleet, connection)
                 if reason != _LEFT:
                     self._count_disconnect(connection, reason)
         else:
@@ -264,7 +340,7 @@ class Lifecycle:
     def _close(self, connection: int) -> None:
         device = self._fleet.devices[connection]
         transition(self._fleet, connection, LOSE)
-        device.held = 0
+        device.held = device.pings = 0
         device.pinged_ns = 0
         device.flags &= ~BLOCKED
         self.outgoing.discard(connection)
@@ -307,11 +383,8 @@ class Lifecycle:
         device.flags &= ~WINDOW_FULL
         # Packets after the CONNACK may have answers already, which go behind the repeated messages.
         begun = self.outgoing.taken(connection)
-        if not session_present:
-            if device.qos2 >= 0:
-                forget_received(fleet.received_ids, device.qos2)
-            if fleet.group_of(connection).subscribes is not None:
-                self.subscriptions.ask(connection)
+        if not session_present and fleet.group_of(connection).subscribes is not None:
+            self.subscriptions.ask(connection)
         if device.sender >= 0 and device.responses >= 0:
             # Responses are not stored; their requests count as lost unless the response arrived.
             resume.give_up_all(fleet, connection)

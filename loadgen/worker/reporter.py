@@ -169,6 +169,6 @@ class Reporter:
             return None
         owed = owed_of(gauges_of(self._fleet, clock_ns())[0])
         self._fleet.totals.owed = owed
-        in_flight = self._fleet.totals.in_flight
+        in_flight = self._fleet.totals.in_flight + self._fleet.totals.unreleased
         self._fleet.totals.finished = int(not in_flight and not unsent and not owed)
         return _DRAIN_S

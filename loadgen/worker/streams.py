@@ -31,6 +31,7 @@ from loadgen.kernels.device import (
 )
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.reactor import ENDED, ReceiveKernel, keep_partial
+from loadgen.mqtt.violations import FORBIDDEN_FRAME, NO_SUBPROTOCOL, TEXT_FRAME, VIOLATIONS
 from loadgen.plan.groups import Target
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.closing import has_unread
@@ -57,13 +58,23 @@ class WebSocket:
     Reads and writes like its socket, but a write is a frame that must go out whole.
     """
 
-    __slots__ = ("_answered", "_framed", "_framed_bytes", "_framing", "_received", "sock")
+    __slots__ = (
+        "_answered",
+        "_breach",
+        "_framed",
+        "_framed_bytes",
+        "_framing",
+        "_received",
+        "sock",
+    )
 
     def __init__(self, sock: socket.socket, uri: str) -> None:
         self.sock = sock
         self._framing = ClientProtocol(parse_uri(uri), subprotocols=[MQTT])
         self._framing.send_request(self._framing.connect())
         self._answered = False
+        self._breach: int | None = None
+        """A violation behind the received bytes."""
         self._received = b""
         self._framed = b""
         self._framed_bytes = 0
@@ -77,6 +88,11 @@ class WebSocket:
                 raise ConnectionResetError(errno.ECONNRESET, "closed")
         if self._framing.handshake_exc is not None:
             raise InvalidHandshake(str(self._framing.handshake_exc))
+
+    @property
+    def has_subprotocol(self) -> bool:
+        """True if the broker agreed to the subprotocol."""
+        return self._framing.subprotocol is not None
 
     def send(self, data: bytes | memoryview, /) -> int:
         if not (data or self._framed):
@@ -94,6 +110,8 @@ class WebSocket:
     def recv_into(self, view: memoryview, /) -> int:
         with suppress(*_NOT_NOW):
             self._flush()
+        if self._breach is not None and not self._received:
+            raise FrameViolationError(self._breach)
         if not self.pending():
             if len(self._framed) > _PIECE_BYTES:
                 raise BlockingIOError  # a peer that sends PINGs has to read the PONGs first
@@ -109,7 +127,7 @@ class WebSocket:
 
     def pending(self) -> bool:
         """Return True if there is more to read without the socket: bytes, or the end."""
-        return bool(self._received) or self._framing.close_expected()
+        return bool(self._received) or self._breach is not None or self._framing.close_expected()
 
     def _flush(self) -> None:
         self._framed += b"".join(self._framing.data_to_send())
@@ -122,9 +140,24 @@ class WebSocket:
         for event in self._framing.events_received():
             if isinstance(event, Response):
                 self._answered = True
-            elif isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT):
+            elif not isinstance(event, Frame) or self._breach is not None:
+                continue
+            elif event.opcode is Opcode.TEXT:
+                self._breach = TEXT_FRAME
+            elif event.opcode in (Opcode.BINARY, Opcode.CONT):
                 self._received += event.data
+        broken = self._answered and bool(data) and self._framing.parser_exc is not None
+        if broken and self._breach is None:
+            self._breach = FORBIDDEN_FRAME
         return bool(data)
+
+
+class FrameViolationError(Exception):
+    """The broker sent a frame that ends the connection; `kind` is an index of VIOLATIONS."""
+
+    def __init__(self, kind: int) -> None:
+        super().__init__(f"the broker sent {VIOLATIONS[kind].words}")
+        self.kind = kind
 
 
 Link = ssl.SSLSocket | WebSocket
@@ -133,8 +166,9 @@ Link = ssl.SSLSocket | WebSocket
 class Streams:
     """The streamed connections of a worker.
 
-    `failed(connection, reason)` is called for a connection that could not be made, or ended, and
-    `handle_events` if the kernel queued events for Python. `kernel` handles the received bytes.
+    `failed(connection, reason)` is called for a connection that could not be made, or ended,
+    `violated(connection, kind)` for a violation, and `handle_events` if the kernel queued events
+    for Python. `kernel` handles the received bytes.
     """
 
     def __init__(
@@ -143,6 +177,7 @@ class Streams:
         outgoing: Outgoing,
         handle_events: Callable[[], None],
         failed: Callable[[int, str], None],
+        violated: Callable[[int, int], None],
         kernel: ReceiveKernel,
     ) -> None:
         self.fleet = fleet
@@ -153,6 +188,7 @@ class Streams:
         self._opening: dict[int, Generator[None, None, None]] = {}
         self._handle_events = handle_events
         self._failed = failed
+        self._violated = violated
         self._kernel = kernel
         self._view = memoryview(fleet.buffer.data)
         self._out = memoryview(fleet.out.data)
@@ -176,6 +212,9 @@ class Streams:
                 self._read(connection, flags)
         except _NOT_NOW:
             pass
+        except FrameViolationError as error:
+            self._violated(connection, error.kind)
+            self._failed(connection, str(error))
         except (OSError, InvalidHandshake, UsageError) as error:
             self._failed(connection, _reason(error))
 
@@ -207,6 +246,8 @@ class Streams:
             else:
                 link = websocket = WebSocket(sock, websocket_uri(target))
                 yield from _until_done(websocket.upgrade)
+                if not websocket.has_subprotocol:
+                    self._violated(connection, NO_SUBPROTOCOL)
         except BaseException:
             sock.close()
             raise

@@ -13,9 +13,10 @@ from loadgen.kernels.counting import CONNECT_PHASE, S_SUBACK, record, slot_of
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.fleet import Fleet
 from loadgen.mqtt.codec import encode
+from loadgen.mqtt.constants import SUBACK
 from loadgen.mqtt.packets import SubAck, Subscribe
-from loadgen.mqtt.reason_codes import is_failure, reason_name
-from loadgen.plan.behaviour import SUBSCRIBE_ID
+from loadgen.mqtt.reason_codes import is_failure, is_known, reason_name
+from loadgen.mqtt.violations import GRANT_RAISED, SUBACK_CODES, UNKNOWN_REASON, UNKNOWN_SUBACK
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.frames import Header
 from loadgen.worker.outgoing import Outgoing
@@ -36,7 +37,7 @@ def _failure(codes: Sequence[int], asked_qos: int, version: int) -> str | None:
 class Subscriptions:
     """The subscribing devices of one worker; `packets(connection)` has the packets of a device.
 
-    All of a device's packets request one QoS; the SUBACK of the last, SUBSCRIBE_ID, counts.
+    All of a device's packets request one QoS; the last SUBACK counts.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class Subscriptions:
         self._packets = packets
         self._queue: list[int] = []
         self._waiting: set[int] = set()
-        self._asked = np.zeros(len(fleet.devices), np.bool_)
-        self._asked_qos: dict[int, int] = {}
+        self._open: dict[int, dict[int, Subscribe]] = {}
+        """The SUBSCRIBE packets of each device that have no SUBACK yet, by their identifier."""
+        self.failed_again: Counter[str] = Counter()
+        """Shortfalls of subscriptions after a return."""
         self._failures: Counter[str] = Counter()
         self._done: asyncio.Future[None] | None = None
         self._last_ns = 0
@@ -113,54 +116,61 @@ class Subscriptions:
         if not packets:
             self.settle(connection, None)
             return
-        self._asked[connection] = True
-        self._asked_qos[connection] = packets[-1].subscriptions[-1].qos
+        self._open[connection] = {packet.packet_id: packet for packet in packets}
         self._fleet.devices[connection].request_ns = clock_ns()
         version = self._fleet.plan.version
         self._outgoing.write(connection, b"".join(encode(packet, version) for packet in packets))
 
-    def asked(self, connection: int, packet: SubAck) -> bool:
-        """Return True if this answers a SUBSCRIBE of the device, even an earlier one."""
-        if not self._asked[connection]:
-            return False
-        return packet.packet_id == SUBSCRIBE_ID or any(
-            one.packet_id == packet.packet_id for one in self._packets(connection)
-        )
-
-    def on_suback(self, connection: int, packet: SubAck, moment_ns: int) -> None:
-        """Handle a SUBACK, which arrived at `moment_ns`."""
-        fleet = self._fleet
-        asked_ns = fleet.devices[connection].request_ns
-        if asked_ns == 0:
-            return
-        asked_qos = self._asked_qos.get(connection, 0)
-        failure = _failure(packet.reason_codes, asked_qos, fleet.plan.version)
-        granted = min(packet.reason_codes)
-        if granted < asked_qos:
+    def on_suback(self, connection: int, packet: SubAck, moment_ns: int) -> list[int]:
+        """Handle a SUBACK, which arrived at `moment_ns`; return the violations in it."""
+        fleet, version = self._fleet, self._fleet.plan.version
+        waiting = self._open.get(connection, {})
+        request = waiting.pop(packet.packet_id, None)
+        if request is None:
+            return [UNKNOWN_SUBACK]
+        if not waiting:
+            del self._open[connection]
+        requested, codes = request.subscriptions[-1].qos, packet.reason_codes
+        granted = min(codes)
+        violations = []
+        if len(codes) != len(request.subscriptions):
+            violations.append(SUBACK_CODES)
+        if not all(is_known(code, SUBACK, version) for code in codes):
+            violations.append(UNKNOWN_REASON)
+        if any(requested < code <= 2 for code in codes):
+            violations.append(GRANT_RAISED)
+        if granted < requested:
             # Messages come with the granted QoS; a lower one than requested is a failure.
             qos = fleet.devices["qos"]
             qos[connection] = min(int(qos[connection]), granted)
-        if packet.packet_id != SUBSCRIBE_ID and failure is None:
-            return  # one packet of several
-        self._last_ns = max(self._last_ns, moment_ns)
-        slot = slot_of(int(fleet.group[connection]), S_SUBACK, CONNECT_PHASE)
-        record(fleet, slot, moment_ns - asked_ns)
-        self.settle(connection, failure, refused=is_failure(max(packet.reason_codes)))
+        failure = _failure(codes, requested, version)
+        device = fleet.devices[connection]
+        if device.request_ns and (failure is not None or not waiting):
+            self._last_ns = max(self._last_ns, moment_ns)
+            slot = slot_of(device.group, S_SUBACK, CONNECT_PHASE)
+            record(fleet, slot, moment_ns - device.request_ns)
+            device.subscribed_ns = moment_ns
+            self.settle(connection, failure, refused=is_failure(max(codes)))
+        return violations
+
+    def forget(self, connection: int) -> None:
+        """Wait for no SUBACK of a connection that ended."""
+        self._open.pop(connection, None)
 
     def settle(self, connection: int, failure: str | None, *, refused: bool = False) -> None:
         """End the wait for a device's SUBACK, which arrived or cannot arrive any more."""
         self._fleet.devices[connection].request_ns = 0
-        self._asked_qos.pop(connection, None)
+        is_connected = self._fleet.devices[connection].state == CONNECTED
         if connection not in self._waiting:
-            if failure is not None and self._fleet.devices[connection].state == CONNECTED:
+            if failure is not None and is_connected:
+                self.failed_again[failure] += 1
                 self._reporter.event("subscribe", connection, f"subscribing again: {failure}")
             return
         self._waiting.discard(connection)
         if failure is not None:
             self._failures[failure] += 1
-            closed = self._fleet.devices[connection].state != CONNECTED
-            self._closed += closed
-            if closed or refused:
+            self._closed += not is_connected
+            if refused or not is_connected:
                 self.unserved.add(connection)
         else:
             self._fleet.totals.subscribed += 1

@@ -17,7 +17,7 @@ from loadgen.kernels import counting, receiver, resume, sender
 from loadgen.kernels.compiled.cache import version_directory
 from loadgen.kernels.device import CONNECT, LOSE, OPEN, transition
 from loadgen.kernels.fleet import CounterRecord, Fleet
-from loadgen.kernels.in_flight import forget_received, set_capacity
+from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.pacer import with_rate
 from loadgen.kernels.reactor import (
     TIMER,
@@ -28,6 +28,7 @@ from loadgen.kernels.reactor import (
     ping_idle,
 )
 from loadgen.kernels.readout import count_missing
+from loadgen.kernels.repeats import doubt_pairs, note_withheld, settle
 from loadgen.kernels.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
 from loadgen.plan.behaviour import BehaviourModule, behaviour_module
 from loadgen.plan.groups import MESSAGING
@@ -109,7 +110,7 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
     return (
         lambda: connect_some(fleet, np.zeros(0, np.int64)),
         lambda: plan_schedule(fleet, now_ns + _LATER_NS),
-        lambda: ping_idle(fleet, now_ns, four, np.zeros(2, np.uint8), four),
+        lambda: ping_idle(fleet, now_ns, np.zeros(2, np.uint8), four),
         lambda: keep_partial(fleet, 0, fleet.buffer, 0, 0, now_ns),
         take_rows,
         change_rate,
@@ -123,7 +124,9 @@ def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
         lambda: resume.give_up_all(fleet, 0),
         lambda: count_missing(fleet, four[:0], four[:0]),
         lambda: counting.phase_of_arrival(fleet.run, now_ns),
-        lambda: forget_received(fleet.received_ids, 0),
+        lambda: settle(fleet, four[:0], four[:0]),
+        lambda: doubt_pairs(fleet, 0, 0),
+        lambda: note_withheld(fleet, 0, 0),
     )
 
 

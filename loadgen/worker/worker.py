@@ -37,6 +37,7 @@ from loadgen.worker.closing import (
     unacknowledged,
 )
 from loadgen.worker.device_rows import device_columns
+from loadgen.worker.doubts import settle_doubts, withhold
 from loadgen.worker.durable import forget_sessions
 from loadgen.worker.frames import Header
 from loadgen.worker.keep_alive import keep_alive
@@ -96,7 +97,8 @@ class Worker:
         self.attendance = Attendance(fleet, self.reporter.account, self.channel.send)
         lifecycle.poller.attach(self.channel, self.attendance)
         outgoing = lifecycle.outgoing
-        self._repeat(keep_alive(fleet, lifecycle.keep_alive_ns, outgoing, lifecycle.lost))
+        self._repeat(keep_alive(fleet, outgoing, lifecycle.lost))
+        self._repeat(settle_doubts(fleet))
         if slow_group(fleet.plan.groups) is not None:
             self._repeat(lifecycle.poller.read_slowly)
         if len(fleet.held_ids):
@@ -182,7 +184,7 @@ class Worker:
         fleet = self.fleet
         wanted = (fleet.group == int(header["group"])) & (fleet.device == int(header["device"]))
         rows = np.flatnonzero(wanted & (fleet.devices["state"] == CONNECTED)).tolist()
-        held = sum(fleet.devices[row].held for row in rows)
+        held = sum(withhold(fleet, row) for row in rows)
         for connection in rows:
             self.lifecycle.lost(connection, "cut off on request")
         return {"dropped": len(rows), "held": held}
@@ -226,6 +228,7 @@ class Worker:
                 "closing": closing,
                 "forgotten_gaps": fleet.totals.forgotten_gaps,
                 "returned": self.lifecycle.left_and_returned,
+                "subscribe_failures": dict(self.lifecycle.subscriptions.failed_again),
                 "spread": _spread_of_queues(fleet),
                 "devices": device_columns(fleet) if fleet.plan.scenario.per_device else None,
                 "tls": None if streams is None else streams.handshakes.summary(),

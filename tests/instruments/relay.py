@@ -391,7 +391,7 @@ class Relay(ErringHost):
         self._serve_waiting()
 
     def _on_client_ack(self, client: Client, packet: Packet) -> bool:
-        _, packet_id, reason = ack_fields(self.buffer, packet.body, packet.end)
+        _, packet_id, reason = self._ack_fields(client, packet)
         if packet_id not in client.own:
             return True
         if packet.first_byte >> 4 == PUBREC and not is_failure(reason):
@@ -426,7 +426,7 @@ class Relay(ErringHost):
 
     def _on_broker_ack(self, client: Client, packet: Packet) -> bool:
         packet_type = packet.first_byte >> 4
-        _, packet_id, reason = ack_fields(self.buffer, packet.body, packet.end)
+        _, packet_id, reason = self._ack_fields(client, packet)
         last = packet_type != PUBREC or is_failure(reason)
         if last and packet_id in client.withheld:
             client.withheld.discard(packet_id)
@@ -435,7 +435,7 @@ class Relay(ErringHost):
         return True
 
     def _on_release(self, client: Client, packet: Packet) -> bool:
-        _, packet_id, _ = ack_fields(self.buffer, packet.body, packet.end)
+        _, packet_id, _ = self._ack_fields(client, packet)
         if packet_id in client.settled:
             client.settled.discard(packet_id)
             if client.other is not None:
@@ -456,9 +456,13 @@ class Relay(ErringHost):
         assert decoded is not None
         return decoded[0]
 
+    def _ack_fields(self, client: Client, packet: Packet) -> tuple[int, int, int]:
+        kind = packet.first_byte >> 4
+        return ack_fields(self.buffer, kind, packet.body, packet.end, client.version)
+
     def _publish(self, client: Client, packet: Packet) -> Delivery:
         view, first = self.view, packet.first_byte
-        status, topic_start, topic_end, packet_id, payload = publish_fields(
+        status, topic_start, topic_end, packet_id, payload, _ = publish_fields(
             self.buffer, first, packet.body, packet.end, client.version
         )
         if status != OK:
@@ -514,7 +518,7 @@ async def serve(config: Json) -> Serving:
     # Compiling, or loading what was compiled, belongs to the start and not to the first client.
     frame(relay.buffer, 0, 2, PACKET_LIMIT_BYTES)
     publish_fields(relay.buffer, PUBLISH << 4, 0, 4, MQTT_5)
-    ack_fields(relay.buffer, 0, 2)
+    ack_fields(relay.buffer, PUBACK, 0, 2, MQTT_5)
     tls = None
     if config["certificate"]:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

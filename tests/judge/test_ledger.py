@@ -100,10 +100,6 @@ class TestRepeats:
     def test_more_than_there_were_are_not_allowed(self) -> None:
         assert ledger_of(counted(duplicated=3, excused=5)).repeated_allowed == 3
 
-    def test_what_a_consumer_held_when_it_was_cut_off_must_come_again(self) -> None:
-        ledger = ledger_of(replace(counted(duplicated=9, excused=2), held=7))
-        assert (ledger.repeated_allowed, ledger.repeated) == (7, 2)
-
 
 class TestAcknowledged:
     LOST = ledger_of(counted(expected=10, received=3))

@@ -838,14 +838,14 @@ def test_silent_connections_ping_and_others_do_not(make_rig: Any) -> None:
     rig = make_rig(publishers=4, subscribers=1)
     f = rig.fleet
     now_ns = 10**12
-    keep_alive_ns = np.array([8 * S, 0], np.int64)
+    f.devices["keep_alive_ns"] = [8 * S] * 4 + [0]
     f.devices["written_ns"] = now_ns - 6 * S
     f.devices[1].written_ns = now_ns - 4 * S + 1
     f.devices[2].state = device.CLOSED
     f.devices[3].flags |= device.BLOCKED
     due = np.zeros(5, np.int64)
     pingreq = np.frombuffer(bytearray(b"\xc0\x00"), np.uint8)
-    assert reactor.ping_idle(f, now_ns, keep_alive_ns, pingreq, due) == 1
+    assert reactor.ping_idle(f, now_ns, pingreq, due) == 1
     assert due[0] == 3
     assert rig.far[0].recv(10) == b"\xc0\x00"
     assert f.devices[0].written_ns == now_ns
@@ -858,13 +858,13 @@ def test_silent_connections_ping_and_others_do_not(make_rig: Any) -> None:
 
 def test_devices_that_fell_silent_together_do_not_ping_together(make_rig: Any) -> None:
     f = make_rig(publishers=200, subscribers=1).fleet
-    keep_alive_ns = np.array([8 * S, 0], np.int64)
+    f.devices["keep_alive_ns"][:200] = 8 * S
     pingreq = np.frombuffer(bytearray(b"\xc0\x00"), np.uint8)
     due = np.zeros(201, np.int64)
     f.devices["written_ns"] = 10**12
     pinged = []
     for silent_s in (4.0, 4.5, 5.0, 5.5, 6.0):
-        reactor.ping_idle(f, 10**12 + int(silent_s * S), keep_alive_ns, pingreq, due)
+        reactor.ping_idle(f, 10**12 + int(silent_s * S), pingreq, due)
         pinged.append(int((f.devices["pinged_ns"] > 0).sum()))
     assert pinged[-1] == 200
     for fewer, more in pairwise(pinged):

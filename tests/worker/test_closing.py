@@ -9,6 +9,7 @@ import pytest
 from loadgen.kernels.device import AWAY, CLOSED
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, PubAck, PubComp, Publish, PubRec, PubRel
+from loadgen.mqtt.violations import SESSION_PRESENT
 from loadgen.worker.closing import (
     MESSAGES_LIMIT,
     absent_streams,
@@ -51,6 +52,9 @@ def test_the_structures_say_what_the_counters_say() -> None:
         "refusals": {"151": 1},
         "refusal": "why",
         "violation": "what",
+        "violations": {},
+        "unreleased": 0,
+        "redelivered": 0,
     }
     assert sent_by_streams(bench.fleet) == 5
 
@@ -216,7 +220,7 @@ async def test_the_first_refusal_and_violation_are_said_in_words(
     closing = (await driver.stop())["closing"]
     assert closing["refusals"] == {"135": 10}
     assert closing["refusal"] == "Not authorized (0x87)"
-    assert closing["violation"].startswith("Session Present in answer to Clean Start")
+    assert closing["violations"] == {str(SESSION_PRESENT): 1}
     assert driver.counted("violations") == 1
     assert driver.said("violation") == [closing["violation"]]
 

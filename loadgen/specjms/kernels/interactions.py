@@ -32,9 +32,11 @@ from loadgen.kernels.counting import (
     check_qos,
     count_damaged,
     count_doubtful,
+    count_misrouted,
     count_repeated,
     count_sent,
     is_same,
+    note_delivery,
     phase_of,
     push_event,
     record,
@@ -410,7 +412,7 @@ def _accept(
     if pair == _NONE:
         if is_checked or is_intact(buffer, start, message.end):
             phase = phase_of(fleet.run, read_i64(buffer, start + 16))
-            fleet.counters[fleet.devices[row].group, phase].misrouted += 1
+            count_misrouted(fleet, fleet.counters[fleet.devices[row].group, phase])
         else:
             _take_damaged(fleet, row, buffer, message, note, now_ns)
     return pair
@@ -450,7 +452,7 @@ def _take_damaged(
     if pair == _OTHER_FAMILY:
         _discard(fleet, buffer, message)
     elif pair == _NONE:
-        fleet.counters[fleet.devices[row].group, phase].misrouted += 1
+        count_misrouted(fleet, fleet.counters[fleet.devices[row].group, phase])
     else:
         counts = fleet.counters[chains_of(fleet.own).types[note.type].group, phase]
         count_damaged(fleet, counts, buffer, message, pair)
@@ -493,7 +495,7 @@ def _on_message(
     outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, read_i64(buffer, start + 8))
     chain.state.redelivered += message.dup != 0
     if outcome == DUPLICATE:
-        count_repeated(counts, device, buffer, message)
+        count_repeated(fleet, row, counts, buffer, message, pair)
         chain.state.duplicated += 1
         chain.state.unmarked += message.dup == 0 and not is_copy(buffer, start)
         if phase == MEASURE:
@@ -514,6 +516,8 @@ def _on_message(
     transit_ns = waited_ns - send_offset_ns(buffer, start)
     record(fleet, slot_of(kind.group, S_END_TO_END, phase), waited_ns)
     record(fleet, slot_of(kind.group, S_TRANSIT, phase), transit_ns)
+    if message.dup | message.retain or is_copy(buffer, start):
+        note_delivery(fleet, row, buffer, message, pair, now_ns - transit_ns, now_ns)
     seen.received_in_all += 1
     if now_ns - transit_ns < device.returned_ns:
         chain.state.recovered += 1

@@ -1,0 +1,192 @@
+"""Repeated messages that MQTT allows: each is excused for its identity, once.
+
+A delivery of QoS 1 may be repeated if the connection broke before the broker had the PUBACK. That
+is in doubt for messages that arrived shortly before: `settle` moves the border twice a second or
+so, while messages arrive. `doubt_pairs` opens the doubt when a connection breaks, and each message
+in it may arrive once more.
+
+A message that our publisher sent again may arrive as often as it was sent. The number of the copy
+is in its header (payload.py).
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels.accounting import DUPLICATE, account, first_missing, forget_gaps
+from loadgen.kernels.arrays import Bytes, Int64, Record
+from loadgen.kernels.compiled import compiled
+from loadgen.kernels.device import RESUMED, SHARED, Device
+from loadgen.kernels.payload import copy_number, read_i64
+
+if TYPE_CHECKING:
+    from loadgen.kernels.counting import Message
+    from loadgen.kernels.fleet import Fleet
+
+Table = npt.NDArray[np.int64]
+
+COPIES_LIMIT = 1 << 20
+WITHHELD_LIMIT = 1 << 16
+_GAPS_LIMIT = 100
+"""Most gaps of a pair in which the first missing message is looked for; with more, all of its
+messages stay in doubt."""
+
+# Marks of a message in `copies`, besides the numbers of its copies.
+_FIRST_WAS_COPY, _ORIGINAL, _MARKS = 0, 16, 32
+
+
+class Doubt(Record):
+    """The messages of a pair whose acknowledgement the broker may lack."""
+
+    settled: Int64
+    """Sequences before it arrived long before the last arrival of the pair's device."""
+    newest: Int64
+    """The same border, as of the last look."""
+    end: Int64
+    """First sequence that had not arrived when the last connection broke; 0 before."""
+
+
+class Copy(Record):
+    """An entry of the hash table of copies: pair + 1, or 0 if it is free, and sequence and mark."""
+
+    pair: Int64
+    identity: Int64
+
+
+class Withheld(Record):
+    """A delivery without acknowledgement when its consumer was cut off, which must come again."""
+
+    pair: Int64
+    sequence: Int64
+    came: Int64
+
+
+@compiled
+def settle(fleet: "Fleet", firsts: Table, counts: Table) -> None:
+    """Move the borders of these ranges of pairs, where messages have arrived since the last look.
+
+    If nothing arrives, the broker may not read either, so that nothing becomes settled.
+    """
+    for index in range(len(firsts)):
+        first = int(np.int64(firsts[index]))
+        end = first + int(np.int64(counts[index]))
+        moved = False
+        for number in range(first, end):
+            moved = moved or _border(fleet, number) != fleet.doubts[number].newest
+        for number in range(first, end if moved else first):
+            doubt = fleet.doubts[number]
+            doubt.settled = doubt.newest
+            doubt.newest = _border(fleet, number)
+
+
+@compiled
+def _border(fleet: "Fleet", number: int) -> int:
+    border = first_missing(fleet.pairs, fleet.gaps, number, _GAPS_LIMIT)
+    return max(border, int(np.int64(fleet.doubts[number].newest)))
+
+
+@compiled
+def doubt_pairs(fleet: "Fleet", first: int, count: int) -> None:
+    """Note that the connection to which these pairs belong broke."""
+    for number in range(first, min(first + count, len(fleet.doubts))):
+        doubt = fleet.doubts[number]
+        doubt.end = fleet.pairs[number].expected
+        forget_gaps(fleet.repeats, fleet.repeat_gaps, fleet.repeat_pool, number)
+        fleet.repeats[number].expected = doubt.settled
+
+
+@compiled
+def is_excused(fleet: "Fleet", row: int, buffer: Bytes, message: "Message", pair: int) -> bool:
+    """Note the repeat of an intact message; return True if it is excused."""
+    sequence = read_i64(buffer, message.payload + 8)
+    doubtful = message.qos == 1 and _is_doubtful(fleet, fleet.devices[row], message, pair, sequence)
+    came = fleet.totals.withheld > 0 and _came_again(fleet, pair, sequence)
+    number = copy_number(buffer, message.payload)
+    if number > 0:
+        first = _mark(fleet, pair, sequence, number)
+    else:
+        # The original follows its copy if a broker passes it on late.
+        first = _is_marked(fleet, pair, sequence, _FIRST_WAS_COPY)
+        first = first and _mark(fleet, pair, sequence, _ORIGINAL)
+    return bool(doubtful or came or first)
+
+
+@compiled
+def _is_doubtful(
+    fleet: "Fleet", device: Device, message: "Message", pair: int, sequence: int
+) -> bool:
+    """Return True if this is the first repeat of a delivery without a certain acknowledgement.
+
+    A queue may give it to another consumer, for which it is not a second attempt.
+    """
+    if pair >= len(fleet.doubts) or sequence >= fleet.doubts[pair].end:
+        return False
+    if not device.flags & SHARED and (not device.flags & RESUMED or message.dup == 0):
+        return False
+    status = account(fleet.repeats, fleet.repeat_gaps, fleet.repeat_pool, pair, sequence)
+    return bool(status != DUPLICATE)
+
+
+@compiled
+def note_withheld(fleet: "Fleet", pair: int, sequence: int) -> None:
+    """Note a delivery that a consumer had not acknowledged when it was cut off."""
+    if fleet.totals.withheld < len(fleet.withheld):
+        withheld = fleet.withheld[fleet.totals.withheld]
+        withheld.pair = pair
+        withheld.sequence = sequence
+        withheld.came = 0
+        fleet.totals.withheld += 1
+
+
+@compiled
+def _came_again(fleet: "Fleet", pair: int, sequence: int) -> bool:
+    """Note the repeat of a withheld delivery; return True if it is the first."""
+    for index in range(fleet.totals.withheld):
+        withheld = fleet.withheld[index]
+        if withheld.pair == pair and withheld.sequence == sequence and withheld.came == 0:
+            withheld.came = 1
+            return True
+    return False
+
+
+# --- copies --------------------------------------------------------------------------------------
+
+
+@compiled
+def note_first_copy(fleet: "Fleet", pair: int, sequence: int, number: int) -> None:
+    """Note that a copy was the first delivery of a message."""
+    _mark(fleet, pair, sequence, number)
+    _mark(fleet, pair, sequence, _FIRST_WAS_COPY)
+
+
+@compiled
+def _place_of(fleet: "Fleet", pair: int, identity: int) -> int:
+    """Return the place of an entry, or that of the free one where it belongs."""
+    copies = fleet.copies
+    place = (pair * 0x9E3779B1 + identity * 0x85EBCA77) % len(copies)
+    while copies[place].pair != 0:
+        if copies[place].pair == pair + 1 and copies[place].identity == identity:
+            break
+        place = (place + 1) % len(copies)
+    return int(place)
+
+
+@compiled
+def _is_marked(fleet: "Fleet", pair: int, sequence: int, mark: int) -> bool:
+    place = _place_of(fleet, pair, sequence * _MARKS + mark)
+    return bool(fleet.copies[place].pair != 0)
+
+
+@compiled
+def _mark(fleet: "Fleet", pair: int, sequence: int, mark: int) -> bool:
+    """Mark a message; return True if it had no such mark, or if the table is full."""
+    identity = sequence * _MARKS + mark
+    copy = fleet.copies[_place_of(fleet, pair, identity)]
+    if copy.pair != 0:
+        return False
+    if fleet.totals.copies < len(fleet.copies) // 2:
+        fleet.totals.copies += 1
+        copy.pair = pair + 1
+        copy.identity = identity
+    return True
