@@ -28,8 +28,8 @@ from loadgen.run.environment import environment, host_of, machine_identity
 from loadgen.run.host_watch import HostSample, take_sample
 from loadgen.run.hosts.agent import Agent, HostedWorkers
 from loadgen.run.hosts.agent_link import AgentLink, agent_context
-from loadgen.run.hosts.load_host import Header, Listener
-from loadgen.run.hosts.messages import Joined
+from loadgen.run.hosts.load_host import Header, OnEvent
+from loadgen.run.hosts.messages import Joined, WorkerFrame, WorkerStarted
 from loadgen.run.hosts.remote_host import Hosts, listening
 from loadgen.run.tasks import background, every
 from loadgen.run.testbed import Testbed
@@ -49,13 +49,13 @@ TOPICS_EACH = 10
 class _Channel:
     """What a stand-in believes to be its socket."""
 
-    def __init__(self, row: int, listener: Listener) -> None:
-        self._row, self._listener = row, listener
+    def __init__(self, row: int, on_event: OnEvent) -> None:
+        self._row, self._on_event = row, on_event
         self._frames = FrameReader()
 
     def sendall(self, data: bytes) -> None:
         for header, block in self._frames.feed(data):
-            self._listener.heard(self._row, header, block)
+            self._on_event(WorkerFrame(self._row, header, block))
 
 
 class StandIns:
@@ -68,11 +68,11 @@ class StandIns:
         self.rows = rows
         self._workers: dict[int, FakeWorker] = {}
 
-    async def start(self, listener: Listener) -> None:
+    async def start(self, on_event: OnEvent) -> None:
         for row in self.rows:
-            channel: Any = _Channel(row, listener)
+            channel: Any = _Channel(row, on_event)
             self._workers[row] = FakeWorker(channel)
-            listener.started(row, 1)
+            on_event(WorkerStarted(row, 1))
 
     def begin(self, page: SharedPage) -> None:
         """They have opened it."""
@@ -92,9 +92,6 @@ class StandIns:
     def sample(self) -> HostSample:
         return take_sample({})
 
-    def last_words(self) -> str:
-        return ""
-
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         self._workers.clear()
 
@@ -107,7 +104,7 @@ class StandInAgent(Agent):
 
     async def start(self, rows: Sequence[int], behaviour: str) -> None:
         self.workers = HostedWorkers(self.link, ExitStack(), StandIns(rows))
-        await self.workers.host.start(self.workers)
+        await self.workers.host.start(self.workers.report)
 
     def tick(self) -> None:
         """Count a moment, and send the totals: nothing changes in between."""

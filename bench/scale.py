@@ -32,7 +32,7 @@ from loadgen.plan.groups import DeviceGroup, Publishes, Share, Target, WorkerPla
 from loadgen.plan.plan import PhasePlan, Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_count, parse_number
-from loadgen.run.play import play
+from loadgen.run.calibrate import play
 
 SPARE = 300
 """Descriptors of a worker or a sink that are not devices."""

@@ -30,7 +30,7 @@ from loadgen.plan.groups import DeviceGroup, Publishes, Share, Target, Tls, Work
 from loadgen.plan.plan import PhasePlan, Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_count
-from loadgen.run.play import play
+from loadgen.run.calibrate import play
 
 FEW = 100
 IN_FLIGHT = 64

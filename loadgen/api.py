@@ -297,7 +297,12 @@ def _search_of(scenario: Scenario, target: str, options: SearchOptions) -> Searc
     if unknown := sorted(bounds.keys() - SearchOptions.__annotations__.keys()):
         known = ", ".join(SearchOptions.__annotations__)
         raise ScenarioError(f"{unknown[0]}: a search has no such argument; allowed: {known}")
-    require, step_s = bounds.pop("require", ()), bounds.pop("step_s", None)
+    require = bounds.pop("require", ())
+    # 100 and 100.0 are one number, also in the digest by which a search is continued.
+    for name in bounds.keys() - {"most_steps"}:
+        if isinstance(bounds[name], int):
+            bounds[name] = float(bounds[name])
+    step_s = bounds.pop("step_s", None)
     pairs = [f"{k}={v}" for k, v in require.items()] if isinstance(require, Mapping) else require
     aim = aim_for(scenario, target, **bounds)
     return Search(scenario, aim, requirements(scenario, pairs), step_s)

@@ -25,12 +25,11 @@ def command(
     Example: loadgen calibrate
     """
     from loadgen.errors import CannotRunError
-    from loadgen.run.calibration import cache_path, stored
-    from loadgen.run.environment import identity
+    from loadgen.run.environment import calibration_path, identity, stored_calibration
 
     key = identity()
     if show:
-        result = stored(key)
+        result = stored_calibration(key)
         if result is None:
             raise CannotRunError(
                 "nothing is stored for this host and version: run loadgen calibrate"
@@ -41,21 +40,20 @@ def command(
         print(json.dumps(result, indent=2))
         return 0
     print("\n".join(_lines(result)))
-    print(f"stored in {cache_path(key)}", file=sys.stderr)
+    print(f"stored in {calibration_path(key)}", file=sys.stderr)
     return 0
 
 
 def _measured(key: dict[str, object], *, quiet: bool) -> dict[str, Any]:
     from loadgen.run.calibrate import calibrate
-    from loadgen.run.calibration import keep
-    from loadgen.run.environment import host_of
+    from loadgen.run.environment import host_of, store_calibration
     from loadgen.run.interrupt import interruptible
     from loadgen.run.progress import progress_on
 
     descriptors = host_of().descriptors
     with progress_on(sys.stderr, quiet=quiet) as progress:
         result = interruptible(partial(calibrate, key, descriptors, progress=progress))
-    keep(result)
+    store_calibration(result)
     return result
 
 

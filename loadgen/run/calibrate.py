@@ -4,30 +4,37 @@ It consists of a few short plays with real workers: connecting and sending to th
 receiving and the latency floor through the reflector. Rates are those of one worker with a whole
 core, computed from the processor time of each message: on a host that also runs the sink or the
 reflector, no observed rate is the generator's alone.
-
-The result is stored in the user's cache directory and goes into the environment record of later
-runs on the same host, kernel, processor and version.
 """
 
 import os
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.sink import run_sink
 from loadgen.errors import CannotRunError
-from loadgen.metrics.reducer import summarize
+from loadgen.metrics.reducer import reduce_table, summarize
 from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, Target, WorkerPlan
 from loadgen.plan.plan import PhasePlan, Plan
 from loadgen.plan.scenario import Scenario
-from loadgen.run.calibration import SCHEMA
-from loadgen.run.interrupt import Interrupt
-from loadgen.run.play import Played, play
+from loadgen.run.environment import CALIBRATION_SCHEMA
+from loadgen.run.hosts.worker_pool import start_workers
+from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.messages import RunMessage
+from loadgen.run.monitor import Monitor, RunFiles
+from loadgen.run.phases import PhaseRunner
 from loadgen.run.progress import Progress, Snapshot, silent
+from loadgen.run.run_state import RunState
+from loadgen.run.rundir import EventLog, IntervalWriter, claim
+from loadgen.scratch import scratch_directory
 
 NS: Final = 1_000_000_000
 PERCENTILES: Final = ("p50", "p90", "p99", "max")
@@ -41,15 +48,59 @@ BATCHED_PAIRS: Final = 10
 BATCH_TICK_US: Final = 1_000
 LATENCY_RATE: Final = 10_000.0
 SPARE_DESCRIPTORS: Final = 500
-
-Role = tuple[int, str]
-"""A worker and the group that it plays."""
-SENDERS: Final[Role] = (0, "senders")
-RECEIVERS: Final[Role] = (1, "receivers")
-
-
 PHASES: Final = PhasePlan(warmup_s=0.5, duration_s=3.0, drain_s=3.0)
 """Phases of each play; a shorter calibration is less precise."""
+
+_SENDERS: Final = "senders"
+"""Group of the first worker; that of the second is `_RECEIVERS`."""
+_RECEIVERS: Final = "receivers"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The result of a play: the state at its end, and its interval table.
+
+    `rows` are merged by worker, group, phase and series.
+    """
+
+    state: RunState
+    table: pa.Table
+    rows: Mapping[tuple[int, str, str, str], Mapping[str, Any]]
+
+    def row(self, worker: int, group: str, phase: str, series: str = "") -> Mapping[str, Any]:
+        """Return a merged interval row; with count 0 if it is missing."""
+        return self.rows.get((worker, group, phase, series), {"count": 0})
+
+    def cpu_ns(self, worker: int, phase: str) -> int:
+        """Return the processor time of a worker in a phase."""
+        return int(self.row(worker, "", phase).get("cpu_ns", 0))
+
+
+async def play(plan: Plan, phases: PhasePlan, interrupt: Interrupt | None = None) -> Played:
+    """Play the plan's phases with its workers against brokers that run already; leave no files.
+
+    Raise CannotRunError if workers are lost, and RunInterruptedError if `interrupt` came.
+    """
+    run = f"play-{plan.run_tag:08x}"
+    with scratch_directory("play") as scratch:
+        directory = claim(scratch / "run")
+        events = EventLog(directory)
+        record = RunFiles(run, time.monotonic_ns(), events, IntervalWriter(directory, run))
+        monitor = Monitor(plan, record, silent)
+        try:
+            async with start_workers(len(plan.workers), monitor.on_frame) as pool:
+                await PhaseRunner(plan, phases, pool, monitor, interrupt or Interrupt()).play()
+        finally:
+            events.close(time.monotonic_ns())
+        ending = monitor.state.ending
+        if ending == "interrupted":
+            raise RunInterruptedError(RunMessage.INTERRUPTED())
+        if ending is not None:
+            raise CannotRunError(RunMessage.ENDED_EARLY(ending=ending))
+        table = pq.read_table(directory / "intervals")
+    by = ("worker", "group", "phase", "series")
+    rows = {tuple(row[name] for name in by): row for row in reduce_table(table, by).to_pylist()}
+    return Played(monitor.state, table, rows)
 
 
 async def calibrate(
@@ -60,25 +111,22 @@ async def calibrate(
     progress: Progress = silent,
     interrupt: Interrupt | None = None,
 ) -> dict[str, Any]:
-    """Play the sequence; the result as JSON values, under the identity `key` of the host.
+    """Play the sequence; return the result as JSON values, under the identity `key` of the host.
 
-    `descriptors` is what one process may open. Raises CannotRunError where a play came to
-    nothing and RunInterruptedError when `interrupt` came.
+    `descriptors` is what one process may open. Raise CannotRunError if a play has no result, and
+    RunInterruptedError if `interrupt` came.
     """
     began_s = time.monotonic()
-    stop = Interrupt() if interrupt is None else interrupt
     load = os.getloadavg()[0]
     devices = min(SINGLE_DEVICES, descriptors - SPARE_DESCRIPTORS)
     if devices < 1:
-        raise CannotRunError(
-            f"calibration needs more than {SPARE_DESCRIPTORS} open files; raise ulimit -n"
-        )
+        raise CannotRunError(RunMessage.FEW_DESCRIPTORS(least=SPARE_DESCRIPTORS))
 
     async def play_on(
-        endpoint: Endpoint, what: str, groups: tuple[DeviceGroup, ...], tick_us: int = 0
+        endpoint: Endpoint, title: str, groups: tuple[DeviceGroup, ...], tick_us: int = 0
     ) -> Played:
-        progress(Snapshot(f"calibrate: {what}"))
-        return await play(_plan(groups, endpoint, tick_us), phases, interrupt=stop)
+        progress(Snapshot(f"calibrate: {title}"))
+        return await play(_plan(groups, endpoint, tick_us), phases, interrupt)
 
     async with run_sink() as sink:
         (endpoint,) = sink.endpoints
@@ -94,28 +142,28 @@ async def calibrate(
         received_batched = await play_on(endpoint, "batched receives", pairs, BATCH_TICK_US)
         timed = await play_on(endpoint, "latency", _exchange(1, 1, LATENCY_RATE))
     return {
-        "schema": SCHEMA,
+        "schema": CALIBRATION_SCHEMA,
         "key": dict(key),
         "made": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "seconds": round(time.monotonic() - began_s, 1),
         "load_average_before": round(load, 2),
         "connect": _connects(single, devices),
         "send": {
-            "single": _rate(single, SENDERS, "sent"),
-            "batched": _rate(batched, SENDERS, "sent"),
+            "single": _rate(single, 0, _SENDERS, "sent"),
+            "batched": _rate(batched, 0, _SENDERS, "sent"),
         },
         "receive": {
-            "single": _rate(received_single, RECEIVERS, "received"),
-            "batched": _rate(received_batched, RECEIVERS, "received"),
+            "single": _rate(received_single, 1, _RECEIVERS, "received"),
+            "batched": _rate(received_batched, 1, _RECEIVERS, "received"),
         },
         "latency": {
             "rate": LATENCY_RATE,
-            "transit_us": _latency_us(timed, RECEIVERS, "transit"),
-            "end_to_end_us": _latency_us(timed, RECEIVERS, "end_to_end"),
+            "transit_us": _latency_us(timed, 1, _RECEIVERS, "transit"),
+            "end_to_end_us": _latency_us(timed, 1, _RECEIVERS, "end_to_end"),
         },
         "send_delay": {
-            "single_us": _latency_us(single, SENDERS, "send_delay"),
-            "latency_us": _latency_us(timed, SENDERS, "send_delay"),
+            "single_us": _latency_us(single, 0, _SENDERS, "send_delay"),
+            "latency_us": _latency_us(timed, 0, _SENDERS, "send_delay"),
         },
     }
 
@@ -123,8 +171,8 @@ async def calibrate(
 def _connects(played: Played, devices: int) -> dict[str, Any]:
     result = played.state.connected
     if result is None or result.failures or result.done != devices or result.seconds <= 0:
-        failed = dict(result.failures) if result else {}
-        raise CannotRunError(f"calibration could not connect {devices} devices: {failed}")
+        failures = tuple(result.failures) if result else ()
+        raise CannotRunError(RunMessage.NOT_CONNECTED(devices=devices, failures=failures))
     cpu_us = played.cpu_ns(0, "connect") / devices / 1000
     return {
         "devices": devices,
@@ -133,13 +181,13 @@ def _connects(played: Played, devices: int) -> dict[str, Any]:
     }
 
 
-def _rate(played: Played, who: Role, counter: str) -> dict[str, Any]:
+def _rate(played: Played, worker: int, group: str, counter: str) -> dict[str, Any]:
     """Return the rate and processor time of a message, and the rate that fills a core."""
-    worker, group = who
     start_ns, end_ns = played.state.windows.get("measure", (0, 0))
-    messages, cpu_ns = played.total(worker, group, counter), played.cpu_ns(worker, "measure")
+    messages = int(played.row(worker, group, "measure").get(counter, 0))
+    cpu_ns = played.cpu_ns(worker, "measure")
     if not messages or not cpu_ns:
-        raise CannotRunError(f"calibration saw no message of {group}; is this host overloaded?")
+        raise CannotRunError(RunMessage.NO_MESSAGE(group=group))
     return {
         "rate": round(messages * NS / (end_ns - start_ns)),
         "cpu_us": round(cpu_ns / messages / 1000, 3),
@@ -147,23 +195,17 @@ def _rate(played: Played, who: Role, counter: str) -> dict[str, Any]:
     }
 
 
-def _latency_us(played: Played, who: Role, series: str) -> dict[str, float]:
-    worker, group = who
+def _latency_us(played: Played, worker: int, group: str, series: str) -> dict[str, float]:
     summary = summarize(played.row(worker, group, "measure", series))
     if not summary.count:
-        raise CannotRunError(f"calibration saw no message of {group}; is this host overloaded?")
+        raise CannotRunError(RunMessage.NO_MESSAGE(group=group))
     values = {name: getattr(summary, name) for name in PERCENTILES}
     return {name: round(float(value), 3) for name, value in values.items() if value is not None}
 
 
-# What is played -------------------------------------------------------------------------------
-
-
 def _senders(count: int, rate: float, deliveries: int = 0) -> DeviceGroup:
-    _, name = SENDERS
-    return DeviceGroup(
-        name, count, publishes=Publishes(f"calibrate/{name}", count, 0, rate, deliveries)
-    )
+    publishes = Publishes(f"calibrate/{_SENDERS}", count, 0, rate, deliveries)
+    return DeviceGroup(_SENDERS, count, publishes=publishes)
 
 
 def _exchange(senders: int, receivers: int, rate: float) -> tuple[DeviceGroup, ...]:
@@ -171,7 +213,7 @@ def _exchange(senders: int, receivers: int, rate: float) -> tuple[DeviceGroup, .
     receivers."""
     return (
         _senders(senders, rate, receivers // senders),
-        DeviceGroup(RECEIVERS[1], receivers, subscribes=Subscribes(SENDERS[1])),
+        DeviceGroup(_RECEIVERS, receivers, subscribes=Subscribes(_SENDERS)),
     )
 
 

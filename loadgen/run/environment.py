@@ -1,25 +1,31 @@
-"""The record of the host of a run for run.json, without secrets."""
+"""The record of the host of a run for run.json, without secrets, and its stored calibration."""
 
 import os
 import platform
 import re
 import resource
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psutil
 
 from loadgen import PROGRAM
 from loadgen.brokers.ports import ephemeral_ports
+from loadgen.errors import CannotRunError
 from loadgen.plan.fit import Host
-from loadgen.run.calibration import stored
+from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
+from loadgen.run.rundir import make_folder, write_json
+from loadgen.run.seal import digest_of
 from loadgen.run.tuning.profile import Demand, compare, read_profile, tuning_record
 from loadgen.run.tuning.tuning_host import observe
 
+CALIBRATION_SCHEMA = 1
 _PACKAGES = ("loadgen", "numba", "numpy", "orjson", "pyarrow", "pydantic", "pyspark", "uvloop")
 
 _SYSCTL = (
@@ -55,33 +61,10 @@ def _read(path: str) -> str:
         return ""
 
 
-def _os_name() -> str:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-    except OSError:
-        return platform.system()
-
-
 def _cpu_model() -> str:
     text = _read("/proc/cpuinfo")
     found = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
     return found.group(1) if found else platform.machine()
-
-
-def _packages() -> dict[str, str]:
-    versions: dict[str, str] = {}
-    for name in _PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
-
-
-def _virtual() -> str:
-    """Return the kind of virtual machine, as far as it is visible; "" for none."""
-    if re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo"), re.MULTILINE):
-        product = _read("/sys/class/dmi/id/product_name")
-        return printable(product, 100) or "hypervisor"
-    return ""
 
 
 def host_of() -> Host:
@@ -126,6 +109,32 @@ def identity() -> dict[str, object]:
     }
 
 
+def calibration_path(key: Mapping[str, object]) -> Path:
+    """Return the path of the calibration of a host with this identity."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "loadgen" / f"calibration-{digest_of(dict(key))[:16]}.json"
+
+
+def store_calibration(result: Mapping[str, Any]) -> Path:
+    """Write a calibration into the user's cache; raise CannotRunError if that is not possible."""
+    path = calibration_path(result["key"])
+    try:
+        make_folder(path.parent)
+        write_json(path, result)
+    except OSError as error:
+        raise CannotRunError(RunMessage.NOT_STORED(reason=error.strerror)) from None
+    return path
+
+
+def stored_calibration(key: Mapping[str, object]) -> dict[str, Any] | None:
+    """Return the stored calibration of this identity, else None."""
+    with suppress(OSError, orjson.JSONDecodeError):
+        result = orjson.loads(calibration_path(key).read_bytes())
+        if isinstance(result, dict) and result.get("schema") == CALIBRATION_SCHEMA:
+            return result if result.get("key") == dict(key) else None
+    return None
+
+
 def environment(demand: Demand | None = None) -> dict[str, Any]:
     """Return the record of this host, with the keys of run.json.
 
@@ -133,16 +142,23 @@ def environment(demand: Demand | None = None) -> dict[str, Any]:
     `calibration` is the stored result of `loadgen calibrate`.
     """
     profile = read_profile("load-host")
+    os_name = platform.system()
+    with suppress(OSError):
+        os_name = platform.freedesktop_os_release().get("PRETTY_NAME", os_name)
+    packages: dict[str, str] = {}
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
     record: dict[str, Any] = {
         "host": socket.gethostname(),
-        "os": _os_name(),
+        "os": os_name,
         "kernel": platform.release(),
         "machine": platform.machine(),
         "python": platform.python_version(),
         "cpu_model": printable(_cpu_model(), 200),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "packages": _packages(),
+        "packages": packages,
         "sysctl": {
             name: text
             for name in _SYSCTL
@@ -151,13 +167,14 @@ def environment(demand: Demand | None = None) -> dict[str, Any]:
         "limits": {name: list(resource.getrlimit(which)) for name, which in _LIMITS.items()},
         "tuning": tuning_record(profile, compare(profile, observe(profile), demand)),
     }
-    calibration = stored(identity())
+    calibration = stored_calibration(identity())
     if calibration is not None:
         del calibration["key"]
         record["calibration"] = calibration
     nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
     if nodes:
         record["numa"] = {node.name: _read(f"{node}/cpulist") for node in nodes}
-    if virtual := _virtual():
-        record["virtual"] = virtual
+    if re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo"), re.MULTILINE):
+        product = _read("/sys/class/dmi/id/product_name")
+        record["virtual"] = printable(product, 100) or "hypervisor"
     return record

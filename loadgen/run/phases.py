@@ -144,9 +144,8 @@ class PhaseRunner:
         await monitor.flush()
         for loss in pool.losses:
             monitor.note("worker_lost", loss.detail, loss.worker)
-            words = pool.last_words(loss.worker)
-            if words:
-                monitor.note("worker_said", words, loss.worker)
+            if loss.last_words:
+                monitor.note("worker_said", loss.last_words, loss.worker)
         return lent
 
     async def _through_phases(self, directory: "TemporaryDirectory[str]") -> None:
@@ -442,7 +441,7 @@ class PhaseRunner:
 
     async def _stop(self) -> None:
         """Let the workers disconnect and end."""
-        await self._unless_insisted(self.pool.stop(stop_timeout_s(self.plan)))
+        await self._unless_insisted(self.pool.ask_left("stop", stop_timeout_s(self.plan)))
 
     # Waiting
 

@@ -122,7 +122,7 @@ class Testbed:
         last, self._last = self._last, None
         if last is not None:
             progress(Snapshot("leave"))
-            stop = last.pool.stop(stop_timeout_s(last.plan))
+            stop = last.pool.ask_left("stop", stop_timeout_s(last.plan))
             if (await finished_or(stop, self.interrupt.insisted)).cancelled():
                 last.pool.close_grace_s = 0.0
         await self._stack.aclose()
@@ -238,7 +238,7 @@ class Testbed:
             monitor.on_frame,
             server=server,
             on_compiled=lambda *done: progress(Snapshot("compiling", compiled=done)),
-            hosts=() if self.hosts is None else self.hosts.playing(plan),
+            hosts=() if self.hosts is None else self.hosts.assign(plan),
         )
         return await self._stack.enter_async_context(started)
 

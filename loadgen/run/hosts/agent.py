@@ -36,15 +36,13 @@ from loadgen.run.environment import environment, host_of, machine_identity
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_context
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
 from loadgen.run.hosts.forkserver_process import forkserver
-from loadgen.run.hosts.load_host import Header, LoadHost, LocalHost
+from loadgen.run.hosts.load_host import LoadHost, LocalHost
 from loadgen.run.hosts.messages import (
     Answer,
     CheckScenario,
     EndWorkers,
-    Failure,
     HostCounters,
     Joined,
-    KernelsCompiled,
     Leave,
     LiveTotals,
     Message,
@@ -56,9 +54,10 @@ from loadgen.run.hosts.messages import (
     StartWorkers,
     WorkerCommand,
     WorkerEnded,
+    WorkerEvent,
     WorkerFrame,
-    WorkerStarted,
 )
+from loadgen.run.messages import RunMessage
 from loadgen.run.network import network_counters
 from loadgen.run.preflight import check_host, with_payload_size
 from loadgen.run.tasks import background, every
@@ -80,7 +79,7 @@ _REACH_S = 5.0
 
 
 class HostedWorkers:
-    """The workers of a run on this host, and the listener of their host."""
+    """The workers of a run on this host, whose events go to the coordinator."""
 
     def __init__(self, link: AgentLink, stack: ExitStack, host: LoadHost) -> None:
         self.host = host
@@ -93,29 +92,22 @@ class HostedWorkers:
         self._directory: TemporaryDirectory[str] | None = None
         self._opened: set[int] = set()
 
-    # As Listener
-
-    def started(self, row: int, pid: int) -> None:
-        self._link.send(WorkerStarted(row, pid))
-
-    def heard(self, row: int, header: Header, block: bytes) -> None:
-        if header.get("re") == "clock":
-            return
-        if header.get("re") == "configure":
-            self._opened.add(row)
-            if self._opened.issuperset(self.host.rows):
-                self._forget_page()
-                self.configured = True
-        if header.get("re") is not None:
-            self.send_totals()  # an answer refers to totals that are on the page already
-        self._link.send(WorkerFrame(row, header, block))
-
-    def gone(self, row: int, detail: str) -> None:
-        self.send_totals()
-        self._link.send(WorkerEnded(row, detail, self.host.last_words()))
-
-    def compiled(self, count: int, total: int) -> None:
-        self._link.send(KernelsCompiled(count, total))
+    def report(self, event: WorkerEvent) -> None:
+        """Send an event of the workers."""
+        if isinstance(event, WorkerFrame):
+            answered = event.frame.get("re")
+            if answered == "clock":
+                return
+            if answered == "configure":
+                self._opened.add(event.row)
+                if self._opened.issuperset(self.host.rows):
+                    self._forget_page()
+                    self.configured = True
+            if answered is not None:
+                self.send_totals()  # an answer refers to totals that are on the page already
+        elif isinstance(event, WorkerEnded):
+            self.send_totals()
+        self._link.send(event)
 
     def forward(self, command: WorkerCommand, offset_ns: int) -> None:
         """Forward a command to some workers."""
@@ -211,14 +203,14 @@ class Agent:
         """Run the work of a request in a task, and send the result."""
 
         async def answered() -> None:
-            failure = None
+            answer = Answer(type(request).__name__)
             try:
                 await work
             except Exception as error:
                 # The coordinator waits for an answer, whatever went wrong.
                 kind = type(error).__name__
-                failure = Failure(kind, str(error) or kind)
-            self.link.send(Answer(type(request).__name__, failure))
+                answer = replace(answer, error=kind, detail=str(error) or kind)
+            self.link.send(answer)
 
         task = asyncio.get_running_loop().create_task(answered())
         self._tasks.add(task)
@@ -244,8 +236,7 @@ class Agent:
                 except OSError as error:
                     reason = (error.strerror or str(error)).lower()
                     raise HostLimitError(
-                        f"no connection can be made from {source}: {reason}; give a "
-                        "--source-address of this host"
+                        RunMessage.SOURCE_ADDRESS(address=source, reason=reason)
                     ) from None
         for address, port in targets:
             try:
@@ -254,7 +245,7 @@ class Agent:
             except OSError as error:
                 reason = (error.strerror or f"no answer within {_REACH_S:g} s").lower()
                 raise BrokerUnreachableError(
-                    f"no broker at {address}:{port}: {reason}; can it be reached from there?"
+                    RunMessage.NO_BROKER_FROM_HOST(address=address, port=port, reason=reason)
                 ) from None
 
     async def start(self, rows: Sequence[int], behaviour: str) -> None:
@@ -263,7 +254,7 @@ class Agent:
         stack = ExitStack()
         server = stack.enter_context(forkserver(behaviour))
         self.workers = HostedWorkers(self.link, stack, LocalHost(server, rows))
-        await self.workers.host.start(self.workers)
+        await self.workers.host.start(self.workers.report)
 
     async def _end(self, grace_s: float, rows: Sequence[int]) -> None:
         workers, self.workers = self.workers, None

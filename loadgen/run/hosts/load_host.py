@@ -3,7 +3,7 @@
 Workers are forked by a fresh interpreter (`forkserver.py`), so that this works inside any running
 event loop and in a script without a main guard. Each worker has one stream socket pair; its end of
 file and the forkserver's report are how a death is noticed. `LocalHost` has them on this machine;
-hosts.py has a host elsewhere, whose agent uses a `LocalHost` there.
+remote_host.py has a host elsewhere, whose agent uses a `LocalHost` there.
 """
 
 import asyncio
@@ -22,44 +22,40 @@ from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.run.host_watch import HostSample, take_sample
 from loadgen.run.hosts.forkserver import MESSAGE_LIMIT_BYTES
 from loadgen.run.hosts.forkserver_process import Forkserver
+from loadgen.run.hosts.messages import (
+    KernelsCompiled,
+    WorkerEnded,
+    WorkerEvent,
+    WorkerFrame,
+    WorkerStarted,
+)
+from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.shared_counts import SharedPage
 
 Header = dict[str, Any]
+OnEvent = Callable[[WorkerEvent], None]
 
 _STATUS_WAIT_S = 0.3
 """Wait for the forkserver's report of the exit status after a channel's end."""
 
 
-class Listener(Protocol):
-    """The receiver of the events of a host's workers; rows are those of the run's plan."""
-
-    def started(self, row: int, pid: int) -> None:
-        """Handle the start of a worker."""
-
-    def heard(self, row: int, header: Header, block: bytes) -> None:
-        """Handle a frame of a worker."""
-
-    def gone(self, row: int, detail: str) -> None:
-        """Handle the end of a worker, expected or not."""
-
-    def compiled(self, count: int, total: int) -> None:
-        """Handle progress of compiling before the first worker can start."""
-
-
 class LoadHost(Protocol):
-    """One host of a run."""
+    """One host of a run; rows are those of the run's plan."""
 
     rows: Sequence[int]
     """Rows of its workers."""
-    name: str
+
+    @property
+    def name(self) -> str:
+        """Name in texts, "" for this machine."""
 
     @property
     def clock_bound_ns(self) -> int:
         """Largest error of the run's clock on this host."""
 
-    async def start(self, listener: Listener) -> None:
+    async def start(self, on_event: OnEvent) -> None:
         """Start the workers; raise CannotRunError if that is not possible."""
 
     def begin(self, page: SharedPage) -> None:
@@ -72,9 +68,6 @@ class LoadHost(Protocol):
 
     def sample(self) -> HostSample | None:
         """Return the latest counters of the host's kernel."""
-
-    def last_words(self) -> str:
-        """Return the last line of its workers on stderr, bounded and printable, else ""."""
 
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         """End the workers; those of these rows have `grace_s` seconds to do it by themselves."""
@@ -116,12 +109,12 @@ class _Channel(asyncio.Protocol):
         try:
             frames = self._reader.feed(data)
         except (LoadgenError, ValueError):
-            self._host.listener.gone(self.row, "sent something that is not a frame")
+            self._host.report_end(self.row, "sent something that is not a frame")
             if self.transport is not None:
                 self.transport.abort()
             return
         for header, block in frames:
-            self._host.listener.heard(self.row, header, block)
+            self._host.on_event(WorkerFrame(self.row, header, block))
             # This ends the worker. If it closed its end first, the next beat would fail, and that
             # error would come before the frames that are still to be read.
             if header.get("re") == "stop" and self.transport is not None:
@@ -140,7 +133,7 @@ class LocalHost:
     def __init__(self, server: Forkserver, rows: Sequence[int], name: str = "") -> None:
         self.rows = rows
         self.name = name
-        self.listener: Listener
+        self.on_event: OnEvent
         self._server = server
         self._channels: dict[int, _Channel] = {}
         self._pids: dict[int, int] = {}
@@ -150,11 +143,11 @@ class LocalHost:
         self._closing = False
         self._failure: str | None = None
 
-    async def start(self, listener: Listener) -> None:
+    async def start(self, on_event: OnEvent) -> None:
         """Fork the workers, one after the other."""
-        self.listener = listener
+        self.on_event = on_event
         control, loop = self._server.control, asyncio.get_running_loop()
-        loop.add_reader(control, self._hear)
+        loop.add_reader(control, self._read_control)
         await self._until(lambda: self._server.ready)
         for row in self.rows:
             ours, theirs = socket.socketpair()
@@ -186,12 +179,12 @@ class LocalHost:
         ended = self._exits.keys()
         return take_sample({row: pid for row, pid in self._pids.items() if row not in ended})
 
-    def last_words(self) -> str:
+    def report_end(self, row: int, detail: str) -> None:
+        """Report the end of a worker with the last line of the workers on stderr."""
         stderr = self._server.stderr.fileno()
-        size = os.fstat(stderr).st_size
-        tail = os.pread(stderr, 4096, max(0, size - 4096))
+        tail = os.pread(stderr, 4096, max(0, os.fstat(stderr).st_size - 4096))
         lines = tail.decode("utf-8", "replace").strip().splitlines()
-        return printable(lines[-1], 300) if lines else ""
+        self.on_event(WorkerEnded(row, detail, printable(lines[-1], 300) if lines else ""))
 
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         self._closing = True
@@ -204,24 +197,24 @@ class LocalHost:
                 await self._until(lambda: all(row in self._exits for row in started))
         asyncio.get_running_loop().remove_reader(self._server.control)
         self._server.control.close()  # it ends while others work, and is waited for later
-        # Whoever still waits for workers to be made hears no more.
+        # End the wait for workers that are not started yet.
         self._failure = self._failure or "they were to end before they were there"
         self._news.set()
 
     def channel_closed(self, row: int) -> None:
         """Handle the end of a channel; the exit status follows a moment later."""
+
+        def report_without_status() -> None:
+            if not self._closing:
+                self.report_end(row, "closed its channel")
+
         if row in self._exits:
-            self.listener.gone(row, _described(self._exits[row]))
+            self.report_end(row, _described(self._exits[row]))
         elif not self._closing:
-            asyncio.get_running_loop().call_later(_STATUS_WAIT_S, self._closed_alone, row)
+            asyncio.get_running_loop().call_later(_STATUS_WAIT_S, report_without_status)
 
-    def _closed_alone(self, row: int) -> None:
-        """Report a worker whose exit status did not follow."""
-        if not self._closing:
-            self.listener.gone(row, "closed its channel")
-
-    def _hear(self) -> None:
-        """Take one message of the forkserver, or its end."""
+    def _read_control(self) -> None:
+        """Handle one message of the forkserver, or its end."""
         try:
             data = self._server.control.recv(MESSAGE_LIMIT_BYTES)
         except BlockingIOError:
@@ -229,35 +222,35 @@ class LocalHost:
         except OSError:
             data = b""
         if data:
-            self._take(orjson.loads(data))
+            self._handle(orjson.loads(data))
         else:
             asyncio.get_running_loop().remove_reader(self._server.control)
             self._failure = self._failure or "the process that starts workers ended"
             for row in self._channels:
-                self.listener.gone(row, "went with the process that started it")
+                self.report_end(row, "went with the process that started it")
         self._news.set()
 
-    def _take(self, message: Header) -> None:
-        if "failed" in message:
-            self._failure = message["failed"]
-        elif "ready" in message:
-            self._server.ready = True
-        elif "compiled" in message:
-            self.listener.compiled(message["compiled"], message["of"])
-        elif "started" in message:
-            self._pids[message["started"]] = message["pid"]
-            self.listener.started(message["started"], message["pid"])
-        else:
-            row = message["exited"]
-            self._exits[row] = message["status"]
-            # A worker that was asked to stop ends well; whether it answered is on its channel.
-            if not (self._asked_to_stop and message["status"] == 0):
-                self.listener.gone(row, _described(message["status"]))
+    def _handle(self, message: Header) -> None:
+        match message:
+            case {"failed": failure}:
+                self._failure = failure
+            case {"ready": _}:
+                self._server.ready = True
+            case {"compiled": count, "of": total}:
+                self.on_event(KernelsCompiled(count, total))
+            case {"started": row, "pid": pid}:
+                self._pids[row] = pid
+                self.on_event(WorkerStarted(row, pid))
+            case {"exited": row, "status": status}:
+                self._exits[row] = status
+                # The channel has the answer of a worker that stopped on request.
+                if not (self._asked_to_stop and status == 0):
+                    self.report_end(row, _described(status))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for the forkserver's messages to make `condition` true; raises when it failed."""
         while not condition():
             if self._failure is not None:
-                raise CannotRunError(f"workers cannot be started: {self._failure}")
+                raise CannotRunError(RunMessage.NO_WORKERS(failure=self._failure))
             self._news.clear()
             await self._news.wait()

@@ -15,7 +15,7 @@ from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.worker.frames import Header, encode_frame
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of these messages; both sides must have the same."""
 
 
@@ -41,19 +41,12 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """An error of the tree in errors.py, by the name of its class."""
-
-    kind: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a request, named by its class; `failure` is None if it succeeded."""
+    """The result of a request, named by its class; `error` names one of errors.py, "" for none."""
 
     request: str
-    failure: Failure | None = None
+    error: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +161,9 @@ class Leave:
     """The end of the agent."""
 
 
-FromAgent = (
-    Joined
-    | Ping
-    | Answer
-    | KernelsCompiled
-    | WorkerStarted
-    | WorkerFrame
-    | WorkerEnded
-    | LiveTotals
-    | HostCounters
-)
+WorkerEvent = KernelsCompiled | WorkerStarted | WorkerFrame | WorkerEnded
+"""An event of the workers of a host, wherever they run."""
+FromAgent = Joined | Ping | Answer | WorkerEvent | LiveTotals | HostCounters
 Request = CheckScenario | ReachBroker | StartWorkers | EndWorkers
 FromCoordinator = Pong | Request | SharedPlan | WorkerCommand | Leave
 Message = FromAgent | FromCoordinator

@@ -27,7 +27,7 @@ from loadgen.plan.scenario import Scenario
 from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, coordinator_context
 from loadgen.run.hosts.clocks import ClockEstimate
-from loadgen.run.hosts.load_host import Header, Listener, error_from
+from loadgen.run.hosts.load_host import Header, OnEvent, error_from
 from loadgen.run.hosts.messages import (
     Answer,
     CheckScenario,
@@ -49,6 +49,7 @@ from loadgen.run.hosts.messages import (
     WorkerFrame,
     WorkerStarted,
 )
+from loadgen.run.messages import RunMessage
 from loadgen.run.network import difference
 from loadgen.run.redaction import printable
 from loadgen.run.tasks import background
@@ -63,8 +64,8 @@ _TOTAL_BYTES = 12
 """Size of a total in a message: a place and a value."""
 
 
-class ConnectedAgent:
-    """The agent of a host, as the coordinator sees it."""
+class RemoteHost:
+    """The host of an agent, with its workers of one run at a time."""
 
     def __init__(self, joined: Joined, link: AgentLink) -> None:
         self.number = joined.host
@@ -74,110 +75,38 @@ class ConnectedAgent:
         self.link = link
         self.lost = ""
         self.clock: ClockEstimate | None = None
-        self.worst_bound_ns = 0
+        self.clock_bound_ns = 0
         self.network: dict[str, int] = {}
         """The TCP counters of the host over the run."""
-        self.workers: RemoteHost | None = None
+        self.rows: Sequence[int] = ()
+        self._behaviour = ""
         self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._on_event: OnEvent | None = None
+        self._sample: HostSample | None = None
+        self._page: SharedPage | None = None
+        self._plan_sent: object = None
+        self._first_network: Mapping[str, int] | None = None
 
     @property
     def name(self) -> str:
         """Its number with the host's name, which two containers of one machine may share."""
         return f"{self.number} ({printable(self.offer.name, 100)})"
 
-    def take(self, message: Message) -> None:
-        """Handle a message of the agent."""
-        match message:
-            case Ping(sent_ns, clock):
-                self._set_clock(clock)
-                self.link.send(Pong(sent_ns, time.monotonic_ns()))
-            case Answer(request):
-                future = self._answers.pop(request, None)
-                if future is not None and not future.done():
-                    future.set_result(message)
-            case _ if self.workers is not None:
-                self.workers.take(message)
-
-    def _set_clock(self, clock: ClockEstimate | None) -> None:
-        if clock is None:
-            return
-        before, self.clock = self.clock, clock
-        wrong_ns = 0 if before is None else clock.least_error_ns(before)
-        self.worst_bound_ns = max(self.worst_bound_ns, clock.bound_ns, wrong_ns)
-
-    def lose(self, why: str) -> None:
-        """Count the host as lost with its workers."""
-        if self.lost:
-            return
-        self.lost = why
-        self.link.end(why)
-        for future in self._answers.values():
-            if not future.done():
-                future.set_exception(CannotRunError(f"host {self.name} is gone: {why}"))
-        if self.workers is not None:
-            self.workers.lose(why)
-
-    async def ask(self, request: Request, within_s: float) -> None:
-        """Send a request and wait for its answer; raise the error in it, or CannotRunError."""
-        if self.lost:
-            raise CannotRunError(f"host {self.name} is gone: {self.lost}")
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        kind = type(request).__name__
-        self._answers[kind] = future
-        self.link.send(request)
-        try:
-            async with asyncio.timeout(within_s):
-                failure = (await future).failure
-        except TimeoutError:
-            raise CannotRunError(
-                f"host {self.name} did not answer within {within_s:g} s ({kind})"
-            ) from None
-        finally:
-            self._answers.pop(kind, None)
-        if failure is not None:
-            raise error_from(failure.kind, failure.message, f"on host {self.name}: ")
-
-    def document(self) -> dict[str, Any]:
-        """Return the entry of run.json for this host."""
-        clock = {} if self.clock is None else asdict(self.clock)
-        return {
-            "host": self.number,
-            "name": self.offer.name,
-            "clock": clock | {"bound_ns": self.worst_bound_ns},
-            "network": self.network,
-            "environment": self.environment,
-        }
-
-
-class RemoteHost:
-    """The workers of one run on the host of an agent."""
-
-    def __init__(self, agent: ConnectedAgent, rows: Sequence[int], behaviour: str) -> None:
+    def assign(self, rows: Sequence[int], behaviour: str) -> None:
+        """Set the workers that the next `start` starts."""
         self.rows = rows
-        self.name = agent.name
-        self._agent = agent
         self._behaviour = behaviour
-        self._listener: Listener | None = None
-        self._sample: HostSample | None = None
-        self._last_words = ""
-        self._page: SharedPage | None = None
-        self._plan_sent: object = None
-        self._network: Mapping[str, int] | None = None
+        self._sample = self._page = self._plan_sent = None
 
-    async def start(self, listener: Listener) -> None:
-        self._listener = listener
-        self._agent.workers = self
-        await self._agent.ask(StartWorkers(self.rows, self._behaviour), _COMPILE_S)
-
-    @property
-    def clock_bound_ns(self) -> int:
-        return self._agent.worst_bound_ns
+    async def start(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        await self.ask(StartWorkers(self.rows, self._behaviour), _COMPILE_S)
 
     def begin(self, page: SharedPage) -> None:
         self._page = page
-        self._agent.worst_bound_ns = 0
-        self._agent.network = {}
-        self._network = None
+        self.clock_bound_ns = 0
+        self.network = {}
+        self._first_network = None
 
     def send(
         self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
@@ -186,56 +115,57 @@ class RemoteHost:
             # It is the same for all workers and can be long: the agent keeps it.
             if self._plan_sent is not header["plan"]:
                 self._plan_sent = header["plan"]
-                self._agent.link.send(SharedPlan(header["plan"]))
+                self.link.send(SharedPlan(header["plan"]))
             header = {name: value for name, value in header.items() if name != "plan"}
         if rows:
             by_row = None if each is None else [each[row] for row in rows]
-            self._agent.link.send(WorkerCommand(rows, header, by_row))
+            self.link.send(WorkerCommand(rows, header, by_row))
 
     def sample(self) -> HostSample | None:
         return self._sample
 
-    def last_words(self) -> str:
-        return self._last_words
-
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
-        if not self._agent.lost:
+        if not self.lost:
             with suppress(LoadgenError):
-                await self._agent.ask(EndWorkers(grace_s, tuple(waited_for)), grace_s + SILENCE_S)
-        self._agent.workers = None
+                await self.ask(EndWorkers(grace_s, tuple(waited_for)), grace_s + SILENCE_S)
+        self._on_event = None
 
     def take(self, message: Message) -> None:
-        """Handle a message of the agent about this run."""
-        listener = self._listener
-        if listener is None:
-            return
+        """Handle a message of the agent; those about workers are for the run that has them."""
         match message:
+            case Ping(sent_ns, clock):
+                if clock is not None:
+                    self._set_clock(clock)
+                self.link.send(Pong(sent_ns, time.monotonic_ns()))
+            case Answer(request):
+                future = self._answers.pop(request, None)
+                if future is not None and not future.done():
+                    future.set_result(message)
+            case _ if self._on_event is None:
+                return
             case LiveTotals(block):
                 self._set_totals(block)
-            case WorkerFrame(row, frame, block):
-                listener.heard(self._own_row(row), frame, block)
-            case WorkerEnded(row, detail, last_words):
-                self._last_words = printable(last_words, 300)
-                where = f"on host {self.name}"
-                listener.gone(self._own_row(row), f"{printable(detail, 300)} {where}")
-            case WorkerStarted(row, pid):
-                listener.started(self._own_row(row), pid)
-            case KernelsCompiled(count, total):
-                listener.compiled(count, total)
             case HostCounters(sample, network):
                 self._sample = sample
-                self._network = self._network or network
-                self._agent.network = difference(self._network, network)
+                self._first_network = self._first_network or network
+                self.network = difference(self._first_network, network)
+            case WorkerEnded(row, detail, last_words):
+                detail = f"{printable(detail, 300)} on host {self.name}"
+                self._on_event(WorkerEnded(self._own_row(row), detail, printable(last_words, 300)))
+            case WorkerFrame(row) | WorkerStarted(row):
+                self._own_row(row)
+                self._on_event(message)
+            case KernelsCompiled():
+                self._on_event(message)
 
-    def lose(self, why: str) -> None:
-        """Count all workers of the host as lost."""
-        if self._listener is not None:
-            for row in self.rows:
-                self._listener.gone(row, f"went with host {self.name}: {why}")
+    def _set_clock(self, clock: ClockEstimate) -> None:
+        before, self.clock = self.clock, clock
+        wrong_ns = 0 if before is None else clock.least_error_ns(before)
+        self.clock_bound_ns = max(self.clock_bound_ns, clock.bound_ns, wrong_ns)
 
     def _own_row(self, row: int) -> int:
         if row not in self.rows:
-            raise ValueError(f"host {self.name} speaks for a worker that it does not have")
+            raise ValueError(f"host {self.name} reports a worker that it does not have")
         return row
 
     def _set_totals(self, block: bytes) -> None:
@@ -254,12 +184,59 @@ class RemoteHost:
         if len(places) or rest:
             raise ValueError(f"host {self.name} sent totals that have no place on the live page")
 
+    def lose(self, why: str) -> None:
+        """Count the host as lost with its workers."""
+        if self.lost:
+            return
+        self.lost = why
+        self.link.end(why)
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(self._gone())
+        if self._on_event is not None:
+            for row in self.rows:
+                self._on_event(WorkerEnded(row, f"went with host {self.name}: {why}", ""))
+
+    def _gone(self) -> CannotRunError:
+        return CannotRunError(RunMessage.HOST_GONE(host=self.name, why=self.lost))
+
+    async def ask(self, request: Request, within_s: float) -> None:
+        """Send a request and wait for its answer; raise the error in it, or CannotRunError."""
+        if self.lost:
+            raise self._gone()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        kind = type(request).__name__
+        self._answers[kind] = future
+        self.link.send(request)
+        try:
+            async with asyncio.timeout(within_s):
+                answer = await future
+        except TimeoutError:
+            raise CannotRunError(
+                RunMessage.NO_ANSWER_OF_HOST(host=self.name, seconds=within_s, request=kind)
+            ) from None
+        finally:
+            self._answers.pop(kind, None)
+        if answer.error:
+            raise error_from(answer.error, answer.detail, f"on host {self.name}: ")
+
+    def document(self) -> dict[str, Any]:
+        """Return the entry of run.json for this host."""
+        clock = {} if self.clock is None else asdict(self.clock)
+        return {
+            "host": self.number,
+            "name": self.offer.name,
+            "clock": clock | {"bound_ns": self.clock_bound_ns},
+            "network": self.network,
+            "environment": self.environment,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
     """The hosts of a run, by their numbers."""
 
-    agents: tuple[ConnectedAgent, ...]
+    agents: tuple[RemoteHost, ...]
 
     @property
     def offers(self) -> tuple[Host, ...]:
@@ -293,15 +270,14 @@ class Hosts:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    def playing(self, plan: Plan) -> tuple[RemoteHost, ...]:
-        """Return each host with its workers of this plan."""
+    def assign(self, plan: Plan) -> tuple[RemoteHost, ...]:
+        """Return the hosts, each with its workers of this plan."""
         rows: list[list[int]] = [[] for _ in self.agents]
         for worker in plan.workers:
             rows[worker.host].append(worker.worker)
-        return tuple(
-            RemoteHost(agent, of_host, plan.behaviour)
-            for agent, of_host in zip(self.agents, rows, strict=True)
-        )
+        for agent, of_host in zip(self.agents, rows, strict=True):
+            agent.assign(of_host, plan.behaviour)
+        return self.agents
 
     def document(self) -> list[dict[str, Any]]:
         """Return the entries of run.json for the hosts."""
@@ -318,8 +294,8 @@ class AgentServer:
         self._server: asyncio.Server | None = None
         self._certificate = b""
         self._links: WeakSet[AgentLink] = WeakSet()
-        self._agents: dict[int, ConnectedAgent] = {}
-        self._refused = ""
+        self._agents: dict[int, RemoteHost] = {}
+        self._refusal: HostLimitError | None = None
         self._news = asyncio.Event()
 
     async def open(self, address: str, port: int) -> None:
@@ -344,30 +320,30 @@ class AgentServer:
         wanted = range(count)
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._agents.keys() >= set(wanted) and not self._refused:
+                while not self._agents.keys() >= set(wanted) and self._refusal is None:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            missing = ", ".join(str(n) for n in wanted if n not in self._agents)
+            missing = tuple(number for number in wanted if number not in self._agents)
+            address, port = self.address
             raise CannotRunError(
-                f"no agent came from host {missing} within {timeout_s:g} s; can it reach "
-                f"{self.address[0]}:{self.address[1]}?"
+                RunMessage.NO_AGENT(hosts=missing, seconds=timeout_s, address=address, port=port)
             ) from None
-        if self._refused:
-            raise HostLimitError(self._refused)
+        if self._refusal is not None:
+            raise self._refusal
         self._stop_listening()
         return Hosts(tuple(self._agents[number] for number in wanted))
 
     def _make_link(self) -> AgentLink:
         """Return the end of a new connection."""
-        agent: ConnectedAgent | None = None
+        agent: RemoteHost | None = None
 
         def take(message: Message) -> None:
             nonlocal agent
             if agent is not None:
                 agent.take(message)
             elif isinstance(message, Joined):
-                agent = ConnectedAgent(message, link)
+                agent = RemoteHost(message, link)
                 self._admit(agent)
 
         def end(why: str) -> None:
@@ -379,15 +355,14 @@ class AgentServer:
         self._links.add(link)
         return link
 
-    def _admit(self, agent: ConnectedAgent) -> None:
+    def _admit(self, agent: RemoteHost) -> None:
         same = [one for one in self._agents.values() if one.machine == agent.machine]
         if agent.number in self._agents:
-            self._refused = f"two agents have the number {agent.number}; give each host its own"
+            self._refusal = HostLimitError(RunMessage.SAME_NUMBER(number=agent.number))
         elif same and not self._one_machine:
             first, second = sorted((same[0], agent), key=lambda one: one.number)
-            self._refused = (
-                f"hosts {first.name} and {second.name} are one machine and would share its "
-                "processors: give each a separate machine"
+            self._refusal = HostLimitError(
+                RunMessage.SAME_MACHINE(first=first.name, second=second.name)
             )
         else:
             self._agents[agent.number] = agent
@@ -432,10 +407,8 @@ async def listening(
     try:
         await server.open(address, port)
     except OSError as error:
-        raise CannotRunError(
-            f"agents cannot connect to {address}: {(error.strerror or str(error)).lower()}; give "
-            "an address of this machine"
-        ) from None
+        reason = (error.strerror or str(error)).lower()
+        raise CannotRunError(RunMessage.NO_LISTENER(address=address, reason=reason)) from None
     try:
         async with background(server.watch()):
             yield server

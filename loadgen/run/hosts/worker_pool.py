@@ -15,6 +15,13 @@ from loadgen.plan.groups import MESSAGING
 from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
 from loadgen.run.hosts.load_host import Header, LoadHost, LocalHost, error_from
+from loadgen.run.hosts.messages import (
+    KernelsCompiled,
+    WorkerEnded,
+    WorkerEvent,
+    WorkerFrame,
+    WorkerStarted,
+)
 from loadgen.worker.shared_counts import SharedPage
 
 OnFrame = Callable[[int, Header, bytes], None]
@@ -27,11 +34,15 @@ class WorkerLostError(CannotRunError):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One worker that was lost and what is known of why; `host` is "" for the coordinator's."""
+    """A lost worker, with the reason and the last line of its host's workers on stderr.
+
+    `host` is "" for the coordinator's.
+    """
 
     worker: int
     detail: str
     host: str = ""
+    last_words: str = ""
 
 
 class WorkerPool:
@@ -45,7 +56,7 @@ class WorkerPool:
         self, hosts: Sequence[LoadHost], on_frame: OnFrame, on_compiled: OnCompiled
     ) -> None:
         self.on_frame = on_frame
-        self.compiled = on_compiled
+        self._on_compiled = on_compiled
         self.close_grace_s = 3.0
         self.lost = asyncio.Event()
         self.losses: list[Loss] = []
@@ -67,10 +78,6 @@ class WorkerPool:
         gone = {loss.worker for loss in self.losses}
         return tuple(row for row in self._pids if row not in gone)
 
-    def last_words(self, worker: int) -> str:
-        """Return the last line on stderr of the workers of this one's host, else ""."""
-        return self._hosts[self._host_of[worker]].last_words()
-
     def samples(self) -> dict[int, HostSample]:
         """Return the counters of each host's kernel, by the host's number."""
         found = {number: host.sample() for number, host in enumerate(self._hosts)}
@@ -80,11 +87,12 @@ class WorkerPool:
         """Return the largest difference of two hosts' clocks in this run."""
         return sum(sorted(host.clock_bound_ns for host in self._hosts)[-2:])
 
-    def lose(self, worker: int, detail: str) -> None:
+    def lose(self, worker: int, detail: str, last_words: str = "") -> None:
         """Count this worker as lost, once, and fail what waits for it."""
         if self._closing or worker in self.stopped or worker not in self.alive:
             return
-        self.losses.append(Loss(worker, detail, self._hosts[self._host_of[worker]].name))
+        host = self._hosts[self._host_of[worker]].name
+        self.losses.append(Loss(worker, detail, host, last_words))
         waiting = self._waiting[worker]
         for future in waiting.values():
             if not future.done():
@@ -157,10 +165,6 @@ class WorkerPool:
             raise errors.exceptions[0] from None
         return [one.result() for one in asked]
 
-    async def stop(self, timeout_s: float) -> dict[int, Header]:
-        """Ask the workers that are left to close their connections and end; answers by row."""
-        return await self.ask_left("stop", timeout_s)
-
     async def ask_left(self, op: str, timeout_s: float) -> dict[int, Header]:
         """Send a command to the workers that are left; one without an answer in time is lost."""
         asked = {row: asyncio.ensure_future(self.ask(row, op)) for row in self.alive}
@@ -181,7 +185,7 @@ class WorkerPool:
         try:
             async with asyncio.TaskGroup() as group:
                 for host in self._hosts:
-                    group.create_task(host.start(self))
+                    group.create_task(host.start(self._on_event))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -191,24 +195,22 @@ class WorkerPool:
         left = set(self.alive)
         await asyncio.gather(*(h.close(grace_s, left.intersection(h.rows)) for h in self._hosts))
 
-    # What hosts tell: they know this as their Listener.
-
-    def started(self, row: int, pid: int) -> None:
-        self._pids[row] = pid
-
-    def heard(self, row: int, header: Header, block: bytes) -> None:
-        name = header.get("re")
-        if name is None:
-            self.on_frame(row, header, block)
-            return
-        future = self._waiting[row].pop(name, None)
-        if future is not None and not future.done():
-            future.set_result(header)
-        if name == "stop":
-            self.stopped.add(row)
-
-    def gone(self, row: int, detail: str) -> None:
-        self.lose(row, detail)
+    def _on_event(self, event: WorkerEvent) -> None:
+        match event:
+            case WorkerStarted(row, pid):
+                self._pids[row] = pid
+            case WorkerFrame(row, {"re": command} as answer):
+                future = self._waiting[row].pop(command, None)
+                if future is not None and not future.done():
+                    future.set_result(answer)
+                if command == "stop":
+                    self.stopped.add(row)
+            case WorkerFrame(row, header, block):
+                self.on_frame(row, header, block)
+            case WorkerEnded(row, detail, last_words):
+                self.lose(row, detail, last_words)
+            case KernelsCompiled(count, total):
+                self._on_compiled(count, total)
 
 
 @asynccontextmanager

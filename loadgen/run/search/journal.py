@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from loadgen import PROGRAM
 from loadgen.errors import RunDirectoryError
 from loadgen.run.disk import disk_errors
+from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable, redact_command
 from loadgen.run.rundir import make_folder, numbered, require_free, write_atomically, write_json
 
@@ -48,9 +49,10 @@ class Journal(Generic[Entry]):
             document = orjson.loads(self._read(path))
             if not isinstance(document, dict):
                 raise ValueError("not an object")
+            return document
         except (OSError, ValueError):
-            raise self.refused(f"cannot be read as a {self.kind}", path) from None
-        return document
+            message = RunMessage.NOT_A_JOURNAL(path=_shown(path), kind=self.kind)
+            raise RunDirectoryError(message) from None
 
     def begin(self, document: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
         """Write the definition and return it; make the directory if it is missing."""
@@ -67,14 +69,12 @@ class Journal(Generic[Entry]):
                 make_folder(self.directory / self.folder)
             self.rewrite(definition)
         except OSError as error:
-            raise RunDirectoryError(
-                f"{self.kind} directory {printable(str(self.directory), 200)} cannot be written: "
-                f"{error.strerror}; name another with --out"
-            ) from None
+            message = RunMessage.NOT_WRITTEN(path=_shown(self.directory), reason=error.strerror)
+            raise RunDirectoryError(message) from None
         return definition
 
     def rewrite(self, document: Mapping[str, Any]) -> None:
-        """Write what is to be done anew, with what came of it."""
+        """Write the definition again, with the result."""
         write_json(self.directory / f"{self.kind}.json", document)
 
     def entries(self) -> tuple[Entry, ...]:
@@ -86,10 +86,10 @@ class Journal(Generic[Entry]):
             read = TypeAdapter(self.entry).validate_json
             return tuple(read(line) for line in self._read(path).splitlines())
         except (OSError, ValueError):
-            raise self.refused("is damaged", path) from None
+            raise RunDirectoryError(RunMessage.DAMAGED(path=_shown(path))) from None
 
     def write(self, entries: Iterable[Any]) -> None:
-        """Write what was done, dataclasses, in the place of what was written before."""
+        """Replace the entries."""
         lines = [orjson.dumps(asdict(one), option=orjson.OPT_APPEND_NEWLINE) for one in entries]
         write_atomically(self.directory / f"{self.entries_name}.jsonl", b"".join(lines))
 
@@ -97,14 +97,11 @@ class Journal(Generic[Entry]):
         """Return a new directory for a part, numbered if an interrupted part left one."""
         return numbered(self.directory / self.folder / name)
 
-    def refused(self, why: str, path: Path | None = None) -> RunDirectoryError:
-        """Return the error for a directory, or a file of it, that cannot be used."""
-        return RunDirectoryError(
-            f"{printable(str(path or self.directory), 200)} {why}; "
-            "name another directory with --out"
-        )
-
     def _read(self, path: Path) -> bytes:
         if path.stat().st_size > _FILE_LIMIT_BYTES:
             raise ValueError("too large")
         return path.read_bytes()
+
+
+def _shown(path: Path) -> str:
+    return printable(str(path), 200)

@@ -36,7 +36,8 @@ from loadgen.judge.verdict import Reason
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
 from loadgen.run.interrupt import RunInterruptedError
-from loadgen.run.progress import Progress, Snapshot
+from loadgen.run.messages import RunMessage
+from loadgen.run.progress import Snapshot
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
@@ -169,65 +170,56 @@ async def search(
     """
     journal = journal_of(directory)
     with exclusive(directory):
-        document = _opened(spec, journal, testbed.command)
-        result = await _through_steps(spec, journal, testbed, watch)
-        if result.limit is not None:
+        document = _begin(spec, journal, testbed.command)
+        steps, limit = journal.entries(), None
+        while True:
+            following = next_step(spec.aim, [step.tried for step in steps])
+            if isinstance(following, Limit):
+                limit = following
+                break
+            step = await _play_step(spec, steps, following, journal, testbed, watch)
+            if step is None:
+                break
+            if any(reason.code == "DISCONNECTED" for reason in step.tried.reasons):
+                await _require_broker(spec.scenario)
+            _require_same_broker(steps, step, directory)
+            steps = (*steps, step)
+            journal.write(steps)
+        result = SearchResult(directory, spec, steps, limit)
+        if limit is not None:
+            watch(SearchState(spec, steps, None, limit=limit))
             shows = None if result.best is None else result.best.run
-            limit = asdict(result.limit) | {"own": result.limit.own, "run": shows}
-            journal.rewrite(document | {"limit": limit})
+            found = asdict(limit) | {"own": limit.own, "run": shows}
+            journal.rewrite(document | {"limit": found})
     return result
 
 
-async def _through_steps(
-    spec: Search, journal: Journal[SearchStep], testbed: Testbed, watch: Watch
-) -> SearchResult:
-    """Play the missing steps, until the limit is found or an interrupt comes."""
-    steps = journal.entries()
-    while True:
-        state = SearchState(spec, steps, None)
-        following = next_step(spec.aim, [step.tried for step in steps])
-        if isinstance(following, Limit):
-            watch(replace(state, limit=following))
-            return SearchResult(journal.directory, spec, steps, following)
-        state = replace(state, probe=following)
-        watch(state)
-        if following.purpose == "confirm":
-            await testbed.reset(_progress_to(watch, state))
-        step = await _played(state, following, journal, testbed, watch)
-        if step is None:
-            return SearchResult(journal.directory, spec, steps, None)
-        if any(reason.code == "DISCONNECTED" for reason in step.tried.reasons):
-            await _require_broker(spec.scenario)
-        _require_same_broker(steps, step, journal.directory)
-        steps = (*steps, step)
-        journal.write(steps)
-
-
-def _progress_to(watch: Watch, state: SearchState) -> Progress:
-    """Return a progress that passes snapshots to the watcher."""
-    return lambda snapshot: watch(replace(state, snapshot=snapshot))
-
-
-async def _played(
-    state: SearchState,
+async def _play_step(
+    spec: Search,
+    steps: tuple[SearchStep, ...],
     probe: Probe,
     journal: Journal[SearchStep],
     testbed: Testbed,
     watch: Watch,
 ) -> SearchStep | None:
-    """Play one step; return None if it was interrupted."""
-    spec = state.search
-    number = len(state.steps) + 1
+    """Play the next step; return None if it was interrupted."""
+    state = SearchState(spec, steps, probe)
+
+    def progress(snapshot: Snapshot) -> None:
+        watch(replace(state, snapshot=snapshot))
+
+    watch(state)
+    if probe.purpose == "confirm":
+        await testbed.reset(progress)
+    number = len(steps) + 1
     run_directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
     started = time.monotonic()
     try:
-        result = await testbed.run(
-            step_scenario(spec, probe), run_directory, progress=_progress_to(watch, state)
-        )
+        result = await testbed.run(step_scenario(spec, probe), run_directory, progress=progress)
     except RunInterruptedError:
         return None
     except HostLimitError as error:
-        if not state.steps:
+        if not steps:
             raise
         reason = Reason("HOST_LIMIT", printable(str(error), _DETAIL_CHARACTERS))
         tried = Tried(probe.load, probe.purpose, False, (reason,))
@@ -271,9 +263,9 @@ def _require_same_broker(steps: Sequence[SearchStep], step: SearchStep, director
     """Raise RunDirectoryError if this step was played on another broker than the earlier ones."""
     before = next((one.broker for one in steps if one.broker), "")
     if before and step.broker and step.broker != before:
+        shown = printable(str(directory), 200)
         raise RunDirectoryError(
-            f"{printable(str(directory), 200)} was begun on {before}, and the broker is "
-            f"{step.broker} now; name another directory with --out"
+            RunMessage.OTHER_BROKER(path=shown, before=before, broker=step.broker)
         )
 
 
@@ -293,8 +285,7 @@ async def _require_broker(scenario: Scenario) -> None:
                 (await open_socket(endpoint.host, endpoint.port)).close()
         except OSError:
             raise BrokerUnreachableError(
-                f"{endpoint.redacted} went away during this step, which is not kept; give the same "
-                "command again when it is back"
+                RunMessage.BROKER_WENT_AWAY(broker=endpoint.redacted)
             ) from None
 
 
@@ -357,7 +348,7 @@ def journal_of(directory: Path) -> Journal[SearchStep]:
     return Journal(directory, "search", "steps", "steps", SearchStep)
 
 
-def _opened(spec: Search, journal: Journal[SearchStep], command: Sequence[str]) -> dict[str, Any]:
+def _begin(spec: Search, journal: Journal[SearchStep], command: Sequence[str]) -> dict[str, Any]:
     """Return the definition, from an earlier start if there was one."""
     begun = journal.begun()
     if begun is None:
@@ -365,5 +356,6 @@ def _opened(spec: Search, journal: Journal[SearchStep], command: Sequence[str]) 
         asked = {**notice, **spec.document(), "digest": spec.digest, "limit": None}
         return journal.begin(asked, command)
     if begun.get("digest") != spec.digest:
-        raise journal.refused("holds another search, not the one that is asked for")
+        shown = printable(str(journal.directory), 200)
+        raise RunDirectoryError(RunMessage.OTHER_SEARCH(path=shown))
     return begun | {"aim": asdict(spec.aim), "limit": None}

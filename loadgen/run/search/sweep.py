@@ -11,19 +11,20 @@ error; it does not end the sweep, and the next start tries the point again.
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from loadgen.cases.registry import build_scenario, vary
-from loadgen.errors import LoadgenError, ScenarioError
+from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError
 from loadgen.judge.next_step import PRECISION, Aim, Limit, Probe
 from loadgen.plan.fields import Texts, redact_url
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
 from loadgen.run.interrupt import RunInterruptedError
+from loadgen.run.messages import RunMessage
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
@@ -31,7 +32,6 @@ from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
 from loadgen.run.search.search import Search, SearchResult, SearchState, search, step_scenario
 from loadgen.run.testbed import Testbed
-from loadgen.sentences import counted
 
 POINTS_LIMIT = 10_000
 _DETAIL_CHARACTERS = 500
@@ -83,6 +83,11 @@ class PointResult:
     error: str = ""
     status: int = 0
 
+    @property
+    def is_done(self) -> bool:
+        """True unless it could not be played, or its search ran out of steps."""
+        return not self.error and (self.limit is None or self.limit["ended"] != "out of steps")
+
 
 @dataclass(frozen=True, slots=True)
 class SweepState:
@@ -125,44 +130,43 @@ Watch = Callable[[SweepState], None]
 def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
     """Return every combination; raise ScenarioError before anything is run."""
     if grid.repeat < 1:
-        raise ScenarioError(f"repeat: {grid.repeat} is too small; allowed: from 1")
+        raise ScenarioError(RunMessage.FEW_REPETITIONS(repeat=grid.repeat))
     names = [name for name, _ in grid.axes]
     for name in names:
         if names.count(name) > 1:
-            raise ScenarioError(f"{name}: swept twice; give all its values at once")
+            raise ScenarioError(RunMessage.SWEPT_TWICE(field=name))
         texts = isinstance(grid.scenario.fields().get(name), Texts)
         if name == "case" or (texts and name != "broker"):
-            raise ScenarioError(f"{name}: it cannot be swept; run a sweep for each")
+            raise ScenarioError(RunMessage.NOT_SWEPT(field=name))
     total = grid.repeat
-    for name, values in grid.axes:
-        if not values:
-            raise ScenarioError(f"{name}: no value is given; write --set {name}=1,10,100")
-        total *= len(values)
+    for name, choices in grid.axes:
+        if not choices:
+            raise ScenarioError(RunMessage.NO_VALUE(field=name))
+        total *= len(choices)
     if total > POINTS_LIMIT:
-        raise ScenarioError(f"set: {counted(total, 'run')} are too many; allowed: {POINTS_LIMIT:,}")
-    return tuple(_points(grid, names))
-
-
-def _points(grid: Sweep, names: Sequence[str]) -> Iterator[SweepPoint]:
-    seen: set[str] = set()
-    for combination in itertools.product(*(values for _, values in grid.axes)):
+        raise ScenarioError(RunMessage.MANY_RUNS(total=total, most=POINTS_LIMIT))
+    points: dict[str, SweepPoint] = {}
+    for combination in itertools.product(*(choices for _, choices in grid.axes)):
         values = dict(zip(names, combination, strict=True))
         scenario = vary(_for_broker(grid.scenario, values.get("broker", "")), values)
         wanted = None if grid.search is None else grid.search(scenario)
-        if wanted is not None and wanted.aim.field in values:
-            raise ScenarioError(f"{wanted.aim.field}: it is searched and cannot be swept")
         if wanted is not None:
-            _require_playable(wanted)
-        key = _key(scenario, wanted)
+            _require_playable(wanted, values)
+        document = {
+            "scenario": with_removed(scenario.plain(), "field"),
+            "search": None if wanted is None else wanted.digest,
+        }
+        key = digest_of(with_removed(document, "argument"))[:16]
+        shown = {name: _shown(name, value) for name, value in values.items()}
         # 10k and 10000 are one value.
-        if key not in seen:
-            seen.add(key)
-            shown = {name: _shown(name, value) for name, value in values.items()}
-            yield SweepPoint(shown, scenario, wanted, key)
+        points.setdefault(key, SweepPoint(shown, scenario, wanted, key))
+    return tuple(points.values())
 
 
-def _require_playable(wanted: Search) -> None:
+def _require_playable(wanted: Search, values: Mapping[str, str]) -> None:
     """Raise ScenarioError if no step of the search can be played."""
+    if wanted.aim.field in values:
+        raise ScenarioError(RunMessage.SEARCHED(field=wanted.aim.field))
     try:
         step_scenario(wanted, Probe(wanted.aim.start, "first"))
     except ScenarioError as error:
@@ -185,14 +189,6 @@ def _shown(name: str, value: str) -> str:
     return redact_url(value) if name == "broker" else value
 
 
-def _key(scenario: Scenario, wanted: Search | None) -> str:
-    document = {
-        "scenario": with_removed(scenario.plain(), "field"),
-        "search": None if wanted is None else wanted.digest,
-    }
-    return digest_of(with_removed(document, "argument"))[:16]
-
-
 async def sweep(
     grid: Sweep,
     directory: Path,
@@ -211,12 +207,16 @@ async def sweep(
     journal = journal_of(directory)
     repetitions = range(1, grid.repeat + 1)
     turns = [(point, repetition) for repetition in repetitions for point in points]
+
+    def progress_to(state: SweepState) -> Progress:
+        return lambda snapshot: watch(replace(state, snapshot=snapshot))
+
     with exclusive(directory):
-        results = _opened(grid, points, journal, testbed.command)
+        results = _begin(grid, points, journal, testbed.command)
         interrupted, last_repetition = False, 0
         for number, (point, repetition) in enumerate(turns, start=1):
             held = results.get((point.key, repetition))
-            if held and _is_done(held) and (not held.run or (directory / held.run).is_dir()):
+            if held and held.is_done and (not held.run or (directory / held.run).is_dir()):
                 # A smaller grid did not know all of the values.
                 results[point.key, repetition] = replace(held, values=point.values)
                 continue
@@ -224,9 +224,9 @@ async def sweep(
             watch(state)
             if repetition != last_repetition:
                 # Each repetition has new connections.
-                await testbed.reset(_progress_to(watch, state))
+                await testbed.reset(progress_to(state))
                 last_repetition = repetition
-            entry = await _played(state, journal, testbed, watch)
+            entry = await _play_point(state, journal, testbed, watch, progress_to(state))
             if entry is None:
                 interrupted = True
                 break
@@ -241,18 +241,12 @@ async def sweep(
     return SweepResult(directory, points, measured, interrupted)
 
 
-def _is_done(held: PointResult) -> bool:
-    """Return True if a point needs no further runs, or its search has steps left to decide."""
-    return not held.error and (held.limit is None or held.limit["ended"] != "out of steps")
-
-
-def _progress_to(watch: Watch, state: SweepState) -> Progress:
-    """Return a progress that passes snapshots to the watcher."""
-    return lambda snapshot: watch(replace(state, snapshot=snapshot))
-
-
-async def _played(
-    state: SweepState, journal: Journal[PointResult], testbed: Testbed, watch: Watch
+async def _play_point(
+    state: SweepState,
+    journal: Journal[PointResult],
+    testbed: Testbed,
+    watch: Watch,
+    progress: Progress,
 ) -> PointResult | None:
     """Play one repetition of a point; return None if it was interrupted."""
     point, directory = state.point, journal.directory
@@ -271,9 +265,7 @@ async def _played(
                 None if ended.limit is None else _of_search(blank, ended, ended.limit, directory)
             )
         else:
-            result = await testbed.run(
-                point.scenario, journal.new_part(name), progress=_progress_to(watch, state)
-            )
+            result = await testbed.run(point.scenario, journal.new_part(name), progress=progress)
             entry = None if result.interrupted else _of_run(blank, result, directory)
     except RunInterruptedError:
         return None
@@ -332,7 +324,7 @@ def journal_of(directory: Path) -> Journal[PointResult]:
     return Journal(directory, "sweep", "points", "runs", PointResult)
 
 
-def _opened(
+def _begin(
     grid: Sweep,
     points: Sequence[SweepPoint],
     journal: Journal[PointResult],
@@ -344,9 +336,9 @@ def _opened(
     scenario and search, so this holds for any other option, too. Points that could not be run may
     be missing.
     """
-    begun = journal.begun()
+    begun, shown = journal.begun(), printable(str(journal.directory), 200)
     if begun is not None and begun.get("case") != grid.scenario.case:
-        raise journal.refused("holds a sweep of another case")
+        raise RunDirectoryError(RunMessage.OTHER_CASE(path=shown))
     results = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
     keys = {point.key for point in points}
     lost = [
@@ -355,10 +347,7 @@ def _opened(
         if not one.error and (key not in keys or repetition > grid.repeat)
     ]
     if lost:
-        raise journal.refused(
-            f"holds another sweep: {len(lost)} of its rows would not be in the table; ask for "
-            "the same with more values"
-        )
+        raise RunDirectoryError(RunMessage.OTHER_SWEEP(path=shown, rows=len(lost)))
     document = {
         "case": grid.scenario.case,
         "scenario": grid.scenario.plain(),

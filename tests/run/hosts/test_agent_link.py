@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.run.hosts import agent_link
 from loadgen.run.hosts.agent_link import AgentLink, Role, agent_context, coordinator_context
-from loadgen.run.hosts.messages import Message, Pong, WorkerFrame
+from loadgen.run.hosts.messages import VERSION, Message, Pong, WorkerFrame
 
 SECRET = b"s" * 32
 WAIT_S = 10.0
@@ -125,7 +125,7 @@ async def test_a_stranger_that_sends_much_or_nothing_is_cut_off(
         (b"x" * 100_000, "not a loadgen"),
         (b"", "did not prove itself"),
         (agent_link._HELLO.pack(b"loadgen\n", 77, b"n" * 32), "version 77"),
-        (agent_link._HELLO.pack(b"loadgen\n", 1, b"n" * 32) + b"p" * 100_000, "the secret"),
+        (agent_link._HELLO.pack(b"loadgen\n", VERSION, b"n" * 32) + b"p" * 100_000, "the secret"),
     ):
         pair = Pair()
         server = await asyncio.get_running_loop().create_server(

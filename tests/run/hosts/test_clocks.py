@@ -9,7 +9,7 @@ from loadgen.run.environment import host_of
 from loadgen.run.hosts.agent_link import AgentLink
 from loadgen.run.hosts.clocks import KEPT, ClockEstimate, ClockWatch, RoundTrip
 from loadgen.run.hosts.messages import Joined, Ping
-from loadgen.run.hosts.remote_host import ConnectedAgent
+from loadgen.run.hosts.remote_host import RemoteHost
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -111,7 +111,7 @@ def test_how_wrong_an_offset_was_is_known_from_the_next_one() -> None:
 def test_a_clock_that_jumps_in_a_run_is_in_its_bound() -> None:
     """Until the new offset was found, moments were wrong by the jump."""
     link = Mock(AgentLink)
-    agent = ConnectedAgent(Joined(0, host_of(), "m", {}), link)
+    agent = RemoteHost(Joined(0, host_of(), "m", {}), link)
     for clock, worst_ns in (
         (None, 0),
         (ClockEstimate(7 * S, 40_000, 0.0, 80_000), 40_000),
@@ -120,7 +120,7 @@ def test_a_clock_that_jumps_in_a_run_is_in_its_bound() -> None:
         (ClockEstimate(9 * S, 30_000, 0.0, 60_000), 2 * S - 80_000),
     ):
         agent.take(Ping(1, clock))
-        assert agent.worst_bound_ns == worst_ns
+        assert agent.clock_bound_ns == worst_ns
     assert link.send.call_count == 5
 
 

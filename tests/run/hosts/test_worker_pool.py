@@ -50,7 +50,7 @@ async def test_fifty_workers_start_step_and_stop() -> None:
         answers = await pool.ask_all("echo", text="hello")
         assert [answer["pid"] for answer in answers] == list(pids)
         assert {answer["text"] for answer in answers} == {"hello"}
-        finals = await pool.stop(timeout_s=20)
+        finals = await pool.ask_left("stop", timeout_s=20)
         assert sorted(finals) == list(range(50))
         assert pool.losses == []
     assert not any(running(pid) for pid in pids)
@@ -59,7 +59,7 @@ async def test_fifty_workers_start_step_and_stop() -> None:
 
 async def test_an_answer_that_waits_to_be_read_is_heard_before_a_beat_fails() -> None:
     async with start_workers(3, ignored, entry=ENTRY) as pool:
-        stopping = asyncio.ensure_future(pool.stop(timeout_s=20))
+        stopping = asyncio.ensure_future(pool.ask_left("stop", timeout_s=20))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         # The coordinator is busy with something else while the workers answer, and beats first.
@@ -138,7 +138,7 @@ async def test_worker_that_does_not_stop_is_lost_and_killed() -> None:
     async with start_workers(2, ignored, entry=ENTRY) as pool:
         pids = pool.pids
         await pool.ask(0, "deaf")
-        finals = await pool.stop(timeout_s=0.3)
+        finals = await pool.ask_left("stop", timeout_s=0.3)
         assert sorted(finals) == [1]
         assert pool.losses[0].worker == 0
         pool.close_grace_s = 0.2
@@ -170,7 +170,7 @@ async def test_traceback_of_a_worker_stays_off_the_screen(
     async with start_workers(1, ignored, entry=ENTRY) as pool:
         with pytest.raises(WorkerLostError, match="status 1"):
             await pool.ask(0, "raise")
-        assert "nothing works" in pool.last_words(0)
+        assert "nothing works" in pool.losses[0].last_words
     assert capfd.readouterr() == ("", "")
 
 
@@ -226,7 +226,7 @@ async def test_compiling_is_told_of_before_the_workers_are_there() -> None:
         1, ignored, entry=ENTRY, on_compiled=lambda *done: told.append(done)
     ) as pool:
         assert told == [(1, 2), (2, 2)]
-        await pool.stop(timeout_s=20)
+        await pool.ask_left("stop", timeout_s=20)
 
 
 def test_starting_a_forkserver_imports_nothing_that_it_could_load_meanwhile() -> None:
@@ -251,5 +251,5 @@ async def test_workers_come_from_the_forkserver_that_is_there() -> None:
         async with start_workers(2, ignored, server=server) as pool:
             for pid in pool.pids:
                 assert psutil.Process(pid).ppid() == server.process.pid
-            await pool.stop(timeout_s=20)
+            await pool.ask_left("stop", timeout_s=20)
     assert not any(running(pid) for pid in (server.process.pid, *pool.pids))

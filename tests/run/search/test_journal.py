@@ -42,15 +42,17 @@ def test_a_part_that_was_cut_off_keeps_its_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps("hunt")])
 def test_a_damaged_document_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "hunt.json").write_text(text)
-    with pytest.raises(RunDirectoryError, match="cannot be read as a hunt; name another directory"):
+    with pytest.raises(RunDirectoryError, match="hunt") as error:
         journal(tmp_path).begun()
+    assert error.value.code == "NOT_A_JOURNAL"
 
 
 @pytest.mark.parametrize("text", ["x", "[]", '{"place": 1}'])
 def test_damaged_entries_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "parts.jsonl").write_text(text + "\n")
-    with pytest.raises(RunDirectoryError, match="is damaged; name another directory"):
+    with pytest.raises(RunDirectoryError) as error:
         journal(tmp_path).entries()
+    assert error.value.code == "DAMAGED"
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:

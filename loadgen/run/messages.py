@@ -1,0 +1,62 @@
+"""The sentences of this layer: errors before and while runs are played."""
+
+from loadgen.sentences import Sentences
+
+
+class RunMessage(Sentences):
+    """Errors of hosts, workers, directories and checks, each with what to do."""
+
+    # Hosts and workers
+    NO_WORKERS = "workers cannot be started: {failure}"
+    HOST_GONE = "host {host} is gone: {why}"
+    NO_ANSWER_OF_HOST = "host {host} did not answer within {seconds:g} s ({request})"
+    NO_AGENT = (
+        "no agent came from host {hosts} within {seconds:g} s; can it reach {address}:{port}?"
+    )
+    SAME_NUMBER = "two agents have the number {number}; give each host its own"
+    SAME_MACHINE = (
+        "hosts {first} and {second} are one machine and would share its processors: give each a "
+        "separate machine"
+    )
+    NO_LISTENER = "agents cannot connect to {address}: {reason}; give an address of this machine"
+    SOURCE_ADDRESS = (
+        "no connection can be made from {address}: {reason}; give a --source-address of this host"
+    )
+    NO_BROKER_FROM_HOST = "no broker at {address}:{port}: {reason}; can it be reached from there?"
+
+    # Directories of searches and sweeps
+    NOT_A_JOURNAL = "{path} cannot be read as a {kind}; name another directory with --out"
+    NOT_WRITTEN = "directory {path} cannot be written: {reason}; name another with --out"
+    DAMAGED = "{path} is damaged; name another directory with --out"
+    OTHER_BROKER = (
+        "{path} was begun on {before}, and the broker is {broker} now; name another directory "
+        "with --out"
+    )
+    OTHER_SEARCH = (
+        "{path} holds another search, not the requested one; name another directory with --out"
+    )
+    OTHER_CASE = "{path} holds a sweep of another case; name another directory with --out"
+    OTHER_SWEEP = (
+        "{path} holds another sweep: {rows} of its rows would not be in the table; request the "
+        "same with more values, or name another directory with --out"
+    )
+    BROKER_WENT_AWAY = (
+        "{broker} went away during this step, which is not stored; give the same command again "
+        "when it is back"
+    )
+
+    # Sweeps
+    FEW_REPETITIONS = "repeat: {repeat} is too small; use 1 or more"
+    SWEPT_TWICE = "{field}: swept twice; give all its values at once"
+    NOT_SWEPT = "{field}: it cannot be swept; run a sweep for each"
+    NO_VALUE = "{field}: no value is given; use --set {field}=1,10,100"
+    MANY_RUNS = "set: {total:run|runs} are too many; use at most {most:,}"
+    SEARCHED = "{field}: it is searched and cannot be swept"
+
+    # Calibration
+    INTERRUPTED = "interrupted; no result is stored"
+    ENDED_EARLY = "the play ended early: {ending}"
+    FEW_DESCRIPTORS = "calibration needs more than {least} open files; raise ulimit -n"
+    NOT_CONNECTED = ("calibration could not connect {devices:device|devices}", ": {failures}")
+    NO_MESSAGE = "calibration counted no message of {group}; is this host overloaded?"
+    NOT_STORED = "the calibration cannot be stored: {reason}"
