@@ -128,7 +128,6 @@ class Result:
 
     @property
     def valid(self) -> bool:
-        """True if the result describes the broker."""
         return self.card.verdict.valid
 
     @property
@@ -214,7 +213,6 @@ def scenario_file(path: str | Path, case: str | None = None, **fields: object) -
 
 @in_python()
 def read(directory: str | Path) -> Result:
-    """Read a run directory; raise RunDirectoryError."""
     card = summarize_run(Path(directory))
     return Result(Path(directory), card, any(r.code == "INTERRUPTED" for r in card.verdict.reasons))
 
@@ -400,7 +398,6 @@ async def _testbed(
 
 
 def _text(value: object) -> str:
-    """Return a value as a text of the command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)) and len(value) == 2:

@@ -117,7 +117,7 @@ class Variants:
 
 
 class GroupCounts(Protocol):
-    """Counters of the groups of devices (`run.tally.GroupTally`)."""
+    """Counters of the groups of devices (`run.tally.Tally`)."""
 
     def total(self, group: str, name: str, phase: str | None = None) -> int:
         """Sum a counter of a group over all phases, or return it for one phase."""

@@ -324,7 +324,7 @@ _SCENARIOS = "scenarios"
 def _file(path: Path) -> dict[str, object]:
     shown = ascii(str(path)[:200])
     if path.parts[:1] == (_SCENARIOS,) and not path.exists():
-        from loadgen.run.tuning.profile import shipped
+        from loadgen.run.tuning import shipped
 
         path = shipped(_SCENARIOS).joinpath(*path.parts[1:])
     try:

@@ -17,7 +17,7 @@ from loadgen.cli.help import add_plain_command
 from loadgen.cli.plan import planned_endpoints
 
 if TYPE_CHECKING:
-    from loadgen.run.tuning.profile import Demand, Finding, Profile
+    from loadgen.run.tuning import Demand, Finding, Profile
 
 
 SUMMARY = (
@@ -67,7 +67,7 @@ def show(profile: _Profile = "load-host", json_: options.AsJson = False) -> int:
 
     Example: loadgen tune show --profile broker-host
     """
-    from loadgen.run.tuning.profile import read_profile
+    from loadgen.run.tuning import read_profile
 
     table = read_profile(profile)
     if json_:
@@ -93,8 +93,7 @@ def script(profile: _Profile = "load-host") -> int:
 
     Example: loadgen tune script --profile load-host > load-host.sh
     """
-    from loadgen.run.tuning.profile import read_profile
-    from loadgen.run.tuning.tuning_script import render_script
+    from loadgen.run.tuning import read_profile, render_script
 
     print(render_script(read_profile(profile), PROGRAM), end="")
     return 0
@@ -119,7 +118,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         import asyncio
 
         from loadgen.run.targets import plan_for
-        from loadgen.run.tuning.profile import demand_of
+        from loadgen.run.tuning import demand_of
 
         plan = resolve(options.read_scenario(case, flags))
         brokers = plan.brokers
@@ -137,8 +136,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 
 def _compared(flags: dict[str, Any], demand: "Demand | None") -> int:
-    from loadgen.run.tuning.profile import compare, read_profile, tuning_record
-    from loadgen.run.tuning.tuning_host import interface_of, observe
+    from loadgen.run.tuning import compare, interface_of, observe, read_profile, tuning_record
 
     profile = read_profile(flags["profile"])
     interface = flags["interface"] or interface_of()

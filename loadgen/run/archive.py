@@ -67,7 +67,6 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
 
 
 def repeat_directory(run: Path) -> Path:
-    """Return the default directory of a run's repetition: RUN-repeat."""
     named = _named(run)
     return named.parent / f"{named.name}-repeat"
 
@@ -124,7 +123,6 @@ def _require_repetition(
 def _texts(
     disclosure: Disclosure, run: Path, main: FinishedRun, again: FinishedRun | None
 ) -> dict[str, bytes]:
-    """Return the generated files by their names in the archive."""
     try:
         files = {name: text.encode() for name, text in disclosure.files(main, again).items()}
     except _DAMAGED:

@@ -23,7 +23,6 @@ _INSTRUMENTS = ("reflector", "sink")
 
 @asynccontextmanager
 async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
-    """Provide the brokers of a run during the block."""
     wanted = plan.brokers
     # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
     if wanted.bridge is not None:
@@ -89,7 +88,6 @@ def trusting(plan: Plan, authority: Path | None) -> Plan:
 
 
 def routes(bridge: Bridge) -> "tuple[Route, ...]":
-    """Return the routes of the front, one for each topic."""
     from loadgen.brokers.front import routes_of
 
     return routes_of(bridge.backends, bridge.topics, bridge.front_root, bridge.backend_root)

@@ -72,7 +72,6 @@ class Played:
         return self.rows.get((worker, group, phase, series), {"count": 0})
 
     def cpu_ns(self, worker: int, phase: str) -> int:
-        """Return the processor time of a worker in a phase."""
         return int(self.row(worker, "", phase).get("cpu_ns", 0))
 
 

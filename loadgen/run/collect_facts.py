@@ -138,10 +138,10 @@ def _connects(plan: Plan, state: RunState) -> Connects:
         subscribe_failure=subscribe_failure,
         closed_at_subscribe=state.subscribed.closed if state.subscribed else 0,
         lost_to_absent=state.lost_to_absent,
-        disconnects=state.tally.total("disconnects"),
+        disconnects=state.tally.counts()["disconnects"],
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
-        reconnects=state.tally.total("connects") - (connected.made if connected else 0),
+        reconnects=state.tally.counts()["connects"] - (connected.made if connected else 0),
         returned=sum(final.get("returned") or 0 for final in state.finals.values()),
     )
 
@@ -164,8 +164,8 @@ def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
     slow = slow_group(plan.groups)
     if slow is None or slow.subscribes is None:
         return None
-    sent = state.tally.sent_by([slow.subscribes.publishers], "measure")
-    counted = partial(state.groups.total, slow.name)
+    sent = state.tally.total(slow.subscribes.publishers, "sent", "measure")
+    counted = partial(state.tally.total, slow.name)
     return SlowFacts(
         devices=slow.count,
         bytes_per_s=slow.subscribes.read_rate,
@@ -191,7 +191,7 @@ def _scheduled(plan: Plan, state: RunState) -> int | None:
     if not any(group.responds for group in plan.groups):
         return None
     publishing = [group.name for group in plan.groups if group.publishes is not None]
-    return state.tally.sent_by(publishing, "measure")
+    return state.tally.counts("measure", publishing)["sent"]
 
 
 def _remarked(violations: Mapping[int, int]) -> dict[str, int]:
@@ -208,8 +208,8 @@ def _counted(plan: Plan, state: RunState, phase: str | None) -> Counted:
     tally = state.tally
     confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
     return Counted(
-        counts=tally.totals() if phase is None else tally.counts[phase],
-        confirmed=tally.sent_by(confirmed, phase),
+        counts=tally.counts(phase),
+        confirmed=tally.counts(phase, confirmed)["sent"],
         owed=state.owed_at_end,
     )
 

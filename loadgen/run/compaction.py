@@ -59,7 +59,6 @@ def compact(run_dir: Path) -> None:
 
 @contextmanager
 def _hidden(run_dir: Path) -> Iterator[Path]:
-    """Make a hidden directory, and remove it at the end with its content."""
     made = run_dir / f".intervals.{os.getpid()}"
     make_folder(made)
     try:

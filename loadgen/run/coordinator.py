@@ -21,7 +21,6 @@ from loadgen.judge.facts import RunFacts
 from loadgen.judge.rate_step_verdict import RateStepVerdict, with_rate_steps
 from loadgen.judge.verdict import Remark, Verdict, judge
 from loadgen.plan.plan import Plan
-from loadgen.run.bridge_load import Loads
 from loadgen.run.collect_facts import facts_of, rate_step_verdicts
 from loadgen.run.crashes import crash_brokers, cut_off_consumer, run_crash_command
 from loadgen.run.devices_file import write_devices
@@ -32,6 +31,7 @@ from loadgen.run.phases import PhaseRunner
 from loadgen.run.run_document import RunDocument
 from loadgen.run.rundir import EventLog
 from loadgen.run.tasks import background
+from loadgen.run.watched import Loads
 from loadgen.run.window import course, window_rows
 
 
@@ -148,7 +148,7 @@ async def shutdown(context: RunContext) -> RunResult:
         facts=facts,
         finals=state.finals,
         windows=state.windows,
-        counts=state.groups,
+        counts=state.tally,
         loads=context.loads,
         broken=context.broken,
         broker_is_local=lambda: any(is_local(target.host) for target in plan.targets),

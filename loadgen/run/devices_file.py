@@ -74,7 +74,6 @@ def device_table(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Tabl
 
 
 def write_devices(directory: Path, plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Table:
-    """Write devices/part-000000.parquet and return what it holds."""
     table = device_table(plan, finals)
     folder = directory / "devices"
     make_folder(folder)

@@ -22,8 +22,7 @@ from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import make_folder, write_json
 from loadgen.run.seal import digest_of
-from loadgen.run.tuning.profile import Demand, compare, read_profile, tuning_record
-from loadgen.run.tuning.tuning_host import observe
+from loadgen.run.tuning import Demand, compare, observe, read_profile, tuning_record
 
 CALIBRATION_SCHEMA = 1
 _PACKAGES = ("loadgen", "numba", "numpy", "orjson", "pyarrow", "pydantic", "pyspark", "uvloop")
@@ -110,7 +109,6 @@ def identity() -> dict[str, object]:
 
 
 def calibration_path(key: Mapping[str, object]) -> Path:
-    """Return the path of the calibration of a host with this identity."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "loadgen" / f"calibration-{digest_of(dict(key))[:16]}.json"
 

@@ -50,7 +50,6 @@ class Interrupt:
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that request the end of this process."""
     always = signal.SIGINT, signal.SIGTERM
     hears = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return (*always, signal.SIGHUP) if hears else always

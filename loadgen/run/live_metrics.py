@@ -33,6 +33,7 @@ from loadgen.metrics.histogram import highest_values
 from loadgen.metrics.interval import Interval
 from loadgen.plan.plan import Plan
 from loadgen.run.live_page import PageApplication
+from loadgen.run.messages import RunMessage
 from loadgen.run.monitor import Monitor
 
 MESSAGE_EVENTS = (
@@ -55,6 +56,7 @@ _GAUGES = {
     "connected": "Devices that are connected now.",
     "connect_failures": "Devices whose connect failed.",
     "owed": "Messages due and not sent.",
+    "under_way": "Deliveries that may be at the broker, or in socket buffers.",
 }
 
 
@@ -86,13 +88,11 @@ class Figure:
 def figures(plan: Plan, monitor: Monitor) -> Iterator[Figure]:
     """Yield the figures of this moment; it can be called from any thread and changes nothing."""
     page = monitor.page
-    gauges = {name: (meaning, page.total(name)) for name, meaning in _GAUGES.items()}
-    under_way = "Deliveries that may be at the broker, or in socket buffers."
-    gauges["under_way"] = (under_way, page.under_way())
     yield Figure(
         "loadgen_phase", "1 for the phase of now.", "gauge", ("phase",), {(monitor.phase,): 1}
     )
-    for name, (meaning, value) in gauges.items():
+    for name, meaning in _GAUGES.items():
+        value = page.under_way() if name == "under_way" else page.total(name)
         yield Figure(f"loadgen_{name}", meaning, "gauge", (), {(): value})
     counts = page.counts.copy()
     yield Figure(
@@ -154,10 +154,8 @@ class RunMetrics(Collector):
 
 
 class _Quiet(WSGIRequestHandler):
-    """Says nothing of requests: stderr is for the progress of the run."""
-
     def log_message(self, *_: object) -> None:
-        pass
+        """Log no request: stderr is for the progress of the run."""
 
 
 @contextmanager
@@ -181,10 +179,8 @@ def served_metrics(
         kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
         server: WSGIServer = make_server(str(name), int(number), application, kind, _Quiet)
     except OSError as error:
-        raise CannotRunError(
-            f"metrics cannot be served at {address}: {(error.strerror or str(error)).lower()}; "
-            "choose another port or address"
-        ) from None
+        reason = (error.strerror or str(error)).lower()
+        raise CannotRunError(RunMessage.NO_METRICS(address=address, reason=reason)) from None
     thread = Thread(target=server.serve_forever, args=(_LOOK_S,), daemon=True)
     thread.start()
     try:

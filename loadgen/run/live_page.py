@@ -21,37 +21,6 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 _EVERY_S = 5
 _MAKE = [sys.executable, "-m", "loadgen.report.render.live"]
 
-_FRAME = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{run}</title>
-<style>
-:root {{ color-scheme: light dark }}
-html, body {{ height: 100%; margin: 0 }}
-body {{ display: flex; flex-direction: column; font: 15px/1.5 system-ui, sans-serif }}
-p {{ margin: 0; padding: 8px 16px; overflow-wrap: anywhere }}
-iframe {{ flex: 1; border: 0; width: 100% }}
-</style>
-</head>
-<body>
-<p id="state">{run}: running, not judged yet; read again every {every} s</p>
-<iframe title="score card"></iframe>
-<script>
-const frame = document.querySelector("iframe");
-const look = () => fetch("card").then(answer => {{
-  if (frame.src) frame.contentWindow.location.reload(); else frame.src = "card";
-  setTimeout(look, {every} * 1000);
-}}, () => {{
-  document.getElementById("state").textContent = {ended};
-}});
-look();
-</script>
-</body>
-</html>
-"""
-
 
 class PageApplication:
     """A WSGI application: / and /card of a run; every other path is for `others`.
@@ -67,8 +36,10 @@ class PageApplication:
         self._directory = directory
         self._others = others
         ended = f"{run} has ended, or was stopped: its score card is {directory}/scorecard.html"
-        words = {"run": escape(run), "every": _EVERY_S, "ended": _script_text(ended)}
-        self._frame = _FRAME.format_map(words).encode()
+        # A string literal of the page's script.
+        literal = json.dumps(ended).replace("<", "\\u003c")
+        frame = Path(__file__).with_suffix(".html").read_text("utf-8")
+        self._frame = frame.format(run=escape(run), every=_EVERY_S, ended=literal).encode()
         self._card = b""
         self._made_s = -float("inf")
         self._lock = Lock()
@@ -88,7 +59,6 @@ class PageApplication:
         return [self._frame if path == "/" else self._newest()]
 
     def close(self) -> None:
-        """Leave no process behind."""
         self._ended = True
         making = self._making  # the thread that makes a page can reset it at any time
         if making is not None:
@@ -117,8 +87,3 @@ def _is_own(host: str) -> bool:
         return name == "localhost" or bool(ip_address(name))
     except ValueError:
         return False
-
-
-def _script_text(text: str) -> str:
-    """Return a text as a string literal of a script in a page."""
-    return json.dumps(text).replace("<", "\\u003c")

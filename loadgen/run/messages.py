@@ -60,3 +60,52 @@ class RunMessage(Sentences):
     NOT_CONNECTED = ("calibration could not connect {devices:device|devices}", ": {failures}")
     NO_MESSAGE = "calibration counted no message of {group}; is this host overloaded?"
     NOT_STORED = "the calibration cannot be stored: {reason}"
+
+    # Checks before a run
+    PROCESSOR = "affinity: this process cannot use processor {missing}; use some of {usable}"
+    OTHER_HOSTS = (
+        "hosts: {wanted:host is|hosts are} requested and {count:host is|hosts are} there; give "
+        "--spark-master to run on hosts of a cluster, or leave it at 1"
+    )
+    PRIVATE_BROKER = (
+        "broker: a private broker listens on this machine alone and the hosts could not reach it; "
+        "give --broker mqtt://ADDRESS:1883"
+    )
+    LACKS = "{what} (--anyway runs without it)"
+    NOT_A_FILE = "{field}: {path} is not a file"
+    NOT_UTF_8 = "{field}: {path} is not UTF-8 text"
+    UNREADABLE = "{field}: {path} cannot be read: {reason}"
+    LARGE = "{field}: with its header a message has {size:byte|bytes}; use at most {most:,}"
+    TLS_FILE = (
+        "{field}: {path} cannot be read and {devices} needs it; use files that exist, with "
+        "{{device}} from 0 on"
+    )
+    PASSWORD_ALONE = (
+        "clients_file: {path} has a password without a username, which MQTT {mqtt} does not allow; "
+        "use mqtt 5"
+    )
+    FEW_CLIENTS = (
+        "clients_file: {path} has {rows:row|rows}, and {devices:device needs|devices need} one each"
+    )
+    SAME_CLIENT_ID = (
+        "clients_file: {path} has the client_id that the pattern client_id gives to device "
+        "{device:,} of the {group}; use another for each device"
+    )
+    LONG_CLIENT_ID = (
+        "client_id: {client_id} has {length} characters; use up to {most} with mqtt 3.1"
+    )
+
+    # Live figures
+    NO_METRICS = "metrics cannot be served at {address}: {reason}; choose another port or address"
+    NO_OTLP = (
+        "--otlp needs the OpenTelemetry SDK; get it with pip install "
+        "opentelemetry-exporter-otlp-proto-http"
+    )
+    NO_COLLECTOR = (
+        "no live figures can be sent to {url}; check that a collector listens there for OTLP over "
+        "HTTP, and OTEL_EXPORTER_OTLP_HEADERS if it needs a login"
+    )
+
+    # Profiles of hosts
+    UNKNOWN_PROFILE = "profile {name} is not known; use one of {names}"
+    PROFILE = "profile {name} cannot be used: {error}"

@@ -131,9 +131,9 @@ class Monitor:
         seen, record = self.state, self.record
         host = self._plan.workers[row].host
         known = replace(interval, run=record.run, host=host, worker=row)
-        for tally in (seen.tally, seen.rate_steps, seen.groups):
-            if tally is not None:
-                tally.add(known)
+        seen.tally.add(known)
+        if seen.rate_steps is not None:
+            seen.rate_steps.add(known)
         self._fresh.append(known)
 
     def settle_lost(self, row: int) -> None:
@@ -293,7 +293,7 @@ class Monitor:
         if window_s < _THRESHOLDS_S:
             return
         tally = self.state.tally
-        counted = ledger_of(Counted(tally.counts["measure"]), observed=False)
+        counted = ledger_of(Counted(tally.counts("measure")), observed=False)
         so_far = Measured(tally.latencies(), counted, None, window_s)
         self.state.missed = hopeless(self._abort_on, so_far)
         if self.state.missed:

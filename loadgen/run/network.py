@@ -44,5 +44,4 @@ def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:
 
 
 def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the difference of two readings."""
     return {name: after[name] - before[name] for name in before if name in after}

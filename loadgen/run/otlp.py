@@ -17,6 +17,7 @@ from loadgen import __version__
 from loadgen.errors import CannotRunError
 from loadgen.plan.plan import Plan
 from loadgen.run.live_metrics import BOUNDS_S, Distribution, Figure, figures
+from loadgen.run.messages import RunMessage
 from loadgen.run.monitor import Monitor
 from loadgen.run.secrets import otlp_headers
 from loadgen.run.tasks import background
@@ -28,10 +29,7 @@ try:
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.util.re import parse_env_headers
 except ImportError:
-    raise CannotRunError(
-        "--otlp needs the OpenTelemetry SDK; get it with pip install "
-        "opentelemetry-exporter-otlp-proto-http"
-    ) from None
+    raise CannotRunError(RunMessage.NO_OTLP()) from None
 
 _PATH = "/v1/metrics"
 _TIMEOUT_S = 5.0
@@ -84,10 +82,7 @@ async def sent_metrics(
 
     try:
         if not await send():
-            raise CannotRunError(
-                f"no live figures can be sent to {url}; check that a collector listens there for "
-                "OTLP over HTTP, and OTEL_EXPORTER_OTLP_HEADERS where it wants a login"
-            )
+            raise CannotRunError(RunMessage.NO_COLLECTOR(url=url))
         async with background(keep_sending()):
             yield
         await send()

@@ -89,7 +89,6 @@ def schedule_lead_s(workers: int, warmup_s: float) -> float:
 
 
 def stop_timeout_s(plan: Plan) -> float:
-    """Return the longest time for all workers to close their connections."""
     return STOP_TIMEOUT_S + sum(group.count for group in plan.groups) / 1000
 
 
@@ -245,7 +244,6 @@ class PhaseRunner:
         self._note_failures("subscribe_failed", self._state.subscribed)
 
     async def _exchange(self) -> None:
-        """Play warm-up, measurement and drain."""
         phases = self.phases
         lead_s = schedule_lead_s(len(self.plan.workers), phases.warmup_s)
         start_ns = time.monotonic_ns() + int(lead_s * NS)
@@ -427,7 +425,7 @@ class PhaseRunner:
         connected = seen.connected
         if not (self.lends and may_be_kept(self.plan) and connected) or seen.ending or pool.losses:
             return False
-        counts, page = seen.tally.totals(), monitor.page
+        counts, page = seen.tally.counts(), monitor.page
         devices = sum(group.count for group in self.plan.groups)
         unsettled = (
             counts["expected"] - counts["received"],
@@ -440,7 +438,6 @@ class PhaseRunner:
         return not any(unsettled)
 
     async def _stop(self) -> None:
-        """Let the workers disconnect and end."""
         await self._unless_insisted(self.pool.ask_left("stop", stop_timeout_s(self.plan)))
 
     # Waiting
@@ -482,7 +479,6 @@ class PhaseRunner:
 
 
 def _nobody(failures: Mapping[str, int]) -> LoadgenError:
-    """Return the error of a run in which no device connected."""
     reason = max(failures, key=lambda name: failures[name])
     refused = any(word in reason.lower() for word in ("refused by", "0x", "reason", "connack"))
     kind = BrokerRefusedError if refused else BrokerUnreachableError

@@ -1,7 +1,7 @@
 """The checks before a run: each returns, or raises the one error with its remedy."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,8 @@ from loadgen.plan.scenario import (
 from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
 from loadgen.run.broker_provider import routes
 from loadgen.run.environment import machine_identity
+from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
-from loadgen.sentences import counted
 from loadgen.worker import tls
 from loadgen.worker.logins import connect_of, read_clients
 
@@ -42,9 +42,20 @@ FILES_CHECKED = 10_000
 
 
 def check_host(plan: Plan) -> None:
-    """Check what can be checked before any broker is known, in the order of `_ON_THIS_HOST`."""
-    for check in _ON_THIS_HOST:
-        check(plan)
+    """Check what can be checked before any broker is known."""
+    bridge = plan.brokers.bridge
+    for entry in (*plan.brokers.names, *(bridge.urls if bridge else ())):
+        parse_broker(entry)
+    usable = os.sched_getaffinity(0)
+    missing = set(processors_of(plan.scenario.affinity)) - usable
+    if missing:
+        raise ScenarioError(
+            RunMessage.PROCESSOR(missing=min(missing), usable=tuple(sorted(usable)[:30]))
+        )
+    _require_certificates(plan)
+    _require_clients(plan)
+    _require_short_identifiers(plan)
+    described_system(plan)
 
 
 def require_hosts(plan: Plan, machines: Sequence[str] | None) -> None:
@@ -54,16 +65,9 @@ def require_hosts(plan: Plan, machines: Sequence[str] | None) -> None:
     """
     count = 1 if machines is None else len(machines)
     if plan.scenario.hosts != count:
-        raise ScenarioError(
-            f"hosts: {plan.scenario.hosts} are asked for and {count} "
-            f"{'is' if count == 1 else 'are'} there; give --spark-master to run on hosts of a "
-            "cluster, or leave it at 1"
-        )
+        raise ScenarioError(RunMessage.OTHER_HOSTS(wanted=plan.scenario.hosts, count=count))
     if machines and plan.brokers.private and set(machines) != {machine_identity()}:
-        raise ScenarioError(
-            "broker: a private broker listens on this machine alone and the hosts could not reach "
-            "it; give --broker mqtt://ADDRESS:1883"
-        )
+        raise ScenarioError(RunMessage.PRIVATE_BROKER())
 
 
 async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
@@ -77,11 +81,23 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
 
         rehearsed = await rehearse(wanted(plan, broker))
         if rehearsed.lacks and not plan.scenario.anyway:
-            raise BrokerRefusedError(f"{rehearsed.lacks[0]} (--anyway runs without it)")
+            raise BrokerRefusedError(RunMessage.LACKS(what=rehearsed.lacks[0]))
         broker = replace(broker, remarks=(*rehearsed.lacks, *rehearsed.remarks))
         if not broker.started_by_us:
             broker = replace(broker, version=rehearsed.version)
-    await _forwarding(plan, broker)
+    bridge = plan.brokers.bridge
+    if bridge is not None:
+        from loadgen.brokers.front import FORWARD_TIMEOUT_S, require_forwarding
+
+        fronts = len(plan.brokers.names)
+        await require_forwarding(
+            broker.endpoints[:fronts],
+            broker.endpoints[fronts:],
+            routes(bridge),
+            version=plan.version,
+            tls_context=tls_context(plan),
+            timeout_s=min(FORWARD_TIMEOUT_S, plan.phases.timeout_s),
+        )
     return broker
 
 
@@ -102,7 +118,7 @@ def with_payload_size(scenario: Scenario) -> Scenario:
     if scenario.payload_template is not None:
         limit_bytes = WHOLE_SIZE_MAXIMUM_BYTES
     if path.exists() and not path.is_file():
-        raise ScenarioError(f"{name}: {file_name} is not a file")
+        raise ScenarioError(RunMessage.NOT_A_FILE(field=name, path=file_name))
     try:
         size_bytes = HEADER_BYTES + path.stat().st_size
         with path.open("rb") as file:
@@ -110,35 +126,14 @@ def with_payload_size(scenario: Scenario) -> Scenario:
                 text = file.read(limit_bytes + 1)
                 size_bytes = HEADER_BYTES + len(read_template(text)[0])
     except OSError as error:
-        raise ScenarioError(f"{name}: {file_name} cannot be read: {error.strerror}") from None
+        message = RunMessage.UNREADABLE(field=name, path=file_name, reason=error.strerror)
+        raise ScenarioError(message) from None
     if size_bytes > limit_bytes:
-        raise ScenarioError(
-            f"{name}: with its header a message has {counted(size_bytes, 'byte')}; allowed: "
-            f"{limit_bytes:,} at most"
-        )
+        raise ScenarioError(RunMessage.LARGE(field=name, size=size_bytes, most=limit_bytes))
     return scenario.model_copy(update={"size": (size_bytes, size_bytes)})
 
 
-# On this host ---------------------------------------------------------------------------------
-
-
-def _broker_urls(plan: Plan) -> None:
-    bridge = plan.brokers.bridge
-    for entry in (*plan.brokers.names, *(bridge.urls if bridge else ())):
-        parse_broker(entry)
-
-
-def _processors(plan: Plan) -> None:
-    usable = os.sched_getaffinity(0)
-    missing = set(processors_of(plan.scenario.affinity)) - usable
-    if missing:
-        raise ScenarioError(
-            f"affinity: this process may not use processor {min(missing)}; "
-            f"allowed: {','.join(map(str, sorted(usable)))[:100]}"
-        )
-
-
-def _certificates(plan: Plan) -> None:
+def _require_certificates(plan: Plan) -> None:
     """Require the TLS files of all devices, or of the first and last of each group if there are
     many."""
     counts = [group.count for group in plan.groups if group.count]
@@ -158,30 +153,22 @@ def _certificates(plan: Plan) -> None:
             if not os.access(path, os.R_OK):
                 whose = f"device {number:,}" if each else "every device"
                 raise ScenarioError(
-                    f"{field}: {printable(path, 200)} cannot be read and {whose} needs it; "
-                    "allowed: files that exist, with {device} from 0 on"
+                    RunMessage.TLS_FILE(field=field, path=printable(path, 200), devices=whose)
                 )
 
 
-def _clients(plan: Plan) -> None:
+def _require_clients(plan: Plan) -> None:
     """Require a file of clients that suits the first group and names no device of another."""
     if plan.scenario.clients_file is None:
         return
     clients = read_clients(Path(plan.scenario.clients_file))
     wanted = plan.groups[0].count
     listed = clients[:wanted]
-    where = f"clients_file: {plan.scenario.clients_file}"
+    path = plan.scenario.clients_file
     if plan.version != 5 and any(password and not user for _, user, password in listed):
-        raise ScenarioError(
-            f"{where} has a password without a username, which MQTT {plan.scenario.mqtt} does not "
-            "allow; "
-            "use mqtt 5"
-        )
+        raise ScenarioError(RunMessage.PASSWORD_ALONE(path=path, mqtt=plan.scenario.mqtt))
     if len(clients) < wanted:
-        raise ScenarioError(
-            f"{where} has {counted(len(clients), 'row')}, "
-            f"and {counted(wanted, 'device')} need one each"
-        )
+        raise ScenarioError(RunMessage.FEW_CLIENTS(path=path, rows=len(clients), devices=wanted))
     names = {name for name, _, _ in listed}
     for number, group in enumerate(plan.groups[1:] if plan.scenario.client_id else (), 1):
         assert plan.scenario.client_id is not None
@@ -189,12 +176,11 @@ def _clients(plan: Plan) -> None:
         for device in range(group.count):
             if pattern.replace("{device}", str(device)) in names:
                 raise ScenarioError(
-                    f"{where} has the client_id that the pattern client_id gives to device "
-                    f"{device:,} of the {group.name}; allowed: another for each device"
+                    RunMessage.SAME_CLIENT_ID(path=path, device=device, group=group.name)
                 )
 
 
-def _identifiers(plan: Plan) -> None:
+def _require_short_identifiers(plan: Plan) -> None:
     """Require client identifiers of a length that MQTT 3.1 allows."""
     if plan.version != MQTT_3_1:
         return
@@ -204,14 +190,10 @@ def _identifiers(plan: Plan) -> None:
     longest = max(named, key=len, default="")
     if len(longest) > CLIENT_ID_CHARACTERS:
         raise ScenarioError(
-            f"client_id: {printable(longest, 60)} has {len(longest)} characters; allowed: up to "
-            f"{CLIENT_ID_CHARACTERS} with mqtt 3.1"
+            RunMessage.LONG_CLIENT_ID(
+                client_id=printable(longest, 60), length=len(longest), most=CLIENT_ID_CHARACTERS
+            )
         )
-
-
-def _description(plan: Plan) -> None:
-    """Require a readable description of the system under test."""
-    described_system(plan)
 
 
 def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -223,23 +205,11 @@ def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
         with Path(plan.scenario.sut).open("rb") as file:
             text = file.read(4 * FILE_LIMIT_CHARACTERS + 1).decode("utf-8")
     except OSError as error:
-        raise ScenarioError(f"sut: {shown} cannot be read: {error.strerror}") from None
+        message = RunMessage.UNREADABLE(field="sut", path=shown, reason=error.strerror)
+        raise ScenarioError(message) from None
     except UnicodeDecodeError:
-        raise ScenarioError(f"sut: {shown} is not UTF-8 text") from None
+        raise ScenarioError(RunMessage.NOT_UTF_8(field="sut", path=shown)) from None
     return read_description(text)
-
-
-_ON_THIS_HOST: tuple[Callable[[Plan], None], ...] = (
-    _broker_urls,
-    _processors,
-    _certificates,
-    _clients,
-    _identifiers,
-    _description,
-)
-
-
-# At the broker --------------------------------------------------------------------------------
 
 
 def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
@@ -253,7 +223,7 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
     )
     roles = case_of(plan.scenario.case).roles(plan)
     needs, brokers = plan.needs, plan.brokers
-    # Between the brokers of a bridge messages are renamed; `_forwarding` asks for that.
+    # Between the brokers of a bridge messages are renamed; `check_broker` tries that.
     separate = brokers.separate_count > 1 or brokers.bridge is not None
     if not separate and len(plan.targets) > 1 and any(role.publications for role in roles):
         roles = acquainted(roles, f"{plan.root}/asked")
@@ -276,22 +246,4 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
         else "take another broker",
         may_separate=brokers.may_be_several,
         tls_context=tls_context(plan),
-    )
-
-
-async def _forwarding(plan: Plan, broker: ServedBroker) -> None:
-    """Require that a bridge carries a message along every route."""
-    bridge = plan.brokers.bridge
-    if bridge is None:
-        return
-    from loadgen.brokers.front import FORWARD_TIMEOUT_S, require_forwarding
-
-    fronts = len(plan.brokers.names)
-    await require_forwarding(
-        broker.endpoints[:fronts],
-        broker.endpoints[fronts:],
-        routes(bridge),
-        version=plan.version,
-        tls_context=tls_context(plan),
-        timeout_s=min(FORWARD_TIMEOUT_S, plan.phases.timeout_s),
     )

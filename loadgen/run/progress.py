@@ -46,7 +46,6 @@ def silent(_snapshot: Snapshot) -> None:
 
 
 def describe(snapshot: Snapshot) -> str:
-    """Return the snapshot as one line."""
     if snapshot.compiled is not None:
         count, total = snapshot.compiled
         return f"compiling for this processor, once: {count} of {total} ..."

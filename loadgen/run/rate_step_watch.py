@@ -93,7 +93,7 @@ class RateStepWatch:
         ended = zip(self._bounds[::2], self._bounds[1::2], strict=False)
         for place, (start, end) in enumerate(ended):
             step, tally = self.steps[place], self._tallies[place]
-            counts = tally.counts["measure"]
+            counts = tally.counts("measure")
             expected = end.expected - start.expected
             missing = self._lost_by(2 * place + 2) - self._lost_by(2 * place + 1)
             window = ledger_of(

@@ -28,7 +28,7 @@ from loadgen.run.preflight import described_system
 from loadgen.run.redaction import printable, redact_command
 from loadgen.run.run_state import Outcome, RunState
 from loadgen.run.rundir import write_json
-from loadgen.run.tuning.profile import demand_of
+from loadgen.run.tuning import demand_of
 
 _VERSIONED = re.compile(r"(\S.*?)(?: version)? v?(\d\S*)")
 """As brokers and people write a name with a version."""
@@ -59,7 +59,6 @@ class RunDocument:
         self._write({"windows": connecting, "interrupted": True})
 
     def discard(self) -> None:
-        """Forget a run that came to nothing."""
         (self.directory / "run.json").unlink(missing_ok=True)
 
     def write_unfinished(self, state: RunState) -> None:
@@ -202,7 +201,6 @@ def _named(plan: Plan, broker: ServedBroker) -> dict[str, str]:
 
 
 def _storage(plan: Plan, broker: ServedBroker) -> dict[str, Any]:
-    """Return the storage of a private broker in a run that keeps sessions."""
     keeps = not all(group.clean_start for group in plan.groups)
     if not keeps or not broker.brokers:
         return {}

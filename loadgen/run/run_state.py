@@ -13,7 +13,7 @@ from loadgen.run.host_watch import HostSample
 from loadgen.run.own_delay_facts import WorkerStall
 from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.redaction import printable
-from loadgen.run.tally import GroupTally, Tally
+from loadgen.run.tally import Tally
 
 NS = 1_000_000_000
 FAILURES_LIMIT = 20
@@ -68,13 +68,12 @@ def outcome_of(answers: Sequence[Mapping[str, Any]], name: str, start_ns: int) -
 class RunState:
     """Filled while a run is played; what did not take place stays as it is here.
 
-    `windows` are [start, end] (CLOCK_MONOTONIC ns) of each phase that took place; `tally` and
-    `groups` are sums over the workers' interval rows, `finals` the workers' last answers by row.
+    `windows` are [start, end] (CLOCK_MONOTONIC ns) of each phase that took place, `tally` the sums
+    over the workers' interval rows, `finals` the workers' last answers by row.
     """
 
     messages: bool  # whether the run sends any
     tally: Tally
-    groups: GroupTally
     windows: dict[str, Window] = field(default_factory=dict)
     connected: Outcome | None = None
     subscribed: Outcome | None = None
@@ -111,12 +110,10 @@ class RunState:
 
 
 def state_before(plan: Plan) -> RunState:
-    """Return the state of a run that has not begun."""
     messages = any(group.publishes for group in plan.groups)
     return RunState(
         messages=messages,
         tally=Tally(timed_groups(plan), ("measure",) if messages else ("connect", "subscribe")),
-        groups=GroupTally(group.name for group in plan.groups),
     )
 
 

@@ -50,7 +50,6 @@ def open_in_place(path: str | Path, flags: int) -> int:
 
 
 def appending(path: Path) -> IO[bytes]:
-    """Open the file, to append whole lines."""
     return open(path, "ab", buffering=0, opener=open_in_place)
 
 
@@ -196,7 +195,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write the file, or leave what was there."""
     with replacing(path) as hidden:
         hidden.write_bytes(data)
 

@@ -58,7 +58,6 @@ def scenario_digest(document: Document) -> str:
 
 
 def record_digest(document: Document) -> str:
-    """Digest of a run.json without its seal."""
     return digest_of({name: value for name, value in document.items() if name != "digest"})
 
 

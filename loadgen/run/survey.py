@@ -98,7 +98,6 @@ async def _answer(
     greeting: "Greeting",
     quiet_s: float,
 ) -> CaseAnswer:
-    """Check the broker for this case."""
     from loadgen.brokers.features import TRIAL_S
     from loadgen.brokers.rehearse import rehearse
 

@@ -17,21 +17,18 @@ def p99_us(rows: Iterable[Interval]) -> float | None:
     return float(percentiles(count, (99,), bucket)[0]) / 1000
 
 
-def _counted(row: Interval) -> dict[str, int]:
-    return {name: value for name in COUNTERS if (value := getattr(row, name))}
-
-
 class Tally:
     """Sums over the interval rows of one run.
 
-    Counters are kept by phase (`sent` by phase and group as well), the series of the timed groups
-    by (phase, series), processor time by worker for the phase that matters.
+    Counters are kept by phase and group, the series of the timed groups by (phase, series),
+    processor time by worker for the phases that matter, and messages under way by second.
     """
 
     def __init__(self, timed_groups: Iterable[str], loop_phases: Sequence[str]) -> None:
-        self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self.sent: Counter[tuple[str, str]] = Counter()
         self.series: dict[tuple[str, str], Interval] = {}
+        self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._moved: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._ended_ns: Counter[int] = Counter()
         self._timed = frozenset(timed_groups)
         self._loop_phases = frozenset(loop_phases)
         self._busy_ns: Counter[int] = Counter()
@@ -39,33 +36,43 @@ class Tally:
         self._span_ns: Counter[int] = Counter()
 
     def add(self, row: Interval) -> None:
-        """Count one row."""
         if row.group == "":
             if row.phase in self._loop_phases:
                 self._busy_ns[row.worker] += row.cpu_ns + row.wait_ns
                 self._waited_ns[row.worker] += row.wait_ns
                 self._span_ns[row.worker] += row.span_ns
         elif row.series == "":
-            self.counts[row.phase].update(_counted(row))
-            self.sent[row.phase, row.group] += row.sent
+            counts = {name: value for name in COUNTERS if (value := getattr(row, name))}
+            self._counts[row.phase, row.group].update(counts)
+            self._moved[row.second][row.group] += row.expected - row.received
+            self._ended_ns[row.second] = max(self._ended_ns[row.second], row.time_ns + row.span_ns)
         elif row.group in self._timed and row.count:
             key = (row.phase, row.series)
             held = self.series.get(key)
             self.series[key] = row if held is None else with_latencies(held, row)
 
-    def total(self, name: str) -> int:
-        """Sum of a counter over all phases."""
-        return sum(counts[name] for counts in self.counts.values())
+    def counts(
+        self, phase: str | None = None, groups: Collection[str] | None = None
+    ) -> Counter[str]:
+        """Return the counters of some groups in a phase; None stands for all."""
+        total: Counter[str] = Counter()
+        for (at, group), counted in self._counts.items():
+            if phase in (None, at) and (groups is None or group in groups):
+                total.update(counted)
+        return total
 
-    def totals(self) -> Counter[str]:
-        """Return every counter over all phases."""
-        return sum(self.counts.values(), Counter())
+    def total(self, group: str, name: str, phase: str | None = None) -> int:
+        return self.counts(phase, (group,))[name]
 
-    def sent_by(self, groups: Collection[str], phase: str | None = None) -> int:
-        """Return the messages that these groups sent, in all phases or one."""
-        return sum(
-            count for (at, of), count in self.sent.items() if of in groups and phase in (None, at)
-        )
+    def under_way(self, groups: Iterable[str]) -> list[tuple[int, int]]:
+        """Return (time in ns, expected and not received by then) at the end of each second."""
+        chosen = tuple(groups)
+        course = []
+        count = 0
+        for second in sorted(self._moved):
+            count += sum(self._moved[second][group] for group in chosen)
+            course.append((self._ended_ns[second], count))
+        return course
 
     def p99_us(self, phase: str, series: str) -> float | None:
         """Return the 99th percentile in µs of a series of the timed groups, None if it is empty."""
@@ -112,39 +119,3 @@ class Tally:
 
     def _shares(self) -> dict[int, float]:
         return {row: self._busy_ns[row] / span for row, span in self._span_ns.items() if span}
-
-
-class GroupTally:
-    """Counters of some groups, each by itself, and what was under way between them each second."""
-
-    def __init__(self, groups: Iterable[str]) -> None:
-        self._groups = frozenset(groups)
-        self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        self._moved: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        self._ended_ns: Counter[int] = Counter()
-
-    def add(self, row: Interval) -> None:
-        """Count one row."""
-        if row.group not in self._groups or row.series:
-            return
-        self._counts[row.group, row.phase].update(_counted(row))
-        self._moved[row.second][row.group] += row.expected - row.received
-        self._ended_ns[row.second] = max(self._ended_ns[row.second], row.time_ns + row.span_ns)
-
-    def total(self, group: str, name: str, phase: str | None = None) -> int:
-        """Sum of a counter of one group, over all phases or one."""
-        return sum(
-            counts[name]
-            for (of, at), counts in self._counts.items()
-            if of == group and phase in (None, at)
-        )
-
-    def under_way(self, groups: Iterable[str]) -> list[tuple[int, int]]:
-        """Return (time in ns, expected and not received by then) at the end of each second."""
-        chosen = tuple(groups)
-        course = []
-        count = 0
-        for second in sorted(self._moved):
-            count += sum(self._moved[second][group] for group in chosen)
-            course.append((self._ended_ns[second], count))
-        return course

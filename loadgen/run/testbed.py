@@ -23,7 +23,6 @@ from loadgen.errors import LoadgenError
 from loadgen.plan.addressing import without_rates
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
-from loadgen.run.bridge_load import loads_of
 from loadgen.run.broker_provider import provided, trusting
 from loadgen.run.compaction import compact
 from loadgen.run.coordinator import RunContext, RunResult, main_loop, shutdown
@@ -48,7 +47,7 @@ from loadgen.run.seal import seal
 from loadgen.run.secrets import known_secrets, take_secrets, with_login, with_passphrase
 from loadgen.run.targets import plan_for
 from loadgen.run.tasks import finished_or
-from loadgen.run.watched import watched_broker
+from loadgen.run.watched import loads_of, watched_broker
 
 
 class Testbed:
@@ -218,7 +217,6 @@ class Testbed:
         return replace(plan, run_tag=secrets.randbits(32), connected_by=first_tag)
 
     async def _start_broker(self, plan: Plan, progress: Progress) -> tuple[Plan, ServedBroker]:
-        """Start or reach the broker, check it, and plan the run on it."""
         progress(Snapshot("broker"))
         broker = await self._stack.enter_async_context(provided(plan))
         broker = with_login(broker, plan.scenario.plain())

@@ -1,8 +1,9 @@
-"""The watch of a run's broker, whose records go into broker.jsonl and never delay the run."""
+"""The watches of a run's brokers: broker.jsonl, and the processor time of those of a bridge."""
 
 import asyncio
 import os
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,10 +14,16 @@ import orjson
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.errors import DiskError
 from loadgen.run.rundir import EventLog, appending
+from loadgen.run.tasks import background, every
 
 BROKER_FILE = "broker.jsonl"
 MOST_RECORDS = 1_000_000
 """A week of them; a broker that floods $SYS gets no further."""
+
+_BUSY_SAMPLE_S = 0.5
+
+Loads = list[tuple[int, tuple[int | None, ...]]]
+"""Samples: CLOCK_MONOTONIC ns, and of each process the ns it ran or waited for a processor."""
 
 _STUB_BROKERS = ("reflector", "sink")
 """Instruments of ours that count nothing themselves."""
@@ -78,3 +85,27 @@ async def watched_broker(
 
         async with watching(asked, pids, record, tls_context=tls_context):
             yield
+
+
+@asynccontextmanager
+async def loads_of(pids: Sequence[int]) -> AsyncIterator[Loads]:
+    """Sample the first threads of these processes twice a second during the block.
+
+    Mosquitto has one thread that works.
+    """
+    loads: Loads = []
+
+    def sample() -> None:
+        busy: list[int | None] = []
+        for pid in pids:
+            try:
+                text = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text()
+                ran, waited, _ = map(int, text.split())
+                busy.append(ran + waited)
+            except (OSError, ValueError):
+                busy.append(None)
+        if busy:
+            loads.append((time.monotonic_ns(), tuple(busy)))
+
+    async with background(every(_BUSY_SAMPLE_S, sample)):
+        yield loads

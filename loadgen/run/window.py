@@ -13,7 +13,6 @@ from loadgen.metrics.reducer import reduce_table
 
 
 def window_rows(directory: Path) -> list[dict[str, Any]]:
-    """Return the interval rows of a run's window, merged by group and series."""
     parts = []
     for table in _tables(directory):
         measured = table.filter(pc.equal(table["phase"], "measure"))

@@ -101,8 +101,7 @@ WORDS = {
     "report/build/ceiling.py": {"latency"},  # a key of calibration
     "run/calibrate.py": {"latency"},
     "cli/calibrate.py": {"latency"},
-    "run/tuning/profile.py": {"latency"},  # what a setting of the host touches
-    "run/tuning/tuning_host.py": {"latency"},  # a file of sysfs
+    "run/tuning.py": {"latency"},  # what a setting of the host touches, and a file of sysfs
     "cases/case.py": {"latency"},  # a measure
     "specjms/build_model.py": {"queue", "persistent"},  # options of a message type
     "specjms/report.py": {"queue"},

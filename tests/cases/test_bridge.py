@@ -3,6 +3,7 @@
 import pytest
 
 from loadgen.cases.bridge import bottleneck_of
+from loadgen.cases.case import busy_shares
 from loadgen.judge.facts import BackendFacts
 from loadgen.judge.rules import by_backend
 from loadgen.judge.verdict import judge
@@ -94,3 +95,12 @@ def test_what_a_consumer_held_must_come_again() -> None:
     assert judge(facts).valid
     (reason,) = judge(changed(facts, duplicated=4)).reasons
     assert (reason.code, reason.values) == ("LOST", {"missing": 3, "held": 7})
+
+
+def test_busy_shares_are_those_of_the_window() -> None:
+    loads: list[tuple[int, tuple[int | None, ...]]] = [
+        (at, (at // 2, None, 7)) for at in range(0, 1001, 100)
+    ]
+    assert busy_shares(loads, (200, 800)) == (0.5, None, 0.0)
+    assert busy_shares(loads, (210, 290)) == ()
+    assert busy_shares([], (0, 1000)) == ()

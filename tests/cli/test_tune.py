@@ -6,9 +6,8 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.plan.fit import Host
-from loadgen.run import targets
-from loadgen.run.tuning import tuning_host
-from loadgen.run.tuning.profile import Profile, read_profile
+from loadgen.run import targets, tuning
+from loadgen.run.tuning import Profile, read_profile
 
 
 def host(monkeypatch: pytest.MonkeyPatch, **different: str) -> None:
@@ -24,7 +23,7 @@ def host(monkeypatch: pytest.MonkeyPatch, **different: str) -> None:
                 found[one.key] = different[one.name.replace(".", "_").replace("-", "_")]
         return found
 
-    monkeypatch.setattr(tuning_host, "observe", observe)
+    monkeypatch.setattr(tuning, "observe", observe)
 
 
 def test_host_that_is_as_wanted_passes(

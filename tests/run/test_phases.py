@@ -130,7 +130,7 @@ async def test_phases_counts_and_rows_of_an_ordinary_run(play: Play) -> None:
     assert state.windows["warmup"][1] == start
     assert state.windows["drain"][0] == end
     assert state.connected.done == 30
-    measured = state.tally.counts["measure"]
+    measured = state.tally.counts("measure")
     assert measured["sent"] == pytest.approx(2000, abs=4)
     assert measured["received"] == measured["expected"] == 2 * measured["sent"]
     rows = [r for r in played.rows if r["phase"] == "measure" and r["group"] and not r["series"]]
@@ -161,7 +161,7 @@ async def test_drain_ends_when_all_arrived_and_lasts_when_some_did_not(play: Pla
     played = await play(phases=replace(phases, duration_s=1.5), lose=50)
     start, end = played.state.windows["drain"]
     assert end - start >= 700_000_000
-    measured = played.state.tally.counts["measure"]
+    measured = played.state.tally.counts("measure")
     assert measured["expected"] - measured["received"] == 100
     backlog = played.state.backlog
     assert backlog is not None and backlog.high_water_mark >= 100
@@ -222,7 +222,7 @@ async def test_owed_at_the_end_is_added_up(play: Play) -> None:
     start, end = played.state.windows["drain"]
     assert end - start >= 300_000_000
     assert played.state.owed_oldest_ns == 40_000
-    assert played.state.tally.counts["measure"]["sent"] == pytest.approx(600 - 80, abs=4)
+    assert played.state.tally.counts("measure")["sent"] == pytest.approx(600 - 80, abs=4)
 
 
 @pytest.mark.parametrize("op", ["configure", "connect", "subscribe", "start"])
@@ -241,7 +241,7 @@ async def test_worker_that_dies_in_the_window_cuts_it(play: Play) -> None:
     start, end = state.windows["measure"]
     assert 0 < end - start < 300_000_000_000
     assert state.windows["drain"][0] == end
-    assert state.tally.counts["measure"]["received"] > 0
+    assert state.tally.counts("measure")["received"] > 0
     assert "SIGKILL" in played.pool.losses[0].detail
 
 
@@ -263,7 +263,7 @@ async def test_interrupt_keeps_what_was_measured(play: Play) -> None:
     state = played.state
     assert state.ending == "interrupted"
     start, end = state.windows["measure"]
-    measured = state.tally.counts["measure"]
+    measured = state.tally.counts("measure")
     assert measured["sent"] == pytest.approx((end - start) * 1000 / 1e9, abs=4)
     assert measured["received"] == measured["expected"]
     assert state.finals.keys() == {0, 1}
@@ -354,7 +354,7 @@ async def test_connections_alone_are_held(play: Play) -> None:
     state = played.state
     assert list(state.windows) == ["connect", "hold"]
     assert state.connected.done == 30
-    assert state.tally.counts["measure"] == {}
+    assert state.tally.counts("measure") == {}
 
 
 async def test_events_are_escaped_and_hold_no_secret(play: Play) -> None:
@@ -386,8 +386,8 @@ def test_what_a_lost_worker_had_counted_and_not_reported_is_counted_once(tmp_pat
     for _ in range(2):
         monitor.settle_lost(1)
         tally = monitor.state.tally
-        assert tally.counts["measure"] == {"sent": 70, "received": 60}
-        assert tally.counts["warmup"] == {"received": 5}
+        assert tally.counts("measure") == {"sent": 70, "received": 60}
+        assert tally.counts("warmup") == {"received": 5}
     events.close(time.monotonic_ns())
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,10 +26,8 @@ def test_counters_are_kept_apart_by_phase() -> None:
     tally = Tally(["publishers"], ["measure"])
     for phase, sent in (("warmup", 3), ("measure", 4), ("measure", 5)):
         tally.add(Interval(group="publishers", phase=phase, sent=sent, disconnects=1))
-    assert tally.counts["measure"]["sent"] == 9
-    assert tally.counts["warmup"]["sent"] == 3
-    assert tally.counts["drain"]["sent"] == 0
-    assert tally.total("disconnects") == 3
+    assert [tally.counts(phase)["sent"] for phase in ("measure", "warmup", "drain")] == [9, 3, 0]
+    assert tally.counts()["disconnects"] == 3
 
 
 def test_series_of_timed_groups_are_merged_and_others_are_not() -> None:
@@ -61,3 +61,51 @@ def test_busy_share_is_of_the_busiest_worker_in_the_phases_that_matter() -> None
 def test_p99_of_nothing_is_none() -> None:
     assert p99_us([]) is None
     assert p99_us([Interval()]) is None
+
+
+SECOND_NS = 1_000_000_000
+
+
+def row(
+    second: int, group: str, worker: int = 0, phase: str = "measure", **counts: int
+) -> Interval:
+    return Interval(
+        worker=worker,
+        second=second,
+        time_ns=second * SECOND_NS,
+        span_ns=SECOND_NS,
+        group=group,
+        phase=phase,
+        **counts,  # type: ignore[arg-type]
+    )
+
+
+def test_groups_are_counted_apart() -> None:
+    tally = Tally([], [])
+    tally.add(row(1, "a", expected=5))
+    tally.add(row(1, "a", phase="warmup", expected=2, disconnects=1))
+    tally.add(row(2, "b", worker=1, received=3))
+    assert tally.total("a", "expected", "measure") == 5
+    assert tally.total("a", "expected") == 7
+    assert tally.total("a", "disconnects") == 1
+    assert tally.total("b", "received", "measure") == 3
+
+
+def test_what_is_under_way_adds_up_over_seconds_and_workers() -> None:
+    tally = Tally([], [])
+    # Rows of a second come late and from several workers.
+    counted: tuple[tuple[int, str, int, dict[str, Any]], ...] = (
+        (1, "p", 0, {"expected": 10}),
+        (2, "c", 1, {"received": 4}),
+        (1, "p", 1, {"expected": 5}),
+        (2, "p", 0, {"expected": 1}),
+        (3, "c", 1, {"received": 12}),
+    )
+    for second, group, worker, counts in counted:
+        tally.add(row(second, group, worker, **counts))
+    assert tally.under_way(("p", "c")) == [
+        (2 * SECOND_NS, 15),
+        (3 * SECOND_NS, 12),
+        (4 * SECOND_NS, 0),
+    ]
+    assert tally.under_way(("p",))[-1] == (4 * SECOND_NS, 16)

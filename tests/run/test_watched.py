@@ -13,7 +13,7 @@ from loadgen.errors import UsageError
 from loadgen.report.build.broker_section import BrokerRecords, read_broker
 from loadgen.run import watched
 from loadgen.run.rundir import EventLog
-from loadgen.run.watched import BROKER_FILE, watched_broker
+from loadgen.run.watched import BROKER_FILE, loads_of, watched_broker
 
 
 def records(directory: Path) -> BrokerRecords:
@@ -101,3 +101,12 @@ async def test_records_are_bounded(
     ):
         await asyncio.sleep(0.05)
     assert len(records(tmp_path).processes) == 1
+
+
+async def test_processes_are_sampled_while_the_block_lasts() -> None:
+    gone = 2**22 + 1
+    async with loads_of((os.getpid(), gone)) as loads:
+        while not loads:
+            await asyncio.sleep(0.01)
+    (_, (own, other)) = loads[0]
+    assert own is not None and own > 0 and other is None

@@ -93,7 +93,6 @@ class HostedWorkers:
         self._opened: set[int] = set()
 
     def report(self, event: WorkerEvent) -> None:
-        """Send an event of the workers."""
         if isinstance(event, WorkerFrame):
             answered = event.frame.get("re")
             if answered == "clock":
@@ -110,7 +109,6 @@ class HostedWorkers:
         self._link.send(event)
 
     def forward(self, command: WorkerCommand, offset_ns: int) -> None:
-        """Forward a command to some workers."""
         frame, rows = command.frame, command.rows
         match frame.get("op"):
             case "configure":
@@ -200,7 +198,6 @@ class Agent:
                 self._answer(message, self._end(grace_s, rows))
 
     def _answer(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
-        """Run the work of a request in a task, and send the result."""
 
         async def answered() -> None:
             answer = Answer(type(request).__name__)
@@ -222,7 +219,6 @@ class Agent:
         return 0 if found is None else found.offset_ns
 
     async def check(self, fields: dict[str, Any]) -> None:
-        """Check this host for a scenario."""
         case = str(fields.pop("case"))
         scenario = with_payload_size(build_scenario(case, fields, {}))
         await asyncio.to_thread(check_host, resolve(scenario))
@@ -288,7 +284,6 @@ class Agent:
             self.link.send(HostCounters(sample, network_counters()))
 
     async def watch(self) -> None:
-        """End if the coordinator is silent."""
         while True:
             await asyncio.sleep(LEASE_S / 20)
             lease_s = IDLE_LEASE_S if self.workers is None else LEASE_S
@@ -347,7 +342,6 @@ def serve_agent(settings: Mapping[str, Any], stdin: int | None = None) -> str:
 
 
 def main() -> int:
-    """Run the agent of this process."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(0, 1)):

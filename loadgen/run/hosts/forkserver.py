@@ -56,7 +56,6 @@ def _load(entry: str, behaviour: str, report: Callable[[int, int], None]) -> Wor
 
 
 def _child(worker: Worker, row: int, channel: socket.socket) -> None:
-    """Run a forked worker; never return."""
     status = 1
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

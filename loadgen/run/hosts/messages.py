@@ -174,7 +174,6 @@ _ADAPTERS: Final[Mapping[str, TypeAdapter[Any]]] = {
 
 
 def encode(message: Message) -> bytes:
-    """Return a message as a frame."""
     kind = type(message).__name__
     fields = _ADAPTERS[kind].dump_python(message, mode="json", exclude={"block"})
     return encode_frame({"kind": kind, **fields}, getattr(message, "block", b""))

@@ -93,7 +93,6 @@ class RemoteHost:
         return f"{self.number} ({printable(self.offer.name, 100)})"
 
     def assign(self, rows: Sequence[int], behaviour: str) -> None:
-        """Set the workers that the next `start` starts."""
         self.rows = rows
         self._behaviour = behaviour
         self._sample = self._page = self._plan_sent = None
@@ -221,7 +220,6 @@ class RemoteHost:
             raise error_from(answer.error, answer.detail, f"on host {self.name}: ")
 
     def document(self) -> dict[str, Any]:
-        """Return the entry of run.json for this host."""
         clock = {} if self.clock is None else asdict(self.clock)
         return {
             "host": self.number,
@@ -245,7 +243,6 @@ class Hosts:
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """The `machine_identity` of each."""
         return tuple(agent.machine for agent in self.agents)
 
     async def check(self, scenario: Scenario) -> None:
@@ -271,7 +268,6 @@ class Hosts:
             raise errors.exceptions[0] from None
 
     def assign(self, plan: Plan) -> tuple[RemoteHost, ...]:
-        """Return the hosts, each with its workers of this plan."""
         rows: list[list[int]] = [[] for _ in self.agents]
         for worker in plan.workers:
             rows[worker.host].append(worker.worker)
@@ -280,7 +276,6 @@ class Hosts:
         return self.agents
 
     def document(self) -> list[dict[str, Any]]:
-        """Return the entries of run.json for the hosts."""
         return [agent.document() for agent in self.agents]
 
 
@@ -335,7 +330,6 @@ class AgentServer:
         return Hosts(tuple(self._agents[number] for number in wanted))
 
     def _make_link(self) -> AgentLink:
-        """Return the end of a new connection."""
         agent: RemoteHost | None = None
 
         def take(message: Message) -> None:

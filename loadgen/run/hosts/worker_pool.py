@@ -74,7 +74,6 @@ class WorkerPool:
 
     @property
     def alive(self) -> tuple[int, ...]:
-        """Rows of the workers that are not lost."""
         gone = {loss.worker for loss in self.losses}
         return tuple(row for row in self._pids if row not in gone)
 
@@ -181,7 +180,6 @@ class WorkerPool:
         return answers
 
     async def start(self) -> None:
-        """Start the workers of every host."""
         try:
             async with asyncio.TaskGroup() as group:
                 for host in self._hosts:

@@ -55,7 +55,6 @@ class Journal(Generic[Entry]):
             raise RunDirectoryError(message) from None
 
     def begin(self, document: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
-        """Write the definition and return it; make the directory if it is missing."""
         definition = {
             "schema": 1,
             "kind": self.kind,
@@ -89,7 +88,6 @@ class Journal(Generic[Entry]):
             raise RunDirectoryError(RunMessage.DAMAGED(path=_shown(path))) from None
 
     def write(self, entries: Iterable[Any]) -> None:
-        """Replace the entries."""
         lines = [orjson.dumps(asdict(one), option=orjson.OPT_APPEND_NEWLINE) for one in entries]
         write_atomically(self.directory / f"{self.entries_name}.jsonl", b"".join(lines))
 

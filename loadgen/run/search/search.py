@@ -251,7 +251,6 @@ async def _play_step(
 
 
 def _broker_of(run_directory: Path) -> str:
-    """Name and version of the broker that a run was played on."""
     try:
         broker = orjson.loads((run_directory / "run.json").read_bytes())["broker"]
         return printable(f"{broker['name']} {broker['version']}", 200)
@@ -290,7 +289,6 @@ async def _require_broker(scenario: Scenario) -> None:
 
 
 def step_scenario(spec: Search, probe: Probe) -> Scenario:
-    """Return the scenario of one step."""
     scenario, aim = spec.scenario, spec.aim
     changes: dict[str, object] = {
         aim.field: round(probe.load) if aim.whole else probe.load,
@@ -344,7 +342,6 @@ def served_load(spec: Search, load: float, facts: RunFacts) -> float | None:
 
 
 def journal_of(directory: Path) -> Journal[SearchStep]:
-    """Return the journal of a search in this directory."""
     return Journal(directory, "search", "steps", "steps", SearchStep)
 
 

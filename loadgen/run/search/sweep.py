@@ -320,7 +320,6 @@ def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
 
 
 def journal_of(directory: Path) -> Journal[PointResult]:
-    """Return the journal of a sweep in this directory."""
     return Journal(directory, "sweep", "points", "runs", PointResult)
 
 

@@ -1,12 +1,20 @@
-"""Host profiles, and how a host compares with one, for itself or for a planned run.
+"""Host profiles: reads this host, compares it with one, and writes a script that changes it.
 
-A profile is data (`tuning/*.toml`); what a host has is a mapping of setting keys to text
-(`tuning_host.py`). Everything here is a function of the two. Nothing is changed anywhere.
+A profile is data (`tuning/*.toml`); the values of a host are a mapping of setting keys to text.
+Nothing is changed here. The script, for an administrator to read and run, raises what is too low,
+or lowers what is too high, says each change with the old value, and skips what the host lacks.
 """
 
-import ipaddress
+import array
+import fcntl
 import math
 import operator
+import re
+import resource
+import shlex
+import socket
+import struct
+import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +26,8 @@ from loadgen.errors import UsageError
 from loadgen.plan.fit import broker_descriptors, needs_of
 from loadgen.plan.groups import sent_rate
 from loadgen.plan.plan import Plan
+from loadgen.run.messages import RunMessage
+from loadgen.run.redaction import printable
 
 Area = Literal["limit", "cgroup", "sysctl", "nic", "cpu", "service"]
 Rule = Literal["least", "most", "is", "covers", "holds", "stopped"]
@@ -35,6 +45,21 @@ HELPERS: Final = 20
 """Processes next to the workers: coordinator, forkserver, private brokers, the shell."""
 MANY_CONNECTS: Final = 1_000
 _PORT_RANGE: Final = "net.ipv4.ip_local_port_range"
+_VALUE_CHARACTERS: Final = 200
+_LIMITS: Final = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+_LIMIT_TITLES: Final = {"nofile": "open files", "nproc": "processes"}
+"""As /proc/self/limits names them: shells differ in how they are asked for processes."""
+_TRACKING: Final = "net.netfilter.nf_conntrack_max"
+# <linux/sockios.h> and <linux/ethtool.h>
+_SIOCETHTOOL: Final = 0x8946
+_ETHTOOL: Final[Mapping[str, tuple[int, int, int]]] = {
+    "rx-usecs": (0x0E, 23, 1),
+    "rx-frames": (0x0E, 23, 2),
+    "adaptive-rx": (0x0E, 23, 10),
+    "rx-ring": (0x10, 9, 5),
+    "tx-ring": (0x10, 9, 8),
+}
+"""Command (ETHTOOL_GCOALESCE, ETHTOOL_GRINGPARAM), words of its answer, and which word it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +89,6 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """Its name in what was read of a host."""
         return f"{self.area}:{self.name}"
 
 
@@ -84,8 +108,6 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One file of `tuning/`."""
-
     name: str
     title: str
     settings: tuple[Setting, ...]
@@ -146,18 +168,14 @@ _TOUCHES: Final[Mapping[str, tuple[Callable[[Demand], bool], str]]] = {
 """Which runs feel a setting, and why another run does not."""
 
 
-# Profiles -------------------------------------------------------------------------------------
-
-
 def shipped(name: str) -> Path:
     """Return a directory that comes with the program: in the package, or next to the source."""
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     installed = package / name
     return installed if installed.is_dir() else package.parent / name
 
 
 def profile_names() -> tuple[str, ...]:
-    """Return the names of the profiles that come with the program."""
     return tuple(sorted(path.stem for path in shipped("tuning").glob("*.toml")))
 
 
@@ -165,7 +183,7 @@ def read_profile(name: str) -> Profile:
     """Return the profile with this name; raise UsageError for an unknown one."""
     names = profile_names()
     if name not in names:
-        raise UsageError(f"profile {name[:60]!a} is not known; allowed: {', '.join(names)}")
+        raise UsageError(RunMessage.UNKNOWN_PROFILE(name=printable(name, 60), names=names))
     return parse_profile((shipped("tuning") / f"{name}.toml").read_text("utf-8"), name)
 
 
@@ -181,7 +199,7 @@ def parse_profile(text: str, origin: str) -> Profile:
             left_out=tuple(map(_left_out, table.get("left_out", ()))),
         )
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"profile {origin} cannot be used: {error}") from None
+        raise UsageError(RunMessage.PROFILE(name=origin, error=error)) from None
 
 
 def _left_out(entry: Mapping[str, Any]) -> Note:
@@ -205,9 +223,6 @@ def _setting(entry: Mapping[str, Any]) -> Setting:
     return setting
 
 
-# Values ---------------------------------------------------------------------------------------
-
-
 def _number(word: str) -> float:
     return math.inf if word in ("max", "unlimited", "infinity") else float(word)
 
@@ -221,7 +236,7 @@ def _ports(text: str) -> set[int]:
     return ports
 
 
-def _met(setting: Setting, actual: str, outgoing: range) -> bool:
+def _is_met(setting: Setting, actual: str, outgoing: range) -> bool:
     """Return True if a value meets the profile; raise ValueError if it cannot be read.
 
     `outgoing` are the ports that outgoing connections can take.
@@ -253,9 +268,6 @@ def _capacity(setting: Setting, actual: str) -> float:
     return _number(words[at])
 
 
-# Comparison -----------------------------------------------------------------------------------
-
-
 def compare(
     profile: Profile, actual: Mapping[str, str], demand: Demand | None = None
 ) -> tuple[Finding, ...]:
@@ -269,7 +281,12 @@ def compare(
     findings = []
     for setting in profile.settings:
         value = actual.get(setting.key)
-        state = _state(setting, value, outgoing)
+        state: State = setting.absent
+        if value is not None:
+            try:
+                state = "met" if _is_met(setting, value, outgoing) else "short"
+            except ValueError:
+                state = "unknown"
         meaning = () if demand is None else _effect(setting, state, value, demand)
         findings.append(Finding(setting, state, value, *meaning))
     return tuple(findings)
@@ -292,29 +309,12 @@ def _effect(
     return ("none", "") if state == "met" else ("costs", setting.cost)
 
 
-def _state(setting: Setting, actual: str | None, outgoing: range) -> State:
-    if actual is None:
-        return setting.absent
-    try:
-        return "met" if _met(setting, actual, outgoing) else "short"
-    except ValueError:
-        return "unknown"
-
-
-def _is_local(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def demand_of(plan: Plan) -> Demand:
     """Return the demand of this plan on a load host and on the broker, if it is on that host."""
     needs = needs_of(plan)
     devices = sum(group.count for group in plan.groups)
-    local = [_is_local(target.host) for target in plan.targets]
+    loopback = re.compile(r"localhost|127\..*|::1")
+    local = [loopback.fullmatch(target.host) is not None for target in plan.targets]
     here = round(devices * sum(local) / len(local))
     messages = wire_bytes = 0.0
     for group in plan.groups:
@@ -371,3 +371,152 @@ def tuning_record(profile: Profile, findings: Sequence[Finding]) -> dict[str, An
             if finding.state == "short" or finding.effect == "costs"
         ],
     }
+
+
+def observe(
+    profile: Profile, root: Path = Path("/"), interface: str | None = None
+) -> dict[str, str]:
+    """Read the profile's settings on this host, by key; those that cannot be read are missing.
+
+    `root` is where proc and sys are mounted; `interface` the network interface, by default the one
+    with the default route.
+    """
+    interface = interface or interface_of(root)
+    running = {_text(path) or "" for path in (root / "proc").glob("[0-9]*/comm")}
+    values = {}
+    for setting in profile.settings:
+        value: str | None = None
+        match setting.area:
+            case "sysctl":
+                value = _sysctl(root, setting.name)
+            case "limit" if setting.name in _LIMITS:
+                hard = resource.getrlimit(_LIMITS[setting.name])[1]
+                value = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+            case "cgroup":
+                value = _cgroup(root, setting.name)
+            case "nic" if interface:
+                value = _nic(root, interface, setting.name)
+            case "cpu":
+                value = _cpu(root, setting.name)
+            case "service":
+                value = " ".join(sorted(running.intersection(setting.value.split("|"))))
+        if value is not None:
+            values[setting.key] = printable(value, _VALUE_CHARACTERS)
+    return values
+
+
+def _text(path: Path) -> str | None:
+    """Return the file's words, None if it cannot be read."""
+    try:
+        return " ".join(path.read_text("utf-8", "replace").split())
+    except OSError:
+        return None
+
+
+def _sysctl(root: Path, name: str) -> str | None:
+    directory = root / "proc/sys"
+    # The module may be loaded without a rule that asks for tracking; its table then stays empty.
+    if name == _TRACKING and _text(directory / "net/netfilter/nf_conntrack_count") == "0":
+        return None
+    return _text(directory / name.replace(".", "/"))
+
+
+def _cgroup(root: Path, name: str) -> str | None:
+    """Return the tightest value from our control group up (version 2); "max" for no bound."""
+    groups = _text(root / "proc/self/cgroup") or ""
+    own = re.search(r"(?:^| )0::(\S+)", groups)
+    if own is None:
+        return None
+    mount = root / "sys/fs/cgroup"
+    path = mount / own.group(1).lstrip("/")
+    way_up = [one for one in (path, *path.parents) if one.is_relative_to(mount)]
+    found = [value for one in way_up if (value := _text(one / name)) is not None]
+    return min(found, key=lambda value: float("inf" if value == "max" else value), default=None)
+
+
+def _cpu(root: Path, name: str) -> str | None:
+    system = root / "sys/devices/system"
+    match name:
+        case "governor":
+            paths = (system / "cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+            # All that are in use, if the cores differ.
+            return " ".join(sorted({text for path in paths if (text := _text(path))})) or None
+        case "idle-exit-us":
+            # To wake from the slowest sleep state that is enabled.
+            states = (system / "cpu/cpu0/cpuidle").glob("state[0-9]*")
+            enabled = [state for state in states if _text(state / "disable") != "1"]
+            latencies = [_text(state / "latency") or "" for state in enabled]
+            return max((text for text in latencies if text.isdigit()), key=int, default=None)
+        case "clocksource":
+            return _text(system / "clocksource/clocksource0/current_clocksource")
+        case "transparent-hugepage":
+            text = _text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
+            chosen = re.search(r"\[(\w+)\]", text)
+            return chosen.group(1) if chosen else None
+    return None
+
+
+def interface_of(root: Path = Path("/")) -> str | None:
+    """Return the interface with the default route, else the first that is up, but the loopback."""
+    try:
+        lines = (root / "proc/net/route").read_text("ascii").splitlines()[1:]
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    for line in lines:
+        words = line.split()
+        if len(words) > 1 and words[1] == "00000000":
+            return words[0]
+    for directory in sorted((root / "sys/class/net").glob("*")):
+        if directory.name != "lo" and _text(directory / "operstate") == "up":
+            return directory.name
+    return None
+
+
+def _nic(root: Path, interface: str, name: str) -> str | None:
+    directory = root / "sys/class/net" / interface
+    if name == "mtu":
+        return _text(directory / "mtu")
+    if name == "speed":
+        speed = _text(directory / "speed") or ""
+        return speed if speed.isdigit() else None
+    if name == "queues":
+        return str(len([*(directory / "queues").glob("rx-*")]) or "") or None
+    if root != Path("/"):
+        return None
+    command, words, word = _ETHTOOL[name]
+    answer = _ethtool(interface, command, words)
+    if answer is None:
+        return None
+    return ("on" if answer[word] else "off") if name == "adaptive-rx" else str(answer[word])
+
+
+def _ethtool(interface: str, command: int, words: int) -> list[int] | None:
+    """Return the answer of the driver, else None."""
+    answer = array.array("I", [command] + [0] * (words - 1))
+    request = struct.pack("16sP", interface.encode()[:15], answer.buffer_info()[0])
+    # Room for the whole struct ifreq.
+    request += bytes(40 - len(request))
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            fcntl.ioctl(probe, _SIOCETHTOOL, request)
+    except OSError:
+        return None
+    return answer.tolist()
+
+
+def render_script(profile: Profile, program: str) -> str:
+    """Return the script's text; `program` is the name and version that made it."""
+    from jinja2 import Environment, StrictUndefined
+
+    wrapper = textwrap.TextWrapper(93, break_long_words=False, break_on_hyphens=False)
+
+    def comment(text: str) -> str:
+        return "\n".join(f"# {line}" for line in wrapper.wrap(text))
+
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    environment.filters |= {"quote": shlex.quote, "comment": comment}
+    text = Path(__file__).with_name("tuning_script.sh.j2").read_text("utf-8")
+    template = environment.from_string(text)
+    return template.render(program=program, profile=profile, limit_titles=_LIMIT_TITLES)

@@ -1,0 +1,596 @@
+import dataclasses
+import os
+import re
+import resource
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cases.registry import build_scenario, resolve
+from loadgen.errors import UsageError
+from loadgen.plan.fit import Host, fit_plan
+from loadgen.plan.groups import Target
+from loadgen.run import tuning
+from loadgen.run.tuning import (
+    Profile,
+    Setting,
+    interface_of,
+    observe,
+    profile_names,
+    read_profile,
+    render_script,
+)
+
+HOST = Host(cores=2, descriptors=20_000, memory_bytes=24 << 30, local_ports=28_232)
+PORTS = "sysctl:net.ipv4.ip_local_port_range"
+
+
+def setting(rule: str, value: str, **more: str) -> tuning.Setting:
+    fields = {"area": "sysctl", "name": "a.b", "reason": "r", "cost": "it hurts", "source": "s"}
+    return tuning.Setting(**(fields | {"rule": rule, "value": value} | more))  # type: ignore[arg-type]
+
+
+def finding(
+    one: tuning.Setting, found: str | None, demand: tuning.Demand | None = None, ports: str = ""
+) -> tuning.Finding:
+    observed = {PORTS: ports} if ports else {}
+    if found is not None:
+        observed[one.key] = found
+    return tuning.compare(tuning.Profile("p", "t", (one,)), observed, demand)[0]
+
+
+def demand(case: str = "fanin", host: str = "127.0.0.1", **fields: object) -> tuning.Demand:
+    scenario = build_scenario(case, None, {"broker": f"mqtt://{host}"} | fields)
+    return tuning.demand_of(fit_plan(resolve(scenario), HOST, (Target(host, 1883),), 1))
+
+
+@pytest.mark.parametrize("name", tuning.profile_names())
+def test_profiles_say_why_and_where_from_and_name_themselves(name: str) -> None:
+    profile = tuning.read_profile(name)
+    assert profile.name == name
+    keys = [one.key for one in profile.settings]
+    assert len(keys) == len(set(keys)) > 20
+    assert {"limit", "sysctl", "nic", "cpu", "service"} <= {one.area for one in profile.settings}
+    assert profile.left_out and profile.advice
+    # A value that the profile itself wants must be one that it accepts.
+    for one in profile.settings:
+        if one.rule in ("least", "most", "covers", "holds", "is"):
+            wanted = one.value.split("|")[0].replace("-", "0") if one.rule != "holds" else one.value
+            assert finding(one, wanted).state == "met", one.name
+
+
+APPENDICES = tomllib.loads(
+    (Path(__file__).parents[2] / "tuning/published/appendices.toml").read_text("utf-8")
+)
+PROFILES = {"B": "load-host", "C": "broker-host"}
+"""Whose machines an appendix is about."""
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "value"),
+    [(table, *pair) for table in APPENDICES["table"] for pair in table["values"].items()],
+)
+def test_every_published_value_is_set_or_left_out_with_a_reason(
+    table: dict[str, Any], name: str, value: str
+) -> None:
+    profile = tuning.read_profile(PROFILES[table["appendix"]])
+    key = f"{table['area']}:{table.get('key', {}).get(name, name)}"
+    # A setting that stands for several names each.
+    set_to = [one.published for one in profile.settings if one.key == key]
+    explained = [note.values[name] for note in profile.left_out if name in note.values]
+    assert len(set_to) + len(explained) == 1, "set or left out, not both and not neither"
+    for said in set_to:
+        assert said == value or (said.startswith(f"{value} (") and name in said)
+    assert explained in ([], [value])
+
+
+def test_what_is_left_out_is_published() -> None:
+    """Of an appendix of the report, whichever; its other values have their appendix in the name."""
+    published = {
+        name: value for table in APPENDICES["table"] for name, value in table["values"].items()
+    }
+    for profile in map(tuning.read_profile, tuning.profile_names()):
+        for note in profile.left_out:
+            for name, value in note.values.items():
+                assert "(Appendix " in name or published[name] == value
+
+
+def test_the_published_tables_are_whole() -> None:
+    sizes = [len(table["values"]) for table in APPENDICES["table"]]
+    assert sizes == [22, 10, 7, 14, 7, 3, 11, 5] and "2013" in APPENDICES["source"]
+
+
+def test_unknown_profile_names_those_that_exist() -> None:
+    with pytest.raises(UsageError, match="broker-host, load-host"):
+        tuning.read_profile("../etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ('rule = "atleast"', "rule is not one of"),
+        ('area = "kernel"', "area is not one of"),
+        ('touches = "some"', "touches is not one of"),
+        ('needs = "luck"', "not something that a run needs"),
+        ('reason = " "', "reason is empty"),
+        ('colour = "red"', "colour"),
+        ("value = [", "Invalid|Unclosed|value"),
+    ],
+)
+def test_profile_with_a_mistake_is_refused(change: str, said: str) -> None:
+    lines = {
+        key: f'{key} = "{value}"'
+        for key, value in dataclasses.asdict(setting("least", "1")).items()
+        if key not in ("published", "needs", "apply")
+    }
+    lines[change.split(" ")[0]] = change
+    text = 'name = "x"\ntitle = "x"\n[[setting]]\n' + "\n".join(lines.values())
+    with pytest.raises(UsageError, match=f"profile x cannot be used: .*({said})"):
+        tuning.parse_profile(text, "x")
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted", "found", "state"),
+    [
+        ("least", "4096", "4096", "met"),
+        ("least", "4096", "4095", "short"),
+        ("least", "4096", "unlimited", "met"),
+        ("least", "max", "1024", "short"),
+        ("least", "- - 100", "1 1 100", "met"),
+        ("least", "2 4 8", "2 3 9", "short"),
+        ("least", "2 4 8", "2 4", "unknown"),
+        ("least", "1", "nothing", "unknown"),
+        ("most", "15", "15", "met"),
+        ("most", "15", "60", "short"),
+        ("is", "tsc|kvm-clock", "kvm-clock", "met"),
+        ("is", "tsc|kvm-clock", "hpet", "short"),
+        ("is", "performance", "performance powersave", "short"),
+        ("covers", "5000 65001", "1024 65535", "met"),
+        ("covers", "5000 65001", "32768 60999", "short"),
+        ("holds", "8083,8883", "8080-8090,8883", "met"),
+        ("holds", "8083,8883", "8083", "short"),
+        ("holds", "8083,8883", "", "short"),
+        ("stopped", "cron|crond", "", "met"),
+        ("stopped", "cron|crond", "cron", "short"),
+        ("least", "1", None, "unknown"),
+    ],
+)
+def test_rules(rule: str, wanted: str, found: str | None, state: str) -> None:
+    assert finding(setting(rule, wanted), found).state == state
+
+
+def test_what_a_kernel_lacks_can_be_no_lack() -> None:
+    assert finding(setting("least", "1", absent="met"), None).state == "met"
+
+
+def test_ports_outside_the_range_of_outgoing_connections_need_no_reservation() -> None:
+    reserved = setting("holds", "8883,40000")
+    assert finding(reserved, "40000", ports="32768 60999").state == "met"
+    assert finding(reserved, "", ports="32768 60999").state == "short"
+    assert finding(reserved, "40000", ports="5000 65001").state == "short"
+
+
+def test_need_decides_whether_a_run_feels_a_difference() -> None:
+    ports = setting("covers", "5000 65001", needs="ports")
+    small, large = demand(devices=10_000), demand(devices=28_000)
+    assert finding(ports, "32768 60999", small).effect == "none"
+    assert finding(ports, "50000 60999", large).effect == "costs"
+    assert finding(ports, "50000 60999", large).detail == "the run needs 14,001: it hurts"
+    # What the profile is content with may still be too little for this run.
+    files = setting("least", "100", needs="open_files")
+    assert (finding(files, "200", small).state, finding(files, "200", small).effect) == (
+        "met",
+        "costs",
+    )
+
+
+@pytest.mark.parametrize(
+    ("touches", "felt_by"),
+    [
+        ("every", {"here", "away", "burst", "pair"}),
+        ("remote", {"away"}),
+        ("shared", {"here", "burst", "pair"}),
+        ("messages", {"here", "away", "pair"}),
+        ("connects", {"here", "away", "burst"}),
+        ("latency", {"pair"}),
+    ],
+)
+def test_runs_feel_what_touches_them(touches: str, felt_by: set[str]) -> None:
+    runs = {
+        "here": demand(devices=2_000),
+        "away": demand(devices=2_000, host="10.0.0.7"),
+        "burst": demand("connburst", devices=2_000),
+        "pair": demand("latency", devices=10),
+    }
+    felt = {
+        name
+        for name, run in runs.items()
+        if finding(setting("is", "1", touches=touches), "0", run).effect == "costs"
+    }
+    assert felt == felt_by
+
+
+def test_demand_counts_both_ends_where_the_broker_is_here() -> None:
+    here, away = demand(devices=5_000), demand(devices=5_000, host="192.0.2.1")
+    assert here.open_files - away.open_files == 5_001
+    assert away.remote and not away.shared
+    assert here.shared and not here.remote
+    assert away.broker_descriptors == 5_051
+    assert away.ports == 5_001
+    assert away.messages_per_s == 10_000
+    # 5,000 messages a second of 32 bytes and what is around them.
+    assert away.megabits_per_s == 6
+
+
+def test_record_keeps_what_differs_and_what_it_means() -> None:
+    ports = setting("covers", "5000 65001", needs="ports")
+    low = setting("least", "10")
+    ports = dataclasses.replace(ports, name="ports")
+    profile = tuning.Profile("p", "t", (ports, low, setting("is", "x", name="c")))
+    found = {ports.key: "32768 60999", low.key: "9"}
+    record = tuning.tuning_record(profile, tuning.compare(profile, found, demand(devices=100)))
+    assert record["profile"] == "p"
+    assert record["met"] == 0
+    (difference, second) = record["differences"]
+    assert difference["found"] == "32768 60999"
+    assert difference["effect"] == "none"
+    assert re.fullmatch("enough: the run needs 1[0-9][0-9]", difference["detail"])
+    assert second["name"] == "a.b"
+    assert record["unknown"] == ["c"]
+
+
+def test_a_broker_that_is_started_here_has_the_limit_of_this_host() -> None:
+    files = next(one for one in tuning.read_profile("load-host").settings if one.name == "nofile")
+    ours, another = (
+        demand(devices=5_000, workers=9, broker="auto"),
+        demand(devices=5_000, workers=9),
+    )
+    assert another.descriptors < 1_000 < ours.descriptors == ours.broker_descriptors == 5_051
+    assert finding(files, "5050", ours).effect == "costs"
+    assert finding(files, "5050", another).effect == "none"
+    spread = demand(devices=5_000, broker="auto", instances=5)
+    assert spread.broker_descriptors == 1_051
+
+
+def profile_of(*settings: tuple[str, str, str]) -> Profile:
+    return Profile(
+        "p",
+        "t",
+        tuple(
+            Setting(area, name, "least", value, "r", "c", "s")  # type: ignore[arg-type]
+            for area, name, value in settings
+        ),
+    )
+
+
+def lay(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_sysctl_is_read_as_words_and_an_absent_one_is_left_out(tmp_path: Path) -> None:
+    lay(tmp_path, **{"proc/sys/net/ipv4/tcp_mem": "1\t2\t3\n"})
+    asked = profile_of(("sysctl", "net.ipv4.tcp_mem", "1 1 1"), ("sysctl", "net.core.none", "1"))
+    assert observe(asked, tmp_path) == {"sysctl:net.ipv4.tcp_mem": "1 2 3"}
+
+
+@pytest.mark.parametrize(("count", "seen"), [("0", False), ("17", True)])
+def test_connection_tracking_counts_only_where_it_tracks(
+    tmp_path: Path, count: str, seen: bool
+) -> None:
+    where = "proc/sys/net/netfilter/nf_conntrack_"
+    lay(tmp_path, **{where + "max": "262144\n", where + "count": count + "\n"})
+    asked = profile_of(("sysctl", "net.netfilter.nf_conntrack_max", "1"))
+    assert bool(observe(asked, tmp_path)) is seen
+
+
+def test_limits_are_the_hard_ones() -> None:
+    found = observe(profile_of(("limit", "nofile", "1")))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    assert found == {"limit:nofile": wanted}
+
+
+def test_control_group_has_the_tightest_limit_on_the_way_up(tmp_path: Path) -> None:
+    top = "sys/fs/cgroup/"
+    lay(
+        tmp_path,
+        **{
+            "proc/self/cgroup": "0::/system.slice/a.service\n",
+            top + "system.slice/a.service/pids.max": "max\n",
+            top + "system.slice/pids.max": "800\n",
+            top + "system.slice/a.service/memory.max": "max\n",
+        },
+    )
+    found = observe(
+        profile_of(("cgroup", "pids.max", "1"), ("cgroup", "memory.max", "1")), tmp_path
+    )
+    assert found == {"cgroup:pids.max": "800", "cgroup:memory.max": "max"}
+
+
+def test_processor(tmp_path: Path) -> None:
+    cpu = "sys/devices/system/cpu/"
+    lay(
+        tmp_path,
+        **{
+            cpu + "cpu0/cpufreq/scaling_governor": "performance\n",
+            cpu + "cpu1/cpufreq/scaling_governor": "powersave\n",
+            cpu + "cpu0/cpuidle/state0/latency": "0\n",
+            cpu + "cpu0/cpuidle/state1/latency": "2\n",
+            cpu + "cpu0/cpuidle/state2/latency": "150\n",
+            cpu + "cpu0/cpuidle/state2/disable": "1\n",
+            "sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet\n",
+            "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+        },
+    )
+    names = ("governor", "idle-exit-us", "clocksource", "transparent-hugepage")
+    found = observe(profile_of(*(("cpu", name, "1") for name in names)), tmp_path)
+    assert found == {
+        "cpu:governor": "performance powersave",
+        "cpu:idle-exit-us": "2",
+        "cpu:clocksource": "hpet",
+        "cpu:transparent-hugepage": "madvise",
+    }
+
+
+def test_services_are_seen_by_their_processes(tmp_path: Path) -> None:
+    lay(tmp_path, **{"proc/12/comm": "crond\n", "proc/13/comm": "bash\n"})
+    asked = profile_of(("service", "cron", "cron|crond|atd"), ("service", "auditd", "auditd"))
+    assert observe(asked, tmp_path) == {"service:cron": "crond", "service:auditd": ""}
+
+
+def test_interface_is_the_one_with_the_default_route(tmp_path: Path) -> None:
+    net = "sys/class/net/"
+    lay(
+        tmp_path,
+        **{
+            "proc/net/route": "Iface\tDestination\tGateway\n"
+            "eth1\t000200C0\t00000000\neth7\t00000000\t010200C0\n",
+            net + "eth7/mtu": "9000\n",
+            net + "eth7/speed": "25000\n",
+            net + "eth7/queues/rx-0/x": "",
+            net + "eth7/queues/rx-1/x": "",
+            net + "eth7/queues/tx-0/x": "",
+        },
+    )
+    assert interface_of(tmp_path) == "eth7"
+    asked = profile_of(*(("nic", name, "1") for name in ("mtu", "speed", "queues")))
+    assert observe(asked, tmp_path) == {"nic:mtu": "9000", "nic:speed": "25000", "nic:queues": "2"}
+    assert observe(asked, tmp_path, "eth8") == {}
+
+
+def test_without_a_route_the_first_interface_that_is_up(tmp_path: Path) -> None:
+    net = "sys/class/net/"
+    lay(
+        tmp_path,
+        **{
+            net + "lo/operstate": "up\n",
+            net + "eth0/operstate": "down\n",
+            net + "eth1/operstate": "up\n",
+        },
+    )
+    assert interface_of(tmp_path) == "eth1"
+    assert interface_of(tmp_path / "nowhere") is None
+
+
+def test_this_host_can_be_read_and_hostile_text_is_escaped(tmp_path: Path) -> None:
+    found = observe(read_profile("load-host"))
+    assert "sysctl:net.ipv4.ip_local_port_range" in found
+    lay(tmp_path, **{"proc/sys/a": "\x1b[31m" + "x" * 1000})
+    (value,) = observe(profile_of(("sysctl", "a", "1")), tmp_path).values()
+    assert value.startswith("\\x1b[31m") and len(value) < 300
+
+
+FAKE_SYSCTL = """#!/bin/sh
+# One file a value, in the folder beside this program.
+dir=$(dirname "$0")/values
+case $1 in
+-n) cat "$dir/$2" 2>/dev/null || exit 1 ;;
+-q) name=${3%%=*}; [ -e "$dir/$name" ] || exit 1; printf '%s\\n' "${3#*=}" > "$dir/$name" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_script_of_a_profile_is_shell_and_names_every_setting(name: str) -> None:
+    profile = read_profile(name)
+    text = render_script(profile, "loadgen 0")
+    done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [s.name for s in profile.settings if f"# {s.name}: " not in text] == []
+    assert max(map(len, text.splitlines())) <= 130
+
+
+def setting_of(area: str, name: str, rule: str, value: str, apply: str = "") -> Setting:
+    return Setting(area, name, rule, value, "why", "cost", "source", apply=apply)  # type: ignore[arg-type]
+
+
+def test_script_raises_what_is_low_and_leaves_what_is_better(tmp_path: Path) -> None:
+    def sysctl(rule: str, name: str, value: str) -> Setting:
+        return setting_of("sysctl", name, rule, value)
+
+    values = {
+        "low": "10",
+        "high": "900",
+        "huge": "9223372036854775807",
+        "three": "1\t500\t3",
+        "slow": "60",
+        "ports": "32768\t60999",
+        "wide": "1024\t65535",
+        "reserved": "",
+        "listed": "22",
+        "switch": "2",
+        "same": "1",
+        "other": "0",
+    }
+    wanted = {
+        "low": sysctl("least", "low", "100"),
+        "high": sysctl("least", "high", "100"),
+        "huge": sysctl("least", "huge", "100"),
+        "three": sysctl("least", "three", "- 100 100"),
+        "slow": sysctl("most", "slow", "15"),
+        "ports": sysctl("covers", "ports", "5000 65001"),
+        "wide": sysctl("covers", "wide", "5000 65001"),
+        "reserved": sysctl("holds", "reserved", "8883"),
+        "listed": sysctl("holds", "listed", "8883"),
+        "switch": sysctl("is", "switch", "1|0"),
+        "same": sysctl("is", "same", "1"),
+        "other": sysctl("is", "other", "1|0"),
+        "absent": sysctl("least", "absent", "1"),
+    }
+    (tmp_path / "values").mkdir()
+    for name, value in values.items():
+        (tmp_path / "values" / name).write_text(value + "\n")
+    (tmp_path / "sysctl").write_text(FAKE_SYSCTL)
+    (tmp_path / "sysctl").chmod(0o755)
+    text = render_script(Profile("p", "t", tuple(wanted.values())), "loadgen 0")
+    done = subprocess.run(
+        ["sh", "-s", "eth0"],
+        input=text,
+        text=True,
+        capture_output=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    after = {name: (tmp_path / "values" / name).read_text().split() for name in values}
+    assert after == {
+        "low": ["100"],
+        "high": ["900"],
+        "huge": ["9223372036854775807"],
+        "three": ["1", "500", "100"],
+        "slow": ["15"],
+        "ports": ["5000", "65001"],
+        "wide": ["1024", "65535"],
+        "reserved": ["8883"],
+        "listed": ["22,8883"],
+        "switch": ["1"],
+        "same": ["1"],
+        "other": ["0"],
+    }
+    said = done.stdout.splitlines()
+    assert "low: 10 -> 100" in said
+    assert "ports: 32768 60999 -> 5000 65001" in said
+    assert "skipped: absent is not known to this kernel" in said
+    assert not [line for line in said if line.startswith(("high", "huge", "wide", "same"))]
+    assert done.stderr == ""
+
+
+FAKE_IP = """#!/bin/sh
+case $1 in
+-o) echo "2: eth0: <UP> mtu $MTU qdisc mq state UP mode DEFAULT group default qlen 1000" ;;
+*) echo "ip $*" >> "$CALLS" ;;
+esac
+"""
+FAKE_ETHTOOL = """#!/bin/sh
+case $1 in
+-g) printf 'Ring parameters for %s:\\nPre-set maximums:\\n' "$2"
+    printf 'RX:\\t\\t%s\\nRX Mini:\\tn/a\\nTX:\\t\\t8192\\n' "$LARGEST"
+    printf 'Current hardware settings:\\n'
+    printf 'RX:\\t\\t%s\\nRX Mini:\\tn/a\\nTX:\\t\\t8192\\n' "$RING" ;;
+-c) printf 'Coalesce parameters for %s:\\nAdaptive RX: %s  TX: n/a\\n' "$2" "$ADAPTIVE"
+    printf 'rx-usecs:\\t%s\\nrx-usecs-irq:\\tn/a\\n' "$USECS" ;;
+*) echo "ethtool $*" >> "$CALLS" ;;
+esac
+"""
+FAKE_CAT = """#!/bin/sh
+[ "$1" = /proc/self/limits ] || exec /bin/cat "$@"
+echo 'Limit                     Soft Limit           Hard Limit           Units     '
+echo "Max processes             10                   $NPROC                processes "
+echo "Max open files            10                   $NOFILE                files     "
+"""
+
+
+CARD = (
+    setting_of("nic", "rx-ring", "least", "4096", "rx"),
+    setting_of("nic", "tx-ring", "least", "4096", "tx"),
+    setting_of("nic", "rx-usecs", "most", "10"),
+    setting_of("nic", "adaptive-rx", "is", "off"),
+    setting_of("nic", "mtu", "least", "1500"),
+)
+LIMITS = (
+    setting_of("limit", "nofile", "least", "1048576"),
+    setting_of("limit", "nproc", "least", "4096"),
+)
+
+
+def run_with(
+    tmp_path: Path, settings: tuple[Setting, ...], host: dict[str, str]
+) -> tuple[list[str], list[str]]:
+    """What the script says, and what it calls to change the card, on a host of these values."""
+    tools = tmp_path / "bin"
+    tools.mkdir(exist_ok=True)
+    for name, text in (("ip", FAKE_IP), ("ethtool", FAKE_ETHTOOL), ("cat", FAKE_CAT)):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    (tmp_path / "security/limits.d").mkdir(parents=True, exist_ok=True)
+    calls = tmp_path / "calls"
+    calls.write_text("")
+    done = subprocess.run(
+        ["sh", "-s", "eth0"],
+        input=render_script(Profile("p", "t", settings), "loadgen 0"),
+        text=True,
+        capture_output=True,
+        check=True,
+        env={
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "SECURITY": str(tmp_path / "security"),
+            "CALLS": str(calls),
+            **host,
+        },
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines(), calls.read_text().splitlines()
+
+
+def test_script_leaves_a_better_card(tmp_path: Path) -> None:
+    better = {"MTU": "9000", "RING": "8192", "LARGEST": "8192", "USECS": "3", "ADAPTIVE": "off"}
+    assert run_with(tmp_path, CARD, better) == ([], [])
+
+
+def test_script_improves_a_worse_card_and_says_the_old_values(tmp_path: Path) -> None:
+    worse = {"MTU": "1400", "RING": "256", "LARGEST": "2048", "USECS": "50", "ADAPTIVE": "on"}
+    said, called = run_with(tmp_path, CARD, worse)
+    assert said == [
+        "eth0 rx-ring: 256 -> 2048",
+        "eth0 rx-usecs: 50 -> 10",
+        "eth0 adaptive-rx: on -> off (the profile asks for exactly this)",
+        "eth0 mtu: 1400 -> 1500",
+    ]
+    assert called == [
+        "ethtool -G eth0 rx 2048",
+        "ethtool -C eth0 rx-usecs 10",
+        "ethtool -C eth0 adaptive-rx off",
+        "ip link set dev eth0 mtu 1500",
+    ]
+
+
+def test_script_skips_what_the_card_does_not_show(tmp_path: Path) -> None:
+    silent = {"MTU": "1500", "RING": "n/a", "LARGEST": "n/a", "USECS": "n/a", "ADAPTIVE": "n/a"}
+    said, called = run_with(tmp_path, CARD, silent)
+    assert called == []
+    assert [line.split(":")[1].strip() for line in said] == ["rx-ring", "rx-usecs", "adaptive-rx"]
+
+
+@pytest.mark.parametrize("nofile", ["1048576", "2000000", "unlimited"])
+def test_script_leaves_higher_limits(tmp_path: Path, nofile: str) -> None:
+    assert run_with(tmp_path, LIMITS, {"NOFILE": nofile, "NPROC": "96365"}) == ([], [])
+    assert list((tmp_path / "security/limits.d").iterdir()) == []
+
+
+def test_script_raises_only_the_lower_limit_and_once(tmp_path: Path) -> None:
+    (tmp_path / "security").mkdir()
+    (tmp_path / "security/limits.conf").write_text("root - nofile 3000000\n* soft nofile 9999999\n")
+    said, _ = run_with(tmp_path, LIMITS, {"NOFILE": "4096", "NPROC": "96365"})
+    path = tmp_path / "security/limits.d/90-loadgen.conf"
+    assert path.read_text() == "* hard nofile 1048576\n"
+    assert said[0].startswith("hard nofile of *: 4096 -> 1048576 ")
+    assert said[1].startswith("hard nofile of root: 3000000 is in ")
+    said, _ = run_with(tmp_path, LIMITS, {"NOFILE": "4096", "NPROC": "96365"})
+    assert path.read_text() == "* hard nofile 1048576\n"
+    assert said[0].startswith("hard nofile of *: 1048576 is in ")
