@@ -28,13 +28,12 @@ from loadgen.run.environment import environment, host_of, machine_identity
 from loadgen.run.host_watch import HostSample, take_sample
 from loadgen.run.hosts.agent import Agent, HostedWorkers
 from loadgen.run.hosts.agent_link import AgentLink, agent_context
-from loadgen.run.hosts.load_host import Header, OnEvent
+from loadgen.run.hosts.load_host import Header, LocalHost, OnEvent
 from loadgen.run.hosts.messages import Joined, WorkerFrame, WorkerStarted
 from loadgen.run.hosts.remote_host import Hosts, listening
 from loadgen.run.tasks import background, every
 from loadgen.run.testbed import Testbed
 from loadgen.worker.frames import FrameReader
-from loadgen.worker.shared_counts import SharedPage
 from tests.run.fake_worker import FakeWorker
 
 TICK_S = 0.1
@@ -58,11 +57,8 @@ class _Channel:
             self._on_event(WorkerFrame(self._row, header, block))
 
 
-class StandIns:
+class StandIns(LocalHost):
     """A host whose workers are stand-ins within this process."""
-
-    name = ""
-    clock_bound_ns = 0
 
     def __init__(self, rows: Sequence[int]) -> None:
         self.rows = rows
@@ -73,9 +69,6 @@ class StandIns:
             channel: Any = _Channel(row, on_event)
             self._workers[row] = FakeWorker(channel)
             on_event(WorkerStarted(row, 1))
-
-    def begin(self, page: SharedPage) -> None:
-        """They have opened it."""
 
     def send(
         self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None

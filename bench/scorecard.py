@@ -36,7 +36,7 @@ from loadgen.kernels.counting import bucket_index
 from loadgen.metrics.histogram import HIGHEST_NS, dense, lowest_values, sparse
 from loadgen.metrics.interval import HISTOGRAM, INTERVAL_SCHEMA, RUN_METADATA_KEY
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
-from loadgen.run.compaction import ROW_GROUP_ROWS, WRITE_OPTIONS
+from loadgen.run.interval_files import ROW_GROUP_ROWS, WRITE_OPTIONS
 from loadgen.run.rundir import write_json
 from loadgen.run.seal import seal
 

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from loadgen.cli.app import Aborted, WrongUsage, program
     from loadgen.errors import LoadgenError
     from loadgen.plan.removed import removal
-    from loadgen.run.disk import disk_errors
+    from loadgen.run.rundir import disk_errors
 
     try:
         with disk_errors():

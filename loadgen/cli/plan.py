@@ -42,8 +42,8 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         from loadgen.plan.fit import describe
         from loadgen.plan.groups import Target
         from loadgen.plan.host_needs import fewest_hosts, host_needs
+        from loadgen.run.broker_provider import plan_for
         from loadgen.run.environment import host_of
-        from loadgen.run.targets import plan_for
 
         plan = resolve(options.read_scenario(case, flags))
         host = _host(replace(host_of(), name="", addresses=()), flags["each_host"])

@@ -213,7 +213,7 @@ def _make(flags: Flags) -> int:
     from loadgen.report.render.markdown import to_markdown
     from loadgen.report.render.write import to_json, write_files, write_report
     from loadgen.report.score_card import About
-    from loadgen.run.disk import disk_errors
+    from loadgen.run.rundir import disk_errors
     from loadgen.spark.history_table import past_comparisons
     from loadgen.spark.job import make_scorecards
     from loadgen.spark.remote import is_url

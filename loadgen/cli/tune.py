@@ -117,7 +117,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     def command(flags: options.Flags) -> int:
         import asyncio
 
-        from loadgen.run.targets import plan_for
+        from loadgen.run.broker_provider import plan_for
         from loadgen.run.tuning import demand_of
 
         plan = resolve(options.read_scenario(case, flags))

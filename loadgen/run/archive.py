@@ -1,7 +1,7 @@
 """The archive of a run, its repetition and the disclosure."""
 
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import orjson
 from loadgen.cases.registry import CASES
 from loadgen.errors import DiskError, RunDirectoryError
 from loadgen.plan.disclosure import Disclosure, FinishedRun
-from loadgen.run.disk import disk_errors
+from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
+from loadgen.run.rundir import disk_errors
 from loadgen.run.seal import verify
 
 _DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
@@ -29,9 +30,8 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
     cannot be written.
     """
     main, disclosure = read_finished(run)
-    if repeat is None:
-        beside = repeat_directory(run)
-        repeat = beside if beside.is_dir() else None
+    if repeat is None and repeat_directory(run).is_dir():
+        repeat = repeat_directory(run)
     again = None
     if repeat is not None:
         again, _ = read_finished(repeat)
@@ -41,28 +41,31 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
     members: list[tuple[str, bytes | Path]] = [*_texts(disclosure, run, main, again).items()]
     # Before there is an archive, which may be in the directory that it is made of.
     for folder, directory in (("FinalRun", run), *([("RepeatRun", repeat)] if repeat else [])):
-        for path in _files(directory):
+        # Hidden files are half written.
+        visible = (path for path in sorted(directory.rglob("*")) if path.name[0] != ".")
+        for path in filter(Path.is_file, visible):
             members.append((f"{folder}/{path.relative_to(directory).as_posix()}", path))
             if path.name in _DRIVER_OUTPUT:
                 members.append((f"DriverOutput/{folder}-{path.name}", path))
+    made = False
     try:
-        with disk_errors(archive):
-            jar = zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED)
-    except FileExistsError:
-        raise RunDirectoryError(f"{_shown(archive)} exists; name another with --out") from None
-    except OSError as error:
-        raise _unwritten(archive, error) from None
-    try:
-        with disk_errors(archive), jar:
+        with disk_errors(archive), zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED) as jar:
+            made = True
             for name, content in members:
                 data = content.read_bytes() if isinstance(content, Path) else content
                 jar.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+    except FileExistsError:
+        raise RunDirectoryError(RunMessage.EXISTS(path=_shown(archive))) from None
     except (OSError, DiskError) as error:
-        # Half an archive would pass for a whole one, and stand in the way of the next.
-        archive.unlink(missing_ok=True)
+        if made:
+            # Half an archive would pass for a whole one, and stand in the way of the next.
+            archive.unlink(missing_ok=True)
         if isinstance(error, DiskError):
             raise
-        raise _unwritten(archive, error) from None
+        reason = error.strerror or str(error)
+        raise RunDirectoryError(
+            RunMessage.NOT_WRITTEN(path=_shown(archive), reason=reason)
+        ) from None
     return archive
 
 
@@ -89,15 +92,13 @@ def read_finished(directory: Path) -> tuple[FinishedRun, Disclosure]:
     run = _document(directory, "run.json")
     case = CASES.get(str(run.get("case")))
     if case is None or case.disclosure is None:
-        names = ", ".join(case.name for case in CASES.values() if case.disclosure)
-        raise RunDirectoryError(f"{_shown(directory)} has no disclosure; name a run of {names}")
+        cases = tuple(case.name for case in CASES.values() if case.disclosure)
+        raise RunDirectoryError(RunMessage.NO_DISCLOSURE(path=_shown(directory), cases=cases))
     document = _document(directory, case.document)
     integrity = verify(directory, run)
     if integrity.state == "changed":
-        raise RunDirectoryError(
-            f"{_shown(directory)} was changed since the run ended: "
-            f"{'; '.join(integrity.changes)}; name the directory as the run left it"
-        )
+        changes = "; ".join(integrity.changes)
+        raise RunDirectoryError(RunMessage.CHANGED_RUN(path=_shown(directory), changes=changes))
     return FinishedRun(run, document, integrity.state == "intact"), case.disclosure
 
 
@@ -115,8 +116,9 @@ def _require_repetition(
         why = "a document of one of them is damaged"
     if why:
         raise RunDirectoryError(
-            f"{_shown(repeat)} does not repeat {_shown(run)}: {printable(why, 500)}; "
-            "name one with --repeat-run"
+            RunMessage.NO_REPETITION(
+                path=_shown(repeat), run=_shown(run), reason=printable(why, 500)
+            )
         )
 
 
@@ -126,22 +128,9 @@ def _texts(
     try:
         files = {name: text.encode() for name, text in disclosure.files(main, again).items()}
     except _DAMAGED:
-        raise RunDirectoryError(
-            f"{_shown(run)}: a document of it or of its repetition is damaged"
-        ) from None
+        raise RunDirectoryError(RunMessage.DAMAGED_DOCUMENTS(path=_shown(run))) from None
     scenario = orjson.dumps(main.run.get("scenario"), option=orjson.OPT_INDENT_2)
     return files | {"config/scenario.json": scenario}
-
-
-def _unwritten(archive: Path, error: OSError) -> RunDirectoryError:
-    return RunDirectoryError(f"{_shown(archive)} cannot be written: {error.strerror or error}")
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    """Yield every file of a run directory except hidden ones, which are half written."""
-    for path in sorted(directory.rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
-            yield path
 
 
 def _document(directory: Path, name: str) -> Mapping[str, Any]:
@@ -149,12 +138,12 @@ def _document(directory: Path, name: str) -> Mapping[str, Any]:
         document = orjson.loads((directory / name).read_bytes())
     except OSError as error:
         raise RunDirectoryError(
-            f"{_shown(directory)} has no {name} ({error.strerror}); name a run directory"
+            RunMessage.NO_DOCUMENT(path=_shown(directory), name=name, reason=error.strerror)
         ) from None
     except orjson.JSONDecodeError:
-        raise RunDirectoryError(f"{_shown(directory)}: {name} is damaged") from None
+        document = None
     if not isinstance(document, dict) or document.get("schema") != 1:
-        raise RunDirectoryError(f"{_shown(directory)}: {name} is of another version")
+        raise RunDirectoryError(RunMessage.BAD_DOCUMENT(path=_shown(directory), name=name))
     return document
 
 

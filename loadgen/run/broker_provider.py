@@ -1,22 +1,37 @@
-"""The brokers of a run: started here or only named, the front and the backends of a bridge too."""
+"""The brokers of a run, started here or only named, and the plan of a run against them."""
 
+import asyncio
 import re
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.process import ServedBroker
-from loadgen.errors import ScenarioError
+from loadgen.errors import BrokerUnreachableError, ScenarioError
+from loadgen.plan.fit import Host, fit_plan
+from loadgen.plan.groups import Target
 from loadgen.plan.plan import Bridge, Brokers, Plan
+from loadgen.run.environment import host_of
+from loadgen.run.messages import RunMessage
 
 if TYPE_CHECKING:
     from loadgen.brokers.front import Route
     from loadgen.plan.accounts import Account
 
+_NAME_S = 5.0
+_ADDRESS_S = 2.0
+
+_TRANSPORTS: Mapping[str, Literal["tcp", "tls", "ws", "wss"]] = {
+    "mqtt": "tcp",
+    "mqtts": "tls",
+    "ws": "ws",
+    "wss": "wss",
+}
 _INSTRUMENTS = ("reflector", "sink")
 """Brokers of ours that keep nothing on disk."""
 
@@ -54,10 +69,7 @@ def accounts_of(plan: Plan) -> "tuple[Account, ...]":
     listed = []
     for _, user, password in () if file is None else read_clients(Path(file)):
         if not user or not password or not re.fullmatch(r"[^:\s#+]{1,200}", user):
-            raise ScenarioError(
-                "clients_file: access_control needs a username without blanks, colons, # and +, "
-                "and a password in every row"
-            )
+            raise ScenarioError(RunMessage.USERNAMES())
         listed.append((user, password))
     return tuple(accounts(plan, secrets.token_hex(16), listed))
 
@@ -69,7 +81,7 @@ async def _bridge(wanted: Brokers, bridge: Bridge) -> AsyncIterator[ServedBroker
         parsed = [parse_broker(url) for url in (*wanted.names, *bridge.urls)]
         endpoints = tuple(endpoint for endpoint in parsed if isinstance(endpoint, Endpoint))
         if len({endpoint.scheme for endpoint in endpoints}) > 1:
-            raise ScenarioError("backend: another scheme than broker; allowed: the same in all")
+            raise ScenarioError(RunMessage.OTHER_SCHEME())
         yield ServedBroker("external", "unknown", endpoints)
         return
     from loadgen.brokers.front import serve_bridge
@@ -91,3 +103,56 @@ def routes(bridge: Bridge) -> "tuple[Route, ...]":
     from loadgen.brokers.front import routes_of
 
     return routes_of(bridge.backends, bridge.topics, bridge.front_root, bridge.backend_root)
+
+
+async def plan_for(
+    plan: Plan,
+    endpoints: Sequence[Endpoint],
+    hosts: Sequence[Host] | None = None,
+    run_tag: int | None = None,
+) -> Plan:
+    """Return the plan against these endpoints, with a new run tag if it is None.
+
+    `hosts` are this host, or several like it, if it is None.
+    """
+    logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
+    if len(logins) > 1:
+        raise ScenarioError(RunMessage.OTHER_USERS())
+    ((username, password),) = logins
+    return fit_plan(
+        plan,
+        replace(host_of(), name="", addresses=()) if hosts is None else tuple(hosts),
+        tuple([await _target(endpoint) for endpoint in endpoints]),
+        secrets.randbits(32) if run_tag is None else run_tag,
+        username=username,
+        password=password,
+    )
+
+
+async def _target(endpoint: Endpoint) -> Target:
+    """Return the endpoint with an address that answers, looked up once for all devices.
+
+    A name that a certificate or an HTTP header must match stays a name.
+    """
+    host = endpoint.host
+    if endpoint.scheme == "mqtt":
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_NAME_S):
+                addresses = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            reason = (error.strerror or f"no name server answers within {_NAME_S:g} s").lower()
+            raise BrokerUnreachableError(
+                RunMessage.NO_SUCH_NAME(broker=endpoint.redacted, reason=reason)
+            ) from None
+        host = str(addresses[0][4][0])
+        if len(addresses) > 1:
+            from loadgen.brokers.packet_stream import open_socket
+
+            # Such as localhost, where a broker may listen at one address of the two.
+            with suppress(OSError):
+                async with asyncio.timeout(_ADDRESS_S):
+                    reached = await open_socket(host=endpoint.host, port=endpoint.port)
+                with reached:
+                    host = str(reached.getpeername()[0])
+    return Target(host, endpoint.port, _TRANSPORTS[endpoint.scheme], endpoint.path or "/mqtt")

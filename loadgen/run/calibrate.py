@@ -28,12 +28,13 @@ from loadgen.plan.scenario import Scenario
 from loadgen.run.environment import CALIBRATION_SCHEMA
 from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.interval_files import IntervalWriter
 from loadgen.run.messages import RunMessage
 from loadgen.run.monitor import Monitor, RunFiles
 from loadgen.run.phases import PhaseRunner
 from loadgen.run.progress import Progress, Snapshot, silent
 from loadgen.run.run_state import RunState
-from loadgen.run.rundir import EventLog, IntervalWriter, claim
+from loadgen.run.rundir import EventLog, claim
 from loadgen.scratch import scratch_directory
 
 NS: Final = 1_000_000_000

@@ -26,13 +26,13 @@ from loadgen.run.crashes import crash_brokers, cut_off_consumer, run_crash_comma
 from loadgen.run.devices_file import write_devices
 from loadgen.run.hosts.worker_pool import WorkerPool
 from loadgen.run.interrupt import Interrupt
+from loadgen.run.interval_files import course, window_rows
 from loadgen.run.monitor import Monitor
 from loadgen.run.phases import PhaseRunner
 from loadgen.run.run_document import RunDocument
 from loadgen.run.rundir import EventLog
 from loadgen.run.tasks import background
 from loadgen.run.watched import Loads
-from loadgen.run.window import course, window_rows
 
 
 @dataclass(frozen=True, slots=True)

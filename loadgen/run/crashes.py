@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.errors import CannotRunError
 from loadgen.plan.plan import Plan
 from loadgen.run.hosts.worker_pool import WorkerPool
+from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import EventLog
 
@@ -55,9 +56,7 @@ async def run_crash_command(command: str, events: EventLog) -> None:
             async with asyncio.timeout(COMMAND_LIMIT_S):
                 status = await child.wait()
         except TimeoutError:
-            raise CannotRunError(
-                f"the crash command did not end within {COMMAND_LIMIT_S:.0f} s"
-            ) from None
+            raise CannotRunError(RunMessage.CRASH_SLOW(seconds=COMMAND_LIMIT_S)) from None
         finally:
             # What it started goes on where it ended: that may be the broker.
             if child.returncode is None:
@@ -66,10 +65,11 @@ async def run_crash_command(command: str, events: EventLog) -> None:
                 await child.wait()
         output.seek(max(0, output.seek(0, os.SEEK_END) - _SAID_BYTES))
         lines = output.read().decode("utf-8", "replace").strip().splitlines()
-    said = f": {printable(lines[-1], _SAID_CHARACTERS)}" if lines else ""
+    last_line = printable(lines[-1], _SAID_CHARACTERS) if lines else ""
     if status:
         ended = f"with status {status}" if status > 0 else f"by signal {-status}"
-        raise CannotRunError(f"the crash command ended {ended}{said}")
+        raise CannotRunError(RunMessage.CRASH_FAILED(ended=ended, last_line=last_line))
+    said = f": {last_line}" if lines else ""
     events.write(time.monotonic_ns(), "crash_command", f"the command has ended{said}")
 
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.addressing import client_id
 from loadgen.plan.plan import Plan
+from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import make_folder, replacing
 from loadgen.worker.device_rows import UNKNOWN
@@ -84,14 +85,14 @@ def write_devices(directory: Path, plan: Plan, finals: Mapping[int, Mapping[str,
 
 def read_devices(directory: Path) -> pa.Table:
     """Read the rows of a run; raise RunDirectoryError if it has none or they are damaged."""
-    where = f"run directory {printable(str(directory), 200)}"
+    path = printable(str(directory), 200)
     found = sorted((directory / "devices").glob("part-*.parquet"))
     if not found:
-        raise RunDirectoryError(f"{where} has no rows of devices; run with per_device")
+        raise RunDirectoryError(RunMessage.NO_DEVICES(path=path))
     try:
-        return pa.concat_tables([pq.read_table(path) for path in found])
+        return pa.concat_tables([pq.read_table(part) for part in found])
     except (OSError, pa.ArrowInvalid) as error:
-        raise RunDirectoryError(f"{where}: devices cannot be read: {error}") from None
+        raise RunDirectoryError(RunMessage.BAD_DEVICES(path=path, error=error)) from None
 
 
 def _expected(stream: Column, sent: Column, first: Column, streams: Column) -> Column:

@@ -65,23 +65,23 @@ def leave_terminal() -> None:
                 os.dup2(nowhere.fileno(), descriptor)
 
 
-def _heard(number: signal.Signals, interrupt: Interrupt) -> None:
-    if number == signal.SIGHUP:
-        leave_terminal()
-    interrupt.request()
-
-
 def interruptible(work: Callable[..., Coroutine[Any, Any, T]]) -> T:
     """Run `work(interrupt=...)` in a new loop, where signals to end request it."""
 
     async def listening() -> T:
         loop, interrupt = asyncio.get_running_loop(), Interrupt()
+
+        def handle(number: signal.Signals) -> None:
+            if number == signal.SIGHUP:
+                leave_terminal()
+            interrupt.request()
+
         with ExitStack() as signals:
             for number in ending_signals():
                 # What removes a handler of the loop leaves the system's own behind.
                 signals.callback(signal.signal, number, signal.getsignal(number))
                 signals.callback(loop.remove_signal_handler, number)
-                loop.add_signal_handler(number, _heard, number, interrupt)
+                loop.add_signal_handler(number, handle, number)
             return await work(interrupt=interrupt)
 
     return asyncio.run(listening())

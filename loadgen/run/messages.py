@@ -24,9 +24,18 @@ class RunMessage(Sentences):
     )
     NO_BROKER_FROM_HOST = "no broker at {address}:{port}: {reason}; can it be reached from there?"
 
-    # Directories of searches and sweeps
+    # Directories
     NOT_A_JOURNAL = "{path} cannot be read as a {kind}; name another directory with --out"
     NOT_WRITTEN = "directory {path} cannot be written: {reason}; name another with --out"
+    NOT_EMPTY = "directory {path} is not empty; name another with --out, or remove it"
+    IN_USE = (
+        "{path} is in use by another loadgen; wait until it has ended, or name another directory "
+        "with --out"
+    )
+    DISK = (
+        "cannot write {path}: {reason}; make room there and in /tmp, or name another disk with "
+        "--out"
+    )
     DAMAGED = "{path} is damaged; name another directory with --out"
     OTHER_BROKER = (
         "{path} was begun on {before}, and the broker is {broker} now; name another directory "
@@ -49,7 +58,7 @@ class RunMessage(Sentences):
     FEW_REPETITIONS = "repeat: {repeat} is too small; use 1 or more"
     SWEPT_TWICE = "{field}: swept twice; give all its values at once"
     NOT_SWEPT = "{field}: it cannot be swept; run a sweep for each"
-    NO_VALUE = "{field}: no value is given; use --set {field}=1,10,100"
+    NO_VALUE = "{field}: no value is given; write --set {field}=1,10,100"
     MANY_RUNS = "set: {total:run|runs} are too many; use at most {most:,}"
     SEARCHED = "{field}: it is searched and cannot be swept"
 
@@ -109,3 +118,42 @@ class RunMessage(Sentences):
     # Profiles of hosts
     UNKNOWN_PROFILE = "profile {name} is not known; use one of {names}"
     PROFILE = "profile {name} cannot be used: {error}"
+
+    # Brokers
+    OTHER_USERS = "broker: the URLs have different users; use the same in all"
+    OTHER_SCHEME = "backend: another scheme than broker; use the same in all"
+    NO_SUCH_NAME = "no broker at {broker}: {reason}; is the name right?"
+    USERNAMES = (
+        "clients_file: access_control needs a username without blanks, colons, # and +, and a "
+        "password in every row"
+    )
+    NOT_ONE_CONNECTED = (
+        "none of {devices:device|devices} could connect: {reason}; check --broker and what the "
+        "broker's log says"
+    )
+
+    # Secrets
+    BAD_SECRET = (
+        "{field}: {source} must hold a text of 1 to {most:,} bytes, a user one without zero bytes"
+    )
+    NO_TERMINAL = "{field}: there is no terminal to ask at; use env:NAME or file:PATH"
+    NO_VARIABLE = "{field}: the environment has no {variable}"
+    READABLE = "{field}: other users may read {path} (mode {mode}); use chmod 600 {path}"
+
+    # Crashes on request
+    CRASH_SLOW = "the crash command did not end within {seconds:.0f} s"
+    CRASH_FAILED = ("the crash command ended {ended}", ": {last_line}")
+
+    # Finished runs
+    NO_DEVICES = "run directory {path} has no rows of devices; run with per_device"
+    BAD_DEVICES = "run directory {path}: devices cannot be read: {error}"
+    NOTHING_TO_SEAL = "{path} has no run.json to seal"
+    EXISTS = "{path} exists; name another with --out"
+    NO_DISCLOSURE = "{path} has no disclosure; name a run of {cases}"
+    CHANGED_RUN = (
+        "{path} was changed since the run ended: {changes}; name the directory as the run left it"
+    )
+    NO_REPETITION = "{path} does not repeat {run}: {reason}; name one with --repeat-run"
+    DAMAGED_DOCUMENTS = "{path}: a document of it or of its repetition is damaged"
+    NO_DOCUMENT = "{path} has no {name} ({reason}); name a run directory"
+    BAD_DOCUMENT = "{path}: {name} is damaged, or of another version"

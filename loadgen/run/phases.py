@@ -10,7 +10,7 @@ belong to the coordinator.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,12 +24,12 @@ from loadgen.plan.groups import sent_qos
 from loadgen.plan.plan import PhasePlan, Plan, document_of
 from loadgen.run.hosts.worker_pool import WorkerLostError, WorkerPool
 from loadgen.run.interrupt import Interrupt
+from loadgen.run.messages import RunMessage
 from loadgen.run.monitor import SAMPLE_S, Monitor
 from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.run_state import NS, Ending, Outcome, RunState, outcome_of, timed_groups
 from loadgen.run.tally import Tally
 from loadgen.run.tasks import finished_or
-from loadgen.sentences import counted
 from loadgen.worker.closing import LOST_LIMIT
 from loadgen.worker.shared_counts import create_live_page
 from loadgen.worker.subscription_marks import open_marks
@@ -56,6 +56,8 @@ STOP_TIMEOUT_S = 10.0
 """For a worker to close its connections; a second for each thousand is added."""
 _REMAINS = ("corrupt", "duplicated", "misrouted", "foreign", "violations", "refused", "given_up")
 """Counters of what makes it doubtful that nothing of a run will come in the next one."""
+_REFUSALS = ("refused by", "0x", "reason", "connack")
+"""Words in the reasons of failed connects for which the broker answered."""
 _IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each wake as it needs
 
 
@@ -222,16 +224,20 @@ class PhaseRunner:
         except _CutError:
             # No answers follow; the live page has the counts until now.
             failed = monitor.page.total("connect_failures")
-            failures = {"not reported": failed} if failed else {}
             done, now_ns = monitor.page.total("connected"), time.monotonic_ns()
-            seen.connected = Outcome(done, failures, start_ns, now_ns)
+            unknown = {"not reported": failed} if failed else {}
+            seen.connected = Outcome(done, unknown, start_ns, now_ns)
             seen.windows["connect"] = (start_ns, now_ns)
             raise
         seen.connected = outcome_of(answers, "connected", start_ns)
         seen.windows["connect"] = (seen.connected.first_ns, seen.connected.last_ns)
         self._note_failures("connect_failed", seen.connected)
-        if seen.connected.failures and not seen.connected.done:
-            raise _nobody(seen.connected.failures)
+        failures = seen.connected.failures
+        if failures and not seen.connected.done:
+            reason = max(failures, key=lambda name: failures[name])
+            refused = any(word in reason.lower() for word in _REFUSALS)
+            kind = BrokerRefusedError if refused else BrokerUnreachableError
+            raise kind(RunMessage.NOT_ONE_CONNECTED(devices=sum(failures.values()), reason=reason))
 
     async def _subscribe(self) -> None:
         start_ns = self.monitor.enter("subscribe")
@@ -244,57 +250,45 @@ class PhaseRunner:
         self._note_failures("subscribe_failed", self._state.subscribed)
 
     async def _exchange(self) -> None:
-        phases = self.phases
+        phases, pool, seen = self.phases, self.pool, self._state
         lead_s = schedule_lead_s(len(self.plan.workers), phases.warmup_s)
         start_ns = time.monotonic_ns() + int(lead_s * NS)
         measure_ns = start_ns + int(phases.warmup_s * NS)
         end_ns = measure_ns + int(phases.duration_s * NS)
-        self._state.abandoned = True
-        await self._schedule(start_ns, measure_ns, end_ns)
+        seen.abandoned = True
+        await self._step(
+            pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
+        )
+        if phases.rates:
+            timed = timed_groups(self.plan)
+            watch = RateStepWatch(phases.rates, measure_ns, lambda: Tally(timed, ("measure",)))
+            seen.rate_steps = watch
+            for at_ns, factor in watch.changes(measure_ns, start_ns):
+                await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
         try:
-            await self._warm_up(start_ns, measure_ns)
+            if phases.warmup_s > 0:
+                self.monitor.enter("warm-up", measure_ns)
+                seen.windows["warmup"] = (start_ns, measure_ns)
+            await self._until(measure_ns)
             await self._measure(measure_ns, end_ns)
         except _CutError:
             await self._cut(measure_ns, end_ns)
             raise
         await self._drain(end_ns, phases.drain_s)
 
-    async def _schedule(self, start_ns: int, measure_ns: int, end_ns: int) -> None:
-        """Send the workers the times of the phases and of the changes of rate."""
-        pool, rates = self.pool, self.phases.rates
-        await self._step(
-            pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
-        )
-        if not rates:
-            return
-        timed = timed_groups(self.plan)
-        watch = RateStepWatch(rates, measure_ns, lambda: Tally(timed, ("measure",)))
-        self._state.rate_steps = watch
-        for at_ns, factor in watch.changes(measure_ns, start_ns):
-            await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
-
-    async def _warm_up(self, start_ns: int, measure_ns: int) -> None:
-        if self.phases.warmup_s > 0:
-            self.monitor.enter("warm-up", measure_ns)
-            self._state.windows["warmup"] = (start_ns, measure_ns)
-        await self._until(measure_ns)
-
     async def _measure(self, measure_ns: int, end_ns: int) -> None:
         self.monitor.enter("measure", end_ns)
         self._state.windows["measure"] = (measure_ns, end_ns)
         self.measuring()
         self.monitor.watch_window(measure_ns, end_ns)
-        if self._state.rate_steps is not None:
-            await self._through_rate_steps(self._state.rate_steps)
+        watch = self._state.rate_steps
+        if watch is not None:
+            for step, judged in zip(watch.steps, watch.bounds, strict=True):
+                self.monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
+                for moment_ns in judged:
+                    await self._until(moment_ns)
+                    watch.bound(self.monitor.live_sample())
         await self._until(end_ns)
-
-    async def _through_rate_steps(self, watch: RateStepWatch) -> None:
-        """Mark where the judged part of each rate step begins and ends."""
-        for step, judged in zip(watch.steps, watch.bounds, strict=True):
-            self.monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
-            for moment_ns in judged:
-                await self._until(moment_ns)
-                watch.bound(self.monitor.live_sample())
 
     async def _cut(self, measure_ns: int, end_ns: int) -> None:
         """End the schedule now and let what is under way arrive."""
@@ -476,13 +470,3 @@ class PhaseRunner:
         for reason, count in outcome.failures.items():
             self.monitor.note(kind, f"{count} devices: {reason}")
             self.monitor.exception.set()
-
-
-def _nobody(failures: Mapping[str, int]) -> LoadgenError:
-    reason = max(failures, key=lambda name: failures[name])
-    refused = any(word in reason.lower() for word in ("refused by", "0x", "reason", "connack"))
-    kind = BrokerRefusedError if refused else BrokerUnreachableError
-    return kind(
-        f"none of {counted(sum(failures.values()), 'device')} could connect: {reason}; "
-        "check --broker and what the broker's log says"
-    )

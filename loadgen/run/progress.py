@@ -67,36 +67,31 @@ def describe(snapshot: Snapshot) -> str:
 
 @contextmanager
 def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
-    """Provide a function that shows snapshots on `stream`, in a form that suits the stream."""
+    """Provide a function that shows snapshots on `stream`, in a form that suits the stream.
+
+    A stream that was closed is no error.
+    """
     if quiet:
         yield silent
-    elif stream.isatty():
-        from rich.text import Text
+        return
+    if not stream.isatty():
+        yield _plain(stream)
+        return
+    from rich.text import Text
 
-        live = live_on(stream)
-        live.start()
-
-        def update(snapshot: Snapshot) -> None:
-            text = Text(describe(snapshot), no_wrap=True, overflow="ellipsis")
-            live.update(text, refresh=True)
-
-        try:
-            yield _for_nobody_too(update)
-        finally:
-            with suppress(OSError):
-                live.stop()
-    else:
-        yield _for_nobody_too(_plain(stream))
-
-
-def _for_nobody_too(progress: Progress) -> Progress:
-    """Return the same progress without errors of a stream that was closed."""
+    live = live_on(stream)
+    live.start()
 
     def show(snapshot: Snapshot) -> None:
+        text = Text(describe(snapshot), no_wrap=True, overflow="ellipsis")
         with suppress(OSError):
-            progress(snapshot)
+            live.update(text, refresh=True)
 
-    return show
+    try:
+        yield show
+    finally:
+        with suppress(OSError):
+            live.stop()
 
 
 def live_on(stream: TextIO) -> "Live":
@@ -116,7 +111,8 @@ def _plain(stream: TextIO) -> Progress:
         now = time.monotonic()
         if snapshot.phase != shown_phase or now - shown_at >= PLAIN_EVERY_S:
             shown_phase, shown_at = snapshot.phase, now
-            print(describe(snapshot), file=stream, flush=True)
+            with suppress(OSError):
+                print(describe(snapshot), file=stream, flush=True)
 
     return show
 

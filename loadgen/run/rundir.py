@@ -6,20 +6,19 @@ A directory of results is made for its owner alone. One that was there keeps its
 into a directory is as private as that, and never less than the umask asks for.
 """
 
+import errno
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import orjson
-import pyarrow.parquet as pq
 
-from loadgen.errors import RunDirectoryError
-from loadgen.metrics.interval import RUN_METADATA_KEY, Interval, to_table
-from loadgen.run.disk import disk_errors
+from loadgen.errors import DiskError, HostLimitError, RunDirectoryError
+from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable, scrub
 
 EVENTS_A_KIND = 1000
@@ -29,6 +28,43 @@ KINDS = 200
 """Kinds of events; an event of one more is dropped."""
 
 _DETAIL_CHARACTERS = 500
+_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_LIMITS: Final = {
+    errno.EMFILE: "this process has no descriptor left; raise ulimit -n",
+    errno.ENFILE: "this host has no descriptor left; raise fs.file-max, or end what else runs",
+    errno.EAGAIN: "there is no memory, or no process, left for a thread; raise ulimit -v or -u",
+    errno.ENOMEM: "there is no memory left; use fewer devices or more hosts, or raise the limit",
+}
+_NO_THREAD: Final = "can't start new thread"  # all that Python says of it
+_NO_TEMPORARY: Final = "No usable temporary directory"  # what `tempfile` says of a full disk
+
+
+@contextmanager
+def disk_errors(path: str | os.PathLike[str] = "") -> Iterator[None]:
+    """Turn an OSError that is the disk's fault into a DiskError, within the block.
+
+    `path` is the file that is written, "" for several. An exhausted limit of the host becomes a
+    HostLimitError.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise HostLimitError(_LIMITS[errno.ENOMEM]) from None
+    except RuntimeError as error:
+        if str(error) != _NO_THREAD:
+            raise
+        raise HostLimitError(_LIMITS[errno.EAGAIN]) from None
+    except OSError as error:
+        if error.errno in _LIMITS and not isinstance(error, BlockingIOError):
+            raise HostLimitError(_LIMITS[error.errno]) from None
+        no_temporary = _NO_TEMPORARY in str(error)
+        if error.errno not in _DISK and not no_temporary:
+            raise
+        # By its number: the text of Arrow's errors repeats the system's inside its own.
+        reason = _NO_TEMPORARY if no_temporary else os.strerror(error.errno or 0)
+        what = str(os.fspath(path) or error.filename or "a file")[:200]
+        reason = reason[0].lower() + reason[1:]
+        raise DiskError(RunMessage.DISK(path=what, reason=reason)) from None
 
 
 def make_private(path: Path) -> None:
@@ -85,9 +121,9 @@ def new_directory(now: datetime, case: str) -> Iterator[Path]:
             break
         except FileExistsError:
             if not path.exists():
-                raise _refused(path, "cannot be written: a file is in its way") from None
+                raise _unwritable(path, "a file is in its way") from None
         except OSError as error:
-            raise _refused(path, f"cannot be written: {error.strerror}") from None
+            raise _unwritable(path, error.strerror) from None
     try:
         yield path
     finally:
@@ -113,17 +149,15 @@ def exclusive(directory: Path) -> Iterator[None]:
             make_private(directory)
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except (FileExistsError, NotADirectoryError):
-        raise _refused(directory, "is a file") from None
+        raise _unwritable(directory, "it is a file") from None
     except OSError as error:
-        raise _refused(directory, f"cannot be written: {error.strerror}") from None
+        raise _unwritable(directory, error.strerror) from None
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunDirectoryError(
-                f"{printable(str(directory), 200)} is in use by another loadgen; wait until it "
-                "has ended, or name another directory with --out"
-            ) from None
+            message = RunMessage.IN_USE(path=printable(str(directory), 200))
+            raise RunDirectoryError(message) from None
         except OSError:
             # Some network file systems lock no directories. There it is as without this.
             pass
@@ -136,9 +170,9 @@ def exclusive(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _refused(path: Path, why: str) -> RunDirectoryError:
+def _unwritable(path: Path, reason: str | None) -> RunDirectoryError:
     shown = printable(str(path), 200)
-    return RunDirectoryError(f"run directory {shown} {why}; name another with --out")
+    return RunDirectoryError(RunMessage.NOT_WRITTEN(path=shown, reason=reason))
 
 
 def require_free(path: Path) -> None:
@@ -146,11 +180,11 @@ def require_free(path: Path) -> None:
     try:
         occupied = path.exists() and next(path.iterdir(), None) is not None
     except NotADirectoryError:
-        raise _refused(path, "is a file") from None
+        raise _unwritable(path, "it is a file") from None
     except OSError as error:
-        raise _refused(path, f"cannot be read: {error.strerror}") from None
+        raise _unwritable(path, error.strerror) from None
     if occupied:
-        raise RunDirectoryError(f"{_refused(path, 'is not empty')}, or remove it")
+        raise RunDirectoryError(RunMessage.NOT_EMPTY(path=printable(str(path), 200)))
 
 
 def claim(path: Path) -> Path:
@@ -162,7 +196,7 @@ def claim(path: Path) -> Path:
                 make_private(path)
             (path / "intervals").mkdir(mode=_mode_in(path, 0o777))
     except OSError as error:
-        raise _refused(path, f"cannot be written: {error.strerror}") from None
+        raise _unwritable(path, error.strerror) from None
     return path
 
 
@@ -203,24 +237,6 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write the document as indented JSON, atomically."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     write_atomically(path, orjson.dumps(document, option=options))
-
-
-class IntervalWriter:
-    """Writes intervals/part-SSSSSS.parquet, S being the seconds since the run's anchor."""
-
-    def __init__(self, directory: Path, run: str) -> None:
-        self._directory = directory / "intervals"
-        self._run = run
-        self._parts = -1
-
-    def write(self, second: int, rows: Sequence[Interval]) -> None:
-        """Write one file of these rows, none if there are no rows."""
-        if not rows:
-            return
-        self._parts = max(second, self._parts + 1)
-        table = to_table(rows).replace_schema_metadata({RUN_METADATA_KEY: self._run.encode()})
-        with replacing(self._directory / f"part-{self._parts:06d}.parquet") as hidden:
-            pq.write_table(table, hidden, compression="zstd")
 
 
 class EventLog:

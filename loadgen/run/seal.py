@@ -18,6 +18,7 @@ import orjson
 
 from loadgen.cases.registry import DOCUMENTS
 from loadgen.errors import RunDirectoryError
+from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import write_atomically, write_json
 
@@ -80,7 +81,7 @@ def seal(run_dir: Path) -> dict[str, str]:
     try:
         document = orjson.loads(manifest.read_bytes())
     except (OSError, orjson.JSONDecodeError):
-        raise RunDirectoryError(f"{run_dir} has no run.json to seal") from None
+        raise RunDirectoryError(RunMessage.NOTHING_TO_SEAL(path=run_dir)) from None
     files = _result_files(run_dir).items()
     sums = "".join(f"{_digest_file(path)}  {name}\n" for name, path in files).encode()
     digests = {
@@ -118,7 +119,10 @@ def verify(
     if digests_here is None:
         digests_here = {name: _digest_file(file) for name, file in _result_files(run_dir).items()}
     changes += _changed_results(run_dir, digests.get("results"), digests_here)
-    return Integrity("changed" if changes else "intact", named, _shortened(changes))
+    shown = [printable(change, 200) for change in changes[:_MOST_NAMED]]
+    if len(changes) > len(shown):
+        shown.append(f"{len(changes) - len(shown)} more")
+    return Integrity("changed" if changes else "intact", named, tuple(shown))
 
 
 def _changed_results(run_dir: Path, results: object, here: Mapping[str, str]) -> list[str]:
@@ -141,13 +145,6 @@ def _changed_results(run_dir: Path, results: object, here: Mapping[str, str]) ->
     return changes + [
         f"{name} was changed" for name in here if name in sealed and here[name] != sealed[name]
     ]
-
-
-def _shortened(changes: list[str]) -> tuple[str, ...]:
-    """Return the first few as printable text, with the number of the rest."""
-    named = [printable(change, 200) for change in changes[:_MOST_NAMED]]
-    more = len(changes) - len(named)
-    return (*named, *([f"{more} more"] if more else []))
 
 
 def _digest_file(path: Path) -> str:

@@ -16,8 +16,8 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.errors import ScenarioError
 from loadgen.plan.plan import Plan
+from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
-from loadgen.sentences import counted
 
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -103,12 +103,10 @@ def _read(name: str, source: str) -> str:
         secret = read(name, where)
         size = len(secret.encode())
     except UnicodeError:
-        raise ScenarioError(f"{name}: what {printable(source, 200)} holds is not UTF-8") from None
-    if not 0 < size <= _LIMIT_BYTES:
-        what = "nothing" if not size else f"more than {counted(_LIMIT_BYTES, 'byte')}"
-        raise ScenarioError(f"{name}: {printable(source, 200)} holds {what}")
-    if name == "user" and "\0" in secret:
-        raise ScenarioError(f"user: {printable(source, 200)} holds a zero byte; allowed: text")
+        raise ScenarioError(RunMessage.NOT_UTF_8(field=name, path=printable(source, 200))) from None
+    if not 0 < size <= _LIMIT_BYTES or (name == "user" and "\0" in secret):
+        shown = printable(source, 200)
+        raise ScenarioError(RunMessage.BAD_SECRET(field=name, source=shown, most=_LIMIT_BYTES))
     return secret
 
 
@@ -119,14 +117,12 @@ def _asked(name: str, _where: str) -> str:
             warnings.simplefilter("error", getpass.GetPassWarning)
             return getpass.getpass(f"{_NAMES[name]}: ")
     except (OSError, EOFError, getpass.GetPassWarning):
-        raise ScenarioError(
-            f"{name}: there is no terminal to ask at; allowed: env:NAME or file:PATH"
-        ) from None
+        raise ScenarioError(RunMessage.NO_TERMINAL(field=name)) from None
 
 
 def _from_environment(name: str, variable: str) -> str:
     if not _withhold(variable):
-        raise ScenarioError(f"{name}: the environment has no {printable(variable, 100)}")
+        raise ScenarioError(RunMessage.NO_VARIABLE(field=name, variable=printable(variable, 100)))
     return _withheld[variable]
 
 
@@ -143,14 +139,13 @@ def _from_file(name: str, where: str) -> str:
     try:
         # Before it is read: what waits for its writer has no size and need not be asked twice.
         if readable_by_others(path):
-            mode = stat.S_IMODE(path.stat().st_mode)
-            raise ScenarioError(
-                f"{name}: other users may read {shown} (mode {mode:04o}); use chmod 600 {shown}"
-            )
+            mode = f"{stat.S_IMODE(path.stat().st_mode):04o}"
+            raise ScenarioError(RunMessage.READABLE(field=name, path=shown, mode=mode))
         with path.open("rb") as file:
             data = file.read(_LIMIT_BYTES + 3)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ScenarioError(f"{name}: {shown} cannot be read: {reason}") from None
+        message = RunMessage.UNREADABLE(field=name, path=shown, reason=reason)
+        raise ScenarioError(message) from None
     line = data.removesuffix(b"\n")
     return (line.removesuffix(b"\r") if line != data else data).decode()

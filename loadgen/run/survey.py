@@ -15,9 +15,9 @@ from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import CannotRunError, ScenarioError
 from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.plan.scenario import Scenario
+from loadgen.run.broker_provider import plan_for
 from loadgen.run.preflight import check_host, wanted
 from loadgen.run.secrets import take_secrets, with_login, with_passphrase
-from loadgen.run.targets import plan_for
 
 if TYPE_CHECKING:
     from loadgen.brokers.ask import Greeting

@@ -21,16 +21,16 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import resolve, vary
 from loadgen.errors import LoadgenError
 from loadgen.plan.addressing import without_rates
+from loadgen.plan.fit import Host
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
-from loadgen.run.broker_provider import provided, trusting
-from loadgen.run.compaction import compact
+from loadgen.run.broker_provider import plan_for, provided, trusting
 from loadgen.run.coordinator import RunContext, RunResult, main_loop, shutdown
-from loadgen.run.disk import disk_errors
 from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
 from loadgen.run.hosts.remote_host import Hosts
-from loadgen.run.hosts.worker_pool import WorkerPool, start_workers
+from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt
+from loadgen.run.interval_files import IntervalWriter, compact
 from loadgen.run.monitor import Monitor, RunFiles
 from loadgen.run.phases import stop_timeout_s
 from loadgen.run.preflight import (
@@ -42,10 +42,9 @@ from loadgen.run.preflight import (
 )
 from loadgen.run.progress import Progress, Snapshot, reported, silent
 from loadgen.run.run_document import run_document
-from loadgen.run.rundir import EventLog, IntervalWriter, claim, release, require_free
+from loadgen.run.rundir import EventLog, claim, disk_errors, release, require_free
 from loadgen.run.seal import seal
 from loadgen.run.secrets import known_secrets, take_secrets, with_login, with_passphrase
-from loadgen.run.targets import plan_for
 from loadgen.run.tasks import finished_or
 from loadgen.run.watched import loads_of, watched_broker
 
@@ -136,7 +135,7 @@ class Testbed:
         """Prepare a run up to its first connection; the parts that only this run uses end with
         `stack`."""
         hosts = self.hosts
-        require_hosts(plan, None if hosts is None else hosts.machines)
+        require_hosts(plan, None if hosts is None else [host.machine for host in hosts.agents])
         check_host(plan)
         require_free(directory)
         server: Forkserver | None = None
@@ -182,7 +181,14 @@ class Testbed:
         if last is not None:
             pool = last.pool
         else:
-            pool = await self._start_workers(plan, monitor, server, progress)
+            started = start_workers(
+                len(plan.workers),
+                monitor.on_frame,
+                server=server,
+                on_compiled=lambda *done: progress(Snapshot("compiling", compiled=done)),
+                hosts=() if hosts is None else hosts.assign(plan),
+            )
+            pool = await self._stack.enter_async_context(started)
         pool.on_frame = monitor.on_frame
         stack.callback(pool.ignore_frames)
         return RunContext(
@@ -199,6 +205,11 @@ class Testbed:
             lends=self.lends,
         )
 
+    @property
+    def _offers(self) -> list[Host] | None:
+        """Resources of each host for the plan, None for this machine."""
+        return None if self.hosts is None else [host.offer for host in self.hosts.agents]
+
     async def _plan_for_connections(self, last: RunContext, plan: Plan) -> Plan | None:
         """Return the plan of a run on the connections of the last one, None if it needs others."""
         connected = last.monitor.state.connected
@@ -207,9 +218,8 @@ class Testbed:
             return None
         plan = trusting(plan, last.broker.authority)
         first_tag = last.plan.run_tag if last.plan.connected_by is None else last.plan.connected_by
-        offers = None if self.hosts is None else self.hosts.offers
         try:
-            plan = await plan_for(plan, last.broker.endpoints, offers, first_tag)
+            plan = await plan_for(plan, last.broker.endpoints, self._offers, first_tag)
         except LoadgenError:
             return None  # it may fit when the devices that are there are gone
         if without_rates(plan) != without_rates(last.plan):
@@ -221,24 +231,11 @@ class Testbed:
         broker = await self._stack.enter_async_context(provided(plan))
         broker = with_login(broker, plan.scenario.plain())
         plan = trusting(plan, broker.authority)
-        offers = None if self.hosts is None else self.hosts.offers
-        plan = await plan_for(plan, broker.endpoints, offers)
+        plan = await plan_for(plan, broker.endpoints, self._offers)
         broker = await check_broker(plan, broker)
         if self.hosts is not None:
             await self.hosts.reach(plan)
         return plan, broker
-
-    async def _start_workers(
-        self, plan: Plan, monitor: Monitor, server: Forkserver | None, progress: Progress
-    ) -> WorkerPool:
-        started = start_workers(
-            len(plan.workers),
-            monitor.on_frame,
-            server=server,
-            on_compiled=lambda *done: progress(Snapshot("compiling", compiled=done)),
-            hosts=() if self.hosts is None else self.hosts.assign(plan),
-        )
-        return await self._stack.enter_async_context(started)
 
 
 async def _export_metrics(

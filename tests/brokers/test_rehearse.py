@@ -13,8 +13,8 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import BrokerRefusedError
+from loadgen.run.broker_provider import plan_for
 from loadgen.run.preflight import check_broker
-from loadgen.run.targets import plan_for
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import run_secured
 

@@ -6,7 +6,7 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.plan.fit import Host
-from loadgen.run import targets, tuning
+from loadgen.run import broker_provider, tuning
 from loadgen.run.tuning import Profile, read_profile
 
 
@@ -109,7 +109,7 @@ def test_a_broker_started_here_that_lacks_descriptors_is_found_and_not_refused(
 ) -> None:
     host(monkeypatch, nofile="2000")
     hosted = Host(cores=2, descriptors=2_000, memory_bytes=24 << 30, local_ports=28_000)
-    monkeypatch.setattr(targets, "host_of", lambda: hosted)
+    monkeypatch.setattr(broker_provider, "host_of", lambda: hosted)
     words = ["tune", "check", "fanin", "--devices", "10k", "--instances", count]
     short = count == "1"
     assert main(words) == short

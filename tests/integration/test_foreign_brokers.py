@@ -15,9 +15,9 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import BrokerRefusedError, ScenarioError
+from loadgen.run.broker_provider import plan_for
 from loadgen.run.preflight import check_broker
 from loadgen.run.survey import Survey, survey
-from loadgen.run.targets import plan_for
 from tests.instruments.relay import run_relay
 from tests.verdicts import faults
 

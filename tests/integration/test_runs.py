@@ -237,11 +237,11 @@ async def test_devices_with_certificates_of_their_own(
 @pytest.mark.parametrize(
     ("case", "fields", "message"),
     [
-        ("fanin", {"payload": "/no/such/file"}, "payload: .* cannot be read"),
-        ("fanin", {"payload": "/"}, "payload: / is not a file"),
-        ("request", {"payload": "{large}"}, "payload: with its header a message has 262,177 bytes"),
-        ("fanin", {"affinity": "8191"}, "affinity: this process may not use processor 8191"),
-        ("fanin", {"clients_file": "/no/such/file"}, "clients_file: .* cannot be read"),
+        ("fanin", {"payload": "/no/such/file"}, "UNREADABLE"),
+        ("fanin", {"payload": "/"}, "NOT_A_FILE"),
+        ("request", {"payload": "{large}"}, "LARGE"),
+        ("fanin", {"affinity": "8191"}, "PROCESSOR"),
+        ("fanin", {"clients_file": "/no/such/file"}, "clients_file: /no/such/file cannot be read"),
     ],
 )
 async def test_what_cannot_be_used_is_one_line_before_anything_starts(
@@ -250,9 +250,10 @@ async def test_what_cannot_be_used_is_one_line_before_anything_starts(
     large = tmp_path / "large"
     large.write_bytes(bytes(262_145))
     fields = {name: value.replace("{large}", str(large)) for name, value in fields.items()}
-    with pytest.raises(ScenarioError, match=message) as caught:
+    with pytest.raises(ScenarioError) as error:
         await play(tmp_path, case, **fields)
-    assert "\n" not in str(caught.value)
+    assert error.value.code == message or message in str(error.value)
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -356,7 +357,7 @@ async def test_mqtt_3_1_is_played(tmp_path: Path, broker: str, qos: int) -> None
 @pytest.mark.parametrize(
     ("case", "fields", "said"),
     [
-        ("fanin", {"client_id": "x" * 20 + "-{group}-{device}"}, "allowed: up to 23 with mqtt 3.1"),
+        ("fanin", {"client_id": "x" * 20 + "-{group}-{device}"}, "use up to 23 with mqtt 3.1"),
         ("persistent", {"crash_broker": 1}, "allowed: 3.1.1 or 5 with reconnect"),
         ("fanin", {"qos": 2, "churn": 5}, "allowed: 3.1.1 or 5 with reconnect"),
         ("specjms", {}, "allowed: 3.1.1 or 5 for specjms"),

@@ -13,7 +13,7 @@ from loadgen.kernels.payload import HEADER_BYTES, is_intact, read_i64, stamp
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import Interval, to_table
 from loadgen.metrics.reducer import reduce_table
-from loadgen.run.rundir import IntervalWriter
+from loadgen.run.interval_files import IntervalWriter
 
 SECONDS = 10 * 3600
 RATE = 1_000_000

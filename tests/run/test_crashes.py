@@ -6,10 +6,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadgen.errors import CannotRunError
 from loadgen.run import crashes
 from loadgen.run.crashes import run_crash_command
 from loadgen.run.rundir import EventLog
+from tests.refusals import refused
 
 
 async def said_by(directory: Path, command: str) -> str:
@@ -29,16 +29,17 @@ async def test_its_last_words_are_kept_short_and_harmless(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "ended"),
     [
-        ("echo why >&2; exit 7", "the crash command ended with status 7: why"),
-        ("kill -TERM $$", "the crash command ended by signal 15"),
-        ("no-such-program-here", "ended with status 127: .*not found"),
+        ("echo why >&2; exit 7", "with status 7"),
+        ("kill -TERM $$", "by signal 15"),
+        ("no-such-program-here", "with status 127"),
     ],
 )
-async def test_its_failure_is_one_line(tmp_path: Path, command: str, told: str) -> None:
-    with pytest.raises(CannotRunError, match=told):
+async def test_its_failure_is_one_line(tmp_path: Path, command: str, ended: str) -> None:
+    with refused("CRASH_FAILED") as error:
         await said_by(tmp_path, command)
+    assert error.value.values["ended"] == ended and "\n" not in str(error.value)
 
 
 async def test_it_may_leave_a_broker_behind_and_may_not_hang(
@@ -49,7 +50,7 @@ async def test_it_may_leave_a_broker_behind_and_may_not_hang(
     os.kill(left, 0)
     os.kill(left, 9)
     monkeypatch.setattr(crashes, "COMMAND_LIMIT_S", 0.3)
-    with pytest.raises(CannotRunError, match="did not end within 0 s"):
+    with refused("CRASH_SLOW"):
         await said_by(tmp_path, f"echo $$ > {tmp_path}/hung; sleep 60")
     hung = int((tmp_path / "hung").read_text())
     assert not psutil.pid_exists(hung)

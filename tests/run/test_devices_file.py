@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from loadgen.errors import RunDirectoryError
 from loadgen.plan import groups
 from loadgen.run.devices_file import DEVICE_SCHEMA, device_table, read_devices, write_devices
 from loadgen.worker.device_rows import UNKNOWN
 from tests.plans import small_plan
+from tests.refusals import refused
 
 PUBLISHERS = groups.DeviceGroup("publishers", 3, groups.Publishes("t", 3, 0, 30.0, 0))
 SUBSCRIBERS = groups.DeviceGroup(
@@ -118,7 +118,7 @@ def test_the_file_is_written_whole_or_not_at_all(
     assert pq.read_table(path).equals(table)
     assert read_devices(tmp_path).equals(table)
     path.write_bytes(b"PAR1")
-    with pytest.raises(RunDirectoryError, match="devices cannot be read"):
+    with refused("BAD_DEVICES"):
         read_devices(tmp_path)
 
     def fail(*_args: Any, **_named: Any) -> None:

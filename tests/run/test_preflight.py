@@ -15,8 +15,8 @@ from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.packets import Disconnect, PubAck, PubRec, SubAck, Subscribe
 from loadgen.mqtt.properties import Properties
 from loadgen.plan.rehearsal import ASKED
+from loadgen.run.broker_provider import plan_for
 from loadgen.run.preflight import check_broker
-from loadgen.run.targets import plan_for
 from tests.brokers.little_broker import LittleBroker, serving_little
 
 

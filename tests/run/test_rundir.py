@@ -12,13 +12,13 @@ import pytest
 from loadgen.errors import DiskError, HostLimitError, RunDirectoryError
 from loadgen.metrics.interval import RUN_METADATA_KEY, Interval
 from loadgen.run import rundir
-from loadgen.run.disk import disk_errors
+from loadgen.run.interval_files import IntervalWriter
 from loadgen.run.rundir import (
     EventLog,
-    IntervalWriter,
     appending,
     claim,
     default_directory,
+    disk_errors,
     exclusive,
     make_folder,
     new_directory,
@@ -28,6 +28,7 @@ from loadgen.run.rundir import (
     write_atomically,
     write_json,
 )
+from tests.refusals import refused
 
 NOON = datetime(2031, 5, 6, 12, 0, 1, tzinfo=UTC)
 
@@ -99,7 +100,7 @@ def test_new_directories_of_one_second_differ_and_empty_ones_are_given_back(
     (tmp_path / "blocked").mkdir()
     (tmp_path / "blocked" / "runs").touch()
     monkeypatch.chdir(tmp_path / "blocked")
-    with pytest.raises(RunDirectoryError, match="cannot be written"), new_directory(NOON, "fanin"):
+    with refused("NOT_WRITTEN"), new_directory(NOON, "fanin"):
         pass
 
 
@@ -119,8 +120,7 @@ def test_directory_is_had_by_one_process_until_it_ends(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         try:
             assert other.stdout is not None and other.stdout.readline() == "held\n"
-            refused = pytest.raises(RunDirectoryError, match="in use by another loadgen")
-            with refused, exclusive(directory):
+            with refused("IN_USE"), exclusive(directory):
                 pass
             assert names(tmp_path) == ["s"]
         finally:
@@ -136,8 +136,7 @@ def test_refused_start_leaves_no_directory(tmp_path: Path) -> None:
     assert names(tmp_path) == []
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        refused = pytest.raises(RunDirectoryError, match=r"is a file|cannot be written")
-        with refused, exclusive(path):
+        with refused("NOT_WRITTEN"), exclusive(path):
             pass
 
 
@@ -147,14 +146,14 @@ def test_claim_creates_or_takes_an_empty_directory(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     claim(empty)
-    with pytest.raises(RunDirectoryError, match="is not empty"):
+    with refused("NOT_EMPTY"):
         claim(empty)
 
 
 def test_occupied_directory_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     for check in (require_free, claim):
-        with pytest.raises(RunDirectoryError, match=r"is not empty; name another with --out"):
+        with refused("NOT_EMPTY"):
             check(tmp_path)
     assert names(tmp_path) == ["thesis.txt"]
 
@@ -162,9 +161,9 @@ def test_occupied_directory_is_refused_and_left_as_it_is(tmp_path: Path) -> None
 def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
-    with pytest.raises(RunDirectoryError, match="is a file"):
+    with refused("NOT_WRITTEN"):
         claim(path)
-    with pytest.raises(RunDirectoryError, match=r"cannot be|is a file"):
+    with refused("NOT_WRITTEN"):
         claim(path / "below")
 
 
@@ -276,7 +275,7 @@ def test_rows_are_written_without_pandas(tmp_path: Path) -> None:
     claim(tmp_path / "run")
     code = (
         "import sys; from pathlib import Path;"
-        "from loadgen.run.rundir import IntervalWriter;"
+        "from loadgen.run.interval_files import IntervalWriter;"
         "from loadgen.metrics.interval import Interval;"
         "IntervalWriter(Path(sys.argv[1]), 'r').write(0, [Interval(run='r', group='ü')]);"
         "print('pandas' in sys.modules)"

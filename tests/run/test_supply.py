@@ -14,6 +14,7 @@ from loadgen.run.coordinator import RunResult
 from loadgen.run.seal import verify
 from loadgen.specjms.messages import TYPES
 from tests.instruments.runs import play_erring
+from tests.refusals import refused
 from tests.run_files import manifest
 from tests.testbeds import run
 
@@ -199,7 +200,7 @@ def test_a_bundle_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="damaged"):
         write_bundle(tmp_path)
     (tmp_path / "run.json").write_text('{"schema": 1}')
-    with pytest.raises(RunDirectoryError, match="has no disclosure"):
+    with refused("NO_DISCLOSURE"):
         write_bundle(tmp_path)
 
 

@@ -12,7 +12,7 @@ from loadgen.errors import CannotRunError
 from loadgen.metrics.interval import LATER
 from loadgen.report.build.summary import summarize_run
 from loadgen.run import compaction
-from loadgen.run.compaction import compact
+from loadgen.run.interval_files import compact
 from loadgen.spark import aggregate
 from loadgen.spark.job import make_scorecards
 

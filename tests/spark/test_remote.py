@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build.summary import summarize_run
-from loadgen.run.compaction import compact
+from loadgen.run.interval_files import compact
 from loadgen.run.seal import seal
 from loadgen.spark.job import make_scorecards
 

@@ -12,8 +12,7 @@ from loadgen.report.render.histograms import to_hgrm, to_hlog, to_parquet
 from loadgen.report.render.html import to_html
 from loadgen.report.render.markdown import to_markdown
 from loadgen.report.render.text import csv_of
-from loadgen.run.disk import disk_errors
-from loadgen.run.rundir import make_folder, make_private, write_atomically
+from loadgen.run.rundir import disk_errors, make_folder, make_private, write_atomically
 
 
 def to_json(report: Report) -> bytes:

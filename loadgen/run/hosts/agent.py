@@ -36,7 +36,7 @@ from loadgen.run.environment import environment, host_of, machine_identity
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_context
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
 from loadgen.run.hosts.forkserver_process import forkserver
-from loadgen.run.hosts.load_host import LoadHost, LocalHost
+from loadgen.run.hosts.load_host import LocalHost
 from loadgen.run.hosts.messages import (
     Answer,
     CheckScenario,
@@ -81,7 +81,7 @@ _REACH_S = 5.0
 class HostedWorkers:
     """The workers of a run on this host, whose events go to the coordinator."""
 
-    def __init__(self, link: AgentLink, stack: ExitStack, host: LoadHost) -> None:
+    def __init__(self, link: AgentLink, stack: ExitStack, host: LocalHost) -> None:
         self.host = host
         self.plan: Any = None
         self.configured = False
@@ -279,7 +279,6 @@ class Agent:
         """Send the counters of this host's kernel, at a time of the run's clock."""
         if self.workers is not None:
             sample = self.workers.host.sample()
-            assert sample is not None
             sample = replace(sample, time_ns=sample.time_ns + self.offset_ns)
             self.link.send(HostCounters(sample, network_counters()))
 

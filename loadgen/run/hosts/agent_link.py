@@ -80,7 +80,7 @@ class AgentLink(asyncio.Protocol):
         on_end: Callable[[str], None],
         certificate: bytes = b"",
     ) -> None:
-        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.opened: asyncio.Future[None] = self._loop().create_future()
         self._heard_s = self._loop().time()
         self._role = role
         self._secret = secret
@@ -102,7 +102,12 @@ class AgentLink(asyncio.Protocol):
         if self._role == "agent":
             peer = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             self._certificate = fingerprint(peer)
-        self._loop().call_later(HANDSHAKE_S, self._time_out)
+
+        def time_out() -> None:
+            if not self.opened.done():
+                self.end(f"the other side did not prove itself within {HANDSHAKE_S:g} s")
+
+        self._loop().call_later(HANDSHAKE_S, time_out)
         transport.write(_HELLO.pack(_MAGIC, VERSION, self._nonce))
 
     def data_received(self, data: bytes) -> None:
@@ -148,10 +153,6 @@ class AgentLink(asyncio.Protocol):
     @staticmethod
     def _loop() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
-
-    def _time_out(self) -> None:
-        if not self.opened.done():
-            self.end(f"the other side did not prove itself within {HANDSHAKE_S:g} s")
 
     def _shake_hands(self, data: bytes) -> bytes:
         """Continue the handshake; return the bytes after it, b"" until it is complete.

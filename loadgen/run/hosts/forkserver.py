@@ -44,17 +44,6 @@ def _prctl(option: int, value: int | bytes) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _load(entry: str, behaviour: str, report: Callable[[int, int], None]) -> Worker:
-    """Load the worker function MODULE:FUNCTION; its module can have `warm(behaviour, report)`."""
-    module_name, _, function_name = entry.partition(":")
-    module = importlib.import_module(module_name)
-    worker: Worker = getattr(module, function_name)
-    warm = getattr(module, "warm", None)
-    if warm is not None:
-        warm(behaviour, report)
-    return worker
-
-
 def _child(worker: Worker, row: int, channel: socket.socket) -> None:
     status = 1
     try:
@@ -83,11 +72,11 @@ def serve(control: socket.socket, worker: Worker) -> None:
     selector.register(control, selectors.EVENT_READ)
     selector.register(wake_read, selectors.EVENT_READ)
 
-    def tell(**message: int) -> None:
+    def report(**message: int) -> None:
         control.send(orjson.dumps(message))
 
     try:
-        tell(ready=os.getpid())
+        report(ready=os.getpid())
         while True:
             for key, _ in selector.select():
                 if key.fileobj is control:
@@ -106,7 +95,7 @@ def serve(control: socket.socket, worker: Worker) -> None:
                         _child(worker, row, socket.socket(fileno=descriptors[0]))
                     os.close(descriptors[0])
                     rows[pid] = row
-                    tell(started=row, pid=pid)
+                    report(started=row, pid=pid)
                 else:
                     with suppress(BlockingIOError):
                         os.read(wake_read, 4096)
@@ -114,9 +103,8 @@ def serve(control: socket.socket, worker: Worker) -> None:
                         pid, status = os.waitpid(-1, os.WNOHANG)
                         if pid == 0:
                             break
-                        tell(
-                            exited=rows.pop(pid), pid=pid, status=os.waitstatus_to_exitcode(status)
-                        )
+                        code = os.waitstatus_to_exitcode(status)
+                        report(exited=rows.pop(pid), pid=pid, status=code)
     except (BrokenPipeError, ConnectionResetError):
         return
     finally:
@@ -142,7 +130,11 @@ def main(arguments: list[str]) -> int:
     sys.modules.setdefault("coverage", None)  # type: ignore[arg-type]  # numba would import it
     gc.disable()  # little of what is loaded is garbage: to look for it takes a quarter of the time
     try:
-        worker = _load(arguments[1], arguments[2], report)
+        module_name, _, function_name = arguments[1].partition(":")
+        module = importlib.import_module(module_name)
+        worker: Worker = getattr(module, function_name)
+        if hasattr(module, "warm"):
+            module.warm(arguments[2], report)
     except Exception as error:
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}"[:1000]

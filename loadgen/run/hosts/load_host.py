@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -39,38 +39,6 @@ OnEvent = Callable[[WorkerEvent], None]
 
 _STATUS_WAIT_S = 0.3
 """Wait for the forkserver's report of the exit status after a channel's end."""
-
-
-class LoadHost(Protocol):
-    """One host of a run; rows are those of the run's plan."""
-
-    rows: Sequence[int]
-    """Rows of its workers."""
-
-    @property
-    def name(self) -> str:
-        """Name in texts, "" for this machine."""
-
-    @property
-    def clock_bound_ns(self) -> int:
-        """Largest error of the run's clock on this host."""
-
-    async def start(self, on_event: OnEvent) -> None:
-        """Start the workers; raise CannotRunError if that is not possible."""
-
-    def begin(self, page: SharedPage) -> None:
-        """Begin a run, on whose page this host's workers count."""
-
-    def send(
-        self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
-    ) -> None:
-        """Send a frame to each of these workers, with `each[row]` added to the header."""
-
-    def sample(self) -> HostSample | None:
-        """Return the latest counters of the host's kernel."""
-
-    async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
-        """End the workers; those of these rows have `grace_s` seconds to do it by themselves."""
 
 
 def error_from(kind: str, message: str, where: str = "") -> LoadgenError:
@@ -126,7 +94,10 @@ class _Channel(asyncio.Protocol):
 
 
 class LocalHost:
-    """Workers on this machine, forked by `server`, which has made none yet."""
+    """Workers on this machine, forked by `server`, which has made none yet.
+
+    Rows are those of the run's plan. A pool uses a `RemoteHost` in the same way.
+    """
 
     clock_bound_ns = 0
 
@@ -165,6 +136,7 @@ class LocalHost:
     def send(
         self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
     ) -> None:
+        """Send a frame to each of these workers, with `each[row]` added to the header."""
         self._asked_to_stop |= header.get("op") == "stop"
         frame = encode_frame(header) if each is None else b""
         for row in rows:
@@ -173,7 +145,7 @@ class LocalHost:
                 transport.write(encode_frame({**header, **each[row]}) if each else frame)
 
     def begin(self, page: SharedPage) -> None:
-        """Leave the page to the workers, which map it themselves."""
+        """Begin a run, on whose page workers count: those of this machine map it themselves."""
 
     def sample(self) -> HostSample:
         ended = self._exits.keys()
@@ -187,6 +159,7 @@ class LocalHost:
         self.on_event(WorkerEnded(row, detail, printable(lines[-1], 300) if lines else ""))
 
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
+        """End the workers; those of these rows have `grace_s` seconds to do it by themselves."""
         self._closing = True
         for channel in self._channels.values():
             if channel.transport is not None:

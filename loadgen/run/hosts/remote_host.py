@@ -21,7 +21,6 @@ from weakref import WeakSet
 import numpy as np
 
 from loadgen.errors import CannotRunError, HostLimitError, LoadgenError
-from loadgen.plan.fit import Host
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.run.host_watch import HostSample
@@ -235,15 +234,6 @@ class Hosts:
     """The hosts of a run, by their numbers."""
 
     agents: tuple[RemoteHost, ...]
-
-    @property
-    def offers(self) -> tuple[Host, ...]:
-        """Resources of each host, for the plan."""
-        return tuple(agent.offer for agent in self.agents)
-
-    @property
-    def machines(self) -> tuple[str, ...]:
-        return tuple(agent.machine for agent in self.agents)
 
     async def check(self, scenario: Scenario) -> None:
         """Check each host for a scenario; raise the first error."""

@@ -14,7 +14,7 @@ from loadgen.errors import CannotRunError
 from loadgen.plan.groups import MESSAGING
 from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
-from loadgen.run.hosts.load_host import Header, LoadHost, LocalHost, error_from
+from loadgen.run.hosts.load_host import Header, LocalHost, error_from
 from loadgen.run.hosts.messages import (
     KernelsCompiled,
     WorkerEnded,
@@ -22,8 +22,10 @@ from loadgen.run.hosts.messages import (
     WorkerFrame,
     WorkerStarted,
 )
+from loadgen.run.hosts.remote_host import RemoteHost
 from loadgen.worker.shared_counts import SharedPage
 
+LoadHost = LocalHost | RemoteHost
 OnFrame = Callable[[int, Header, bytes], None]
 OnCompiled = Callable[[int, int], None]
 

@@ -16,10 +16,16 @@ from pydantic import TypeAdapter
 
 from loadgen import PROGRAM
 from loadgen.errors import RunDirectoryError
-from loadgen.run.disk import disk_errors
 from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable, redact_command
-from loadgen.run.rundir import make_folder, numbered, require_free, write_atomically, write_json
+from loadgen.run.rundir import (
+    disk_errors,
+    make_folder,
+    numbered,
+    require_free,
+    write_atomically,
+    write_json,
+)
 
 Entry = TypeVar("Entry")
 

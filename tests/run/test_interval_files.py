@@ -9,8 +9,8 @@ import pytest
 
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import load_intervals, open_run
-from loadgen.run import compaction
-from loadgen.run.compaction import compact
+from loadgen.run import interval_files
+from loadgen.run.interval_files import compact
 from loadgen.run.seal import seal
 from tests.report.fabricate import fabricate
 
@@ -42,7 +42,7 @@ def test_all_rows_are_in_one_file_and_the_card_is_the_same(run: Path) -> None:
 
 
 def test_row_groups_are_bounded_and_ordered(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "ROW_GROUP_ROWS", 40)
+    monkeypatch.setattr(interval_files, "ROW_GROUP_ROWS", 40)
     # A worker that was late: its second is in a later file.
     (run / "intervals" / "part-000003.parquet").rename(run / "intervals" / "part-000044.parquet")
     rows = load_intervals(open_run(run)).num_rows
@@ -60,9 +60,9 @@ def test_files_are_bounded_and_no_second_is_in_two(
     run: Path, monkeypatch: pytest.MonkeyPatch, late_s: int
 ) -> None:
     """A worker that was late by a second; where nobody waits for it, the card is the same."""
-    monkeypatch.setattr(compaction, "ROW_GROUP_ROWS", 20)
-    monkeypatch.setattr(compaction, "LARGEST_FILE_BYTES", 1000)
-    monkeypatch.setattr(compaction, "_LATE_S", late_s)
+    monkeypatch.setattr(interval_files, "ROW_GROUP_ROWS", 20)
+    monkeypatch.setattr(interval_files, "LARGEST_FILE_BYTES", 1000)
+    monkeypatch.setattr(interval_files, "_LATE_S", late_s)
     for second in (2, 5, 7):
         part = run / "intervals" / f"part-{second:06d}.parquet"
         half = pq.read_table(part)
@@ -87,7 +87,7 @@ def test_what_cannot_be_put_together_stays_as_it_is(
         raise OSError(errno.EINVAL, "the file system knows no exchange")
 
     with monkeypatch.context() as patched:
-        patched.setattr(compaction, "_exchange", refused)
+        patched.setattr(interval_files, "_exchange", refused)
         compact(run)
     assert parts(run) == before
     (run / "intervals" / "part-000004.parquet").write_bytes(b"damaged")

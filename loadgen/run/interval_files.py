@@ -1,25 +1,27 @@
-"""Merging of the interval files after a run, mostly into one.
+"""The interval files of a run: one a second while it runs, merged after it, mostly into one.
 
-A run writes a file a second, so that a killed one stays readable; but opening so many files costs a
-reader more than their rows do. The new files are written into a hidden directory next to
-`intervals`, and the two directories are exchanged by one system call: at every moment `intervals`
-holds each row of the run once.
+A killed run therefore stays readable; but opening so many files costs a reader more than their rows
+do. The merged files are written into a hidden directory next to `intervals`, and the two
+directories are exchanged by one system call: at every moment `intervals` holds each row of the run
+once.
 """
 
 import ctypes
 import os
 import shutil
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from loadgen.metrics.interval import INTERVAL_SCHEMA
-from loadgen.run.rundir import make_folder, open_in_place
+from loadgen.metrics.interval import INTERVAL_SCHEMA, RUN_METADATA_KEY, Interval, to_table
+from loadgen.metrics.reducer import reduce_table
+from loadgen.run.rundir import make_folder, open_in_place, replacing
 
 ROW_GROUP_ROWS = 20_000
 """At the least; some 100 MB when unpacked. A row group is what a reader holds at once."""
@@ -42,6 +44,57 @@ _AT_FDCWD = -100  # <fcntl.h>: paths are relative to the current directory
 _RENAME_EXCHANGE = 2  # <linux/fs.h>
 
 
+class IntervalWriter:
+    """Writes intervals/part-SSSSSS.parquet, S being the seconds since the run's anchor."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        self._directory = directory / "intervals"
+        self._run = run
+        self._parts = -1
+
+    def write(self, second: int, rows: Sequence[Interval]) -> None:
+        """Write one file of these rows, none if there are no rows."""
+        if not rows:
+            return
+        self._parts = max(second, self._parts + 1)
+        table = to_table(rows).replace_schema_metadata({RUN_METADATA_KEY: self._run.encode()})
+        with replacing(self._directory / f"part-{self._parts:06d}.parquet") as hidden:
+            pq.write_table(table, hidden, compression="zstd")
+
+
+def window_rows(directory: Path) -> list[dict[str, Any]]:
+    parts = []
+    for table in _tables(directory):
+        measured = table.filter(pc.equal(table["phase"], "measure"))
+        parts.append(reduce_table(measured, ("group", "phase", "series")))
+    if not parts:
+        return []
+    # Reduced once a file and once over all: a long run never has all its rows in memory.
+    whole = pa.concat_tables(parts)
+    rows: list[dict[str, Any]] = reduce_table(whole, ("group", "phase", "series")).to_pylist()
+    return rows
+
+
+def course(directory: Path) -> list[tuple[int, int, int]]:
+    """Return (from, until, messages received) of each second of each worker, in ns."""
+    rows: list[tuple[int, int, int]] = []
+    for table in _tables(directory):
+        counted = table.filter(pc.greater(table["received"], 0))
+        sums = counted.group_by(["time_ns", "span_ns"]).aggregate([("received", "sum")])
+        columns = (sums[name].to_pylist() for name in ("time_ns", "span_ns", "received_sum"))
+        rows += [
+            (from_ns, from_ns + ns, count) for from_ns, ns, count in zip(*columns, strict=True)
+        ]
+    return rows
+
+
+def _tables(directory: Path) -> Iterator[pa.Table]:
+    for path in sorted((directory / "intervals").glob("part-*.parquet")):
+        with pq.ParquetFile(path) as file:
+            table = file.read().select(INTERVAL_SCHEMA.names)
+        yield table.replace_schema_metadata(None).cast(INTERVAL_SCHEMA)
+
+
 def compact(run_dir: Path) -> None:
     """Merge the interval files of a run that has ended, in the order written.
 
@@ -52,27 +105,18 @@ def compact(run_dir: Path) -> None:
     parts = sorted(p for p in intervals.glob("*.parquet") if not p.name.startswith("."))
     if len(parts) < 2:
         return
-    with suppress(OSError, pa.ArrowException), _hidden(run_dir) as made:
-        _write(parts, made)
-        _exchange(made, intervals)
-
-
-@contextmanager
-def _hidden(run_dir: Path) -> Iterator[Path]:
     made = run_dir / f".intervals.{os.getpid()}"
     make_folder(made)
     try:
-        yield made
+        with suppress(OSError, pa.ArrowException):
+            with pq.ParquetFile(parts[0]) as first:
+                schema = INTERVAL_SCHEMA.with_metadata(first.schema_arrow.metadata)
+            waiting, left = schema.empty_table(), deque(parts)
+            while left:
+                waiting = _write_file(left, waiting, made / left[0].name)
+            _exchange(made, intervals)
     finally:
         shutil.rmtree(made, ignore_errors=True)
-
-
-def _write(parts: list[Path], made: Path) -> None:
-    with pq.ParquetFile(parts[0]) as first:
-        waiting = INTERVAL_SCHEMA.with_metadata(first.schema_arrow.metadata).empty_table()
-    left = deque(parts)
-    while left:
-        waiting = _write_file(left, waiting, made / left[0].name)
 
 
 def _write_file(parts: deque[Path], rows: pa.Table, path: Path) -> pa.Table:
