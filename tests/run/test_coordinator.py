@@ -315,7 +315,7 @@ async def test_a_listed_client_must_not_be_named_as_one_of_another_group(
     fields: dict[str, object] = {"devices": 2} if case == "fanin" else {}
     fields |= {"broker": NOBODY, "client_id": client_id, "clients_file": str(path)}
     wanted = ScenarioError if clash else BrokerUnreachableError
-    message = f"^clients_file: .* {clash}; allowed" if clash else "127.0.0.1:1"
+    message = f"^clients_file: .* {clash}; use another" if clash else "127.0.0.1:1"
     with pytest.raises(wanted, match=message):
         await run(build_scenario(case, None, fields), tmp_path / "run")
 
