@@ -231,18 +231,6 @@ async def test_what_comes_with_connack_had_waited_for_the_device(
 # --- who devices are -------------------------------------------------------------------------
 
 
-async def test_identifiers_follow_the_pattern(driver: Driver, start_broker: StartBroker) -> None:
-    broker = await start_broker()
-    plan = one_worker_plan(
-        publishers(2), subscribers(2), port=broker.port, client_id="meter-{group}-{device}"
-    )
-    await driver.configure(plan)
-    await driver.connect()
-    await driver.stop()
-    found = sorted(session.connect.client_id for session in broker.sessions)
-    assert found == ["meter-0-0", "meter-0-1", "meter-1-0", "meter-1-1"]
-
-
 async def test_devices_of_the_first_group_are_those_of_the_file(
     driver: Driver, start_broker: StartBroker, tmp_path: Path
 ) -> None:
@@ -485,22 +473,6 @@ async def test_sessions_are_resumed_where_asked(
     assert not reused[0]
 
 
-async def test_sessions_of_mosquitto_are_resumed(
-    driver: Driver, tls: TlsFiles, certificates: CertificateFiles
-) -> None:
-    async with run_secured(tls=tls) as broker:
-        plan = one_worker_plan(
-            publishers(30, 300.0, qos=1),
-            subscribers(qos=1),
-            targets=targets(broker),
-            tls=groups.Tls(str(certificates.authority), resume=True),
-        )
-        await play(driver, plan)
-        await driver.finished()
-        await driver.stop()
-    check_nothing_lost(driver)
-
-
 async def test_each_device_shows_its_own_certificate(
     driver: Driver, start_broker: StartBroker, certificates: CertificateFiles
 ) -> None:
@@ -533,24 +505,6 @@ def device_certificates(certificates: CertificateFiles) -> groups.Tls:
     )
 
 
-async def test_mosquitto_takes_devices_with_certificates_and_no_others(
-    driver: Driver, certificates: CertificateFiles
-) -> None:
-    files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, True)
-    async with run_secured(tls=files) as broker:
-        plan = one_worker_plan(
-            publishers(6, 300.0, qos=1, topics=2),
-            subscribers(2, qos=1, wildcard=False, clean_start=False),
-            targets=targets(broker),
-            tls=device_certificates(certificates),
-        )
-        await play(driver, plan)
-        await driver.finished()
-        await driver.stop()
-        assert driver.said("cleanup") == []
-    check_nothing_lost(driver)
-
-
 async def test_a_device_without_its_certificate_is_a_failure_that_says_why(
     driver: Driver, certificates: CertificateFiles
 ) -> None:
@@ -569,6 +523,7 @@ async def test_a_device_without_its_certificate_is_a_failure_that_says_why(
         assert "No such file" in reason
         assert "--tls" in reason
         await driver.stop()
+        assert driver.said("cleanup") == []
 
 
 async def test_a_handshake_that_was_given_up_does_not_disturb_the_next_attempt(

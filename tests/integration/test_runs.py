@@ -242,6 +242,12 @@ async def test_devices_with_certificates_of_their_own(
         ("request", {"payload": "{large}"}, "LARGE"),
         ("fanin", {"affinity": "8191"}, "PROCESSOR"),
         ("fanin", {"clients_file": "/no/such/file"}, "clients_file: /no/such/file cannot be read"),
+        (
+            "fanin",
+            {"clients_file": "{clients}", "devices": 1, "broker": "mosquitto"}
+            | {"access_control": True},
+            "USERNAMES",
+        ),
     ],
 )
 async def test_what_cannot_be_used_is_one_line_before_anything_starts(
@@ -249,7 +255,10 @@ async def test_what_cannot_be_used_is_one_line_before_anything_starts(
 ) -> None:
     large = tmp_path / "large"
     large.write_bytes(bytes(262_145))
-    fields = {name: value.replace("{large}", str(large)) for name, value in fields.items()}
+    clients = tmp_path / "clients.csv"
+    clients.write_text("client_id,username,password\na,ann,\n")
+    files = {"{large}": str(large), "{clients}": str(clients)}
+    fields = {name: files.get(str(value), value) for name, value in fields.items()}
     with pytest.raises(ScenarioError) as error:
         await play(tmp_path, case, **fields)
     assert error.value.code == message or message in str(error.value)
@@ -307,22 +316,6 @@ async def test_a_private_broker_says_when_it_stores(
     broker = manifest(result.directory)["broker"]
     assert said in broker.get("storage", "") and broker.get("stored_first", False) is False
     assert bool(said) == ("storage" in broker)
-
-
-async def test_a_file_of_clients_without_passwords_is_refused_for_access_control(
-    tmp_path: Path,
-) -> None:
-    clients = tmp_path / "clients.csv"
-    clients.write_text("client_id,username,password\na,ann,\n")
-    with pytest.raises(ScenarioError, match="access_control needs a username"):
-        await play(
-            tmp_path,
-            "fanin",
-            broker="mosquitto",
-            devices=1,
-            clients_file=str(clients),
-            access_control=True,
-        )
 
 
 async def test_the_system_under_test_is_described_in_the_run_and_refused_before_it(

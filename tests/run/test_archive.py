@@ -121,25 +121,29 @@ def test_a_verdict_that_was_edited_is_refused(tmp_path: Path) -> None:
     assert "run.json was changed" in refusal(run)
 
 
-def test_a_run_without_a_seal_is_disclosed_as_such(tmp_path: Path) -> None:
-    why, notes = disclosed(write_bundle(made(tmp_path / "r", sealed=False)))
-    assert "the main run carries no seal" in why
-    assert "VALID, not sealed" in notes
+@pytest.mark.parametrize(
+    ("changes", "reason", "note"),
+    [
+        ({"sealed": False}, "the main run carries no seal", "VALID, not sealed"),
+        (
+            {"verdict": DUPLICATED},
+            "main run INVALID: DUPLICATED (3 of 900 messages); ",
+            "audit passed, INVALID: DUPLICATED (3 of 900 messages)",
+        ),
+        (
+            {"interrupted": True},
+            "main run INVALID: INTERRUPTED (",
+            "audit passed, INVALID: INTERRUPTED (",
+        ),
+        ({"verdict": None}, "INVALID: INTERRUPTED (the run ended without a verdict)", ""),
+    ],
+)
+def test_what_is_wrong_with_a_run_is_disclosed(
+    tmp_path: Path, changes: dict[str, Any], reason: str, note: str
+) -> None:
+    why, notes = disclosed(write_bundle(made(tmp_path / "r", **changes)))
+    assert reason in why and note in notes
     assert "no repetition (3.4)" in why
-
-
-def test_an_invalid_run_says_why(tmp_path: Path) -> None:
-    why, notes = disclosed(write_bundle(made(tmp_path / "r", verdict=DUPLICATED)))
-    assert "main run INVALID: DUPLICATED (3 of 900 messages); " in why
-    assert "audit passed, INVALID: DUPLICATED (3 of 900 messages)" in notes
-
-
-def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
-    why, notes = disclosed(write_bundle(made(tmp_path / "r", interrupted=True)))
-    assert "main run INVALID: INTERRUPTED (" in why
-    assert "audit passed, INVALID: INTERRUPTED (" in notes
-    why, _ = disclosed(write_bundle(made(tmp_path / "killed", verdict=None)))
-    assert "main run INVALID: INTERRUPTED (the run ended without a verdict)" in why
 
 
 @pytest.mark.parametrize(
@@ -161,11 +165,6 @@ def test_what_is_no_repetition_is_refused(
     run, again = made(tmp_path / "r"), made(tmp_path / "again", **{"at_s": 90, **changes})
     assert refusal(run, again).startswith(f"{again} does not repeat {run}: ")
     assert why in refusal(run, again)
-
-
-def test_a_run_is_not_its_own_repetition(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
-    assert "it is the same run" in refusal(run, run)
 
 
 def test_another_run_beside_it_is_not_taken_for_its_repetition(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from loadgen.errors import DiskError, HostLimitError, RunDirectoryError
+from loadgen.errors import DiskError, HostLimitError
 from loadgen.metrics.interval import RUN_METADATA_KEY, Interval
 from loadgen.run import rundir
 from loadgen.run.interval_files import IntervalWriter
@@ -17,7 +17,6 @@ from loadgen.run.rundir import (
     EventLog,
     appending,
     claim,
-    default_directory,
     disk_errors,
     exclusive,
     make_folder,
@@ -75,20 +74,14 @@ def test_a_run_is_its_owners_alone(tmp_path: Path) -> None:
     assert modes(tmp_path / "t") == {"t": "777", "g": "400"}
 
 
-def test_default_directory_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    first = default_directory(NOON, "fanin")
-    assert first == Path("runs/20310506T120001Z-fanin")
-    claim(first)
-    assert default_directory(NOON, "fanin") == Path("runs/20310506T120001Z-fanin-2")
-
-
 def test_new_directories_of_one_second_differ_and_empty_ones_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with new_directory(NOON, "fanin") as first, new_directory(NOON, "fanin") as second:
-        assert first.is_dir() and second.is_dir() and first != second
+        assert first == Path("runs/20310506T120001Z-fanin")
+        assert second == Path("runs/20310506T120001Z-fanin-2")
+        assert first.is_dir() and second.is_dir()
         claim(first)
     assert first.is_dir() and not second.exists()
     # What was free a moment ago is somebody else's now.
@@ -140,40 +133,21 @@ def test_refused_start_leaves_no_directory(tmp_path: Path) -> None:
             pass
 
 
-def test_claim_creates_or_takes_an_empty_directory(tmp_path: Path) -> None:
+def test_only_a_new_or_empty_directory_is_claimed(tmp_path: Path) -> None:
     claim(tmp_path / "deep" / "run")
     assert (tmp_path / "deep" / "run" / "intervals").is_dir()
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    claim(empty)
-    with refused("NOT_EMPTY"):
-        claim(empty)
-
-
-def test_occupied_directory_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "thesis.txt").write_text("years of work")
+    hostile = tmp_path / "a\nb\x1b[2J"
+    hostile.mkdir()
+    claim(hostile)
+    (hostile / "thesis.txt").write_text("years of work")
     for check in (require_free, claim):
-        with refused("NOT_EMPTY"):
-            check(tmp_path)
-    assert names(tmp_path) == ["thesis.txt"]
-
-
-def test_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("x")
-    with refused("NOT_WRITTEN"):
-        claim(path)
-    with refused("NOT_WRITTEN"):
-        claim(path / "below")
-
-
-def test_message_about_a_hostile_path_is_one_printable_line(tmp_path: Path) -> None:
-    path = tmp_path / "a\nb\x1b[2J"
-    path.mkdir()
-    (path / "x").touch()
-    with pytest.raises(RunDirectoryError) as caught:
-        claim(path)
-    assert str(caught.value).isprintable()
+        with refused("NOT_EMPTY") as error:
+            check(hostile)
+        assert str(error.value).isprintable()
+        for path in (hostile / "thesis.txt", hostile / "thesis.txt" / "below"):
+            with refused("NOT_WRITTEN"):
+                claim(path)
+    assert names(hostile) == ["intervals", "thesis.txt"]
 
 
 def test_release_takes_back_what_was_claimed_unless_the_run_has_a_manifest(tmp_path: Path) -> None:
@@ -186,13 +160,10 @@ def test_release_takes_back_what_was_claimed_unless_the_run_has_a_manifest(tmp_p
     write_json(run / "run.json", {"id": "r"})
     release(run)
     assert names(run) == ["intervals", "run.json"]
-
-
-def test_release_leaves_what_others_put_there(tmp_path: Path) -> None:
-    run = claim(tmp_path / "run")
-    (run / "note").touch()
-    release(run)
-    assert names(run) == ["note"]
+    other = claim(tmp_path / "other")
+    (other / "note").touch()
+    release(other)
+    assert names(other) == ["note"]
 
 
 def test_intervals_have_the_run_in_rows_and_metadata(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.errors import BrokerRefusedError, RunDirectoryError, ScenarioError
+from loadgen.errors import RunDirectoryError, ScenarioError
 from loadgen.run.archive import write_bundle
 from loadgen.run.coordinator import RunResult
 from loadgen.run.seal import verify
@@ -168,13 +168,6 @@ async def test_a_driver_that_falls_behind_fails_the_pacing(tmp_path: Path) -> No
     assert document["waited_for_window"] > 0  # so do handlers whose window is full
 
 
-async def test_steps_of_the_rate_are_another_workload_even_where_their_mean_is_one(
-    tmp_path: Path,
-) -> None:
-    _, stepped = await played(tmp_path / "steps", steps="50%:1s,150%:1s")
-    assert stepped["changed_options"] == ["rate steps, 100.0% of the rates in the mean"]
-
-
 async def test_options_of_publish_and_subscribe_change_no_count(tmp_path: Path) -> None:
     bus = {
         "all": {"queue": False, "target": "Central"},
@@ -202,22 +195,6 @@ def test_a_bundle_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"schema": 1}')
     with refused("NO_DISCLOSURE"):
         write_bundle(tmp_path)
-
-
-async def test_a_broker_without_shared_subscriptions_is_refused_before_any_load(
-    tmp_path: Path,
-) -> None:
-    directory = tmp_path / "run"
-    with pytest.raises(BrokerRefusedError, match="--handlers 1") as error:
-        await played(directory, broker="nats")
-    assert "\n" not in str(error.value)
-    assert not directory.exists()
-
-
-def test_version_3_names_the_setting_that_avoids_it() -> None:
-    scenario = build_scenario("specjms", None, {"mqtt": "3.1.1"})
-    with pytest.raises(ScenarioError, match="handlers = 1"):
-        resolve(scenario)
 
 
 async def test_the_first_exception_ends_a_run(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -14,9 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from loadgen.brokers.mosquitto import find_mosquitto
-from loadgen.brokers.reflector import run_reflector
-from loadgen.cases.registry import build_scenario
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import (
     BrokerUnreachableError,
     HostLimitError,
@@ -31,10 +29,10 @@ from loadgen.run.environment import host_of
 from loadgen.run.hosts import agent_link
 from loadgen.run.hosts.messages import CheckScenario, Joined, LiveTotals, ReachBroker
 from loadgen.run.hosts.remote_host import SILENCE_S, Hosts, RemoteHost, listening
+from loadgen.run.preflight import require_hosts
 from loadgen.run.progress import Snapshot
 from loadgen.run.search.search import Search
 from loadgen.worker.shared_counts import private_page, rows_as_words
-from tests.cluster.networks import Network, namespaces_allowed, network
 from tests.needs import needs_mosquitto
 from tests.refusals import refused
 from tests.run.agents import Agents, agents
@@ -254,37 +252,47 @@ async def test_an_agent_that_stands_still_is_lost_and_its_workers_end(tmp_path: 
         stopped.kill()
 
 
-@pytest.mark.parametrize(("slow_s", "code"), [(0.06, ()), (0.25, ("CLOCK",))])
+@asynccontextmanager
+async def relayed_agents(carry: Callable[..., Awaitable[None]]) -> AsyncIterator[Agents]:
+    """Two agents, of which the second connects through a relay that carries bytes so."""
+    targets: list[tuple[str, int]] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, onward = await asyncio.open_connection(*targets[0])
+        await asyncio.gather(
+            carry(reader, onward, outward=True), carry(there, writer, outward=False)
+        )
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    async with agents(2, relays={1: server.sockets[0].getsockname()}, targets=targets) as found:
+        yield found
+    server.close()
+
+
+@pytest.mark.parametrize(("slow_s", "is_fault"), [(0.06, False), (0.25, True)])
 async def test_a_delay_on_one_way_is_inside_the_bound(
-    slow_s: float, code: tuple[str, ...], tmp_path: Path
+    slow_s: float, is_fault: bool, tmp_path: Path
 ) -> None:
     """What the agent says comes late, what it hears does not."""
     loop = asyncio.get_running_loop()
-    targets: list[tuple[str, int]] = []
 
     async def carry(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, later_s: float
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, outward: bool
     ) -> None:
+        later_s = slow_s if outward else 0.0
         while data := await reader.read(1 << 16):
             loop.call_later(later_s, writer.write, data)
         loop.call_later(later_s, writer.close)
 
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, onward = await asyncio.open_connection(*targets[0])
-        await asyncio.gather(carry(reader, onward, slow_s), carry(there, writer, 0.0))
-
-    server = await asyncio.start_server(relay, "127.0.0.1", 0)
     fields = {"devices": 20, "rate": 200, **TIMES, "broker": "reflector"}
-    async with agents(2, relays={1: server.sockets[0].getsockname()}, targets=targets) as found:
+    async with relayed_agents(carry) as found:
         result = await play(tmp_path / "run", "fanin", fields, found.hosts)
-    server.close()
     # In truth both clocks are one.
     clock = manifest(result.directory)["hosts"][1]["clock"]
     assert slow_s / 2 <= clock["bound_ns"] / 1e9
     assert abs(clock["offset_ns"]) <= clock["bound_ns"]
     assert abs(clock["offset_ns"]) / 1e9 > slow_s * 0.4
-    codes = tuple(reason.code for reason in faults(result.verdict.reasons))
-    assert ("CLOCK" in codes) == ("CLOCK" in code)
+    assert ("CLOCK" in result.verdict.codes) == is_fault
     assert result.facts.messages.window.lost == 0
 
 
@@ -292,20 +300,15 @@ async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path) -> No
     flowing = asyncio.Event()
     flowing.set()
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def carry(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, outward: bool
+    ) -> None:
         while data := await reader.read(1 << 16):
             await flowing.wait()
             writer.write(data)
         writer.close()
 
-    targets: list[tuple[str, int]] = []
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, onward = await asyncio.open_connection(*targets[0])
-        await asyncio.gather(carry(reader, onward), carry(there, writer))
-
-    server = await asyncio.start_server(relay, "127.0.0.1", 0)
-    async with agents(2, relays={1: server.sockets[0].getsockname()}, targets=targets) as found:
+    async with relayed_agents(carry) as found:
         left: list[psutil.Process] = []
 
         def cut() -> None:
@@ -318,7 +321,6 @@ async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path) -> No
         assert "silent" in await found.words(1)
         assert left and await gone(left, 5) == []
         flowing.set()
-    server.close()
 
 
 async def test_what_a_host_lacks_is_said_with_its_name(
@@ -342,6 +344,8 @@ async def test_what_an_agent_cannot_do_is_answered_at_once() -> None:
             await agent.ask(nowhere, 20.0)
         with pytest.raises(ScenarioError, match=r"on host 0 \(.*\): .*nothing known"):
             await agent.ask(CheckScenario({"case": "nothing known"}), 20.0)
+        with pytest.raises(HostLimitError, match=r"on host 0 \(.*\): .*from 192\.0\.2\.7: cannot"):
+            await agent.ask(ReachBroker([], ["192.0.2.7"]), 20.0)
         assert not agent.lost
 
 
@@ -371,6 +375,8 @@ async def test_two_agents_of_one_machine_and_a_missing_one_are_told(tmp_path: Pa
     with refused("SAME_MACHINE"):
         async with agents(2, one_machine=False):
             pass
+    with refused("PRIVATE_BROKER"):
+        require_hosts(resolve(build_scenario("fanin", None, {"hosts": 2})), ["one", "two"])
     with refused("OTHER_HOSTS"):
         await run(build_scenario("fanin", None, {"hosts": 2}), tmp_path / "run")
 
@@ -410,89 +416,3 @@ async def test_nobody_connects_when_all_are_there_and_strangers_are_cut_off_at_t
 
 
 # In network namespaces ----------------------------------------------------------------------
-
-needs_namespaces = pytest.mark.skipif(
-    not namespaces_allowed(), reason="no network namespaces without root"
-)
-
-
-@asynccontextmanager
-async def broker_on(net: Network, directory: Path) -> AsyncIterator[str]:
-    """A Mosquitto in the namespace `broker`; its URL."""
-    address = net.address("broker")
-    program = find_mosquitto()
-    assert program is not None
-    settings = directory / "mosquitto.conf"
-    settings.write_text(f"listener 1883 {address}\nallow_anonymous true\n")
-    process = await asyncio.create_subprocess_exec(
-        *net.inside("broker"), str(program), "-c", str(settings), stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        for _ in range(100):
-            with suppress(OSError):
-                _, writer = await asyncio.open_connection(address, 1883)
-                writer.close()
-                break
-            await asyncio.sleep(0.1)
-        yield f"mqtt://{address}:1883"
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-@needs_mosquitto
-@needs_namespaces
-@pytest.mark.parametrize("count", [2, 4])
-async def test_hosts_with_links_of_their_own_reach_a_broker_on_another(
-    count: int, tmp_path: Path
-) -> None:
-    names = "abcd"[:count]
-    with network("broker", *names) as net:
-        inside = [net.inside(name) for name in names]
-        async with (
-            broker_on(net, tmp_path) as url,
-            agents(count, address=net.here, within=inside, one_machine=False) as found,
-        ):
-            for case, own in CASES[:2]:
-                fields = {**own, **TIMES, "broker": [url]}
-                one = await play(tmp_path / f"{case}-1", case, fields)
-                many = await play(tmp_path / case, case, fields, found.hosts)
-                assert faults(one.verdict.reasons) == faults(many.verdict.reasons) == (), case
-                assert many.facts.messages.window == one.facts.messages.window, case
-                assert {row["host"] for row in rows(many.directory)} == set(range(count))
-            with refused("PRIVATE_BROKER"):
-                await play(tmp_path / "private", "fanin", TIMES, found.hosts)
-            # What is reached from here need not be reached from there.
-            async with run_reflector() as near:
-                fields = {**TIMES, "broker": [near.endpoints[0].redacted]}
-                with pytest.raises(BrokerUnreachableError, match=r"on host \d .*no broker at 127"):
-                    await play(tmp_path / "near", "fanin", fields, found.hosts)
-            foreign = net.address("broker")
-            networks = ",".join([f"{foreign}/32"] * count)
-            fields = {**TIMES, "broker": [url], "source_address": networks}
-            with pytest.raises(HostLimitError, match=rf"on host \d .*from {foreign}: cannot"):
-                await play(tmp_path / "foreign", "fanin", fields, found.hosts)
-
-
-@needs_mosquitto
-@needs_namespaces
-async def test_a_link_that_goes_down_ends_both_sides(tmp_path: Path) -> None:
-    with network("broker", "a", "b") as net:
-        inside = [net.inside("a"), net.inside("b")]
-        async with (
-            broker_on(net, tmp_path) as url,
-            agents(2, address=net.here, within=inside, one_machine=False) as found,
-        ):
-            left: list[psutil.Process] = []
-
-            def cut() -> None:
-                left.extend(workers_of(found.processes[1]))
-                net.link("b", "down")
-
-            result, seconds = await lose_in_the_window(
-                found, tmp_path / "run", cut, {"broker": [url]}
-            )
-            assert hosts_of_lost(result).startswith("1 (")
-            assert seconds < PROMISED_S
-            assert "silent" in await found.words(1)
-            assert left and await gone(left, 5) == []

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from loadgen.brokers.ports import listen
-from loadgen.cases.registry import build_scenario, vary
-from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError, ScenarioError
+from loadgen.cases.registry import build_scenario
+from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
 from loadgen.judge.facts import RunFacts
-from loadgen.judge.ledger import Ledger
 from loadgen.judge.next_step import Probe, Require, aim_for, requirements
-from loadgen.judge.verdict import Reason, Verdict, judge
+from loadgen.judge.verdict import judge
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
 from loadgen.run.interrupt import RunInterruptedError
@@ -19,7 +18,6 @@ from loadgen.run.progress import Snapshot
 from loadgen.run.rundir import exclusive
 from loadgen.run.search.search import (
     Search,
-    SearchResult,
     SearchState,
     journal_of,
     served_load,
@@ -186,18 +184,13 @@ async def test_interrupted_step_does_not_count(runs: FakeRuns, tmp_path: Path) -
     runs.interrupted_at = 3
     result = await search(wanted(), tmp_path / "s")
     assert (result.limit, len(result.steps), result.exit_status) == (None, 2, 130)
+
+    def interrupt(number: int, directory: Path) -> None:
+        raise RunInterruptedError("before anything was measured")
+
+    runs.before = interrupt
+    assert (await search(wanted(), tmp_path / "s")).exit_status == 130
     assert json.loads((tmp_path / "s" / "search.json").read_text())["limit"] is None
-
-
-async def test_interrupt_before_a_step_measured_anything(
-    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def interrupted(*_: Any, **__: Any) -> RunResult:
-        raise RunInterruptedError("before anything")
-
-    monkeypatch.setattr(Testbed, "run", interrupted)
-    result: SearchResult = await search(wanted(), tmp_path / "s")
-    assert (result.limit, result.exit_status) == (None, 130)
 
 
 async def test_step_whose_broker_went_away_is_not_kept(
@@ -237,17 +230,6 @@ async def test_search_does_not_go_on_with_another_broker(runs: FakeRuns, tmp_pat
     assert len(journal_of(tmp_path / "s").entries()) == 2
     runs.broker = {"name": "mosquitto", "version": "2.0.11"}
     assert (await search(wanted(), tmp_path / "s")).exit_status == 0
-
-
-async def test_two_searches_do_not_share_a_directory(runs: FakeRuns, tmp_path: Path) -> None:
-    def meanwhile(number: int, directory: Path) -> None:
-        with refused("IN_USE"), exclusive(tmp_path / "s"):
-            pass
-
-    runs.before = meanwhile
-    assert (await search(wanted(), tmp_path / "s")).exit_status == 0
-    with exclusive(tmp_path / "s"), refused("IN_USE"):
-        await search(wanted(), tmp_path / "s")
 
 
 async def test_open_bracket_is_no_success(runs: FakeRuns, tmp_path: Path) -> None:
@@ -305,21 +287,7 @@ async def test_directory_of_something_else_is_refused(runs: FakeRuns, tmp_path: 
     await search(wanted(), tmp_path / "s")
     with refused("OTHER_SEARCH"):
         await search(wanted(precision=0.1), tmp_path / "s")
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "file").touch()
-    with refused("NOT_EMPTY"):
-        await search(wanted(), tmp_path / "taken")
-    for text in (b"[]", b"{", b'{"digest": 1}'):
-        (tmp_path / "s" / "search.json").write_bytes(text)
-        with pytest.raises(RunDirectoryError):
-            await search(wanted(), tmp_path / "s")
-
-
-@pytest.mark.parametrize("text", ["x", "{}", '{"tried": 3}', '{"number": 1, "tried": {}}', "[]"])
-async def test_damaged_steps_are_refused(runs: FakeRuns, tmp_path: Path, text: str) -> None:
-    await search(wanted(), tmp_path / "s")
-    (tmp_path / "s" / "steps.jsonl").write_text(text + "\n")
-    with refused("DAMAGED"):
+    with exclusive(tmp_path / "s"), refused("IN_USE"):
         await search(wanted(), tmp_path / "s")
 
 
@@ -333,15 +301,6 @@ def test_scenario_of_a_step() -> None:
     assert step_scenario(short, Probe(1000, "confirm")).latency_bound is None
     devices = Search(what.scenario, aim_for(what.scenario, "devices"), what.require)
     assert step_scenario(devices, Probe(1250.0, "raise")).devices == 1250
-
-
-def test_varied_scenario_keeps_what_was_given_and_is_checked() -> None:
-    scenario = build_scenario("fanout", None, {"ratio": 3, "size": "40-50", "broker": "reflector"})
-    changed = vary(scenario, {"ratio": "5"})
-    assert (changed.ratio, changed.size, changed.broker) == (5, (40, 50), ("reflector",))
-    assert vary(scenario, {}) == scenario
-    with pytest.raises(ScenarioError, match="ratio"):
-        vary(scenario, {"ratio": 0})
 
 
 @pytest.mark.parametrize(("rate", "ceiling"), [(5_000, 10_000), (20_000, 10_000), (11_000, 10_000)])
@@ -360,8 +319,3 @@ def test_served_load_where_it_cannot_be_told() -> None:
     connects = Search(burst, aim_for(burst, "rate"), what.require)
     slow = facts_with(connected=1000, connect_seconds=4, connect_rate=500)
     assert served_load(connects, 500, slow) == 250
-
-
-def test_unmet_reasons_are_bounded_to_the_verdict() -> None:
-    verdict = Verdict((Reason("DUPLICATED", "d"), Reason("OUT_OF_ORDER", "o")))
-    assert Require(order=False, duplicates=False).unmet(verdict, Ledger(expected=10)) == ()

@@ -1,4 +1,3 @@
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from loadgen.judge.next_step import aim_for, requirements
 from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
+from loadgen.run.rundir import exclusive
 from loadgen.run.search.search import Search
 from loadgen.run.search.sweep import Sweep, SweepState, journal_of, points_of
 from loadgen.run.testbed import Testbed
@@ -277,24 +277,6 @@ async def test_value_that_could_not_be_run_may_be_left_out(runs: FakeRuns, tmp_p
     assert result.exit_status == 0
 
 
-async def test_sweep_that_is_under_way_is_not_joined_by_another(
-    runs: FakeRuns, tmp_path: Path
-) -> None:
-    second = asyncio.Event()
-
-    async def played(_: Testbed, scenario: Scenario, directory: Path, **given: Any) -> RunResult:
-        if not second.is_set():
-            second.set()
-            with refused("IN_USE"):
-                await sweep(GRID, tmp_path / "s")
-        return await runs.run(scenario, directory, **given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Testbed, "run", played)
-        result = await sweep(GRID, tmp_path / "s")
-    assert (len(runs.played), result.exit_status) == (6, 0)
-
-
 @pytest.mark.parametrize(
     ("errors", "status"),
     [
@@ -415,15 +397,10 @@ def test_what_is_searched_cannot_be_swept() -> None:
         points_of(Sweep(FANOUT, (("rate", ("1", "2")),), search=searching))
 
 
-async def test_foreign_or_damaged_directories_are_refused(runs: FakeRuns, tmp_path: Path) -> None:
+async def test_directories_of_others_are_refused(runs: FakeRuns, tmp_path: Path) -> None:
     await sweep(GRID, tmp_path / "s")
     fanin = build_scenario("fanin", None, {})
     with refused("OTHER_CASE"):
         await sweep(Sweep(fanin, (("rate", ("1",)),)), tmp_path / "s")
-    (tmp_path / "s" / "points.jsonl").write_text('{"key": 1}\n')
-    with refused("DAMAGED"):
+    with exclusive(tmp_path / "s"), refused("IN_USE"):
         await sweep(GRID, tmp_path / "s")
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "x").touch()
-    with refused("NOT_EMPTY"):
-        await sweep(GRID, tmp_path / "taken")
