@@ -35,6 +35,14 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
             yield Path(name)
 
 
+def memory_directory() -> tempfile.TemporaryDirectory[str]:
+    """Make a temporary directory in memory if possible, so that nothing in it waits for a disk."""
+    memory = "/dev/shm"
+    return tempfile.TemporaryDirectory(
+        prefix=_PREFIX, dir=memory if os.access(memory, os.W_OK) else None
+    )
+
+
 def remove_abandoned(parent: Path) -> None:
     """Remove the directories of this user's processes that have ended."""
     for directory in parent.glob(f"{_PREFIX}*"):

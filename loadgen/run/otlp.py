@@ -73,9 +73,12 @@ async def sent_metrics(
         return await asyncio.to_thread(exporter.export, data) is sdk.MetricExportResult.SUCCESS
 
     async def keep_sending() -> None:
-        taken = True
+        taken, every_s = True, _DEFAULT_EVERY_S
+        every_ms = os.environ.get(_EVERY_MS, "")
+        if every_ms.isdecimal():
+            every_s = max(int(every_ms) / 1000, 0.1)
         while True:
-            await asyncio.sleep(_every_s())
+            await asyncio.sleep(every_s)
             before, taken = taken, await send()
             if before and not taken:
                 monitor.note("otlp", f"{url} takes no figures")
@@ -88,12 +91,6 @@ async def sent_metrics(
         await send()
     finally:
         exporter.shutdown()
-
-
-def _every_s() -> float:
-    """Return the seconds between two deliveries, from OpenTelemetry's variable in milliseconds."""
-    given = os.environ.get(_EVERY_MS, "")
-    return max(int(given) / 1000, 0.1) if given.isdecimal() else _DEFAULT_EVERY_S
 
 
 def _metric(figure: Figure, began_ns: int, now_ns: int) -> Any:
@@ -118,10 +115,11 @@ def _metric(figure: Figure, began_ns: int, now_ns: int) -> Any:
         else:
             points.append(sdk.NumberDataPoint(**about, value=value))
     since = sdk.AggregationTemporality.CUMULATIVE
-    unit = "s" if figure.kind == "histogram" else "1"
-    data = {
-        "gauge": lambda: sdk.Gauge(points),
-        "counter": lambda: sdk.Sum(points, since, is_monotonic=True),
-        "histogram": lambda: sdk.Histogram(points, since),
-    }[figure.kind]()
-    return sdk.Metric(figure.name, figure.meaning, unit, data)
+    match figure.kind:
+        case "gauge":
+            return sdk.Metric(figure.name, figure.meaning, "1", sdk.Gauge(points))
+        case "counter":
+            total = sdk.Sum(points, since, is_monotonic=True)
+            return sdk.Metric(figure.name, figure.meaning, "1", total)
+        case "histogram":
+            return sdk.Metric(figure.name, figure.meaning, "s", sdk.Histogram(points, since))

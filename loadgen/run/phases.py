@@ -30,6 +30,7 @@ from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.run_state import NS, Ending, Outcome, RunState, outcome_of, timed_groups
 from loadgen.run.tally import Tally
 from loadgen.run.tasks import finished_or
+from loadgen.scratch import memory_directory
 from loadgen.worker.closing import LOST_LIMIT
 from loadgen.worker.shared_counts import create_live_page
 from loadgen.worker.subscription_marks import open_marks
@@ -123,11 +124,8 @@ class PhaseRunner:
         connect, or a worker refused a command.
         """
         monitor, pool = self.monitor, self.pool
-        memory = "/dev/shm"  # the live page must not wait for a disk
-        directory = TemporaryDirectory(
-            prefix="loadgen-", dir=memory if os.access(memory, os.W_OK) else None
-        )
-        with directory:
+        # The live page must not wait for a disk.
+        with (directory := memory_directory()):
             async with monitor.watching(pool):
                 try:
                     await self._through_phases(directory)

@@ -78,8 +78,11 @@ class RunDocument:
         seen["observed"]["own_delay"] = asdict(facts.generator.own_delay)
         if facts.slow is not None:
             seen["observed"]["slow"] = asdict(facts.slow)
-        if facts.messages.lost_named:
-            seen["observed"]["lost"] = lost_document(facts)
+        named = facts.messages.lost_named
+        if named:
+            more = (facts.messages.run.lost_acknowledged or 0) - sum(one.messages for one in named)
+            lost = {"named": [asdict(one) for one in named], "more": max(more, 0)}
+            seen["observed"]["lost"] = lost
         if state.recovery is not None:
             seen["observed"]["recovery"] = state.recovery.document(state.windows["measure"][0])
         if conclusion.observed is not None:
@@ -90,7 +93,13 @@ class RunDocument:
             seen["steps"] = [_rate_step(step) for step in steps]
         seen["interrupted"] = state.ending == "interrupted"
         if state.messages:
-            seen["ledger"] = _ledger(facts)
+            seen["ledger"] = {
+                "window": facts.messages.window.document(),
+                "run": facts.messages.run.document(),
+                "refusals": dict(facts.messages.refusals),
+                "proven": facts.messages.proven and not facts.messages.imbalances,
+                "imbalances": list(facts.messages.imbalances),
+            }
         seen["verdict"] = _verdict(conclusion.verdict)
         seen["remarks"] = [asdict(remark) for remark in conclusion.verdict.remarks]
         for name, content in conclusion.files.items():
@@ -150,6 +159,9 @@ def run_document(
     clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
     case = plan.scenario.case
     sut = described_system(plan)
+    storage = None
+    if broker.brokers and not all(group.clean_start for group in plan.groups):
+        storage = broker.brokers[0].storage
     begun = {
         "schema": 1,
         "id": f"{now:%Y%m%dT%H%M%SZ}-{case}-{plan.run_tag:08x}",
@@ -168,7 +180,7 @@ def run_document(
             "urls": [endpoint.redacted for endpoint in broker.endpoints],
             "protocol": f"MQTT {plan.scenario.mqtt}",
             "started_by_us": broker.started_by_us,
-            **_storage(plan, broker),
+            **({} if storage is None else {"stored_first": False, "storage": storage}),
             **({"access_control": {"users": broker.users}} if broker.users else {}),
         },
         **({"sut": sut} if sut else {}),
@@ -176,16 +188,6 @@ def run_document(
     }
     between = timed_between_hosts(plan)
     return RunDocument(directory, begun, network_counters(), hosts, between)
-
-
-def lost_document(facts: RunFacts) -> dict[str, Any]:
-    """Return the first acknowledged messages that were lost, and the number of the rest."""
-    named = sum(one.messages for one in facts.messages.lost_named)
-    lost = facts.messages.run.lost_acknowledged or 0
-    return {
-        "named": [asdict(one) for one in facts.messages.lost_named],
-        "more": max(lost - named, 0),
-    }
 
 
 def _named(plan: Plan, broker: ServedBroker) -> dict[str, str]:
@@ -198,13 +200,6 @@ def _named(plan: Plan, broker: ServedBroker) -> dict[str, str]:
         name, version = plan.scenario.broker_name, ""
     noted = {"note": plan.scenario.broker_note} if plan.scenario.broker_note else {}
     return {"name": printable(name, 200), "version": printable(version, 200), **noted}
-
-
-def _storage(plan: Plan, broker: ServedBroker) -> dict[str, Any]:
-    keeps = not all(group.clean_start for group in plan.groups)
-    if not keeps or not broker.brokers:
-        return {}
-    return {"stored_first": False, "storage": broker.brokers[0].storage}
 
 
 def _hosts_of(state: RunState) -> dict[str, Any]:
@@ -225,17 +220,6 @@ def _outcome(name: str, done: str, outcome: Outcome | None) -> dict[str, Any]:
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {"valid": verdict.valid, "reasons": [asdict(reason) for reason in verdict.reasons]}
-
-
-def _ledger(facts: RunFacts) -> dict[str, Any]:
-    """Return both ledgers, and True for `proven` if their sums close."""
-    return {
-        "window": facts.messages.window.document(),
-        "run": facts.messages.run.document(),
-        "refusals": dict(facts.messages.refusals),
-        "proven": facts.messages.proven and not facts.messages.imbalances,
-        "imbalances": list(facts.messages.imbalances),
-    }
 
 
 def _rate_step(verdict: RateStepVerdict) -> dict[str, Any]:

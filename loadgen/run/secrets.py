@@ -98,9 +98,16 @@ def _of(name: str, given: Mapping[str, object]) -> str | None:
 
 def _read(name: str, source: str) -> str:
     kind, _, where = source.partition(":")
-    read = {"prompt": _asked, "env": _from_environment, "file": _from_file}[kind]
     try:
-        secret = read(name, where)
+        if kind == "prompt":
+            secret = _typed(name)
+        elif kind == "env":
+            if not _withhold(where):
+                variable = printable(where, 100)
+                raise ScenarioError(RunMessage.NO_VARIABLE(field=name, variable=variable))
+            secret = _withheld[where]
+        else:
+            secret = _line_of_file(name, where)
         size = len(secret.encode())
     except UnicodeError:
         raise ScenarioError(RunMessage.NOT_UTF_8(field=name, path=printable(source, 200))) from None
@@ -110,7 +117,7 @@ def _read(name: str, source: str) -> str:
     return secret
 
 
-def _asked(name: str, _where: str) -> str:
+def _typed(name: str) -> str:
     """Return what is typed, without showing it."""
     try:
         with Path("/dev/tty").open("rb"), warnings.catch_warnings():
@@ -120,20 +127,14 @@ def _asked(name: str, _where: str) -> str:
         raise ScenarioError(RunMessage.NO_TERMINAL(field=name)) from None
 
 
-def _from_environment(name: str, variable: str) -> str:
-    if not _withhold(variable):
-        raise ScenarioError(RunMessage.NO_VARIABLE(field=name, variable=printable(variable, 100)))
-    return _withheld[variable]
-
-
 def _withhold(variable: str) -> bool:
-    """Take a variable out of the environment; whether there was one, now or before."""
+    """Take a variable out of the environment; return True if there was one, now or before."""
     if variable in os.environ:
         _withheld[variable] = os.environ.pop(variable)
     return variable in _withheld
 
 
-def _from_file(name: str, where: str) -> str:
+def _line_of_file(name: str, where: str) -> str:
     path = Path(where).expanduser()
     shown = printable(str(path), 200)
     try:

@@ -61,6 +61,7 @@ from loadgen.run.messages import RunMessage
 from loadgen.run.network import network_counters
 from loadgen.run.preflight import check_host, with_payload_size
 from loadgen.run.tasks import background, every
+from loadgen.scratch import memory_directory
 from loadgen.worker.shared_counts import SharedPage, create_live_page, rows_as_words
 
 LEASE_S = 5.0
@@ -126,10 +127,7 @@ class HostedWorkers:
     def _new_page(self, workers: int) -> str:
         """Return the path of this host's live page, which has room for all rows of the plan."""
         if self._directory is None:
-            memory = "/dev/shm"
-            self._directory = TemporaryDirectory(
-                prefix="loadgen-", dir=memory if os.access(memory, os.W_OK) else None
-            )
+            self._directory = memory_directory()
             path = Path(self._directory.name) / "live"
             self._page = create_live_page(path, workers, len(self.plan["groups"]))
         return str(Path(self._directory.name) / "live")
@@ -224,7 +222,6 @@ class Agent:
         await asyncio.to_thread(check_host, resolve(scenario))
 
     async def _reach(self, targets: Sequence[tuple[str, int]], sources: Sequence[str]) -> None:
-        """Bind to each source address, and connect to each target."""
         for source in sources:
             with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET) as tried:
                 try:

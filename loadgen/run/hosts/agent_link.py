@@ -9,17 +9,16 @@ another certificate therefore fails on both sides, though no authority signed th
 import asyncio
 import hashlib
 import hmac
-import os
 import secrets
 import ssl
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
 from loadgen.errors import LoadgenError
 from loadgen.run.hosts.messages import VERSION, Message, decode, encode
+from loadgen.scratch import memory_directory
 from loadgen.worker.frames import FrameReader
 
 Role = Literal["agent", "coordinator"]
@@ -38,10 +37,7 @@ def coordinator_context() -> tuple[ssl.SSLContext, bytes]:
     """Return TLS with a new certificate, and the SHA-256 fingerprint of the certificate."""
     from loadgen.brokers.certificates import make_certificates
 
-    memory = "/dev/shm"
-    with TemporaryDirectory(
-        prefix="loadgen-", dir=memory if os.access(memory, os.W_OK) else None
-    ) as directory:
+    with memory_directory() as directory:
         files = make_certificates(Path(directory), ["loadgen-coordinator"], key="ecdsa")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
