@@ -119,6 +119,13 @@ def test_search_and_sweep(tmp_path: Path) -> None:
     assert renderings == {"table.json", "table.csv", "table.md", "table.html"}
 
 
+def test_a_search_is_the_same_with_integers() -> None:
+    whole: api.SearchOptions = {"start": 100, "highest": 200, "precision": 1, "step_s": 2}
+    real: api.SearchOptions = {"start": 100.0, "highest": 200.0, "precision": 1.0, "step_s": 2.0}
+    searches = [api._search_of(fanin(), "rate", options) for options in (whole, real)]
+    assert len({one.digest for one in searches}) == 1
+
+
 async def test_runs_that_start_in_one_second_have_directories_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

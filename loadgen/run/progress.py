@@ -61,7 +61,9 @@ def describe(snapshot: Snapshot) -> str:
         if snapshot.p99_us is not None:
             parts.append(f"p99 {snapshot.p99_us:,.0f} µs")
     if snapshot.left_s is not None:
-        parts.append(f"{max(0.0, snapshot.left_s):.0f} s left")
+        # A drain ends as soon as every message has its state.
+        most = "up to " if snapshot.phase == "drain" else ""
+        parts.append(f"{most}{max(0.0, snapshot.left_s):.0f} s left")
     return "  ".join(parts)
 
 

@@ -35,6 +35,10 @@ def test_line_leaves_out_what_is_not_known() -> None:
     assert describe(Snapshot("workers")).startswith("starting workers")
 
 
+def test_a_drain_takes_at_most_its_time() -> None:
+    assert describe(Snapshot("drain", 1, 1, left_s=10.0)).endswith("  up to 10 s left")
+
+
 def test_plain_output_is_a_line_a_phase_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
