@@ -9,7 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from loadgen.judge.backlog import BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S, BacklogSample
 from loadgen.judge.backlog_watch import BacklogWatch
+from loadgen.judge.certainty import is_certain
 from loadgen.judge.ledger import Counted, ledger_of
 from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.recovery_watch import RecoveryWatch
@@ -40,6 +42,8 @@ ANSWERS = ("received", "corrupt", "duplicated", "misrouted", "acknowledged", "re
 EXCEPTIONS = frozenset(("disconnect", "protocol", "refused", "subscribe", "unanswered"))
 """Events that end a run which is to stop at its first exception."""
 PROGRESS_S = 0.25
+CERTAIN_S = 0.1
+"""Time between two looks at the certainty of a step."""
 BEAT_S = 1.0
 _STALLS_LIMIT = 100_000
 """Limit of the stalls of a run; further ones are not counted."""
@@ -74,6 +78,8 @@ class Monitor:
         record: RunFiles,
         progress: Progress,
         abort_on: Sequence[Threshold] = (),
+        *,
+        ends_when_certain: bool = False,
     ) -> None:
         self.state = state_before(plan)
         self.record = record
@@ -85,11 +91,20 @@ class Monitor:
         """Messages owed, and since when the oldest was due, as each worker's window ended."""
         self.hopeless = asyncio.Event()
         """Set when a threshold of `abort_on` cannot hold any more; `state.missed` says which."""
+        self.certain = asyncio.Event()
+        """Set when the verdict of a step is certain, if `ends_when_certain`."""
+        self._ends_when_certain = ends_when_certain
+        self._course: list[BacklogSample] = []
         self._abort_on = abort_on
         self._plan = plan
         self._timed = timed_groups(plan)
         self._progress = progress
         self._publishing = [at for at, one in enumerate(plan.groups) if one.publishes is not None]
+        self._deliveries_per_s = sum(
+            one.publishes.rate * one.publishes.deliveries
+            for one in plan.groups
+            if one.publishes is not None
+        )
         self._subscriptions = sum(one.count for one in plan.groups if one.subscribes is not None)
         self._groups = {group.name: number for number, group in enumerate(plan.groups)}
         slow = slow_group(plan.groups)
@@ -250,8 +265,10 @@ class Monitor:
 
     def watching(self, pool: WorkerPool) -> AbstractAsyncContextManager[None]:
         """Watch these workers for the length of a block."""
-        showing, sampling = every(PROGRESS_S, self._show), every(SAMPLE_S, self._sample)
-        return background(self._beat(pool), showing, sampling)
+        work = [self._beat(pool), every(PROGRESS_S, self._show), every(SAMPLE_S, self._sample)]
+        if self._ends_when_certain:
+            work.append(every(CERTAIN_S, self._look_at_certainty))
+        return background(*work)
 
     async def _beat(self, pool: WorkerPool) -> None:
         """Send a sign of life, write rows, and look for silent workers, each second."""
@@ -312,6 +329,8 @@ class Monitor:
         if not self._sampling:
             return
         sample, seen = self.live_sample(), self.state
+        if self._ends_when_certain and self.phase == "measure":
+            self._course.append((sample.time_ns, sample.owed, sample.under_way))
         for watch in (seen.backlog, seen.recovery, seen.rate_steps):
             if watch is not None:
                 watch.sample(sample)
@@ -321,6 +340,15 @@ class Monitor:
         if self._subscriptions == 1:
             return in_all
         return None if self.marks is None else self.marks.most()
+
+    def _look_at_certainty(self) -> None:
+        """End the window of a step as soon as its verdict is certain."""
+        if self.certain.is_set() or self.phase != "measure" or self.state.backlog is None:
+            return
+        window_s = (self.state.backlog.end_ns - self.state.backlog.start_ns) / NS
+        tolerated = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * self._deliveries_per_s)
+        if is_certain(self._course, window_s, tolerated):
+            self.certain.set()
 
     def _show(self) -> None:
         if self.page.workers:

@@ -46,6 +46,8 @@ CUT_LEAD_S = 0.05
 """From the command that stops a schedule to the moment from which it holds."""
 CUT_DRAIN_S = 2.0
 """Longest wait of a cut run for messages under way."""
+CERTAIN_DRAIN_S = 4.0
+"""The same if the verdict was certain: the broker serves what it has queued, and devices stay."""
 CUT_SETTLE_S = 0.2
 """Shortest wait of a cut run: messages are sent until the schedule ends."""
 RETURN_S = 3.0
@@ -303,8 +305,9 @@ class PhaseRunner:
                 change = {"factor": STANDSTILL, "at_ns": cut_ns}
                 asked = [pool.ask(row, "rate", **change) for row in pool.alive]
                 await asyncio.gather(*asked, return_exceptions=True)
+        most_s = CERTAIN_DRAIN_S if self._state.ending == "certain" else CUT_DRAIN_S
         with suppress(_CutError):
-            await self._drain(cut_ns, min(CUT_DRAIN_S, self.phases.drain_s), cut=True)
+            await self._drain(cut_ns, min(most_s, self.phases.drain_s), cut=True)
 
     async def _drain(self, start_ns: int, drain_s: float, *, cut: bool = False) -> None:
         """Wait until every message has its state and late repeats had their time.
@@ -415,7 +418,8 @@ class PhaseRunner:
         answers = await self._unless_insisted(pool.ask_left("conclude", timeout_s)) or {}
         seen.finals = {row: answer.get("final") or {} for row, answer in answers.items()}
         connected = seen.connected
-        if not (self.lends and may_be_kept(self.plan) and connected) or seen.ending or pool.losses:
+        ended_well = seen.ending in (None, "certain") and not pool.losses
+        if not (self.lends and may_be_kept(self.plan) and connected and ended_well):
             return False
         counts, page = seen.tally.counts(), monitor.page
         devices = sum(group.count for group in self.plan.groups)
@@ -440,6 +444,7 @@ class PhaseRunner:
             "worker lost": self.pool.lost,
             "interrupted": self.interrupt.asked,
             "threshold missed": self.monitor.hopeless,
+            "certain": self.monitor.certain,
         }
         if self.phases.stops_at_exception:
             early["exception"] = self.monitor.exception

@@ -20,7 +20,7 @@ FAILURES_LIMIT = 20
 """Reasons of failures that are counted one by one; the rest is counted as "other"."""
 
 Window = tuple[int, int]
-Ending = Literal["interrupted", "worker lost", "threshold missed", "exception"]
+Ending = Literal["interrupted", "worker lost", "threshold missed", "exception", "certain"]
 
 
 @dataclass(frozen=True, slots=True)

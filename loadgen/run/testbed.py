@@ -83,10 +83,16 @@ class Testbed:
         await self.reset()
 
     async def run(
-        self, scenario: Scenario, directory: Path, *, progress: Progress = silent
+        self,
+        scenario: Scenario,
+        directory: Path,
+        *,
+        progress: Progress = silent,
+        ends_when_certain: bool = False,
     ) -> RunResult:
         """Play a scenario into a run directory, which must not exist or be empty.
 
+        With `ends_when_certain` the window ends as soon as the verdict is certain.
         Raise LoadgenError if it cannot be played; then nothing is left in the directory. Raise
         RunInterruptedError if the interrupt comes before the first connection.
         """
@@ -100,7 +106,9 @@ class Testbed:
                     async with self.interrupt.before_anything_is_measured():
                         if self.hosts is not None:
                             await self.hosts.check(scenario)
-                        context = await self.prepare(plan, directory, stack, progress)
+                        context = await self.prepare(
+                            plan, directory, stack, progress, ends_when_certain=ends_when_certain
+                        )
                     lent = await main_loop(context)
                     result = await shutdown(context)
             except BaseException:
@@ -131,6 +139,8 @@ class Testbed:
         directory: Path,
         stack: AsyncExitStack,
         progress: Progress = silent,
+        *,
+        ends_when_certain: bool = False,
     ) -> RunContext:
         """Prepare a run up to its first connection; the parts that only this run uses end with
         `stack`."""
@@ -161,7 +171,8 @@ class Testbed:
         intervals = IntervalWriter(directory, document.run)
         record = RunFiles(document.run, document.anchor_ns, events, intervals)
         abort_on = plan.thresholds if plan.scenario.abort_on_fail else ()
-        monitor = Monitor(plan, record, progress, abort_on)
+        certain = ends_when_certain and not plan.phases.rates
+        monitor = Monitor(plan, record, progress, abort_on, ends_when_certain=certain)
         await _export_metrics(stack, plan, monitor, broker, directory)
         watch = watched_broker(
             directory,

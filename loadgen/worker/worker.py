@@ -64,6 +64,7 @@ class Worker:
         self.lifecycle: Lifecycle
         self.attendance: Attendance
         self._stopped = False
+        self._timers: list[asyncio.TimerHandle] = []
         self.commands: dict[str, Command] = {
             "configure": self.configure,
             "connect": self.connect,
@@ -160,7 +161,8 @@ class Worker:
         return {}
 
     def _at(self, moment_ns: int, action: Callable[[], None]) -> None:
-        self.loop.call_later(max(moment_ns - clock_ns(), 0) / 1e9, action)
+        timer = self.loop.call_later(max(moment_ns - clock_ns(), 0) / 1e9, action)
+        self._timers.append(timer)
 
     def _end_window(self) -> None:
         self.reporter.end_window()
@@ -237,6 +239,10 @@ class Worker:
 
     async def renew(self, header: Header) -> Header:
         """Prepare another run on the same connections (`without_rates` of its plan)."""
+        # A run that was cut ended before its schedule did.
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
         self.reporter.renew(int(header["anchor_ns"]))
         self.lifecycle.refusal = self.lifecycle.violation = ""
         renew_fleet(self.fleet, read_plan(header["plan"]))

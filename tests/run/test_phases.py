@@ -88,6 +88,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         phases: PhasePlan = PHASES,
         interrupt: Interrupt | None = None,
         during: Callable[[Played], Any] | None = None,
+        ends_when_certain: bool = False,
         **wrong: object,
     ) -> Played:
         plan = plan or plan_of()
@@ -101,7 +102,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
             snapshots.append(Snapshot("measuring was called"))
 
         record = RunFiles("run-1", time.monotonic_ns(), events, IntervalWriter(directory, "run-1"))
-        monitor = Monitor(plan, record, snapshots.append)
+        monitor = Monitor(plan, record, snapshots.append, ends_when_certain=ends_when_certain)
         workers = len(plan.workers)
         async with start_workers(workers, monitor.on_frame, entry=ENTRY) as pool:
             asked = interrupt or Interrupt()
@@ -231,6 +232,17 @@ async def test_worker_that_dies_in_the_window_cuts_it(play: Play) -> None:
     assert state.windows["drain"][0] == end
     assert state.tally.counts("measure")["received"] > 0
     assert "SIGKILL" in played.pool.losses[0].detail
+
+
+async def test_a_step_ends_as_soon_as_its_verdict_is_certain(play: Play) -> None:
+    played = await play(phases=replace(PHASES, duration_s=300.0), ends_when_certain=True)
+    state = played.state
+    assert state.ending == "certain" and not state.abandoned
+    start, end = state.windows["measure"]
+    assert 1_000_000_000 <= end - start < 30_000_000_000
+    measured = state.tally.counts("measure")
+    assert measured["sent"] == pytest.approx((end - start) * 1000 / 1e9, abs=4)
+    assert measured["received"] == measured["expected"]
 
 
 async def interrupt_in(phase: str, interrupt: Interrupt, played: Played, times: int = 1) -> None:

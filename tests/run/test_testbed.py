@@ -42,9 +42,12 @@ class NumberedRuns(Testbed):
         self.directory = directory
         self.played = 0
 
-    async def play(self, scenario: Scenario, progress: Progress = silent) -> RunResult:
+    async def play(
+        self, scenario: Scenario, progress: Progress = silent, **options: Any
+    ) -> RunResult:
         self.played += 1
-        return await self.run(scenario, self.directory / str(self.played), progress=progress)
+        directory = self.directory / str(self.played)
+        return await self.run(scenario, directory, progress=progress, **options)
 
 
 @pytest.fixture
@@ -85,6 +88,22 @@ async def test_runs_that_differ_in_their_rate_share_connections(
     card = summarize_run(second.directory)
     assert (card.connect.connected, card.connect.seconds, card.counts.connects) == (51, None, 0)
     assert not set(card.latency).intersection(CONNECT_SERIES)
+
+
+async def test_a_step_whose_verdict_is_certain_lends_its_connections(
+    testbed: NumberedRuns, reflector: ErringBroker
+) -> None:
+    url = url_of(reflector)
+    for rate in (500, 900):
+        step = await testbed.play(fanin(url, rate=rate, duration=60), ends_when_certain=True)
+        assert faults(step.verdict.reasons) == ()
+        assert 1 <= step.facts.window_s < 20
+    whole = await testbed.play(fanin(url, rate=700))
+    assert is_kept(step) and is_kept(whole)
+    assert faults(whole.verdict.reasons) == ()
+    # The schedule of a step that was cut reaches into the next one's time, and sends nothing there.
+    ledger = manifest(whole.directory)["ledger"]["run"]
+    assert ledger["sent"] == pytest.approx(700 * 0.8, abs=2)
 
 
 async def test_what_differs_in_more_than_rates_is_connected_anew(

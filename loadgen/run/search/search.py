@@ -47,6 +47,12 @@ from loadgen.run.testbed import Testbed
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
 _REACH_S = 5.0
+STEP_S = 5.0
+"""Window of a step, unless the search has another or that of its scenario is shorter."""
+STEP_WARMUP_S = 1.0
+"""Longest warm-up of a step: its devices are connected, and the load has no other start."""
+CONFIRMATIONS = 3
+"""Windows of the confirmation, all of which must hold."""
 _SCALES = ("rate", "ratio", "devices")
 """Fields in proportion to which a run's deliveries grow, `devices` where no rate is given."""
 
@@ -55,7 +61,7 @@ _SCALES = ("rate", "ratio", "devices")
 class Search:
     """The definition of a search: a scenario whose field `aim.field` varies under `require`.
 
-    `step_s` is the measured time of each step except the confirmations, None for the same as those.
+    `step_s` is the longest window of a step, and each of those that confirm; None for `STEP_S`.
     """
 
     scenario: Scenario
@@ -162,8 +168,9 @@ async def search(
 ) -> SearchResult:
     """Find the limit, in a new directory or in one where the same search was begun.
 
-    One that ran out of steps goes on if more of them are allowed. Steps that differ in their rates
-    alone share connections; the confirmation is played on new ones.
+    One that ran out of steps goes on if more of them are allowed. A step ends as soon as its
+    verdict is certain, and lends its connections to the next one if the two differ in their rates
+    alone. The limit is confirmed by `CONFIRMATIONS` whole windows.
 
     Raise RunDirectoryError if the directory holds something else, and LoadgenError if a step cannot
     be run: the steps until then are kept.
@@ -209,13 +216,21 @@ async def _play_step(
         watch(replace(state, snapshot=snapshot))
 
     watch(state)
-    if probe.purpose == "confirm":
-        await testbed.reset(progress)
     number = len(steps) + 1
-    run_directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
+    confirms = probe.purpose == "confirm"
     started = time.monotonic()
     try:
-        result = await testbed.run(step_scenario(spec, probe), run_directory, progress=progress)
+        for _ in range(CONFIRMATIONS if confirms else 1):
+            run_directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
+            result = await testbed.run(
+                step_scenario(spec, probe),
+                run_directory,
+                progress=progress,
+                ends_when_certain=spec.require.backlog and not confirms,
+            )
+            reasons = spec.require.unmet(result.verdict, result.facts.messages.window)
+            if result.interrupted or reasons or not result.measured:
+                break
     except RunInterruptedError:
         return None
     except HostLimitError as error:
@@ -227,7 +242,6 @@ async def _play_step(
     if result.interrupted:
         return None
     facts = result.facts
-    reasons = spec.require.unmet(result.verdict, facts.messages.window)
     window_s = facts.window_s or 1.0
     messages = not spec.case.connects_only
     return SearchStep(
@@ -293,9 +307,9 @@ def step_scenario(spec: Search, probe: Probe) -> Scenario:
     changes: dict[str, object] = {
         aim.field: round(probe.load) if aim.whole else probe.load,
         "latency_bound": spec.require.p99_s,
+        "duration": min(scenario.duration, STEP_S) if spec.step_s is None else spec.step_s,
+        "warmup": min(scenario.warmup, STEP_WARMUP_S),
     }
-    if spec.step_s is not None and probe.purpose != "confirm":
-        changes["duration"] = spec.step_s
     return vary(scenario, changes)
 
 

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from loadgen.run.interrupt import RunInterruptedError
 from loadgen.run.progress import Snapshot
 from loadgen.run.rundir import exclusive
 from loadgen.run.search.search import (
+    CONFIRMATIONS,
     Search,
     SearchState,
+    SearchStep,
     journal_of,
     served_load,
     step_scenario,
@@ -67,6 +69,7 @@ class FakeRuns:
     def __init__(self, ceiling: float) -> None:
         self.ceiling = ceiling
         self.played: list[Scenario] = []
+        self.whole: list[bool] = []
         self.before: Callable[[int, Path], None] = lambda number, directory: None
         self.interrupted_at = 0
         self.broker: dict[str, str] | None = None
@@ -79,6 +82,7 @@ class FakeRuns:
         self.played.append(scenario)
         self.before(len(self.played), directory)
         given["progress"](Snapshot("measure", devices=1))
+        self.whole.append(not given["ends_when_certain"])
         make(directory)
         if self.broker is not None:
             (directory / "run.json").write_text(json.dumps({"broker": self.broker}))
@@ -92,6 +96,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     fake = FakeRuns(10_000)
     monkeypatch.setattr(Testbed, "run", fake.run)
     return fake
+
+
+def windows(steps: Sequence[SearchStep]) -> int:
+    """Return the number of runs of these steps: a confirmation has several."""
+    return sum(CONFIRMATIONS if step.tried.purpose == "confirm" else 1 for step in steps)
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -114,11 +123,14 @@ async def test_finds_the_ceiling_and_leaves_it_in_the_directory(
         "BACKLOG_GROWS",
         "LATENCY_BOUND",
     }
-    assert len(lines(tmp_path / "s")) == len(result.steps) == len(runs.played)
+    assert len(lines(tmp_path / "s")) == len(result.steps)
+    assert len(runs.played) == windows(result.steps)
     assert journal_of(tmp_path / "s").entries() == result.steps
     assert all((tmp_path / "s" / str(step.run)).is_dir() for step in result.steps)
     assert SECRET not in "".join(p.read_text() for p in (tmp_path / "s").glob("*.json*"))
     assert states[-1].limit == result.limit
+    assert result.steps[-1].tried.purpose == "confirm"
+    assert runs.whole == [False] * (len(result.steps) - 1) + [True] * CONFIRMATIONS
     assert any(state.snapshot is not None for state in states)
     assert states[-1].bracket == (result.limit.load, result.limit.above)
 
@@ -146,7 +158,7 @@ async def test_every_step_is_written_before_the_next_one_begins(
 
     runs.before = look
     result = await search(wanted(), tmp_path / "s")
-    assert seen == list(range(len(result.steps)))
+    assert sorted(set(seen)) == list(range(len(result.steps)))
 
 
 @pytest.mark.parametrize("broken_at", [1, 4, 7])
@@ -170,7 +182,28 @@ async def test_search_that_broke_off_goes_on_where_it_stopped(
     result = await search(wanted(), tmp_path / "s")
     assert result.limit == whole.limit
     assert [s.tried for s in result.steps] == [s.tried for s in whole.steps]
-    assert len(runs.played) == len(whole.steps) + 1
+    assert len(runs.played) == windows(whole.steps) + 1
+
+
+async def test_every_window_of_a_confirmation_must_hold(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = await search(wanted(), tmp_path / "whole")
+    last = len(runs.played)
+    runs.played.clear()
+    usual = runs.judged
+
+    def disturbed(scenario: Scenario) -> RunFacts:
+        if len(runs.played) == last - 1:
+            return facts_at(scenario.rate or 0, 1.0, scenario.duration)
+        return usual(scenario)
+
+    monkeypatch.setattr(runs, "judged", disturbed)
+    result = await search(wanted(), tmp_path / "s")
+    confirmations = [step for step in result.steps if step.tried.purpose == "confirm"]
+    assert not confirmations[0].tried.valid
+    assert result.limit is not None and whole.limit is not None
+    assert result.limit.load is not None and result.limit.load <= (whole.limit.load or 0)
 
 
 async def test_search_that_is_done_is_not_played_again(runs: FakeRuns, tmp_path: Path) -> None:
@@ -248,12 +281,12 @@ async def test_a_search_goes_on_with_more_steps(runs: FakeRuns, tmp_path: Path) 
     first = await search(wanted(most_steps=5), tmp_path / "s")
     assert first.limit is not None and first.limit.ended == "out of steps"
     again = await search(wanted(most_steps=5), tmp_path / "s")
-    assert (again.limit, len(runs.played)) == (first.limit, 5)
+    assert (again.limit, len(runs.played)) == (first.limit, windows(first.steps))
     more = await search(wanted(most_steps=20), tmp_path / "s")
     assert more.limit is not None and whole.limit is not None
     assert (more.limit.ended, more.limit.confirmed) == ("confirmed", True)
     assert more.limit.load == pytest.approx(whole.limit.load, rel=0.1)
-    assert len(more.steps) == len(runs.played) > 5
+    assert windows(more.steps) == len(runs.played) and len(more.steps) > 5
     assert more.steps[:5] == first.steps
     written = json.loads((tmp_path / "s" / "search.json").read_text())
     assert (written["aim"]["most_steps"], written["limit"]["ended"]) == (20, "confirmed")
@@ -294,10 +327,11 @@ async def test_directory_of_something_else_is_refused(runs: FakeRuns, tmp_path: 
 def test_scenario_of_a_step() -> None:
     what = wanted()
     scenario = step_scenario(what, Probe(1234.5, "raise"))
-    assert (scenario.rate, scenario.duration, scenario.latency_bound) == (1234.5, 10, 0.1)
+    assert (scenario.rate, scenario.latency_bound) == (1234.5, 0.1)
+    assert (scenario.duration, scenario.warmup) == (5, 1)
     short = Search(what.scenario, what.aim, Require(p99_s=None), step_s=2.0)
     assert step_scenario(short, Probe(1000, "raise")).duration == 2
-    assert step_scenario(short, Probe(1000, "confirm")).duration == 10
+    assert step_scenario(short, Probe(1000, "confirm")).duration == 2
     assert step_scenario(short, Probe(1000, "confirm")).latency_bound is None
     devices = Search(what.scenario, aim_for(what.scenario, "devices"), what.require)
     assert step_scenario(devices, Probe(1250.0, "raise")).devices == 1250
