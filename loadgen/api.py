@@ -287,7 +287,7 @@ class SearchOptions(TypedDict, total=False):
     precision: float  # how far above the limit the lowest load that failed may be, 0.05
     most_steps: int  # 15
     require: Requirements  # as `--require`: {"lost": "0.1%", "p99": "50ms"}
-    step_s: float  # measured seconds of each step but the confirmation
+    step_s: float  # longest window of a step, and each of the three that confirm
 
 
 def _search_of(scenario: Scenario, target: str, options: SearchOptions) -> Search:

@@ -52,7 +52,7 @@ SEARCH_OPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "step_duration": (
         "TIME",
-        "Window of each step except the confirmation. [default: --duration]",
+        "Longest window of a step, and each of the three that confirm. [default: 5s]",
     ),
     "most_steps": ("N", f"Most steps. [default: {MOST_STEPS}]"),
 }

@@ -101,9 +101,9 @@ class Monitor:
         self._progress = progress
         self._publishing = [at for at, one in enumerate(plan.groups) if one.publishes is not None]
         self._deliveries_per_s = sum(
-            one.publishes.rate * one.publishes.deliveries
-            for one in plan.groups
-            if one.publishes is not None
+            group.publishes.rate * group.publishes.deliveries
+            for group in plan.groups
+            if group.publishes is not None
         )
         self._subscriptions = sum(one.count for one in plan.groups if one.subscribes is not None)
         self._groups = {group.name: number for number, group in enumerate(plan.groups)}

@@ -74,6 +74,11 @@ class Search:
         return CASES[self.scenario.case]
 
     @property
+    def has_short_steps(self) -> bool:
+        """True if the backlog shows early what holds; connects and audits need their whole time."""
+        return self.require.backlog and not self.case.connects_only and not self.case.disclosure
+
+    @property
     def digest(self) -> str:
         """Digest of the definition without the number of steps that it may take."""
         document = self.document()
@@ -170,7 +175,7 @@ async def search(
 
     One that ran out of steps goes on if more of them are allowed. A step ends as soon as its
     verdict is certain, and lends its connections to the next one if the two differ in their rates
-    alone. The limit is confirmed by `CONFIRMATIONS` whole windows.
+    alone. `CONFIRMATIONS` whole windows confirm the limit, or one long run on new connections.
 
     Raise RunDirectoryError if the directory holds something else, and LoadgenError if a step cannot
     be run: the steps until then are kept.
@@ -218,15 +223,17 @@ async def _play_step(
     watch(state)
     number = len(steps) + 1
     confirms = probe.purpose == "confirm"
+    if confirms and not spec.has_short_steps:
+        await testbed.reset(progress)
     started = time.monotonic()
     try:
-        for _ in range(CONFIRMATIONS if confirms else 1):
+        for _ in range(CONFIRMATIONS if confirms and spec.has_short_steps else 1):
             run_directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
             result = await testbed.run(
                 step_scenario(spec, probe),
                 run_directory,
                 progress=progress,
-                ends_when_certain=spec.require.backlog and not confirms,
+                ends_when_certain=spec.has_short_steps and not confirms,
             )
             reasons = spec.require.unmet(result.verdict, result.facts.messages.window)
             if result.interrupted or reasons or not result.measured:
@@ -307,9 +314,12 @@ def step_scenario(spec: Search, probe: Probe) -> Scenario:
     changes: dict[str, object] = {
         aim.field: round(probe.load) if aim.whole else probe.load,
         "latency_bound": spec.require.p99_s,
-        "duration": min(scenario.duration, STEP_S) if spec.step_s is None else spec.step_s,
-        "warmup": min(scenario.warmup, STEP_WARMUP_S),
     }
+    if spec.has_short_steps:
+        changes["duration"] = min(scenario.duration, STEP_S)
+        changes["warmup"] = min(scenario.warmup, STEP_WARMUP_S)
+    if spec.step_s is not None:
+        changes["duration"] = spec.step_s
     return vary(scenario, changes)
 
 

@@ -333,6 +333,9 @@ def test_scenario_of_a_step() -> None:
     assert step_scenario(short, Probe(1000, "raise")).duration == 2
     assert step_scenario(short, Probe(1000, "confirm")).duration == 2
     assert step_scenario(short, Probe(1000, "confirm")).latency_bound is None
+    burst = build_scenario("connburst", None, {"duration": 9})
+    connects = Search(burst, aim_for(burst, "rate"), what.require)
+    assert step_scenario(connects, Probe(1000, "raise")).duration == 9
     devices = Search(what.scenario, aim_for(what.scenario, "devices"), what.require)
     assert step_scenario(devices, Probe(1250.0, "raise")).devices == 1250
 
