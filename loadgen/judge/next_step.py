@@ -331,12 +331,14 @@ def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
     """Return True if the last step failed once, though the broker served all of its messages.
 
     A moment's disturbance of a shared host looks like that, and would end a search far below the
-    limit. So does a broker that restarted, however close the limit seems.
+    limit. So does a broker that restarted, however close the limit seems, and a generator that was
+    saturated: that says nothing of the broker.
     """
     last = tried[-1]
     if last.valid:
         return False
-    if not any(reason.code == "DISCONNECTED" for reason in last.reasons):
+    codes = {reason.code for reason in last.reasons}
+    if not codes & {"DISCONNECTED", "GENERATOR_SATURATED"}:
         if last.served is None or last.served < last.load / (1 + aim.precision):
             return False
         if below is not None and last.load <= below * (1 + aim.precision) ** 2:

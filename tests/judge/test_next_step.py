@@ -152,6 +152,15 @@ def test_failure_for_want_of_service_gets_no_second_look() -> None:
     assert "again" not in {step.purpose for step in steps}
 
 
+def test_a_step_of_a_saturated_generator_is_repeated_once() -> None:
+    aim = Aim("rate", 500, 1, 1e6)
+    failed = Tried(1250, "raise", False, (Reason("GENERATOR_SATURATED", "1"),))
+    tried = [Tried(500, "first", True), failed]
+    assert next_step(aim, tried) == Probe(1250, "again")
+    following = next_step(aim, [*tried, failed])
+    assert isinstance(following, Probe) and 500 < following.load < 1250
+
+
 def test_first_load_that_fails_is_lowered() -> None:
     found, steps = play(RATE, ceiling(20))
     assert [step.purpose for step in steps[:3]] == ["first", "lower", "lower"]

@@ -258,7 +258,3 @@ class FakeWorker:
 
 def run_worker(channel: socket.socket) -> None:
     FakeWorker(channel).run()
-
-
-def broken(channel: socket.socket) -> None:
-    raise RuntimeError("nothing works")
