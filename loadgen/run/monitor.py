@@ -99,14 +99,15 @@ class Monitor:
         self._plan = plan
         self._timed = timed_groups(plan)
         self._progress = progress
-        self._publishing = [at for at, one in enumerate(plan.groups) if one.publishes is not None]
+        groups = plan.groups
+        self._publishing = [at for at, group in enumerate(groups) if group.publishes is not None]
         self._deliveries_per_s = sum(
             group.publishes.rate * group.publishes.deliveries
-            for group in plan.groups
+            for group in groups
             if group.publishes is not None
         )
-        self._subscriptions = sum(one.count for one in plan.groups if one.subscribes is not None)
-        self._groups = {group.name: number for number, group in enumerate(plan.groups)}
+        self._subscriptions = sum(group.count for group in groups if group.subscribes is not None)
+        self._groups = {group.name: number for number, group in enumerate(groups)}
         slow = slow_group(plan.groups)
         # Its number, and how many of its devices get each message.
         self._slow = None
