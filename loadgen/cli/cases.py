@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from loadgen.cases.case import Case
 from loadgen.cli.cluster import cluster_of, on_testbed
@@ -11,6 +11,7 @@ from loadgen.cli.options import (
     Flags,
     case_options,
     help_of,
+    long_option,
     read_scenario,
     run_options,
     with_options,
@@ -31,14 +32,15 @@ def case_command(case: Case[Any]) -> Callable[..., int]:
     def command(flags: Flags) -> int:
         return play_and_show(read_scenario(case, flags), flags)
 
-    return with_options(command, [*case_options(case), *run_options()], help_of(case))
+    options = [*case_options(case), *run_options(), long_option()]
+    return with_options(command, options, help_of(case))
 
 
 def play_and_show(scenario: Scenario, flags: Flags) -> int:
     """Run the scenario with the options of a run; return the exit status."""
     check_power_logs(scenario)
     result = play_as_given(scenario, flags["out"], flags)
-    return show(result, scenario, as_json=flags["json_"], quiet=flags["quiet"])
+    return show(result, scenario, flags)
 
 
 def play_as_given(scenario: Scenario, out: Path | None, flags: Flags) -> "RunResult":
@@ -115,17 +117,15 @@ def score(directory: Path, scenario: Scenario) -> "ScoreCard":
 def show(
     result: "RunResult",
     scenario: Scenario,
+    flags: Flags,
     *,
-    as_json: bool,
-    quiet: bool,
     cards: "list[ScoreCard] | None" = None,
 ) -> int:
-    """Print the result of a run; return its exit status.
+    """Print the result of a run as the options request; return its exit status.
 
     With `cards` the score card is added to them, and its JSON is left to the caller: one command
     that makes several runs still prints one document.
     """
-    from loadgen.cli.result_text import summary_lines
     from loadgen.cli.search_view import rate_step_lines
     from loadgen.report.build.card_files import card_document
     from loadgen.report.render.write import indented
@@ -143,15 +143,25 @@ def show(
         raise
     if cards is not None:
         cards.append(card)
-    if not as_json:
-        print("\n".join([*summary_lines(card), *rate_step_lines(result.steps)]))
-    elif cards is None:
+    if flags["json_"] and cards is None:
         print(indented(card_document(card)).decode(), end="", flush=True)
-    if not quiet:
-        if as_json:
-            tell([*summary_lines(card), *rate_step_lines(result.steps)])
-        tell([f"results: {result.directory}"])
+    if not (flags["json_"] and flags["quiet"]):
+        stream = sys.stderr if flags["json_"] else sys.stdout
+        show_card(card, result.directory, stream, quiet=flags["quiet"], long=flags["long"])
+        for line in () if flags["quiet"] else rate_step_lines(result.steps):
+            print(line, file=stream)
     return result.exit_status
+
+
+def show_card(
+    card: "ScoreCard", directory: Path, stream: TextIO, *, quiet: bool, long: bool = False
+) -> None:
+    """Print a result: two lines if quiet, else about twelve, with `long` all figures."""
+    from loadgen.cli.result_text import paper_of, result_lines, two_lines
+
+    paper = paper_of(stream)
+    lines = two_lines(card, paper) if quiet else result_lines(card, directory, paper, long=long)
+    print("\n".join(lines), file=stream, flush=True)
 
 
 def tell(lines: Sequence[str]) -> None:

@@ -48,8 +48,7 @@ def command(
 
     Example: loadgen demo
     """
-    from loadgen.cli.cases import play, score, tell
-    from loadgen.cli.result_text import summary_lines
+    from loadgen.cli.cases import play, score, show_card, tell
     from loadgen.report.build.cards_report import report_of
     from loadgen.report.render.write import write_report
     from loadgen.run.environment import host_of
@@ -76,7 +75,7 @@ def command(
             return result.exit_status
         card = score(result.directory, scenario)
         if not quiet:
-            tell([*summary_lines(card), ""])
+            show_card(card, result.directory, sys.stderr, quiet=True)
         status = max(status, result.exit_status)
         played.append(result.directory)
     if not quiet:

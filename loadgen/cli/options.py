@@ -116,6 +116,11 @@ def json_option() -> inspect.Parameter:
     return option("json_", bool, False, panel=COMMON, help="Print the result as JSON.")
 
 
+def long_option() -> inspect.Parameter:
+    """Return `--long`."""
+    return option("long", bool, False, help="Print all figures, also next to the published ones.")
+
+
 def run_options() -> list[inspect.Parameter]:
     """Return the options of every run, besides its scenario's."""
     return [
@@ -129,7 +134,7 @@ def run_options() -> list[inspect.Parameter]:
             show_default=False,
         ),
         json_option(),
-        option("quiet", bool, False, help="Show no progress."),
+        option("quiet", bool, False, help="Show no progress and a result of two lines."),
         *_cluster_options(),
     ]
 

@@ -86,35 +86,52 @@ def _host(host: "Host", text: str | None) -> "Host":
 
 
 def _lines(described: Mapping[str, Any]) -> list[str]:
+    from loadgen.report.render.text import number
+
     hosts, each = described["hosts"], described["each_host"]
     lines = []
     for group in described["groups"]:
         publishes = group["publishes"]
-        sends = f", {publishes['rate']:,g} msgs/sec in all" if publishes else ""
-        lines.append(f"{group['count']:>12,}  {group['name']}{sends}")
+        sends = f", {number(publishes['rate'])} msg/s together" if publishes else ""
+        lines.append(_line(group["count"], _noun(group["count"], group["name"]) + sends))
     for share in described["shares"][:10]:
-        devices = ", ".join(f"{count:,} {name}" for name, count in share["devices"].items())
+        devices = ", ".join(f"{n:,} {_noun(n, name)}" for name, n in share["devices"].items())
         source = f" from {share['source_address']}" if share["source_address"] else ""
         host = f"host {share['host']}, " if hosts > 1 else ""
         lines.append(f"    {host}worker {share['worker']}{source}: {devices}")
     if len(described["shares"]) > 10:
         lines.append(f"    ... {counted(len(described['shares']) - 10, 'worker')} more, alike")
-    lines.append(f"{described['workers']:>12,}  workers")
+    lines.append(_line(described["workers"], _noun(described["workers"], "workers")))
     if hosts > 1:
-        lines += [f"{hosts:>12,}  hosts, of which the fullest needs", ""]
-        lines.append(f"{each['devices']:>12,}  devices in {counted(each['workers'], 'worker')}")
-        lines.append(f"{each['source_addresses']:>12,}  source addresses")
+        workers = counted(each["workers"], "worker")
+        lines += [_line(hosts, "hosts, of which the fullest needs"), ""]
+        lines.append(_line(each["devices"], f"devices in {workers}"))
+        addresses = each["source_addresses"]
+        lines.append(_line(addresses, "source address" if addresses == 1 else "source addresses"))
+    ended = f"{number(round(each['run_s']))} to the end"
     return [
         *lines,
-        f"{each['descriptors_per_worker']:>12,}  descriptors of each worker",
-        f"{each['ports_per_source_address']:>12,}  local ports of each source address",
-        f"{each['memory_bytes'] / 2**20:>12,.0f}  MiB of memory",
+        _line(each["descriptors_per_worker"], "descriptors of each worker"),
+        _line(each["ports_per_source_address"], "local ports of each source address"),
+        _line(round(each["memory_bytes"] / 2**20), "MiB of memory"),
         f"{each['cores']:>12.2f}  processors for its messages",
-        f"{each['connects_per_s']:>12,.0f}  connects a second",
-        f"{each['connect_s']:>12,.0f}  seconds to connect them, {each['run_s']:,.0f} to the end",
-        f"{described['send_tick_us']:>12,}  µs that a due message may wait to be sent with others",
+        _line(round(each["connects_per_s"]), "connects a second"),
+        _line(round(each["connect_s"]), f"seconds to connect them, {ended}"),
+        _line(described["send_tick_us"], "µs as the longest wait of a due message for others"),
         *_suffices(each),
     ]
+
+
+def _line(count: int, text: str) -> str:
+    return f"{count:>12,}  {text}"
+
+
+def _noun(count: int, name: str) -> str:
+    """Return the name of a group, as publishers or subscriber, as it follows a count."""
+    words = name.replace("_", " ")
+    if not words.islower():  # a queue of the supply chain
+        return words
+    return words.removesuffix("s") if count == 1 else words.removesuffix("s") + "s"
 
 
 def _suffices(each: Mapping[str, Any]) -> list[str]:

@@ -1,43 +1,247 @@
-"""A score card as a few lines of text for a terminal."""
+"""The result of a run in a terminal: verdict and headline first, all figures on request."""
 
-from collections.abc import Sequence
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
+
+from loadgen.sentences import counted
 
 if TYPE_CHECKING:
-    from loadgen.report.score_card import ScoreCard
+    from loadgen.report.score_card import Curves, ScoreCard
 
 _WIDTH = 100
+_LABEL = 11
+"""Columns of a line's label."""
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_BARS = 40
+_MIB = 1 << 20
+_REPLACED = ("--rate", "-r", "--out", "-o")
+_ONLY_SHOWN = ("--json", "--quiet", "--long")
+"""Options that the suggested command does not repeat, with a value and without."""
 
 
-def summary_lines(card: "ScoreCard") -> list[str]:
-    """Return verdict, reasons, remarks, rows, latencies and counts as lines."""
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """The properties of a stream that lines are written for.
+
+    A terminal has charts, and lines that fit its width.
+    """
+
+    width: int = _WIDTH
+    terminal: bool = False
+    colour: bool = False
+
+
+def paper_of(stream: TextIO) -> Paper:
+    """Return the properties of a stream; NO_COLOR is respected (https://no-color.org)."""
+    if not stream.isatty():
+        return Paper()
+    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Paper(shutil.get_terminal_size().columns, terminal=True, colour=colour)
+
+
+def two_lines(card: "ScoreCard", paper: Paper = Paper()) -> list[str]:
+    """Return the verdict and the headline, after the notice of the case."""
+    from loadgen.report.headline import headline
+    from loadgen.report.render.text import name, notice_lines, number
+
+    run, verdict = card.run, card.verdict
+    word = verdict.word
+    if paper.colour:
+        word = f"\x1b[1;{32 if verdict.valid else 31}m{word}\x1b[0m"
+    codes = ", ".join(dict.fromkeys(name(code, 40) for code in verdict.codes))
+    about = (run.case, run.broker_name or "broker", run.protocol, f"{number(run.seconds)} s")
+    first = " ".join(filter(None, (word, codes)))
+    return [
+        *notice_lines(card.notice),
+        f"{first}  {' · '.join(map(name, about))}",
+        *_wrapped(headline(card), paper),
+    ]
+
+
+def result_lines(
+    card: "ScoreCard", directory: Path, paper: Paper = Paper(), *, long: bool = False
+) -> list[str]:
+    """Return the result of a run in about twelve lines; with `long`, all figures follow."""
+    lines = two_lines(card, paper)
+    for label, text in _labelled(card, directory, paper):
+        indent = " " * _LABEL
+        wrapped = _wrapped(text, paper, _LABEL) or [""]
+        lines += [f"{label:<{_LABEL}}{wrapped[0]}", *(indent + line for line in wrapped[1:])]
+    return [*lines, "", *all_figures(card)] if long else lines
+
+
+def _wrapped(text: str, paper: Paper, indent: int = 0) -> list[str]:
+    """Return a text in lines that fit a terminal; a pipe gets one line."""
+    if not paper.terminal:
+        return [text]
+    # A figure stays together with its unit.
+    bound = (
+        text.replace(" · ", " ·\n").replace(" ", "\0").replace("\n", " ") if " · " in text else text
+    )
+    lines = wrap(bound, paper.width - indent, break_on_hyphens=False, break_long_words=False)
+    return [line.replace("\0", " ") for line in lines]
+
+
+def _labelled(card: "ScoreCard", directory: Path, paper: Paper) -> Iterator[tuple[str, str]]:
+    """Yield label and text of each line after the first two."""
+    from loadgen.report.headline import duration
+    from loadgen.report.render.text import name, number
+
+    for reason in card.verdict.reasons:
+        yield "", f"{name(reason.code, 40)}: {name(reason.detail)}"
+    for remark in card.verdict.remarks:
+        yield "remark", name(remark.detail)
+    curves = card.curves
+    if paper.terminal:
+        yield from _charts(card, curves, min(_MOST_BARS, paper.width - 40))
+    timed = card.latency.get("connect")
+    if card.has_messages and timed is not None and timed.p99 is not None:
+        counts = card.counts
+        failures = f" · {counted(counts.connect_failures, 'failure')}"
+        lost = f" · {counts.disconnects:,} lost"
+        yield "connects", f"{card.connect.connected:,} · p99 {duration(timed.p99)}{failures}{lost}"
+    yield "processor", _processor(card, curves)
+    if card.power is not None:
+        yield "power", f"{number(card.power.watts)} W"
+    if card.ledger is not None:
+        yield "ledger", _ledger(card)
+    yield "files", f"{directory} · page {directory / 'scorecard.html'}"
+    if following := _next(card):
+        yield "next", following
+
+
+def _charts(card: "ScoreCard", curves: "Curves", most: int) -> Iterator[tuple[str, str]]:
+    """Yield a histogram of the latency and a line of the rate of each second."""
+    from loadgen.report.headline import duration
+    from loadgen.report.render.text import number
+
+    series = "end_to_end" if card.has_messages else "connect"
+    points = next((one.points for one in curves.distribution if one.series == series), ())
+    if len(points) > 1 and 0 < points[0][1] < points[-1][1]:
+        low, high = points[0][1], points[-1][1]
+        bars = _bars([share**0.5 for share in _shares(points, most)])
+        yield "latency", f"{duration(low)} {bars} {duration(high)}"
+    column = "received" if card.has_messages else "connects"
+    spans = zip(curves.course["at_s"].to_pylist(), curves.course[column].to_pylist(), strict=True)
+    seconds = [value for at_s, value in spans if value is not None and 0 <= at_s < card.run.seconds]
+    if card.has_messages and len(seconds) > 2:
+        lowest, highest = number(round(min(seconds))), number(round(max(seconds)))
+        text = lowest if lowest == highest else f"{lowest} to {highest}"
+        yield "received", f"{_bars(_thinned(seconds, most))} {text} msg/s each second"
+
+
+def _shares(points: Sequence[tuple[float, float]], bins: int) -> list[float]:
+    """Return the share of a distribution in each of some bins, which are as wide on a log scale."""
+    from numpy import diff, geomspace, interp, log
+
+    percents, values = zip(*points, strict=True)
+    edges = geomspace(values[0], values[-1], bins + 1)
+    shares: list[float] = diff(interp(log(edges), log(values), percents)).tolist()
+    return shares
+
+
+def _thinned(values: Sequence[float], most: int) -> list[float]:
+    """Return the values, or means of as many neighbours as needed for `most` values."""
+    step = -(-len(values) // most)
+    parts = [values[start : start + step] for start in range(0, len(values), step)]
+    return [sum(part) / len(part) for part in parts]
+
+
+def _bars(values: Sequence[float]) -> str:
+    """Draw each value as a bar; one of 0 is blank."""
+    highest = max(values) or 1.0
+    most = len(_BARS) - 1
+    return "".join(
+        _BARS[min(most, int(value / highest * len(_BARS)))] if value > 0 else " "
+        for value in values
+    )
+
+
+def _processor(card: "ScoreCard", curves: "Curves") -> str:
+    """Return the processor time of generator and broker, and the generator's own delay."""
+    from loadgen.report.headline import duration
+
+    shares: dict[str, list[float]] = {}
+    for row in curves.processes.to_pylist():
+        if row["used"] is not None and 0 <= row["at_s"] < max(card.run.seconds, 1.0):
+            shares.setdefault(row["worker"], []).append(row["used"])
+    used = sum(sum(part) / len(part) for part in shares.values())
+    parts = [f"generator {_cores(used)} in {counted(card.run.workers, 'worker')}"]
+    own = card.latency.get("own_delay")
+    if own is not None and own.p99 is not None:
+        parts.append(f"its own delay p99 {duration(own.p99)}")
+    load = card.broker
+    if load is not None and load.cores is not None:
+        memory = f", {load.resident_bytes_max / _MIB:,.0f} MiB" if load.resident_bytes_max else ""
+        parts.append(f"broker {_cores(load.cores)}{memory}")
+    return " · ".join(parts)
+
+
+def _cores(used: float) -> str:
+    """Return processor time as a share of a core, or as cores: 2.8 % of a core, 3.1 cores."""
+    return f"{used:.2g} cores" if used >= 1 else f"{100 * used:.2g} % of a core"
+
+
+def _ledger(card: "ScoreCard") -> str:
+    """Return one sentence if every message is accounted for, else the states without a proof."""
+    from loadgen.report.render.text import name
+
+    ledger = card.ledger or {}
+    if ledger.get("proven"):
+        return "every message is accounted for"
+    gaps = "; ".join(map(name, ledger.get("imbalances", ())))
+    return gaps or "the sums could not be checked; --long shows them"
+
+
+def _next(card: "ScoreCard") -> str:
+    """Return the next command, or the advice of the first reason; "" without either."""
+    from loadgen.cases.registry import CASES
+    from loadgen.judge.codes import REASONS
+    from loadgen.judge.next_step import AIMS
+
+    if not card.verdict.valid:
+        advice = {row.code: row.advice for row in REASONS}
+        return advice.get(card.verdict.codes[0], "")
+    words, case = card.run.command, card.run.case
+    if words[:2] != ("loadgen", case) or CASES[case].variants:
+        return ""
+    aim = next(aim for aim in AIMS if aim in CASES[case].scenario.fields())
+    rest = iter(words[2:])
+    same = []
+    for word in rest:
+        if word in _REPLACED:
+            next(rest, None)
+        elif word not in _ONLY_SHOWN and word.partition("=")[0] not in _REPLACED:
+            same.append(word)
+    return shlex.join(("loadgen", "search", case, *same, "--for", aim))
+
+
+# All figures ----------------------------------------------------------------------------------
+
+
+def all_figures(card: "ScoreCard") -> list[str]:
+    """Return the rows, latencies, sections and counters of a score card as lines."""
     from loadgen.plan.tables import as_cell
     from loadgen.report.build.rows import FIGURES
-    from loadgen.report.render.text import name, notice_lines, number, text_of
+    from loadgen.report.render.text import name, number, text_of
     from loadgen.report.score_card import LATENCY_FIGURES
 
-    run = card.run
-    lines = [
-        *notice_lines(card.notice),
-        f"{run.case.upper()}  {card.verdict.word}  {name(run.broker_name)}, {name(run.protocol)}, "
-        f"{number(run.seconds)} s, {run.workers} workers",
-    ]
-    lines += [f"  {reason.code}: {name(reason.detail)}" for reason in card.verdict.reasons]
-    lines += [f"  remark: {name(remark.detail)}" for remark in card.verdict.remarks]
+    lines = []
     if card.rows:
         rows = [
             (row.name, *map(number, row.figures), f"{row.unit}  {name(row.description)}")
             for row in card.rows
         ]
         remarks = [f"  {row.name}: {name(row.remark)}" for row in card.rows if row.remark]
-        lines += ["", *_aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7)), *remarks]
+        lines += [*_aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7)), *remarks]
     if card.latency:
-        titles = (
-            "latency, µs",
-            *map(str.upper, [*LATENCY_FIGURES.values()][:-1]),
-            FIGURES["stdev"],
-        )
+        titles = ("latency, µs", *(key.replace("_", ".") for key in LATENCY_FIGURES))
         series = [
             (name, *(number(getattr(timed, key)) for key in LATENCY_FIGURES))
             for name, timed in card.latency.items()
@@ -47,26 +251,16 @@ def summary_lines(card: "ScoreCard") -> list[str]:
         lines += ["", *wrap(f"{section.title}. {section.note}", _WIDTH)]
         cells = [[text_of(as_cell(value).value) for value in row] for row in section.rows]
         lines += _aligned([section.header, *cells], left=section.texts)
-    lines += ["", ", ".join(f"{label} {number(value)}" for label, value in _counts(card))]
-    trouble = [f"{key.replace('_', ' ')} {number(n)}" for key, n in card.network.items() if n]
-    if trouble:
-        lines.append(f"TCP of this host during the run: {', '.join(trouble)}")
-    return lines
-
-
-def _counts(card: "ScoreCard") -> list[tuple[str, int]]:
     counts = card.counts
-    keys = ("sent", "received", "expected", "lost", "duplicated", "out_of_order", "corrupt")
-    labelled = [
-        *((key.replace("_", " "), getattr(counts, key)) for key in keys),
-        ("connected", card.connect.connected),
-        ("connect failures", counts.connect_failures),
-        ("disconnects", counts.disconnects),
+    watermarks = (
         ("high-water mark", counts.high_water_mark),
         ("of one subscription", counts.subscription_high_water_mark),
-        ("watts", None if card.power is None else round(card.power.watts)),
-    ]
-    return [(label, value) for label, value in labelled if value is not None]
+    )
+    if marks := [f"{label} {number(value)}" for label, value in watermarks if value is not None]:
+        lines += ["", ", ".join(marks)]
+    if trouble := [f"{key.replace('_', ' ')} {number(n)}" for key, n in card.network.items() if n]:
+        lines += ["", f"TCP of all programs on this host: {', '.join(trouble)}"]
+    return lines
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:

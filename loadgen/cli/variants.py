@@ -22,6 +22,7 @@ from loadgen.cli.options import (
     case_options,
     group,
     help_of,
+    long_option,
     option,
     read_scenario,
     require_command,
@@ -75,7 +76,7 @@ def _command(case: Case[Any], field: str, value: str, doc: str) -> Callable[...,
         return play_and_show(scenario, flags)
 
     fields = [option for option in case_options(case) if option.name != field]
-    return with_options(command, [*fields, *run_options(), _REPEAT], doc)
+    return with_options(command, [*fields, *run_options(), long_option(), _REPEAT], doc)
 
 
 def _twice(scenario: "Scenario", flags: Flags) -> int:
@@ -94,13 +95,13 @@ def _twice(scenario: "Scenario", flags: Flags) -> int:
     cards: list[ScoreCard] = []
     try:
         result = play_as_given(scenario, directory, flags)
-        status = show(result, scenario, as_json=as_json, quiet=quiet, cards=cards)
+        status = show(result, scenario, flags, cards=cards)
         if not result.measured or result.interrupted:
             return status
         if not quiet:
             tell(["", f"once more, for reproducibility: {again}"])
         result = play_as_given(scenario, again, flags)
-        status = max(status, show(result, scenario, as_json=as_json, quiet=quiet, cards=cards))
+        status = max(status, show(result, scenario, flags, cards=cards))
     finally:
         # Also if the repetition failed: the results of the first run are shown.
         if as_json and cards:

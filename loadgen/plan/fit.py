@@ -221,6 +221,11 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
     for_load = workers_for_load(groups, min(host.cores for host in hosts), len(hosts))
     limit = min(most, WORKERS_LIMIT * len(hosts))
     count = min(for_load if wanted is None else max(wanted, len(hosts)), most)
+    devices = _devices(place.groups)
+    fewest = -(-devices // held)
+    if wanted is None and fewest > limit:
+        # Shares of a thousand workers take long to make, and a search for hosts tries many.
+        raise HostLimitError(_too_few_descriptors(-(-devices // limit), held, limit))
     while True:
         shares = spread(groups, count, len(hosts), where)
         problem = _descriptor_problem(shares, held, count)
@@ -231,14 +236,15 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
         if wanted is not None or count >= limit:
             raise HostLimitError(problem)
         # Descriptors set the lower bound; above it each attempt adds one worker to each host.
-        fewest = min(-(-_devices(place.groups) // held), limit)
-        count = max(fewest, min(limit, count + len(hosts)))
+        count = max(min(fewest, limit), min(limit, count + len(hosts)))
 
 
 def _descriptor_problem(shares: Shares, held: int, workers: int) -> str:
     most = max(sum(share.count for share in part) for part in shares)
-    if most <= held:
-        return ""
+    return "" if most <= held else _too_few_descriptors(most, held, workers)
+
+
+def _too_few_descriptors(most: int, held: int, workers: int) -> str:
     return (
         f"a worker of {workers} would hold {counted(most, 'device')} and may open "
         f"{counted(held, 'file')} for them: use more --workers, or raise the limit "
@@ -508,6 +514,11 @@ def needs_of(plan: Plan) -> Needs:
     )
 
 
+def device_bytes(encrypted: bool) -> int:
+    """Return the memory of a device and its connection."""
+    return DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if encrypted else 0)
+
+
 def needs_by_host(plan: Plan) -> list[Needs]:
     """Return the resources that a plan uses on each of its hosts."""
 
@@ -517,7 +528,7 @@ def needs_by_host(plan: Plan) -> list[Needs]:
     by_host: dict[int, list[WorkerPlan]] = {}
     for worker in plan.workers:
         by_host.setdefault(worker.host, []).append(worker)
-    each = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if plan.encrypted else 0)
+    each = device_bytes(plan.encrypted)
     cores = [one.cores for one in costed(plan.groups)]
     body_bytes = largest_payload_bytes(plan.groups)
     needs = []

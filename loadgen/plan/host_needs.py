@@ -5,7 +5,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loadgen.errors import LoadgenError
-from loadgen.plan.fit import Host, fit_plan, needs_of
+from loadgen.plan.fit import (
+    MEMORY_SHARE,
+    WORKERS_LIMIT,
+    Host,
+    device_bytes,
+    fit_plan,
+    needs_of,
+)
 from loadgen.plan.groups import Target
 from loadgen.plan.plan import Plan
 from loadgen.plan.units import parse_bytes, parse_count
@@ -87,7 +94,14 @@ def fewest_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> tuple[i
         scenario = plan.scenario.model_copy(update=changed)
         return _lacking(replace(plan, scenario=scenario), host, targets)
 
-    enough, short, why = 1, 0, ""
+    least = _least_hosts(plan, host, targets)
+    # Fewer do not suffice; to try a plan takes time with each of its workers.
+    short, why = least - 1, lacking(max(1, min(least - 1, MOST_HOSTS)))
+    if not why:
+        return max(1, short), ""
+    if least > MOST_HOSTS:
+        return 0, why
+    enough = least
     while reason := lacking(enough):
         short, why, enough = enough, reason, enough * 2
         if enough > MOST_HOSTS:
@@ -99,6 +113,19 @@ def fewest_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> tuple[i
         else:
             enough = middle
     return enough, why
+
+
+def _least_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> int:
+    """Return a lower bound of the hosts that a plan needs, from memory, descriptors and ports."""
+    devices = sum(group.count for group in plan.groups)
+    most = [
+        int(host.memory_bytes * MEMORY_SHARE) // device_bytes(plan.encrypted),
+        WORKERS_LIMIT * host.descriptors,
+    ]
+    loopback = all(target.host.startswith("127.") for target in targets)
+    if plan.scenario.source_address is None and not loopback:
+        most.append(host.local_ports * len(targets))
+    return -(-devices // max(1, min(most)))
 
 
 def _lacking(plan: Plan, host: Host, targets: tuple[Target, ...]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from loadgen.cli.result_text import summary_lines
+from loadgen.cli.result_text import result_lines
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build.broker_section import read_broker
 from loadgen.report.build.cards_report import report_of
@@ -93,7 +93,7 @@ def test_processor_time_below_its_resolution_gives_no_figure(
         to_csv(report_of([card])),
     ):
         assert told in rendering.decode()
-    assert any(told in line for line in summary_lines(card))
+    assert any(told in line for line in result_lines(card, tmp_path, long=True))
     # Nothing to compare, so nothing to fail a gate.
     (comparison,) = compare([card, card], [True, False])
     assert all(line.unit != "msgs/core-sec" for line in comparison.lines)

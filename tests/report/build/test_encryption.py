@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from loadgen.cli.result_text import summary_lines
+from loadgen.cli.result_text import result_lines
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.encryption import UNVERIFIED, tls_details, tls_notice, tls_sections
 from loadgen.report.build.summary import summarize_run
@@ -37,8 +37,8 @@ def card_of(directory: Path, document: dict[str, Any]) -> ScoreCard:
 @pytest.mark.parametrize("url", ["mqtts://b", "wss://b"])
 def test_an_unverified_certificate_is_told_before_every_figure(tmp_path: Path, url: str) -> None:
     card = card_of(tmp_path, run_of(url, tls_verify=False))
-    lines = summary_lines(card)
-    verdict = next(place for place, line in enumerate(lines) if line.startswith("FANIN"))
+    lines = result_lines(card, tmp_path, long=True)
+    verdict = next(place for place, line in enumerate(lines) if line.startswith("VALID"))
     assert " ".join(lines[:verdict]).strip() == UNVERIFIED
     text = to_markdown(report_of([card])).decode()
     assert text.index(escape(UNVERIFIED, 2000)) < text.index("VALID")
@@ -90,7 +90,10 @@ def test_what_workers_negotiated_is_added_up_and_shown(tmp_path: Path) -> None:
     document["observed"]["tls"] = found
     card = card_of(tmp_path, document)
     assert orjson.loads(to_json(report_of([card])))["tls"] == {"verified": True, **found}
-    for text in ("\n".join(summary_lines(card)), to_html(report_of([card])).decode()):
+    for text in (
+        "\n".join(result_lines(card, tmp_path, long=True)),
+        to_html(report_of([card])).decode(),
+    ):
         assert "ECDHE-RSA-AES256-GCM-SHA384" in text
         assert "TLS_AES_256_GCM_SHA384" in text
         assert "11 of 1,403 resumed" in " ".join(text.split())

@@ -8,7 +8,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from loadgen.cli.result_text import summary_lines
+from loadgen.cli.result_text import result_lines
 from loadgen.errors import RunDirectoryError
 from loadgen.judge.ledger import Ledger
 from loadgen.metrics.interval import LATER
@@ -68,11 +68,14 @@ def test_ledger_of_the_run_stands_in_every_rendering(make: ModuleType, tmp_path:
     document = orjson.loads(to_json(report_of([card])))
     assert document["ledger"] == closed() and document["remarks"] == [REMARK]
     assert document["verdict"] == {"valid": True, "reasons": []}
-    text, page = "\n".join(summary_lines(card)), to_html(report_of([card])).decode()
+    text, page = (
+        "\n".join(result_lines(card, tmp_path, long=True)),
+        to_html(report_of([card])).decode(),
+    )
     markdown = to_markdown(report_of([card])).decode()
     for shown in (text, page, markdown):
         assert "Ledger" in shown and "refused by the broker" in shown
-    assert "  remark: nothing came back" in text
+    assert "remark     nothing came back" in text
     assert "nothing came back &lt;in&gt; the *window*" in page
     assert "- remark: nothing came back \\<in\\> the \\*window\\*" in markdown
 
