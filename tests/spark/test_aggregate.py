@@ -11,7 +11,7 @@ import pytest
 from loadgen.errors import CannotRunError
 from loadgen.metrics.interval import LATER
 from loadgen.report.build.summary import summarize_run
-from loadgen.run import compaction
+from loadgen.run import interval_files
 from loadgen.run.interval_files import compact
 from loadgen.spark import aggregate
 from loadgen.spark.job import make_scorecards
@@ -28,7 +28,7 @@ def test_the_cuts_do_not_show(
     groups that divide seconds, and one not."""
     monkeypatch.setattr(aggregate, "_BLOCK_SECONDS", 2)
     monkeypatch.setattr(aggregate, "_BATCH_ROWS", 7)
-    monkeypatch.setattr(compaction, "ROW_GROUP_ROWS", 7)
+    monkeypatch.setattr(interval_files, "ROW_GROUP_ROWS", 7)
     settings = aggregate._SETTINGS | {"spark.sql.files.maxPartitionBytes": "1"}
     monkeypatch.setattr(aggregate, "_SETTINGS", settings)
     rows = [
@@ -58,8 +58,8 @@ def test_a_run_of_more_than_a_file_may_be(
     make: ModuleType, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark takes no file of 2 GB; here, none of a whole run."""
-    monkeypatch.setattr(compaction, "ROW_GROUP_ROWS", 40)
-    monkeypatch.setattr(compaction, "_LATE_S", 1)
+    monkeypatch.setattr(interval_files, "ROW_GROUP_ROWS", 40)
+    monkeypatch.setattr(interval_files, "_LATE_S", 1)
     one, several = (make.fabricate(tmp_path / name, name, seconds=8) for name in ("a", "b"))
     compact(one)
     size = (one / "intervals" / "part-000000.parquet").stat().st_size
@@ -68,7 +68,7 @@ def test_a_run_of_more_than_a_file_may_be(
     with pytest.raises(CannotRunError, match=r"FAILED_READ_FILE.*part-000000"):
         make_scorecards([one], spark=spark)
     # Most of so small a file is its footer, which is written last.
-    monkeypatch.setattr(compaction, "LARGEST_FILE_BYTES", size // 9)
+    monkeypatch.setattr(interval_files, "LARGEST_FILE_BYTES", size // 9)
     compact(several)
     assert len(list((several / "intervals").iterdir())) == 2
     assert make_scorecards([several], spark=spark) == [summarize_run(several)]
