@@ -17,6 +17,7 @@ from loadgen.cli import (
     history,
     import_,
     plan,
+    power,
     probe,
     scorecard,
     search,
@@ -62,6 +63,7 @@ def app() -> typer.Typer:
     for name, module in (("search", search), ("sweep", sweep), ("plan", plan), ("tune", tune)):
         add_command(app, name, module.SUMMARY, module.app)
     add_command(app, "probe", probe.SUMMARY, probe.command)
+    add_plain_command(app, "power", power.command)
     add_plain_command(app, "broker", broker.command)
     add_plain_command(app, "certificates", certificates.command)
     app.add_typer(history.app, name="history")

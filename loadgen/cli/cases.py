@@ -80,11 +80,15 @@ def check_power_logs(scenario: Scenario) -> None:
     """
     if not scenario.pdu:
         return
-    from loadgen.report.power.power_logs import require_readable
-    from loadgen.report.power.power_settings import log_settings
+    from loadgen.report.power.log import require_readable
+    from loadgen.report.power.settings import log_settings
 
     settings = log_settings(
-        scenario.pdu, scenario.pdu_timezone, scenario.pdu_columns, scenario.pdu_offset
+        scenario.pdu,
+        scenario.pdu_timezone,
+        scenario.pdu_columns,
+        scenario.pdu_offset,
+        scenario.pdu_format,
     )
     if settings is not None:
         require_readable(settings)
@@ -105,6 +109,7 @@ def score(directory: Path, scenario: Scenario) -> "ScoreCard":
             rack_units,
             pdu_columns=scenario.pdu_columns,
             pdu_offset=scenario.pdu_offset,
+            pdu_format=scenario.pdu_format,
         )
     except PowerLogError:
         # A faulty log must not withhold the score card of a run.

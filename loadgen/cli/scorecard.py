@@ -45,7 +45,7 @@ Example: loadgen scorecard runs/new --history history --bound 99P=50%,VALUE=2%
 
 _TELL_EVERY_S = 2.0
 
-_LOG_FIELDS = ("pdu", "pdu_timezone", "pdu_columns", "pdu_offset")
+_LOG_FIELDS = ("pdu", "pdu_timezone", "pdu_columns", "pdu_format", "pdu_offset")
 """Fields of a scenario for power logs and their format."""
 
 _OPTIONS = (
@@ -208,6 +208,7 @@ def _make(flags: Flags) -> int:
     from loadgen.plan.units import shown
     from loadgen.report.build.cards_report import report_of
     from loadgen.report.build.compare import compare
+    from loadgen.report.power.settings import log_settings
     from loadgen.report.record import shown as directory_shown
     from loadgen.report.render.gate import to_junit
     from loadgen.report.render.markdown import to_markdown
@@ -230,18 +231,22 @@ def _make(flags: Flags) -> int:
     if not 1 <= flags["history_runs"] <= 1000:
         raise ScenarioError("--history-runs: use 1 to 1000")
     past: list[Comparison] = []
+    logs = log_settings(
+        flags["pdu"] or (),
+        flags["pdu_timezone"],
+        flags["pdu_columns"],
+        flags["pdu_offset"],
+        flags["pdu_format"],
+    )
 
     def ask(spark: "SparkSession", cards: "list[ScoreCard]") -> None:
         past.extend(past_comparisons(spark, history, cards, flags["history_runs"], bounds))
 
     cards = make_scorecards(
         [*olds, *runs],
-        flags["pdu"] or (),
-        flags["pdu_timezone"],
+        logs,
         units,
         flags["spark_master"],
-        pdu_columns=flags["pdu_columns"],
-        pdu_offset=flags["pdu_offset"],
         spark=spark_settings(flags["spark_conf"]),
         progress=progress,
         then=ask if history else None,

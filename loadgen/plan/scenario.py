@@ -304,10 +304,19 @@ class Scenario(BaseModel):
     ).field(())
     pdu_columns: str | None = Text(
         "Columns and units of a power log that does not name them, as watts=NAME,unit=kW. The "
-        "columns are time, date, watts, kwh and outlet; other keys are unit, counter_unit, "
-        "decimal=point|comma, dates=dmy|mdy|ymd and format.",
+        "columns are time, date, watts, kwh, interval, outlet, series and value; other keys are "
+        "unit, counter_unit, decimal=point|comma, dates=dmy|mdy|ymd, format, start, stamp=end and "
+        "hold=change.",
         "key=value,...",
         absent="those that the log names",
+        per_run=True,
+        panel="Power",
+        load="none",
+    ).field()
+    pdu_format: str | None = Text(
+        "TOML file that describes power logs, with a table for each make of them.",
+        "file",
+        absent="the makes of the package",
         per_run=True,
         panel="Power",
         load="none",

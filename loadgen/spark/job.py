@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.report.build.card import build, wall_window
 from loadgen.report.power.power import require_usable
-from loadgen.report.power.power_settings import PduLog, log_settings
+from loadgen.report.power.settings import LogSettings
 from loadgen.report.record import different, open_run
 from loadgen.report.score_card import ScoreCard
 from loadgen.spark.aggregate import PYTHON_SETTINGS, views_of_runs
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 
 def make_scorecards(
     run_dirs: Sequence[Path | str],
-    pdu_logs: Sequence[str | Path | PduLog] = (),
-    pdu_timezone: str | None = None,
+    settings: LogSettings | None = None,
     rack_units: float | None = None,
     master: str = "local[*]",
     *,
-    pdu_columns: str | None = None,
-    pdu_offset: str | None = None,
     spark: "SparkSession | Mapping[str, str]" = NO_OPTIONS,
     progress: Progress = silent,
     then: "Callable[[SparkSession, list[ScoreCard]], None] | None" = None,
@@ -35,13 +32,11 @@ def make_scorecards(
     """Return a score card for each run directory, in the order given; nothing is written.
 
     A directory may be at a URL that Spark's file systems can read, as hdfs://host/runs/a.
-    `pdu_logs` must cover every run; they and their options are as in
-    `report.build.summary.summarize_run`. `spark` is an existing session, or the settings of a new
-    one on `master`. `progress` is called with each step, `then` with the session and the cards
-    before the session ends. Errors that need no Spark are raised before it starts. Raise
-    RunDirectoryError, PowerLogError, MissingProgramError and CannotRunError.
+    The power logs of `settings` must cover every run. `spark` is an existing session, or the
+    settings of a new one on `master`. `progress` is called with each step, `then` with the session
+    and the cards before the session ends. Errors that need no Spark are raised before it starts.
+    Raise RunDirectoryError, PowerLogError, MissingProgramError and CannotRunError.
     """
-    settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset)
     if len(run_dirs) > 1:
         progress(f"opening {len(run_dirs):,} run directories ...")
     urls = [str(run) for run in run_dirs if is_url(run)]

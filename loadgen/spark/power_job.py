@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import PowerLogError
 from loadgen.report.power.power import OutletPower, Window, outlets_of_log
-from loadgen.report.power.power_settings import LogSettings, PduLog
+from loadgen.report.power.settings import LogSettings, PduLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

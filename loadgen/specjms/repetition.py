@@ -12,7 +12,16 @@ from loadgen.plan.disclosure import FinishedRun
 from loadgen.specjms.audit import TOLERANCE_PERCENT
 
 _FREE: Final = frozenset(
-    {"seed", "pdu", "pdu_timezone", "pdu_columns", "pdu_offset", "broker_pid", "report_every"}
+    {
+        "seed",
+        "pdu",
+        "pdu_timezone",
+        "pdu_columns",
+        "pdu_format",
+        "pdu_offset",
+        "broker_pid",
+        "report_every",
+    }
 )
 """Fields of the scenario that may differ in a repetition: none of them changes the load."""
 

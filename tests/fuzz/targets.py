@@ -46,7 +46,9 @@ from loadgen.mqtt.properties import Properties
 from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour
 from loadgen.plan.scenario import read_toml
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.power.power_logs import parse_power_log
+from loadgen.report.power.log import samples_of
+from loadgen.report.power.settings import LogSettings
+from loadgen.report.power.tables import Source
 from loadgen.run.hosts.agent_link import AgentLink, fingerprint
 from loadgen.run.hosts.messages import WorkerFrame
 from loadgen.worker.frames import FrameReader, encode_frame
@@ -415,6 +417,9 @@ _POWER_LOGS = (
     b"sep=;\ntime;watts\n1366970645;100\n1366970646;101\n",
     b"timestamp,outlet_1_power_W,outlet_1_energy_kWh\n2013-04-26T10:04:05Z,1,2\n",
     "time,watts\n2013-04-26 10:04:05,1\n".encode("utf-16"),
+    b'{"time":"2013-04-26T10:04:05Z","apower":165.5,"aenergy":{"total":5.5}}\n',
+    b"Instantaneous power reading:   220 Watts\nIPMI timestamp:   Fri Apr 26 10:04:05 2013\n",
+    b"# started on Fri Apr 26 10:04:05 2013\n     1.000 45.00 Joules power/energy-pkg/\n",
 )
 
 
@@ -424,11 +429,11 @@ def _power_logs() -> Sequence[bytes]:
     return [*logs, *_POWER_LOGS]
 
 
-_ZONE = ZoneInfo("Europe/Berlin")
+_LOG_SETTINGS = LogSettings((), ZoneInfo("Europe/Berlin"))
 
 
 def _play_power_log(data: bytes) -> None:
-    assert len(parse_power_log(data, "a.log", _ZONE))
+    assert samples_of(Source(data), "a.log", _LOG_SETTINGS).outlets
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import pytest
 from loadgen.errors import CannotRunError
 from loadgen.metrics.interval import LATER
 from loadgen.report.build.summary import summarize_run
+from loadgen.report.power.settings import log_settings
 from loadgen.run import interval_files
 from loadgen.run.interval_files import compact
 from loadgen.spark import aggregate
@@ -89,14 +90,15 @@ def test_outlets_of_one_log_equal_the_summary(
     lines = ["time,outlet,watts,kwh"]
     for second in range(-60, 120, 2):
         at = make.WALL_NS // 10**9 + second
-        lines += [f"{at},B,{100 + second % 5},{5 + second / 1000:.3f}", f"{at + 1},A,50.5,"]
+        lines += [f"{at},2,{100 + second % 5},{5 + second / 1000:.3f}", f"{at + 1},1,50.5,"]
     log.write_text("\n".join(lines))
     runs = [make.fabricate(tmp_path / name, name, "fanin") for name in ("a", "b")]
-    logs = [f"one={log}#A", f"two={log}#B"]
-    cards = make_scorecards(runs, logs, "UTC", spark=spark, pdu_offset="5s")
+    logs = [f"one={log}#1", f"two={log}#2"]
+    settings = log_settings(logs, "UTC", offset="5s")
+    cards = make_scorecards(runs, settings, spark=spark)
     assert cards == [summarize_run(run, logs, "UTC", pdu_offset="5s") for run in runs]
     assert cards[0].power is not None
-    assert [(o.node, o.outlet) for o in cards[0].power.outlets] == [("one", "A"), ("two", "B")]
-    whole = make_scorecards(runs[:1], [log], "UTC", spark=spark)[0].power
-    assert whole is not None and [o.outlet for o in whole.outlets] == ["B", "A"]
+    assert [(o.node, o.outlet) for o in cards[0].power.outlets] == [("one", "1"), ("two", "2")]
+    whole = make_scorecards(runs[:1], log_settings([log], "UTC"), spark=spark)[0].power
+    assert whole is not None and [o.outlet for o in whole.outlets] == ["2", "1"]
     assert whole.outlets[0].energy is not None and whole.outlets[1].energy is None

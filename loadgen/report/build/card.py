@@ -39,7 +39,7 @@ from loadgen.report.build.published_rows import published_details, published_sec
 from loadgen.report.build.rows import Facts, score_rows
 from loadgen.report.build.system import rack_units as described_units
 from loadgen.report.build.system import system_details, system_sections
-from loadgen.report.power.power import OutletPower
+from loadgen.report.power.power import OutletPower, verdict_on
 from loadgen.report.record import RunFiles, RunRecord
 from loadgen.report.score_card import (
     Connecting,
@@ -53,7 +53,6 @@ from loadgen.report.score_card import (
 from loadgen.report.views import BACKGROUND, Views
 from loadgen.run.seal import Integrity
 
-_MOST_REMARKS = 3
 """Remarks of each kind that a row shows; the table of outlets has all of them."""
 
 _LISTS = ["bucket", "bucket_count"]
@@ -293,9 +292,7 @@ def _power(
     for outlet in outlets:
         nodes.setdefault(outlet.node, []).append(outlet)
     watts = sum(outlet.watts for outlet in outlets)
-    withheld = [outlet.withheld for outlet in outlets if outlet.withheld]
-    remarks = dict.fromkeys(remark for outlet in outlets for remark in outlet.remarks)
-    remark = "; ".join([*withheld[:_MOST_REMARKS], *list(remarks)[:_MOST_REMARKS]])
+    withheld, remark = verdict_on(outlets)
     return Power(
         outlets=tuple(outlets),
         nodes=tuple(
@@ -306,6 +303,6 @@ def _power(
         messages_per_watt=received_per_s / watts if watts and not withheld else None,
         joules_per_message=watts / received_per_s if received_per_s and not withheld else None,
         watts_per_rack_unit=watts / rack_units if rack_units and not withheld else None,
-        withheld=bool(withheld),
-        remark=f"{'Withheld' if withheld else 'Power'}: {remark}." if remark else "",
+        withheld=withheld,
+        remark=remark,
     )

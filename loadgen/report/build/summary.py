@@ -5,7 +5,7 @@ from pathlib import Path
 
 from loadgen.report.build.card import build, wall_window
 from loadgen.report.power.power import outlets_over, require_usable
-from loadgen.report.power.power_settings import LogSettings, PduLog, log_settings
+from loadgen.report.power.settings import LogSettings, PduLog, log_settings
 from loadgen.report.record import RunFiles, load_intervals, open_run
 from loadgen.report.score_card import ScoreCard
 from loadgen.report.views import views_of
@@ -19,15 +19,16 @@ def summarize_run(
     *,
     pdu_columns: str | None = None,
     pdu_offset: str | None = None,
+    pdu_format: str | Path | None = None,
 ) -> ScoreCard:
     """Read a run directory and make its score card; nothing is written.
 
-    The options of power logs are those of `power_settings`: `pdu_logs` as for `pdu_log`,
+    The options of power logs are those of `report.power.settings`: `pdu_logs` as for `pdu_log`,
     `pdu_columns` as for `parse_columns`. `pdu_timezone` is the IANA name of the logs' zone, None
-    for this host's. `pdu_offset` is the lead of the PDU's clock, such as 1.5s or -2s. Raise
-    RunDirectoryError and PowerLogError.
+    for this host's. `pdu_offset` is the lead of the PDU's clock, such as 1.5s or -2s, `pdu_format`
+    a file of formats. Raise RunDirectoryError and PowerLogError.
     """
-    settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset)
+    settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset, pdu_format)
     return summarize(open_run(run_dir), settings, rack_units)
 
 

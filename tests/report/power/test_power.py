@@ -1,9 +1,11 @@
-"""Power logs: what is read, what is refused, and the arithmetic of the published figure."""
+"""Power over a window: the arithmetic of the published figure, gaps, counters, and remarks."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from math import isnan, nan
+from math import nan
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -12,34 +14,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import PowerLogError
-from loadgen.report.power import power_settings
+from loadgen.report.build.cards_report import report_of
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.power.formats import Format
+from loadgen.report.power.log import Outlet, Points
 from loadgen.report.power.power import OutletPower, outlet_power, outlets_over, require_usable
-from loadgen.report.power.power_logs import (
-    parse_power_log,
-    read_log,
-    read_power_log,
-    require_readable,
-)
+from loadgen.report.power.settings import PduLog
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import to_markdown
+from loadgen.report.render.write import to_json
+from tests.report.power.test_log import minute, settings_of
 
 PDU = Path(__file__).parent / "pdu"
 BERLIN = ZoneInfo("Europe/Berlin")
-LINE = "04/26/2013, 10:04:05, 203.18, 1.169, 0.58, 135, 182"
 SECOND_NS = 10**9
 
 
 def at(text: str) -> int:
-    return (
-        int(datetime.fromisoformat(f"2013-04-26T{text}").replace(tzinfo=UTC).timestamp())
-        * SECOND_NS
-    )
-
-
-def settings_of(
-    *logs: str | Path, zone: str = "UTC", columns: str | None = None
-) -> power_settings.LogSettings:
-    found = power_settings.log_settings(logs, zone, columns)
-    assert found is not None
-    return found
+    moment = datetime.fromisoformat(f"2013-04-26T{text}").replace(tzinfo=UTC)
+    return int(moment.timestamp()) * SECOND_NS
 
 
 def power_of(
@@ -48,94 +41,31 @@ def power_of(
     watts: Sequence[float],
     start_ns: int,
     end_ns: int,
-    kwh: Sequence[float] | None = None,
+    kwh: Sequence[float] = (),
     step_kwh: float = nan,
+    form: Format = Format(),  # noqa: B008
 ) -> OutletPower:
     """`outlet_power` of samples by hand."""
-    samples = {
-        "wall_ns": np.array(wall_ns, np.int64),
-        "watts": np.array(watts, np.float64),
-        "kwh": np.array(kwh or [nan] * len(wall_ns)),
-        "step_kwh": np.full(len(wall_ns), step_kwh),
-    }
-    return outlet_power(log, samples, (start_ns, end_ns))
+    times = np.array(wall_ns, np.int64)
+    of_watts = Points("power", times, np.array(watts, np.float64), 0.01)
+    energy = Points("energy", times, np.array(kwh), step_kwh) if kwh else None
+    outlet = Outlet("", of_watts, energy)
+    return outlet_power(PduLog(Path(log)), outlet, (start_ns, end_ns), form)
 
 
-def parse(*lines: str, zone: ZoneInfo | None = None) -> list[tuple[int, float]]:
-    samples = parse_power_log("\n".join(lines).encode(), "pdu.log", zone or ZoneInfo("UTC"))
-    return [*zip(samples["wall_ns"], samples["watts"], strict=True)]
+def codes(outlet: OutletPower) -> set[str]:
+    remarks: Any = outlet.remarks
+    return {remark.code for remark in remarks}
 
 
 @pytest.mark.parametrize("window", [("10:04:05", "10:12:05"), ("10:04:05", "10:13:04")])
 def test_the_published_messages_per_watt(window: tuple[str, str]) -> None:
     """Report, score card: PERSISTENT 460K msgs/sec, PERSISTENT.MPW 1523 msgs/Watt."""
-    outlets = []
-    for name in ("power_supply_1.log", "power_supply_2.log"):
-        samples = read_power_log(PDU / name, ZoneInfo("UTC"))
-        outlets.append(
-            power_of(
-                name,
-                samples["wall_ns"].tolist(),
-                samples["watts"].tolist(),
-                at(window[0]),
-                at(window[1]),
-            )
-        )
+    logs = settings_of(PDU / "power_supply_1.log", PDU / "power_supply_2.log")
+    outlets = outlets_over(logs, at(window[0]), at(window[1]))
     require_usable(outlets[:1], "run")
     watts = sum(outlet.watts for outlet in outlets)
     assert 460_000 / watts == pytest.approx(1523, rel=0.005)
-
-
-def test_the_zone_of_the_log_counts() -> None:
-    assert parse(LINE, zone=BERLIN) == [(at("08:04:05"), 135.0)]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        LINE,
-        LINE.replace(", ", ","),
-        LINE.replace(", ", "\t"),
-        LINE.replace(", ", ";"),
-        ",".join(f'"{field}"' for field in LINE.split(", ")),
-        LINE + "\r",
-        "\ufeff" + LINE,
-    ],
-)
-def test_variants_of_a_line(line: str) -> None:
-    assert parse(line) == [(at("10:04:05"), 135.0)]
-
-
-def test_headers_and_blank_lines_are_passed_over() -> None:
-    lines = ("", "Log Date,Log Time,,,,,", "(mm/dd/yyyy),(hh:mm:ss),V,A,,W,kWh", LINE, "", "")
-    assert parse(*lines) == [(at("10:04:05"), 135.0)]
-
-
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        ((LINE, LINE + ", 7"), "line 2: 8 columns instead of 7"),
-        ((LINE, "Log Date,Log Time,a,b,c,d,e"), "line 2: 'Log Date Log Time' is not mm/dd/yyyy"),
-        ((LINE.replace("04/26", "26/04"),), "line 1: '26/04/2013 10:04:05' is not mm/dd/yyyy"),
-        ((LINE.replace("10:04:05", "10:61:05"),), "line 1: '04/26/2013 10:61:05' is not"),
-        ((LINE.replace("135", "n/a"),), "line 1: watts 'n/a' is not a number"),
-        ((LINE.replace("135", "nan"),), "line 1: watts 'nan' is not a number"),
-        ((LINE.replace("135", "1_0"),), "line 1: watts '1_0' is not a number"),
-        ((LINE.replace("135", "-5"),), "line 1: watts '-5' is not a number of 0 or more"),
-        ((LINE.replace("135", "1e9"),), "line 1: 1e+09 watts at one outlet"),
-        ((LINE.replace("203.18", "inf"),), "line 1: voltage 'inf' is not a number"),
-        (("1" * 5000,), "line 1: longer than"),
-        (("head", LINE, LINE), "line 3: a second sample of the outlet at 04/26/2013 10:04:05; if"),
-        (("no sample here",), "has no sample"),
-        (("",), "has no sample"),
-    ],
-)
-def test_a_malformed_log_is_refused_by_line(lines: tuple[str, ...], says: str) -> None:
-    with pytest.raises(PowerLogError) as refused:
-        parse(*lines)
-    assert says in str(refused.value)
-    assert "pdu.log" in str(refused.value)
-    assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -157,8 +87,9 @@ def test_a_log_that_crosses_a_clock_change_near_the_run_is_refused(
     first = datetime.strptime(lines[0], "%m/%d/%Y, %H:%M:%S").replace(tzinfo=UTC)
     start_ns = int(first.timestamp()) * SECOND_NS
     windows = (start_ns, start_ns + 60 * SECOND_NS)
-    with pytest.raises(PowerLogError, match=r"the clock of Europe/Berlin (?:changes|is)"):
+    with pytest.raises(PowerLogError) as refused:
         outlets_over(settings_of(log, zone=BERLIN.key), *windows)
+    assert refused.value.code in ("CLOCK_CHANGES", "ONLY_CHANGED_TIMES")
     assert outlets_over(settings_of(log), *windows)
 
 
@@ -168,15 +99,16 @@ def test_a_clock_change_far_from_the_run_does_no_harm(tmp_path: Path) -> None:
     lines = [f"{m.astimezone(BERLIN):%Y-%m-%d %H:%M:%S},{m.day}" for m in moments]
     log = tmp_path / "month.csv"
     log.write_text("\n".join(["time,watts", *lines]))
-    settings = settings_of(log, zone=BERLIN.key)
+    logs = settings_of(log, zone=BERLIN.key)
     for day in (20, 29, 2, 12):
         month = 3 if day > 14 else 4
         start_ns = int(datetime(2013, month, day, 6, tzinfo=UTC).timestamp()) * SECOND_NS
-        (outlet,) = outlets_over(settings, start_ns, start_ns + 12 * 3600 * SECOND_NS)
+        (outlet,) = outlets_over(logs, start_ns, start_ns + 12 * 3600 * SECOND_NS)
         assert (outlet.watts, outlet.coverage, outlet.inside) == (day, 1.0, 12)
     near = int(datetime(2013, 3, 31, 12, tzinfo=UTC).timestamp()) * SECOND_NS
-    with pytest.raises(PowerLogError, match="changes near 2013-03-31 03:00, within a day of the"):
-        outlets_over(settings, near, near + 3600 * SECOND_NS)
+    with pytest.raises(PowerLogError) as refused:
+        outlets_over(logs, near, near + 3600 * SECOND_NS)
+    assert refused.value.values["time"] == "2013-03-31 03:00"
 
 
 def test_a_sample_from_before_the_window_counts_for_its_beginning() -> None:
@@ -203,8 +135,11 @@ def test_a_gap_is_not_covered_and_the_error_names_the_log() -> None:
     )
     # The last sample before the gap holds for 2.5 spacings: 90 to 115 of 200.
     assert outlet.coverage == pytest.approx(1 - 85 / 300)
-    with pytest.raises(PowerLogError, match=r"outlet-7\.log covers 72% .* of run r1; at least 90%"):
+    assert outlet.gaps == (85.0,)
+    with pytest.raises(PowerLogError) as refused:
         require_usable([outlet], "r1")
+    assert refused.value.code == "COVERS_LITTLE"
+    assert (refused.value.values["log"], refused.value.values["run"]) == ("outlet-7.log", "r1")
 
 
 def test_a_log_of_another_time_covers_nothing() -> None:
@@ -252,189 +187,6 @@ def test_the_mean_is_that_of_every_second_held(
         assert outlet.watts == pytest.approx(sum(held) / len(held), abs=1e-6)
 
 
-def test_one_log_twice_is_refused(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    log.write_text(LINE)
-    (tmp_path / "b.log").symlink_to(log)
-    with pytest.raises(PowerLogError, match="is given twice"):
-        power_settings.distinct_logs([log, tmp_path / "b.log"])
-
-
-def test_a_log_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(PowerLogError, match=r"missing\.log cannot be read: no such file"):
-        read_power_log(tmp_path / "missing.log", ZoneInfo("UTC"))
-
-
-def test_a_name_that_is_no_zone() -> None:
-    for name in ("Mars/Olympus", "../../etc/passwd", ""):
-        with pytest.raises(PowerLogError, match="is not a time zone"):
-            power_settings.time_zone(name)
-
-
-def test_this_hosts_zone_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert power_settings.time_zone(None).key == "Asia/Tokyo"
-    monkeypatch.delenv("TZ")
-    assert power_settings.time_zone(None).key == power_settings.host_timezone()
-
-
-# --- formats --------------------------------------------------------------------------------
-
-SERVERVIEW = """Time,Blade 1(power),Blade 1(energy),"Rack, upper(power)"
-2013-04-26 10:04:05,100,0.1,200
-2013-04-26 10:05:05,110,0.2,-
-2013-04-26 10:06:05,120,0.3,220
-"""
-NAMED = """Recorded at;Socket;Active power;Total
-2013-04-26T10:04:05Z;1;100;1.000
-2013-04-26T10:04:35Z;2;50;7.000
-2013-04-26T10:05:05Z;1;110;1.002
-2013-04-26T10:05:35Z;2;52;7.001
-"""
-NAMES = "time=recorded at,watts=Active power,outlet=Socket,kwh=Total,decimal=point"
-
-
-def read_text(text: str, columns: str | None = None) -> list[tuple[str, int, float, float | None]]:
-    named = power_settings.parse_columns(columns) if columns else None
-    samples = parse_power_log(text.encode(), "pdu.csv", ZoneInfo("UTC"), named)
-    columns_ = samples[["outlet", "wall_ns", "watts", "kwh"]]
-    return [
-        (outlet, wall_ns, watts, None if isnan(kwh) else kwh)
-        for outlet, wall_ns, watts, kwh in columns_.itertuples(index=False)
-    ]
-
-
-def test_serverview_has_a_column_an_outlet() -> None:
-    assert read_text(SERVERVIEW) == [
-        ("Blade 1", at("10:04:05"), 100.0, None),
-        ("Rack, upper", at("10:04:05"), 200.0, None),
-        ("Blade 1", at("10:05:05"), 110.0, None),
-        ("Blade 1", at("10:06:05"), 120.0, None),
-        ("Rack, upper", at("10:06:05"), 220.0, None),
-    ]
-
-
-def test_a_quote_that_is_not_closed_is_part_of_the_name() -> None:
-    text = 'time,outlet,watts\n1366970645,19" rack,5\n1366970645,"a, b",6\n'
-    assert [sample[::2] for sample in read_text(text)] == [("19\u201d rack", 5.0), ("a, b", 6.0)]
-
-
-def test_named_columns_and_times_with_a_zone_of_their_own() -> None:
-    assert read_text(NAMED, NAMES)[:2] == [
-        ("1", at("10:04:05"), 100.0, 1.0),
-        ("2", at("10:04:35"), 50.0, 7.0),
-    ]
-    # The zone of the log is for times that have none.
-    columns = power_settings.parse_columns(NAMES)
-    samples = parse_power_log(NAMED.encode(), "a", BERLIN, columns)
-    assert samples["wall_ns"][0] == at("10:04:05")
-
-
-@pytest.mark.parametrize(
-    ("text", "columns"),
-    [
-        ("timestamp,watts\n2013-04-26T10:04:05,135\n", None),
-        ("Date,Time,Power (W)\n2013-04-26,10:04:05,135\n", None),
-        ("time\tActive Power (W)\n1366970645\t135\n", None),
-        ("time,watts\n1366970645000,135\n", None),
-        ("when,what\n26.04.2013 10:04:05,135\n", "time=when,watts=what,format=%d.%m.%Y %H:%M:%S"),
-        ("node,watts,time\nbroker-1,135,2013-04-26 10:04:05\n", None),
-    ],
-)
-def test_ways_to_write_a_time(text: str, columns: str | None) -> None:
-    (sample,) = read_text(text, columns)
-    assert sample[1:3] == (at("10:04:05"), 135.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "columns", "says"),
-    [
-        ("a,b\n1,2\n", None, "header of no known format; name its columns with --pdu-columns"),
-        ("time,watts\n1366970645,1\n", "time=time,watts=W", "has no column 'W'; its header is:"),
-        ("time,watts\nyesterday,1\n", None, "line 2: 'yesterday' is not a time"),
-        ("time,watts\n1e400,1\n", None, "line 2: '1e400' is not a time"),
-        ("time,watts\n1366970645,1,3\n", None, "line 2: 3 columns instead of 2"),
-        ("time,watts\n1366970645,-1\n", None, "line 2: watts '-1' is not a number of 0 or more"),
-        ("time,watts\n", None, "has no sample"),
-        (NAMED, NAMES.replace(",decimal=point", ""), "'1.000', whose mark may be a decimal one or"),
-        ("time,watts\n1366970645,-\n", None, "has no sample"),
-        ('time,watts\n1366970645,1"3\n', None, "line 2: watts"),
-        ("time,watts\n1366970645,1\x003\n", None, "line 2: watts"),
-        (NAMED.replace("10:05:05", "10:04:05"), NAMES, "line 4: a second sample of outlet '1' at"),
-    ],
-)
-def test_a_table_that_cannot_be_used(text: str, columns: str | None, says: str) -> None:
-    with pytest.raises(PowerLogError) as refused:
-        read_text(text, columns)
-    assert says in str(refused.value) and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "time=a,watts=b,time=c", "time=a,watts=", "volts=a", "x", "unit=V", "decimal=,"]
-)
-def test_columns_that_name_nothing(text: str) -> None:
-    with pytest.raises(PowerLogError, match="pdu_columns: "):
-        power_settings.parse_columns(text)
-
-
-def test_outlets_are_grouped_and_sampled_at_different_seconds(tmp_path: Path) -> None:
-    log = tmp_path / "pdu=1.csv"
-    log.write_text(NAMED)
-    settings = settings_of(f"rack={log}#2", f"broker={log}#1", columns=NAMES)
-    first, second = outlets_over(settings, at("10:04:35"), at("10:05:35"))
-    assert (first.node, first.outlet, first.watts, first.coverage) == ("rack", "2", 50.0, 1.0)
-    assert (second.node, second.outlet, second.watts) == ("broker", "1", 105.0)
-    whole = settings_of(log, columns=NAMES)
-    assert [o.name for o in outlets_over(whole, at("10:04:35"), at("10:05:35"))] == [
-        f"{log}#1",
-        f"{log}#2",
-    ]
-
-
-def test_a_log_as_it_is_given(tmp_path: Path) -> None:
-    odd = tmp_path / "a=b#3"
-    odd.write_text(LINE)
-    assert power_settings.pdu_log(str(odd)) == power_settings.PduLog(odd)
-    assert power_settings.pdu_log(f"n={odd}") == power_settings.PduLog(odd, "n")
-    assert power_settings.pdu_log("n=x.log#1, 2") == power_settings.PduLog(
-        Path("x.log"), "n", ("1", "2")
-    )
-    assert power_settings.pdu_log("x.log") == power_settings.PduLog(Path("x.log"))
-    with pytest.raises(PowerLogError, match="has no name"):
-        power_settings.pdu_log("x.log#1,,2")
-
-
-def test_an_outlet_twice_or_not_there(tmp_path: Path) -> None:
-    log = tmp_path / "a.csv"
-    log.write_text(NAMED)
-    given: tuple[list[str | Path], ...] = ([log, f"{log}#1"], [f"{log}#1,2", f"{log}#2"])
-    for twice in given:
-        with pytest.raises(PowerLogError, match="is given twice"):
-            power_settings.distinct_logs(twice)
-    assert len(power_settings.distinct_logs([f"{log}#1", f"{log}#2"])) == 2
-    settings = settings_of(f"{log}#7", columns=NAMES)
-    with pytest.raises(PowerLogError, match="has no outlet '7'; it has 1, 2"):
-        read_log(settings.logs[0], settings)
-
-
-def test_an_offset_is_a_time_with_a_sign() -> None:
-    assert power_settings.parse_offset("1.5s") == 1_500_000_000
-    assert power_settings.parse_offset("-2") == -2_000_000_000
-    assert power_settings.parse_offset("+500ms") == 500_000_000
-    for text in ("soon", "--1", "400d"):
-        with pytest.raises(PowerLogError, match="pdu_offset: "):
-            power_settings.parse_offset(text)
-
-
-def test_a_half_written_last_line_is_fine_before_a_run(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    log.write_text(f"{LINE}\n{LINE[:20]}")
-    settings = settings_of(log)
-    require_readable(settings)
-    with pytest.raises(PowerLogError, match="line 2: "):
-        read_log(settings.logs[0], settings)
-
-
 # --- the counter of kilowatt-hours ----------------------------------------------------------
 
 
@@ -447,8 +199,9 @@ def test_a_half_written_last_line_is_fine_before_a_run(tmp_path: Path) -> None:
         ([10.0, 10.0, 11.0], "too coarse"),
         ([10.0, 10.0, 10.0], "too coarse"),
         ([10.0, 12.0, 14.0], "disagrees"),
-        ([10.3, 10.6, 10.0], "reset"),
-        ([10.3, 11.6, 10.0], "disagrees"),
+        ([10.3, 10.6, 0.1], "reset"),
+        ([10.3, 11.6, 0.0], "disagrees"),
+        ([10.3, 10.6, 10.0], None),
         # What goes down all the time is no counter.
         ([10.6, 10.3, 10.0], None),
     ],
@@ -459,15 +212,168 @@ def test_watts_against_the_counter(counter: list[float], result: str | None) -> 
     outlet = power_of("a", times, [600.0] * 3, 0, 3600 * SECOND_NS, counter, step_kwh)
     assert (outlet.energy and outlet.energy.result) == result
     assert bool(outlet.withheld) is (result == "disagrees")
-    assert ("was reset in the window" in str(outlet.remarks)) is (result == "reset")
+    assert ("RESET" in codes(outlet)) is (result == "reset")
     if outlet.energy is not None and counter == sorted(counter):
         assert outlet.energy.watts_kwh == pytest.approx(0.6)
         assert outlet.energy.counter_kwh == pytest.approx(counter[-1] - counter[0])
 
 
 def test_the_reports_counter_is_too_coarse_to_tell() -> None:
-    settings = settings_of(PDU / "power_supply_1.log")
-    (outlet,) = outlets_over(settings, at("10:04:05"), at("10:12:05"))
+    logs = settings_of(PDU / "power_supply_1.log")
+    (outlet,) = outlets_over(logs, at("10:04:05"), at("10:12:05"))
     assert outlet.energy is not None
     assert (outlet.energy.counter_kwh, outlet.energy.resolution_kwh) == (0.0, 1.0)
     assert outlet.energy.result == "too coarse"
+
+
+def counted(
+    unit: str = "W", watts: float = 600.0, wh: float = 10.0, reset: int | None = None
+) -> str:
+    """600 W for twelve minutes are 10 Wh a minute."""
+    lines = []
+    for place in range(13):
+        since = place if reset is None or place < reset else place - reset
+        lines.append(
+            f"{1366970645 + 60 * place},{watts:g},{5000 * (since == place) + wh * since:.1f}"
+        )
+    return "\n".join([f"time,Power ({unit}),Energy (Wh)", *lines])
+
+
+def outlet_of(tmp_path: Path, text: str, minutes: int = 12) -> OutletPower:
+    log = tmp_path / "counter.csv"
+    log.write_text(text)
+    (outlet,) = outlets_over(settings_of(log), minute(0), minute(minutes))
+    return outlet
+
+
+def test_a_counter_that_agrees_and_one_that_does_not(tmp_path: Path) -> None:
+    fine = outlet_of(tmp_path, counted())
+    assert fine.energy is not None and fine.energy.result == "agrees"
+    assert fine.energy.watts_kwh == pytest.approx(0.12) == fine.energy.counter_kwh
+    assert (fine.withheld, fine.remarks) == ("", ())
+    for text in (counted(unit="mW"), counted(watts=700), counted(wh=11)):
+        wrong = outlet_of(tmp_path, text)
+        assert getattr(wrong.withheld, "code", "") == "COUNTER_DISAGREES"
+    # Within its resolution: 12 minutes of whole kilowatt-hours say nothing.
+    coarse = counted(wh=0).replace("Wh", "kWh").replace("5000.0", "5000").replace(",0.0", ",5000")
+    assert outlet_of(tmp_path, coarse).withheld == ""
+
+
+def test_a_reset_is_told_as_a_reset(tmp_path: Path) -> None:
+    outlet = outlet_of(tmp_path, counted(reset=6))
+    assert outlet.energy is not None and outlet.energy.result == "reset"
+    assert "RESET" in codes(outlet) and not outlet.withheld
+    # Beside a reset, watts that are wrong are still wrong.
+    assert outlet_of(tmp_path, counted(reset=6, watts=900)).withheld
+
+
+def test_a_counter_alone_gives_the_mean(tmp_path: Path) -> None:
+    """900 W for six minutes, then 300 W: no sample of watts knows it as well."""
+    wh = [5000 + 15 * min(place, 6) + 5 * max(place - 6, 0) for place in range(13)]
+    lines = [f"{1366970645 + 60 * place},{value:.1f}" for place, value in enumerate(wh)]
+    outlet = outlet_of(tmp_path, "\n".join(["time,Total energy (Wh)", *lines]))
+    assert outlet.watts == pytest.approx(600.0) and outlet.coverage == 1.0
+    assert outlet.curve[0] == pytest.approx((0.0, 60.0, 900.0))
+    assert outlet.energy is not None and outlet.energy.watts_kwh is None
+    assert outlet.energy.counter_kwh == pytest.approx(0.12)
+    # With few samples far apart it is as good: nothing is held, everything is counted.
+    few = "\n".join(["time,Total energy (Wh)", lines[0], lines[6], lines[12]])
+    sparse = outlet_of(tmp_path, few)
+    assert sparse.watts == pytest.approx(600.0) and sparse.coverage == 1.0
+    assert "FEW_SAMPLES" in codes(sparse)
+    # A reset leaves a minute out.
+    reset = [
+        line if place < 6 else f"{1366970645 + 60 * place},{5 * (place - 6):.1f}"
+        for place, line in enumerate(lines)
+    ]
+    again = outlet_of(tmp_path, "\n".join(["time,Total energy (Wh)", *reset]))
+    assert again.coverage == pytest.approx(11 / 12) and "RESET" in codes(again)
+    assert again.watts == pytest.approx((5 * 900 + 6 * 300) / 11)
+
+
+def test_a_counter_alone_that_is_coarse(tmp_path: Path) -> None:
+    lines = [f"{1366970645 + 60 * place},{5000 + 3 * place}" for place in range(13)]
+    log = "\n".join(["time,Energy (kWh)", *lines])
+    coarse = outlet_of(tmp_path, log)
+    assert coarse.withheld == "" and "STEP" in codes(coarse)
+    assert getattr(outlet_of(tmp_path, log, minutes=6).withheld, "code", "") == "COUNTER_COARSE"
+
+
+def test_a_copy_of_a_log_is_not_added_to_it(tmp_path: Path) -> None:
+    text = "\n".join(["time,Power (W)", *(f"{1366970645 + s},{100 + s % 7}" for s in range(121))])
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(text)
+    outlets = outlets_over(settings_of(tmp_path / "a", tmp_path / "b"), minute(0), minute(2))
+    with pytest.raises(PowerLogError) as refused:
+        require_usable(outlets, "run")
+    assert refused.value.code == "SAME_SAMPLES"
+    require_usable(outlets[:1], "run")
+
+
+def test_outlets_are_grouped_by_node(tmp_path: Path) -> None:
+    log = tmp_path / "pdu=1.csv"
+    log.write_text("time,A (W),B (W)\n1366970645,100,50\n1366970675,110,52\n")
+    first, second = outlets_over(
+        settings_of(f"rack={log}#B", f"broker={log}#A"), minute(0), minute(1)
+    )
+    assert (first.node, first.outlet, first.watts, first.coverage) == ("rack", "B", 51.0, 1.0)
+    assert (second.node, second.name, second.watts) == ("broker", f"{log}#A", 105.0)
+
+
+# --- what the card says ---------------------------------------------------------------------
+
+
+def test_the_row_says_what_is_wrong_with_its_watts(make: ModuleType, tmp_path: Path) -> None:
+    """The measurement window is seconds 3 to 7 of the run."""
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": minute(0) - 3 * 10**9}
+    run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)
+
+    def rows(log: str) -> dict[str, tuple[float | None, str]]:
+        (tmp_path / "pdu.csv").write_text(log)
+        card = summarize_run(run, [tmp_path / "pdu.csv"], "UTC")
+        found = {row.name: (row.value, row.remark) for row in card.rows}
+        for rendering in (
+            to_html(report_of([card])),
+            to_markdown(report_of([card])),
+            to_json(report_of([card])),
+        ):
+            for _, remark in found.values():
+                assert remark.partition("/")[0] in rendering.decode()
+        return found
+
+    fine = [f"{1366970645 + s / 10:.1f},100,{1 + s * 100 / 36000:.6f}" for s in range(-5, 60)]
+    head = "time,Power (W),Energy (Wh)"
+    assert rows("\n".join([head, *fine]))["PERSISTENT.MPW"] == (5.0, "")
+    few = rows("\n".join([head, *fine[5::10]]))
+    assert few["PERSISTENT.MPW"][0] == 5.0
+    assert few["PERSISTENT.MPW"][1] == few["PERSISTENT.JPM"][1] != ""
+    peaks = rows("\n".join(["time,Power (W),Peak (W)", *(f"{line[:16]},900" for line in fine)]))
+    assert peaks["PERSISTENT.MPW"][0] == 5.0 and "Peak (W)" in peaks["PERSISTENT.MPW"][1]
+    wrong = rows("\n".join([head.replace("(W)", "(kW)"), *fine]))
+    for name in ("PERSISTENT.MPW", "PERSISTENT.JPM"):
+        value, remark = wrong[name]
+        assert value is None and remark.startswith("Withheld: ")
+
+
+def test_the_row_says_in_which_zone_bare_times_were_read(
+    make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two outlets of one log, whose times say no zone: one sentence, unless the user named it."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": minute(0) - 3 * 10**9}
+    run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)
+    start = datetime.fromtimestamp(minute(0) / 1e9, tz=ZoneInfo("Europe/Berlin"))
+
+    def remark(zone: str, timezone: str | None) -> str:
+        times = [start + timedelta(seconds=tenth / 10) for tenth in range(-30, 80)]
+        lines = [
+            f"{time:%Y-%m-%d %H:%M:%S.%f}{zone},{outlet},50.0" for time in times for outlet in "12"
+        ]
+        (tmp_path / "pdu.csv").write_text("\n".join(["time,outlet,Power (W)", *lines]))
+        card = summarize_run(run, [tmp_path / "pdu.csv"], timezone)
+        (row,) = (row for row in card.rows if row.name == "PERSISTENT.MPW")
+        assert row.value == 5.0
+        return row.remark
+
+    assert remark("", None).count("Europe/Berlin") == 1
+    assert remark("", "Europe/Berlin") == remark("+02:00", None) == ""

@@ -1,31 +1,18 @@
 """The power logs of a run and the settings to read them, from options and scenarios."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from loadgen.errors import PowerLogError
 from loadgen.plan.units import parse_seconds
-from loadgen.report.power.power_units import UNITS
+from loadgen.report.power.formats import NO_OPTIONS, Format, parse_columns, read_formats
+from loadgen.report.power.messages import Message
 from loadgen.run.redaction import printable
 
 LARGEST_OFFSET_S = 366 * 86_400.0
-
-_NAMES = ("time", "date", "watts", "kwh", "outlet")
-MARKS = {"point": ".", "comma": ","}
-_CHOICES = {
-    "unit": tuple(name for name, unit in UNITS.items() if unit.kind == "power"),
-    "counter_unit": tuple(name for name, unit in UNITS.items() if unit.kind == "energy"),
-    "decimal": tuple(MARKS),
-    "dates": ("dmy", "mdy", "ymd"),
-}
-_KEYS = (*_NAMES, "format", *_CHOICES)
-
-Columns = Mapping[str, str]
-"""The user's description of a log: its columns by the names in its header (`_NAMES`), the format of
-its times (`format`, for strptime), and choices that a log may leave open (`_CHOICES`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +33,16 @@ class LogSettings:
     """The logs of a run and how to read them.
 
     `zone` applies to times without an offset; `zone_given` is True if the user named it.
+    `columns` is the user's description of the logs, `formats` are those of the user's file.
     `offset_ns` is the lead of the PDU's clock over the host's.
     """
 
     logs: tuple[PduLog, ...]
     zone: ZoneInfo
-    columns: Columns = field(default_factory=dict)
+    columns: Format = NO_OPTIONS
     offset_ns: int = 0
     zone_given: bool = True
+    formats: tuple[Format, ...] = ()
 
 
 def log_settings(
@@ -61,14 +50,17 @@ def log_settings(
     timezone: str | None = None,
     columns: str | None = None,
     offset: str | None = None,
+    formats: "str | Path | None" = None,
 ) -> LogSettings | None:
     """Return the settings of these options, None without a log; raise PowerLogError."""
     offset_ns = parse_offset(offset) if offset else 0
-    named = parse_columns(columns) if columns else {}
+    named = parse_columns(columns) if columns is not None else NO_OPTIONS
+    of_user = read_formats(Path(formats)) if formats is not None else ()
     distinct = distinct_logs(logs)
     if not distinct:
         return None
-    return LogSettings(distinct, time_zone(timezone), named, offset_ns, timezone is not None)
+    zone = time_zone(timezone)
+    return LogSettings(distinct, zone, named, offset_ns, timezone is not None, of_user)
 
 
 def parse_offset(text: str) -> int:
@@ -77,33 +69,10 @@ def parse_offset(text: str) -> int:
     try:
         seconds = parse_seconds(text.strip().removeprefix("-").removeprefix("+"))
     except ValueError as error:
-        raise PowerLogError(f"pdu_offset: {error}") from None
+        raise PowerLogError(Message.OFFSET(reason=str(error))) from None
     if seconds > LARGEST_OFFSET_S:
-        raise PowerLogError(f"pdu_offset: {seconds:g} s is more than a year")
+        raise PowerLogError(Message.OFFSET(reason=f"{seconds:g} s"))
     return sign * round(seconds * 1e9)
-
-
-def parse_columns(text: str) -> Columns:
-    """Parse `KEY=VALUE,...`, whose keys are `_KEYS`; raise PowerLogError."""
-    columns: dict[str, str] = {}
-    for part in text.split(","):
-        key, equals, name = part.partition("=")
-        key = key.strip()
-        if not equals or not name.strip() or key not in _KEYS:
-            raise PowerLogError(
-                f"pdu_columns: {printable(part, 80)!r} is not one of "
-                f"{', '.join(f'{k}=NAME' for k in _NAMES)}, format=STRPTIME, "
-                + ", ".join(f"{key}={'|'.join(of)}" for key, of in _CHOICES.items())
-            )
-        if key in columns:
-            raise PowerLogError(f"pdu_columns: {key} is given twice")
-        if key in _CHOICES and name.strip() not in _CHOICES[key]:
-            raise PowerLogError(
-                f"pdu_columns: {key} is one of {', '.join(_CHOICES[key])}, not "
-                f"{printable(name.strip(), 40)!r}"
-            )
-        columns[key] = name.strip()
-    return columns
 
 
 def time_zone(name: str | None) -> ZoneInfo:
@@ -112,9 +81,7 @@ def time_zone(name: str | None) -> ZoneInfo:
     try:
         return ZoneInfo(key)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise PowerLogError(
-            f"pdu_timezone {key[:80]!r} is not a time zone; give one such as Europe/Berlin or UTC"
-        ) from None
+        raise PowerLogError(Message.ZONE_UNKNOWN(zone=key[:80])) from None
 
 
 def host_timezone() -> str:
@@ -131,9 +98,7 @@ def host_timezone() -> str:
     try:
         return Path("/etc/timezone").read_text().strip()
     except OSError:
-        raise PowerLogError(
-            "the name of this host's time zone cannot be found; give --pdu-timezone"
-        ) from None
+        raise PowerLogError(Message.HOST_ZONE_UNKNOWN()) from None
 
 
 def pdu_log(log: "str | Path | PduLog") -> PduLog:
@@ -152,7 +117,7 @@ def pdu_log(log: "str | Path | PduLog") -> PduLog:
         return PduLog(Path(file), node)
     chosen = tuple(outlet.strip() for outlet in outlets.split(","))
     if not all(chosen):
-        raise PowerLogError(f"power log {printable(log, 200)}: an outlet after # has no name")
+        raise PowerLogError(Message.OUTLET_UNNAMED(log=printable(log, 200)))
     return PduLog(Path(path), node, chosen)
 
 
@@ -164,6 +129,6 @@ def distinct_logs(names: Sequence["str | Path | PduLog"]) -> tuple[PduLog, ...]:
         before = seen.setdefault(log.path.resolve(), [])
         for other in before:
             if not log.outlets or not other.outlets or set(log.outlets) & set(other.outlets):
-                raise PowerLogError(f"power log {log.path} is given twice; name each outlet once")
+                raise PowerLogError(Message.GIVEN_TWICE(log=log.path))
         before.append(log)
     return logs

@@ -1,0 +1,117 @@
+"""`loadgen power LOG...`: what power logs say, before a run or after it."""
+
+import inspect
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from loadgen.cli.options import Flags, field_option, json_option, option, parameter, with_options
+from loadgen.plan.scenario import Scenario
+
+if TYPE_CHECKING:
+    from loadgen.report.power.overview import Overview
+
+_DOC = """Show what power logs say: columns, outlets, gaps, and mean watts.
+
+A log that cannot be used is refused with exit status 2, and the error names what to add. The score
+card reads logs in the same way.
+
+Example: loadgen power outlet1.csv
+
+Example: loadgen power psu.csv --from 2026-11-23T10:00:00Z --to 2026-11-23T10:05:00Z
+"""
+
+_FIELDS = ("pdu_timezone", "pdu_columns", "pdu_format", "pdu_offset")
+
+_OPTIONS = (
+    parameter(
+        "logs",
+        list[str],
+        inspect.Parameter.empty,
+        typer.Argument(metavar="LOG", help="Power logs, as in --pdu: FILE or FILE#OUTLET,..."),
+    ),
+    option("from_", str | None, metavar="TIME", help="Start of the window [default: the log's]."),
+    option("to", str | None, metavar="TIME", help="End of the window [default: the log's]."),
+    *(field_option(Scenario.fields()[name], "Power") for name in _FIELDS),
+    json_option(),
+)
+
+
+def _show(flags: Flags) -> int:
+    from loadgen.report.power.overview import overview
+    from loadgen.report.power.settings import log_settings
+
+    settings = log_settings(
+        flags["logs"],
+        flags["pdu_timezone"],
+        flags["pdu_columns"],
+        flags["pdu_offset"],
+        flags["pdu_format"],
+    )
+    assert settings is not None, "the command requires a log"
+    shown = overview(settings, flags["from_"], flags["to"])
+    if flags["json_"]:
+        print(json.dumps(_document(shown), indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_lines(shown)))
+    return 0
+
+
+def _document(shown: "Overview") -> dict[str, Any]:
+    return {
+        "watts": None if shown.withheld else shown.watts,
+        "withheld": shown.withheld,
+        "remark": shown.remark,
+        "outlets": [
+            {"log": o.log, "outlet": o.outlet, "watts": o.watts, "samples": o.samples}
+            for o in shown.outlets
+        ],
+        "unused": [
+            {"log": log.log, "column": column, "reason": reason}
+            for log in shown.logs
+            for column, reason in log.unused
+        ],
+    }
+
+
+def _lines(shown: "Overview") -> Iterator[str]:
+    for log in shown.logs:
+        yield f"{log.log}: {log.make or 'titles with units'}"
+        yield f"  used: {', '.join(log.used)}"
+        if log.unused:
+            yield f"  not used: {', '.join(f'{column} ({why})' for column, why in log.unused)}"
+    header = ("outlet", "mean W", "samples", "covered", "gaps", "longest s", "step W", "kWh")
+    rows = [
+        (
+            outlet.name,
+            f"{outlet.watts:,.2f}",
+            str(outlet.samples),
+            f"{outlet.coverage:.0%}",
+            str(len(outlet.gaps)),
+            f"{max(outlet.gaps, default=0):.6g}",
+            f"{outlet.step:.3g}",
+            ""
+            if outlet.energy is None
+            else f"{outlet.energy.counter_kwh:.4g}, {outlet.energy.result}",
+        )
+        for outlet in shown.outlets
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        yield "  ".join(_aligned(row, widths)).rstrip()
+    yield f"window: {shown.window}"
+    yield f"all outlets: {'withheld' if shown.withheld else f'{shown.watts:,.2f} W'}"
+    if shown.remark:
+        yield shown.remark
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [
+        cell.rjust(width) if place else cell.ljust(width)
+        for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+
+
+command = with_options(_show, _OPTIONS, _DOC)

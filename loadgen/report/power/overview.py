@@ -1,0 +1,100 @@
+"""The content of power logs, with the watts that the score card would use."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from loadgen.errors import PowerLogError
+from loadgen.report.power.log import read_log
+from loadgen.report.power.messages import Message
+from loadgen.report.power.power import (
+    OutletPower,
+    Window,
+    outlets_of_samples,
+    require_no_clock_change,
+    require_usable,
+    span_of,
+    verdict_on,
+)
+from loadgen.report.power.settings import LogSettings
+from loadgen.report.power.times import BadTimeError, Clock, UnclearDatesError
+
+
+@dataclass(frozen=True, slots=True)
+class LogOverview:
+    """The make of a log, and its columns with the reasons for leaving some out."""
+
+    log: str
+    make: str
+    used: Sequence[str]
+    unused: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Power logs over a window; `watts` is the sum over the outlets."""
+
+    logs: Sequence[LogOverview]
+    outlets: Sequence[OutletPower]
+    window: str
+    watts: float
+    withheld: bool
+    remark: str
+
+
+def overview(settings: LogSettings, start: str | None = None, end: str | None = None) -> Overview:
+    """Return what logs say over a window, by default that of all their samples.
+
+    Raise PowerLogError if a log cannot be used, or does not cover the window.
+    """
+    read = [(log, read_log(log, settings)) for log in settings.logs]
+    spans = [
+        span_of(str(log.path), outlet, samples.format)
+        for log, samples in read
+        for outlet in samples.outlets
+    ]
+    offset_ns = settings.offset_ns
+    start_ns = min(since for since, _ in spans) - offset_ns
+    end_ns = max(until for _, until in spans) - offset_ns
+    if start is not None:
+        start_ns = _moment(start, settings)
+    if end is not None:
+        end_ns = _moment(end, settings)
+    window: Window = (start_ns, end_ns)
+    shown = " to ".join(
+        f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d %H:%M:%SZ}" for ns in window
+    )
+    if end_ns <= start_ns and (start or end):
+        raise PowerLogError(Message.NO_WINDOW(window=shown))
+    outlets = []
+    for log, samples in read:
+        if start is not None or end is not None:
+            require_no_clock_change(log, samples, settings, window)
+        outlets += outlets_of_samples(log, samples, settings, window)
+    if start is not None or end is not None:
+        require_usable(outlets, shown)
+    withheld, remark = verdict_on(outlets)
+    return Overview(
+        [
+            LogOverview(str(log.path), s.format.name, s.used, [part[:2] for part in s.unused])
+            for log, s in read
+        ],
+        outlets,
+        shown,
+        sum(outlet.watts for outlet in outlets),
+        withheld,
+        remark,
+    )
+
+
+def _moment(text: str, settings: LogSettings) -> int:
+    """Read a time in UTC nanoseconds; raise PowerLogError."""
+    clock = Clock("ymd")
+    try:
+        clock.add(text, 0)
+        moments, _, foreign = clock.resolve(settings.zone)
+    except (BadTimeError, UnclearDatesError):
+        foreign = text
+    if foreign:
+        raise PowerLogError(Message.NO_MOMENT(text=text))
+    return int(moments[0])

@@ -1,0 +1,253 @@
+"""Times of power logs: the order of their dates, their zones, and changes of clocks. Pure.
+
+04/05/2013 is in April or in May. The whole log decides, as soon as one of its days is above the
+12th. An ambiguous log is refused.
+"""
+
+import re
+from array import array
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+_DAY_NS = 86_400 * 10**9
+_MINUTE_NS = 60 * 10**9
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS_OF_EPOCH = ((1e11, 9), (1e14, 6), (1e17, 3), (float("inf"), 0))
+"""(upper bound, decimal places of nanoseconds) of times since 1970: seconds until the year 5138."""
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
+_SINCE_1970 = re.compile(r"(?!20\d{12}$)(\d{9,20})(?:[.,](\d+))?")
+"""A number since 1970; 20130426100405 is a date and a time instead."""
+_ELAPSED = re.compile(r"\d{1,9}(?:[.,]\d+)?")
+_TEXT = re.compile(
+    r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,?\s+)?(?:"
+    rf"(?P<date>\d{{1,4}}[-/.]\s?(?:\d{{1,2}}|{_MONTH})[-/.]\s?\d{{1,4}}|\d{{8}}"
+    rf"|\d{{1,2}}\.?\s+{_MONTH},?\s+\d{{4}}|{_MONTH}\s+\d{{1,2}},?\s+\d{{4}})"
+    rf"(?:\s*[T_,]\s*|\s+|(?<=^\d{{8}}))|(?P<day>{_MONTH}\s+\d{{1,2}})\s+(?=.*\s\d{{4}}$))"
+    r"(?P<hour>\d{1,2}):?(?P<minute>\d\d)(?::?(?P<second>\d\d)(?:[.,:](?P<fraction>\d{1,9})\d*)?)?"
+    r"\s*(?P<half>[ap]\.?m\.?(?![a-z]))?"
+    r"\s*\(?(?P<zone>[a-z_]+/[a-z_/+-]+|[a-z]{1,5}|(?:utc|gmt)?\s?[+-]\d\d?(?::?\d\d)?)?\)?"
+    r"(?:\s+(?P<year>\d{4}))?",
+    re.IGNORECASE,
+)
+_OFFSET = re.compile(r"(?:utc|gmt)?\s?(?P<sign>[+-])(?P<hours>\d\d?):?(?P<minutes>\d\d)?")
+
+_ORDERS = {
+    "ymd": r"(?P<y>\d{4})[-/.]?(?P<m>\d{1,2})[-/.]?(?P<d>\d{1,2})",
+    "dmy": r"(?P<d>\d{1,2})[-/.](?P<m>\d{1,2})[-/.](?P<y>\d{4}|\d\d)",
+    "mdy": r"(?P<m>\d{1,2})[-/](?P<d>\d{1,2})[-/](?P<y>\d{4}|\d\d)",
+    "ymd, short": r"(?P<y>\d\d)[-/](?P<m>\d{1,2})[-/](?P<d>\d{1,2})",
+    "day first, named": (
+        rf"(?P<d>\d{{1,2}})(?:[-/]|\.?\s+)(?P<m>{_MONTH})(?:[-/]|,?\s+)(?P<y>\d{{4}}|\d\d)"
+    ),
+    "month first, named": rf"(?P<m>{_MONTH})[\s-](?P<d>\d{{1,2}}),?[\s-](?P<y>\d{{4}})",
+}
+"""Ways to write a date. Dates with points always begin with the day, so they are unambiguous."""
+
+_LAST_YEAR = 2200
+_IN_UTC = 0
+UNCERTAIN = np.iinfo(np.int64).min
+"""A local time that a change of the clock skips or repeats."""
+
+
+class UnclearDatesError(ValueError):
+    """Dates that fit more than one order; its text is an example."""
+
+
+class BadTimeError(ValueError):
+    """A text that is not a time, with its line."""
+
+    def __init__(self, text: str, line: int) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+class Clock:
+    """The times of a log's rows, in order; the zones of all, and the dates until all are read.
+
+    `order` is dmy, mdy or ymd, "" if unknown; `form` is a format of strptime for all times;
+    `zone` is that of times that name none, "" for that of `resolve`. With `start`, the texts are
+    seconds since that time.
+    """
+
+    def __init__(self, order: str = "", form: str = "", zone: str = "", start: str = "") -> None:
+        self._order, self._form, self._zone = order, form, zone
+        self._ns, self._date, self._zones = array("q"), array("i"), array("b")
+        self._names = ["utc", ""]
+        self._dates: dict[str, int] = {}
+        self._lines: list[int] = []
+        self._start = self._parsed(start, 0) if start else None
+
+    def __len__(self) -> int:
+        return len(self._ns)
+
+    def add(self, text: str, line: int) -> None:
+        """Append a time; raise BadTimeError."""
+        if self._start is None:
+            ns, day, zone = self._parsed(text, line)
+        else:
+            ns, day, zone = self._start
+            if not _ELAPSED.fullmatch(text):
+                raise BadTimeError(text, line)
+            ns += round(float(text.replace(",", ".")) * 1e9)
+        self._ns.append(ns)
+        self._date.append(day)
+        self._zones.append(zone)
+
+    def _parsed(self, text: str, line: int) -> tuple[int, int, int]:
+        """Return nanoseconds, the number of a date that is still to be read or -1, and a zone."""
+        if self._form:
+            return self._by_form(text, line)
+        if text[4:5] == "-" and len(text) >= 16:
+            with suppress(ValueError):
+                return self._of(datetime.fromisoformat(text))
+        if since := _SINCE_1970.fullmatch(text):
+            places = next(places for below, places in _UNITS_OF_EPOCH if int(since[1]) < below)
+            fraction = (since[2] or "")[:places].ljust(places, "0")
+            ns = int(since[1] + fraction) if places else int(since[1])
+            if ns < 1 << 63:
+                return ns, -1, _IN_UTC
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise BadTimeError(text, line)
+        hour, minute, second = (int(match[key] or 0) for key in ("hour", "minute", "second"))
+        if half := match["half"]:
+            if not 0 < hour <= 12:
+                raise BadTimeError(text, line)
+            hour = hour % 12 + 12 * (half[0] in "pP")
+        if hour > 23 or minute > 59 or second > 59:
+            raise BadTimeError(text, line)
+        ns = ((hour * 60 + minute) * 60 + second) * 10**9 + int(
+            (match["fraction"] or "").ljust(9, "0")
+        )
+        zone, offset_ns = self._zone_of((match["zone"] or self._zone).strip())
+        day = match["date"] or f"{match['day']} {match['year']}"
+        if (match["year"] is None) != (match["day"] is None):
+            raise BadTimeError(text, line)
+        number = self._dates.setdefault(day, len(self._dates))
+        if number == len(self._lines):
+            self._lines.append(line)
+        return ns - offset_ns, number, zone
+
+    def _by_form(self, text: str, line: int) -> tuple[int, int, int]:
+        try:
+            return self._of(datetime.strptime(text, self._form))
+        except (ValueError, re.error):
+            raise BadTimeError(text, line) from None
+
+    def _of(self, read: datetime) -> tuple[int, int, int]:
+        if not 1970 <= read.year <= _LAST_YEAR:
+            raise ValueError(read.year)
+        if read.tzinfo is not None:
+            return _ns_of(read - _EPOCH_UTC), -1, _IN_UTC
+        zone, offset_ns = self._zone_of(self._zone)
+        return _ns_of(read - _EPOCH) - offset_ns, -1, zone
+
+    def _zone_of(self, name: str) -> tuple[int, int]:
+        """Return the number of a zone, and its offset in ns if its name states it."""
+        name = name.lower()
+        if name in ("z", "utc", "gmt"):
+            return _IN_UTC, 0
+        if match := _OFFSET.fullmatch(name):
+            seconds = int(match["hours"]) * 3600 + int(match["minutes"] or 0) * 60
+            return _IN_UTC, (-seconds if match["sign"] == "-" else seconds) * 10**9
+        if name not in self._names:
+            self._names.append(name)
+        return self._names.index(name), 0
+
+    def resolve(self, zone: ZoneInfo) -> tuple[NDArray[np.int64], NDArray[np.bool_], str]:
+        """Return all times in UTC, which of them are local, and a zone other than `zone`, or "".
+
+        `UNCERTAIN` stands for local times that a change of the clock skips or repeats. Raise
+        UnclearDatesError, or BadTimeError for a date that is not of the order of the others.
+        """
+        clock = np.array(self._ns, np.int64)
+        if self._dates:
+            days = np.array([*_days(self._dates, self._order, self._lines), 0], np.int64)
+            clock += days[np.array(self._date)] * _DAY_NS
+        zones = np.array(self._zones)
+        local = zones != _IN_UTC
+        # A zone's clock changes at full minutes; a conversion of each sample would take long.
+        minutes, place = np.unique(clock[local] // _MINUTE_NS, return_inverse=True)
+        offsets = np.array([_offset_ns(zone, int(minute)) for minute in minutes], np.int64)
+        read = clock[local] - offsets[place] if len(offsets) else clock[local]
+        if len(offsets):
+            read[offsets[place] == UNCERTAIN] = UNCERTAIN
+        clock[local] = read
+        foreign = ""
+        for number, name in enumerate(self._names[2:], 2):
+            hours = np.unique(clock[(zones == number) & (clock != UNCERTAIN)] // (60 * _MINUTE_NS))
+            if name != zone.key.lower() and any(_name_at(zone, int(h)) != name for h in hours):
+                foreign = name
+        return clock, local, foreign
+
+
+def _ns_of(since: timedelta) -> int:
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+
+
+def _name_at(zone: ZoneInfo, hour: int) -> str:
+    at = _EPOCH_UTC + timedelta(hours=hour)
+    return (at.astimezone(zone).tzname() or "").lower()
+
+
+def _offset_ns(zone: ZoneInfo, minute: int) -> int:
+    """Return the offset of a minute of local time, or UNCERTAIN if it is skipped or repeated."""
+    try:
+        local = (_EPOCH + timedelta(minutes=minute)).replace(tzinfo=zone)
+    except OverflowError:
+        return UNCERTAIN
+    first, second = local.utcoffset(), local.replace(fold=1).utcoffset()
+    return _ns_of(first) if first is not None and first == second else UNCERTAIN
+
+
+def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> list[int]:
+    """List the changes of the zone's clock between two moments, all in UTC nanoseconds."""
+    minutes = range(first_ns // _MINUTE_NS, last_ns // _MINUTE_NS + 1)
+    offsets = (
+        (m, (_EPOCH_UTC + timedelta(minutes=m)).astimezone(zone).utcoffset()) for m in minutes
+    )
+    return [later[0] * _MINUTE_NS for earlier, later in pairwise(offsets) if earlier[1] != later[1]]
+
+
+# --- dates ----------------------------------------------------------------------------------
+
+
+def _days(dates: Iterable[str], order: str, lines: list[int]) -> list[int]:
+    """Return the days since 1970 of each date."""
+    texts = [*dates]
+    orders = [key for key in _ORDERS if not order or key[:3] == order or "named" in key]
+    if not order:
+        orders.remove("ymd, short")
+    read = [[_day(text, _ORDERS[key]) for text in texts] for key in orders]
+    # All dates of a log have the same order, so an order that fits fewer of them is wrong.
+    most = max(len(texts) - days.count(None) for days in read)
+    first, *others = (days for days in read if len(texts) - days.count(None) == most)
+    for text, line, *days in zip(texts, lines, first, *others, strict=True):
+        if len({day for day in days if day is not None}) > 1:
+            raise UnclearDatesError(text)
+        if days[0] is None:
+            raise BadTimeError(text, line)
+    return [day for day in first if day is not None]
+
+
+def _day(text: str, pattern: str) -> int | None:
+    match = re.fullmatch(pattern, text, re.IGNORECASE)
+    if match is None:
+        return None
+    month, year = match["m"], int(match["y"])
+    try:
+        if year > _LAST_YEAR:
+            return None
+        number = int(month) if month.isdigit() else _MONTHS.index(month[:3].lower()) + 1
+        return (date(year + 2000 * (year < 100), number, int(match["d"])) - _EPOCH.date()).days
+    except ValueError:
+        return None

@@ -1,0 +1,115 @@
+"""The power logs of a run, and the options to read them."""
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import PowerLogError
+from loadgen.report.power.formats import parse_columns
+from loadgen.report.power.settings import (
+    PduLog,
+    distinct_logs,
+    host_timezone,
+    log_settings,
+    parse_offset,
+    pdu_log,
+    time_zone,
+)
+
+
+def test_one_log_twice_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.touch()
+    (tmp_path / "b.log").symlink_to(log)
+    twice: tuple[list[str | Path], ...] = (
+        [log, tmp_path / "b.log"],
+        [log, f"{log}#1"],
+        [f"{log}#1,2", f"{log}#2"],
+    )
+    for logs in twice:
+        with pytest.raises(PowerLogError) as refused:
+            distinct_logs(logs)
+        assert refused.value.code == "GIVEN_TWICE"
+    assert len(distinct_logs([f"{log}#1", f"{log}#2"])) == 2
+
+
+def test_a_name_that_is_no_zone() -> None:
+    for name in ("Mars/Olympus", "../../etc/passwd", ""):
+        with pytest.raises(PowerLogError) as refused:
+            time_zone(name)
+        assert refused.value.code == "ZONE_UNKNOWN"
+
+
+def test_this_hosts_zone_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert time_zone(None).key == "Asia/Tokyo"
+    monkeypatch.delenv("TZ")
+    assert time_zone(None).key == host_timezone()
+
+
+def test_a_log_as_the_option_names_it(tmp_path: Path) -> None:
+    odd = tmp_path / "a=b#3"
+    odd.touch()
+    assert pdu_log(str(odd)) == PduLog(odd)
+    assert pdu_log(f"n={odd}") == PduLog(odd, "n")
+    assert pdu_log("n=x.log#1, 2") == PduLog(Path("x.log"), "n", ("1", "2"))
+    assert pdu_log("x.log") == PduLog(Path("x.log"))
+    with pytest.raises(PowerLogError) as refused:
+        pdu_log("x.log#1,,2")
+    assert refused.value.code == "OUTLET_UNNAMED"
+
+
+def test_an_offset_is_a_time_with_a_sign() -> None:
+    assert parse_offset("1.5s") == 1_500_000_000
+    assert parse_offset("-2") == -2_000_000_000
+    assert parse_offset("+500ms") == 500_000_000
+    for text in ("soon", "--1", "400d"):
+        with pytest.raises(PowerLogError) as refused:
+            parse_offset(text)
+        assert refused.value.code == "OFFSET"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "COLUMNS_KEY"),
+        ("x", "COLUMNS_KEY"),
+        ("volts=a", "COLUMNS_KEY"),
+        ("time=a,watts=", "COLUMNS_KEY"),
+        ("time=a,watts=b,time=c", "COLUMNS_TWICE"),
+        ("unit=V", "CHOICE"),
+        ("decimal=,", "CHOICE"),
+    ],
+)
+def test_columns_that_name_nothing(text: str, code: str) -> None:
+    with pytest.raises(PowerLogError) as refused:
+        parse_columns(text)
+    assert refused.value.code == code
+
+
+def test_titles_may_have_commas_and_equals_signs() -> None:
+    columns = parse_columns("watts=a, b=c,unit=kW, time = when")
+    assert (columns.watts, columns.unit, columns.time) == (("a, b=c",), "kW", ("when",))
+    assert columns.named == {"watts", "unit", "time"}
+
+
+@pytest.mark.parametrize(
+    ("toml", "code"),
+    [
+        ("[a", "FORMAT_FILE"),
+        ("[a]\nfirst = '('", "FORMAT_FILE"),
+        ("[a]\nvolts = 'V'", "FORMAT_KEY"),
+        ("[a]\nwatts = 5", "FORMAT_KEY"),
+        ("a = 5", "FORMAT_KEY"),
+        ("[a]", "FORMAT_KEY"),
+        ("[a]\nunit = 'V'", "CHOICE"),
+        (None, "FORMAT_FILE"),
+    ],
+)
+def test_a_file_of_formats_that_cannot_be_used(tmp_path: Path, toml: str | None, code: str) -> None:
+    file = tmp_path / "my.toml"
+    if toml is not None:
+        file.write_text(toml)
+    with pytest.raises(PowerLogError) as refused:
+        log_settings(["x"], "UTC", formats=file)
+    assert refused.value.code == code
