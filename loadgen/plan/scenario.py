@@ -337,6 +337,24 @@ class Scenario(BaseModel):
         panel="Power",
         load="none",
     ).field()
+    power: str | None = Choice(
+        "Sample power during the run into power.jsonl, for the score card: rapl reads the energy "
+        "counters of this host's processors.",
+        choices=("rapl",),
+        absent="none is sampled",
+        per_run=True,
+        panel="Power",
+        load="none",
+    ).field()
+    power_command: str | None = Text(
+        "Command that prints watts, JSON or names and values, such as ipmitool dcmi power reading; "
+        "it runs every second.",
+        "command",
+        absent="none",
+        per_run=True,
+        panel="Power",
+        load="none",
+    ).field()
     metrics: str | None = Endpoint(
         "Address for live figures, as :9464; without a host only this machine can read them. "
         "/metrics is for Prometheus, / is the page of the score card so far. An open page costs "

@@ -26,7 +26,7 @@ SUMS = "SHA256SUMS"
 """File of the digests, in the format of coreutils."""
 
 _RESULTS = ("intervals/*.parquet", "devices/*.parquet", "messages/*.parquet", *DOCUMENTS)
-_LOGS = ("events.jsonl", "broker.jsonl")
+_LOGS = ("events.jsonl", "broker.jsonl", "power.jsonl")
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\n]{1,200})")
 _LARGEST_SUMS_BYTES = 64 << 20
 _MOST_NAMED = 5

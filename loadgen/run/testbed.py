@@ -33,6 +33,7 @@ from loadgen.run.interrupt import Interrupt
 from loadgen.run.interval_files import IntervalWriter, compact
 from loadgen.run.monitor import Monitor, RunFiles
 from loadgen.run.phases import stop_timeout_s
+from loadgen.run.power_log import sampled_power
 from loadgen.run.preflight import (
     check_broker,
     check_host,
@@ -187,6 +188,10 @@ class Testbed:
             tls_context=tls_context(plan),
         )
         await stack.enter_async_context(watch)
+        scenario = plan.scenario
+        rapl, command = scenario.power == "rapl", scenario.power_command
+        power = sampled_power(directory, events, rapl=rapl, command=command)
+        await stack.enter_async_context(power)
         bridged = broker.pids if plan.brokers.bridge is not None else ()
         loads = await stack.enter_async_context(loads_of(bridged))
         if last is not None:

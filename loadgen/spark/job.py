@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.report.build.card import build, wall_window
-from loadgen.report.power.power import require_usable
+from loadgen.report.build.summary import sampled_outlets
+from loadgen.report.power.power import OutletPower, require_usable
 from loadgen.report.power.settings import LogSettings
 from loadgen.report.record import different, open_run
 from loadgen.report.score_card import ScoreCard
@@ -53,12 +54,16 @@ def make_scorecards(
             far = iter(open_remote(used, urls))
             runs = different(next(far if is_url(run) else local) for run in run_dirs)
         views = views_of_runs(used, runs)
-        outlets = {}
+        outlets: dict[str, list[OutletPower]] = {}
+        for run in runs if settings is None else ():
+            sampled = sampled_outlets(run, views(run.record.id))
+            if sampled is not None:
+                outlets[run.record.id] = sampled
         if settings is not None:
             windows = {run.record.id: wall_window(run.record, views(run.record.id)) for run in runs}
             outlets = outlets_of_runs(used, windows, settings)
-            for run, measured in outlets.items():
-                require_usable(measured, run)
+        for run_id, measured in outlets.items():
+            require_usable(measured, run_id)
         progress("making the score card ...")
         cards = [
             build(run, views(run.record.id), outlets.get(run.record.id), rack_units) for run in runs

@@ -15,6 +15,8 @@ _FREE: Final = frozenset(
     {
         "seed",
         "pdu",
+        "power",
+        "power_command",
         "pdu_timezone",
         "pdu_columns",
         "pdu_format",

@@ -1,14 +1,22 @@
 """The score card of one run without Spark, which a run prints at its end."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import orjson
 
 from loadgen.report.build.card import build, wall_window
-from loadgen.report.power.power import outlets_over, require_usable
+from loadgen.report.power.formats import parse_columns
+from loadgen.report.power.messages import Remark
+from loadgen.report.power.power import OutletPower, outlets_over, require_usable
 from loadgen.report.power.settings import LogSettings, PduLog, log_settings
 from loadgen.report.record import RunFiles, load_intervals, open_run
 from loadgen.report.score_card import ScoreCard
-from loadgen.report.views import views_of
+from loadgen.report.views import Views, views_of
+from loadgen.run.power_log import POWER_FILE
+from loadgen.run.redaction import printable
 
 
 def summarize_run(
@@ -37,8 +45,24 @@ def summarize(
 ) -> ScoreCard:
     """Return the score card of an opened run directory, with power logs as in `settings`."""
     views = views_of(load_intervals(run), run.record.background)
-    outlets = None
+    outlets = sampled_outlets(run, views)
     if settings is not None:
         outlets = outlets_over(settings, *wall_window(run.record, views))
-        require_usable(outlets, run.record.id)
+    require_usable(outlets or (), run.record.id)
     return build(run, views, outlets, rack_units)
+
+
+def sampled_outlets(run: RunFiles, views: Views) -> list[OutletPower] | None:
+    """Return the power that the run itself sampled, None if it sampled none.
+
+    Logs of the user have precedence: what they measure may contain it.
+    """
+    log = run.directory / POWER_FILE
+    if not log.is_file():
+        return None
+    settings = LogSettings((PduLog(log),), ZoneInfo("UTC"), parse_columns("time=time"))
+    outlets = outlets_over(settings, *wall_window(run.record, views))
+    with log.open("rb") as file:
+        covers = str(orjson.loads(file.readline()).get("covers", ""))
+    remark = Remark.COVERS(log=log, covers=printable(covers, 200))
+    return [replace(outlet, remarks=(remark, *outlet.remarks)) for outlet in outlets]

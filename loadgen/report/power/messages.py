@@ -183,6 +183,7 @@ class Remark(Sentences):
         "of another time (stamp={stamp})"
     )
     UNUSED = "not used of {log}: {columns}"
+    COVERS = "the watts of {log} are those of {covers}"
 
 
 class Withheld(Sentences):

@@ -1,0 +1,174 @@
+"""Samples of power during a run, in power.jsonl of its directory, for the score card.
+
+The source is RAPL of this host, or a command that prints watts or a counter of energy. Each line
+has the time, the reading and `covers`: the part of the system that the source measures.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadgen.errors import CannotRunError
+from loadgen.run.rundir import EventLog, appending
+
+POWER_FILE = "power.jsonl"
+POWERCAP = Path("/sys/class/powercap")
+_INTERVAL_S = 1.0
+_COMMAND_LIMIT_S = 10.0
+_LONGEST_OUTPUT = 100_000
+_PAIR = re.compile(r"\s*([^\W\d][^:]*?)\s*:\s+(\S.*?)\s*")
+
+Reading = Mapping[str, Any]
+
+
+class RaplPackages:
+    """The energy counters of the host's processor packages (powercap/powercap.rst), in joules.
+
+    A counter wraps at `max_energy_range_uj`; the readings do not. They begin at 0.
+    """
+
+    covers = "processor packages of this host by RAPL: no disks, fans or losses of power supplies"
+
+    def __init__(self, powercap: Path = POWERCAP) -> None:
+        """Raise CannotRunError if the host has no package that can be read."""
+        self._zones: dict[str, Path] = {}
+        try:
+            for zone in sorted(powercap.glob("intel-rapl:*")):
+                name = (zone / "name").read_text().strip()
+                # psys and zones within a package would be counted twice.
+                if name.startswith("package") and zone.name.count(":") == 1:
+                    self._zones[name.replace("-", " ")] = zone
+            self._last = {name: _counter(zone, "energy_uj") for name, zone in self._zones.items()}
+            self._range = {
+                name: _counter(zone, "max_energy_range_uj") for name, zone in self._zones.items()
+            }
+        except (OSError, ValueError) as error:
+            raise CannotRunError(
+                f"--power rapl: {error}: run as a user who can read it, or use --power-command"
+            ) from None
+        if not self._zones:
+            raise CannotRunError(
+                f"--power rapl: {powercap} has no processor package: use --power-command 'CMD' or "
+                "--pdu LOG"
+            )
+        self._used = dict.fromkeys(self._zones, 0)
+
+    async def read(self) -> Reading:
+        """Return the joules of each package since the first reading."""
+        for name, zone in self._zones.items():
+            now = _counter(zone, "energy_uj")
+            used = now - self._last[name]
+            self._used[name] += used if used >= 0 else used + self._range[name]
+            self._last[name] = now
+        return {f"{name} total energy (J)": used / 1e6 for name, used in self._used.items()}
+
+
+class PowerCommand:
+    """A command that prints watts, JSON, or lines with a name and a value."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self.covers = f"output of {command}"
+
+    async def read(self) -> Reading:
+        """Run the command; raise CannotRunError if it fails, or takes too long."""
+        child = await asyncio.create_subprocess_shell(
+            self._command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            output, _ = await asyncio.wait_for(child.communicate(), _COMMAND_LIMIT_S)
+        except TimeoutError:
+            raise CannotRunError(
+                f"--power-command took longer than {_COMMAND_LIMIT_S:g} s: use a faster one"
+            ) from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        if child.returncode:
+            raise CannotRunError(
+                f"--power-command ended with status {child.returncode}: try it in a shell"
+            )
+        return reading_of(output[:_LONGEST_OUTPUT].decode("utf-8", "replace"))
+
+
+def reading_of(output: str) -> Reading:
+    """Return the names and values in the output of a command; raise CannotRunError."""
+    text = output.strip()
+    with suppress(orjson.JSONDecodeError):
+        document = orjson.loads(text)
+        return document if isinstance(document, dict) else {"power (W)": str(document)}
+    pairs = [match for line in text.splitlines() if (match := _PAIR.fullmatch(line))]
+    if pairs:
+        return {match[1]: match[2] for match in pairs}
+    if re.match(r"[\d.,]+\s*\S{0,12}$", text):
+        return {"power (W)": text}
+    raise CannotRunError(
+        f"--power-command prints {text[:60]!r}: expected watts as 165 or 165 W, JSON, or lines "
+        "with a name and a value"
+    )
+
+
+def _counter(zone: Path, file: str) -> int:
+    return int((zone / file).read_text())
+
+
+@asynccontextmanager
+async def sampled_power(
+    directory: Path,
+    events: EventLog,
+    *,
+    rapl: bool,
+    command: str | None,
+    powercap: Path = POWERCAP,
+) -> AsyncIterator[None]:
+    """Log power once a second for the length of the block; raise CannotRunError without a source.
+
+    A later failure is an event of the run, and a gap in the log.
+    """
+    if not rapl and command is None:
+        yield
+        return
+    source = PowerCommand(command) if command is not None else RaplPackages(powercap)
+    with appending(directory / POWER_FILE) as file:
+
+        async def sample() -> None:
+            begun_ns = time.time_ns()
+            reading = await source.read()
+            at_s = (begun_ns + time.time_ns()) / 2e9
+            line = {**reading, "time": round(at_s, 6), "covers": source.covers}
+            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+        await sample()
+        task = asyncio.create_task(_repeated(sample, events))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            with suppress(CannotRunError, OSError):
+                await sample()
+
+
+async def _repeated(sample: Callable[[], Awaitable[None]], events: EventLog) -> None:
+    failed = False
+    while True:
+        await asyncio.sleep(_INTERVAL_S - time.time() % _INTERVAL_S)
+        try:
+            await sample()
+            failed = False
+        except (CannotRunError, OSError) as error:
+            if not failed:
+                events.write(time.monotonic_ns(), "power_not_sampled", str(error))
+            failed = True
