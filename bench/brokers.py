@@ -41,6 +41,18 @@ ATTEMPTS: Final = 4
 BEGIN: Final = "<!-- tables: python -m bench.brokers --write docs/brokers.md -->\n"
 END: Final = "<!-- end of tables -->\n"
 RUNS: Final = "yes"
+YES: Final = "✓"
+NO: Final = "✗"
+COLUMNS: Final = {
+    "3.1.1": "MQTT 3.1.1",
+    "5": "MQTT 5",
+    "QoS 2": "QoS 2",
+    "mqtt": "TCP",
+    "mqtts": "TLS",
+    "ws": "WebSocket",
+    "wss": "WebSocket, TLS",
+}
+"""Titles of the ways to play and of the transports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,44 +177,56 @@ async def measured(names: Iterable[str]) -> tuple[dict[str, list[str]], dict[str
     return rows, transports
 
 
-def matrix(rows: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the matrix of rows and cases, with a footnote for each result but `yes`."""
-    cases = [
-        (place, case)
-        for place, case in enumerate(CASES)
-        if any(row[place] for row in rows.values())
-    ]
+def matrix(rows: Mapping[str, Sequence[str]], transports: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return one row a broker, with footnotes for all that does not run everywhere."""
+    brokers: dict[str, dict[str, str]] = {}
     notes: list[str] = []
+    for name, cells in rows.items():
+        broker, _, way = name.partition(" ")
+        results = {case: cell for case, cell in zip(CASES, cells, strict=True) if cell}
+        brokers.setdefault(broker, {})[way] = _mark(results, notes)
+    for name, cells in transports.items():
+        row = brokers.setdefault(name.removesuffix("-tls"), {})
+        by_scheme: dict[str, dict[str, str]] = {}
+        for cell in cells:
+            where, _, result = cell.partition(": ")
+            scheme, _, address = where.partition(" at ")
+            by_scheme.setdefault(scheme, {})[address] = result
+        row |= {scheme: _mark(results, notes) for scheme, results in by_scheme.items()}
+    head = [("", "broker"), *COLUMNS.items()]
     lines = [
-        f"| | {' | '.join(case for _, case in cases)} |",
-        "|---" * (len(cases) + 1) + "|",
+        f"| {' | '.join(title for _, title in head)} |",
+        "|---" * len(head) + "|",
     ]
-    for name, row in rows.items():
-        cells = []
-        for place, _ in cases:
-            cell = row[place]
-            if cell not in ("", RUNS):
-                if cell not in notes:
-                    notes.append(cell)
-                cell = str(notes.index(cell) + 1)
-            cells.append(cell)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    for broker, row in brokers.items():
+        lines.append(f"| {broker} | {' | '.join(row.get(way, NO) for way in COLUMNS)} |")
     return [*lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
 
 
-def transport_lines(transports: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return one line a broker: the transports that work at each address, and those that fail."""
-    lines = []
-    for name, cells in transports.items():
-        works: dict[str, list[str]] = {}
-        for cell in cells:
-            if cell.endswith(f": {RUNS}"):
-                scheme, _, address = cell.removesuffix(f": {RUNS}").partition(" at ")
-                works.setdefault(address, []).append(scheme)
-        fails = [cell for cell in cells if not cell.endswith(f": {RUNS}")]
-        texts = [f"{', '.join(schemes)} at {address}" for address, schemes in works.items()]
-        lines.append(f"- {name}: {'; '.join((*texts, *fails))}")
-    return lines
+def _mark(results: Mapping[str, str], notes: list[str]) -> str:
+    """Return the mark of a cell with the numbers of its footnotes, which are added to `notes`."""
+    causes: dict[str, list[str]] = {}
+    for case, result in results.items():
+        if result != RUNS:
+            causes.setdefault(_cause(result), []).append(case)
+    numbers = []
+    for cause, cases in causes.items():
+        note = cause if len(cases) == len(results) else f"{', '.join(cases)}: {cause}"
+        if note not in notes:
+            notes.append(note)
+        numbers.append(f" [{notes.index(note) + 1}]")
+    runs = any(result == RUNS for result in results.values())
+    return (YES if runs else NO) + "".join(numbers)
+
+
+def _cause(text: str) -> str:
+    """Return a reason without its advice."""
+    text = re.sub(r" \([^()]*\(\d+\)\)", "", text)
+    code, colon, detail = text.partition(": ")
+    if colon and code.isupper():
+        return f"{detail} (`{code}`)"
+    cause = text.partition("; ")[0].partition(", which ")[0]
+    return cause.removeprefix("the broker ")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -212,9 +236,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--write", type=Path, help="document whose tables are made anew")
     options = parser.parse_args(arguments)
     rows, transports = asyncio.run(measured(options.brokers.split(",")))
-    text = "\n".join(
-        [*matrix(rows), "", "Transports over which `fanin` runs:", "", *transport_lines(transports)]
-    )
+    text = "\n".join(matrix(rows, transports))
     if options.write is None:
         print(text)
         return 0

@@ -10,11 +10,12 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.messages import Message
 from loadgen.brokers.packet_stream import (
     SWITCHING,
     PacketStream,
@@ -40,8 +41,6 @@ _PATIENCE_S: Final = 1.0  # without an answer, before other ways are tried
 _LOOK_S: Final = 2.0  # for the other ways
 _SILENT_S: Final = 3.0  # without an answer, if another version of MQTT got one
 KEEP_ALIVE_S: Final = 60
-UNKNOWN: Final = "unknown"
-"""The version of a broker that does not publish it."""
 
 _OTHER_VERSION: Final = {MQTT_3_1: MQTT_3_1_1, MQTT_3_1_1: MQTT_5, MQTT_5: MQTT_3_1_1}
 _PATHS: Final = {"mqtt": "", "mqtts": "", "ws": "/mqtt", "wss": "/mqtt"}
@@ -49,35 +48,25 @@ _WRONG_VERSION: Final = (
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
     ConnectReturnCode.UNACCEPTABLE_PROTOCOL_VERSION,
 )
-_LOGIN: Final = "check user and password, and what the broker allows"
-_LATER: Final = "try again when the broker is ready"
-_REMEDIES: Final[dict[int, str]] = {
-    ReasonCode.BAD_USER_NAME_OR_PASSWORD: _LOGIN,
-    ReasonCode.NOT_AUTHORIZED: _LOGIN,
-    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD: _LOGIN,
-    ConnectReturnCode.NOT_AUTHORIZED: _LOGIN,
-    ReasonCode.SERVER_UNAVAILABLE: _LATER,
-    ReasonCode.SERVER_BUSY: _LATER,
-    ConnectReturnCode.SERVER_UNAVAILABLE: _LATER,
+_REFUSALS: Final[dict[int, Message]] = {
+    ReasonCode.SERVER_UNAVAILABLE: Message.NOT_READY,
+    ReasonCode.SERVER_BUSY: Message.NOT_READY,
+    ConnectReturnCode.SERVER_UNAVAILABLE: Message.NOT_READY,
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: Message.WRONG_LOGIN,
+    ReasonCode.NOT_AUTHORIZED: Message.WRONG_LOGIN,
+    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD: Message.WRONG_LOGIN,
+    ConnectReturnCode.NOT_AUTHORIZED: Message.WRONG_LOGIN,
 }
 # First bytes of other protocols.
 _OPENINGS: Final = (
-    (b"SSH-", "answered as SSH, not MQTT"),
-    (b"AMQP", "answered as AMQP, not MQTT"),
-    (b"\x15\x03", "speaks TLS"),
-    (b"\x16\x03", "speaks TLS"),
+    (b"SSH-", Message.ANSWERED_AS(protocol="SSH")),
+    (b"AMQP", Message.ANSWERED_AS(protocol="AMQP")),
+    (b"\x15\x03", Message.SPEAKS_TLS()),
+    (b"\x16\x03", Message.SPEAKS_TLS()),
 )
-OLDER: Final = "use the other version"
-_PORT: Final = "is the port right?"
-_VERSION_TOPICS: Final = (
-    "$SYS/broker/version",
-    # One of each node, and the product's name next to it.
-    "$SYS/brokers/+/version",
-    "$SYS/brokers/+/sysdescr",
-)
-_MAX_VERSION_CHARACTERS: Final = 200
-_ANSWER_S: Final = 1.0
-_RETAINED_S: Final = 0.3
+# Results of a verification (x509_vfy.h).
+_EXPIRED: Final = 10
+_OTHER_NAME: Final = (62, 64)
 
 
 @dataclass(slots=True)
@@ -100,9 +89,14 @@ class Attempt:
         return b"" if self.stream is None else self.stream.first_bytes
 
     @property
-    def accepted(self) -> bool:
-        """True if the broker took the connection."""
-        return self.connack is not None and not self.connack.reason_code
+    def wrong_version(self) -> str:
+        """The answer of a broker that does not speak the version of the CONNECT, else ""."""
+        if self.connack is None or self.stream is None:
+            return ""
+        if self.connack.reason_code in _WRONG_VERSION:
+            return _name_of(self.connack)
+        downgraded = self.packet.protocol_version == MQTT_5 != self.stream.version
+        return Message.CONNACK_OF_3_1_1() if downgraded and not self.connack.reason_code else ""
 
     async def run(self) -> None:
         """Connect and wait for CONNACK; close the connection if none comes."""
@@ -121,8 +115,6 @@ class Attempt:
             if not isinstance(answer, ConnAck):
                 raise RemoteProtocolError(f"{type(answer).__name__} came instead of CONNACK")
             self.connack = answer
-        except ssl.SSLError as error:
-            self.error = _certificate_refused(endpoint, error) if self.encrypted else error
         except (OSError, RemoteProtocolError, BrokerRefusedError) as error:
             self.error = error
         finally:
@@ -135,14 +127,15 @@ class Attempt:
             await self.stream.close()
 
 
-def connect_of(endpoint: Endpoint, version: int) -> Connect:
-    """Return a CONNECT with a new identifier and the endpoint's login."""
+def connect_of(endpoint: Endpoint, version: int, login: Connect | None = None) -> Connect:
+    """Return a CONNECT with a new identifier and the login of a packet, else the endpoint's."""
+    password = None if endpoint.password is None else endpoint.password.encode()
     return Connect(
         client_identifier("probe"),
         version,
         keep_alive=KEEP_ALIVE_S,
-        user_name=endpoint.username,
-        password=None if endpoint.password is None else endpoint.password.encode(),
+        user_name=endpoint.username if login is None else login.user_name,
+        password=password if login is None else login.password,
     )
 
 
@@ -152,25 +145,25 @@ async def ask(
     tls_context: ssl.SSLContext | None = None,
     *,
     timeout_s: float = REACH_S,
-    older: str = OLDER,
     spoken: bool = False,
 ) -> tuple[PacketStream, ConnAck]:
     """Return a connection that the broker accepted, and its CONNACK; the caller closes it.
 
     Raises BrokerUnreachableError if nothing answers within `timeout_s`, and BrokerRefusedError for
-    any other answer. `older` is the remedy if the broker does not speak the version; with `spoken`
-    it is known to speak it.
+    any other answer. With `spoken` the broker is known to speak the version.
     """
     attempt = Attempt(endpoint, packet, tls_context)
     running = asyncio.ensure_future(attempt.run())
     try:
         try:
-            await _answer(attempt, running, timeout_s, older, spoken=spoken)
+            await _answer(attempt, running, timeout_s, spoken=spoken)
         finally:
             await ended((running,))
         assert attempt.stream is not None and attempt.connack is not None
+        if attempt.wrong_version:
+            raise _other_version(attempt, attempt.wrong_version)
         if attempt.connack.reason_code:
-            raise refusal(endpoint, attempt.connack, packet.protocol_version, older)
+            raise _refusal(attempt, attempt.connack)
     except BaseException:
         await attempt.close()
         raise
@@ -178,7 +171,7 @@ async def ask(
 
 
 async def _answer(
-    attempt: Attempt, running: asyncio.Future[None], timeout_s: float, older: str, *, spoken: bool
+    attempt: Attempt, running: asyncio.Future[None], timeout_s: float, *, spoken: bool
 ) -> None:
     """Wait for the CONNACK of an attempt, or raise the error that explains its absence."""
     loop = asyncio.get_running_loop()
@@ -189,6 +182,8 @@ async def _answer(
         await asyncio.wait((running,), timeout=max(0.0, left_s))
 
     await wait_until(_PATIENCE_S)
+    if isinstance(attempt.error, ssl.SSLCertVerificationError):
+        raise await _untrusted(attempt.endpoint, attempt.error)
     further: tuple[Attempt, ...] = ()
     if attempt.connack is None and attempt.reached:
         left_s = begun_s + timeout_s - loop.time()
@@ -198,15 +193,12 @@ async def _answer(
             another = any(other.connack for other in further)
             await wait_until(_SILENT_S if another else timeout_s)
     if attempt.connack is None:
-        raise _explained(attempt, further, timeout_s, older, spoken=spoken)
+        raise _explained(attempt, further, timeout_s, spoken=spoken)
 
 
 async def _other_ways(first: Attempt, left_s: float, *, spoken: bool) -> tuple[Attempt, ...]:
     """Try the other ways to talk to the same port, without login and without trust."""
     endpoint, version = first.endpoint, first.packet.protocol_version
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusting.check_hostname = False
-    trusting.verify_mode = ssl.CERT_NONE
     ways = [(scheme, MQTT_3_1_1) for scheme in _PATHS if scheme != endpoint.scheme]
     if not spoken:
         ways.append((endpoint.scheme, _OTHER_VERSION[version]))
@@ -214,7 +206,7 @@ async def _other_ways(first: Attempt, left_s: float, *, spoken: bool) -> tuple[A
         Attempt(
             Endpoint(scheme, endpoint.host, endpoint.port, path=_PATHS[scheme]),
             Connect(client_identifier("ask"), other_version, keep_alive=KEEP_ALIVE_S),
-            trusting if scheme in ("mqtts", "wss") else None,
+            _trusting(),
         )
         for scheme, other_version in ways
     )
@@ -224,7 +216,11 @@ async def _other_ways(first: Attempt, left_s: float, *, spoken: bool) -> tuple[A
     running = {asyncio.ensure_future(other.run()) for other in further}
     end_s = asyncio.get_running_loop().time() + min(_LOOK_S, left_s)
     pending = running
-    try:
+    # The stack closes all of them even if this is cancelled.
+    async with contextlib.AsyncExitStack() as stack:
+        for other in further:
+            stack.push_async_callback(other.close)
+        stack.push_async_callback(ended, running)
         while pending and not _is_named(first, further):
             wait_s = end_s - asyncio.get_running_loop().time()
             if wait_s <= 0:
@@ -232,13 +228,14 @@ async def _other_ways(first: Attempt, left_s: float, *, spoken: bool) -> tuple[A
             _, pending = await asyncio.wait(
                 pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
             )
-    finally:
-        # The stack closes all of them even if this is cancelled here.
-        async with contextlib.AsyncExitStack() as stack:
-            for other in further:
-                stack.push_async_callback(other.close)
-            await ended(running)
     return further
+
+
+def _trusting() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 async def ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
@@ -249,147 +246,171 @@ async def ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run all at once; if one fails, cancel the others and wait for their end before raising."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        await ended(tasks)
+
+
 # Explanations ---------------------------------------------------------------------------------
 
 
-def _is_named(first: Attempt, further: Iterable[Attempt]) -> bool:
+def _is_named(first: Attempt, further: Sequence[Attempt]) -> bool:
     """Return True if another transport shows what the port is."""
-    return any(
-        other.endpoint.scheme != first.endpoint.scheme
-        and (
-            other.connack is not None
-            or (other.encrypted and not first.endpoint.tls)
-            or _opening(other.first_bytes)
-        )
-        for other in further
-    )
+    scheme = first.endpoint.scheme
+    openings = (_opening(one.first_bytes) for one in further if one.endpoint.scheme != scheme)
+    return any(openings) or bool(_other_transport(first.endpoint, further))
 
 
 def _opening(first_bytes: bytes) -> str:
     """Return the protocol of a peer that begins like this, "" if it may be MQTT."""
-    for opening, name in _OPENINGS:
+    for opening, protocol in _OPENINGS:
         if first_bytes.startswith(opening):
-            return name
+            return protocol
     line = first_bytes.partition(b"\n")[0]
     if line.startswith(SWITCHING):
         return ""
     if line.startswith(b"HTTP/"):
-        return f"answered {shown(b' '.join(line.split()[:2]), 40)}, not MQTT"
+        return Message.ANSWERED(answer=shown(b" ".join(line.split()[:2]), 40))
     if first_bytes and first_bytes[0] not in (0x20, 0xE0):
-        return f"answered '{shown(line, 40)}', not MQTT"
+        return Message.ANSWERED(answer=f"'{shown(line, 40)}'")
     return ""
 
 
 def _explained(
-    first: Attempt, further: Sequence[Attempt], timeout_s: float, older: str, *, spoken: bool
+    first: Attempt, further: Sequence[Attempt], timeout_s: float, *, spoken: bool
 ) -> CannotRunError:
     """Return the one error about a CONNECT without CONNACK."""
     endpoint, error = first.endpoint, first.error
     where = endpoint.redacted
     if not first.reached:
-        return _unreached(first, timeout_s)
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return BrokerUnreachableError(
-            f"no TLS connection to {where}: {error.verify_message}; check the certificate, or give "
-            "its authority"
-        )
+        return _unreached(endpoint, error, timeout_s)
     for attempt in (first, *(other for other in further if other.silent)):
-        if attempt.encrypted and isinstance(attempt.error, BrokerRefusedError):
-            return attempt.error
-    if other_way := _other_way(first, further, older):
-        return BrokerRefusedError(f"{where} {other_way}")
+        if attempt.encrypted and isinstance(attempt.error, ssl.SSLError):
+            return _certificate_refused(endpoint, attempt.error)
+    for other in further:
+        if other.endpoint.scheme == endpoint.scheme and other.connack and not other.wrong_version:
+            return _other_version(first)
+    if use := _other_transport(endpoint, further):
+        return BrokerRefusedError(Message.OTHER_TRANSPORT(where=where, use=use))
     if endpoint.websocket and isinstance(error, BrokerRefusedError):
         return error  # of the upgrade
     for attempt in (first, *further):
         if opening := _opening(attempt.first_bytes):
-            return BrokerRefusedError(f"{where} {opening}; {_PORT}")
+            return BrokerRefusedError(Message.OTHER_PROTOCOL(where=where, opening=opening))
     if isinstance(error, ssl.SSLError):
         fault = _words(error, "the handshake failed")
-        return BrokerRefusedError(f"no TLS connection to {where}: {fault}; does it speak TLS?")
+        return BrokerRefusedError(Message.TLS_FAILED(where=where, fault=fault))
     if isinstance(error, RemoteProtocolError):
-        return BrokerRefusedError(f"{where} broke MQTT: {shown(str(error))}; {_PORT}")
+        return BrokerRefusedError(Message.BROKE_MQTT(where=where, fault=shown(str(error))))
     if error is None:
-        return BrokerUnreachableError(
-            f"{where} takes connections and sends nothing within {timeout_s:g} s; is it an MQTT "
-            "port?"
-        )
-    if spoken:
-        return BrokerRefusedError(
-            f"{where} closes this client's connection without an answer, and took others; check "
-            "what it allows this client, and its limits"
-        )
-    return BrokerRefusedError(
-        f"{where} closes new connections without an answer; has it reached a limit, or is it no "
-        "MQTT port?"
-    )
+        return BrokerUnreachableError(Message.SILENT(where=where, timeout_s=timeout_s))
+    closes = Message.CLOSES_THIS_CLIENT if spoken else Message.CLOSES
+    return BrokerRefusedError(closes(where=where))
 
 
-def _other_way(first: Attempt, further: Sequence[Attempt], older: str) -> str:
-    """Return the way in which the port can be used, "" if it is unknown."""
-    endpoint = first.endpoint
-    for other in further:
-        speaks = other.connack is not None and other.connack.reason_code not in _WRONG_VERSION
-        if other.endpoint.scheme == endpoint.scheme and speaks:
-            version = VERSION_NAMES[first.packet.protocol_version]
-            return f"does not speak MQTT {version}; {older}"
+def _other_transport(endpoint: Endpoint, further: Sequence[Attempt]) -> str:
+    """Return the transport that the port speaks, with its URL; "" if it is unknown."""
     for other in further:
         upgraded = other.first_bytes.startswith(SWITCHING)
         if other.endpoint.scheme == endpoint.scheme or not (other.connack or upgraded):
             continue
         url = other.endpoint.redacted
         if other.endpoint.tls != endpoint.tls:
-            return f"{'does not speak' if endpoint.tls else 'speaks'} TLS: use {url}"
-        if endpoint.websocket:
-            return f"speaks MQTT without WebSocket: use {url}"
-        return f"speaks MQTT over WebSocket: use {url}"
+            return (Message.USE_NO_TLS if endpoint.tls else Message.USE_TLS)(url=url)
+        return (Message.USE_NO_WEBSOCKET if endpoint.websocket else Message.USE_WEBSOCKET)(url=url)
     if not endpoint.tls and any(other.encrypted for other in further):
-        return f"speaks TLS: use {replace(endpoint, scheme=endpoint.scheme + 's').redacted}"
+        return Message.USE_TLS(url=replace(endpoint, scheme=endpoint.scheme + "s").redacted)
     return ""
 
 
-def _unreached(attempt: Attempt, timeout_s: float) -> BrokerUnreachableError:
+def _unreached(
+    endpoint: Endpoint, error: Exception | None, timeout_s: float
+) -> BrokerUnreachableError:
     """Return the error of an attempt without a TCP connection."""
-    error, where = attempt.error, attempt.endpoint.redacted
+    where = endpoint.redacted
     if error is None:
-        cause = f"nothing answers within {timeout_s:g} s"
-        remedy = "is the address right, and does every firewall let it through?"
-    elif isinstance(error, socket.gaierror):
+        return BrokerUnreachableError(Message.NO_ANSWER(where=where, timeout_s=timeout_s))
+    if isinstance(error, socket.gaierror):
         # These errors have different numbers from the system's.
-        cause, remedy = (error.strerror or "the name is not known").lower(), "is the name right?"
-    else:
-        number = error.errno if isinstance(error, OSError) else None
-        cause = (os.strerror(number) if number else str(error) or "cannot be reached").lower()
-        refused = number == errno.ECONNREFUSED
-        remedy = "is it running, and is the port right?" if refused else "is the address right?"
-    return BrokerUnreachableError(f"no broker at {where}: {cause}; {remedy}")
+        cause = (error.strerror or "the name is not known").lower()
+        return BrokerUnreachableError(Message.NO_NAME(where=where, cause=cause))
+    number = error.errno if isinstance(error, OSError) else None
+    cause = (os.strerror(number) if number else str(error) or "cannot be reached").lower()
+    message = Message.NOT_RUNNING if number == errno.ECONNREFUSED else Message.NO_WAY
+    return BrokerUnreachableError(message(where=where, cause=cause))
+
+
+async def _untrusted(
+    endpoint: Endpoint, error: ssl.SSLCertVerificationError
+) -> BrokerUnreachableError:
+    """Return the error of a broker whose certificate is not trusted."""
+    from cryptography import x509
+
+    where, message = endpoint.redacted, error.verify_message
+    encoded = b""
+    if error.verify_code in (_EXPIRED, *_OTHER_NAME):
+        stream = PacketStream(MQTT_3_1_1)
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                opened = await open_socket(endpoint.host, endpoint.port)
+                await stream.open(opened, endpoint, _trusting())
+                encoded = stream.peer_certificate
+        await stream.close()
+    if not encoded:
+        return BrokerUnreachableError(Message.CERTIFICATE_UNTRUSTED(where=where, fault=message))
+    certificate = x509.load_der_x509_certificate(encoded)
+    if error.verify_code == _EXPIRED:
+        until = certificate.not_valid_after_utc.date().isoformat()
+        return BrokerUnreachableError(Message.CERTIFICATE_EXPIRED(where=where, until=until))
+    names: list[str] = []
+    with contextlib.suppress(x509.ExtensionNotFound):
+        kind = x509.SubjectAlternativeName
+        alternatives = certificate.extensions.get_extension_for_class(kind).value
+        names = alternatives.get_values_for_type(x509.DNSName)
+        names += map(str, alternatives.get_values_for_type(x509.IPAddress))
+    shown_names = tuple(shown(name) for name in names[:5])
+    return BrokerUnreachableError(
+        Message.CERTIFICATE_NAMES(where=where, host=endpoint.host, names=shown_names)
+    )
 
 
 def _certificate_refused(endpoint: Endpoint, error: ssl.SSLError) -> BrokerRefusedError:
     """Return the error of a server that judges our certificate after a TLS 1.3 handshake."""
-    return BrokerRefusedError(
-        f"{endpoint.redacted} ended the TLS connection: {_words(error, 'TLS failed')}; give the "
-        "client certificate that it asks for"
-    )
+    missing = "CERTIFICATE_REQUIRED" in (error.reason or "")
+    message = Message.CERTIFICATE_REQUIRED if missing else Message.CERTIFICATE_REFUSED
+    return BrokerRefusedError(message(where=endpoint.redacted, fault=_words(error, "TLS failed")))
 
 
 def _words(error: ssl.SSLError, default: str) -> str:
     return shown((error.reason or default).lower().replace("_", " "))
 
 
-def refusal(
-    endpoint: Endpoint, connack: ConnAck, version: int, older: str = OLDER
-) -> BrokerRefusedError:
-    """Return the error of a CONNACK with a failure."""
-    code = connack.reason_code
+def _other_version(attempt: Attempt, answer: str = "") -> BrokerRefusedError:
+    """Return the error of a broker that does not speak the version of a CONNECT."""
+    version = VERSION_NAMES[attempt.packet.protocol_version]
+    where = attempt.endpoint.redacted
+    return BrokerRefusedError(
+        Message.OTHER_VERSION(where=where, version=version, answer=answer, use="")
+    )
+
+
+def _refusal(attempt: Attempt, connack: ConnAck) -> BrokerRefusedError:
+    """Return the error of a CONNACK with another failure."""
+    message = _REFUSALS.get(connack.reason_code, Message.REFUSED)
+    if message is Message.WRONG_LOGIN and attempt.packet.password is None:
+        message = Message.NO_PASSWORD if attempt.packet.user_name else Message.NO_USER
+    return BrokerRefusedError(message(where=attempt.endpoint.redacted, name=_name_of(connack)))
+
+
+def _name_of(connack: ConnAck) -> str:
+    """Return the name of a CONNACK's reason code."""
     # The answer to MQTT 5 can have the return code of an older broker, too.
-    name = named(code, connack.properties, MQTT_5 if is_failure(code) else MQTT_3_1_1)
-    where = endpoint.redacted
-    if code in _WRONG_VERSION:
-        return BrokerRefusedError(
-            f"{where} does not speak MQTT {VERSION_NAMES[version]} ({name}); {older}"
-        )
-    remedy = _REMEDIES.get(code, "check what the broker allows")
-    return BrokerRefusedError(f"{where} refused the connection: {name}; {remedy}")
+    version = MQTT_5 if is_failure(connack.reason_code) else MQTT_3_1_1
+    return named(connack.reason_code, connack.properties, version)
 
 
 def named(code: int, properties: Properties, version: int) -> str:
@@ -406,19 +427,19 @@ class Greeting:
     """The versions of MQTT with which a broker took a connection (3 is MQTT 3.1, 4 is 3.1.1).
 
     `stated` are the properties of its MQTT 5 CONNACK (section 3.2.2.3), None without MQTT 5.
-    `answered_s` is the time until it had answered.
+    `answered_s` is the time until it had answered. `refusals` are the errors of other versions.
     """
 
     endpoint: Endpoint
-    connect: Connect
+    login: Connect | None
     versions: tuple[int, ...]
     stated: Properties | None
     answered_s: float
+    refusals: tuple[CannotRunError, ...] = ()
 
-    @property
-    def newest(self) -> Connect:
-        """A CONNECT with the newest version that the broker speaks."""
-        return replace(self.connect, protocol_version=self.versions[-1])
+    def connect(self, **fields: Any) -> Connect:
+        """Return a CONNECT with the newest version that the broker speaks."""
+        return replace(connect_of(self.endpoint, self.versions[-1], self.login), **fields)
 
 
 async def greet(
@@ -433,113 +454,26 @@ async def greet(
 
     Raises the errors of `ask` if the broker takes none of them.
     """
-    connect = connect_of(endpoint, MQTT_5)
-    if login is not None:
-        connect = replace(connect, user_name=login.user_name, password=login.password)
     loop = asyncio.get_running_loop()
     begun_s = loop.time()
-    attempts = [
-        Attempt(
-            endpoint,
-            # A broker ends a connection when another client comes with its identifier.
-            replace(connect, client_id=client_identifier("probe"), protocol_version=version),
-            tls_context,
-        )
-        for version in versions
-    ]
-    running = [asyncio.ensure_future(attempt.run()) for attempt in attempts]
-    async with contextlib.AsyncExitStack() as stack:
-        for attempt in attempts:
-            stack.push_async_callback(attempt.close)
-        stack.push_async_callback(ended, running)
-        await asyncio.wait(running, timeout=min(_PATIENCE_S, timeout_s))
-        answered_s = loop.time() - begun_s
-        if not any(attempt.connack for attempt in attempts):
-            packet = replace(attempts[0].packet, client_id=client_identifier("probe"))
-            try:
-                stream, connack = await ask(endpoint, packet, tls_context, timeout_s=timeout_s)
-            except CannotRunError:
-                # In the meantime a slow broker may have taken another version.
-                if not any(attempt.connack for attempt in attempts):
-                    raise
-            else:
-                slow = Attempt(endpoint, packet, tls_context, stream=stream, connack=connack)
-                stack.push_async_callback(slow.close)
-                attempts.append(slow)
-            answered_s = loop.time() - begun_s
-        accepted = [attempt for attempt in attempts if attempt.accepted]
-        if not accepted:
-            raise _unwelcome(attempts)
-        for attempt in accepted:
-            assert attempt.stream is not None
-            attempt.stream.send(packets.Disconnect())
-    stated = [
-        attempt.connack.properties
-        for attempt in accepted
-        if attempt.packet.protocol_version == MQTT_5 and attempt.connack
-    ]
-    return Greeting(
-        endpoint,
-        connect,
-        tuple(sorted({attempt.packet.protocol_version for attempt in accepted})),
-        stated[0] if stated else None,
-        answered_s,
-    )
+    taken: dict[int, ConnAck] = {}
+    answers_s: list[float] = []
+    errors: list[CannotRunError] = []
 
-
-def _unwelcome(attempts: Sequence[Attempt]) -> BrokerRefusedError:
-    """Return the error of a broker that took no version, preferably another than of versions."""
-    answered = [(one, one.connack) for one in attempts if one.connack is not None]
-    answered.sort(key=lambda pair: pair[1].reason_code in _WRONG_VERSION)
-    attempt, connack = answered[0]
-    return refusal(attempt.endpoint, connack, attempt.packet.protocol_version)
-
-
-async def version_of(
-    endpoint: Endpoint, connect: Connect, tls_context: ssl.SSLContext | None = None
-) -> str:
-    """Return a broker's name for its version, with the version of MQTT and login of `connect`.
-
-    It needs a separate connection: some brokers end one that subscribes to $SYS.
-    """
-    asking = replace(
-        connect_of(endpoint, connect.protocol_version),
-        user_name=connect.user_name,
-        password=connect.password,
-    )
-    try:
-        stream, connack = await ask(endpoint, asking, tls_context)
-    except CannotRunError:
-        return UNKNOWN
-    try:
-        return await _stated_version(stream, connack)
-    finally:
+    async def connect(version: int) -> None:
+        packet = connect_of(endpoint, version, login)
+        try:
+            stream, taken[version] = await ask(endpoint, packet, tls_context, timeout_s=timeout_s)
+        except CannotRunError as error:
+            errors.append(error)
+            return
+        answers_s.append(loop.time() - begun_s)
+        stream.send(packets.Disconnect())
         await stream.close()
 
-
-async def _stated_version(stream: PacketStream, connack: ConnAck) -> str:
-    for name, value in connack.properties.user_property:
-        if "version" in name.lower() and value.strip():
-            return shown_version(value.encode())
-    stream.send(packets.Subscribe(1, tuple(map(packets.Subscription, _VERSION_TOPICS))))
-    parts: dict[str, str] = {}
-    try:
-        async with asyncio.timeout(_ANSWER_S) as limit:
-            while len(parts) < 2:
-                packet = await stream.receive()
-                if isinstance(packet, packets.SubAck):
-                    # Retained messages come at once, or never.
-                    limit.reschedule(asyncio.get_running_loop().time() + _RETAINED_S)
-                elif isinstance(packet, packets.Publish) and packet.payload:
-                    level = packet.topic_name.rpartition("/")[2]
-                    parts.setdefault(level, shown_version(packet.payload))
-                    if packet.topic_name == _VERSION_TOPICS[0]:
-                        break
-    except (TimeoutError, OSError, RemoteProtocolError):
-        pass
-    return " ".join(parts[name] for name in ("sysdescr", "version") if name in parts) or UNKNOWN
-
-
-def shown_version(payload: bytes) -> str:
-    """Return a version as printable ASCII of at most 200 characters, or "unknown"."""
-    return shown(payload, _MAX_VERSION_CHARACTERS) or UNKNOWN
+    await together(*map(connect, versions))
+    if not taken:
+        # An error about one version says less than any other.
+        raise min(errors, key=lambda error: error.code == Message.OTHER_VERSION.name)
+    stated = taken[MQTT_5].properties if MQTT_5 in taken else None
+    return Greeting(endpoint, login, tuple(sorted(taken)), stated, min(answers_s), tuple(errors))

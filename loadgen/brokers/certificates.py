@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from loadgen.brokers.messages import Message
 from loadgen.errors import CannotRunError, UsageError
 
 KeyKind = Literal["rsa", "ecdsa"]
@@ -105,7 +106,7 @@ def make_certificates(
 
 def _host_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
     if not hosts:
-        raise UsageError("certificates: the broker needs a name; give --host NAME")
+        raise UsageError(Message.HOST_MISSING())
     names: list[x509.GeneralName] = []
     for host in hosts:
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -113,26 +114,21 @@ def _host_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
             names.append(x509.IPAddress(ipaddress.ip_address(bare)))
         except ValueError:
             if not _HOST_NAME.fullmatch(host):
-                raise UsageError(
-                    f"host {host[:60]!a}: not a host name or address (write it without port)"
-                ) from None
+                raise UsageError(Message.HOST_WRONG(host=ascii(host[:60]))) from None
             names.append(x509.DNSName(host))
     return x509.SubjectAlternativeName(names)
 
 
 def _check(clients: int, client_name: str, days: int) -> None:
     if not 0 <= clients <= CLIENTS_LIMIT:
-        raise UsageError(f"clients: {clients} is out of range; allowed: 0 to {CLIENTS_LIMIT:,}")
+        raise UsageError(Message.CLIENTS_RANGE(clients=clients, most=CLIENTS_LIMIT))
     if not 1 <= days <= DAYS_LIMIT:
-        raise UsageError(f"days: {days} is out of range; allowed: 1 to {DAYS_LIMIT:,}")
+        raise UsageError(Message.DAYS_RANGE(days=days, most=DAYS_LIMIT))
     longest = client_name.replace("{device}", str(max(clients - 1, 0)))
     if not longest or len(longest) > NAME_CHARACTERS or not longest.isprintable():
-        raise UsageError(
-            f"client name {client_name[:80]!a}: allowed: 1 to {NAME_CHARACTERS} printable "
-            "characters once {device} is filled in"
-        )
+        raise UsageError(Message.CLIENT_NAME(name=ascii(client_name[:80]), most=NAME_CHARACTERS))
     if clients > 1 and "{device}" not in client_name:
-        raise UsageError("client name: the same for all devices; put {device} into it")
+        raise UsageError(Message.CLIENT_NAMES_EQUAL())
 
 
 @contextlib.contextmanager
@@ -142,10 +138,12 @@ def _claimed(directory: Path) -> Iterator[None]:
     existed = directory.exists()
     try:
         if existed and (not directory.is_dir() or any(directory.iterdir())):
-            raise UsageError(f"{shown} must not exist or be an empty directory")
+            raise UsageError(Message.DIRECTORY_OCCUPIED(path=shown))
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CannotRunError(f"{shown} cannot be made: {error.strerror}") from None
+        raise CannotRunError(
+            Message.DIRECTORY_NOT_MADE(path=shown, reason=error.strerror)
+        ) from None
     try:
         yield
     except BaseException as error:
@@ -157,7 +155,9 @@ def _claimed(directory: Path) -> Iterator[None]:
         if not existed:
             directory.rmdir()
         if isinstance(error, OSError):
-            raise CannotRunError(f"{shown} cannot be written: {error.strerror}") from None
+            raise CannotRunError(
+                Message.FILE_NOT_WRITTEN(path=shown, reason=error.strerror)
+            ) from None
         raise
 
 

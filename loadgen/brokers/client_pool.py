@@ -10,14 +10,15 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from loadgen.brokers.ask import OLDER, ask, ended, named
+from loadgen.brokers.ask import ask, connect_of, ended, named
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.packet_stream import PACKET_LIMIT_BYTES, PacketStream
-from loadgen.errors import RemoteProtocolError
+from loadgen.brokers.packet_stream import PACKET_LIMIT_BYTES, PacketStream, shown
+from loadgen.brokers.process import UNKNOWN
+from loadgen.errors import CannotRunError, RemoteProtocolError
 from loadgen.mqtt import packets
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
@@ -25,6 +26,15 @@ from loadgen.mqtt.reason_codes import is_failure
 
 _SUBSCRIBE_ID: Final = 65_535
 """Publications count from 1."""
+_VERSION_TOPICS: Final = (
+    "$SYS/broker/version",
+    # One of each node, and the product's name next to it.
+    "$SYS/brokers/+/version",
+    "$SYS/brokers/+/sysdescr",
+)
+_VERSION_CHARACTERS: Final = 200
+_ANSWER_S: Final = 1.0
+_RETAINED_S: Final = 0.3
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +44,7 @@ class PoolClient:
     endpoint: Endpoint
     stream: PacketStream
     connack: packets.ConnAck
-    suback: packets.SubAck | None = None
+    suback: packets.SubAck | None = None  # the answer to the last SUBSCRIBE
     answers: dict[int, packets.Packet] = field(default_factory=dict)  # the first by identifier
     completed: set[int] = field(default_factory=set)  # identifiers of completed handshakes
     inbox: list[packets.Publish] = field(default_factory=list)
@@ -52,7 +62,7 @@ class PoolClient:
     def subscribe(
         self, filters: Sequence[str], qos: int, properties: Properties = NO_PROPERTIES
     ) -> None:
-        """Send a SUBSCRIBE; `suback` will be the answer to the last one."""
+        """Send a SUBSCRIBE."""
         subscriptions = tuple(packets.Subscription(topic, qos) for topic in filters)
         self.suback = None
         self.stream.send(packets.Subscribe(_SUBSCRIBE_ID, subscriptions, properties))
@@ -70,26 +80,26 @@ class PoolClient:
 
     def _take(self, packet: packets.Packet) -> None:
         send = self.stream.send
-        if isinstance(packet, packets.Publish):
-            self.inbox.append(packet)
-            if packet.qos == 1:
-                send(packets.PubAck(packet.packet_id))
-            elif packet.qos == 2:
-                send(packets.PubRec(packet.packet_id))
-        elif isinstance(packet, packets.PubRel):
-            send(packets.PubComp(packet.packet_id))
-        elif isinstance(packet, packets.SubAck):
-            self.suback = packet
-        elif isinstance(packet, (packets.PubAck, packets.PubRec)):
-            self.answers.setdefault(packet.packet_id, packet)
-            if isinstance(packet, packets.PubRec) and not is_failure(packet.reason_code):
-                send(packets.PubRel(packet.packet_id))
-            else:
+        match packet:
+            case packets.Publish():
+                self.inbox.append(packet)
+                if packet.qos:
+                    answer = packets.PubAck if packet.qos == 1 else packets.PubRec
+                    send(answer(packet.packet_id))
+            case packets.PubRel():
+                send(packets.PubComp(packet.packet_id))
+            case packets.SubAck():
+                self.suback = packet
+            case packets.PubAck() | packets.PubRec():
+                self.answers.setdefault(packet.packet_id, packet)
+                if isinstance(packet, packets.PubRec) and not is_failure(packet.reason_code):
+                    send(packets.PubRel(packet.packet_id))
+                else:
+                    self.completed.add(packet.packet_id)
+            case packets.PubComp():
                 self.completed.add(packet.packet_id)
-        elif isinstance(packet, packets.PubComp):
-            self.completed.add(packet.packet_id)
-        elif isinstance(packet, packets.Disconnect):
-            self.ended = named(packet.reason_code, packet.properties, MQTT_5)
+            case packets.Disconnect():
+                self.ended = named(packet.reason_code, packet.properties, MQTT_5)
 
     async def leave(self) -> None:
         """Remove retained messages, send DISCONNECT and close."""
@@ -100,29 +110,21 @@ class PoolClient:
         await self.stream.close()
 
 
+@dataclass(slots=True, eq=False)
 class ClientPool:
-    """Clients for the length of a block, and a way to wait for what they receive."""
+    """Clients for the length of a block, and a way to wait for what they receive.
 
-    def __init__(
-        self,
-        tls_context: ssl.SSLContext | None = None,
-        *,
-        packet_limit_bytes: int = PACKET_LIMIT_BYTES,
-        older: str = OLDER,
-        quiet_s: float = math.inf,
-        spoken: bool = False,
-    ) -> None:
-        """Make a pool whose waits also end once nothing was received for `quiet_s`.
+    Its waits also end once nothing was received for `quiet_s`. With `spoken` the broker is known to
+    speak the version of the clients, as it is once a client was accepted.
+    """
 
-        `older` and `spoken` are those of `ask`; a version is known to be spoken, too, once a client
-        was accepted.
-        """
-        self._tls_context, self._older, self._spoken = tls_context, older, spoken
-        self._quiet_s = quiet_s
-        self._received_s = time.monotonic()
-        self._packet_limit_bytes = packet_limit_bytes
-        self._changed = asyncio.Event()
-        self._stack = contextlib.AsyncExitStack()
+    tls_context: ssl.SSLContext | None = None
+    packet_limit_bytes: int = PACKET_LIMIT_BYTES
+    quiet_s: float = math.inf
+    spoken: bool = False
+    _received_s: float = field(default_factory=time.monotonic)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,11 +134,9 @@ class ClientPool:
 
     async def join(self, endpoint: Endpoint, connect: packets.Connect) -> PoolClient:
         """Connect a client; raises the errors of `ask`."""
-        stream, connack = await ask(
-            endpoint, connect, self._tls_context, older=self._older, spoken=self._spoken
-        )
-        self._spoken = True
-        stream.packet_limit_bytes = self._packet_limit_bytes
+        stream, connack = await ask(endpoint, connect, self.tls_context, spoken=self.spoken)
+        self.spoken = True
+        stream.packet_limit_bytes = self.packet_limit_bytes
         client = PoolClient(endpoint, stream, connack)
         self._stack.push_async_callback(client.leave)
         listening = asyncio.ensure_future(client.listen(self._notify))
@@ -148,7 +148,7 @@ class ClientPool:
         """Wait until `done`, which is called after each packet, and return its result."""
         end_s = time.monotonic() + timeout_s
         while not done():
-            left_s = min(end_s, self._received_s + self._quiet_s) - time.monotonic()
+            left_s = min(end_s, self._received_s + self.quiet_s) - time.monotonic()
             if left_s <= 0:
                 return False
             self._changed.clear()
@@ -173,17 +173,42 @@ class ClientPool:
     @property
     def is_quiet(self) -> bool:
         """True if nothing was received for `quiet_s`."""
-        return time.monotonic() >= self._received_s + self._quiet_s
+        return time.monotonic() >= self._received_s + self.quiet_s
 
     def _notify(self) -> None:
         self._received_s = time.monotonic()
         self._changed.set()
 
 
-async def together(*work: Coroutine[Any, Any, None]) -> None:
-    """Run all at once; if one fails, cancel the others and wait for their end before raising."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        await ended(tasks)
+async def version_of(
+    endpoint: Endpoint, connect: packets.Connect, tls_context: ssl.SSLContext | None = None
+) -> str:
+    """Return a broker's name for its version, with the version of MQTT and login of `connect`.
+
+    It needs a separate connection: some brokers end one that subscribes to $SYS.
+    """
+    packet = connect_of(endpoint, connect.protocol_version, connect)
+    levels: dict[str, str] = {}
+    with contextlib.suppress(CannotRunError):
+        async with ClientPool(tls_context) as pool:
+            client = await pool.join(endpoint, packet)
+            for name, value in client.connack.properties.user_property:
+                if "version" in name.lower() and value.strip():
+                    return shown_version(value)
+            await pool.subscribed(client, _VERSION_TOPICS, 0, _ANSWER_S)
+
+            def is_named() -> bool:
+                topics = [message.topic_name for message in client.inbox]
+                return len(topics) > 1 or _VERSION_TOPICS[0] in topics
+
+            # Retained messages come at once, or never.
+            await pool.until(is_named, _RETAINED_S)
+            for message in client.inbox:
+                level = message.topic_name.rpartition("/")[2]
+                levels.setdefault(level, shown_version(message.payload))
+    return " ".join(levels[name] for name in ("sysdescr", "version") if name in levels) or UNKNOWN
+
+
+def shown_version(text: str | bytes) -> str:
+    """Return a version as printable ASCII of at most 200 characters, or "unknown"."""
+    return shown(text, _VERSION_CHARACTERS) or UNKNOWN

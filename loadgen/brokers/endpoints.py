@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote
 
+from loadgen.brokers.messages import Message
 from loadgen.errors import UsageError
 from loadgen.plan.removed import removal
 from loadgen.plan.units import shown
@@ -72,27 +73,26 @@ def parse_endpoint(text: str) -> Endpoint:
     password may be percent-encoded. Raises UsageError, in one line and without the password.
     """
     if len(text) > _MAX_URL_CHARACTERS:
-        raise UsageError(f"broker URL has {len(text)} characters; at most {_MAX_URL_CHARACTERS}")
+        raise UsageError(Message.URL_LONG(characters=len(text), most=_MAX_URL_CHARACTERS))
     if not text.isprintable() or " " in text:
-        raise UsageError("broker URL contains a control character or a space; percent-encode it")
+        raise UsageError(Message.URL_UNPRINTABLE())
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         # What follows may hold a password, so it is not repeated.
-        raise UsageError("broker is not a URL; write it like mqtt://host:1883")
+        raise UsageError(Message.NOT_A_URL())
     scheme = scheme.lower()
     if scheme not in DEFAULT_PORTS:
-        known = ", ".join(DEFAULT_PORTS)
-        raise UsageError(f"broker scheme {shown(scheme)} is unknown; use one of {known}")
+        raise UsageError(Message.URL_SCHEME(scheme=shown(scheme), known=tuple(DEFAULT_PORTS)))
 
     authority, slash, path = rest.partition("/")
     if any(mark in rest.rpartition("@")[2] for mark in "?#"):
-        raise UsageError("broker URL has a query or a fragment; remove what follows ? or #")
+        raise UsageError(Message.URL_QUERY())
     if slash and "@" in path and "@" not in authority:
-        raise UsageError("broker URL has / in user or password; write it as %2F")
+        raise UsageError(Message.URL_SLASH())
     if scheme.startswith("ws"):
         path = f"/{path}" if slash else _DEFAULT_WEBSOCKET_PATH
     elif path:
-        raise UsageError(f"broker URL has a path, which {scheme}:// does not know; remove it")
+        raise UsageError(Message.URL_PATH(scheme=scheme))
 
     login, at, location = authority.rpartition("@")
     username, password = _parse_login(login) if at else (None, None)
@@ -110,29 +110,28 @@ def parse_broker(text: str) -> Endpoint | str:
     if name in BROKER_NAMES:
         return name
     if removed := removal(name, "broker"):
-        raise UsageError(f"broker {name}: {removed}")
+        raise UsageError(Message.BROKER_REMOVED(name=name, removed=removed))
     if "://" not in text:
         # Without a scheme it may still be user:password@host, so only plain words are repeated.
         word = f" {shown(text)}" if re.fullmatch(r"[\w.-]{1,40}", text) else ""
-        names = ", ".join(BROKER_NAMES)
-        raise UsageError(f"broker{word} is neither one of {names} nor a URL like mqtt://host:1883")
+        raise UsageError(Message.NO_BROKER(word=word, names=BROKER_NAMES))
     return parse_endpoint(text)
 
 
 def _parse_login(login: str) -> tuple[str, str | None]:
     user, colon, secret = login.partition(":")
     if _BAD_ESCAPE.search(login):
-        raise UsageError("broker URL has % without two hexadecimal digits in user or password")
+        raise UsageError(Message.URL_ESCAPE())
     if not user:
-        raise UsageError("broker URL has an empty user name before @")
+        raise UsageError(Message.URL_NO_USER())
     try:
         username, password = unquote(user, errors="strict"), unquote(secret, errors="strict")
     except UnicodeDecodeError:
-        raise UsageError("broker URL has a user or password that is not UTF-8") from None
+        raise UsageError(Message.URL_NOT_UTF_8()) from None
     # An MQTT UTF-8 string may not hold U+0000, and other control characters are discouraged
     # (MQTT 5, section 1.5.4); they would also reach a terminal.
     if any(ord(character) < 32 or ord(character) == 127 for character in username + password):
-        raise UsageError("broker URL has a control character in user or password")
+        raise UsageError(Message.URL_CONTROL())
     return username, password if colon else None
 
 
@@ -140,40 +139,40 @@ def _split_location(location: str) -> tuple[str, str | None]:
     if location.startswith("["):
         inside, bracket, after = location[1:].partition("]")
         if not bracket or (after and not after.startswith(":")):
-            raise UsageError("broker URL has an IPv6 address without its closing bracket")
+            raise UsageError(Message.URL_BRACKET())
         try:
             address = ipaddress.IPv6Address(inside)
         except ValueError:
-            raise UsageError(f"broker host [{shown(inside)}] is not an IPv6 address") from None
+            raise UsageError(Message.HOST_NOT_IPV6(host=shown(inside))) from None
         return str(address), after[1:] if after else None
     host, colon, port = location.partition(":")
     if ":" in port:
-        raise UsageError("broker host has several colons; put an IPv6 address in [brackets]")
+        raise UsageError(Message.HOST_COLONS())
     return host, port if colon else None
 
 
 def _parse_port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
-        raise UsageError(f"broker port {shown(text)} is not a number from 1 to 65535")
+        raise UsageError(Message.URL_PORT(port=shown(text)))
     return int(text)
 
 
 def _parse_host(host: str) -> str:
     if not host:
-        raise UsageError("broker URL has no host; write it like mqtt://host:1883")
+        raise UsageError(Message.URL_NO_HOST())
     if ":" in host:
         return host
     if not host.isascii():
         try:
             host = host.encode("idna").decode("ascii")
         except UnicodeError:
-            raise UsageError(f"broker host {shown(host)} is not a valid name") from None
+            raise UsageError(Message.HOST_NAME(host=shown(host))) from None
     labels = host.removesuffix(".").split(".")
     if labels[-1].isdigit():
         try:
             return str(ipaddress.IPv4Address(host))
         except ValueError:
-            raise UsageError(f"broker host {shown(host)} is not an IPv4 address") from None
+            raise UsageError(Message.HOST_NOT_IPV4(host=shown(host))) from None
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise UsageError(f"broker host {shown(host)} is not a valid name")
+        raise UsageError(Message.HOST_NAME(host=shown(host)))
     return host.lower()

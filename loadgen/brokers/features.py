@@ -1,26 +1,29 @@
 """The features of a broker, each tried by clients that use it.
 
-If a device of a run would use a feature, the check before the load (`rehearse.py`) tries it. What
+If a device of a run would use a feature, the check before the load (`rehearsal.py`) tries it. What
 can only be stated is taken from the broker's MQTT 5 CONNACK.
 """
 
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from loadgen.brokers.ask import Greeting
 from loadgen.brokers.client_pool import ClientPool, PoolClient
+from loadgen.brokers.messages import Message
 from loadgen.brokers.packet_stream import client_identifier
-from loadgen.brokers.rehearse import Wanted, rehearse
+from loadgen.brokers.rehearsal import Wanted, rehearse
 from loadgen.errors import CannotRunError
-from loadgen.mqtt.packets import Connect, Publish, Will
+from loadgen.mqtt.packets import Publish, Will
 from loadgen.mqtt.properties import Properties
 from loadgen.plan.groups import DeviceGroup
+from loadgen.plan.plan import BrokerNeeds
 from loadgen.plan.rehearsal import ASKED, Publication, Role
+from loadgen.sentences import Text
 
 TRIAL_S: Final = 10.0
 """Longest time of a trial."""
@@ -41,16 +44,13 @@ class Feature:
 
     It was `tried`, the broker `stated` it, it is the `default` of MQTT 5 that applies if the broker
     is silent, or it is `absent` from the versions that the broker speaks. `value` is None if it is
-    absent or has no limit. `detail` is a sentence about the trial, or "".
+    absent, unknown, or `unlimited`. `detail` is a sentence about the trial, or "".
     """
 
     value: bool | int | None
     basis: Basis
     detail: str = ""
-
-    def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return asdict(self)
+    unlimited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +62,57 @@ class Trial:
     quiet_s: float
 
     @property
-    def version(self) -> int:
-        return self.greeting.versions[-1]
-
-    def connect(self, **fields: Any) -> Connect:
-        """Return a CONNECT of the newest version that the broker speaks."""
-        return replace(self.greeting.newest, **({"client_id": client_identifier("probe")} | fields))
+    def stated(self) -> Properties:
+        """The properties of CONNACK, for features of MQTT 5."""
+        assert self.greeting.stated is not None
+        return self.greeting.stated
 
     def pool(self) -> ClientPool:
         return ClientPool(self.tls_context, quiet_s=self.quiet_s)
 
     async def join(self, pool: ClientPool, **fields: Any) -> PoolClient:
-        return await pool.join(self.greeting.endpoint, self.connect(**fields))
+        """Connect a client of the newest version that the broker speaks."""
+        return await pool.join(self.greeting.endpoint, self.greeting.connect(**fields))
 
-    async def lacks(self, *roles: Role) -> str:
-        """Return the first thing that the broker lacks for these roles, "" if it lacks none."""
+    async def lacks(self, *roles: Role) -> Text | None:
+        """Return the first thing that the broker lacks for these roles, None if it lacks none."""
         wanted = Wanted(
             roles=roles,
-            connects=[self.connect(clean_start=True) for _ in roles],
+            connects=[self.greeting.connect() for _ in roles],
             endpoints=(self.greeting.endpoint,),
-            version=self.version,
+            version=self.greeting.versions[-1],
             separate=False,
-            qos_option="QoS {highest}",
+            needs=BrokerNeeds(qos_option="QoS {highest}"),
             tls_context=self.tls_context,
             answer_s=TRIAL_S,
             return_s=TRIAL_S,
             quiet_s=self.quiet_s,
-            with_version=False,
         )
-        lacks = (await rehearse(wanted)).lacks
-        return self.without_address(lacks[0]) if lacks else ""
+        return next(iter((await rehearse(wanted)).lacks), None)
 
-    def without_address(self, text: str) -> str:
-        """Return a sentence about the broker without its address."""
-        return text.replace(f"{self.greeting.endpoint.redacted} ", "").replace(
-            f" at {self.greeting.endpoint.redacted}", ""
-        )
+    async def works(self, *roles: Role) -> Feature:
+        """Return a feature that is there if the broker lacks nothing for these roles."""
+        lack = await self.lacks(*roles)
+        return Feature(lack is None, "tried", anonymous(lack or ""))
+
+    async def most(self, tried: Sequence[tuple[int, int, int]], detail: str = "") -> Feature:
+        """Return the first value that works, each tried with a QoS and a size of the payload."""
+        for value, qos, size_bytes in tried:
+            topic = _topic()
+            lack = await self.lacks(
+                _role(topic, qos=qos, sends=Publication(topic, qos, size_bytes))
+            )
+            if lack is None:
+                return Feature(value, "tried", detail)
+            detail = anonymous(lack)
+        return Feature(None, "tried", detail)
+
+
+def anonymous(text: str) -> str:
+    """Return a sentence about a broker without the broker's address."""
+    if not isinstance(text, Text) or text.code not in Message.__members__:
+        return text
+    return Message[text.code](**{**text.values, "where": "it"})
 
 
 def _topic() -> str:
@@ -105,64 +120,51 @@ def _topic() -> str:
 
 
 def _role(
-    *filters: str, qos: int = 0, publications: Sequence[Publication] = (), lasting: bool = False
+    *filters: str, qos: int = 0, sends: Publication | None = None, lasting: bool = False
 ) -> Role:
     group = DeviceGroup("the probe", 1, clean_start=not lasting)
-    return Role(group, 0, 0, filters, qos, tuple(publications))
+    return Role(group, 0, 0, filters, qos, () if sends is None else (sends,))
 
 
 # What devices do ------------------------------------------------------------------------------
 
 
-async def _most(trial: Trial, tried: Sequence[tuple[int, int, int]], detail: str = "") -> Feature:
-    """Return the first value that works, each tried with a QoS and a size of the payload."""
-    for value, qos, size_bytes in tried:
-        topic = _topic()
-        role = _role(topic, qos=qos, publications=(Publication(topic, qos, size_bytes),))
-        lack = await trial.lacks(role)
-        if not lack:
-            return Feature(value, "tried", detail)
-        detail = lack
-    return Feature(None, "tried", detail)
-
-
 async def _maximum_qos(trial: Trial) -> Feature:
-    return await _most(trial, [(qos, qos, _SMALL_BYTES) for qos in (2, 1, 0)])
+    return await trial.most([(qos, qos, _SMALL_BYTES) for qos in (2, 1, 0)])
 
 
 async def _payload(trial: Trial) -> Feature:
-    return await _most(trial, [(n, 0, n) for n in _PAYLOADS_BYTES], "no larger one was tried")
+    return await trial.most([(n, 0, n) for n in _PAYLOADS_BYTES], Message.NO_LARGER())
 
 
 async def _wildcards(trial: Trial) -> Feature:
     topic = _topic()
-    publications = [Publication(f"{topic}/{one}/x", 0, _SMALL_BYTES) for one in ("a", "b")]
-    return _works(
-        await trial.lacks(_role(f"{topic}/a/+", f"{topic}/b/#", publications=publications))
+    levels = (("+", "a"), ("#", "b"))
+    return await trial.works(
+        *(
+            _role(f"{topic}/{name}/{wild}", sends=Publication(f"{topic}/{name}/x", 0, _SMALL_BYTES))
+            for wild, name in levels
+        )
     )
 
 
 async def _shared(trial: Trial) -> Feature:
     topic = _topic()
     shared = f"$share/{topic}/{topic}"
-    publication = Publication(topic, 0, _SMALL_BYTES)
-    return _works(await trial.lacks(_role(shared, publications=(publication,)), _role(shared)))
+    return await trial.works(
+        _role(shared, sends=Publication(topic, 0, _SMALL_BYTES)), _role(shared)
+    )
 
 
 async def _sessions(trial: Trial) -> Feature:
     topic = _topic()
-    sender = _role(publications=(Publication(topic, 1, _SMALL_BYTES),))
-    return _works(await trial.lacks(_role(topic, qos=1, lasting=True), sender))
+    sender = _role(sends=Publication(topic, 1, _SMALL_BYTES))
+    return await trial.works(_role(topic, qos=1, lasting=True), sender)
 
 
 async def _retained(trial: Trial) -> Feature:
     topic = _topic()
-    publication = Publication(topic, 0, _SMALL_BYTES, retain=True)
-    return _works(await trial.lacks(_role(topic, publications=(publication,))))
-
-
-def _works(lack: str) -> Feature:
-    return Feature(not lack, "tried", lack)
+    return await trial.works(_role(topic, sends=Publication(topic, 0, _SMALL_BYTES, retain=True)))
 
 
 # What no device of a run does -----------------------------------------------------------------
@@ -173,34 +175,30 @@ async def _wills(trial: Trial) -> Feature:
     async with trial.pool() as pool:
         reader = await trial.join(pool)
         if not await pool.subscribed(reader, (topic,), 0, TRIAL_S):
-            return Feature(None, "tried", "the subscription to the will's topic was not granted")
+            return Feature(None, "tried", Message.WILL_NOT_GRANTED())
         leaving = await trial.join(pool, will=Will(topic, ASKED))
         leaving.stream.abort()
         came = await pool.until(lambda: bool(reader.inbox), TRIAL_S)
-    return Feature(came, "tried", "" if came else "no will came when a connection was cut")
+    return Feature(came, "tried", "" if came else Message.NO_WILL())
 
 
 async def _topic_aliases(trial: Trial) -> Feature:
-    stated = trial.greeting.stated
-    if stated is None:
-        return _ABSENT
-    if not stated.topic_alias_maximum:
-        return Feature(0, "default" if stated.topic_alias_maximum is None else "stated")
+    maximum = trial.stated.topic_alias_maximum
+    if not maximum:
+        return Feature(0, "default" if maximum is None else "stated")
     topic, alias = _topic(), Properties(topic_alias=1)
     async with trial.pool() as pool:
         client = await trial.join(pool)
-        came = await pool.subscribed(client, (topic,), 0, TRIAL_S)
+        await pool.subscribed(client, (topic,), 0, TRIAL_S)
         for name in (topic, ""):
             client.publish(Publish(name, ASKED, properties=alias))
-        came = came and await pool.until(lambda: len(client.inbox) == 2, TRIAL_S)
-    wrong = "" if came else "a message with an alias in place of its topic did not come back"
-    return Feature(stated.topic_alias_maximum, "stated" if wrong else "tried", wrong)
+        came = await pool.until(lambda: len(client.inbox) == 2, TRIAL_S)
+    basis: Basis = "tried" if came else "stated"
+    return Feature(maximum, basis, "" if came else Message.NO_ALIAS())
 
 
 async def _subscription_identifiers(trial: Trial) -> Feature:
-    if trial.greeting.stated is None:
-        return _ABSENT
-    if trial.greeting.stated.subscription_identifier_available == 0:
+    if trial.stated.subscription_identifier_available == 0:
         return Feature(False, "stated")
     topic = _topic()
     async with trial.pool() as pool:
@@ -209,36 +207,33 @@ async def _subscription_identifiers(trial: Trial) -> Feature:
         await pool.subscribed(client, (topic,), 0, TRIAL_S, identified)
         client.publish(Publish(topic, ASKED))
         await pool.until(lambda: bool(client.inbox or client.ended), TRIAL_S)
-        came = [message.properties.subscription_identifier for message in client.inbox]
-    right = came == [(7,)]
-    return Feature(right, "tried", "" if right else "a message came without the identifier")
+    right = [message.properties.subscription_identifier for message in client.inbox] == [(7,)]
+    return Feature(right, "tried", "" if right else Message.NO_IDENTIFIER())
 
 
 async def _keep_alive(trial: Trial) -> Feature:
-    if trial.greeting.stated is None:
-        return _ABSENT
     async with trial.pool() as pool:
-        short, long = [
+        short_s, long_s = [
             (await trial.join(pool, keep_alive=s)).connack.properties.server_keep_alive
             for s in _KEEP_ALIVES_S
         ]
-    if (short, long) == _KEEP_ALIVES_S:
-        return Feature(None, "tried", "it repeats what the client asks for")
-    return Feature(long, "tried", "" if long != _KEEP_ALIVES_S[1] else f"at least {short:,} s")
+    if (short_s, long_s) == _KEEP_ALIVES_S:
+        return Feature(None, "tried", Message.ECHOED_KEEP_ALIVE(), unlimited=True)
+    if long_s is None:
+        least = Message.LONG_KEEP_ALIVE(keep_alive_s=_KEEP_ALIVES_S[1])
+        return Feature(None, "tried", least, unlimited=True)
+    return Feature(long_s, "tried")
 
 
 async def _session_expiry(trial: Trial) -> Feature:
-    if trial.greeting.stated is None:
-        return _ABSENT
-    name = client_identifier("probe")
-    lasting = Properties(session_expiry_interval=_FOREVER_S)
+    name, lasting = client_identifier("probe"), Properties(session_expiry_interval=_FOREVER_S)
     async with trial.pool() as pool:
         granted = (await trial.join(pool, client_id=name, properties=lasting)).connack.properties
     async with trial.pool() as pool:
         await trial.join(pool, client_id=name)  # which ends it
     most_s = granted.session_expiry_interval
     if most_s in (None, _FOREVER_S):
-        return Feature(None, "tried", "as long as a client asks for")
+        return Feature(None, "tried", Message.ENDLESS_SESSION(), unlimited=True)
     return Feature(most_s, "tried")
 
 
@@ -247,13 +242,11 @@ async def _session_expiry(trial: Trial) -> Feature:
 
 async def _stated(name: str, silent: int | None, trial: Trial) -> Feature:
     """Return a limit of CONNACK; `silent` is its value if CONNACK does not have it."""
-    if trial.greeting.stated is None:
-        return _ABSENT
-    value = getattr(trial.greeting.stated, name)
-    return Feature(silent, "default") if value is None else Feature(value, "stated")
+    value = getattr(trial.stated, name)
+    if value is None:
+        return Feature(silent, "default", unlimited=silent is None)
+    return Feature(value, "stated")
 
-
-_ABSENT: Final = Feature(None, "absent", "MQTT 5 only")
 
 TRIALS: Final[Mapping[str, Callable[[Trial], Awaitable[Feature]]]] = MappingProxyType(
     {
@@ -273,6 +266,10 @@ TRIALS: Final[Mapping[str, Callable[[Trial], Awaitable[Feature]]]] = MappingProx
     }
 )
 """The trial of each feature, by its name in JSON."""
+_OF_MQTT_5: Final = (
+    *("receive_maximum", "maximum_packet_size_bytes", "topic_alias_maximum"),
+    *("server_keep_alive_s", "subscription_identifier_available", "session_expiry_s"),
+)
 
 
 async def features_of(
@@ -285,10 +282,12 @@ async def features_of(
 
 async def feature_of(name: str, trial: Trial) -> Feature:
     """Try the feature of this name."""
+    if name in _OF_MQTT_5 and trial.greeting.stated is None:
+        return Feature(None, "absent", Message.MQTT_5_ONLY())
     try:
         async with asyncio.timeout(TRIAL_S):
             return await TRIALS[name](trial)
     except CannotRunError as error:
-        return Feature(None, "tried", trial.without_address(str(error)))
+        return Feature(None, "tried", anonymous(error.args[0]))
     except TimeoutError:
-        return Feature(None, "tried", f"no answer within {TRIAL_S:g} s")
+        return Feature(None, "tried", Message.NO_TRIAL_ANSWER(trial_s=TRIAL_S))

@@ -15,6 +15,7 @@ from typing import Final
 from loadgen.brokers.ask import connect_of
 from loadgen.brokers.client_pool import ClientPool, PoolClient
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.messages import Message
 from loadgen.brokers.mosquitto import (
     MosquittoSettings,
     default_memory_limit_bytes,
@@ -159,7 +160,6 @@ def _not_carried(
         f"{route.front_topic} to {backends[route.backend].redacted} as {route.backend_topic}"
         for route in missing.values()
     ]
-    return (
-        f"{front.redacted} does not forward {listed(shown, _MAX_SHOWN, 'more topics')}: map the "
-        "topics there, or name them with --front-root and --backend-root"
+    return Message.NOT_FORWARDED(
+        where=front.redacted, routes=listed(shown, _MAX_SHOWN, "more topics")
     )

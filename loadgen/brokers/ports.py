@@ -16,6 +16,7 @@ from typing import Final
 
 import psutil
 
+from loadgen.brokers.messages import Message
 from loadgen.errors import HostLimitError
 
 _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -68,7 +69,7 @@ def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
         return listener
     reason = problem.strerror if problem is not None else "no port to try"
     place = f"{host}:{port}" if port else host
-    raise HostLimitError(f"cannot listen on {place}: {reason}; choose another port or address")
+    raise HostLimitError(Message.CANNOT_LISTEN(place=place, reason=reason))
 
 
 def free_port(host: str) -> int:

@@ -14,11 +14,15 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, TypeVar
+from typing import IO, Final, Self, TypeVar
 
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.messages import Message
 from loadgen.errors import CannotRunError
+from loadgen.sentences import listed
 
+UNKNOWN: Final = "unknown"
+"""The version of a broker that does not state it."""
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _POLL_S: Final = 0.005
 
@@ -47,6 +51,14 @@ def spawn(
         # Ctrl-C goes to the whole foreground group; brokers are stopped by us, in our order.
         start_new_session=True,
     )
+
+
+def package_environment() -> dict[str, str]:
+    """Return this environment for a program in Python that imports this very package."""
+    # However the parent came to import it.
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -93,7 +105,7 @@ class BrokerProcess:
     def process(self) -> subprocess.Popen[bytes]:
         """The process of the last start."""
         if self._process is None:
-            raise CannotRunError(f"{self.name} is not running; start it first")
+            raise CannotRunError(Message.NOT_STARTED_YET(name=self.name))
         return self._process
 
     @property
@@ -124,8 +136,8 @@ class BrokerProcess:
 class ServedBroker:
     """The broker of a run.
 
-    `version` is "unknown" before the broker was asked. `brokers` are those that were started here,
-    empty for the name "external"; a broker that starts again has another process.
+    `version` may be UNKNOWN. `brokers` are those that were started
+    here; a broker that starts again has another process.
     """
 
     name: str
@@ -136,6 +148,12 @@ class ServedBroker:
     authority: Path | None = None
     users: int = 0  # in its configuration, one for each device and the operator
     remarks: tuple[str, ...] = ()  # things that it lacks or changes
+
+    @classmethod
+    def at(cls, endpoints: Sequence[Endpoint]) -> Self:
+        """Return a broker that was given by URLs; the first is its name until it states one."""
+        urls = [f"{endpoint.scheme}://{endpoint.address}" for endpoint in endpoints]
+        return cls(listed(urls, 1), UNKNOWN, tuple(endpoints))
 
     @property
     def started_by_us(self) -> bool:

@@ -12,15 +12,10 @@ from typing import Final, cast
 
 import numpy as np
 
-from loadgen.brokers.child import Json, Serving
 from loadgen.brokers.ports import listen
 from loadgen.brokers.reflector_packets import Outgoing, acknowledgement, disconnect, publish_packet
 from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.constants import MQTT_5, PUBACK, PUBCOMP, PUBREC, PUBREL
-from loadgen.mqtt.packets import Subscription, Will
-
-FOREVER: Final = 0xFFFF_FFFF
-"""The Session Expiry Interval that never ends (section 3.1.2.11.2)."""
 
 BUFFER_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 256 << 10
@@ -44,8 +39,8 @@ class Counts:
     redelivered: int = 0
     """PUBLISH packets written again when a session was resumed."""
     discarded: int = 0
-    """Deliveries that MQTT lets a broker discard: QoS 0 to an absent client, packets larger than a
-    client's Maximum Packet Size, and messages of a session that ended."""
+    """Deliveries that MQTT lets a broker discard: QoS 0 to an absent client, and messages of a
+    session that ended."""
     held: int = 0
     """Deliveries waiting now, for an absent client or a full window."""
     held_bytes: int = 0
@@ -60,15 +55,11 @@ class Session:
     client_id: str
     counts: Counts
     connection: "Connection | None" = None
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    expiry_s: int = 0
-    expiry_timer: asyncio.TimerHandle | None = None
-    will: Will | None = None
-    will_timer: asyncio.TimerHandle | None = None
+    subscriptions: set[str] = field(default_factory=set)
+    lasts: bool = False  # it outlives the connection
     # Towards the client: Receive Maximum, and what is sent and not acknowledged, in its order;
     # None once PUBREC has come and PUBCOMP is awaited.
     window: int = 65535
-    maximum_packet_bytes: int = FOREVER
     inflight: dict[int, Outgoing | None] = field(default_factory=dict)
     pending: deque[Outgoing] = field(default_factory=deque)
     next_packet_id: int = 1
@@ -136,9 +127,7 @@ class Session:
         self.send_pending()
 
     def end(self) -> None:
-        """Stop the session's timer and discard its messages."""
-        if self.expiry_timer is not None:
-            self.expiry_timer.cancel()
+        """Discard the session's messages."""
         self.counts.held_bytes -= sum(item.weight_bytes for item in self.pending)
         self.counts.discarded += len(self.pending)
         self.pending.clear()
@@ -148,24 +137,17 @@ class Session:
         while packet_id in self.inflight:
             packet_id = packet_id % 65535 + 1
         self.next_packet_id = packet_id % 65535 + 1
-        if self._write(connection, item, packet_id, dup=False):
-            self.inflight[packet_id] = item
+        self.inflight[packet_id] = item
+        self._write(connection, item, packet_id, dup=False)
 
     def _write(
         self, connection: "Connection", item: Outgoing, packet_id: int, *, dup: bool
-    ) -> bool:
-        packet = publish_packet(item, packet_id, connection.version, dup=dup)
-        counts = self.counts
-        if len(packet) > self.maximum_packet_bytes:
-            # Section 3.1.2.11.4: discarded as if it had been sent.
-            counts.discarded += 1
-            return False
-        connection.write(packet)
+    ) -> None:
+        connection.write(publish_packet(item, packet_id, connection.version, dup=dup))
         if dup:
-            counts.redelivered += 1
+            self.counts.redelivered += 1
         else:
-            counts.delivered += 1
-        return True
+            self.counts.delivered += 1
 
 
 class Host:
@@ -173,8 +155,8 @@ class Host:
 
     def __init__(self) -> None:
         self.connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
         self.counts = Counts()
-        self.tick = 0
         self.grow_buffer(BUFFER_BYTES)
 
     def grow_buffer(self, size: int) -> None:
@@ -189,33 +171,31 @@ class Host:
         """
         raise NotImplementedError
 
-    def detach(self, connection: "Connection", *, clean: bool) -> None:
+    def detach(self, connection: "Connection") -> None:
         """Handle the end of a connection."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Cut every connection."""
+        """Stop listening, and cut every connection."""
+        if self._server is not None:
+            self._server.close()
         for connection in list(self.connections):
             connection.cut()
 
     async def listen(
         self,
-        config: Json,
+        host: str,
+        port: int,
         protocol: Callable[[], asyncio.BaseProtocol],
-        answer: Callable[[Json], Json],
         tls: ssl.SSLContext | None = None,
-    ) -> Serving:
-        """Listen at the host and port of `config`, for `run_child`."""
-        listener = listen(config["host"], config["port"], _BACKLOG)
-        server = await asyncio.get_running_loop().create_server(
+    ) -> int:
+        """Listen, and return the port; `port` 0 chooses one."""
+        listener = listen(host, port, _BACKLOG)
+        self._server = await asyncio.get_running_loop().create_server(
             protocol, sock=listener, backlog=_BACKLOG, ssl=tls
         )
-
-        def close() -> None:
-            server.close()
-            self.close()
-
-        return Serving({"port": listener.getsockname()[1]}, answer, close)
+        chosen: int = listener.getsockname()[1]
+        return chosen
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -228,8 +208,6 @@ class Connection(asyncio.BufferedProtocol):
         self.version = MQTT_5
         # The bytes of an incomplete packet.
         self.partial = b""
-        self.keep_alive_s = 0
-        self.seen_tick = host.tick
         self.closed = False
         self.holds = 0
         # True while the write buffer is full, and the connections that wait for its end.
@@ -258,7 +236,6 @@ class Connection(asyncio.BufferedProtocol):
         """Serve the first `end` bytes of the buffer."""
         host = self.host
         self.partial = b""
-        self.seen_tick = host.tick
         try:
             position = host.consume(self, end)
         except RemoteProtocolError as error:
@@ -281,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self.resume_writing()
         self.host.connections.discard(self)
-        self.host.detach(self, clean=False)
+        self.host.detach(self)
 
     def write(self, data: bytes) -> None:
         """Send, unless this connection is already closing."""
@@ -300,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.write(disconnect(reason_code))
         self.closed = True
         self.partial = b""
-        self.host.detach(self, clean=False)
+        self.host.detach(self)
         self.transport.close()
 
     def cut(self) -> None:
@@ -308,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self.closed = True
             self.partial = b""
-            self.host.detach(self, clean=False)
+            self.host.detach(self)
             self.transport.abort()
 
     def hold(self) -> None:

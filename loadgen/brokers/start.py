@@ -6,22 +6,22 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import uvloop
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
+from loadgen.brokers.messages import Message
 from loadgen.brokers.mosquitto import (
     MosquittoSettings,
     default_memory_limit_bytes,
     find_mosquitto,
     run_mosquitto,
 )
-from loadgen.brokers.nats import NatsSettings, run_nats
+from loadgen.brokers.nats import run_nats
 from loadgen.brokers.process import BrokerProcess, ServedBroker
+from loadgen.brokers.program import ProgramSettings
 from loadgen.brokers.reflector import run_reflector
-from loadgen.brokers.sink import run_sink
 from loadgen.errors import UsageError
 from loadgen.plan.accounts import Account
 from loadgen.scratch import scratch_directory
@@ -55,47 +55,38 @@ async def serve(
     endpoints = tuple(item for item in parsed if isinstance(item, Endpoint))
     names = [item for item in parsed if isinstance(item, str)]
     if not parsed:
-        raise UsageError("no broker is given; use --broker auto or a URL")
+        raise UsageError(Message.BROKER_MISSING())
     if endpoints:
         if names or instances != 1:
-            raise UsageError(
-                "a broker given by URL is not started here: leave out the name and --instances"
-            )
-        yield ServedBroker("external", "unknown", endpoints)
+            raise UsageError(Message.URL_AND_NAME())
+        yield ServedBroker.at(endpoints)
         return
     if len(names) > 1:
-        raise UsageError("several brokers are named; give one name, or only URLs")
+        raise UsageError(Message.SEVERAL_NAMES())
     name = names[0]
     if name == "auto":
         name = "mosquitto" if find_mosquitto() is not None else "nats"
     if instances < 1 or (port and instances > 1):
-        raise UsageError("instances must be at least 1, and 1 where a port is given")
+        raise UsageError(Message.INSTANCES(instances=instances))
     if (encrypted or accounts or save_each) and name not in ("mosquitto", "nats"):
-        raise UsageError(f"the {name} has neither encryption nor users nor files; leave them out")
+        raise UsageError(Message.NO_SETTINGS(name=name))
     if name in ("reflector", "sink") and persistence:
-        raise UsageError(f"the {name} stores nothing")
-    settings = MosquittoSettings(
-        host=host,
-        ports=(port,) if port else (),
-        persistence=persistence,
-        save_each=save_each,
-        accounts=tuple(accounts),
-        memory_limit_bytes=default_memory_limit_bytes(instances),
-    )
-    nats = NatsSettings(host, port, save_each, accounts=tuple(accounts))
-    starters: dict[str, Callable[[], AbstractAsyncContextManager[BrokerProcess]]] = {
-        "mosquitto": lambda: run_mosquitto(settings),
-        "nats": lambda: run_nats(nats),
-        "reflector": lambda: run_reflector(host=host, port=port),
-        "sink": lambda: run_sink(host=host, port=port),
-    }
+        raise UsageError(Message.STORES_NOTHING(name=name))
     async with AsyncExitStack() as stack:
-        authority = None
+        authority, certificate, key = None, None, None
         if encrypted:
             files = await asyncio.to_thread(_certificates, stack, host)
-            settings = replace(settings, certificate=files.certificate, key=files.key)
-            nats = replace(nats, certificate=files.certificate, key=files.key)
-            authority = files.authority
+            authority, certificate, key = files.authority, files.certificate, files.key
+        ports = (port,) if port else ()
+        common = (host, ports, save_each, certificate, key, tuple(accounts))
+        starters: dict[str, Callable[[], AbstractAsyncContextManager[BrokerProcess]]] = {
+            "mosquitto": lambda: run_mosquitto(
+                MosquittoSettings(*common, persistence, default_memory_limit_bytes(instances))
+            ),
+            "nats": lambda: run_nats(ProgramSettings(*common)),
+            "reflector": lambda: run_reflector(host=host, port=port),
+            "sink": lambda: run_reflector(host=host, port=port, discards=True),
+        }
         # One after the other, so that the first error stops the rest.
         brokers = [await stack.enter_async_context(starters[name]()) for _ in range(instances)]
         where = tuple(endpoint for broker in brokers for endpoint in broker.endpoints)
@@ -121,7 +112,7 @@ def serve_forever(name: str, host: str = "127.0.0.1", port: int = 1883) -> None:
 
 async def _serve_until_signal(name: str, host: str, port: int) -> None:
     if isinstance(parse_broker(name), Endpoint):
-        raise UsageError("a broker in the foreground needs a name, not a URL")
+        raise UsageError(Message.FOREGROUND_URL())
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -34,6 +34,7 @@ import aiomqtt
 import psutil
 
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.messages import Message
 from loadgen.brokers.packet_stream import client_identifier, tls_context_of
 from loadgen.errors import UsageError
 from loadgen.mqtt.topics import filter_matches
@@ -80,7 +81,7 @@ def require_process(pid: int) -> int:
     """Return the pid; raises UsageError if the process cannot be watched."""
     load = load_of((pid,))
     if load is None:
-        raise UsageError(f"broker_pid: there is no process {pid} on this host that can be read")
+        raise UsageError(Message.NO_PROCESS(pid=pid))
     return pid
 
 

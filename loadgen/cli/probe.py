@@ -3,7 +3,7 @@
 import json
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,11 +13,14 @@ from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.plan.fields import Field
 
 if TYPE_CHECKING:
+    from loadgen.brokers.features import Feature
     from loadgen.run.survey import Survey
 
 SUMMARY: Final = "Try what a broker can do, and ask which cases it can play. Puts no load on it."
 SCHEMA: Final = 1
 _HELP: Final = f"""{SUMMARY}
+
+✓ is there, ✗ is missing, ? is unknown; none is no limit; a number in brackets is a footnote.
 
 Nothing stays at the broker. Of several brokers the features are those of the first; the cases are
 asked of all.
@@ -32,6 +35,9 @@ _OPTIONS: Final = (
 )
 """The fields of a scenario that say how to connect."""
 _WIDTH: Final = 100
+YES: Final = "✓"
+NO: Final = "✗"
+UNKNOWN: Final = "?"
 
 
 def command() -> Callable[..., int]:
@@ -54,8 +60,9 @@ def _probe(flags: Flags) -> int:
     since = time.monotonic()
     chosen = {name: flags[name] for name in _OPTIONS if flags[name] not in (None, [])}
     survey = asyncio.run(_survey(chosen))
-    shown = _plain(survey, time.monotonic() - since)
-    print(json.dumps(shown, indent=2) if flags["json_"] else "\n".join(_lines(shown)))
+    seconds = time.monotonic() - since
+    as_json = flags["json_"]
+    print(json.dumps(_plain(survey, seconds), indent=2) if as_json else "\n".join(_lines(survey)))
     return 0
 
 
@@ -92,24 +99,59 @@ def _plain(survey: "Survey", seconds: float) -> dict[str, Any]:
     }
 
 
-def _lines(shown: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{shown['broker']}  {shown['version']}, MQTT {', '.join(shown['mqtt'])}"
+def _lines(survey: "Survey") -> Iterator[str]:
+    """Yield a line for each feature and case, and the footnotes to which their numbers refer."""
+    greeting, notes = survey.greeting, _Footnotes()
+    versions = ", ".join(VERSION_NAMES[version] for version in greeting.versions)
+    refusals = notes.marks(error.args[0] for error in greeting.refusals)
+    version = survey.version if survey.version != "unknown" else "does not say its name"
+    yield f"{greeting.endpoint.redacted}  {version}, MQTT {versions}{refusals}"
     yield ""
-    for name, known in shown["known_by"].items():
-        answer = known["detail"] if known["basis"] in ("tried", "absent") else known["basis"]
-        yield from _row(_title(name), _value(shown[name], known["basis"]), answer)
+    for name, feature in survey.features.items():
+        yield _row(_title(name), _value(feature), notes.marks([feature.detail]))
     yield ""
-    for name, case in shown["cases"].items():
-        runs = {True: "runs", False: "no", None: "not asked"}[case["runs"]]
-        answer = "; ".join((*case["lacks"], *case["remarks"])).replace(f"{shown['broker']} ", "")
-        mqtt = f"MQTT {case['mqtt']}" if case["runs"] else ""
-        yield from _row(name, runs, ", ".join(filter(None, (mqtt, answer))))
+    for name, answer in survey.cases.items():
+        mark = {True: YES, False: NO, None: UNKNOWN}[answer.runs]
+        mqtt = f" MQTT {answer.mqtt}" if answer.runs else ""
+        yield _row(name, mark, mqtt + notes.marks((*answer.lacks, *answer.remarks)))
+    if notes.texts:
+        yield ""
+    for number, text in enumerate(notes.texts, 1):
+        indent = f"{number:>3} "
+        yield from textwrap.wrap(
+            text, _WIDTH, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False
+        )
 
 
-def _row(name: str, value: str, answer: str) -> list[str]:
-    lines = textwrap.wrap(answer, _WIDTH - 44, break_on_hyphens=False) or [""]
-    first = f"{name:<32}  {value:>9} {lines[0]}".rstrip()
-    return [first, *(" " * 44 + line for line in lines[1:])]
+class _Footnotes:
+    """Sentences that are printed once, under numbers."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def marks(self, texts: Iterable[str]) -> str:
+        """Return the numbers of these sentences, of those that are alike one number."""
+        numbers = []
+        for text in _folded([one for one in texts if one]):
+            if text not in self.texts:
+                self.texts.append(text)
+            numbers.append(self.texts.index(text) + 1)
+        return "".join(f" [{number}]" for number in numbers)
+
+
+def _folded(texts: Sequence[str]) -> Iterator[str]:
+    """Yield the first of the sentences with one code, and the number of those alike."""
+    from loadgen.brokers.features import anonymous
+
+    alike: dict[str, list[str]] = {}
+    for text in texts:
+        alike.setdefault(getattr(text, "code", text), []).append(anonymous(text))
+    for first, *more in alike.values():
+        yield f"{first} (and {len(more):,} more alike)" if more else first
+
+
+def _row(name: str, value: str, marks: str) -> str:
+    return f"{name:<32} {value:>9}{marks}"
 
 
 def _title(name: str) -> str:
@@ -119,9 +161,11 @@ def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _value(value: object, basis: str) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return "-" if basis == "absent" else "none"
+def _value(feature: "Feature") -> str:
+    if isinstance(feature.value, bool):
+        return YES if feature.value else NO
+    if feature.value is not None:
+        return f"{feature.value:,}"
+    if feature.basis == "absent":
+        return NO
+    return "none" if feature.unlimited else UNKNOWN

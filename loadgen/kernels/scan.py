@@ -1,4 +1,4 @@
-"""Scanning of received packets for the reflector and the sink.
+"""Scanning of received packets for the reflector.
 
 Positions are indices into the buffer.
 """
@@ -15,9 +15,8 @@ from loadgen.kernels.packet_bytes import (
     ack_fields,
     frame,
     publish_fields,
-    write_ack,
 )
-from loadgen.mqtt.constants import MQTT_5, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from loadgen.mqtt.constants import MQTT_5, PUBACK, PUBCOMP, PUBLISH
 
 MORE: Final = 0
 """The next packet is not complete yet."""
@@ -95,52 +94,3 @@ def next_item(
         count += 1
         starts[count] = packet_end
     return RUN, packet_end, topic_start, topic_end, count
-
-
-@compiled
-def sink_items(
-    buffer: NDArray[np.uint8],
-    start: int,
-    end: int,
-    version: int,
-    limit_bytes: int,
-    out: NDArray[np.uint8],
-) -> tuple[int, int, int, int]:
-    """Discard packets, and answer them; return (kind, position, answer_bytes, messages).
-
-    PUBLISH, PUBACK and the like, and PINGREQ, are answered in `out`. `kind` is MORE if a packet is
-    incomplete or `out` is full (call again), OTHER at a packet for the codec. `messages` is the
-    number of PUBLISH packets.
-    """
-    written = 0
-    messages = 0
-    while written + 4 <= len(out):
-        status, first_byte, body_start, packet_end = frame(buffer, start, end, limit_bytes)
-        if status == INCOMPLETE:
-            return MORE, start, written, messages
-        packet_type = first_byte >> 4
-        if status != OK:
-            return OTHER, start, written, messages
-        if packet_type == PUBLISH:
-            if first_byte & 0x06:
-                status, _, _, packet_id, _, _ = publish_fields(
-                    buffer, first_byte, body_start, packet_end, version
-                )
-                if status != OK:
-                    return OTHER, start, written, messages
-                answer = PUBACK if first_byte & 0x06 == 0x02 else PUBREC
-                written = write_ack(out, written, answer, packet_id)
-            messages += 1
-        elif packet_type == PUBREL:
-            status, packet_id, _ = ack_fields(buffer, packet_type, body_start, packet_end, version)
-            if status != OK:
-                return OTHER, start, written, messages
-            written = write_ack(out, written, PUBCOMP, packet_id)
-        elif packet_type == PINGREQ:
-            out[written] = 0xD0
-            out[written + 1] = 0
-            written += 2
-        elif not (PUBACK <= packet_type <= PUBCOMP):
-            return OTHER, start, written, messages
-        start = packet_end
-    return MORE, start, written, messages

@@ -1,7 +1,7 @@
 """The rehearsal of a run before its load, with one or two devices of each group.
 
 This module computes the devices with their targets, subscriptions and publications, and the
-receivers of each publication. `loadgen.brokers.rehearse` plays them.
+receivers of each publication. `loadgen.brokers.rehearsal` plays them.
 """
 
 from collections.abc import Sequence

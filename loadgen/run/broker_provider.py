@@ -82,7 +82,7 @@ async def _bridge(wanted: Brokers, bridge: Bridge) -> AsyncIterator[ServedBroker
         endpoints = tuple(endpoint for endpoint in parsed if isinstance(endpoint, Endpoint))
         if len({endpoint.scheme for endpoint in endpoints}) > 1:
             raise ScenarioError(RunMessage.OTHER_SCHEME())
-        yield ServedBroker("external", "unknown", endpoints)
+        yield ServedBroker.at(endpoints)
         return
     from loadgen.brokers.front import serve_bridge
 

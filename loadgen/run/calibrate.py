@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.reflector import run_reflector
-from loadgen.brokers.sink import run_sink
 from loadgen.errors import CannotRunError
 from loadgen.metrics.reducer import reduce_table, summarize
 from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, Target, WorkerPlan
@@ -128,7 +127,7 @@ async def calibrate(
         progress(Snapshot(f"calibrate: {title}"))
         return await play(_plan(groups, endpoint, tick_us), phases, interrupt)
 
-    async with run_sink() as sink:
+    async with run_reflector(discards=True) as sink:
         (endpoint,) = sink.endpoints
         many = (_senders(devices, SINGLE_RATE),)
         single = await play_on(endpoint, "connects, single sends", many)

@@ -1,14 +1,17 @@
 """The checks before a run: each returns, or raises the one error with its remedy."""
 
+import ipaddress
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.brokers.endpoints import parse_broker
-from loadgen.brokers.process import ServedBroker
-from loadgen.cases.registry import case_of
+from loadgen.brokers.messages import Message
+from loadgen.brokers.process import UNKNOWN, ServedBroker
+from loadgen.cases.registry import case_of, resolve, vary
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
@@ -28,13 +31,14 @@ from loadgen.run.broker_provider import routes
 from loadgen.run.environment import machine_identity
 from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
+from loadgen.run.secrets import with_passphrase
 from loadgen.worker import tls
 from loadgen.worker.logins import connect_of, read_clients
 
 if TYPE_CHECKING:
     import ssl
 
-    from loadgen.brokers.rehearse import Wanted
+    from loadgen.brokers.rehearsal import Wanted
 
 _USE_MOSQUITTO = "install Mosquitto (apt install mosquitto)"
 FILES_CHECKED = 10_000
@@ -54,6 +58,7 @@ def check_host(plan: Plan) -> None:
         )
     _require_certificates(plan)
     _require_clients(plan)
+    _require_source_addresses(plan)
     _require_short_identifiers(plan)
     described_system(plan)
 
@@ -77,14 +82,24 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
     """
     # Of the brokers that are started here only NATS lacks features that a case may need.
     if not broker.started_by_us or broker.name == "nats":
-        from loadgen.brokers.rehearse import rehearse
+        from loadgen.brokers.ask import together
+        from loadgen.brokers.client_pool import version_of
+        from loadgen.brokers.rehearsal import rehearse
 
-        rehearsed = await rehearse(wanted(plan, broker))
+        async def version() -> str:
+            if broker.started_by_us:
+                return broker.version
+            first = broker.endpoints[asking.roles[0].target]
+            return await version_of(first, asking.connects[0], asking.tls_context)
+
+        asking = wanted(plan, broker)
+        rehearsed, stated = await together(rehearse(asking), version())
         if rehearsed.lacks and not plan.scenario.anyway:
             raise BrokerRefusedError(RunMessage.LACKS(what=rehearsed.lacks[0]))
-        broker = replace(broker, remarks=(*rehearsed.lacks, *rehearsed.remarks))
-        if not broker.started_by_us:
-            broker = replace(broker, version=rehearsed.version)
+        remarks = [*rehearsed.lacks, *rehearsed.remarks]
+        if stated == UNKNOWN and plan.scenario.broker_name is None:
+            remarks.append(Message.NAMELESS(where=broker.name))
+        broker = replace(broker, version=stated, remarks=tuple(remarks))
     bridge = plan.brokers.bridge
     if bridge is not None:
         from loadgen.brokers.front import FORWARD_TIMEOUT_S, require_forwarding
@@ -99,6 +114,17 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
             timeout_s=min(FORWARD_TIMEOUT_S, plan.phases.timeout_s),
         )
     return broker
+
+
+def downgraded(plan: Plan, error: BrokerRefusedError) -> Plan | None:
+    """Return the plan with MQTT 3.1.1 for a broker that answers MQTT 5 in its words, else None."""
+    answer = error.values.get("answer")
+    if getattr(answer, "code", "") != Message.CONNACK_OF_3_1_1.name:
+        return None
+    try:
+        return with_passphrase(resolve(vary(plan.scenario, {"mqtt": "3.1.1"})))
+    except ScenarioError:
+        return None  # a case that needs MQTT 5
 
 
 def tls_context(plan: Plan) -> "ssl.SSLContext | None":
@@ -180,6 +206,22 @@ def _require_clients(plan: Plan) -> None:
                 )
 
 
+def _require_source_addresses(plan: Plan) -> None:
+    """Require a source address of this host; other hosts have their own."""
+    networks = plan.scenario.source_address
+    if networks is None or plan.scenario.hosts > 1:
+        return
+    for network in map(ipaddress.ip_network, networks.split(",")):
+        address = str(next(iter(network.hosts()), network[0]))
+        family = socket.AF_INET6 if network.version == 6 else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.bind((address, 0))
+        except OSError:
+            text = Message.SOURCE_ADDRESS(networks=networks, address=address)
+            raise ScenarioError(text) from None
+
+
 def _require_short_identifiers(plan: Plan) -> None:
     """Require client identifiers of a length that MQTT 3.1 allows."""
     if plan.version != MQTT_3_1:
@@ -214,7 +256,7 @@ def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
     """Return the questions to the broker: the plan's devices in small, with their own logins."""
-    from loadgen.brokers.rehearse import Wanted
+    from loadgen.brokers.rehearsal import Wanted
 
     listed = (
         None
@@ -223,6 +265,8 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
     )
     roles = case_of(plan.scenario.case).roles(plan)
     needs, brokers = plan.needs, plan.brokers
+    if broker.name == "nats":
+        needs = replace(needs, older=f"{needs.older}, or {_USE_MOSQUITTO}")
     # Between the brokers of a bridge messages are renamed; `check_broker` tries that.
     separate = brokers.separate_count > 1 or brokers.bridge is not None
     if not separate and len(plan.targets) > 1 and any(role.publications for role in roles):
@@ -237,10 +281,7 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
         endpoints=broker.endpoints,
         version=plan.version,
         separate=separate,
-        older=needs.older if broker.name != "nats" else f"{needs.older}, or {_USE_MOSQUITTO}",
-        qos_option=needs.qos_option,
-        wildcards=needs.wildcards,
-        shared=needs.shared,
+        needs=needs,
         sessions="use --no-durable"
         if getattr(plan.scenario, "durable", False)
         else "take another broker",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen import PROGRAM
-from loadgen.brokers.process import ServedBroker
+from loadgen.brokers.process import UNKNOWN, ServedBroker
 from loadgen.cases.case import Conclusion
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.rate_step_verdict import RateStepVerdict
@@ -193,6 +193,8 @@ def run_document(
 def _named(plan: Plan, broker: ServedBroker) -> dict[str, str]:
     """Name, version and note of the broker: as the user says, else as it says itself."""
     name, version = broker.name, printable(broker.version, 200)
+    if version == UNKNOWN:
+        version = ""
     said = plan.scenario.broker_name or ("" if broker.started_by_us else version)
     if found := _VERSIONED.fullmatch(said):
         name, version = found[1], found[2]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from loadgen.brokers.process import ServedBroker
+from loadgen.brokers.process import UNKNOWN, ServedBroker
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import CannotRunError, ScenarioError
@@ -58,7 +58,8 @@ async def survey(fields: Mapping[str, Any], broker: ServedBroker) -> Survey:
 
     Raises the errors of `ask`, and ScenarioError for fields that do not fit together.
     """
-    from loadgen.brokers.ask import UNKNOWN, greet, version_of
+    from loadgen.brokers.ask import greet
+    from loadgen.brokers.client_pool import version_of
     from loadgen.brokers.features import QUIET_S, features_of
 
     first = next(iter(CASES.values()))
@@ -81,7 +82,7 @@ async def survey(fields: Mapping[str, Any], broker: ServedBroker) -> Survey:
     )
     # On a long way every answer is late.
     quiet_s = QUIET_S + _ANSWERS * greeting.answered_s
-    version = await version_of(endpoint, greeting.newest, context)
+    version = await version_of(endpoint, greeting.connect(), context)
     if version == UNKNOWN and broker.started_by_us:
         version = f"{broker.name} {broker.version}"
     features = await features_of(greeting, context, quiet_s)
@@ -99,7 +100,7 @@ async def _answer(
     quiet_s: float,
 ) -> CaseAnswer:
     from loadgen.brokers.features import TRIAL_S
-    from loadgen.brokers.rehearse import rehearse
+    from loadgen.brokers.rehearsal import rehearse
 
     mqtt = None
     try:
@@ -109,9 +110,9 @@ async def _answer(
         asking = wanted(await plan_for(plan, broker.endpoints), broker)
         asking = replace(asking, answer_s=TRIAL_S, return_s=TRIAL_S, quiet_s=quiet_s)
         async with asyncio.timeout(TRIAL_S):
-            rehearsed = await rehearse(replace(asking, with_version=False))
+            rehearsed = await rehearse(asking)
     except (CannotRunError, ScenarioError) as error:
-        return CaseAnswer(None if mqtt is None else False, mqtt or "", (str(error),))
+        return CaseAnswer(None if mqtt is None else False, mqtt or "", (error.args[0],))
     except TimeoutError:
         return CaseAnswer(False, mqtt or "", (f"no answer within {TRIAL_S:g} s",))
     return CaseAnswer(not rehearsed.lacks, scenario.mqtt, rehearsed.lacks, rehearsed.remarks)

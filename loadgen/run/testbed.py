@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from loadgen.brokers.messages import Message
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import resolve, vary
-from loadgen.errors import LoadgenError
+from loadgen.errors import BrokerRefusedError, LoadgenError
 from loadgen.plan.addressing import without_rates
 from loadgen.plan.fit import Host
 from loadgen.plan.plan import Plan
@@ -37,6 +38,7 @@ from loadgen.run.power_log import sampled_power
 from loadgen.run.preflight import (
     check_broker,
     check_host,
+    downgraded,
     require_hosts,
     tls_context,
     with_payload_size,
@@ -246,12 +248,25 @@ class Testbed:
         progress(Snapshot("broker"))
         broker = await self._stack.enter_async_context(provided(plan))
         broker = with_login(broker, plan.scenario.plain())
-        plan = trusting(plan, broker.authority)
-        plan = await plan_for(plan, broker.endpoints, self._offers)
-        broker = await check_broker(plan, broker)
+        try:
+            plan, broker = await self._checked(plan, broker)
+        except BrokerRefusedError as error:
+            older = downgraded(plan, error)
+            if older is None:
+                raise
+            plan, broker = await self._checked(older, broker)
+            remark = Message.PLAYED_WITH_3_1_1(
+                where=error.values["where"], answer=error.values["answer"]
+            )
+            broker = replace(broker, remarks=(remark, *broker.remarks))
         if self.hosts is not None:
             await self.hosts.reach(plan)
         return plan, broker
+
+    async def _checked(self, plan: Plan, broker: ServedBroker) -> tuple[Plan, ServedBroker]:
+        plan = trusting(plan, broker.authority)
+        plan = await plan_for(plan, broker.endpoints, self._offers)
+        return plan, await check_broker(plan, broker)
 
 
 async def _export_metrics(

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.brokers import reflector
-from loadgen.brokers.child import Serving
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.reflector_clients import Counts
+from loadgen.brokers.reflector import Reflector
+from loadgen.brokers.reflector_clients import Connection, Counts
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
@@ -137,22 +136,23 @@ class Client:
 class LocalReflector:
     """A reflector on the test's own loop instead of its own process."""
 
-    def __init__(self, serving: Serving) -> None:
-        self.endpoints = (Endpoint("mqtt", "127.0.0.1", serving.greeting["port"]),)
-        self.close = serving.close
-        self._serving = serving
+    def __init__(self, reflector: Reflector, port: int) -> None:
+        self.endpoints = (Endpoint("mqtt", "127.0.0.1", port),)
+        self._reflector = reflector
+        self.close = reflector.close
 
     async def counts(self) -> Counts:
-        return Counts(**self._serving.answer({}))
+        return self._reflector.snapshot()
 
 
 @asynccontextmanager
-async def run_local_reflector() -> AsyncIterator[LocalReflector]:
-    serving = await reflector.serve({"host": "127.0.0.1", "port": 0})
+async def run_local_reflector(*, discards: bool = False) -> AsyncIterator[LocalReflector]:
+    reflector = Reflector(discards=discards)
+    port = await reflector.listen("127.0.0.1", 0, lambda: Connection(reflector))
     try:
-        yield LocalReflector(serving)
+        yield LocalReflector(reflector, port)
     finally:
-        serving.close()
+        reflector.close()
 
 
 ClientMaker = Callable[..., Coroutine[Any, Any, Client]]

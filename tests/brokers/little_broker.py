@@ -9,7 +9,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.constants import MQTT_5
+from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.topics import filter_matches, split_shared
 from tests.servers import closed, talking
@@ -44,6 +44,7 @@ class LittleBroker:
     drops: Callable[[packets.Connect], bool] = lambda packet: False  # closes instead of a CONNACK
     sessions: bool = True
     silent: bool = False  # whether it keeps sessions and does not say so
+    lies: bool = False  # it answers MQTT 5 with the CONNACK of 3.1.1, and speaks 3.1.1
     shares: bool = True
     connects: list[packets.Connect] = field(default_factory=list)
     published: list[packets.Publish] = field(default_factory=list)
@@ -98,6 +99,8 @@ class _Client:
         if broker.drops(packet):
             self.send(None)
             return
+        if broker.lies:
+            self.version = MQTT_3_1_1
         if self.version not in broker.versions:
             self.send(packets.ConnAck(reason_code=0x84 if self.version == MQTT_5 else 1))
             return

@@ -1,13 +1,16 @@
 """A port without CONNACK is explained in one line, and soon."""
 
 import asyncio
+import gc
+import itertools
 import socket
 import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +18,49 @@ import pytest
 import uvloop
 
 from loadgen.brokers import ask as asking
-from loadgen.brokers.ask import Attempt, ask, connect_of, ended
+from loadgen.brokers import certificates
+from loadgen.brokers.ask import Attempt, Greeting, ask, connect_of, ended, greet
+from loadgen.brokers.certificates import make_certificates
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.nats import run_nats
 from loadgen.brokers.packet_stream import open_socket
 from loadgen.brokers.ports import free_port
-from loadgen.errors import BrokerRefusedError, CannotRunError
+from loadgen.brokers.reflector import run_reflector
+from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.mqtt.constants import MQTT_5
+from loadgen.mqtt.packets import Connect
 from tests.brokers.full_listener import full_listener
 from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.brokers.test_mosquitto import tls as tls
+from tests.instruments.conftest import erring
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
-from tests.servers import Talk, talking
+from tests.servers import Talk, closed, talking, upgraded
 
 SECRET = "hunter22"
 CONNECT_3_1_1 = b"\x04MQTT\x04"
 
 
 @asynccontextmanager
-async def serving(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[Endpoint]:
-    """A little server, at a port of its own."""
+async def serving(
+    talk: Talk, tls: ssl.SSLContext | None = None, scheme: str = "mqtt"
+) -> AsyncIterator[Endpoint]:
+    """A little server, at a separate port."""
+    path = "/m" if scheme == "ws" else ""
     async with talking(talk, tls) as port:
-        yield Endpoint("mqtt", "127.0.0.1", port, "user", SECRET)
+        yield Endpoint(scheme, "127.0.0.1", port, "user", SECRET, path)
 
 
-def answering(answer: bytes, *, after: bytes = b"") -> Talk:
-    """A server that answers once these bytes have come, and stays."""
+def answering(answer: bytes, *, after: bytes = b"", close: bool = False) -> Talk:
+    """A server that answers once these bytes have come, and stays or closes."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if after:
             await reader.readuntil(after)
         writer.write(answer)
+        if close:
+            await closed(writer)
+            return
         await reader.read()
         await asyncio.Event().wait()
 
@@ -64,60 +79,71 @@ async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     await writer.drain()
 
 
-async def said(endpoint: Endpoint, version: int = 4, timeout_s: float = 5.0) -> str:
-    """The one line about this endpoint; it comes in time and repeats no secret."""
+async def refused(
+    endpoint: Endpoint,
+    version: int = 4,
+    timeout_s: float = 5.0,
+    tls_context: ssl.SSLContext | None = None,
+) -> LoadgenError:
+    """Return the error about this endpoint; it comes in time and repeats no secret."""
     since_s = time.monotonic()
     with pytest.raises(CannotRunError) as caught:
-        await ask(endpoint, connect_of(endpoint, version), timeout_s=timeout_s)
+        await ask(endpoint, connect_of(endpoint, version), tls_context, timeout_s=timeout_s)
     text = str(caught.value)
     # The limit, and a moment for a busy host.
     assert time.monotonic() - since_s < timeout_s + 5
-    assert text.isprintable()
+    assert text.isprintable() and len(text) < 400
     assert SECRET not in text
-    return text
+    return caught.value
 
 
 @pytest.mark.parametrize(
-    ("talk", "told"),
+    ("talk", "code", "value"),
     [
-        (closing, "closes new connections without an answer; has it reached a limit"),
-        (answering(b"SSH-2.0-OpenSSH_9.2\r\n"), "answered as SSH, not MQTT; is the port right?"),
-        (answering(b"HTTP/1.1 400 Bad\r\n\r\n"), "answered HTTP/1.1 400, not MQTT; is the port"),
-        (http, "answered HTTP/1.1 404, not MQTT; is the port right?"),
-        (answering(b"220 a \x1b[31m\r\n"), r"answered '220 a \x1b[31m', not MQTT"),
-        (answering(b"AMQP\x00\x00\x09\x01"), "answered as AMQP, not MQTT"),
-        (answering(b"\x15\x03\x01\x00\x02\x02\x28"), "speaks TLS"),
-        (answering(b"\xd0\x00"), "answered '"),
-        (answering(b""), "takes connections and sends nothing within 2 s; is it an MQTT port?"),
+        (closing, "CLOSES", ""),
+        (answering(b"SSH-2.0-OpenSSH_9.2\r\n"), "OTHER_PROTOCOL", "answered as SSH, not MQTT"),
+        (answering(b"HTTP/1.1 400 Bad\r\n\r\n"), "OTHER_PROTOCOL", "answered HTTP/1.1 400, not"),
+        (http, "OTHER_PROTOCOL", "answered HTTP/1.1 404, not MQTT"),
+        (answering(b"220 a \x1b[31m\r\n"), "OTHER_PROTOCOL", r"answered '220 a \x1b[31m', not"),
+        (answering(b"AMQP\x00\x00\x09\x01"), "OTHER_PROTOCOL", "answered as AMQP, not MQTT"),
+        (answering(b"\xd0\x00"), "OTHER_PROTOCOL", "answered '"),
+        (answering(b""), "SILENT", ""),
     ],
 )
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts"])
-async def test_what_is_no_broker_is_named(scheme: str, talk: Talk, told: str) -> None:
+async def test_a_port_without_broker_is_named(
+    scheme: str, talk: Talk, code: str, value: str
+) -> None:
     async with serving(talk) as plain:
         endpoint = replace(plain, scheme=scheme)
-        text = await said(endpoint, timeout_s=2)
-    if scheme == "mqtts" and "TLS" in told:
-        assert "TLS" in text
-    else:
-        assert told in text
-    assert endpoint.address in text
+        error = await refused(endpoint, timeout_s=2)
+    assert error.code == code
+    assert endpoint.address in error.values["where"]
+    assert error.values.get("opening", "").startswith(value)
 
 
-async def test_nobody_takes_the_connection() -> None:
-    closed = Endpoint("mqtt", "127.0.0.1", free_port("127.0.0.1"), "user", SECRET)
-    text = await said(closed)
-    assert text.startswith(f"no broker at mqtt://user:***@127.0.0.1:{closed.port}: connection ref")
-    unknown = await said(replace(closed, host="no-such-host.invalid"))
-    assert unknown.endswith("; is the name right?")
+async def test_a_tls_alert_is_named() -> None:
+    async with serving(answering(b"\x15\x03\x01\x00\x02\x02\x28")) as plain:
+        assert (await refused(plain, timeout_s=2)).values["opening"].code == "SPEAKS_TLS"
+        assert "TLS" in str(await refused(replace(plain, scheme="mqtts"), timeout_s=2))
 
 
-@pytest.mark.parametrize(("number", "told"), [(113, "no route to host"), (101, "network is unre")])
-async def test_there_is_no_way(monkeypatch: pytest.MonkeyPatch, number: int, told: str) -> None:
+async def test_a_closed_port() -> None:
+    endpoint = Endpoint("mqtt", "127.0.0.1", free_port("127.0.0.1"), "user", SECRET)
+    error = await refused(endpoint)
+    assert (error.code, error.values["cause"]) == ("NOT_RUNNING", "connection refused")
+    assert error.values["where"] == f"mqtt://user:***@{endpoint.address}"
+    assert (await refused(replace(endpoint, host="no-such-host.invalid"))).code == "NO_NAME"
+
+
+@pytest.mark.parametrize(("number", "cause"), [(113, "no route to host"), (101, "network is unre")])
+async def test_there_is_no_way(monkeypatch: pytest.MonkeyPatch, number: int, cause: str) -> None:
     async def refuse(_host: str, _port: int) -> socket.socket:
         raise OSError(number, "x")
 
     monkeypatch.setattr("loadgen.brokers.ask.open_socket", refuse)
-    assert f": {told}" in await said(Endpoint("mqtt", "127.0.0.1", 1))
+    error = await refused(Endpoint("mqtt", "127.0.0.1", 1))
+    assert error.code == "NO_WAY" and error.values["cause"].startswith(cause)
 
 
 async def test_nothing_answers_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,11 +152,11 @@ async def test_nothing_answers_the_attempt(monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError
 
     monkeypatch.setattr("loadgen.brokers.ask.open_socket", wait)
-    text = await said(Endpoint("mqtt", "127.0.0.1", 1), timeout_s=0.3)
-    assert "nothing answers within 0.3 s; is the address right, and does every firewall" in text
+    error = await refused(Endpoint("mqtt", "127.0.0.1", 1), timeout_s=0.3)
+    assert (error.code, error.values["timeout_s"]) == ("NO_ANSWER", 0.3)
 
 
-# Brokers that are reached in another way ---------------------------------------------------------
+# Versions ---------------------------------------------------------------------------------------
 
 
 def accepts(level: bytes) -> Talk:
@@ -146,26 +172,41 @@ def accepts(level: bytes) -> Talk:
     return talk
 
 
-async def test_a_version_that_is_dropped_is_told_at_once() -> None:
-    async with serving(accepts(b"\x04")) as endpoint:
-        with pytest.raises(BrokerRefusedError, match="does not speak MQTT 5; use --mqtt 3"):
-            await ask(endpoint, connect_of(endpoint, 5), older="use --mqtt 3.1.1")
-    async with serving(accepts(b"\x05")) as endpoint:
-        assert "does not speak MQTT 3.1.1; use the other version" in await said(endpoint, 4)
+async def silent_to_mqtt_5(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    if (await reader.readexactly(9))[8] == 4:
+        writer.write(b"\x20\x02\x00\x00")
+    await reader.read()
 
 
-async def test_a_version_that_gets_no_answer_is_told() -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if (await reader.readexactly(9))[8] == 4:
-            writer.write(b"\x20\x02\x00\x00")
-        await reader.read()
-
+@pytest.mark.parametrize(
+    ("talk", "version", "name"),
+    [
+        (accepts(b"\x04"), 5, "5"),
+        (accepts(b"\x05"), 4, "3.1.1"),
+        (silent_to_mqtt_5, 5, "5"),
+        (answering(b"\x20\x02\x00\x00", after=b"MQTT"), 5, "5"),
+    ],
+)
+async def test_a_version_that_the_broker_does_not_speak(
+    talk: Talk, version: int, name: str
+) -> None:
     async with serving(talk) as endpoint:
-        assert "does not speak MQTT 5" in await said(endpoint, 5)
+        error = await refused(endpoint, version)
+    assert (error.code, error.values["version"]) == ("OTHER_VERSION", name)
 
 
-async def test_a_broker_that_thinks_for_a_while_is_let_think() -> None:
-    """Other ways are asked beside it, and none of them is taken for it."""
+async def test_a_connack_of_3_1_1_is_not_mqtt_5() -> None:
+    async with serving_little(LittleBroker(lies=True)) as endpoint:
+        error = await refused(endpoint, 5)
+        greeting = await greet(endpoint)
+    assert error.values["answer"].code == "CONNACK_OF_3_1_1"
+    assert (greeting.versions, greeting.stated) == ((4,), None)
+    (refusal,) = greeting.refusals
+    assert refusal.values["answer"].code == "CONNACK_OF_3_1_1"
+
+
+async def test_a_slow_broker_gets_its_time() -> None:
+    """Other ways are tried in the meantime, and none of them is taken for it."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if b"user" in await reader.read(100):
@@ -178,75 +219,305 @@ async def test_a_broker_that_thinks_for_a_while_is_let_think() -> None:
     async with serving(talk) as endpoint:
         stream, connack = await ask(endpoint, connect_of(endpoint, 4))
         await stream.close()
+        await stream.close()
     assert connack.reason_code == 0
 
 
-async def test_refusals_of_the_older_version_are_in_its_words() -> None:
-    async with serving(answering(b"\x20\x02\x00\x02", after=b"MQTT")) as endpoint:
-        text = await said(endpoint)
-    assert "refused the connection: Connection Refused, identifier rejected (2)" in text
+async def test_versions_of_a_broker() -> None:
+    async with run_reflector() as broker:
+        (endpoint,) = broker.endpoints
+        assert (await greet(endpoint, versions=(5, 4, 3))).versions == (3, 4, 5)
+    async with run_nats() as nats:
+        greeting = await greet(nats.endpoints[0])
+        assert (greeting.versions, greeting.stated) == ((4,), None)
+    async with serving(accepts(b"\x05")) as endpoint:
+        assert (await greet(endpoint, timeout_s=3)).versions == (5,)
 
 
-async def test_a_reason_string_is_shown_escaped() -> None:
-    connack = b"\x20\x0b\x00\x87\x08\x1f\x00\x05no\x1b[m"
-    async with serving(answering(connack, after=b"MQTT")) as endpoint:
-        text = await said(endpoint, 5)
-    assert r"Not authorized (0x87): no\x1b[m; check user and password" in text
+@needs_mosquitto
+async def test_mosquitto() -> None:
+    async with run_secured("max_inflight_messages 55", username="a", password="b") as broker:
+        (endpoint,) = broker.endpoints
+        greeting = await greet(endpoint)
+        assert greeting.versions == (4, 5)
+        assert greeting.stated is not None and greeting.stated.receive_maximum == 55
+        error = await refused(replace(endpoint, password="wrongwrong"), 5)
+        assert error.code == "WRONG_LOGIN" and "wrongwrong" not in str(error)
+        error = await refused(replace(endpoint, password=None), 5)
+        assert error.code == "NO_PASSWORD"
+        error = await refused(replace(endpoint, username=None, password=None), 5)
+        assert error.code == "NO_USER"
+
+
+async def test_the_login_of_a_device_is_used() -> None:
+    async with serving_little(little := LittleBroker()) as endpoint:
+        await greet(endpoint, login=Connect("", user_name="u", password=b"p"))
+    assert {(one.user_name, one.password) for one in little.connects} == {("u", b"p")}
+    assert len({one.client_id for one in little.connects}) == len(little.connects) == 2
+
+
+# Refusals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "version", "code", "name"),
+    [
+        (b"\x20\x02\x00\x02", 4, "REFUSED", "Connection Refused, identifier rejected (2)"),
+        (b"\x20\x02\x00\x03", 4, "NOT_READY", "Connection Refused, Server unavailable (3)"),
+        (b"\x20\x02\x00\x05", 4, "WRONG_LOGIN", "Connection Refused, not authorized (5)"),
+        (b"\x20\x02\x00\x05", 5, "WRONG_LOGIN", "Connection Refused, not authorized (5)"),
+        (b"\x20\x03\x00\x88\x00", 5, "NOT_READY", "Server unavailable (0x88)"),
+        (b"\x20\x03\x00\x86\x00", 5, "WRONG_LOGIN", "Bad User Name or Password (0x86)"),
+        (b"\x20\x03\x00\x95\x00", 5, "REFUSED", "Packet too large (0x95)"),
+        (
+            b"\x20\x0b\x00\x87\x08\x1f\x00\x05no\x1b[m",
+            5,
+            "WRONG_LOGIN",
+            r"Not authorized (0x87): no\x1b[m",
+        ),
+    ],
+)
+async def test_a_refusal_has_its_reason_and_advice(
+    answer: bytes, version: int, code: str, name: str
+) -> None:
+    async with serving(answering(answer, after=b"MQTT")) as endpoint:
+        error = await refused(endpoint, version)
+    assert (error.code, error.values["name"]) == (code, name)
+
+
+async def test_the_refusal_of_another_reason_is_shown_first() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        level = (await reader.readexactly(9))[8]
+        writer.write(b"\x20\x03\x00\x84\x00" if level == 5 else b"\x20\x02\x00\x04")
+        await reader.read()
+
+    async with serving(talk) as endpoint:
+        with pytest.raises(CannotRunError) as caught:
+            await greet(endpoint, timeout_s=2)
+    assert caught.value.code == "WRONG_LOGIN"
+    async with erring("refuse=0x8a") as reflector:
+        with pytest.raises(CannotRunError) as caught:
+            await greet(reflector.endpoints[0])
+    assert caught.value.values["name"] == "Banned (0x8A)"
+
+
+# TLS and WebSocket ------------------------------------------------------------------------------
 
 
 @needs_mosquitto
 async def test_mosquitto_reached_in_other_ways(tls: TlsFiles) -> None:
+    async def use(endpoint: Endpoint) -> tuple[str, str]:
+        error = await refused(endpoint)
+        assert error.code == "OTHER_TRANSPORT"
+        text = error.values["use"]
+        return text.code, text.values["url"]
+
     async with run_secured(tls=tls) as broker:
         secure = broker.endpoints[0]
-        text = await said(replace(secure, scheme="mqtt"))
-        assert text.endswith(f"speaks TLS: use mqtts://{secure.address}")
+        url = f"mqtts://{secure.address}"
+        assert await use(replace(secure, scheme="mqtt")) == ("USE_TLS", url)
     async with run_secured() as broker:
         plain = broker.endpoints[0]
-        text = await said(replace(plain, scheme="mqtts"))
-        assert text.endswith(f"does not speak TLS: use mqtt://{plain.address}")
-        text = await said(replace(plain, scheme="ws", path="/mqtt"))
-        assert text.endswith(f"speaks MQTT without WebSocket: use mqtt://{plain.address}")
+        url = f"mqtt://{plain.address}"
+        assert await use(replace(plain, scheme="mqtts")) == ("USE_NO_TLS", url)
+        web = replace(plain, scheme="ws", path="/mqtt")
+        assert await use(web) == ("USE_NO_WEBSOCKET", url)
     async with run_secured(websocket=True) as broker:
         web = broker.endpoints[0]
-        text = await said(replace(web, scheme="mqtt", path=""))
-        assert text.endswith(f"speaks MQTT over WebSocket: use ws://{web.address}/mqtt")
+        url = f"ws://{web.address}/mqtt"
+        assert await use(replace(web, scheme="mqtt", path="")) == ("USE_WEBSOCKET", url)
 
 
 def test_no_password_is_tried_elsewhere() -> None:
-    """Only the way that was asked for gets the login; and on uvloop no thread is left."""
-    heard: list[bytes] = []
+    """Only the requested way gets the login; and on uvloop no thread is left."""
+    received: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read(1000))
+        received.append(await reader.read(1000))
 
     async def both() -> None:
         async with serving(listen) as endpoint:
-            await said(replace(endpoint, scheme="mqtts"))
-            await said(replace(endpoint, scheme="ws", path="/mqtt"))
+            await refused(replace(endpoint, scheme="mqtts"))
+            await refused(replace(endpoint, scheme="ws", path="/mqtt"))
 
     before = threading.active_count()
     uvloop.run(both())
     assert threading.active_count() == before
-    assert any(CONNECT_3_1_1 in data for data in heard)
-    assert not any(SECRET.encode() in data for data in heard)
+    assert any(CONNECT_3_1_1 in data for data in received)
+    assert not any(SECRET.encode() in data for data in received)
 
 
-async def test_a_closed_stream_can_be_closed_again() -> None:
-    async with serving(answering(b"\x20\x02\x00\x00", after=b"MQTT")) as endpoint:
-        stream, _ = await ask(endpoint, connect_of(endpoint, 4))
-        await stream.close()
-        await stream.close()
+def _server(directory: Path, *hosts: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return the contexts of a server for these hosts and of a client that trusts it."""
+    files = make_certificates(directory, hosts)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(files.certificate, files.key)
+    return server, ssl.create_default_context(cafile=files.authority)
 
 
-async def test_an_accepted_connection_is_closed_when_nobody_waits_for_it(
+async def test_a_certificate_of_other_names(tmp_path: Path) -> None:
+    server, trust = _server(tmp_path, "broker.example", "192.0.2.1")
+    async with serving(closing, server, "mqtts") as endpoint:
+        error = await refused(endpoint, tls_context=trust)
+        assert error.code == "CERTIFICATE_NAMES"
+        assert error.values["names"] == ("broker.example", "192.0.2.1")
+        assert (await refused(endpoint)).code == "CERTIFICATE_UNTRUSTED"
+
+
+async def test_a_certificate_that_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Past(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> "Past":
+            return cls.fromtimestamp((datetime.now(UTC) - timedelta(days=9)).timestamp(), UTC)
+
+    monkeypatch.setattr(certificates, "datetime", Past)
+    monkeypatch.setattr(certificates, "_CLOCKS_APART", timedelta(days=1))
+    files = make_certificates(tmp_path, ["127.0.0.1"], days=1)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(files.certificate, files.key)
+    # Trust in the server's certificate itself: that of the authority has expired, too.
+    trust = ssl.create_default_context(cafile=files.certificate)
+    trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    async with serving(closing, server, "mqtts") as endpoint:
+        error = await refused(endpoint, tls_context=trust)
+    until = datetime.now(UTC) - timedelta(days=8)
+    assert (error.code, error.values["until"]) == (
+        "CERTIFICATE_EXPIRED",
+        until.date().isoformat(),
+    )
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("websocket", [False, True])
+async def test_client_certificates_of_mosquitto(
+    tls: TlsFiles, tmp_path: Path, websocket: bool
+) -> None:
+    asking = replace(tls, authority=tls.certificate, require_client_certificate=True)
+    other = make_certificates(tmp_path / "other", ["x"], clients=1)
+    async with run_secured(tls=asking, websocket=websocket) as broker:
+        trust = ssl.create_default_context(cafile=tls.certificate)
+        error = await refused(broker.endpoints[0], timeout_s=2, tls_context=trust)
+        assert (error.code, error.values["fault"]) == (
+            "CERTIFICATE_REQUIRED",
+            "tlsv13 alert certificate required",
+        )
+        trust.load_cert_chain(
+            str(other.client_certificate).format(device=0), str(other.client_key).format(device=0)
+        )
+        error = await refused(broker.endpoints[0], timeout_s=2, tls_context=trust)
+        assert (error.code, error.values["fault"]) == (
+            "CERTIFICATE_REFUSED",
+            "tlsv1 alert unknown ca",
+        )
+
+
+async def _endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 101 Switching Protocols\r\n")
+    while True:
+        writer.write(b"X-More: more\r\n" * 20)
+        await writer.drain()
+        await asyncio.sleep(0.005)
+
+
+def _endless_at_the_second() -> Talk:
+    """Upgrades the first connection and then never ends its headers."""
+    numbers = itertools.count()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if next(numbers) > 0:
+            return await _endless(reader, writer)
+        await upgraded(reader, writer)
+        await reader.read()
+        return None
+
+    return talk
+
+
+@pytest.mark.parametrize("talk", [_endless, _endless_at_the_second()])
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_endless_answer_to_the_upgrade_ends_in_time(talk: Talk, interrupted: bool) -> None:
+    async def connect() -> None:
+        async with serving(talk, scheme="ws") as endpoint:
+            if not interrupted:
+                await refused(endpoint, timeout_s=0.5)
+                return
+            with pytest.raises((TimeoutError, CannotRunError)):
+                async with asyncio.timeout(0.5):
+                    await greet(endpoint, timeout_s=20)
+
+    before, since = threading.active_count(), time.monotonic()
+    asyncio.run(connect())
+    assert time.monotonic() - since < 5
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", "HTTP 403 Forbidden"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", "HTTP 302 Found"),
+        (b"HTTP/1.1 101 Yes\r\nSec-WebSocket-Accept: no\r\n\r\n", "missing Connection header"),
+        (
+            b"HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: no\r\n\r\n",
+            "invalid Sec-WebSocket-Accept header: no",
+        ),
+        (b"", "it closed the connection"),
+        (b"SSH-2.0-\x1b[31m" + b"x" * 900 + b"\r\n\r\n", r"it answered SSH-2.0-\x1b[31mxxx"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "it answered SSH-2.0-OpenSSH_9.2"),
+    ],
+)
+async def test_a_refused_upgrade_has_its_reason(answer: bytes, fault: str) -> None:
+    talk = answering(answer, after=b"\r\n\r\n", close=True)
+    async with serving(talk, scheme="ws") as endpoint:
+        error = await refused(endpoint, timeout_s=2)
+    assert error.code == "NOT_UPGRADED" and error.values["fault"].startswith(fault)
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_close_frame_leaves_no_unread_exception(accepts: bool) -> None:
+    unread: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upgraded(reader, writer)
+        await reader.read(1)
+        if accepts:
+            writer.write(b"\x82\x05\x20\x03\x00\x00\x00")
+        writer.write(b"\x88\x02\x03\xe8")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+    async with serving(talk, scheme="ws") as endpoint:
+        with suppress(CannotRunError):
+            await greet(endpoint, timeout_s=0.5)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert unread == []
+
+
+# The end of connections -------------------------------------------------------------------------
+
+
+def test_on_uvloop_without_threads_left() -> None:
+    async def connect() -> Greeting:
+        async with run_reflector() as reflector:
+            return await greet(reflector.endpoints[0])
+
+    before = threading.active_count()
+    assert uvloop.run(connect()).versions == (4, 5)
+    assert threading.active_count() == before
+
+
+async def test_an_accepted_connection_is_closed_if_the_wait_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    accepted, ended = asyncio.Event(), asyncio.Event()
+    accepted, over = asyncio.Event(), asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"\x20\x02\x00\x00")
         await reader.read()
-        ended.set()
+        over.set()
 
     async def never_ends(_: object) -> None:
         accepted.set()
@@ -259,7 +530,7 @@ async def test_an_accepted_connection_is_closed_when_nobody_waits_for_it(
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await asyncio.wait_for(ended.wait(), 20)
+        await asyncio.wait_for(over.wait(), 20)
 
 
 async def test_other_ways_are_closed_though_their_end_is_cancelled(
@@ -282,7 +553,7 @@ async def test_other_ways_are_closed_though_their_end_is_cancelled(
                 await asyncio.sleep(0.01)
 
 
-async def test_a_connection_that_is_waited_for_no_more_is_closed() -> None:
+async def test_a_cancelled_connect_closes_its_socket() -> None:
     def sockets() -> int:
         return sum(one.is_socket() for one in Path("/proc/self/fd").iterdir())
 

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.brokers.ask import connect_of
-from loadgen.brokers.client_pool import ClientPool, together
+from loadgen.brokers.ask import connect_of, together
+from loadgen.brokers.client_pool import ClientPool, shown_version, version_of
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.nats import run_nats
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.packets import Connect, Publish
 from tests.brokers.little_broker import LittleBroker, serving_little
+from tests.needs import needs_mosquitto
+from tests.secured_mosquitto import run_secured
 
 
 async def test_when_one_cannot_connect_the_others_are_gone() -> None:
@@ -56,6 +59,24 @@ async def test_a_wait_ends_when_nothing_is_received_any_more() -> None:
         assert not pool.is_quiet and len(client.inbox) == 4
         assert not await pool.until(lambda: False, 60)
         assert pool.is_quiet
+
+
+@needs_mosquitto
+async def test_a_broker_states_its_version() -> None:
+    async with run_secured(username="a", password="b") as broker:
+        (endpoint,) = broker.endpoints
+        version = await version_of(endpoint, connect_of(endpoint, 5))
+        assert version == f"mosquitto version {broker.version}"
+    async with run_nats() as nats:
+        (endpoint,) = nats.endpoints
+        assert await version_of(endpoint, connect_of(endpoint, 4)) == "unknown"
+
+
+def test_a_stated_version_is_bounded_and_escaped() -> None:
+    assert shown_version(b"") == "unknown"
+    assert shown_version(b" x 1.0 ") == "x 1.0"
+    assert shown_version(b"\x1b[31m<b>\xff\n") == "\\x1b[31m<b>\\ufffd"
+    assert len(shown_version(b"\0" * 10_000)) == 200
 
 
 async def _join(pool: ClientPool, endpoint: Endpoint, packet: Connect) -> None:

@@ -17,14 +17,14 @@ from loadgen.brokers.mosquitto import (
     Mosquitto,
     MosquittoSettings,
     find_mosquitto,
-    mosquitto_version,
     render_config,
     run_mosquitto,
 )
 from loadgen.brokers.ports import ephemeral_ports, listen
+from loadgen.brokers.program import printed_version
 from loadgen.brokers.start import serve
 from loadgen.brokers.watch import mqtt_client
-from loadgen.errors import CannotRunError, MissingProgramError, UsageError
+from loadgen.errors import CannotRunError, MissingProgramError
 from loadgen.mqtt.packets import Publish
 from loadgen.mqtt.properties import Properties
 from loadgen.plan.accounts import Account
@@ -177,7 +177,7 @@ async def test_absent_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("loadgen.brokers.mosquitto._EXTRA_DIRECTORIES", ())
     assert find_mosquitto() is None
-    with pytest.raises(MissingProgramError, match="apt install mosquitto"):
+    with pytest.raises(MissingProgramError):
         async with run_mosquitto():
             pass
 
@@ -186,7 +186,7 @@ async def test_program_that_is_no_broker(tmp_path: Path) -> None:
     program = tmp_path / "mosquitto"
     program.write_text("#!/bin/sh\necho 'Error: \x1b[31m no' >&2\nexit 3\n")
     program.chmod(0o755)
-    assert mosquitto_version(program) == "unknown"
+    assert printed_version(program, "-h", b"mosquitto version ") == "unknown"
     with pytest.raises(CannotRunError) as caught:
         async with run_mosquitto(program=program):
             pass
@@ -202,18 +202,6 @@ def test_config_says_what_is_asked(tmp_path: Path) -> None:
     assert lines.count("max_connections -1") == 2
     assert ("user root" in lines) == (os.geteuid() == 0)
     assert not any("persistent_client_expiration" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"host": "127.0.0.1\nlistener 5"},
-        {"memory_limit_bytes": -5},
-    ],
-)
-def test_settings_that_cannot_be(fields: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
-        MosquittoSettings(**fields)  # type: ignore[arg-type]
 
 
 @needs_mosquitto
@@ -254,14 +242,6 @@ async def test_encrypted_with_users_who_have_their_own_topics(tmp_path: Path) ->
             await us.publish("x/bob", b"ours", 1)
             payloads = [(await anext(bob.messages)).payload for _ in range(2)]
         assert payloads == [b"hers", b"ours"]
-
-
-@pytest.mark.parametrize("name", ["reflector", "sink"])
-async def test_other_brokers_are_not_started_encrypted_or_with_users(name: str) -> None:
-    for more in ({"encrypted": True}, {"accounts": [Account("a", "b")]}, {"save_each": True}):
-        with pytest.raises(UsageError, match=f"the {name} has neither encryption"):
-            async with serve(name, **more):
-                pass
 
 
 def test_storage_is_said_as_it_is_configured(tmp_path: Path) -> None:

@@ -1,19 +1,16 @@
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from loadgen.brokers import child, process
-from loadgen.brokers.child import ChildBroker
-from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers import process
+from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import CannotRunError
 
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
@@ -107,38 +104,11 @@ def test_dies_with_its_parent(kind: str, tmp_path: Path) -> None:
     pytest.fail(f"{kind} outlived its parent")
 
 
-def _child(module: str, **config: Any) -> contextlib.AbstractAsyncContextManager[ChildBroker]:
-    endpoint = Endpoint("mqtt", "127.0.0.1", 0)
-    return process.running(
-        ChildBroker("thing", "1", f"loadgen.brokers.{module}", endpoint, **config)
-    )
-
-
-async def test_a_child_that_fails_says_why() -> None:
-    with pytest.raises(CannotRunError, match="No module named"):
-        await _child("no_such_module").__aenter__()
-
-
-async def test_a_child_reports_its_own_error() -> None:
-    with pytest.raises(CannotRunError, match="cannot listen"):
-        await _child("sink", host="no such host").__aenter__()
-
-
-async def test_nothing_is_left_open() -> None:
+async def test_a_program_that_fails_leaves_nothing_open() -> None:
     before = _descriptors()
     children = set(psutil.Process().children())
     for _ in range(2):
-        with contextlib.suppress(CannotRunError):
-            await _child("no_such_module").__aenter__()
+        with pytest.raises(CannotRunError, match="cannot listen"):
+            await run_reflector(host="no such host", port=1).__aenter__()
     assert set(psutil.Process().children()) == children
     assert _descriptors() == before
-
-
-async def test_a_child_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "ANSWER_TIMEOUT_S", 0.1)
-    async with asyncio.timeout(60), _child("sink") as sink:
-        os.kill(sink.pid, signal.SIGSTOP)
-        with pytest.raises(CannotRunError, match="did not answer and was killed"):
-            await sink.ask()
-        with pytest.raises(CannotRunError, match="ended unexpectedly"):
-            await sink.ask()

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.reflector import (
     PACKET_LIMIT_BYTES,
-    VERSION_TOPIC,
     run_reflector,
 )
 from loadgen.errors import CannotRunError
@@ -20,12 +19,8 @@ from loadgen.mqtt.packets import (
     PubAck,
     Publish,
     PubRec,
-    SubAck,
-    Subscribe,
-    Subscription,
     UnsubAck,
     Unsubscribe,
-    Will,
 )
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ReasonCode
@@ -40,11 +35,15 @@ async def reflector() -> AsyncIterator[LocalReflector]:
         yield running
 
 
+@pytest.fixture
+def endpoint(reflector: LocalReflector) -> Endpoint:
+    return reflector.endpoints[0]
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 async def test_every_qos_and_version_to_every_other(
-    reflector: LocalReflector, client: ClientMaker, qos: int
+    reflector: LocalReflector, endpoint: Endpoint, client: ClientMaker, qos: int
 ) -> None:
-    (endpoint,) = reflector.endpoints
     versions = (MQTT_3_1_1, MQTT_5)
     subscribers = [await client(endpoint, f"s{v}{q}", v) for v in versions for q in (0, 1, 2)]
     for number, subscriber in enumerate(subscribers):
@@ -66,8 +65,7 @@ async def test_every_qos_and_version_to_every_other(
     assert (counts.connects, counts.connected, counts.held) == (8, 8, 0)
 
 
-async def test_aiomqtt_counts_the_same(reflector: LocalReflector) -> None:
-    (endpoint,) = reflector.endpoints
+async def test_aiomqtt_counts_the_same(reflector: LocalReflector, endpoint: Endpoint) -> None:
     protocol = aiomqtt.ProtocolVersion.V5
     async with (
         aiomqtt.Client(endpoint.host, endpoint.port, protocol=protocol) as subscriber,
@@ -90,10 +88,7 @@ async def test_aiomqtt_counts_the_same(reflector: LocalReflector) -> None:
     assert (counts.received, counts.delivered) == (120, 60)
 
 
-async def test_runs_of_many_topics_in_one_write(
-    reflector: LocalReflector, client: ClientMaker
-) -> None:
-    (endpoint,) = reflector.endpoints
+async def test_runs_of_many_topics_in_one_write(endpoint: Endpoint, client: ClientMaker) -> None:
     subscriber = await client(endpoint, "s", MQTT_5)
     await subscriber.subscribe("t/+")
     older = await client(endpoint, "o", MQTT_3_1_1)
@@ -112,9 +107,8 @@ async def test_runs_of_many_topics_in_one_write(
 
 
 async def test_overlapping_subscriptions_deliver_once(
-    reflector: LocalReflector, client: ClientMaker, version: int
+    endpoint: Endpoint, client: ClientMaker, version: int
 ) -> None:
-    (endpoint,) = reflector.endpoints
     both = await client(endpoint, "s", version)
     await both.subscribe("a/#", qos=0)
     await both.subscribe("a/b", qos=1)
@@ -123,14 +117,12 @@ async def test_overlapping_subscriptions_deliver_once(
     assert [message.qos for message in both.messages] == [1]
 
 
-async def test_unsubscribe(reflector: LocalReflector, client: ClientMaker, version: int) -> None:
-    (endpoint,) = reflector.endpoints
+async def test_unsubscribe(endpoint: Endpoint, client: ClientMaker, version: int) -> None:
     both = await client(endpoint, "s", version)
     await both.subscribe("a", "b")
     both.send(Unsubscribe(7, ("a", "never")))
     answer = await both.until(UnsubAck)
-    gone = ReasonCode.NO_SUBSCRIPTION_EXISTED
-    assert answer == UnsubAck(7, (0, gone) if version == MQTT_5 else ())
+    assert answer == UnsubAck(7, (0, 0) if version == MQTT_5 else ())
     await both.publish("a", b"x")
     await both.publish("b", b"y")
     assert [message.payload for message in both.messages] == [b"y"]
@@ -138,9 +130,8 @@ async def test_unsubscribe(reflector: LocalReflector, client: ClientMaker, versi
 
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_shared_subscriptions_take_turns(
-    reflector: LocalReflector, client: ClientMaker, qos: int
+    endpoint: Endpoint, client: ClientMaker, qos: int
 ) -> None:
-    (endpoint,) = reflector.endpoints
     members = [await client(endpoint, f"m{n}", (MQTT_5, MQTT_3_1_1)[n % 2]) for n in range(4)]
     for member in members:
         await member.subscribe("$share/g/t/#", qos=1)
@@ -165,9 +156,8 @@ async def test_shared_subscriptions_take_turns(
 
 
 async def test_durable_session_holds_messages(
-    reflector: LocalReflector, client: ClientMaker, version: int
+    reflector: LocalReflector, endpoint: Endpoint, client: ClientMaker, version: int
 ) -> None:
-    (endpoint,) = reflector.endpoints
     options = {} if version == MQTT_3_1_1 else {"properties": LASTING}
     first = await client(endpoint, "durable", version, clean_start=False, **options)
     assert not first.connack.session_present
@@ -195,9 +185,8 @@ async def test_durable_session_holds_messages(
 
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_unacknowledged_messages_come_again(
-    reflector: LocalReflector, client: ClientMaker, qos: int
+    reflector: LocalReflector, endpoint: Endpoint, client: ClientMaker, qos: int
 ) -> None:
-    (endpoint,) = reflector.endpoints
     first = await client(endpoint, "d", clean_start=False, properties=LASTING)
     await first.subscribe("q", qos=2)
     first.acknowledges = False
@@ -218,8 +207,9 @@ async def test_unacknowledged_messages_come_again(
     assert (counts.delivered, counts.redelivered, counts.held) == (3, again, 0)
 
 
-async def test_receive_maximum_is_kept(reflector: LocalReflector, client: ClientMaker) -> None:
-    (endpoint,) = reflector.endpoints
+async def test_receive_maximum_is_kept(
+    reflector: LocalReflector, endpoint: Endpoint, client: ClientMaker
+) -> None:
     slow = await client(endpoint, "slow", properties=Properties(receive_maximum=3))
     await slow.subscribe("q", qos=1)
     slow.acknowledges = False
@@ -235,9 +225,8 @@ async def test_receive_maximum_is_kept(reflector: LocalReflector, client: Client
 
 
 async def test_qos_2_is_served_once_though_sent_twice(
-    reflector: LocalReflector, client: ClientMaker
+    reflector: LocalReflector, endpoint: Endpoint, client: ClientMaker
 ) -> None:
-    (endpoint,) = reflector.endpoints
     subscriber = await client(endpoint, "s")
     await subscriber.subscribe("q", qos=2)
     publisher = await client(endpoint, "p", clean_start=False, properties=LASTING)
@@ -253,43 +242,7 @@ async def test_qos_2_is_served_once_though_sent_twice(
     assert (await reflector.counts()).received == 1
 
 
-async def test_retained(reflector: LocalReflector, client: ClientMaker, version: int) -> None:
-    (endpoint,) = reflector.endpoints
-    one = await client(endpoint, "s", version)
-    await one.publish("r/1", b"kept", qos=1, retain=True)
-    await one.publish("r/2", b"kept", retain=True)
-    await one.publish("r/2", b"", retain=True)
-    await one.subscribe("r/#", qos=1)
-    await one.publish("r/1", b"now", retain=True)
-    assert [(m.payload, m.retain, m.qos) for m in one.messages] == [
-        (b"kept", True, 1),
-        (b"now", False, 0),
-    ]
-
-
-async def test_subscription_options(reflector: LocalReflector, client: ClientMaker) -> None:
-    (endpoint,) = reflector.endpoints
-    one = await client(endpoint, "s")
-    await one.publish("o/1", b"old", retain=True)
-    await one.subscribe("o/#", no_local=True, retain_handling=2)
-    two = await client(endpoint, "t")
-    await two.subscribe("o/#", retain_as_published=True, retain_handling=1)
-    await two.subscribe("o/#", retain_as_published=True, retain_handling=1)
-    await one.publish("o/1", b"new", retain=True)
-    await one.publish("o/1", b"plain")
-    await two.sync()
-    assert one.messages == []
-    assert [(m.payload, m.retain) for m in two.messages] == [
-        (b"old", True),
-        (b"new", True),
-        (b"plain", False),
-    ]
-
-
-async def test_properties_reach_the_subscriber(
-    reflector: LocalReflector, client: ClientMaker
-) -> None:
-    (endpoint,) = reflector.endpoints
+async def test_properties_reach_the_subscriber(endpoint: Endpoint, client: ClientMaker) -> None:
     properties = Properties(content_type="text", user_property=(("a", "1"), ("a", "2")))
     new, old = await client(endpoint, "n", MQTT_5), await client(endpoint, "o", MQTT_3_1_1)
     await new.subscribe("p")
@@ -301,56 +254,14 @@ async def test_properties_reach_the_subscriber(
     assert old.messages == [Publish("p", b"x")]
 
 
-async def test_will(reflector: LocalReflector, client: ClientMaker, version: int) -> None:
-    (endpoint,) = reflector.endpoints
-    watcher = await client(endpoint, "w")
-    await watcher.subscribe("will/#")
-    careful = await client(endpoint, "a", version, will=Will("will/a", b"a"))
-    await careful.disconnect()
-    careless = await client(endpoint, "b", version, will=Will("will/b", b"b"))
-    await careless.close()
-    await watcher.until_count(1)
-    await watcher.sync()
-    assert [message.payload for message in watcher.messages] == [b"b"]
-
-
-async def test_take_over(reflector: LocalReflector, client: ClientMaker) -> None:
-    (endpoint,) = reflector.endpoints
+async def test_take_over(endpoint: Endpoint, client: ClientMaker) -> None:
     first = await client(endpoint, "same")
     second = await client(endpoint, "same")
     assert await first.gone() == Disconnect(ReasonCode.SESSION_TAKEN_OVER)
     await second.sync()
 
 
-async def test_session_expires(reflector: LocalReflector, client: ClientMaker) -> None:
-    (endpoint,) = reflector.endpoints
-    short = Properties(session_expiry_interval=1)
-    first = await client(endpoint, "e", clean_start=False, properties=short)
-    await first.subscribe("q", qos=1)
-    await first.disconnect()
-    publisher = await client(endpoint, "p")
-    await publisher.publish("q", b"x", qos=1)
-    while (await reflector.counts()).discarded == 0:
-        await asyncio.sleep(0.05)
-    second = await client(endpoint, "e", clean_start=False, properties=short)
-    assert not second.connack.session_present
-
-
-async def test_maximum_packet_size(reflector: LocalReflector, client: ClientMaker) -> None:
-    (endpoint,) = reflector.endpoints
-    small = await client(endpoint, "s", properties=Properties(maximum_packet_size=100))
-    await small.subscribe("m")
-    publisher = await client(endpoint, "p")
-    for size in (10, 200, 20):
-        publisher.send(Publish("m", b"x" * size))
-    await publisher.sync()
-    await small.sync()
-    assert [len(message.payload) for message in small.messages] == [10, 20]
-    assert (await reflector.counts()).discarded == 1
-
-
-async def test_large_packets(reflector: LocalReflector, client: ClientMaker) -> None:
-    (endpoint,) = reflector.endpoints
+async def test_large_packets(endpoint: Endpoint, client: ClientMaker) -> None:
     one = await client(endpoint, "s")
     assert one.connack.properties.maximum_packet_size == PACKET_LIMIT_BYTES
     await one.subscribe("m")
@@ -359,8 +270,7 @@ async def test_large_packets(reflector: LocalReflector, client: ClientMaker) -> 
     assert [message.payload for message in one.messages] == [large, b"small"]
 
 
-async def test_empty_client_identifier(reflector: LocalReflector, client: ClientMaker) -> None:
-    (endpoint,) = reflector.endpoints
+async def test_empty_client_identifier(endpoint: Endpoint, client: ClientMaker) -> None:
     names = [
         (await client(endpoint, "")).connack.properties.assigned_client_identifier for _ in range(2)
     ]
@@ -393,19 +303,20 @@ _CONNECT_5 = bytes.fromhex("100e00044d5154540502003c0000 0161".replace(" ", ""))
         ("30 05 0002 6100 00", ReasonCode.TOPIC_NAME_INVALID),
         ("30 03 0000 00", ReasonCode.PROTOCOL_ERROR),
         ("30 07 0001 61 03 230001", ReasonCode.TOPIC_ALIAS_INVALID),
-        ("30 06 0001 61 02 0b01", ReasonCode.PROTOCOL_ERROR),
         ("32 06 0001 61 0000 00", ReasonCode.MALFORMED_PACKET),
         ("30 ff ff ff 7f", ReasonCode.PACKET_TOO_LARGE),
         ("82 08 0001 02 0b01 0000 00", ReasonCode.MALFORMED_PACKET),
-        ("82 09 0001 02 0b01 0001 61 00", ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED),
         ("20 03 00 00 00", ReasonCode.PROTOCOL_ERROR),
         ("40 02 0000", ReasonCode.MALFORMED_PACKET),
     ],
 )
 async def test_broken_packets_close_only_their_connection(
-    reflector: LocalReflector, client: ClientMaker, after_connect: str, reason: int
+    reflector: LocalReflector,
+    endpoint: Endpoint,
+    client: ClientMaker,
+    after_connect: str,
+    reason: int,
 ) -> None:
-    (endpoint,) = reflector.endpoints
     good = await client(endpoint, "good")
     await good.subscribe("t")
     raw = await _raw(endpoint, _CONNECT_5 + bytes.fromhex(after_connect))
@@ -444,54 +355,42 @@ def test_any_bytes_close_only_their_connection() -> None:
         runner.run(context.__aexit__(None, None, None))
 
 
-async def test_unsupported_protocol_is_refused(reflector: LocalReflector) -> None:
-    (endpoint,) = reflector.endpoints
+async def test_unsupported_protocol_is_refused(
+    reflector: LocalReflector, endpoint: Endpoint
+) -> None:
     raw = await _raw(endpoint, bytes.fromhex("100f00064d51497364700402003c000161"))
     assert await raw.gone() is None
     await raw.close()
     assert (await reflector.counts()).protocol_errors == 1
 
 
-async def test_keep_alive_is_watched(reflector: LocalReflector, client: ClientMaker) -> None:
-    (endpoint,) = reflector.endpoints
-    silent = await client(endpoint, "k", keep_alive=1)
-    lively = await client(endpoint, "l")
-    assert await silent.gone() == Disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)
-    await lively.sync()
-
-
 # --- knobs ----------------------------------------------------------------------------------------
-
-
-async def test_it_says_its_version(reflector: LocalReflector, client: ClientMaker) -> None:
-    one = await client(reflector.endpoints[0], "s", MQTT_3_1_1)
-    await one.subscribe(VERSION_TOPIC)
-    await one.sync()
-    assert [message.payload for message in one.messages] == [b"loadgen reflector"]
 
 
 async def test_a_restart_ends_its_sessions(client: ClientMaker) -> None:
     async with run_reflector() as reflector:
         before, pid = reflector.endpoints, reflector.pid
-        one = await client(before[0], "s")
-        await one.subscribe("t")
-        await one.publish("t", b"x")
-        assert (await reflector.counts()).delivered == 1
+        one = await client(before[0], "s", clean_start=False, properties=LASTING)
         reflector.kill()
         assert await one.gone() is None
-        with pytest.raises(CannotRunError, match="reflector"):
-            await reflector.counts()
         await reflector.start()
         assert reflector.endpoints == before
         assert reflector.pid != pid
-        assert (await reflector.counts()).delivered == 0
-    with pytest.raises(CannotRunError, match="not running"):
-        await reflector.counts()
+        again = await client(before[0], "s", clean_start=False, properties=LASTING)
+        assert not again.connack.session_present
+    with pytest.raises(CannotRunError) as caught:
+        assert reflector.pid
+    assert caught.value.code == "NOT_STARTED_YET"
 
 
-async def test_subscribe_answer_keeps_its_order(
-    reflector: LocalReflector, client: ClientMaker
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_the_sink_takes_everything_and_delivers_nothing(
+    client: ClientMaker, version: int, qos: int
 ) -> None:
-    one = await client(reflector.endpoints[0], "s")
-    one.send(Subscribe(5, (Subscription("a", 2), Subscription("b", 0), Subscription("c", 1))))
-    assert await one.until(SubAck) == SubAck(5, (2, 0, 1))
+    async with run_local_reflector(discards=True) as sink:
+        one = await client(sink.endpoints[0], "a", version)
+        assert (await one.subscribe("t", "#", qos=qos)).reason_codes == (qos, qos)
+        await one.publish("t", *[b"x" * 50] * 700, qos=qos)
+        assert one.messages == []
+        counts = await sink.counts()
+        assert (counts.received, counts.delivered) == (700, 0)

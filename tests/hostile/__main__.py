@@ -12,8 +12,11 @@ import re
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from loadgen.brokers.reflector import run_reflector
 from tests.hostile.broker import MISDEEDS, hostile
@@ -21,40 +24,28 @@ from tests.hostile.broker import MISDEEDS, hostile
 _LONGEST_S = 90.0
 
 
-def _worker_kb(coordinator: int) -> int:
-    """Private memory of the process' descendants that play devices, all together."""
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = path.read_text()
-        except OSError:
-            continue
-        parent = int(text[text.rindex(")") + 2 :].split()[1])
-        parents.setdefault(parent, []).append(int(path.parent.name))
-    todo, total = list(parents.get(coordinator, [])), 0
-    while todo:
-        pid = todo.pop()
-        todo += parents.get(pid, [])
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
+def _private_bytes(coordinator: int) -> int:
+    """Return the private memory of the process' descendants, which play devices."""
+    total = 0
+    with suppress(psutil.Error):
+        for process in psutil.Process(coordinator).children(recursive=True):
+            with suppress(psutil.Error):
+                total += process.memory_full_info().uss
     return total
 
 
 async def _played(arguments: list[str]) -> tuple[int, str, str, int, float]:
-    """(exit status, stdout, stderr, most private KB of its children, seconds)."""
-    began_s, most_kb = time.monotonic(), 0
+    """Return exit status, stdout, stderr, most private memory of its children, and seconds."""
+    began_s, most_bytes = time.monotonic(), 0
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "loadgen", *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
 
     async def watch() -> None:
-        nonlocal most_kb
+        nonlocal most_bytes
         while True:
-            most_kb = max(most_kb, _worker_kb(process.pid))
+            most_bytes = max(most_bytes, _private_bytes(process.pid))
             await asyncio.sleep(0.1)
 
     watching = asyncio.ensure_future(watch())
@@ -67,7 +58,7 @@ async def _played(arguments: list[str]) -> tuple[int, str, str, int, float]:
     finally:
         watching.cancel()
     seconds = time.monotonic() - began_s
-    return process.returncode or 0, out.decode(), err.decode(), most_kb, seconds
+    return process.returncode or 0, out.decode(), err.decode(), most_bytes, seconds
 
 
 def run_arguments(port: int, out: Path, *more: str) -> list[str]:
@@ -90,8 +81,8 @@ async def _tell(name: str, everyone: bool) -> None:
         async with hostile(name, good.endpoints[0], everyone=everyone) as (broker, port):
             with tempfile.TemporaryDirectory(prefix="hostile-") as directory:
                 arguments = run_arguments(port, Path(directory) / "run")
-                status, out, err, most_kb, seconds = await _played(arguments)
-                print(f"{name}: status {status}, {seconds:.1f} s, {most_kb >> 10} MiB, "
+                status, out, err, most_bytes, seconds = await _played(arguments)
+                print(f"{name}: status {status}, {seconds:.1f} s, {most_bytes >> 20} MiB, "
                       f"{broker.harmed} harmed")  # fmt: skip
                 for line in verdict_of(out) or [""]:
                     print(f"    {line[:200]}")

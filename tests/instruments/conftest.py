@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from loadgen.brokers.child import Serving
 from loadgen.brokers.endpoints import Endpoint
 from tests.brokers.conftest import LocalReflector, client, run_local_reflector, version
 from tests.instruments import relay
+from tests.instruments.child import Serving
 from tests.instruments.faults import FaultCounts
 
 __all__ = ["client", "version"]

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 
-from loadgen.brokers.child import Json
 from loadgen.brokers.reflector_clients import Connection, Host
 from loadgen.mqtt.constants import MQTT_5, PUBACK
 from loadgen.mqtt.packets import Subscribe
 from loadgen.mqtt.topics import filter_matches, split_shared
+from tests.instruments.child import Json
 from tests.instruments.faults import COUNTED_AS, Dice, FaultCounts, Faults, parse_faults
 from tests.instruments.mischief import Mischief, Notes, Receiver
 from tests.instruments.packets import Delivery, rejection, subscribe_refusal
@@ -238,7 +238,6 @@ class ErringHost(Host):
         self._stall_timer = None
         self.stalled = self.mischief.stalled = False
         for connection in self.erring_connections():
-            connection.seen_tick = self.tick
             connection.release()
             connection.catch_up()
         self.mischief.after_stall(list(self.receivers()))

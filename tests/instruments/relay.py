@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from loadgen.brokers.child import ChildBroker, Json, Serving, run_child
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import running
 from loadgen.brokers.reflector import run_reflector
@@ -42,6 +41,7 @@ from loadgen.mqtt.constants import (
 from loadgen.mqtt.packets import Subscription
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import filter_matches
+from tests.instruments.child import ChildBroker, Json, Serving, run_child
 from tests.instruments.erring import REJECTED, ErringConnection, ErringHost
 from tests.instruments.faults import FaultCounts, Faults, parse_faults
 from tests.instruments.packets import Delivery, refusal
@@ -259,7 +259,7 @@ class Relay(ErringHost):
         if other.blocked:
             connection.wait_for(other)
 
-    def detach(self, connection: Connection, *, clean: bool) -> None:
+    def detach(self, connection: Connection) -> None:
         assert isinstance(connection, Side)
         if connection.other is not None:
             # What it was told before still goes out.
@@ -528,7 +528,8 @@ async def serve(config: Json) -> Serving:
         client = Client(relay)
         return WebSocketServer(client) if config["websocket"] else client
 
-    return await relay.listen(config, accept, relay.answer, tls)
+    port = await relay.listen(config["host"], config["port"], accept, tls)
+    return Serving({"port": port}, relay.answer, relay.close)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.run.broker_provider import plan_for
 from loadgen.run.preflight import check_broker
 from loadgen.run.survey import Survey, survey
+from loadgen.sentences import Text
 from tests.instruments.relay import run_relay
 from tests.verdicts import faults
 
@@ -73,19 +74,21 @@ def trust(broker: Foreign, endpoint: Endpoint) -> dict[str, Any]:
 
 async def surveyed(broker: Foreign, endpoint: Endpoint) -> Survey:
     given = {"broker": [url_of(endpoint)], **trust(broker, endpoint)}
-    return await survey(given, ServedBroker("external", "unknown", (endpoint,)))
+    return await survey(given, ServedBroker.at((endpoint,)))
 
 
-async def refused(*endpoints: Endpoint, case: str = "fanin", **fields: object) -> str:
+async def refused(*endpoints: Endpoint, case: str = "fanin", **fields: object) -> Text:
     """The one line that a run ends with before its load; "" where it would begin."""
+    text = Text()
     urls = [url_of(endpoint) for endpoint in endpoints]
     try:
         plan = resolve(build_scenario(case, None, {"broker": urls, **fields}))
-        served = ServedBroker("external", "unknown", endpoints)
+        served = ServedBroker.at(endpoints)
         await check_broker(await plan_for(plan, endpoints), served)
     except (BrokerRefusedError, ScenarioError) as error:
-        return str(error)
-    return ""
+        lack = error.values.get("what", error.args[0])
+        text = lack if isinstance(lack, Text) else Text(lack)
+    return text
 
 
 @pytest.mark.parametrize("foreign", NAMES, indirect=True)
@@ -115,19 +118,17 @@ async def test_every_way_in(foreign: Foreign) -> None:
 async def test_what_it_lacks_is_one_line_before_the_load(foreign: Foreign) -> None:
     known, endpoint = KNOWN[foreign.name], foreign.endpoints[0]
     fields = trust(foreign, endpoint)
-    said = await refused(endpoint, qos=2, **fields)
+    text = await refused(endpoint, qos=2, **fields)
     if known.maximum_qos == 2:
-        assert said == ""
+        assert not text
     else:
-        assert "grants QoS 1 and not 2 to the subscription of subscriber" in said
-        assert "; use --qos 1 (--anyway" in said
+        assert (text.code, text.values["granted"]) == ("QOS_GRANTED", 1)
     for case in CASES:
-        said = await refused(endpoint, case=case, mqtt="5", **fields)
+        text = await refused(endpoint, case=case, mqtt="5", **fields)
         if 5 not in known.mqtt and case != OUTSIDE:
-            assert "does not speak MQTT 5" in said, case
+            assert text.code == "OTHER_VERSION", case
     if 5 in known.mqtt and not known.shares:
-        said = await refused(endpoint, case="queue", **fields)
-        assert "says that it has no shared subscriptions, which queue needs" in said
+        assert (await refused(endpoint, case="queue", **fields)).code == "NO_SHARED_STATED"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "nats" in str(name.values)][:1])
@@ -135,10 +136,9 @@ async def test_two_that_do_not_know_each_other(name: str) -> None:
     async with AsyncExitStack() as stack:
         both = [await stack.enter_async_context(run_foreign(name)) for _ in range(2)]
         first, second = (broker.endpoints[0] for broker in both)
-        said = await refused(first, second)
-        assert first.redacted in said and second.redacted in said
-        assert " do not know each other: " in said
-        assert "use --separate-brokers, or give addresses of one system" in said
+        text = await refused(first, second)
+        assert text.code == "UNACQUAINTED" and text.values["separate"]
+        assert {text.values["where"], text.values["other"]} == {first.redacted, second.redacted}
         assert await refused(first, second, separate_brokers=True) == ""
 
 
@@ -189,12 +189,13 @@ async def test_behind_a_relay_that_closes_every_tenth_connection(
 async def test_a_refusal_shows_code_and_reason_string(tmp_path: Path) -> None:
     async with run_foreign("ejabberd", more_lines=('access_publish: {"#": none}',)) as broker:
         (endpoint, *_) = broker.endpoints
-        said = await refused(endpoint, mqtt="5", qos=1)
+        text = await refused(endpoint, mqtt="5", qos=1)
+        assert text.code == "PUBLISH_REFUSED"
         policy = (
             "Topic Name invalid (0x90): Publishing to this topic is forbidden by service policy"
         )
-        assert "refused a publication of publishers to lg" in said and policy in said
-        assert "did not bring a message" in await refused(endpoint, mqtt="3.1.1", qos=1)
+        assert policy in text
+        assert (await refused(endpoint, mqtt="3.1.1", qos=1)).code == "NOT_DELIVERED"
         chosen = scenario(
             "fanin",
             broker=url_of(endpoint),

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import RemoteProtocolError
-from loadgen.kernels.scan import ACK, MORE, OTHER, RUN, SINGLE, next_item, sink_items
+from loadgen.kernels.scan import ACK, MORE, OTHER, RUN, SINGLE, next_item
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_5, PUBACK
 from loadgen.mqtt.packets import (
@@ -119,33 +119,3 @@ def test_hostile_bytes_are_left_to_the_codec(data: bytes, version: int) -> None:
         assert decoded is not None
         assert decoded[0] == packet
         start = decoded[1]
-
-
-@given(st.lists(_packets, max_size=20), st.sampled_from([4, 5]))
-@settings(deadline=None, max_examples=60)
-def test_sink_answers_everything(packets: list[Packet], version: int) -> None:
-    packets = [packet for packet in packets if not isinstance(packet, Subscribe)]
-    data = np.frombuffer(b"".join(encode(p, version) for p in packets) + b"\xc0", np.uint8).copy()
-    out = np.zeros(1000, np.uint8)
-    kind, position, written, messages = sink_items(data, 0, len(data), version, _LIMIT, out)
-    assert (kind, position) == (MORE, len(data) - 1)
-    assert messages == sum(isinstance(packet, Publish) for packet in packets)
-    wanted = b""
-    for packet in packets:
-        if isinstance(packet, Publish) and packet.qos:
-            kind_of_answer = PubAck if packet.qos == 1 else PubRec
-            wanted += encode(kind_of_answer(packet.packet_id), version)
-        elif isinstance(packet, PubRel):
-            wanted += encode(PubComp(packet.packet_id), version)
-        elif isinstance(packet, PingReq):
-            wanted += b"\xd0\x00"
-    assert out[:written].tobytes() == wanted
-
-
-def test_sink_stops_where_its_answers_end() -> None:
-    one = encode(Publish("a", b"", 1, packet_id=7), 4)
-    data = np.frombuffer(one * 5, np.uint8).copy()
-    kind, position, written, messages = sink_items(
-        data, 0, len(data), 4, _LIMIT, np.zeros(9, np.uint8)
-    )
-    assert (kind, position, written, messages) == (MORE, 2 * len(one), 8, 2)

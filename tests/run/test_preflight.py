@@ -11,12 +11,14 @@ import pytest
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.errors import BrokerRefusedError
+from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.mqtt.packets import Disconnect, PubAck, PubRec, SubAck, Subscribe
 from loadgen.mqtt.properties import Properties
+from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import ASKED
 from loadgen.run.broker_provider import plan_for
-from loadgen.run.preflight import check_broker
+from loadgen.run.preflight import check_broker, check_host, downgraded
+from loadgen.sentences import Text
 from tests.brokers.little_broker import LittleBroker, serving_little
 
 
@@ -27,20 +29,25 @@ async def checked(
     several = [brokers] if isinstance(brokers, LittleBroker) else brokers
     async with AsyncExitStack() as stack:
         endpoints = tuple([await stack.enter_async_context(serving_little(b)) for b in several])
-        named = [f"mqtt://{endpoint.address}" for endpoint in endpoints]
-        plan = resolve(build_scenario(case, None, {"broker": named, **fields}))
+        urls = [f"mqtt://{endpoint.address}" for endpoint in endpoints]
+        plan = resolve(build_scenario(case, None, {"broker_name": "x", "broker": urls, **fields}))
         plan = await plan_for(plan, endpoints)
-        return await check_broker(plan, ServedBroker("external", "unknown", endpoints))
+        return await check_broker(plan, ServedBroker.at(endpoints))
 
 
-async def told(brokers: LittleBroker | Sequence[LittleBroker], case: str, **fields: Any) -> str:
-    """The refusal, "" for none."""
+async def lack(brokers: LittleBroker | Sequence[LittleBroker], case: str, **fields: Any) -> Text:
+    """The sentence of the refusal, an empty one for none."""
     try:
         await checked(brokers, case, **fields)
     except BrokerRefusedError as error:
         assert str(error).isprintable()
-        return str(error)
-    return ""
+        text: Text = error.values.get("what", error.args[0])
+        return text
+    return Text()
+
+
+def plan_of_fanin(**fields: Any) -> Plan:
+    return resolve(build_scenario("fanin", None, {"broker": "mqtt://127.0.0.1:1", **fields}))
 
 
 def old() -> LittleBroker:
@@ -98,14 +105,22 @@ async def test_identifiers_that_the_user_chose_are_the_ones_that_ask() -> None:
 
 
 @pytest.mark.parametrize(
-    ("able", "case", "fields", "setting", "avoids"),
+    ("able", "case", "fields", "code", "use", "avoids"),
     [
-        (old, "fanin", {"mqtt": "5"}, "use --mqtt 3.1.1", {"mqtt": "3.1.1"}),
-        (lambda: LittleBroker(versions=(5,)), "fanin", {}, "use --mqtt 5", {"mqtt": "5"}),
+        (old, "fanin", {"mqtt": "5"}, "OTHER_VERSION", "use --mqtt 3.1.1", {"mqtt": "3.1.1"}),
+        (
+            lambda: LittleBroker(versions=(5,)),
+            "fanin",
+            {},
+            "OTHER_VERSION",
+            "use --mqtt 5",
+            {"mqtt": "5"},
+        ),
         (
             old,
             "specjms",
             {"base": 1},
+            "OTHER_VERSION",
             "use --mqtt 3.1.1 --handlers 1",
             {"mqtt": "3.1.1", "handlers": 1},
         ),
@@ -113,38 +128,49 @@ async def test_identifiers_that_the_user_chose_are_the_ones_that_ask() -> None:
             old,
             "specjms",
             {"base": 1, "handlers": 1, "selectors": "client"},
+            "OTHER_VERSION",
             "use --mqtt 3.1.1 --selectors broker",
             {"mqtt": "3.1.1", "selectors": "broker"},
         ),
-        (limited(maximum_qos=0), "fanin", {"qos": 1, "mqtt": "5"}, "use --qos 0", {"qos": 0}),
-        (granting(1), "fanin", {"qos": 2}, "use --qos 1", {"qos": 1}),
-        (puback_for_qos_2, "fanin", {"qos": 2}, "with PUBACK; use --qos 1", {"qos": 1}),
+        (
+            limited(maximum_qos=0),
+            "fanin",
+            {"qos": 1, "mqtt": "5"},
+            "QOS_LIMIT",
+            "--qos 0",
+            {"qos": 0},
+        ),
+        (granting(1), "fanin", {"qos": 2}, "QOS_GRANTED", "--qos 1", {"qos": 1}),
+        (puback_for_qos_2, "fanin", {"qos": 2}, "WRONG_ANSWER", "use --qos 1", {"qos": 1}),
         (
             limited(maximum_qos=0),
             "specjms",
             {"base": 1},
-            'use --messages \'{"all": {"qos": 0}}\'',
+            "QOS_LIMIT",
+            '--messages \'{"all": {"qos": 0}}\'',
             {"messages": '{"all": {"qos": 0}}'},
         ),
         (
             limited(maximum_packet_size=1_000),
             "fanin",
             {"size": 1_000, "mqtt": "5"},
-            "1,000 bytes at most",
+            "SIZE_LIMIT",
+            None,
             {"size": 900},
         ),
         (
             limited(wildcard_subscription_available=0),
             "fanin",
             {"mqtt": "5"},
-            "allows no wildcard subscription, which fanin needs",
+            "NO_WILDCARDS",
+            None,
             {"mqtt": "3.1.1"},
         ),
         (
             lambda: LittleBroker(sessions=False),
             "fanin",
             {"durable": True, "qos": 1},
-            "keeps no session of a client that is away, needed by subscriber; allow it there, or "
+            "NO_SESSION",
             "use --no-durable",
             {"durable": False},
         ),
@@ -154,114 +180,158 @@ async def test_the_setting_that_is_named_avoids_the_refusal(
     able: Callable[[], LittleBroker],
     case: str,
     fields: dict[str, Any],
-    setting: str,
+    code: str,
+    use: str | None,
     avoids: dict[str, Any],
 ) -> None:
-    assert setting in await told(able(), case, **fields)
-    assert await told(able(), case, **(fields | avoids)) == ""
-    assert await told(LittleBroker(), case, **fields) == ""
+    text = await lack(able(), case, **fields)
+    assert (text.code, text.values.get("use")) == (code, use)
+    assert not await lack(able(), case, **(fields | avoids))
+    assert not await lack(LittleBroker(), case, **fields)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_refused_publication_shows_code_and_reason_string(qos: int) -> None:
-    said = Properties(reason_string="forbidden by \x1b[1mpolicy")
+    reason = Properties(reason_string="forbidden by \x1b[1mpolicy")
     kind = PubAck if qos == 1 else PubRec
-    broker = LittleBroker(acknowledgement=lambda packet: kind(packet.packet_id, 0x90, said))
-    text = await told(broker, "fanin", qos=qos, mqtt="5")
-    assert "refused a publication of publishers to lg" in text
-    assert rf"at QoS {qos} with 32 bytes: Topic Name invalid (0x90): forbidden by \x1b[1mp" in text
+    broker = LittleBroker(acknowledgement=lambda packet: kind(packet.packet_id, 0x90, reason))
+    text = await lack(broker, "fanin", qos=qos, mqtt="5")
+    assert text.code == "PUBLISH_REFUSED"
+    assert text.values["name"] == r"Topic Name invalid (0x90): forbidden by \x1b[1mpolicy"
+    publication = text.values["publication"].values
+    assert (publication["group"], publication["qos"]) == ("publishers", qos)
+    assert publication["size_bytes"] == 32
 
 
 @pytest.mark.parametrize(("mqtt", "name"), [("3.1.1", "Failure (0x80)"), ("5", "Unspecified err")])
-async def test_a_refused_subscription_is_told(mqtt: str, name: str) -> None:
+async def test_a_refused_subscription_is_named(mqtt: str, name: str) -> None:
     broker = LittleBroker(suback=lambda packet: SubAck(packet.packet_id, (0x80,)))
-    text = await told(broker, "fanin", mqtt=mqtt)
-    assert "refused the subscription of subscriber to lg" in text
-    assert name in text
+    text = await lack(broker, "fanin", mqtt=mqtt)
+    assert text.code == "SUBSCRIBE_REFUSED" and text.values["name"].startswith(name)
+    assert text.values["subscription"].values["group"] == "subscriber"
 
 
-async def test_a_session_that_is_kept_and_not_told_of_is_one() -> None:
-    assert await told(LittleBroker(silent=True), "persistent") == ""
-    assert "keeps no session of a client" in await told(LittleBroker(sessions=False), "persistent")
+async def test_a_session_that_is_kept_silently_counts() -> None:
+    assert not await lack(LittleBroker(silent=True), "persistent")
+    assert (await lack(LittleBroker(sessions=False), "persistent")).code == "NO_SESSION"
 
 
 async def test_a_broker_may_let_go_of_an_identifier_late() -> None:
     broker = LittleBroker()
     broker.drops = lambda _: 2 <= sum(not one.clean_start for one in broker.connects) <= 3
-    assert await told(broker, "persistent") == ""
+    assert not await lack(broker, "persistent")
     broker.drops = lambda packet: not packet.clean_start
-    assert "closes this client's connection without an answer" in await told(broker, "persistent")
+    text = await lack(broker, "persistent")
+    assert text.code == "SESSION_REFUSED" and text.values["error"].code == "CLOSES_THIS_CLIENT"
 
 
-async def test_a_connection_that_ends_is_told_with_what_was_asked() -> None:
-    text = await told(LittleBroker(suback=lambda _packet: None), "fanin")
-    assert "ended the connection (the broker closed the connection) at the subscription" in text
+async def test_a_connection_that_ends_is_reported_with_its_request() -> None:
+    text = await lack(LittleBroker(suback=lambda _packet: None), "fanin")
+    assert text.code == "SUBSCRIBE_ENDED"
+    assert text.values["reason"] == "the broker closed the connection"
     broker = LittleBroker(acknowledgement=lambda _packet: Disconnect(0x97))
-    text = await told(broker, "fanin", qos=1, mqtt="5", size=5_000)
-    assert "ended the connection at a publication of publishers to lg" in text
-    assert "with 5,000 bytes (Quota exceeded (0x97)); check what it allows" in text
+    text = await lack(broker, "fanin", qos=1, mqtt="5", size=5_000)
+    assert text.code == "PUBLISH_ENDED" and text.values["reason"] == "Quota exceeded (0x97)"
+    assert text.values["publication"].values["size_bytes"] == 5_000
 
 
-async def test_a_message_that_does_not_come_back_is_told() -> None:
-    text = await told(LittleBroker(delivered=lambda _packet, _qos: ()), "fanout")
-    assert "did not bring a message of 32 bytes at QoS 0 from publishers to subscribers" in text
-    text = await told(LittleBroker(delivered=lambda _packet, _qos: (0,)), "fanout", qos=1)
-    assert "delivers at QoS 0 what subscribers should get at QoS 1; use --qos 0" in text
+async def test_a_message_that_does_not_come_back_is_reported() -> None:
+    text = await lack(LittleBroker(delivered=lambda _packet, _qos: ()), "fanout")
+    assert text.code == "NOT_DELIVERED"
+    assert (text.values["group"], text.values["receiver"]) == ("publishers", "subscribers")
+    assert (text.values["size_bytes"], text.values["qos"]) == (32, 0)
+    text = await lack(LittleBroker(delivered=lambda _packet, _qos: (0,)), "fanout", qos=1)
+    assert text.code == "QOS_DELIVERED"
+    assert (text.values["delivered"], text.values["qos"], text.values["use"]) == (0, 1, "--qos 0")
 
 
 async def test_consumers_that_all_get_a_message_share_nothing() -> None:
-    text = await told(LittleBroker(shares=False), "queue")
-    assert "has no shared subscriptions, which queue needs; take another broker, or fanout" in text
-    assert "a message came to 2 consumers of one" in text
-    text = await told(limited(shared_subscription_available=0)(), "queue")
-    assert "says that it has no shared subscriptions, which queue needs" in text
+    text = await lack(LittleBroker(shares=False), "queue")
+    assert (text.code, text.values["copies"]) == ("NO_SHARED", 2)
+    assert text.values["needs"].startswith("which queue needs; take another broker, or fanout")
+    text = await lack(limited(shared_subscription_available=0)(), "queue")
+    assert text.code == "NO_SHARED_STATED" and text.values["needs"]
 
 
 async def test_a_queue_cannot_do_without_its_version() -> None:
-    assert "take another broker" in await told(old(), "queue")
+    assert "take another broker" in (await lack(old(), "queue")).values["use"]
 
 
 async def test_sizes_of_a_supply_chain_are_held_against_the_packet_limit() -> None:
-    text = await told(limited(maximum_packet_size=8_192)(), "specjms", base=1)
-    assert "8,192 bytes at most" in text and "raise the broker's limit" in text
+    text = await lack(limited(maximum_packet_size=8_192)(), "specjms", base=1)
+    assert (text.code, text.values["limit_bytes"]) == ("SIZE_LIMIT", 8_192)
 
 
 async def test_with_anyway_it_is_a_remark() -> None:
     lacking = replace(LittleBroker(), connack=Properties(maximum_qos=0, receive_maximum=7))
     served = await checked(lacking, "fanin", qos=1, mqtt="5", anyway=True, keep_alive=9)
-    lack, window = served.remarks
-    assert "allows QoS 0 at most" in lack
-    assert "takes 7 unacknowledged messages of a client (Receive Maximum)" in window
-    assert "may have no more in flight, not 100" in window
-    with pytest.raises(BrokerRefusedError, match=r"use --qos 0 \(--anyway runs without it\)"):
+    codes = [remark.code for remark in served.remarks if isinstance(remark, Text)]
+    assert codes == ["QOS_LIMIT", "RECEIVE_MAXIMUM"]
+    window = served.remarks[1]
+    assert isinstance(window, Text)
+    assert (window.values["most"], window.values["window"]) == (7, 100)
+    with pytest.raises(BrokerRefusedError) as caught:
         await checked(lacking, "fanin", qos=1, mqtt="5")
+    assert caught.value.code == "LACKS"
 
 
-async def test_a_keep_alive_of_the_brokers_own_is_a_remark_and_an_echo_is_none() -> None:
+async def test_a_keep_alive_of_the_brokers_own_is_a_remark_but_an_echo_is_not() -> None:
     own = limited(server_keep_alive=60)
-    served = await checked(own(), "fanin", mqtt="5", keep_alive=9)
-    assert len(served.remarks) == 1 and "sets its own Keep Alive of 60 s" in served.remarks[0]
+    (remark,) = (await checked(own(), "fanin", mqtt="5", keep_alive=9)).remarks
+    assert isinstance(remark, Text)
+    assert (remark.code, remark.values["keep_alive_s"]) == ("KEEP_ALIVE", 60)
     assert (await checked(own(), "fanin", mqtt="5", keep_alive=60)).remarks == ()
 
 
 @pytest.mark.parametrize("case", ["fanin", "fanout", "persistent", "specjms"])
-async def test_brokers_that_do_not_know_each_other_are_told(case: str) -> None:
+async def test_brokers_that_are_not_connected_are_reported(case: str) -> None:
     fields = {"base": 10} if case == "specjms" else {}
-    text = await told([LittleBroker(), LittleBroker()], case, **fields)
-    assert "do not know each other: a message that is published at one" in text
-    assert ("use --separate-brokers, or give addresses" in text) == (case != "specjms")
+    text = await lack([LittleBroker(), LittleBroker()], case, **fields)
+    assert text.code == "UNACQUAINTED"
+    assert bool(text.values["separate"]) == (case != "specjms")
     if case != "specjms":
-        apart = await told([LittleBroker(), LittleBroker()], case, separate_brokers=True)
-        assert apart == ""
+        assert not await lack([LittleBroker(), LittleBroker()], case, separate_brokers=True)
 
 
-async def test_addresses_of_one_broker_know_each_other() -> None:
+async def test_addresses_of_one_broker_are_connected() -> None:
     async with serving_little(LittleBroker()) as endpoint:
         two: tuple[Endpoint, ...] = (endpoint, endpoint)
         urls = [f"mqtt://{one.address}" for one in two]
-        plan = resolve(build_scenario("fanin", None, {"broker": urls}))
-        served = ServedBroker("external", "unknown", two)
+        plan = resolve(build_scenario("fanin", None, {"broker": urls, "broker_name": "x"}))
+        served = ServedBroker.at(two)
         assert (await check_broker(await plan_for(plan, two), served)).remarks == ()
+
+
+async def test_a_broker_without_a_name_has_its_url() -> None:
+    served = await checked(LittleBroker(), "fanin", broker_name=None)
+    (remark,) = served.remarks
+    assert isinstance(remark, Text)
+    assert (remark.code, remark.values["where"]) == ("NAMELESS", served.name)
+    assert served.name == f"mqtt://{served.endpoints[0].address}"
+
+
+@pytest.mark.parametrize("mqtt", ["5", "3.1.1"])
+async def test_a_connack_of_3_1_1_changes_the_version_of_the_run(mqtt: str) -> None:
+    error = await lack(LittleBroker(lies=True), "fanin", mqtt=mqtt)
+    assert bool(error) == (mqtt == "5")
+    if error:
+        plan = resolve(build_scenario("fanin", None, {"mqtt": mqtt}))
+        older = downgraded(plan, BrokerRefusedError(error))
+        assert older is not None and older.scenario.mqtt == "3.1.1"
+        queue = resolve(build_scenario("queue", None, {}))
+        assert downgraded(queue, BrokerRefusedError(error)) is None
+    assert downgraded(plan_of_fanin(), BrokerRefusedError("other")) is None
+
+
+@pytest.mark.parametrize(("address", "local"), [("127.0.0.0/24", True), ("192.0.2.0/24", False)])
+def test_a_source_address_is_one_of_this_host(address: str, local: bool) -> None:
+    plan = plan_of_fanin(source_address=address)
+    if local:
+        check_host(plan)
+        return
+    with pytest.raises(ScenarioError) as caught:
+        check_host(plan)
+    assert (caught.value.code, caught.value.values["address"]) == ("SOURCE_ADDRESS", "192.0.2.1")
 
 
 async def test_the_version_is_what_the_broker_says() -> None:

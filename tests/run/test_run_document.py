@@ -1,5 +1,7 @@
 """What run.json says before a run begins."""
 
+from dataclasses import replace
+
 import pytest
 
 from loadgen.brokers.endpoints import parse_endpoint
@@ -12,7 +14,7 @@ URL = "mqtt://127.0.0.1:1"
 
 def named(version: str, **fields: str) -> dict[str, str]:
     workload = resolve(build_scenario("fanin", None, {"broker": URL, **fields}))
-    return _named(workload, ServedBroker("external", version, (parse_endpoint(URL),)))
+    return _named(workload, replace(ServedBroker.at((parse_endpoint(URL),)), version=version))
 
 
 @pytest.mark.parametrize(
@@ -21,9 +23,9 @@ def named(version: str, **fields: str) -> dict[str, str]:
         ("mosquitto version 2.0.11", "mosquitto", "2.0.11"),
         ("amqtt 0.11.0", "amqtt", "0.11.0"),
         ("EMQX Broker v5.8", "EMQX Broker", "5.8"),
-        ("5.8.1", "external", "5.8.1"),
-        ("unknown", "external", "unknown"),
-        ("", "external", ""),
+        ("5.8.1", URL, "5.8.1"),
+        ("unknown", URL, ""),
+        ("", URL, ""),
     ],
 )
 def test_a_broker_is_named_as_it_says_itself(said: str, name: str, version: str) -> None:

@@ -48,7 +48,7 @@ def test_user_and_password_reach_every_endpoint(tmp_path: Path) -> None:
     os.environ["TESTED_USER"] = "token"
     given = {"user": "env:TESTED_USER", "password": f"file:{file}"}
     take_secrets(given)
-    served = ServedBroker("external", "", (Endpoint("mqtt", "a", 1), Endpoint("mqtt", "b", 2)))
+    served = ServedBroker.at((Endpoint("mqtt", "a", 1), Endpoint("mqtt", "b", 2)))
     known = with_login(served, given)
     assert [(one.username, one.password) for one in known.endpoints] == [("token", ODD)] * 2
     assert [one.redacted for one in known.endpoints] == ["mqtt://***:***@a:1", "mqtt://***:***@b:2"]

@@ -1,4 +1,4 @@
-"""A broker written in Python, in a separate process, and the channel to it.
+"""A broker of the tests in a separate process, and the channel to it.
 
 The channel is a socket pair that carries one JSON object a line: a configuration down, a greeting
 up, then questions down and answers up. When it closes, the child ends.
@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import IO, Any, Final
 
 import uvloop
@@ -75,7 +74,7 @@ class ChildBroker(process.BrokerProcess):
                 [sys.executable, "-m", self._module, str(descriptor)],
                 output=self._errors.fileno(),
                 pass_fds=[descriptor],
-                environment=_environment(),
+                environment=process.package_environment(),
             )
         self._reader, self._writer = await asyncio.open_unix_connection(
             sock=ours, limit=_MAX_LINE_BYTES
@@ -86,8 +85,7 @@ class ChildBroker(process.BrokerProcess):
             greeting = await self._answer({**where, **self._config}, READY_TIMEOUT_S)
         except TimeoutError:
             raise CannotRunError(
-                f"{self.name} did not start within {READY_TIMEOUT_S:.0f} s; is this host "
-                "overloaded?"
+                f"{self.name} did not start within {READY_TIMEOUT_S:.0f} s"
             ) from None
         self._endpoint = replace(self._endpoint, port=greeting["port"])
 
@@ -114,7 +112,7 @@ class ChildBroker(process.BrokerProcess):
                 if child.poll() is not None:
                     break
                 await asyncio.sleep(0.01)
-            raise CannotRunError(f"{self.name} ended unexpectedly{_last_words(self._errors)}")
+            raise CannotRunError(f"{self.name} ended unexpectedly: {_last_words(self._errors)}")
         answer: Json = json.loads(line)
         if "error" in answer:
             raise CannotRunError(f"{self.name}: {answer['error']}")
@@ -135,15 +133,8 @@ def _last_words(errors: IO[bytes]) -> str:
     with contextlib.suppress(OSError, ValueError):
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4096))
         if lines := errors.read().decode("utf-8", "replace").strip().splitlines():
-            return ": " + ascii(lines[-1][:_MAX_SHOWN_CHARACTERS])[1:-1]
+            return ascii(lines[-1][:_MAX_SHOWN_CHARACTERS])[1:-1]
     return ""
-
-
-def _environment() -> dict[str, str]:
-    # The child must find this very package, however the parent came to import it.
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,447 @@
+"""The check before the load: a broker plays the run in small, and what it lacks is listed.
+
+A device or two of each group connect, subscribe, and publish one message that must come back.
+Each thing that the broker lacks is a sentence with its remedy.
+"""
+
+import asyncio
+import itertools
+import math
+import ssl
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from loadgen.brokers.ask import named, together
+from loadgen.brokers.client_pool import ClientPool, PoolClient
+from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.messages import Message
+from loadgen.brokers.packet_stream import PACKET_LIMIT_BYTES, shown
+from loadgen.errors import BrokerRefusedError
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.constants import MQTT_3_1, MQTT_5
+from loadgen.mqtt.packets import Connect, PubAck, Publish, PubRec
+from loadgen.mqtt.properties import Properties
+from loadgen.mqtt.reason_codes import is_failure
+from loadgen.mqtt.topics import is_wild
+from loadgen.plan.plan import BrokerNeeds
+from loadgen.plan.rehearsal import ASKED, Publication, Role, deliveries_of
+from loadgen.sentences import Text
+
+ANSWER_S: Final = 5.0
+"""Longest wait for a SUBACK or an acknowledgement."""
+RETURN_S: Final = 2.0
+"""Longest wait for a message to come back."""
+_AGAIN_S: Final = 0.25  # then it is sent again: nodes of a cluster need time to connect
+_SETTLE_S: Final = 0.05  # for a copy too many
+_SESSION_S: Final = 3600  # the Session Expiry Interval that devices ask for
+_TOPIC_CHARACTERS: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The roles to play, and the needs of the run with the remedies for a broker that lacks them.
+
+    `connects` are the CONNECT packets of the roles, `endpoints` those of the plan's targets. With
+    `separate` each target is a broker by itself. A wait ends once nothing was received for
+    `quiet_s`.
+    """
+
+    roles: Sequence[Role]
+    connects: Sequence[Connect]
+    endpoints: Sequence[Endpoint]
+    version: int
+    separate: bool
+    needs: BrokerNeeds
+    sessions: str = "take another broker"
+    may_separate: bool = False  # --separate-brokers can be given
+    tls_context: ssl.SSLContext | None = None
+    answer_s: float = ANSWER_S
+    return_s: float = RETURN_S
+    quiet_s: float = math.inf
+
+    @property
+    def waited_s(self) -> float:
+        """The longest wait for a missing message."""
+        return min(self.return_s, self.quiet_s)
+
+    def pool(self, *, spoken: bool = False) -> ClientPool:
+        """Return a pool for these clients; `spoken` as of `ClientPool`."""
+        sizes = (one.size_bytes for role in self.roles for one in role.publications)
+        limit_bytes = PACKET_LIMIT_BYTES + max(sizes, default=0)
+        return ClientPool(self.tls_context, limit_bytes, self.quiet_s, spoken)
+
+    def use_qos(self, highest: int) -> str:
+        """Return the setting for a broker that allows this QoS at most."""
+        return self.needs.qos_option.format(highest=highest)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """The things that a broker lacks, and further remarks."""
+
+    lacks: tuple[Text, ...]
+    remarks: tuple[Text, ...]
+
+
+async def rehearse(wanted: Wanted) -> Rehearsed:
+    """Play the roles; raises the errors of `ask` if a device cannot connect."""
+    try:
+        async with wanted.pool() as pool:
+            # The first alone: if none can connect, one error explains it.
+            players = [await _join(wanted, pool, 0)]
+            others = range(1, len(wanted.roles))
+            players += await together(*(_join(wanted, pool, number) for number in others))
+            lacks = (
+                list(_limits(wanted, players))
+                or await _subscribe(wanted, pool, players)
+                or await _exchange(wanted, pool, players)
+                or await _retained(wanted, pool, players)
+            )
+        # A broker of MQTT 3.1 does not say whether it kept a session.
+        for number in _durable(wanted.roles) if wanted.version != MQTT_3_1 else ():
+            lacks += await _session(wanted, number)
+    except BrokerRefusedError as error:
+        if error.code != Message.OTHER_VERSION.name:
+            raise
+        values = {**error.values, "use": wanted.needs.older}
+        raise BrokerRefusedError(Message.OTHER_VERSION(**values)) from None
+    return Rehearsed(tuple(dict.fromkeys(lacks)), tuple(dict.fromkeys(_remarks(players))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Player:
+    """A role and the client that plays it."""
+
+    role: Role
+    connect: Connect
+    client: PoolClient
+
+    def lack(self, sentence: Message, **values: Any) -> Text:
+        """Return a sentence about the player's group and broker."""
+        where, group = self.client.endpoint.redacted, self.role.group.name
+        return sentence(where=where, group=group, **values)
+
+
+async def _join(wanted: Wanted, pool: ClientPool, number: int) -> _Player:
+    role, connect = wanted.roles[number], wanted.connects[number]
+    return _Player(role, connect, await pool.join(wanted.endpoints[role.target], connect))
+
+
+# What CONNACK says ----------------------------------------------------------------------------
+
+
+def _limits(wanted: Wanted, players: Iterable[_Player]) -> Iterator[Text]:
+    """Yield a sentence for each thing that a CONNACK of MQTT 5 rules out (section 3.2.2.3)."""
+    for player in players:
+        limits, role, lack = player.client.connack.properties, player.role, player.lack
+        most, limit_bytes = limits.maximum_qos, limits.maximum_packet_size
+        qos = max([role.qos, *(publication.qos for publication in role.publications)])
+        if most is not None and qos > most:
+            yield lack(Message.QOS_LIMIT, most=most, qos=qos, use=wanted.use_qos(most))
+        for publication in role.publications:
+            size_bytes = publication.size_bytes
+            packet = _packet(publication, b"." * size_bytes, int(publication.qos > 0))
+            if limit_bytes is not None and len(encode(packet, wanted.version)) > limit_bytes:
+                yield lack(Message.SIZE_LIMIT, limit_bytes=limit_bytes, size_bytes=size_bytes)
+            if publication.retain and limits.retain_available == 0:
+                yield lack(Message.NO_RETAIN)
+        if limits.wildcard_subscription_available == 0 and any(map(is_wild, role.filters)):
+            needs = wanted.needs.wildcards or f"needed by {role.group.name}; take another broker"
+            yield lack(Message.NO_WILDCARDS, needs=needs)
+        if limits.shared_subscription_available == 0 and role.shares:
+            yield lack(Message.NO_SHARED_STATED, needs=wanted.needs.shared)
+
+
+def _remarks(players: Iterable[_Player]) -> Iterator[Text]:
+    """Yield a sentence for each thing that CONNACK changes without ruling it out."""
+    for player in players:
+        limits, window = player.client.connack.properties, player.role.window
+        most, keep_alive_s = limits.receive_maximum, limits.server_keep_alive
+        if most is not None and most < window:
+            yield player.lack(Message.RECEIVE_MAXIMUM, most=most, window=window)
+        if keep_alive_s not in (None, player.connect.keep_alive):
+            yield player.lack(Message.KEEP_ALIVE, keep_alive_s=keep_alive_s)
+
+
+# Subscriptions --------------------------------------------------------------------------------
+
+
+async def _subscribe(wanted: Wanted, pool: ClientPool, players: Iterable[_Player]) -> list[Text]:
+    """Subscribe, and return a sentence for each subscription that was not granted."""
+    asking = [player for player in players if player.role.filters]
+    for player in asking:
+        player.client.subscribe(player.role.filters, player.role.qos)
+    clients = [player.client for player in asking]
+    await pool.until(
+        lambda: all(client.suback or client.ended for client in clients), wanted.answer_s
+    )
+    return [lack for player in asking if (lack := _not_granted(wanted, player))]
+
+
+def _not_granted(wanted: Wanted, player: _Player) -> Text | None:
+    role, suback, reason = player.role, player.client.suback, shown(player.client.ended)
+    needs = wanted.needs.shared if role.shares else ""
+    codes: Sequence[int | None] = [None] if suback is None else suback.reason_codes
+    for topic, code in zip(role.filters, codes, strict=False):
+        subscription = player.lack(Message.SUBSCRIPTION, topic=shown(topic, _TOPIC_CHARACTERS))
+        if code is None:
+            ending = Message.SUBSCRIBE_ENDED if reason else Message.SUBSCRIBE_SILENT
+            return player.lack(ending, subscription=subscription, needs=needs, reason=reason)
+        if suback is not None and is_failure(code):
+            name = named(code, suback.properties, wanted.version)
+            refused = Message.SUBSCRIBE_REFUSED
+            return player.lack(refused, subscription=subscription, needs=needs, name=name)
+        if code < role.qos:
+            values = {"granted": code, "qos": role.qos, "use": wanted.use_qos(code)}
+            return player.lack(Message.QOS_GRANTED, subscription=subscription, **values)
+    if len(codes) != len(role.filters):
+        return player.lack(Message.SUBACK_SHORT, answered=len(codes), filters=len(role.filters))
+    return None
+
+
+# Publications ---------------------------------------------------------------------------------
+
+
+def _packet(publication: Publication, payload: bytes, identifier: int) -> Publish:
+    qos, retain = publication.qos, publication.retain
+    return Publish(publication.topic, payload, qos, retain, packet_id=identifier)
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A publication of a player, and the payloads of its attempts."""
+
+    player: _Player
+    publication: Publication
+    identifier: int = 0  # of the first attempt, 0 at QoS 0
+    payloads: list[bytes] = field(default_factory=list)
+
+    def send(self, number: int) -> None:
+        """Publish it, with a number that no other attempt has."""
+        payload = (ASKED + b"%d " % number).ljust(self.publication.size_bytes, b".")
+        identifier = number if self.publication.qos else 0
+        self.identifier = self.identifier or identifier
+        self.payloads.append(payload)
+        self.player.client.publish(_packet(self.publication, payload, identifier))
+
+    @property
+    def acknowledged(self) -> bool:
+        """True if the handshake of the first attempt is complete."""
+        return not self.identifier or self.identifier in self.player.client.completed
+
+    def lack(self, sentence: Message, **values: Any) -> Text:
+        """Return a sentence about this publication."""
+        about = asdict(self.publication)
+        about["topic"] = shown(self.publication.topic, _TOPIC_CHARACTERS)
+        text = self.player.lack(Message.PUBLICATION, **about)
+        return self.player.lack(sentence, publication=text, **{**about, **values})
+
+    def fault(self, wanted: Wanted) -> Text | None:
+        """Return a sentence if it was refused or ended the connection."""
+        client, qos = self.player.client, self.publication.qos
+        answer = client.answers.get(self.identifier)
+        if isinstance(answer, (PubAck, PubRec)) and is_failure(answer.reason_code):
+            name = named(answer.reason_code, answer.properties, MQTT_5)
+            return self.lack(Message.PUBLISH_REFUSED, name=name)
+        if answer is not None and isinstance(answer, PubAck) != (qos == 1):
+            use = f"use {wanted.use_qos(1)}" if qos == 2 else "take another broker"
+            return self.lack(Message.WRONG_ANSWER, kind=type(answer).__name__.upper(), use=use)
+        if client.ended:
+            return self.lack(Message.PUBLISH_ENDED, reason=shown(client.ended))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A delivery that must come: its publication, and the players of which one must get it."""
+
+    sent: _Sent
+    receivers: tuple[_Player, ...]
+
+    def copies(self, payload: bytes) -> list[Publish]:
+        """Return the messages of one attempt that came."""
+        token = payload[: payload.index(b" ", len(ASKED)) + 1]
+        inboxes = (receiver.client.inbox for receiver in self.receivers)
+        return [one for inbox in inboxes for one in inbox if one.payload.startswith(token)]
+
+    @property
+    def arrived(self) -> bool:
+        return any(map(self.copies, self.sent.payloads))
+
+    @property
+    def crosses(self) -> bool:
+        """True if it goes from one target to another."""
+        target = self.sent.player.role.target
+        return all(receiver.role.target != target for receiver in self.receivers)
+
+    def fault(self, wanted: Wanted) -> Text | None:
+        """Return a sentence if it came twice or changed."""
+        receiver, publication = self.receivers[0], self.sent.publication
+        qos = min(publication.qos, receiver.role.qos)
+        for payload in self.sent.payloads:
+            copies = self.copies(payload)
+            if receiver.role.shares and len(copies) > 1:
+                needs = wanted.needs.shared
+                return receiver.lack(Message.NO_SHARED, needs=needs, copies=len(copies))
+            for copy in copies:
+                if copy.qos < qos:
+                    values = {"delivered": copy.qos, "qos": qos, "use": wanted.use_qos(copy.qos)}
+                    return receiver.lack(Message.QOS_DELIVERED, **values)
+                if copy.payload != payload or copy.topic_name != publication.topic:
+                    return receiver.lack(Message.CHANGED, topic=publication.topic)
+        return None
+
+
+async def _exchange(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]) -> list[Text]:
+    """Publish each role's messages, and return a sentence for each that failed or got lost."""
+    by_place = {
+        (number, place): _Sent(player, publication)
+        for number, player in enumerate(players)
+        for place, publication in enumerate(player.role.publications)
+    }
+    sent = by_place.values()
+    expected = [
+        _Expected(by_place[way.sender, way.publication], tuple(players[n] for n in way.receivers))
+        for way in deliveries_of(wanted.roles, separate=wanted.separate)
+    ]
+    numbers = itertools.count(1)
+
+    def faults() -> list[Text]:
+        return [fault for sending in sent if (fault := sending.fault(wanted))]
+
+    def missing() -> list[_Expected]:
+        return [delivery for delivery in expected if not delivery.arrived]
+
+    def acknowledged() -> bool:
+        return all(sending.acknowledged for sending in sent)
+
+    end_s = time.monotonic() + wanted.return_s
+    for sending in sent:
+        sending.send(next(numbers))
+    while missing() and not faults() and not pool.is_quiet and time.monotonic() < end_s:
+        if not await pool.until(lambda: bool(faults()) or not missing(), _AGAIN_S):
+            for sending in {delivery.sent for delivery in missing()}:
+                sending.send(next(numbers))
+    await pool.until(lambda: bool(faults()) or acknowledged(), wanted.answer_s)
+    if any(delivery.receivers[0].role.shares for delivery in expected):
+        await asyncio.sleep(_SETTLE_S)
+    unacknowledged = [
+        sending.lack(Message.UNACKNOWLEDGED, answer_s=wanted.answer_s)
+        for sending in sent
+        if not sending.acknowledged
+    ]
+    wrong = [fault for delivery in expected if (fault := delivery.fault(wanted))]
+    return faults() or unacknowledged or _not_delivered(wanted, missing(), expected) or wrong
+
+
+def _not_delivered(
+    wanted: Wanted, missing: Sequence[_Expected], expected: Sequence[_Expected]
+) -> list[Text]:
+    """Return a sentence for the first missing delivery."""
+    if not missing:
+        return []
+    sent, receiver = missing[0].sent, missing[0].receivers[0]
+    within = [one for one in expected if not one.crosses]
+    if within and all(one.arrived for one in within):
+        separate = "use --separate-brokers, or " if wanted.may_separate else ""
+        other = receiver.client.endpoint.redacted
+        return [sent.lack(Message.UNACQUAINTED, other=other, separate=separate)]
+    needs = wanted.needs.shared if receiver.role.shares else ""
+    values = {"receiver": receiver.role.group.name, "waited_s": wanted.waited_s, "needs": needs}
+    return [sent.lack(Message.NOT_DELIVERED, **values)]
+
+
+async def _retained(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]) -> list[Text]:
+    """Subscribe again, and return a sentence for each retained message that does not come."""
+    retained = [
+        (players[delivery.receivers[0]], publication.topic)
+        for delivery in deliveries_of(wanted.roles, separate=wanted.separate)
+        for publication in (wanted.roles[delivery.sender].publications[delivery.publication],)
+        if publication.retain and not wanted.roles[delivery.receivers[0]].shares
+    ]
+    for player, _ in retained:
+        player.client.subscribe(player.role.filters, player.role.qos)
+
+    def came(player: _Player, topic: str) -> bool:
+        return any(one.retain and one.topic_name == topic for one in player.client.inbox)
+
+    await pool.until(lambda: all(came(*one) for one in retained), wanted.return_s)
+    return [
+        player.lack(Message.NOT_RETAINED, topic=shown(topic, _TOPIC_CHARACTERS))
+        for player, topic in retained
+        if not came(player, topic)
+    ]
+
+
+# Sessions that last ---------------------------------------------------------------------------
+
+
+def _durable(roles: Sequence[Role]) -> list[int]:
+    """Return the first device of each group with durable sessions."""
+    first: dict[str, int] = {}
+    for number, role in enumerate(roles):
+        if not role.group.clean_start and role.filters:
+            first.setdefault(role.group.name, number)
+    return list(first.values())
+
+
+async def _session(wanted: Wanted, number: int) -> list[Text]:
+    """Return a sentence if a session is lost between two connections; end the session."""
+    role, connect = wanted.roles[number], wanted.connects[number]
+    where, lasting = wanted.endpoints[role.target].redacted, Properties()
+    if wanted.version == MQTT_5:
+        lasting = Properties(session_expiry_interval=_SESSION_S)
+    leaving = replace(connect, clean_start=False, properties=lasting)
+    try:
+        async with wanted.pool(spoken=True) as pool:
+            client = await _join_again(wanted, pool, role, leaving)
+            await pool.subscribed(client, role.filters, role.qos, wanted.answer_s)
+            granted = client.connack.properties.session_expiry_interval
+        payload = await _publish_in_absence(wanted, number)
+        async with wanted.pool(spoken=True) as pool:
+            client = await _join_again(wanted, pool, role, leaving)
+            # ActiveMQ keeps sessions and does not say so.
+            present = client.connack.session_present or await pool.until(
+                lambda: any(message.payload == payload for message in client.inbox),
+                wanted.return_s if payload else 0.0,
+            )
+        async with wanted.pool(spoken=True) as pool:
+            await _join_again(wanted, pool, role, connect)
+    except BrokerRefusedError as error:
+        return [Message.SESSION_REFUSED(error=error.args[0], group=role.group.name)]
+    if present and granted != 0:
+        return []
+    return [Message.NO_SESSION(where=where, group=role.group.name, use=wanted.sessions)]
+
+
+async def _publish_in_absence(wanted: Wanted, number: int) -> bytes:
+    """Publish a message that an absent device should get; return its payload, b"" without one."""
+    roles = wanted.roles
+    for delivery in deliveries_of(roles, separate=wanted.separate):
+        publication = roles[delivery.sender].publications[delivery.publication]
+        if delivery.receivers == (number,) and delivery.sender != number and publication.qos:
+            break
+    else:
+        return b""
+    payload = ASKED + b"in your absence"
+    async with wanted.pool(spoken=True) as pool:
+        connect = wanted.connects[delivery.sender]
+        sender = await pool.join(wanted.endpoints[roles[delivery.sender].target], connect)
+        sender.publish(_packet(publication, payload, 1))
+        await pool.until(lambda: 1 in sender.completed or bool(sender.ended), wanted.answer_s)
+    return payload
+
+
+async def _join_again(wanted: Wanted, pool: ClientPool, role: Role, connect: Connect) -> PoolClient:
+    """Connect a client whose identifier was used a moment ago."""
+    end_s = time.monotonic() + wanted.waited_s
+    while True:
+        try:
+            return await pool.join(wanted.endpoints[role.target], connect)
+        except BrokerRefusedError:
+            # RabbitMQ may not have noticed yet that the last connection with this identifier ended.
+            if time.monotonic() >= end_s:
+                raise
+            await asyncio.sleep(_AGAIN_S)
