@@ -114,7 +114,7 @@ async def test_what_differs_in_more_than_rates_is_connected_anew(
     told: list[str] = []
     paced = await testbed.play(fanin(url, connect_rate=2000), lambda seen: told.append(seen.phase))
     assert told[0] == "leave" and "broker" in told
-    monkeypatch.setenv("TESTED_OTHER_USER", "other")
+    monkeypatch.setenv("TESTED_OTHER_USER", "tested-user-2")
     other_user = await testbed.play(fanin(url, connect_rate=2000, user="env:TESTED_OTHER_USER"))
     larger = await testbed.play(fanin(url, size=100))
     await reflector.drop_connections(1)
