@@ -22,9 +22,9 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.errors import LoadgenError
@@ -43,37 +43,37 @@ COMMAND = (
 
 @dataclass(slots=True)
 class Playing:
-    """A run under way, on a terminal whose other end is `terminal`, which says what it says; its
-    results go into a pipe whose other end is `reader`."""
+    """A run under way; what it prints comes from `terminal`, its results from `reader`."""
 
     process: "subprocess.Popen[bytes]"
-    directory: Path
-    mark: str
     scratch: Path
+    mark: str
     terminal: int
     reader: int
     said: bytes = b""
-    hold: list[Callable[[], object]] = field(default_factory=list)
-    """What gives back what was taken from the host."""
+
+    @property
+    def directory(self) -> Path:
+        return self.scratch / "disk" / "run"
 
     def listen(self) -> None:
-        """Until the terminal is gone, or nobody has it any more."""
+        """Read until the terminal is gone."""
         with suppress(OSError):
             while data := os.read(self.terminal, 1 << 16):
                 self.said += data
 
-    def terminal_gone(self) -> None:
+    def close_terminal(self) -> None:
         if self.terminal >= 0:
             os.close(self.terminal)
             self.terminal = -1
 
-    def reader_gone(self) -> None:
+    def close_reader(self) -> None:
         if self.reader >= 0:
             os.close(self.reader)
             self.reader = -1
 
     def descendants(self) -> dict[int, str]:
-        """Processes of this run but the first, by their names."""
+        """Return the processes of this run but the first, by their names."""
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -83,9 +83,20 @@ class Playing:
         return found
 
     def worker(self) -> int:
-        """A process that plays devices."""
+        """Return a process that plays devices, 0 if there is none."""
         names = self.descendants()
         return next((pid for pid, name in names.items() if re.fullmatch(r"loadgen-\d+", name)), 0)
+
+    def has_begun(self, phase: str) -> bool:
+        """Return True if the run has come to a phase, as its own files say."""
+        with suppress(OSError, ValueError):
+            if phase == "starting":
+                return bool(self.descendants())
+            if phase == "score card":
+                return "verdict" in json.loads((self.directory / "run.json").read_bytes())
+            events = (self.directory / "events.jsonl").read_bytes()
+            return f'"phase","detail":"{phase}"'.encode() in events
+        return False
 
 
 Failure = Callable[[Playing], None]
@@ -110,7 +121,6 @@ def _fill_disk(playing: Playing) -> None:
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(1 << 12))
-    playing.hold.append(filler.unlink)
 
 
 def _limit(name: int, of_worker: bool, bound: Callable[[int], int]) -> Failure:
@@ -135,8 +145,8 @@ FAILURES: dict[str, Failure] = {
     "INT twice": _signals(signal.SIGINT, signal.SIGINT),
     "TERM": _signals(signal.SIGTERM),
     "HUP": _signals(signal.SIGHUP),
-    "terminal gone": Playing.terminal_gone,
-    "reader gone": Playing.reader_gone,
+    "terminal gone": Playing.close_terminal,
+    "reader gone": Playing.close_reader,
     "worker killed": _kill_worker,
     "disk full": _fill_disk,
     "descriptors": _limit(resource.RLIMIT_NOFILE, False, _descriptors),
@@ -147,34 +157,19 @@ FAILURES: dict[str, Failure] = {
 
 
 @contextmanager
-def _small_disk(disk: Path) -> Iterator[None]:
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "none", str(disk)]
-    subprocess.run(mount, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def _has_begun(playing: Playing, phase: str) -> bool:
-    """Whether the run has come to a phase, as its own files say."""
-    with suppress(OSError, ValueError):
-        if phase == "starting":
-            return bool(playing.descendants())
-        if phase == "score card":
-            return "verdict" in json.loads((playing.directory / "run.json").read_bytes())
-        lines = (playing.directory / "events.jsonl").read_bytes().splitlines()
-        return any(f'"phase","detail":"{phase}"'.encode() in line for line in lines)
-    return False
-
-
-def _await(playing: Playing, phase: str) -> bool:
-    end_s = time.monotonic() + _LONGEST_S
-    while time.monotonic() < end_s and playing.process.poll() is None:
-        if _has_begun(playing, phase):
-            return True
-        time.sleep(0.002)
-    return False
+def _scratch(small_disk: bool) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="failing-") as made:
+        disk = Path(made) / "disk"
+        disk.mkdir()
+        (Path(made) / "tmp").mkdir()
+        if small_disk:
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "none", str(disk)]
+            subprocess.run(mount, check=True)
+        try:
+            yield Path(made)
+        finally:
+            if small_disk:
+                subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def _on_terminal() -> None:
@@ -185,24 +180,23 @@ def _on_terminal() -> None:
 
 
 @contextmanager
-def _started(scratch: Path, arguments: Sequence[str]) -> Iterator[Playing]:
-    """The command in a session of its own, on a terminal of its own."""
-    directory = scratch / "disk" / "run"
-    mark = f"{_MARK}={uuid.uuid4().hex}"
-    (scratch / "tmp").mkdir()
-    environment = os.environ | dict([mark.split("=")]) | {"TMPDIR": str(scratch / "tmp")}
+def _started(scratch: Path) -> Iterator[Playing]:
+    """Start the command in a separate session, on a separate terminal."""
+    name, value = _MARK, uuid.uuid4().hex
     master, slave = pty.openpty()
     reader, results = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", "loadgen", *arguments, "--out", str(directory)],
-        stdin=slave, stdout=results, stderr=slave,
-        env=environment, preexec_fn=_on_terminal,
-    )  # fmt: skip
+        [sys.executable, "-m", "loadgen", *COMMAND, "--out", str(scratch / "disk" / "run")],
+        stdin=slave,
+        stdout=results,
+        stderr=slave,
+        env=os.environ | {name: value, "TMPDIR": str(scratch / "tmp")},
+        preexec_fn=_on_terminal,
+    )
     os.close(slave)
     os.close(results)
-    playing = Playing(process, directory, mark, scratch, master, reader)
-    listening = threading.Thread(target=playing.listen, daemon=True)
-    listening.start()
+    playing = Playing(process, scratch, f"{name}={value}", master, reader)
+    threading.Thread(target=playing.listen, daemon=True).start()
     try:
         yield playing
     finally:
@@ -212,24 +206,17 @@ def _started(scratch: Path, arguments: Sequence[str]) -> Iterator[Playing]:
         for pid in playing.descendants():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        playing.terminal_gone()
-        playing.reader_gone()
+        playing.close_terminal()
+        playing.close_reader()
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """What a run ended with."""
-
-    began: bool
-    status: int | None
-    seconds: float
-    said: tuple[str, ...]
-    readable: str
-    left: tuple[str, ...]
-
-
-def _ended(playing: Playing, phase: str, failure: Failure) -> Ending:
-    began = _await(playing, phase)
+def _ended(playing: Playing, phase: str, failure: Failure) -> str:
+    """Let a run fail in a phase, and return how it ended."""
+    end_s = time.monotonic() + _LONGEST_S
+    while not (began := playing.has_begun(phase)) and playing.process.poll() is None:
+        if time.monotonic() > end_s:
+            break
+        time.sleep(0.002)
     if began:
         failure(playing)
     begun_s = time.monotonic()
@@ -240,17 +227,18 @@ def _ended(playing: Playing, phase: str, failure: Failure) -> Ending:
     end_s = time.monotonic() + 3
     while playing.descendants() and time.monotonic() < end_s:
         time.sleep(0.05)  # those that end with their parent may need a moment
-    for give_back in playing.hold:
-        give_back()
+    (playing.scratch / "disk" / "filler").unlink(missing_ok=True)
     left = [f"process {name}" for name in playing.descendants().values()]
-    left += [str(path.name) for path in (playing.scratch / "tmp").iterdir()]
-    left += (
-        [path.name for path in playing.directory.rglob(".*")] if playing.directory.exists() else []
-    )
+    left += [path.name for path in (playing.scratch / "tmp").iterdir()]
+    left += [path.name for path in playing.directory.rglob(".*")]
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", playing.said.decode("utf-8", "replace"))
     lines = [line.strip() for line in re.split(r"[\r\n]+", text)]
-    told = tuple(line for line in lines if line.startswith("loadgen: ") or "Traceback" in line)
-    return Ending(began, status, seconds, told, _readable(playing.directory), tuple(left))
+    said = [line for line in lines if line.startswith("loadgen: ") or "Traceback" in line]
+    return (
+        f"{'' if began else '(too late) '}status {status} after {seconds:.1f} s; "
+        f"left: {', '.join(left) or 'nothing'}; readable: {_readable(playing.directory)}; "
+        f"said: {' | '.join(said)[:230] or '-'}"
+    )
 
 
 def _readable(directory: Path) -> str:
@@ -264,45 +252,25 @@ def _readable(directory: Path) -> str:
     return f"{card.verdict.word} {codes}, {card.counts.sent} sent"
 
 
-def _parse() -> argparse.Namespace:
+def _in_memory() -> set[Path]:
+    return set(Path("/dev/shm").iterdir())
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.failing", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("failures", nargs="*", metavar="FAILURE", help=", ".join(FAILURES))
     parser.add_argument("--phases", nargs="+", default=PHASES, choices=PHASES)
-    return parser.parse_args()
-
-
-def main() -> None:
-    arguments = _parse()
+    arguments = parser.parse_args()
     for name in arguments.failures or FAILURES:
         for phase in arguments.phases:
-            with ExitStack() as stack:
-                made = stack.enter_context(tempfile.TemporaryDirectory(prefix="failing-"))
-                scratch = Path(made)
-                (scratch / "disk").mkdir()
-                if name == "disk full":
-                    stack.enter_context(_small_disk(scratch / "disk"))
-                before = _in_memory()
-                playing = stack.enter_context(_started(scratch, COMMAND))
+            before = _in_memory()
+            with _scratch(name == "disk full") as scratch, _started(scratch) as playing:
                 ending = _ended(playing, phase, FAILURES[name])
-                left = [*ending.left, *filter(_is_orphan, _in_memory() - before)]
-            print(
-                f"{name:<20} {phase:<10} {'' if ending.began else '(too late) '}"
-                f"status {ending.status} after {ending.seconds:.1f} s; "
-                f"left: {', '.join(left) or 'nothing'}; readable: {ending.readable}; "
-                f"said: {' | '.join(ending.said)[:230] or '-'}",
-                flush=True,
-            )
-
-
-def _in_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}
-
-
-def _is_orphan(name: str) -> bool:
-    """Whether something in /dev/shm is still there after a moment: others run there, too."""
-    time.sleep(4)
-    return (Path("/dev/shm") / name).exists()
+            new = _in_memory() - before
+            time.sleep(4 if new else 0)  # others run there, too
+            orphans = ", ".join(path.name for path in new if path.exists())
+            print(f"{name:<20} {phase:<10} {ending}; in memory: {orphans or 'nothing'}", flush=True)
 
 
 if __name__ == "__main__":

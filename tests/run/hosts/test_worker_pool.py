@@ -230,17 +230,6 @@ async def test_compiling_is_told_of_before_the_workers_are_there() -> None:
         await pool.ask_left("stop", timeout_s=20)
 
 
-def test_starting_a_forkserver_imports_nothing_that_it_could_load_meanwhile() -> None:
-    code = (
-        "import sys, loadgen.run.hosts.forkserver_process;"
-        "heavy = {'asyncio', 'numpy', 'numba', 'pyarrow', 'pydantic'};"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    command = [sys.executable, "-c", code]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert shown.stdout == "[]\n"
-
-
 def test_a_forkserver_that_nobody_heard_of_ends() -> None:
     with forkserver(MESSAGING, ENTRY) as server:
         assert server.process.poll() is None
