@@ -1,6 +1,37 @@
-"""An MQTT load generator and broker benchmark that judges its own result."""
+"""An MQTT load generator and broker benchmark that judges its own result.
+
+    from loadgen import Fanin, run
+
+    result = run(Fanin(devices=1_000, rate=50_000))
+
+The names of `loadgen.api` and the scenarios of the cases are imported when they are used.
+"""
+
+import importlib
 
 __version__ = "0.1.0"
 
 PROGRAM = f"loadgen {__version__}"
 """Name and version, as files and peers are told them."""
+
+_SCENARIOS = {
+    "BridgeScenario": "bridge",
+    "Connburst": "connburst",
+    "Fanin": "fanin",
+    "Fanout": "fanout",
+    "Latency": "latency",
+    "Persistent": "persistent",
+    "Queue": "queue",
+    "Request": "request",
+    "SupplyChain": "specjms",
+}
+_VERBS = frozenset({"Result", "compare", "read", "search", "sweep"})
+
+
+def __getattr__(name: str) -> object:
+    """Return a scenario of a case, or a name of `loadgen.api`."""
+    if name in _SCENARIOS:
+        return getattr(importlib.import_module(f"loadgen.cases.{_SCENARIOS[name]}"), name)
+    if name in _VERBS:
+        return getattr(importlib.import_module("loadgen.api"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

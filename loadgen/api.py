@@ -6,8 +6,8 @@
     assert result.valid, result.reasons
     print(result.latency["end_to_end"].p99, result.intervals().num_rows)
 
-Each verb has two forms: `run`, `search`, `sweep` block, also if an event loop is running as in a
-notebook; `run_async`, `search_async`, `sweep_async` are awaited. Fields are those of the command
+Each verb has two forms: `run`, `search`, `sweep`, `compare` block, also if an event loop is running
+as in a notebook; `run_async` and so on are awaited. Fields are those of the command
 line with `_` for `-`, and take the same texts ("10k", "5m") besides numbers. Every error is a
 LoadgenError of this module, and names fields and arguments as in Python.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
-from loadgen.cases.registry import build_scenario
+from loadgen.cases.registry import build_scenario, vary
 from loadgen.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -46,10 +46,13 @@ from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.removed import removal
 from loadgen.plan.scenario import Scenario, read_toml
+from loadgen.report.build.sides import Compared, ComparedSide, compare_sides, with_brokers
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.build.sweep_report import sweep_report
 from loadgen.report.build.sweep_table import SweepTable, table_of
+from loadgen.report.headline import headline
 from loadgen.report.record import load_intervals, open_run
+from loadgen.report.render.comparison import write_comparison
 from loadgen.report.render.write import write_report
 from loadgen.report.score_card import Counts, ScoreCard
 from loadgen.run.coordinator import RunResult
@@ -60,8 +63,9 @@ from loadgen.run.progress import Progress, Snapshot, silent
 from loadgen.run.rundir import directory_or_new
 from loadgen.run.search.search import Search, SearchResult, SearchState
 from loadgen.run.search.search import search as _search
-from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
+from loadgen.run.search.sweep import Sweep, SweepResult, SweepState, for_broker
 from loadgen.run.search.sweep import sweep as _sweep
+from loadgen.run.search.turns import Turn, take_turns
 from loadgen.run.secrets import take_secrets
 from loadgen.run.testbed import Testbed as _Testbed
 from loadgen.spark.agents import Cluster, hosts_of_cluster
@@ -76,6 +80,7 @@ __all__ = [
     "BrokerUnreachableError",
     "CannotRunError",
     "Cluster",
+    "Compared",
     "DiskError",
     "HostLimitError",
     "Interrupt",
@@ -99,6 +104,8 @@ __all__ = [
     "Testbed",
     "UsageError",
     "WorkerLostError",
+    "compare",
+    "compare_async",
     "read",
     "run",
     "run_async",
@@ -115,7 +122,7 @@ P = ParamSpec("P")
 Requirements = Mapping[str, str] | Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """One run: its directory, its score card, and shortcuts into that.
 
@@ -125,6 +132,10 @@ class Result:
     directory: Path
     card: ScoreCard
     interrupted: bool = False
+
+    def __repr__(self) -> str:
+        case = self.card.run.case
+        return f"Result({case} {self.card.verdict.word}: {headline(self.card)})"
 
     @property
     def valid(self) -> bool:
@@ -219,19 +230,21 @@ def read(directory: str | Path) -> Result:
 
 @_speaking
 async def run_async(
-    scenario: Scenario,
+    scenario: Scenario | str,
     out: str | Path | None = None,
     *,
     progress: Progress = silent,
     interrupt: Interrupt | None = None,
     cluster: Cluster | None = None,
 ) -> Result:
-    """Play a scenario into the run directory `out` (default: runs/TIME-CASE).
+    """Play a scenario, or a case by its name, into `out` (default: runs/TIME-CASE).
 
     `progress` is called some times a second, and `interrupt.request()` ends the run with what it
     has measured. `cluster` has the hosts that play it, as many as the scenario names. Raises
     LoadgenError if the run could not be played or nothing was measured; an INVALID run is a result.
     """
+    if isinstance(scenario, str):
+        scenario = build_scenario(scenario, None, {})
     with directory_or_new(out, scenario.case) as directory:
         async with _testbed(scenario, cluster, interrupt, "run", lends=False) as testbed:
             result = await testbed.run(scenario, directory, progress=progress)
@@ -376,6 +389,43 @@ def _tabled(result: SweepResult) -> SweepTable:
     return table
 
 
+# Comparisons ----------------------------------------------------------------------------------
+
+
+@_speaking
+async def compare_async(
+    scenario: Scenario,
+    brokers: Sequence[str],
+    out: str | Path | None = None,
+    *,
+    repeat: int = 3,
+    watch: Callable[[Turn], None] = lambda _turn: None,
+    interrupt: Interrupt | None = None,
+    cluster: Cluster | None = None,
+) -> Compared:
+    """Play the scenario with each of the brokers in turn, `repeat` times, and compare them.
+
+    A run whose generator was saturated is repeated, at most twice. Raise RunInterruptedError if
+    `interrupt` comes before each broker has a run.
+    """
+    if len(brokers) < 2 or len(set(brokers)) < len(brokers):
+        raise UsageError("brokers: name two brokers or more, each of them once")
+    scenarios = [vary(for_broker(scenario, url), {"broker": url}) for url in brokers]
+    with directory_or_new(out, f"compare-{scenario.case}") as directory:
+        async with _testbed(scenario, cluster, interrupt, "compare", lends=False) as testbed:
+            result = await take_turns(scenarios, directory, testbed, repeat=repeat, watch=watch)
+    if not all(result.runs):
+        raise RunInterruptedError("interrupted before each broker had a run")
+    results = [[await _scored(run) for run in runs] for runs in result.runs]
+    sides = [
+        ComparedSide(url, tuple(one.directory for one in of), tuple(one.card for one in of))
+        for url, of in zip(brokers, results, strict=True)
+    ]
+    compared = compare_sides(with_brokers(sides))
+    await asyncio.to_thread(write_comparison, compared, directory)
+    return compared
+
+
 # Shared ---------------------------------------------------------------------------------------
 
 
@@ -445,3 +495,4 @@ def _waited_for(awaited: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 run = _waited_for(run_async)
 search = _waited_for(search_async)
 sweep = _waited_for(sweep_async)
+compare = _waited_for(compare_async)

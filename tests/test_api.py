@@ -3,6 +3,8 @@ import asyncio
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError, pytho
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.plan.scenario import Scenario
 from loadgen.run import rundir
+from tests.report.fabricate import fabricate
 from tests.test_sentences import tables
 from tests.verdicts import faults, without_saturation
 
@@ -262,3 +265,30 @@ async def test_a_testbed_plays_runs_on_the_same_connections(tmp_path: Path) -> N
     assert [faults(result.reasons) for result in (slow, fast)] == [(), ()]
     assert fast.card.connect.seconds is None and slow.card.connect.seconds is not None
     assert api.read(tmp_path / "fast") == fast
+
+
+def test_scenarios_and_verbs_are_names_of_the_package() -> None:
+    from loadgen import Fanin, run, sweep
+
+    assert sweep is api.sweep and callable(run)
+    scenario = Fanin(devices=1_000, rate=50_000)
+    assert scenario == api.scenario("fanin", devices="1k", rate="50k")
+    with pytest.raises(ScenarioError, match="did you mean 'devices'"):
+        Fanin(devises=1)  # type: ignore[call-arg]
+    with pytest.raises(ScenarioError, match="devices: -1 is negative"):
+        Fanin(devices=-1)
+
+
+def test_the_package_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, loadgen; from loadgen import Fanin, run; "
+        "heavy = {'numba', 'pyarrow', 'pyspark', 'loadgen.api'} & sys.modules.keys(); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_results_are_one_line(tmp_path: Path) -> None:
+    result = api.read(fabricate(tmp_path / "run"))
+    assert repr(result).startswith("Result(fanin VALID: ") and "\n" not in repr(result)

@@ -11,12 +11,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
-
 import loadgen.cases
 from loadgen.cases.case import Case, ChartStyle
 from loadgen.errors import ScenarioError
-from loadgen.plan.fields import Field, did_you_mean
+from loadgen.plan.fields import did_you_mean
 from loadgen.plan.plan import Plan
 from loadgen.plan.removed import removal
 from loadgen.plan.scenario import Scenario
@@ -89,10 +87,7 @@ def build_scenario(
     fields = case.scenario.fields()
     for key in (key for key in values if key not in fields):
         raise ScenarioError(_not_understood(case, key))
-    try:
-        scenario: Scenario = case.scenario.model_validate(values)
-    except ValidationError as error:
-        raise ScenarioError(_one_line(error, fields)) from None
+    scenario: Scenario = case.scenario(**values)
     return scenario
 
 
@@ -124,12 +119,3 @@ def _not_understood(case: Case[Any], name: str) -> str:
     listing = textwrap.shorten(", ".join(known), _KNOWN_CHARACTERS, placeholder=" ... (see --help)")
     hint = did_you_mean(name, known) or f"; {case.name} understands {listing}"
     return f"{shown(name)}: unknown key{hint}"
-
-
-def _one_line(error: ValidationError, fields: Mapping[str, Field]) -> str:
-    """Return the first of pydantic's errors as `name: error; allowed: ...`."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
-    cause = first.get("ctx", {}).get("error")
-    complaint = str(cause) if cause is not None else str(first["msg"])
-    return f"{name}: {complaint}; allowed: {fields[name].allowed}" if name in fields else complaint

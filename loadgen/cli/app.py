@@ -13,6 +13,7 @@ from loadgen.cli import (
     broker,
     calibrate,
     certificates,
+    compare,
     demo,
     history,
     import_,
@@ -60,6 +61,7 @@ def app() -> typer.Typer:
         add_command(app, case.name, case.summary, partial(_case_command, case))
     add_plain_command(app, "demo", demo.command)
     add_plain_command(app, "scorecard", scorecard.command)
+    add_command(app, "compare", compare.SUMMARY, compare.app)
     for name, module in (("search", search), ("sweep", sweep), ("plan", plan), ("tune", tune)):
         add_command(app, name, module.SUMMARY, module.app)
     add_command(app, "probe", probe.SUMMARY, probe.command)

@@ -1,6 +1,7 @@
 """`loadgen history`: score cards over weeks, as a table that Spark keeps and asks."""
 
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import AsJson, require_command
+from loadgen.errors import UsageError
 
 app = typer.Typer(
     help="Keep score cards over weeks and follow their rows.\n\n"
@@ -101,6 +103,7 @@ def show(
 
     Example: loadgen history show --in history --case fanin --since 2026-10-01 --html trend.html
     """
+    _require_usable(where, case, since)
     from loadgen.cli.cluster import spark_settings
     from loadgen.report.build.history_report import history_report
     from loadgen.report.build.rows import FIGURES
@@ -133,6 +136,26 @@ def show(
                 f"{name(course.description, 60)}"
             )
     return 0
+
+
+def _require_usable(where: str, case: str, since: str) -> None:
+    """Refuse what needs no Spark to be refused."""
+    from loadgen.cases.registry import case_of
+    from loadgen.errors import RunDirectoryError
+    from loadgen.report.record import shown
+    from loadgen.spark.remote import is_url
+
+    if case:
+        case_of(case.lower())
+    try:
+        if since:
+            datetime.fromisoformat(since)
+    except ValueError:
+        raise UsageError(f"--since {since[:40]!a}: use a date, as 2026-11-01") from None
+    if not is_url(where) and not Path(where).is_dir():
+        raise RunDirectoryError(
+            f"{shown(Path(where))} holds no history; begin one with loadgen history add"
+        )
 
 
 add_plain_command(app, "add", add)

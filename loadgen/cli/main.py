@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from loadgen.errors import LoadgenError
 
 _MESSAGE_CHARACTERS = 1_000
+_BOUNDS = {
+    r"Input should be greater than or equal to (\S+)": r"it must be at least \1",
+    r"Input should be less than or equal to (\S+)": r"it must be at most \1",
+    r"Input should be a valid (integer|number).*": "it is not a number",
+}
+"""Sentences of the library that reads bounded options, and ours."""
 _USAGE_STATUS = 2
 _FAILED_STATUS = 3
 _INTERRUPTED_STATUS = 130
@@ -34,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 signal.signal(number, _interrupted)
         leave_plain()  # kernels are for workers
         _leave(main(sys.argv[1:]))
-    words = _spelled_out(arguments)
+    words = _spelled_out(list(arguments))
     from loadgen.cli.app import Aborted, WrongUsage, program
     from loadgen.errors import LoadgenError
     from loadgen.plan.removed import removal
@@ -53,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if removed := removal(option.removeprefix("--").replace("-", "_"), "field", "argument"):
             return _fail(f"{option}: {removed}", _USAGE_STATUS)
         text = error.format_message() if hasattr(error, "format_message") else str(error)
+        for theirs, ours in _BOUNDS.items():
+            text = re.sub(theirs, ours, text)
         command = getattr(getattr(error, "ctx", None), "command_path", "loadgen")
         return _fail(f"{text.rstrip('. ')}; see {command} --help", _USAGE_STATUS)
     except (KeyboardInterrupt, Aborted):
@@ -117,8 +125,16 @@ def _interrupted(_number: int, _frame: object) -> NoReturn:
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:
-    """Return the words with `--place publishers=0 subscribers=1` as one option a group."""
+    """Return the words with `--place publishers=0 subscribers=1` as one option a group.
+
+    The case of `compare A B CASE` moves to the front.
+    """
     words: list[str] = []
+    if arguments[:1] == ["compare"]:
+        from loadgen.cases.registry import CASES
+        from loadgen.cli.compare import case_first
+
+        arguments = ["compare", *case_first(arguments[1:], tuple(CASES))]
     placing = False
     for word in arguments:
         if placing and words[-1] != "--place" and "=" in word and word[:1] != "-":

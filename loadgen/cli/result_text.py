@@ -239,18 +239,18 @@ def all_figures(card: "ScoreCard") -> list[str]:
             for row in card.rows
         ]
         remarks = [f"  {row.name}: {name(row.remark)}" for row in card.rows if row.remark]
-        lines += [*_aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7)), *remarks]
+        lines += [*aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7)), *remarks]
     if card.latency:
         titles = ("latency, µs", *(key.replace("_", ".") for key in LATENCY_FIGURES))
         series = [
             (name, *(number(getattr(timed, key)) for key in LATENCY_FIGURES))
             for name, timed in card.latency.items()
         ]
-        lines += ["", *_aligned([titles, *series], left=(0,))]
+        lines += ["", *aligned([titles, *series], left=(0,))]
     for section in card.sections:
         lines += ["", *wrap(f"{section.title}. {section.note}", _WIDTH)]
         cells = [[text_of(as_cell(value).value) for value in row] for row in section.rows]
-        lines += _aligned([section.header, *cells], left=section.texts)
+        lines += aligned([section.header, *cells], left=section.texts)
     counts = card.counts
     watermarks = (
         ("high-water mark", counts.high_water_mark),
@@ -263,7 +263,7 @@ def all_figures(card: "ScoreCard") -> list[str]:
     return lines
 
 
-def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
     """Lay out columns, numbers to the right; leave out a column that has only a head."""
     kept = [c for c in range(len(rows[0])) if c in left or any(row[c] for row in rows[1:])]
     widths = {column: max(len(row[column]) for row in rows) for column in kept}

@@ -25,6 +25,7 @@ from loadgen.kernels.template import SOURCES, SPACE, ZERO, Place
 _DIGITS = dict(zip((name.encode() for name in SOURCES), (7, 10, 13, 4), strict=True))
 _SOURCES = {name: number for number, name in enumerate(_DIGITS)}
 _PLACE = re.compile(rb"\{([A-Za-z_]+)(?::(0?)([0-9]{1,2}))?\}")
+_UNCLOSED = re.compile(rb"\{(?:%s)\b(?!(?::0?[0-9]{1,2})?\})" % b"|".join(_DIGITS))
 _MOST_DIGITS = 18
 
 
@@ -41,6 +42,11 @@ def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place]]:
     body = bytearray()
     places: list[tuple[int, int, int, int]] = []
     after = 0
+    if unclosed := _UNCLOSED.search(text):
+        start = unclosed[0].decode()
+        raise ScenarioError(
+            f"payload_template: {start} is not closed; write it as {start}}} or {start}:7}}"
+        )
     for match in _PLACE.finditer(text):
         name, zero, digits = match.groups()
         if name not in _SOURCES:

@@ -17,7 +17,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from loadgen.errors import ScenarioError
 from loadgen.plan.fields import (
@@ -581,6 +581,19 @@ class Scenario(BaseModel):
         def __getattr__(self, name: str) -> Any:
             """Return a field of the case's class, in code for scenarios of all cases."""
 
+    else:
+
+        def __init__(self, **values: object) -> None:
+            """Check the fields; raise ScenarioError in one line for the first that is wrong."""
+            known = type(self).model_fields
+            for name in values.keys() - known.keys():
+                hint = did_you_mean(name, tuple(self.fields()))
+                raise ScenarioError(f"{shown(name)}: unknown key{hint}")
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise ScenarioError(_one_line(error, self.fields())) from None
+
     @classmethod
     @cache
     def fields(cls) -> Mapping[str, Field]:
@@ -699,6 +712,7 @@ class Scenario(BaseModel):
                 f"client_id: {shown(self.client_id)} is the same for all devices; allowed: text "
                 "with {device}, and with {group} where a case has several groups"
             )
+        yield from _pattern_complaints(self.client_id or "")
         yield from _will_complaints(self.will)
 
     @model_validator(mode="after")
@@ -706,6 +720,15 @@ class Scenario(BaseModel):
         for complaint in self.complaints():
             raise ValueError(complaint)
         return self
+
+
+def _one_line(error: ValidationError, fields: Mapping[str, Field]) -> str:
+    """Return the first of pydantic's errors as `name: error; allowed: ...`."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    cause = first.get("ctx", {}).get("error")
+    complaint = str(cause) if cause is not None else str(first["msg"])
+    return f"{name}: {complaint}; allowed: {fields[name].allowed}" if name in fields else complaint
 
 
 # Checks that several cases share ------------------------------------------------------------------
@@ -761,6 +784,15 @@ def has_login(url: str, part: str) -> bool:
     """Return True if a broker's URL contains this part, a "user" or a "password"."""
     login, at, _ = url.partition("://")[2].rpartition("@")
     return bool(at and (part == "user" or ":" in login))
+
+
+def _pattern_complaints(client_id: str) -> Iterator[str]:
+    """Refuse braces in a client identifier except for the device and the group."""
+    text = client_id.replace("{device}", "").replace("{group}", "")
+    if unknown := re.search(r"\{[^{}]*\}?|\}", text):
+        closed = unknown[0].startswith("{") and unknown[0].endswith("}")
+        problem = "is not known" if closed else "lacks a brace"
+        yield f"client_id: {unknown[0][:40]} {problem}; allowed: {{device}} and {{group}}"
 
 
 def _will_complaints(topic: str | None) -> Iterator[str]:

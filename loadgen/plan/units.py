@@ -46,11 +46,11 @@ _SECONDS: dict[str, Decimal] = {
 
 
 def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:
-    """Format a value for a message: one line, ASCII, at most `limit` characters."""
+    """Format a value for a message: one printable line of at most `limit` characters."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
         return "a number of more than 77 digits"
     try:
-        text = ascii(value[: limit + 1] if isinstance(value, str) else value)
+        text = repr(value[: limit + 1] if isinstance(value, str) else value)
     except (ValueError, RecursionError):  # a list with a huge integer or with deep nesting
         return f"a {type(value).__name__}"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -183,6 +183,10 @@ class RunFiles:
         return self.intervals.removesuffix("/intervals").removeprefix("file://")
 
 
+SATURATED = "saturated"
+"""Directory of runs that a comparison repeated."""
+
+
 def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None = None) -> RunFiles:
     """Check a run directory without reading its rows; raise RunDirectoryError.
 
@@ -240,6 +244,22 @@ def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
     if not runs:
         raise RunDirectoryError("no run directory is given")
     return list(runs.values())
+
+
+def runs_in(directory: Path) -> list[Path]:
+    """Return the directory if it is that of a run, else the run directories below it, sorted.
+
+    Directories of saturated runs are left out. Raise RunDirectoryError if there are none.
+    """
+    if not directory.is_dir():
+        raise RunDirectoryError(f"{shown(directory)} does not exist")
+    if (directory / "run.json").exists():
+        return [directory]
+    found = [path.parent for depth in ("*", "*/*") for path in directory.glob(f"{depth}/run.json")]
+    runs = sorted(path for path in found if SATURATED not in path.parts)
+    if not runs:
+        raise RunDirectoryError(f"{shown(directory)} has no run.json and no runs")
+    return runs
 
 
 def load_intervals(run: RunFiles) -> pa.Table:

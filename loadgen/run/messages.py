@@ -84,6 +84,9 @@ class RunMessage(Sentences):
     NOT_A_FILE = "{field}: {path} is not a file"
     NOT_UTF_8 = "{field}: {path} is not UTF-8 text"
     UNREADABLE = "{field}: {path} cannot be read: {reason}"
+    SIZE_OF_PAYLOAD = (
+        "size: the {field} file determines it, {size:byte|bytes} with the header; leave size out"
+    )
     LARGE = "{field}: with its header a message has {size:byte|bytes}; use at most {most:,}"
     TLS_FILE = (
         "{field}: {path} cannot be read and {devices} needs it; use files that exist, with "

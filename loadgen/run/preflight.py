@@ -156,7 +156,10 @@ def with_payload_size(scenario: Scenario) -> Scenario:
         raise ScenarioError(message) from None
     if size_bytes > limit_bytes:
         raise ScenarioError(RunMessage.LARGE(field=name, size=size_bytes, most=limit_bytes))
-    return scenario.model_copy(update={"size": (size_bytes, size_bytes)})
+    size = (size_bytes, size_bytes)
+    if "size" in scenario.model_fields_set and scenario.size != size:
+        raise ScenarioError(RunMessage.SIZE_OF_PAYLOAD(field=name, size=size_bytes))
+    return scenario.model_copy(update={"size": size})
 
 
 def _require_certificates(plan: Plan) -> None:

@@ -48,7 +48,9 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
                 tls.certificate_file, tls.key_file, tls.passphrase or _no_passphrase
             )
     except (OSError, KeyError, ValueError) as error:
-        raise UsageError(f"TLS cannot be set up: {error}; check the --tls options") from None
+        problem = getattr(error, "reason", None) or (error.args[-1] if error.args else error)
+        shown = str(problem).rstrip(".")
+        raise UsageError(f"TLS cannot be set up: {shown}; check the --tls options") from None
     return context
 
 

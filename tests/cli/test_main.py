@@ -73,6 +73,12 @@ def complaint(capsys: Captured, *arguments: str) -> tuple[int, str]:
         (["plan", "fanin", "--devices=x"], "is not a number"),
         (["broker", "nonsense"], "nonsense"),
         (["broker", "mosquitto", "--port=99999"], "port"),
+        (["history", "show", "--in=/no/such/history"], "holds no history"),
+        (["history", "show", "--since=soon"], "--since"),
+        (["history", "show", "--rolling=0"], "at least 1"),
+        (["history", "show", "--rolling=x"], "not a number"),
+        (["fanin", "--client-id={dev}-{device}"], "{dev} is not known"),
+        (["fanin", "--client-id={device}-{group"], "{group lacks a brace"),
     ],
 )
 def test_bad_usage_is_one_line_and_status_2(
@@ -234,7 +240,7 @@ def test_every_command_is_known() -> None:
     commands = app()
     names = {command.name for command in commands.registered_commands}
     names |= {group.name for group in commands.registered_groups}
-    runs = {*CASES, "demo", "search", "sweep"}
+    runs = {*CASES, "compare", "demo", "search", "sweep"}
     looks = {"scorecard", "history", "probe", "plan", "tune", "calibrate"}
     assert names == runs | looks | {"broker", "certificates", "import"}
 

@@ -240,6 +240,7 @@ async def test_devices_with_certificates_of_their_own(
         ("fanin", {"payload": "/no/such/file"}, "UNREADABLE"),
         ("fanin", {"payload": "/"}, "NOT_A_FILE"),
         ("request", {"payload": "{large}"}, "LARGE"),
+        ("fanin", {"payload": __file__, "size": 100}, "SIZE_OF_PAYLOAD"),
         ("fanin", {"affinity": "8191"}, "PROCESSOR"),
         ("fanin", {"clients_file": "/no/such/file"}, "clients_file: /no/such/file cannot be read"),
         (

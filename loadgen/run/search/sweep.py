@@ -148,7 +148,7 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
     points: dict[str, SweepPoint] = {}
     for combination in itertools.product(*(choices for _, choices in grid.axes)):
         values = dict(zip(names, combination, strict=True))
-        scenario = vary(_for_broker(grid.scenario, values.get("broker", "")), values)
+        scenario = vary(for_broker(grid.scenario, values.get("broker", "")), values)
         wanted = None if grid.search is None else grid.search(scenario)
         if wanted is not None:
             _require_playable(wanted, values)
@@ -175,7 +175,7 @@ def _require_playable(wanted: Search, values: Mapping[str, str]) -> None:
         raise ScenarioError(f"step-{text}" if text.startswith("duration:") else text) from None
 
 
-def _for_broker(scenario: Scenario, url: str) -> Scenario:
+def for_broker(scenario: Scenario, url: str) -> Scenario:
     """Return the scenario for this broker: plain connections have no TLS options."""
     if url.partition("://")[0] not in ("mqtt", "ws"):
         return scenario

@@ -1,0 +1,250 @@
+"""`loadgen compare URL URL [-n 3] CASE ...`: brokers in turn, or finished runs, in one table."""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from loadgen.cases.case import Case
+from loadgen.cli import options
+from loadgen.cli.cases import check_power_logs, score, tell
+from loadgen.cli.cluster import cluster_of, on_testbed
+from loadgen.cli.help import COMMON
+from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from loadgen.plan.scenario import Scenario
+    from loadgen.report.build.compare import Line
+    from loadgen.report.build.sides import Compared
+    from loadgen.run.search.turns import Turn, TurnsResult
+    from loadgen.spark.agents import Cluster
+
+SUMMARY = "Compare brokers, which take turns, or finished runs, in one table."
+_DIRECTORIES = "directories"
+_HELP = f"""{SUMMARY}
+
+Write the brokers first: loadgen compare URL URL [-n 3] CASE ..., with the options of the case.
+Without a case, compare two directories, each with a run or with runs. Exit status 0: every run is
+VALID; 1: a run is not.
+
+Example: loadgen compare mosquitto nats -n 3 fanin --devices 100 --rate 500
+
+Example: loadgen compare runs/before runs/after"""
+
+
+def app() -> typer.Typer:
+    """Return `loadgen compare`."""
+    app = options.cases_app("compare", _HELP, _command)
+    options.add_command(app, _DIRECTORIES, "Compare finished runs.", _directories_command)
+    return app
+
+
+def case_first(words: Sequence[str], cases: Sequence[str]) -> list[str]:
+    """Return the words after `compare` with the case before the brokers.
+
+    Without a case the brokers are directories.
+    """
+    place = next((at for at, word in enumerate(words) if word in cases), None)
+    if place is not None:
+        return [words[place], *words[:place], *words[place + 1 :]]
+    return list(words) if not words or {"-h", "--help"} & {*words} else [_DIRECTORIES, *words]
+
+
+def _sides_argument(metavar: str, text: str) -> inspect.Parameter:
+    argument = typer.Argument(metavar=metavar, help=text)
+    return options.parameter("sides", list[str], inspect.Parameter.empty, argument)
+
+
+def _command(case: Case[Any]) -> Callable[..., int]:
+    repeat = options.option(
+        "repeat",
+        int,
+        3,
+        short="-n",
+        panel=COMMON,
+        metavar="N",
+        min=1,
+        max=1_000,
+        help="Runs of each broker.",
+    )
+    of_the_case = [one for one in options.case_options(case) if one.name != "broker"]
+    sides = _sides_argument("BROKER", "Two brokers or more, as URLs or names.")
+    doc = (
+        f"Compare brokers by {case.name}. They take turns; a run whose generator was saturated is "
+        f"repeated.\n\nExample: loadgen compare mosquitto nats -n 3 {case.name}"
+    )
+    parameters = [sides, repeat, *of_the_case, *options.run_options()]
+    return options.with_options(partial(_compare_brokers, case), parameters, doc)
+
+
+def _compare_brokers(case: Case[Any], flags: options.Flags) -> int:
+    from loadgen.report.build.sides import ComparedSide, compare_sides, with_brokers
+    from loadgen.run.rundir import directory_or_new
+    from loadgen.run.secrets import take_secrets
+
+    brokers = flags["sides"]
+    _require_sides(brokers)
+    scenarios = [_scenario_for(case, flags, broker) for broker in brokers]
+    for scenario in scenarios:
+        take_secrets(scenario.plain())
+    check_power_logs(scenarios[0])
+    cluster = cluster_of(scenarios[0], flags)
+    with directory_or_new(flags["out"], f"compare-{case.name}") as directory:
+        result = _played(scenarios, flags, directory, cluster)
+        sides = []
+        for scenario, runs in zip(scenarios, result.runs, strict=True):
+            cards = [score(run.directory, scenario) for run in runs]
+            if cards:
+                paths = tuple(run.directory for run in runs)
+                sides.append(ComparedSide(str(scenario.broker[0]), paths, tuple(cards)))
+    if len(sides) < len(brokers):
+        tell([f"loadgen: interrupted before each broker had a run; see {directory}"])
+        return 130
+    status = _show(compare_sides(with_brokers(sides)), directory, flags, result)
+    return 130 if result.interrupted else status
+
+
+def _require_sides(sides: Sequence[str]) -> None:
+    if len(sides) < 2:
+        raise UsageError("compare: name two sides or more, as: loadgen compare URL URL CASE ...")
+    if len(set(sides)) < len(sides):
+        raise UsageError("compare: a side is named twice; each must be different")
+
+
+def _scenario_for(case: Case[Any], flags: options.Flags, broker: str) -> "Scenario":
+    """Return the scenario of a side: plain connections have no TLS options."""
+    plain = broker.partition("://")[0] in ("mqtt", "ws")
+    fits = {k: v for k, v in flags.items() if not (plain and k.startswith("tls_"))}
+    return options.read_scenario(case, {**fits, "broker": [broker]})
+
+
+def _played(
+    scenarios: "Sequence[Scenario]",
+    flags: options.Flags,
+    directory: Path,
+    cluster: "Cluster | None",
+) -> "TurnsResult":
+    from loadgen.run.progress import progress_on
+    from loadgen.run.search.turns import take_turns
+
+    quiet = flags["quiet"]
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+
+        def watch(turn: "Turn") -> None:
+            if turn.snapshot is not None:
+                progress(turn.snapshot)
+            elif not quiet:
+                again = f", again ({turn.again}): the generator was saturated" if turn.again else ""
+                broker = scenarios[turn.side - 1].plain()["broker"]
+                tell([f"{turn.place} of {turn.total}: {broker[0]}{again}"])  # type: ignore[index]
+
+        work = partial(take_turns, scenarios, directory, repeat=flags["repeat"], watch=watch)
+        return on_testbed(work, cluster, quiet=quiet, lends=False)
+
+
+# Finished runs --------------------------------------------------------------------------------
+
+
+def _directories_command() -> Callable[..., int]:
+    sides = _sides_argument("DIR", "Two directories or more, each with a run or with runs.")
+    out = options.option(
+        "out",
+        Path | None,
+        short="-o",
+        panel=COMMON,
+        metavar="DIR",
+        help="Directory for the comparison. [default: no files]",
+        show_default=False,
+    )
+    quiet = options.option("quiet", bool, False, help="Print two lines.")
+    doc = f"Compare finished runs.\n\nExample: {_HELP.rpartition('Example: ')[2]}"
+    return options.with_options(
+        _compare_directories, [sides, out, options.json_option(), quiet], doc
+    )
+
+
+def _compare_directories(flags: options.Flags) -> int:
+    from loadgen.report.build.sides import compared_runs
+    from loadgen.report.record import runs_in
+
+    _require_sides(flags["sides"])
+    runs = [runs_in(Path(name)) for name in flags["sides"]]
+    return _show(compared_runs(flags["sides"], runs), flags["out"], flags)
+
+
+# The result -----------------------------------------------------------------------------------
+
+
+def _show(
+    compared: "Compared",
+    directory: Path | None,
+    flags: options.Flags,
+    turns: "TurnsResult | None" = None,
+) -> int:
+    """Print the comparison and write its page; return the exit status."""
+    from loadgen.report.build.sides import comparison_document
+    from loadgen.report.render.comparison import write_comparison
+    from loadgen.report.render.write import indented
+
+    lines = list(comparison_lines(compared, brief=flags["quiet"]))
+    if turns is not None and turns.repeated:
+        lines.append(f"{len(turns.repeated)} repeated, as the generator was saturated")
+    if directory is not None:
+        page = write_comparison(compared, directory)
+        if not flags["quiet"]:
+            lines.append(f"files  {directory} · page {page}")
+    if flags["json_"]:
+        sys.stdout.write(indented(comparison_document(compared)).decode())
+    if not (flags["json_"] and flags["quiet"]):
+        print("\n".join(lines), file=sys.stderr if flags["json_"] else sys.stdout, flush=True)
+    return 0 if compared.valid else 1
+
+
+def comparison_lines(compared: "Compared", *, brief: bool = False) -> Iterator[str]:
+    """Yield a line for each side, and unless brief, the table of figures and remarks."""
+    from loadgen.cli.result_text import aligned
+    from loadgen.report.build.sides import middle_of
+    from loadgen.report.headline import headline
+    from loadgen.report.render.text import name
+    from loadgen.sentences import counted
+
+    for side in compared.sides:
+        runs = counted(len(side.cards), "run")
+        codes = ", ".join(side.codes)
+        bad = f"INVALID {codes}, {side.invalid_runs} of {runs}"
+        yield f"{'VALID, ' + runs if side.valid else bad}  {name(side.name)}"
+        if not brief:
+            yield f"  {headline(middle_of(side))}"
+    if brief:
+        return
+    for comparison in compared.cases:
+        sides = [name(side.label) for side in comparison.sides]
+        heads = (comparison.case, sides[0], *(text for one in sides[1:] for text in (one, "")))
+        yield ""
+        yield from aligned([heads, *map(_cells, comparison.lines)], left=(0,))
+        yield from (f"remark  {name(remark)}" for remark in comparison.remarks)
+    if any(len(side.cards) < 2 for side in compared.sides):
+        yield "remark  a side has one run, so that differences may be noise"
+    yield ""
+
+
+def _cells(line: "Line") -> list[str]:
+    """Return a line of the table: each figure, and after the first its difference from that."""
+    from statistics import median
+
+    from loadgen.report.build.sides import column_of, ratio_text
+    from loadgen.report.headline import duration
+    from loadgen.report.render.text import name, number
+
+    timed = line.unit == "microseconds"
+    column = column_of(line)
+    title = name(line.name) + ("" if column == "value" else f" {column}")
+    cells = [title + ("" if timed else f", {name(line.unit)}")]
+    for place, cell in enumerate(line.cells):
+        shown = "" if cell is None else (duration if timed else number)(median(cell.values))
+        cells += [shown] if place == 0 else [shown, ratio_text(line, place)]
+    return cells

@@ -1,0 +1,124 @@
+"""Turns: the same load for several brokers, repeated in an order that treats them alike.
+
+    DIR/side-1/run-1/   run 1 of the first side
+    DIR/saturated/      runs that were repeated because the generator was late
+
+The sides go A B B A A B, so that a host which becomes slower or faster does so for all of them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadgen.errors import CannotRunError, ScenarioError
+from loadgen.plan.scenario import Scenario
+from loadgen.run.coordinator import RunResult
+from loadgen.run.progress import Snapshot
+from loadgen.run.rundir import make_private, require_free
+from loadgen.run.testbed import Testbed
+
+MOST_AGAIN = 2
+"""Most repetitions of a saturated run."""
+MOST_REPEATED = 1_000
+
+_SATURATED = "GENERATOR_SATURATED"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A run of a comparison: its side and its number, both from 1 on, and its place of `total`.
+
+    `again` is the number of its repetition after a saturated run. `snapshot` is the progress.
+    """
+
+    side: int
+    number: int
+    place: int
+    total: int
+    again: int = 0
+    snapshot: Snapshot | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The run's directory in that of the comparison."""
+        return Path(f"side-{self.side}", f"run-{self.number}")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsResult:
+    """The runs of each side; `repeated` are the saturated ones that were made again."""
+
+    directory: Path
+    runs: tuple[tuple[RunResult, ...], ...]
+    repeated: tuple[Turn, ...] = ()
+    interrupted: bool = False
+
+
+Watch = Callable[[Turn], None]
+
+
+def turns(sides: int, repeat: int) -> Iterator[Turn]:
+    """Yield the turns: each second round has the sides in reverse."""
+    place = 0
+    for number in range(1, repeat + 1):
+        order = range(1, sides + 1)
+        for side in order if number % 2 else reversed(order):
+            place += 1
+            yield Turn(side, number, place, sides * repeat)
+
+
+async def take_turns(
+    scenarios: Sequence[Scenario],
+    directory: Path,
+    testbed: Testbed,
+    *,
+    repeat: int = 3,
+    watch: Watch = lambda _turn: None,
+) -> TurnsResult:
+    """Play the scenario of each side `repeat` times, on a testbed that lends no connections.
+
+    A run whose generator was saturated is made again, at most twice. An interruption ends the
+    turns with the runs that are complete. Raise LoadgenError if a run cannot be played.
+    """
+    if not 1 <= repeat <= MOST_REPEATED:
+        raise ScenarioError(f"repeat: {repeat} is out of range; use 1 to {MOST_REPEATED:,}")
+    require_free(directory)
+    runs: list[list[RunResult]] = [[] for _ in scenarios]
+    repeated: list[Turn] = []
+    for turn in turns(len(scenarios), repeat):
+        for again in range(MOST_AGAIN + 1):
+            attempt = replace(turn, again=again)
+            watch(attempt)
+            result = await testbed.run(
+                scenarios[turn.side - 1],
+                directory / turn.folder,
+                progress=lambda snapshot, now=attempt: watch(replace(now, snapshot=snapshot)),  # type: ignore[misc]
+            )
+            if result.interrupted:
+                return _ended(directory, runs, repeated, interrupted=True)
+            if not result.measured:
+                why = "; ".join(
+                    f"{reason.code}: {reason.detail}" for reason in result.verdict.reasons
+                )
+                raise CannotRunError(f"side {turn.side}: {why or 'nothing was measured'}")
+            if _SATURATED not in result.verdict.codes or again == MOST_AGAIN:
+                runs[turn.side - 1].append(result)
+                break
+            _put_aside(directory, attempt)
+            repeated.append(attempt)
+    return _ended(directory, runs, repeated, interrupted=False)
+
+
+def _ended(
+    directory: Path, runs: list[list[RunResult]], repeated: list[Turn], *, interrupted: bool
+) -> TurnsResult:
+    return TurnsResult(directory, tuple(map(tuple, runs)), tuple(repeated), interrupted)
+
+
+def _put_aside(directory: Path, attempt: Turn) -> None:
+    """Move a saturated run out of the directory of its side."""
+    aside = directory / "saturated"
+    if not aside.exists():
+        make_private(aside)
+    name = "-".join((*attempt.folder.parts, str(attempt.again + 1)))
+    (directory / attempt.folder).rename(aside / name)

@@ -1,0 +1,89 @@
+"""Brokers or finished runs side by side."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli.compare import case_first
+from loadgen.cli.main import main
+from tests.report.fabricate import fabricate
+
+BROKERS = ("mosquitto", "nats")
+
+
+@pytest.mark.parametrize(
+    ("words", "sorted_words"),
+    [
+        ("A B -n 3 fanin -d 5", "fanin A B -n 3 -d 5"),
+        ("fanin --help", "fanin --help"),
+        ("runs/a runs/b --json", "directories runs/a runs/b --json"),
+        ("--help", "--help"),
+        ("", ""),
+    ],
+)
+def test_the_case_moves_to_the_front(words: str, sorted_words: str) -> None:
+    assert case_first(words.split(), ("fanin", "latency")) == sorted_words.split()
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> list[Path]:
+    """Two directories with three runs each, of different brokers."""
+    for number, broker in enumerate(BROKERS):
+        for run in range(3):
+            fabricate(
+                tmp_path / broker / f"run-{run}",
+                run=f"run-{number}-{run}",
+                broker={"name": broker, "version": "1", "urls": [], "started_by_us": True},
+            )
+    return [tmp_path / broker for broker in BROKERS]
+
+
+def test_two_directories_are_compared(
+    sides: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert main(["compare", *map(str, sides), "--json", "--quiet", f"--out={out}"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() == {"schema", "sides", "rows", "verdict"}
+    assert [len(side["runs"]) for side in document["sides"]] == [3, 3]
+    assert document["verdict"] == {"valid": True, "reasons": []}
+    rates = [row for row in document["rows"] if row["unit"] == "msgs/sec"]
+    assert rates and all(row["differences"] == [{"ratio": 1.0, "certain": False}] for row in rates)
+    assert json.loads((out / "comparison.json").read_text()) == document
+    assert (out / "scorecard.html").exists()
+    assert main(["compare", *map(str, sides)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("VALID, 3 runs  ") for line in (lines[0], lines[2]))
+    assert any("same" in line for line in lines[4:])
+    assert main(["compare", *map(str, sides), "--quiet"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_an_invalid_run_is_status_1(sides: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = sides[0] / "run-0" / "run.json"
+    document = json.loads(manifest.read_text())
+    document["verdict"] = {"valid": False, "reasons": [{"code": "LOST", "detail": "3 were lost"}]}
+    manifest.write_text(json.dumps(document))
+    assert main(["compare", *map(str, sides), "--quiet"]) == 1
+    assert "INVALID LOST, 1 of 3 runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["a"], ["mosquitto", "fanin"], ["nats", "nats", "fanin"], ["/no/such", "/nor/such"]]
+)
+def test_sides_that_cannot_be_compared_are_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("stand_in_workers")
+def test_brokers_take_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load = ("-n", "1", "fanin", "-d", "10", "-r", "100", "-t", "0.5", "--warmup", "0")
+    status = main(["compare", *BROKERS, *load, "--json", "--quiet", f"--out={tmp_path / 'out'}"])
+    document = json.loads(capsys.readouterr().out)
+    assert status == (0 if document["verdict"]["valid"] else 1)
+    assert [side["broker"].split()[0] for side in document["sides"]] == list(BROKERS)
+    assert (tmp_path / "out" / "side-2" / "run-1" / "run.json").exists()
