@@ -33,9 +33,10 @@ def changed(facts: RunFacts, **values: Any) -> RunFacts:
         "duplicated": window.repeated + window.repeated_allowed,
     }
     confirmed = window.acknowledged + window.refused + window.unacknowledged
-    states = {"confirmed": confirmed, "owed": window.owed}
+    states = {"confirmed": confirmed, "owed": window.owed, "waiting": 0}
     for table in (counts, states):
         table.update({name: values.pop(name) for name in list(values) if name in table})
+    values["waiting"] = states["waiting"]
     facts = with_fields(facts, **values)
     ledger = ledger_of(Counted(counts, **states), observed=facts.ending.observed)
     return with_fields(facts, window=ledger, run=ledger)

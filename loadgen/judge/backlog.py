@@ -1,13 +1,17 @@
 """The growth of the backlog over a window: messages unsent or undelivered, end minus start."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-BACKLOG_FLOOR_MESSAGES = 100
-"""Messages in buffers that come and go in this number at any rate."""
 BACKLOG_FLOOR_S = 0.1
 """Growth over the window that is noise, as the time of its deliveries."""
+BACKLOG_FLOOR_MESSAGES = 100
+BACKLOG_FEW = 2
+BACKLOG_SIGMAS = 4
+"""At low rates, growth is noise that chance makes of the messages of `BACKLOG_FLOOR_S` at both ends
+of the window: so many standard deviations and a few messages, but no more than the floor."""
 BACKLOG_EDGE_NS = 500_000_000
 BACKLOG_EDGE_SHARE = 0.05
 BACKLOG_EDGE_SAMPLES = 3
@@ -47,6 +51,13 @@ class Growth:
     @property
     def excessive(self) -> bool:
         return self.messages > self.tolerated + self.late
+
+
+def tolerated_growth(message_rate: float, delivery_rate: float) -> float:
+    """Return the growth that is noise at these rates a second, in messages."""
+    chance = BACKLOG_FEW + BACKLOG_SIGMAS * math.sqrt(2 * BACKLOG_FLOOR_S * message_rate)
+    copies = max(delivery_rate / message_rate, 1.0) if message_rate else 1.0
+    return max(BACKLOG_FLOOR_S * delivery_rate, min(BACKLOG_FLOOR_MESSAGES, chance * copies))
 
 
 def backlog_levels(

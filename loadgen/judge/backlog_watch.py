@@ -43,6 +43,8 @@ class BacklogWatch:
         self.end_ns = end_ns
         self.high_water_mark = 0
         self.subscription_high_water_mark: int | None = None
+        self.arrived: int | None = None  # deliveries within the window
+        self.last_arrival_ns = 0
         window_ns = end_ns - start_ns
         self._each_ns = min(window_ns // SAMPLES, NS)
         self._edge_ns = min(BACKLOG_EDGE_NS, window_ns * EDGE_SHARE)
@@ -53,13 +55,20 @@ class BacklogWatch:
         self._due: LiveSample | None = None  # when something came due after it
         self._still: LiveSample | None = None  # the last sample of that kind
         self._standstills: list[Standstill] = []
+        self._received_before: int | None = None  # the window
+        self._received = 0
 
     def sample(self, sample: LiveSample) -> None:
         """Add a sample; one after the window only shows which deliveries were lost."""
         if self._least:
             self._least[-1] = min(self._least[-1], sample.under_way)
+        if sample.received != self._received:
+            self._received, self.last_arrival_ns = sample.received, sample.time_ns
         if not self.start_ns <= sample.time_ns <= self.end_ns:
             return
+        if self._received_before is None:
+            self._received_before = sample.received
+        self.arrived = sample.received - self._received_before
         self.high_water_mark = max(self.high_water_mark, sample.under_way)
         if sample.most is not None:
             before = self.subscription_high_water_mark or 0

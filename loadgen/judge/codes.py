@@ -122,7 +122,7 @@ REASONS = (
         ),
         Rule(
             rules.not_returned,
-            "{missing:,} of {lost:device|devices} that lost their connection did not return",
+            "{missing:device|devices} that had left or lost their connection did not return",
         ),
     ),
     Code(
@@ -130,6 +130,12 @@ REASONS = (
         "the generator itself was late, so the figures do not describe the broker",
         "add workers or cores, lower the load, or use a quieter host",
         Rule(own_delay.stalled, *_STALLS, ": {cause}"),
+        Rule(
+            own_delay.unwatched,
+            "{process} did not run for {seconds:.2f} s, from second {start_s:.1f} of the window "
+            "on, so that the backlog of that time is unknown: end other programs on this host, or "
+            "add cores",
+        ),
         Rule(
             own_delay.late,
             "the generator delayed messages by up to {own_us:,.0f} µs (p99), above its limit "
@@ -141,6 +147,10 @@ REASONS = (
             "{limit:.0%}: {cause}",
         ),
         Rule(own_delay.dominant, *_OWN_SHARE),
+        Rule(
+            own_delay.breaks_bounds,
+            "{bound}: up to {own_us:,.0f} µs of this latency is the generator's own delay: {cause}",
+        ),
         Rule(
             rules.unread,
             "{connections:connection|connections} had bytes that no worker had read when the "
@@ -278,6 +288,11 @@ REASONS = (
         "BACKLOG_GROWS",
         "more messages waited at the end of the window than at its start",
         "lower the load: it exceeds what the broker serves (`loadgen search` finds the limit)",
+        Rule(
+            rules.still_arriving,
+            "{waiting:delivery|deliveries} had not arrived when the drain of {drain_s:.6g} s "
+            "ended, and messages were still arriving: lower the load, or allow a longer --drain",
+        ),
         Rule(
             rules.backlog_grows,
             "the backlog grew by {growth:message|messages} over the window, above "

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loadgen.judge.backlog import (
-    BACKLOG_FLOOR_MESSAGES,
-    BACKLOG_FLOOR_S,
+    BACKLOG_FEW,
     BacklogSample,
     Growth,
     Standstill,
     backlog_growth,
+    tolerated_growth,
 )
 from loadgen.judge.ledger import Ledger
 from loadgen.judge.own_delay import Bounds, Generator, late_s
@@ -28,6 +28,7 @@ class Ending:
 
     interrupted: bool = False
     abandoned: bool = False  # the run ended without waiting for messages in flight
+    drain_s: float = 0.0  # time for which it waited for them at most
     workers_lost: tuple[int, ...] = ()  # numbers of those that ended or fell silent before the stop
     hosts_of_lost: tuple[str, ...] = ()  # their hosts, without the coordinator's
     unread: int = 0  # connections with bytes that no worker had read at the end
@@ -57,7 +58,7 @@ class Connects:
     disconnect: str = ""  # reason of the first of these, "" if unknown
     disconnects_planned: bool = False  # devices that lose their connection must come back
     reconnects: int = 0  # connections made again after a loss
-    returned: int = 0  # of the reconnects, those of devices that had left on request
+    overdue: int = 0  # devices away at the end though their first attempt to return was due
 
     @property
     def failed(self) -> bool:
@@ -65,8 +66,9 @@ class Connects:
 
     @property
     def all_present(self) -> bool:
-        """True if every device had a connection when the run ended."""
-        return self.connected >= self.devices and self.disconnects <= self.reconnects
+        """True if every device had a connection when the run ended, or left on request."""
+        gone = self.overdue or (self.disconnects and not self.disconnects_planned)
+        return self.connected >= self.devices and not gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Schedule:
     scheduled: int | None = None
     owed_at_window_end: int = 0  # messages due and not sent when the window ended
     owed_by_leave: float = 0.0  # messages that publishers away on request may leave unsent
+    waiting_by_leave: float = 0.0  # deliveries that may wait for subscribers away on request
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -120,6 +123,7 @@ class Messages:
     unreleased: int = 0  # messages of QoS 2 that were received and had no PUBREL at the end
     remarked: Mapping[str, int] = field(default_factory=dict)  # violations that are not judged
     sessions_lost: int = 0  # returns to a session that the broker had to store and had not
+    waiting: int = 0  # deliveries missing after a drain in which messages arrived to the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,7 @@ class Service:
     """The broker's service: waiting messages, and the latency of the case's result."""
 
     backlog: tuple[BacklogSample, ...] = ()  # samples within the window, in time order
+    arrived: int | None = None  # deliveries in the window, of any message; None if unknown
     standstills: tuple[Standstill, ...] = ()  # in the window, in time order
     latency_p99_us: float | None = None  # end to end, or connect; None without any
     latency_bound_us: float | None = None  # None if latency is not judged
@@ -229,10 +234,14 @@ class RunFacts:
         if not self.connects.all_present:
             # Unsent messages of devices without a connection do not wait for the broker.
             samples = tuple((time_ns, 0, outstanding) for time_ns, _, outstanding in samples)
-        delivery_rate = self.messages.window.expected / (self.window_s or 1.0)
-        tolerated = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * delivery_rate)
+        window, window_s = self.messages.window, self.window_s or 1.0
+        delivery_rate = window.expected / window_s
+        tolerated = tolerated_growth(window.sent / window_s, delivery_rate)
+        if self.service.arrived == 0:
+            # No noise: nothing was served.
+            tolerated = min(tolerated, BACKLOG_FEW - 1)
         return Growth(
             backlog_growth(samples),
-            tolerated + self.schedule.owed_by_leave,
+            tolerated + self.schedule.owed_by_leave + self.schedule.waiting_by_leave,
             late_s(self.generator, self.bounds, self.ending.unread > 0) * delivery_rate,
         )

@@ -2,8 +2,8 @@
 
     intended → sent or owed
     sent at QoS 1 and 2 → acknowledged, refused or unacknowledged
-    expected delivery → intact, damaged or lost; unobserved if its end could not be seen
-    delivery beyond that → repeated (allowed or not), misrouted, foreign
+    expected delivery → intact, damaged or lost; unobserved if it could still have arrived
+    delivery beyond that → delivered_refused, repeated (allowed or not), misrouted, foreign
 
 The states come from counts made message by message. Witnesses prove them: the structures of the
 workers at the end of the run.
@@ -50,12 +50,14 @@ class Counted:
     """The counts of the messages intended in one scope: the window, or the run.
 
     `counts` are those of `metrics.interval.COUNTERS`. `confirmed` of the sent messages require an
-    acknowledgement (QoS 1 and 2). `owed` were due and not sent when the drain ended.
+    acknowledgement (QoS 1 and 2). `owed` were due and not sent when the drain ended. `waiting`
+    deliveries had not arrived at the end of a drain in which messages arrived to the end.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
     confirmed: int = 0
     owed: int = 0
+    waiting: int = 0
 
     def __getitem__(self, name: str) -> int:
         return self.counts.get(name, 0)
@@ -79,7 +81,6 @@ class Ledger:
     lost: int = 0
     unobserved: int = 0
     # Beyond what was expected:
-    delivered_refused: int = 0  # of messages that the broker had refused
     repeated_allowed: int = 0
     repeated: int = 0
     misrouted: int = 0
@@ -91,6 +92,7 @@ class Ledger:
     # Lost deliveries of messages that the broker had acknowledged, and had not; None if unknown.
     lost_acknowledged: int | None = None
     lost_unacknowledged: int | None = None
+    delivered_refused: int = 0  # beyond what was expected: of messages that the broker had refused
 
     @property
     def intended(self) -> int:
@@ -123,6 +125,7 @@ def ledger_of(counted: Counted, *, observed: bool = True, repeats: int | None = 
     repeats = surplus if repeats is None else min(surplus, repeats)
     missing = max(expected - intact - damaged, 0)
     allowed = min(counted["excused"], counted["duplicated"])
+    unobserved = min(missing, counted.waiting) if observed else missing
     answered = counted["acknowledged"] + counted["refused"]
     unacknowledged = max(counted.confirmed - answered, 0)
     return Ledger(
@@ -133,8 +136,8 @@ def ledger_of(counted: Counted, *, observed: bool = True, repeats: int | None = 
         expected=expected,
         intact=intact,
         damaged=damaged,
-        lost=missing if observed else 0,
-        unobserved=0 if observed else missing,
+        lost=missing - unobserved,
+        unobserved=unobserved,
         delivered_refused=max(intact - expected, 0) if counted["refused"] else 0,
         repeated_allowed=allowed,
         repeated=counted["duplicated"] - allowed + repeats,
@@ -275,8 +278,8 @@ def _unproven(run: Counted, witness: Witness) -> Iterator[Text]:
 
 def _impossible(scope: str, counted: Counted, observed: bool) -> Iterator[Text]:
     """Find counts that no run can have, whatever happened to its messages."""
+    # A refused message is not expected, and a broker can deliver it all the same.
     more = counted["received"] - counted["expected"]
-    # A broker may refuse a message, which is then not expected, and deliver it all the same.
     if observed and more > 0 and not counted["refused"]:
         yield Imbalance.MORE_THAN_EXPECTED(more=more, scope=scope)
     answered = counted["acknowledged"] + counted["refused"] + counted["given_up"]

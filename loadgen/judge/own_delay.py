@@ -27,6 +27,12 @@ REMARK_SHARE = 0.1
 """Share of the p99, and of the limits above, from which own delay is mentioned."""
 CAUSE_SHARE = 0.5
 """Share of the lost time that a cause must explain."""
+UNWATCHED_S = 0.5
+"""Time without a watch in which a standstill of the broker can go unseen."""
+EDGE_SHARE = 0.05
+EDGE_S = (0.2, 0.5)
+"""The backlog at an end of the window is its level over this share of it, within these bounds. It
+is unknown if half of that was not watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,23 @@ class LongestStall:
     worker: int
     start_s: float  # since the window began
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which a process of the generator did not run; it may reach beyond the window.
+
+    A `watcher` samples the counts of workers. A worker itself has exact counts, but late ones.
+    """
+
+    process: str
+    start_s: float  # since the window began
+    seconds: float
+    watcher: bool = True
+
+    def within(self, from_s: float, until_s: float) -> float:
+        """Return the seconds of it in this time."""
+        return max(0.0, min(self.start_s + self.seconds, until_s) - max(self.start_s, from_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +86,7 @@ class OwnDelay:
     # Of the timed groups; None without messages, or if the kernel does not report it.
     read_p99_us: float | None = None  # readable to read
     send_p99_us: float | None = None  # send delay of publishers that did not wait for the broker
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +97,8 @@ class Generator:
     own_delay: OwnDelay = OwnDelay()
     send_delay_limit_us: float = SEND_DELAY_LIMIT_US  # p99 above which it sent too late
     send_tick_us: int = 0  # a wait before sending that the plan intends
+    # Bounds of the user's on a latency that this delay in µs breaks by itself.
+    bounds_broken: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +131,7 @@ class Cause(Sentences):
 
 def saturated(generator: Generator, bounds: Bounds) -> bool:
     """Return True if the window describes the generator rather than the broker."""
-    rules = (stalled, late, busy, dominant)
+    rules = (stalled, unwatched, late, busy, dominant, breaks_bounds)
     return any(True for rule in rules for _ in rule(generator, bounds))
 
 
@@ -113,6 +139,18 @@ def stalled(generator: Generator, bounds: Bounds) -> Iterator[Values]:
     delay = generator.own_delay
     if delay.stalled_s > max(STALLED_FLOOR_S, STALLED_SHARE_LIMIT * bounds.window_s):
         yield _stall_values(delay, bounds)
+
+
+def unwatched(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+    """Find a process that did not run at an end of the window, or too long to have watched it."""
+    window_s = bounds.window_s
+    edge_s = min(max(EDGE_SHARE * window_s, EDGE_S[0]), EDGE_S[1])
+    for gap in generator.own_delay.gaps:
+        at_edge_s = max(gap.within(0, edge_s), gap.within(window_s - edge_s, window_s))
+        inside_s = gap.within(0, window_s)
+        if at_edge_s >= edge_s / 2 or (gap.watcher and inside_s >= UNWATCHED_S):
+            yield {"process": gap.process, "seconds": gap.seconds, "start_s": gap.start_s}
+            return
 
 
 def late(generator: Generator, bounds: Bounds) -> Iterator[Values]:
@@ -134,6 +172,12 @@ def dominant(generator: Generator, bounds: Bounds) -> Iterator[Values]:
     p99_us = bounds.latency_p99_us or 0.0
     if own_us > OWN_FLOOR_SHARE * bounds.limit_us and own_us > OWN_SHARE_LIMIT * p99_us:
         yield _share_values(generator.own_delay, bounds)
+
+
+def breaks_bounds(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+    """Find the user's bounds that our own delay breaks."""
+    for text, own_us in generator.bounds_broken[:1]:
+        yield {"bound": text, "own_us": own_us, "cause": cause_of(generator.own_delay, bounds)}
 
 
 def noticeable(generator: Generator, bounds: Bounds) -> Iterator[Values]:

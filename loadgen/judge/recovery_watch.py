@@ -10,37 +10,49 @@ NS = 1_000_000_000
 class RecoveryWatch:
     """The samples from the crash on, when `devices` were connected.
 
-    At most `usual` messages were under way before it. The crash is at `asked_ns` or, `by_command`
-    of a user, when the first device lost its connection: the command can take any time.
+    At most `usual` messages were under way before it, and `lost_before` connections had been lost.
+    `fewest` devices were connected until the first came back. The crash is at `asked_ns` or,
+    `by_command` of a user, when the first device lost its connection: the command can take any
+    time.
     """
 
-    def __init__(self, asked_ns: int, devices: int, usual: int, *, by_command: bool) -> None:
+    def __init__(
+        self, asked_ns: int, devices: int, usual: int, *, by_command: bool, lost_before: int = 0
+    ) -> None:
         self.crashed_ns = 0 if by_command else asked_ns
         self.first_back_ns = 0
         self.all_back_ns = 0
         self.first_delivery_ns = 0
-        self._devices = devices
+        self.devices = devices
+        self.lost_before = lost_before
+        self.fewest = devices
         self._usual = usual
-        self._fewest = devices
         self._received = 0  # when the fewest were connected
         # Each new least backlog since all were back, and when it was seen.
         self._least: list[tuple[int, int]] = []
 
     def sample(self, seen: LiveSample) -> None:
         """Add a sample."""
-        if seen.connected < self._devices:
+        if seen.connected < self.devices:
             self.crashed_ns = self.crashed_ns or seen.time_ns
-        if not self.first_back_ns and seen.connected <= self._fewest:
-            self._fewest, self._received = seen.connected, seen.received
+        if not self.first_back_ns and seen.connected <= self.fewest:
+            self.fewest, self._received = seen.connected, seen.received
         elif not self.first_back_ns:
             self.first_back_ns = seen.time_ns
         if self.first_back_ns and seen.received > self._received:
             self.first_delivery_ns = self.first_delivery_ns or seen.time_ns
-        if self.first_back_ns and seen.connected >= self._devices:
+        if self.first_back_ns and seen.connected >= self.devices:
             self.all_back_ns = self.all_back_ns or seen.time_ns
         backlog = seen.owed + seen.under_way
         if self.all_back_ns and (not self._least or backlog < self._least[-1][1]):
             self._least.append((seen.time_ns, backlog))
+
+    def crashed(self, lost: int, brokers: int) -> bool:
+        """Return True if a crash explains the run's `lost` connections: it takes all of a broker.
+
+        With several brokers, devices are spread evenly, and one of them can be the victim.
+        """
+        return not self.fewest or lost - self.lost_before >= self.devices // brokers
 
     @property
     def drained_ns(self) -> int:

@@ -98,10 +98,9 @@ def disconnected(connects: Connects, slow: SlowFacts | None, backends: Backends)
 
 
 def not_returned(connects: Connects) -> Found:
-    # Slow devices must come back, too: nothing tells their reconnects from those of others.
-    missing = connects.disconnects - (connects.reconnects - connects.returned)
-    if connects.disconnects_planned and missing > 0:
-        yield {"missing": missing, "lost": connects.disconnects}
+    # Slow devices and those that left on request must come back, too.
+    if connects.overdue:
+        yield {"missing": connects.overdue}
 
 
 def lost_by_absence(connects: Connects, messages: Messages) -> bool:
@@ -274,6 +273,11 @@ def unbalanced(messages: Messages) -> Found:
 
 
 # Service ------------------------------------------------------------------------------------------
+
+
+def still_arriving(messages: Messages, ending: Ending) -> Found:
+    if messages.waiting and ending.observed:
+        yield {"waiting": messages.waiting, "drain_s": ending.drain_s}
 
 
 def backlog_grows(growth: Growth, service: Service, window_s: float) -> Found:

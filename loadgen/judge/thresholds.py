@@ -41,6 +41,19 @@ class Missed(Sentences):
     )
 
 
+READ, SENT = "own_delay", "own_send"
+OWN_SERIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        **dict.fromkeys(("end_to_end", "reconnect"), (READ, SENT)),
+        **dict.fromkeys(("transit", "acknowledge"), (READ,)),
+        "send_delay": (SENT,),
+    }
+)
+"""Series of the generator's own delay that a latency contains."""
+OWN_PART = 0.5
+"""Share of a bound above which our own delay, rather than the broker, breaks it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """The figures of a window: its latencies by series, its ledger, its length.
@@ -77,6 +90,21 @@ def missed(thresholds: Iterable[Threshold], measured: Measured) -> tuple[Text, .
     """Return a sentence for each threshold that does not hold, with the measured value."""
     checked = (_check(threshold, measured) for threshold in thresholds)
     return tuple(text for text in checked if text is not None)
+
+
+def broken_by_own_delay(
+    thresholds: Iterable[Threshold], measured: Measured
+) -> tuple[tuple[str, float], ...]:
+    """Return each latency bound that is missed mostly by our own delay, with that delay in µs."""
+    broken = []
+    for threshold in thresholds:
+        series, _, statistic = threshold.figure.partition(".")
+        parts = (measured.latencies.get(name) for name in OWN_SERIES.get(series, ()))
+        own_us = sum(getattr(part, statistic.replace(".", "_"), None) or 0.0 for part in parts)
+        too_much = threshold.comparison[0] != ">" and own_us > OWN_PART * threshold.bound
+        if too_much and _check(threshold, measured) is not None:
+            broken.append((threshold.text, own_us))
+    return tuple(broken)
 
 
 def hopeless(thresholds: Iterable[Threshold], so_far: Measured) -> tuple[Text, ...]:

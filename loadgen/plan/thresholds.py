@@ -24,7 +24,7 @@ SENDERS_STATES = (
 STATES = (
     *SENDERS_STATES,
     *("expected", "intact", "damaged", "lost", "unobserved", "repeated_allowed", "repeated"),
-    *("misrouted", "foreign", "out_of_order", "below_qos", "violations"),
+    *("delivered_refused", "misrouted", "foreign", "out_of_order", "below_qos", "violations"),
     *("lost_acknowledged", "lost_unacknowledged"),
 )
 """States of the ledger that a threshold can name."""

@@ -25,17 +25,19 @@ from loadgen.judge.ledger import (
     with_acknowledged,
     witness_of,
 )
-from loadgen.judge.own_delay import Generator
+from loadgen.judge.own_delay import Generator, OwnDelay
 from loadgen.judge.rate_step_verdict import RateStepVerdict
-from loadgen.judge.thresholds import Measured, missed
+from loadgen.judge.thresholds import Measured, broken_by_own_delay, missed
 from loadgen.mqtt.violations import SESSION_LOST, VIOLATIONS
 from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.groups import sent_qos, sent_rate, slow_group, topics_of
 from loadgen.plan.plan import Plan
 from loadgen.run.hosts.worker_pool import Loss
-from loadgen.run.own_delay_facts import own_delay_of
+from loadgen.run.own_delay_facts import own_delay_of, watchers_gaps
 from loadgen.run.redaction import printable
-from loadgen.run.run_state import NS, Outcome, RunState
+from loadgen.run.run_state import NS, Outcome, RunState, Window
+from loadgen.run.tally import Tally
+from loadgen.worker.churn import may_leave
 
 
 def facts_of(
@@ -65,6 +67,7 @@ def facts_of(
         ending=Ending(
             interrupted=state.ending == "interrupted",
             abandoned=state.abandoned,
+            drain_s=plan.phases.drain_s,
             workers_lost=tuple(loss.worker for loss in losses),
             hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
             unread=unread,
@@ -86,17 +89,17 @@ def facts_of(
             unreleased=witness.unreleased if witness else 0,
             remarked=_remarked(witness.violations) if witness else {},
             sessions_lost=witness.violations.get(SESSION_LOST, 0) if witness else 0,
+            waiting=state.waiting,
         ),
         generator=Generator(
             busy_share=state.tally.busy_share_max(),
-            own_delay=own_delay_of(
-                state.stalls, state.hosts.values(), state.tally, state.result_window
-            ),
+            own_delay=_own_delay(state, state.tally, state.result_window),
             send_delay_limit_us=case.send_delay_limit_us,
             send_tick_us=plan.send_tick_us,
         ),
         service=Service(
             backlog=() if backlog is None else tuple(backlog.samples()),
+            arrived=None if backlog is None else backlog.arrived,
             standstills=() if backlog is None else backlog.standstills(),
             latency_p99_us=state.tally.p99_us(*result),
             latency_bound_us=None if bound_s is None else bound_s * 1e6,
@@ -117,7 +120,13 @@ def facts_of(
         thresholds_missed=state.missed or missed(plan.thresholds, measured),
         ended_by_threshold=bool(state.missed),
     )
-    return replace(facts, service=service)
+    broken = broken_by_own_delay(plan.thresholds, measured)
+    return replace(facts, service=service, generator=replace(facts.generator, bounds_broken=broken))
+
+
+def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:
+    gaps = watchers_gaps(state.attendance, state.hosts)
+    return own_delay_of(state.stalls, state.hosts.values(), tally, window, gaps)
 
 
 def _connects(plan: Plan, state: RunState) -> Connects:
@@ -142,7 +151,7 @@ def _connects(plan: Plan, state: RunState) -> Connects:
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
         reconnects=state.tally.counts()["connects"] - (connected.made if connected else 0),
-        returned=sum(final.get("returned") or 0 for final in state.finals.values()),
+        overdue=sum(final.get("overdue") or 0 for final in state.finals.values()),
     )
 
 
@@ -156,6 +165,7 @@ def _schedule(plan: Plan, state: RunState) -> Schedule:
         scheduled=_scheduled(plan, state),
         owed_at_window_end=state.owed_at_window_end,
         owed_by_leave=_owed_by_leave(plan),
+        waiting_by_leave=_waiting_by_leave(plan),
     )
 
 
@@ -211,6 +221,7 @@ def _counted(plan: Plan, state: RunState, phase: str | None) -> Counted:
         counts=tally.counts(phase),
         confirmed=tally.counts(phase, confirmed)["sent"],
         owed=state.owed_at_end,
+        waiting=state.waiting,
     )
 
 
@@ -223,12 +234,22 @@ def _witness(plan: Plan, state: RunState) -> Witness | None:
 def _owed_by_leave(plan: Plan) -> float:
     """Return the most messages that publishers owe because churn disconnected them."""
     publishing = [group for group in plan.groups if group.publishes is not None]
-    devices = sum(group.count for group in publishing)
-    if not (plan.scenario.churn or 0.0) or not devices:
-        return 0.0
+    rate = sum(sent_rate(group, plan.groups) for group in publishing)
+    return rate * _seconds_away(plan, sum(group.count for group in publishing))
+
+
+def _waiting_by_leave(plan: Plan) -> float:
+    """Return the most deliveries that wait for subscribers because churn disconnected them."""
+    leaving = [group for group in plan.groups if group.subscribes is not None and may_leave(group)]
+    rate = sum(group.publishes.rate for group in plan.groups if group.publishes is not None)
+    return rate * plan.scenario.deliveries() * _seconds_away(plan, sum(g.count for g in leaving))
+
+
+def _seconds_away(plan: Plan, devices: int) -> float:
+    """Return the most seconds for which a device is away by churn, as a mean over the devices."""
     longest_s = plan.scenario.away * 1.5
     away = min((plan.scenario.churn or 0.0) * longest_s, devices)
-    return away * longest_s * sum(sent_rate(group, plan.groups) for group in publishing) / devices
+    return away * longest_s / devices if devices else 0.0
 
 
 def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -261,5 +282,4 @@ def rate_step_verdicts(
     if state.rate_steps is None:
         return ()
     rate = sum(one.publishes.rate for one in plan.groups if one.publishes is not None)
-    own_delay = partial(own_delay_of, state.stalls, state.hosts.values())
-    return state.rate_steps.verdicts(run_facts, rate, own_delay)
+    return state.rate_steps.verdicts(run_facts, rate, partial(_own_delay, state))

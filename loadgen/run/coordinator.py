@@ -19,6 +19,7 @@ from loadgen.cases.registry import case_of
 from loadgen.errors import LoadgenError
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.rate_step_verdict import RateStepVerdict, with_rate_steps
+from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.judge.verdict import Remark, Verdict, judge
 from loadgen.plan.plan import Plan
 from loadgen.run.collect_facts import facts_of, rate_step_verdicts
@@ -33,6 +34,7 @@ from loadgen.run.run_document import RunDocument
 from loadgen.run.rundir import EventLog
 from loadgen.run.tasks import background
 from loadgen.run.watched import Loads
+from loadgen.sentences import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,10 @@ async def shutdown(context: RunContext) -> RunResult:
         await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
     held = int(context.broken.get("held", 0))
     facts = facts_of(plan, state, lost, held)
-    failure = _crash_failure(plan, facts, context.broken)
+    failure = _crash_failure(plan, facts, state.recovery, context.broken)
     facts = replace(facts, ending=replace(facts.ending, crash_failure=failure))
+    if failure and "started_ns" in context.broken:
+        state.recovery = None  # what did not crash did not recover
     evidence = Evidence(
         plan=plan,
         facts=facts,
@@ -179,12 +183,18 @@ async def shutdown(context: RunContext) -> RunResult:
     )
 
 
-def _crash_failure(plan: Plan, facts: RunFacts, broken: Mapping[str, Any]) -> str:
+def _crash_failure(
+    plan: Plan, facts: RunFacts, seen: RecoveryWatch | None, broken: Mapping[str, Any]
+) -> str:
     """Return why the requested crash did not happen, "" if it did or none was requested."""
     if plan.crash is None or plan.crash.victim != "broker" or facts.ending.interrupted:
         return ""
     if "started_ns" not in broken:
         return str(broken.get("failure") or "the run ended before the broker served again")
-    if not facts.connects.disconnects:
-        return "no device lost its connection: was it the broker that they were connected to?"
+    brokers = 1 if plan.crash.command is None else max(len(plan.targets), 1)
+    if seen is None or not seen.crashed(facts.connects.disconnects, brokers):
+        return (
+            f"{counted(facts.connects.disconnects, 'connection')} of the devices ended, not all: "
+            "was it the broker that they were connected to?"
+        )
     return ""

@@ -5,7 +5,7 @@ two samples belongs to the time between them. None stands for a counter that the
 """
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +18,9 @@ _TICK_NS = NS // 100
 _STEAL_COLUMN = 8
 SAMPLES_LIMIT = 4096
 """Limit of the samples; above it, every other sample is dropped."""
+GAP_NS = NS // 10
+GAPS_LIMIT = 1000
+"""Last gaps that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,29 @@ class WorkerTimes:
 class HostSample:
     """The counters at one moment (CLOCK_MONOTONIC).
 
-    `steal_ns` has an entry a processor, `throttled_ns` one a control group.
+    `steal_ns` has an entry a processor, `throttled_ns` one a control group. `gaps` are the times in
+    which the agent of the host did not run.
     """
 
     time_ns: int
     steal_ns: tuple[int, ...] = ()
     throttled_ns: Mapping[Path, int] = field(default_factory=dict)
     workers: Mapping[int, WorkerTimes] = field(default_factory=dict)
+    gaps: tuple[tuple[int, int], ...] = ()
+
+
+class Attendance:
+    """The times in which this process did not run, each of `GAP_NS` or more."""
+
+    def __init__(self) -> None:
+        self.gaps: deque[tuple[int, int]] = deque(maxlen=GAPS_LIMIT)
+        self._turn_ns = 0
+
+    def turn(self) -> None:
+        """Note that the process runs; call this many times within `GAP_NS`."""
+        before_ns, self._turn_ns = self._turn_ns, time.monotonic_ns()
+        if before_ns and self._turn_ns - before_ns >= GAP_NS:
+            self.gaps.append((before_ns, self._turn_ns))
 
 
 def steal_ns(stat: str) -> tuple[int, ...]:

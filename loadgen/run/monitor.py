@@ -221,7 +221,11 @@ class Monitor:
         page, backlog = self.page, self.state.backlog
         usual = 0 if backlog is None else backlog.high_water_mark
         self.state.recovery = RecoveryWatch(
-            time.monotonic_ns(), page.total("connected"), usual, by_command=by_command
+            time.monotonic_ns(),
+            page.total("connected"),
+            usual,
+            by_command=by_command,
+            lost_before=page.counted("disconnects"),
         )
 
     def devices_of(self, row: int) -> int:
@@ -327,6 +331,7 @@ class Monitor:
 
     def _sample(self) -> None:
         """Pass a sample to all watches, within the window and its drain."""
+        self.state.attendance.turn()
         if not self._sampling:
             return
         sample, seen = self.live_sample(), self.state

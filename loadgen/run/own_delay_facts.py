@@ -1,15 +1,24 @@
 """The facts of the generator's own delay in a window, from the workers' and hosts' records."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from loadgen.judge.own_delay import LongestStall, OwnDelay, TimeTaken
-from loadgen.run.host_watch import NS, HostSample, between
+from loadgen.judge.own_delay import Gap, LongestStall, OwnDelay, TimeTaken
+from loadgen.run.host_watch import GAP_NS, NS, Attendance, HostSample, between
 from loadgen.run.tally import Tally
 
 PHASE = "measure"
 """Whose messages count; what came late for the window is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGap:
+    """A time in which a process that watches workers did not run (CLOCK_MONOTONIC)."""
+
+    process: str
+    start_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +42,28 @@ class WorkerStall:
         return WorkerStall(self.worker, first_ns, last_ns, busy_ns, waited_ns)
 
 
+def watchers_gaps(
+    attendance: Attendance, hosts: Mapping[int, Sequence[HostSample]]
+) -> tuple[ProcessGap, ...]:
+    """Return the times in which the coordinator or an agent did not run."""
+    ours = (ProcessGap("the coordinator", *times) for times in attendance.gaps)
+    agents = (
+        ProcessGap(f"the agent of host {number}", *times)
+        for number, samples in hosts.items()
+        for times in samples[-1].gaps
+    )
+    return (*ours, *agents)
+
+
 def own_delay_of(
     stalls: Sequence[WorkerStall],
     hosts: Iterable[Sequence[HostSample]],
     tally: Tally,
     window: tuple[int, int],
+    gaps: Sequence[ProcessGap] = (),
 ) -> OwnDelay:
     """Return the facts of a window whose messages are in `tally`; `hosts` are the samples of each
-    host.
+    host, `gaps` those of the processes that watch the workers.
 
     The host's part is that of the host of the worker that stood longest.
     """
@@ -62,9 +85,22 @@ def own_delay_of(
             sum(stall.busy_ns for stall in worst) / NS,
         ),
         in_window=TimeTaken(*between(samples, [window]), waited_s, busy_s),
+        gaps=(
+            *(_gap(gap.process, gap, window[0], watcher=True) for gap in gaps),
+            *(
+                _gap(f"worker {stall.worker}", stall, window[0], watcher=False)
+                for stall in stalls
+                if stall.end_ns - stall.start_ns >= GAP_NS
+            ),
+        ),
         read_p99_us=tally.p99_us(PHASE, "own_delay"),
         send_p99_us=tally.own_send_p99_us(PHASE),
     )
+
+
+def _gap(process: str, times: ProcessGap | WorkerStall, begun_ns: int, *, watcher: bool) -> Gap:
+    start_s, seconds = (times.start_ns - begun_ns) / NS, (times.end_ns - times.start_ns) / NS
+    return Gap(process, start_s, seconds, watcher)
 
 
 def _host_of(worker: int | None, hosts: Iterable[Sequence[HostSample]]) -> Sequence[HostSample]:

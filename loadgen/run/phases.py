@@ -50,6 +50,8 @@ CERTAIN_DRAIN_S = 4.0
 """The same if the verdict was certain: the broker serves what it has queued, and devices stay."""
 CUT_SETTLE_S = 0.2
 """Shortest wait of a cut run: messages are sent until the schedule ends."""
+ARRIVING_SHARE = 0.25
+"""Share of the drain at its end; if messages arrived in it, more could have."""
 RETURN_S = 3.0
 """Longest wait after the drain for the return of a device that was cut off."""
 QUESTION_TIMEOUT_S = 10.0
@@ -327,6 +329,8 @@ class PhaseRunner:
             monitor.stop_sampling()
             seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
         if not closed and not cut:
+            seen.waiting = self._waiting(end_ns, drain_s)
+        if not closed and not cut and not seen.waiting:
             seen.lost_unacknowledged = await self._lost_unacknowledged()
             seen.lost_to_absent = await self._lost_to_absent()
         seen.owed_at_end = monitor.page.total("owed")
@@ -347,6 +351,16 @@ class PhaseRunner:
                 return True
             await asyncio.sleep(SAMPLE_S)
         return False
+
+    def _waiting(self, end_ns: int, drain_s: float) -> int:
+        """Return the missing deliveries that a longer drain could have seen, in a drain that ended.
+
+        None could have come if nothing arrived in the last part of it.
+        """
+        backlog, last_ns = self._state.backlog, int(ARRIVING_SHARE * drain_s * NS)
+        if backlog is None or backlog.last_arrival_ns < end_ns - last_ns:
+            return 0
+        return self.monitor.live_sample().under_way
 
     async def _all_back(self) -> None:
         """Wait for devices on their way back: who is cut off last has as long as any other."""

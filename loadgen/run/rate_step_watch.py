@@ -113,6 +113,7 @@ class RateStepWatch:
                     closed_at_subscribe=0,
                     disconnects=counts["disconnects"],
                     reconnects=counts["connects"],
+                    overdue=0,
                 ),
                 schedule=replace(
                     run_facts.schedule,
@@ -128,16 +129,19 @@ class RateStepWatch:
                     imbalances=(),
                     proven=True,
                     held_when_cut=0,
+                    waiting=0,
                 ),
                 generator=replace(
                     run_facts.generator,
                     busy_share=tally.busy_share_max(),
                     own_delay=own_delay(tally, (start.time_ns, end.time_ns)),
+                    bounds_broken=(),
                 ),
                 service=replace(
                     run_facts.service,
                     backlog=tuple(one for one in backlog if start.time_ns <= one[0] <= end.time_ns),
                     standstills=(),
+                    arrived=end.received - start.received,
                     latency_p99_us=tally.p99_us("measure", "end_to_end"),
                     thresholds_missed=(),
                 ),

@@ -9,7 +9,7 @@ from loadgen.judge.backlog_watch import BacklogWatch
 from loadgen.judge.facts import LostRange
 from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.plan.plan import Plan
-from loadgen.run.host_watch import HostSample
+from loadgen.run.host_watch import Attendance, HostSample
 from loadgen.run.own_delay_facts import WorkerStall
 from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.redaction import printable
@@ -86,6 +86,7 @@ class RunState:
     # Of the others the first by stream and sequence, and how many messages these are.
     lost_named: tuple[LostRange, ...] = ()
     lost_to_absent: int = 0  # of the lost deliveries, those to devices that were never there
+    waiting: int = 0  # deliveries missing after a drain in which messages arrived to the end
     abandoned: bool = False  # True without a wait for messages under way
     backlog: BacklogWatch | None = None
     slow_waited: int = 0  # deliveries to slow subscribers when the window ended
@@ -94,6 +95,7 @@ class RunState:
     finals: dict[int, dict[str, Any]] = field(default_factory=dict)
     rate_steps: RateStepWatch | None = None
     stalls: list[WorkerStall] = field(default_factory=list)
+    attendance: Attendance = field(default_factory=Attendance)  # of the coordinator
     clock_bound_ns: int = 0  # by how much the clocks of two hosts differed, at most
     hosts: dict[int, list[HostSample]] = field(default_factory=dict)  # a second apart
 

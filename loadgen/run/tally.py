@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from loadgen.metrics.histogram import merge, percentiles
 from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS, HISTOGRAM, Interval, with_latencies
@@ -82,6 +83,8 @@ class Tally:
     def latencies(self) -> dict[str, LatencySummary]:
         """Return each series of the timed groups: of the window's messages, and of all connects."""
         held: dict[str, Interval] = {}
+        if (own := self.own_send("measure")) is not None:
+            held["own_send"] = own
         for (phase, name), row in self.series.items():
             if phase == "measure" or name in CONNECT_SERIES:
                 held[name] = with_latencies(held[name], row) if name in held else row
@@ -91,15 +94,29 @@ class Tally:
         }
 
     def own_send_p99_us(self, phase: str) -> float | None:
-        """Return the 99th percentile in µs of the send delay of publishers that did not wait.
+        """Return the 99th percentile in µs of `own_send`, None if it is empty."""
+        own = self.own_send(phase)
+        return None if own is None else p99_us((own,))
 
-        Publishers that waited for the broker do not count. None if all did, or nothing was sent.
+    def own_send(self, phase: str) -> Interval | None:
+        """Return the send delay of publishers that did not wait for the broker, None without any.
+
+        Its maximum is that of its highest bucket.
         """
         sent, held = (self.series.get((phase, name)) for name in ("send_delay", "pushed_back"))
         if sent is None or held is None:
-            return None if sent is None else p99_us((sent,))
+            return sent
         bucket, count = merge([(sent.bucket, sent.bucket_count), (held.bucket, -held.bucket_count)])
-        return float(percentiles(count, (99,), bucket)[0]) / 1000 if count.sum() else None
+        if not count.sum():
+            return None
+        return replace(
+            sent,
+            count=int(count.sum()),
+            sum_ns=sent.sum_ns - held.sum_ns,
+            max_ns=min(sent.max_ns, int(percentiles(count, (100,), bucket)[0])),
+            bucket=bucket,
+            bucket_count=count,
+        )
 
     def busy_share_max(self) -> float:
         """Return the greatest share of the time, over the workers, in which a loop was not idle.

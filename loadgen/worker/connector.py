@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.kernels.counting import EVENT_LIMIT
-from loadgen.kernels.device import AWAIT_CONNACK, CONNECTING
+from loadgen.kernels.device import AWAIT_CONNACK, CLOSED, CONNECTING
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.reactor import connect_some
 from loadgen.plan.groups import Reconnect
@@ -25,6 +25,7 @@ Numbers = npt.NDArray[np.int64]
 _TICK_S = 0.001  # the finest that a loop's timer can do
 _IDLE_TICK_S = 0.02
 _EXPIRE_EACH_S = 0.1
+_MOMENT_NS = 1_000_000_000
 _CATCH_UP_S = 0.02
 """Longest time at the rate that reconnects can catch up on: a late tick, not a storm."""
 
@@ -129,6 +130,21 @@ class Connector:
     def came_back(self, connection: int) -> bool:
         """Return True if a device with a CONNACK was away; reset its wait."""
         return self._attempts.pop(connection, None) is not None
+
+    def overdue(self) -> int:
+        """Return the number of devices that are away though their first attempt was due.
+
+        An attempt of this moment may still succeed.
+        """
+        now_ns, devices = clock_ns(), self._fleet.devices
+        at_first = (one for one, attempts in self._attempts.items() if attempts == 1)
+        waiting = {connection for _, connection in self._returning}
+        excused = sum(
+            one in waiting
+            or (devices["state"][one] != CLOSED and now_ns - devices["syn_ns"][one] < _MOMENT_NS)
+            for one in at_first
+        )
+        return len(self._attempts) - int(excused)
 
     def stop(self) -> None:
         """Stop connecting devices."""

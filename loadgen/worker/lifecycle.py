@@ -106,7 +106,6 @@ class Lifecycle:
         packets = behaviour.subscribe_packets
         self.subscriptions = Subscriptions(fleet, reporter, self.outgoing, packets)
         self.failures: Counter[str] = Counter()
-        self.left_and_returned = 0
         self.refusal = ""
         """The first failure code of an acknowledgement, with its Reason String."""
         self.violation = ""
@@ -117,7 +116,6 @@ class Lifecycle:
         # A column is many times cheaper than a field of a record.
         names = ("events", "control_bytes")
         self._events, self._control_bytes = (fleet.held["totals"][name] for name in names)
-        self._left: set[int] = set()
         self._redeliver_some = kernels.redeliver
 
     # --- what the kernels left ----------------------------------------------------------------
@@ -360,7 +358,6 @@ class Lifecycle:
     def leave(self, connection: int) -> None:
         """Disconnect a device that is to reconnect."""
         self._say_goodbye(connection)
-        self._left.add(connection)
         self.lost(connection, _LEFT)
 
     def stop(self, connection: int) -> None:
@@ -377,9 +374,6 @@ class Lifecycle:
         """Restore the subscription of a reconnected device, and repeat unacknowledged messages."""
         fleet = self._fleet
         device = fleet.devices[connection]
-        if connection in self._left:
-            self._left.remove(connection)
-            self.left_and_returned += 1
         device.flags &= ~WINDOW_FULL
         # Packets after the CONNACK may have answers already, which go behind the repeated messages.
         begun = self.outgoing.taken(connection)

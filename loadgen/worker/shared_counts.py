@@ -5,6 +5,7 @@ processes. A worker's rows *are* the records in which its kernels count. So they
 and remain if the worker is killed. A reader sees each number whole, but not all of one moment.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,14 @@ def open_live_page(path: Path, workers: int, groups: int) -> SharedPage:
 def _mapped(path: Path, mode: Literal["w+", "r+"], workers: int, groups: int) -> SharedPage:
     totals_bytes = workers * Totals.layout.itemsize
     counts_bytes = workers * groups * _PHASES * CounterRecord.layout.itemsize
-    area = np.memmap(path, np.uint8, mode, shape=(totals_bytes + counts_bytes,))
+    if mode == "w+":
+        with path.open("wb") as file:
+            try:
+                # In a full memory file system the first write to the page would kill the process.
+                os.posix_fallocate(file.fileno(), 0, totals_bytes + counts_bytes)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from None
+    area = np.memmap(path, np.uint8, "r+", shape=(totals_bytes + counts_bytes,))
     both = np.asarray(area)
     totals: Rows[Totals] = both[:totals_bytes].view(Totals.layout)  # type: ignore[assignment]
     counts = both[totals_bytes:].view(CounterRecord.layout)

@@ -216,6 +216,7 @@ class Worker:
     async def conclude(self, header: Header) -> Header:
         """Account for the run and send the remaining rows; counting ends here."""
         fleet, streams = self.fleet, self.lifecycle.streams
+        overdue = self.lifecycle.connector.overdue()
         self.lifecycle.connector.stop()
         self.lifecycle.poller.end_schedule()
         await self.lifecycle.poller.read_rest(_READ_REST_S)
@@ -229,7 +230,7 @@ class Worker:
             | {
                 "closing": closing,
                 "forgotten_gaps": fleet.totals.forgotten_gaps,
-                "returned": self.lifecycle.left_and_returned,
+                "overdue": overdue,
                 "subscribe_failures": dict(self.lifecycle.subscriptions.failed_again),
                 "spread": _spread_of_queues(fleet),
                 "devices": device_columns(fleet) if fleet.plan.scenario.per_device else None,

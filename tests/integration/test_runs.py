@@ -55,7 +55,7 @@ async def test_churn_is_no_fault_and_its_waiting_messages_have_their_series(
     assert not {"DISCONNECTED", "LOST", "DUPLICATED", "OUT_OF_ORDER", "CONNECT_FAILED"} & set(
         result.verdict.codes
     ), result.verdict
-    assert result.facts.connects.reconnects == result.facts.connects.returned > 15
+    assert result.facts.connects.reconnects > 15 and not result.facts.connects.overdue
     assert result.facts.messages.window.expected == result.facts.messages.window.intact == 300
     assert sum(row["count"] for row in rows(result.directory) if row["series"] == "reconnect") > 0
 
@@ -129,6 +129,15 @@ async def test_a_crash_that_did_not_happen_proves_nothing(tmp_path: Path) -> Non
         )
     found = {reason.code: reason.values for reason in result.verdict.reasons}
     assert "ended with status 3: not today" in found["CRASH"]["failure"]
+
+
+async def test_one_reset_and_a_command_that_does_nothing_is_no_crash(tmp_path: Path) -> None:
+    fields = {"pairs": 3, "rate": 60, "reconnect": 0.1, "crash_broker": 0.3}
+    result = await play_erring(
+        tmp_path / "run", "persistent", "reset=400ms,seed=1", **SHORT, **fields, crash_command=":"
+    )
+    assert result.facts.connects.disconnects and "CRASH" in result.verdict.codes
+    assert "recovery" not in manifest(result.directory)["observed"]
 
 
 async def test_slow_subscribers_wait_and_the_others_do_not(tmp_path: Path) -> None:

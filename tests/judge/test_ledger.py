@@ -67,6 +67,7 @@ def test_nothing_is_negative_in_two_states_or_in_none(
     assert all(value >= 0 for value in ledger.document().values() if value is not None)
     deliveries = ledger.intact + ledger.damaged + ledger.lost + ledger.unobserved
     assert deliveries == max(ledger.expected, ledger.intact)
+    assert ledger.delivered_refused in (0, ledger.intact - ledger.expected)
     assert ledger.lost == 0 or ledger.unobserved == 0
     answered = counts["acknowledged"] + counts["refused"]
     states = ledger.acknowledged + ledger.refused + ledger.unacknowledged
@@ -164,6 +165,7 @@ class TestProof:
         more = counted(expected=10, received=12)
         (found,) = proven(more, None)
         assert (found.code, found.values) == ("MORE_THAN_EXPECTED", {"more": 2, "scope": "run"})
+        assert proven(counted(expected=10, received=12, refused=2, acknowledged=-2), None) == ()
         (found,) = imbalances(more, Counted({"expected": 99}), None)
         assert found.values["scope"] == "window"
         (found,) = proven(counted(acknowledged=3), None)

@@ -13,6 +13,7 @@ from loadgen.judge.own_delay import (
     STALLED_FLOOR_S,
     STALLED_SHARE_LIMIT,
     Bounds,
+    Gap,
     Generator,
     LongestStall,
     OwnDelay,
@@ -134,6 +135,27 @@ def test_a_large_share_is_too_much_from_a_floor_on() -> None:
     assert not saturated(above, slow)
     (remark,) = own_delay.noticeable(above, slow)
     assert remark["share"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("window_s", "gap", "unknown"),
+    [
+        (20.0, Gap("the coordinator", 19.6, 9.0), True),  # over the end
+        (20.0, Gap("the coordinator", 19.8, 9.0), False),
+        (20.0, Gap("the agent of host 1", -9.0, 9.3), True),  # over the start
+        (20.0, Gap("the coordinator", 5.0, 0.51), True),
+        (20.0, Gap("the coordinator", 5.0, 0.49), False),
+        (20.0, Gap("the coordinator", 21.0, 9.0), False),  # in the drain
+        (2.0, Gap("the coordinator", 1.85, 0.11), True),
+        (600.0, Gap("worker 3", 599.0, 5.0, watcher=False), True),
+        (600.0, Gap("worker 3", 300.0, 5.0, watcher=False), False),  # its counts are exact
+    ],
+)
+def test_what_nobody_watched_is_unknown(window_s: float, gap: Gap, unknown: bool) -> None:
+    own, bounds = OwnDelay(gaps=(gap,)), replace(BOUNDS, window_s=window_s)
+    assert is_saturated(own, bounds) is unknown
+    processes = [one["process"] for one in own_delay.unwatched(Generator(own_delay=own), bounds)]
+    assert processes == [gap.process] * unknown
 
 
 def test_a_busy_loop_needs_workers_and_a_starved_one_a_processor() -> None:

@@ -34,7 +34,9 @@ WHOLE = (
 
 @pytest.mark.parametrize(("by_command", "crashed_ms"), [(False, 1000), (True, 1010)])
 def test_devices_then_messages_come_back(by_command: bool, crashed_ms: int) -> None:
-    found = watched(by_command, *WHOLE).document(500 * MS)
+    watch = watched(by_command, *WHOLE)
+    assert (watch.devices, watch.fewest) == (10, 0)
+    found = watch.document(500 * MS)
     assert found == pytest.approx(
         {
             "crashed_s": (crashed_ms - 500) / 1000,
@@ -44,6 +46,23 @@ def test_devices_then_messages_come_back(by_command: bool, crashed_ms: int) -> N
             "drained_s": (1080 - crashed_ms) / 1000,
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("fewest", "lost", "brokers", "crashed"),
+    [
+        (0, 10, 1, True),
+        (0, 3, 1, True),  # the others had left at that moment
+        (9, 1, 1, False),  # one reset, and a command that did nothing
+        (4, 10, 1, True),  # the first were back before the last had gone
+        (4, 9, 1, False),
+        (5, 5, 2, True),
+    ],
+)
+def test_a_crash_takes_all_connections(fewest: int, lost: int, brokers: int, crashed: bool) -> None:
+    watch = RecoveryWatch(0, 10, 0, by_command=True, lost_before=2)
+    watch.sample(LiveSample(1, connected=fewest))
+    assert watch.crashed(lost + 2, brokers) is crashed
 
 
 def test_what_did_not_come_back_has_no_time() -> None:

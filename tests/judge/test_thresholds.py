@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from loadgen.judge.ledger import Ledger
-from loadgen.judge.thresholds import Measured, Missed, hopeless, missed
+from loadgen.judge.thresholds import Measured, Missed, broken_by_own_delay, hopeless, missed
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.thresholds import STATES, parse_threshold
 from loadgen.sentences import Text
@@ -112,6 +112,26 @@ def test_a_latency_between_hosts_holds_when_it_does_at_both_ends_of_its_bound(
     text: str, holds: bool
 ) -> None:
     assert (unmet(text, measured=replace(MEASURED, clock_skew_us=200.0)) == ()) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        ("end_to_end.p99<4ms", [2500.0]),  # 4.9 ms, of which 1.5 to read and 1 to send
+        ("end_to_end.p99<4.95ms", []),  # holds
+        ("end_to_end.p50<0.1ms", [150.0]),
+        ("end_to_end.p90<0.5ms", []),  # unknown
+        ("send_delay.p99<4ms", []),  # not measured
+    ],
+)
+def test_a_bound_that_our_own_delay_breaks_is_ours(text: str, own: list[float]) -> None:
+    parts = {
+        "own_delay": LatencySummary(9, p50=150.0, p99=1500.0),
+        "own_send": LatencySummary(9, p99=1000.0),
+    }
+    measured = replace(MEASURED, latencies={**MEASURED.latencies, **parts})
+    found = broken_by_own_delay([parse_threshold(text)], measured)
+    assert found == tuple((text, each) for each in own)
 
 
 def test_every_state_of_the_ledger_can_be_named() -> None:

@@ -1,11 +1,13 @@
 """The kernel's counters, read from fabricated trees of /proc and /sys."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from loadgen.run.host_watch import (
     SAMPLES_LIMIT,
+    Attendance,
     HostSample,
     WorkerTimes,
     between,
@@ -171,3 +173,12 @@ def test_run_json_has_the_window(tmp_path: Path) -> None:
         }
     ]
     assert observed_host([], (0, S)) == {"steal_s": None, "throttled_s": None, "workers": []}
+
+
+def test_a_process_that_did_not_run_witnesses_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter((5_000_000, 104_000_000, 204_000_005, 204_000_006))
+    monkeypatch.setattr(time, "monotonic_ns", lambda: next(turns))
+    attendance = Attendance()
+    for _ in range(4):
+        attendance.turn()
+    assert [*attendance.gaps] == [(104_000_000, 204_000_005)]

@@ -180,6 +180,26 @@ async def test_the_wait_doubles_up_to_the_longest_and_starts_again_after_a_retur
     assert bench.begun[-1][0] - lost_s == pytest.approx(0.5, abs=0.03)
 
 
+@pytest.mark.parametrize(("waited_s", "overdue"), [(0.4, 0), (0.9, 0), (1.6, 2), (9.0, 2)])
+async def test_who_is_not_let_in_again_is_overdue(
+    monkeypatch: pytest.MonkeyPatch, waited_s: float, overdue: int
+) -> None:
+    """Two of three return in vain; a first attempt may take a moment, as the third one's does."""
+    bench = Bench(monkeypatch, 3)
+    await bench.connect_all(None)
+    bench.policy = Reconnect(0.5, 0.5, 0.0)
+    bench.answers = lambda connection: connection == 2
+
+    def hold(connection: int) -> None:
+        bench.fleet.devices[connection].state = CONNECTING
+
+    monkeypatch.setattr(bench, "lose", hold)
+    for connection in range(3):
+        bench.connector.reconnect(connection, bench.policy)
+    bench.clock.run(waited_s)
+    assert bench.connector.overdue() == overdue
+
+
 async def test_jitter_spreads_devices_and_differs_between_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,8 +1,14 @@
 """The live page: what one process counts, another sees."""
 
+import errno
+import os
 from pathlib import Path
 
+import pytest
+
+from loadgen.errors import DiskError
 from loadgen.kernels.counting import DRAIN, MEASURE
+from loadgen.run.rundir import disk_errors
 from loadgen.worker.shared_counts import create_live_page, open_live_page
 
 
@@ -41,3 +47,15 @@ def test_outstanding_is_what_did_not_come_and_under_way_what_no_later_one_overto
     assert page.under_way() == 12
     page.counts["received"][0] = 100
     assert (page.outstanding(), page.under_way()) == (0, 0)
+
+
+def test_a_full_memory_file_system_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(DiskError) as caught, disk_errors():
+        create_live_page(tmp_path / "live", 1, 1)
+    assert str(tmp_path / "live") in str(caught.value)

@@ -33,6 +33,7 @@ from loadgen.brokers.packet_stream import open_socket
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError
 from loadgen.run.environment import environment, host_of, machine_identity
+from loadgen.run.host_watch import Attendance
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_context
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
 from loadgen.run.hosts.forkserver_process import forkserver
@@ -165,6 +166,7 @@ class Agent:
         self.workers: HostedWorkers | None = None
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._attendance = Attendance()
 
     def end(self, why: str) -> None:
         if not self.ended.done():
@@ -269,6 +271,7 @@ class Agent:
 
     def send_totals(self) -> None:
         """Send changes of the live page."""
+        self._attendance.turn()
         if self.workers is not None:
             self.workers.send_totals()
 
@@ -276,7 +279,9 @@ class Agent:
         """Send the counters of this host's kernel, at a time of the run's clock."""
         if self.workers is not None:
             sample = self.workers.host.sample()
-            sample = replace(sample, time_ns=sample.time_ns + self.offset_ns)
+            offset_ns = self.offset_ns
+            gaps = tuple((a + offset_ns, b + offset_ns) for a, b in self._attendance.gaps)
+            sample = replace(sample, time_ns=sample.time_ns + offset_ns, gaps=gaps)
             self.link.send(HostCounters(sample, network_counters()))
 
     async def watch(self) -> None:
