@@ -43,6 +43,7 @@ SPARE = 2
 DIGITS = 4
 """Significant digits of a load: as good as any precision from 1 % on, and readable."""
 PRECISION_MINIMUM = 0.01
+HOPELESS_SHARE = 0.1
 
 OWN_CODES = frozenset({"GENERATOR_SATURATED", "WORKER_LOST", "CLOCK", "HOST_LIMIT"})
 """Reasons that make the generator, not the broker, the limit."""
@@ -204,7 +205,7 @@ class Require:
         ignored = {
             code
             for code, counts in (
-                ("BACKLOG_GROWS", self.backlog),
+                ("BACKLOG_GROWS", self.backlog or ledger.unobserved > self.lost * ledger.expected),
                 ("OUT_OF_ORDER", self.order),
                 ("DUPLICATED", self.duplicates),
                 # A message that was held and not delivered again is not one of these deliveries.
@@ -295,7 +296,7 @@ def next_step(aim: Aim, tried: Sequence[Tried]) -> Probe | Limit:
         return Probe(tried[-1].load, "again")
     if below is None:
         assert above is not None
-        if above <= aim.lowest:
+        if above <= aim.lowest or _is_hopeless(tried):
             return _end(aim, tried, "nothing held")
         return Probe(_tidy(aim, max(aim.lowest, above / GROWTH**2)), "lower")
     if above is None and below < aim.highest and left > 1:
@@ -346,6 +347,18 @@ def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
     return sum(not step.valid for step in tried if step.load == last.load) == 1
 
 
+def _is_hopeless(tried: Sequence[Tried]) -> bool:
+    """Return True if two steps in turn failed by the generator, at a small part of the first load.
+
+    A host that is too busy for these is too busy for any load.
+    """
+    most = tried[0].load * HOPELESS_SHARE
+    return len(tried) > 1 and all(
+        step.load <= most and any(reason.code in OWN_CODES for reason in step.reasons)
+        for step in tried[-2:]
+    )
+
+
 def _between(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> Probe:
     """Return the step that closes in best, strictly between the two loads."""
     failed = [step for step in tried if step.load == above]
@@ -387,10 +400,10 @@ def _tidy(aim: Aim, load: float) -> float:
 class LimitSentence(Sentences):
     """The result of a search; a limit of the generator is not called the broker's."""
 
-    NOTHING_HELD = "no {field} of {lowest:,g} or more held: {codes}"
+    NOTHING_HELD = "no {field} held; the lowest that was tried is {lowest:,g}: {codes}"
     NOTHING_HELD_BY_GENERATOR = (
-        "no {field} of {lowest:,g} or more held: {codes}; the generator was the limit, not the "
-        "broker"
+        "no {field} held; the lowest that was tried is {lowest:,g}: {codes}; the generator was the "
+        "limit, not the broker"
     )
     NOTHING_FAILED = ("at least {load:,.10g} {field}", ", {unconfirmed}", "; {ended}")
     LIMIT = (
@@ -417,7 +430,7 @@ def limit_sentence(aim: Aim, limit: Limit) -> Text:
     codes = tuple(dict.fromkeys(reason.code for reason in limit.reasons))
     if limit.load is None:
         nothing = sentence.NOTHING_HELD_BY_GENERATOR if limit.own else sentence.NOTHING_HELD
-        return nothing(field=aim.field, lowest=aim.lowest, codes=codes or "no load was tried")
+        return nothing(field=aim.field, lowest=limit.above, codes=codes)
     unconfirmed = None if limit.confirmed else sentence.UNCONFIRMED()
     if limit.above is None:
         at_top = limit.ended == "top of range"

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -222,6 +223,19 @@ def test_own_limit_is_never_told_as_the_brokers(code: Any) -> None:
     assert limit_sentence(RATE, nothing).code == "NOTHING_HELD_BY_GENERATOR"
     assert not Limit(1_000, 1_040, True, "confirmed", LOST).own
     assert limit_sentence(RATE, Limit(1_000, 1_040, True, "confirmed", LOST)).code == "LIMIT"
+
+
+def test_a_host_without_time_ends_a_search_in_a_few_steps() -> None:
+    own = (Reason("GENERATOR_SATURATED", ""), Reason("RATE_MISSED", ""))
+    tried: list[Tried] = []
+    while isinstance(step := next_step(RATE, tried), Probe):
+        tried.append(Tried(step.load, step.purpose, False, own))
+    assert [step.load for step in tried] == [500, 80, 12.8, 2.048]
+    assert (step.load, step.above, step.ended, step.own) == (None, 2.048, "nothing held", True)
+    assert limit_sentence(RATE, step).values["lowest"] == 2.048
+    # A broker that is the limit is looked for further down.
+    lost = [replace(one, reasons=(Reason("LOST", ""),)) for one in tried]
+    assert isinstance(next_step(RATE, lost), Probe)
 
 
 def test_bracket_trusts_the_latest_look() -> None:
