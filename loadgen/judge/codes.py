@@ -27,10 +27,9 @@ class Rule:
 class Code:
     """One code: of its rules, the first that finds something speaks for it."""
 
-    def __init__(self, code: str, meaning: str, advice: str, *rules: Rule) -> None:
+    def __init__(self, code: str, seen: str, meaning: str, advice: str, *rules: Rule) -> None:
         self.code = code
-        self.meaning = meaning
-        self.advice = advice
+        self.row = f"| `{code}` | {seen} | {meaning} | {advice} |"
         self.rules = rules
 
     def sentences(self, facts: RunFacts) -> list[Text]:
@@ -58,7 +57,8 @@ REASONS = (
     Code(
         "INTERRUPTED",
         "the run was stopped or killed before its end",
-        "repeat it; everything measured until then is kept",
+        "its figures are those until then",
+        "repeat it; everything measured is kept",
         Rule(
             rules.interrupted,
             "the run was stopped after {window_s:.1f} s of its measurement window",
@@ -66,8 +66,8 @@ REASONS = (
     ),
     Code(
         "WORKER_LOST",
-        "a worker of the generator, or its host, ended or fell silent; deliveries that it did not "
-        "see are *unobserved*, not lost",
+        "a worker of the generator, or its host, ended or fell silent",
+        "deliveries that it did not see are *unobserved*, not lost",
         "look in `events.jsonl` for the cause (memory, a limit, a signal, the network)",
         Rule(
             rules.workers_lost,
@@ -78,8 +78,9 @@ REASONS = (
     ),
     Code(
         "CRASH",
-        "the broker was not killed, or did not serve again, as `--crash-broker` requires; nothing "
-        "was proven",
+        "with `--crash-broker`, the broker was not killed, kept connections, or did not serve "
+        "again",
+        "nothing is proven about a crash, and there is no recovery time",
         "read the last output of your command, which the reason contains",
         Rule(
             rules.not_crashed,
@@ -89,6 +90,7 @@ REASONS = (
     Code(
         "CONNECT_FAILED",
         "devices could not connect",
+        "the load was not the planned one; deliveries lost only by this count here",
         "read the reason that it names; check the broker's limits, users and listen backlog",
         Rule(
             rules.connect_failed,
@@ -102,6 +104,7 @@ REASONS = (
     Code(
         "SUBSCRIBE_FAILED",
         "subscriptions were refused or not answered",
+        "as above",
         "check the broker's access rules for the topic filters",
         Rule(
             rules.subscribe_failed,
@@ -112,7 +115,8 @@ REASONS = (
     ),
     Code(
         "DISCONNECTED",
-        "connections were lost, or devices that should return did not",
+        "connections were lost, or devices whose return was due did not return",
+        "the load was not the planned one",
         "look in the broker's log at that moment; `--reconnect` lets devices return",
         Rule(
             rules.disconnected,
@@ -127,8 +131,11 @@ REASONS = (
     ),
     Code(
         "GENERATOR_SATURATED",
-        "the generator itself was late, so the figures do not describe the broker",
-        "add workers or cores, lower the load, or use a quieter host",
+        "a process of the generator was late, or did not run",
+        "the figures, or a bound of yours that they exceed, describe this host and not the "
+        "broker; a backlog that was not watched is unknown",
+        "[find the cause](how-to/generator-saturated.md): add workers or cores, lower the load, "
+        "or use a quieter host",
         Rule(own_delay.stalled, *_STALLS, ": {cause}"),
         Rule(
             own_delay.unwatched,
@@ -160,6 +167,7 @@ REASONS = (
     Code(
         "PROTOCOL",
         "the broker violated the MQTT specification",
+        "figures can be wrong, and other clients can break",
         "report the first violation, which it names, to the makers of the broker",
         Rule(
             rules.violated,
@@ -170,6 +178,7 @@ REASONS = (
     Code(
         "REFUSED",
         "the broker answered messages with a failure code",
+        "it did not accept them, so that no delivery of them is expected",
         "read code and Reason String; check access rules and quotas",
         Rule(
             rules.refused,
@@ -181,8 +190,9 @@ REASONS = (
     ),
     Code(
         "UNACKNOWLEDGED",
-        "handshakes of QoS 1 and 2 were not finished at the end of the drain",
-        "allow a longer `--drain`; if it stays, the broker withholds acknowledgements",
+        "handshakes of QoS 1 and 2 were open at the end of the drain, and their sessions exist",
+        "the broker was too slow, or withholds acknowledgements",
+        "allow a longer `--drain`",
         Rule(
             rules.unacknowledged,
             "{count:,} of {sent:message|messages} had no acknowledgement at the end of the drain",
@@ -196,7 +206,8 @@ REASONS = (
     Code(
         "RATE_MISSED",
         "messages were sent later than scheduled, or not at all",
-        "lower the rate: the broker, or this host, cannot take more",
+        "the broker, or this host, cannot take the rate",
+        "lower the rate",
         Rule(
             rules.connected_late,
             "{devices:connect|connects} took {seconds:.2f} s; {rate:,.6g}/s allows "
@@ -216,14 +227,16 @@ REASONS = (
     Code(
         "FOREIGN",
         "messages arrived that this run did not send",
-        "keep other clients, bridges and retained messages off these topics",
+        "other clients, bridges or retained messages use these topics",
+        "keep them off these topics",
         Rule(rules.states("foreign"), "{count:message|messages} arrived from other clients"),
     ),
     Code(
         "MISROUTED",
-        "messages arrived on another topic than their own, or at a device without a subscription "
-        "to it",
-        "look at the broker's topic rewriting, bridges and shared subscriptions",
+        "messages arrived on another topic than their own, or at a device without a "
+        "subscription to it",
+        "the broker routes wrongly, or was told to",
+        "look at topic rewriting, bridges and shared subscriptions",
         Rule(
             rules.states("misrouted"),
             "{count:message|messages} arrived on another topic than their own, or at a device "
@@ -233,15 +246,16 @@ REASONS = (
     Code(
         "CORRUPT",
         "a payload arrived damaged",
-        "look for plugins, proxies or memory that change payloads",
+        "something changes payloads",
+        "look for plugins, proxies or faulty memory",
         Rule(rules.states("damaged"), "{count:delivery|deliveries} had a damaged payload"),
     ),
     Code(
         "LOST",
-        "expected deliveries never arrived; at QoS 1 and 2 the reason says how many of them the "
-        "broker had acknowledged. Deliveries lost only because devices could not connect or "
-        "subscribe count under that reason",
-        "look for dropped messages in the broker: queue limits, overload, restarts",
+        "expected deliveries never arrived, or did not arrive again after a consumer was cut off",
+        "the broker dropped them. At QoS 1 and 2 the reason says how many it had acknowledged, "
+        "and so had to keep",
+        "look for dropped messages in the broker: queue limits, overload, restarts, lost sessions",
         Rule(
             rules.lost,
             "{lost:,} of {expected:delivery|deliveries} did not arrive ({share:.2%})",
@@ -259,6 +273,7 @@ REASONS = (
     Code(
         "DUPLICATED",
         "a message was repeated although its QoS does not allow it there, or was repeated damaged",
+        "the broker does not keep the promise of its QoS",
         "look for causes of repeats: bridges in a loop, overlapping subscriptions",
         Rule(
             rules.repeated,
@@ -269,6 +284,7 @@ REASONS = (
     Code(
         "OUT_OF_ORDER",
         "a message arrived after a later one of its publisher",
+        "the broker does not keep the order of a topic",
         "look for parallel delivery in the broker or a cluster",
         Rule(
             rules.states("out_of_order"),
@@ -278,6 +294,7 @@ REASONS = (
     Code(
         "QOS",
         "a delivery had a lower QoS than was granted",
+        "the broker does not do what it granted",
         "check the broker's limits of QoS by client or topic",
         Rule(
             rules.states("below_qos"),
@@ -286,8 +303,10 @@ REASONS = (
     ),
     Code(
         "BACKLOG_GROWS",
-        "more messages waited at the end of the window than at its start",
-        "lower the load: it exceeds what the broker serves (`loadgen search` finds the limit)",
+        "more messages waited at the end of the window than at its start, or messages still "
+        "arrived when the drain ended",
+        "the load exceeds what the broker serves; missing messages are late, not lost",
+        "lower the load (`loadgen search` finds the limit), or allow a longer `--drain`",
         Rule(
             rules.still_arriving,
             "{waiting:delivery|deliveries} had not arrived when the drain of {drain_s:.6g} s "
@@ -303,6 +322,7 @@ REASONS = (
     Code(
         "LATENCY_BOUND",
         "the 99th percentile of the latency is above `--latency-bound`",
+        "the broker is too slow for your bound",
         "lower the load, or raise the bound",
         Rule(
             rules.latency_unmeasured,
@@ -318,6 +338,7 @@ REASONS = (
     Code(
         "THRESHOLD",
         "a condition of `--require` does not hold; the reason has the measured value",
+        "the run does not meet your requirement",
         "look at that figure; lower the load, or require less",
         Rule(rules.ended_by_threshold, "{missed}, and the run was ended for it"),
         Rule(rules.thresholds_missed, "{missed}"),
@@ -325,6 +346,7 @@ REASONS = (
     Code(
         "CLOCK",
         "the clocks of two hosts are not known to within 100 ms",
+        "latencies between them are wrong",
         "look for delays of packets between them, or use one host",
         Rule(
             rules.clocks_differ,
@@ -333,7 +355,8 @@ REASONS = (
     ),
     Code(
         "LEDGER",
-        "the generator's own counts contradict each other and cannot be trusted",
+        "the generator's own counts contradict each other",
+        "a defect of loadgen, never of a broker: no count can be trusted",
         "report it to the makers of loadgen, with the run directory",
         Rule(
             rules.unbalanced,
@@ -344,36 +367,47 @@ REASONS = (
     Code(
         "AUDIT",
         "a rule of the workload's audit failed",
+        "the run is not the standard workload",
         "read the audit on the score card",
     ),
     Code(
         "CHANGED",
         "a file of the run was changed, added or removed after it was sealed",
+        "its figures may not be the measured ones",
         "restore the run as it was sealed, or repeat it",
     ),
     Code(
         "HOST_LIMIT",
         "a load of a search does not fit on this host",
+        "the limit is that of the host",
         "raise the limit that it names, or use more hosts",
     ),
-    Code("RUNNING", "the run has not ended", "wait for its end"),
+    Code(
+        "RUNNING",
+        "the run has not ended",
+        "there is no verdict yet",
+        "wait for its end",
+    ),
 )
 
 REMARKS = (
     Code(
         "BROKER",
         "a peculiarity of the broker that the check before the run found",
+        "some options behave differently there",
         "choose options that the broker supports",
     ),
     Code(
         "STANDSTILL",
         "nothing was received or acknowledged for a time although messages were due",
+        "the broker stood still and recovered",
         "look in the broker's log at that moment",
         Rule(rules.stood_still, "nothing came back {times}"),
     ),
     Code(
         "SLOW",
         "slow subscribers, requested by `--slow-subscribers`, and their treatment by the broker",
+        "what a broker does to them is not judged",
         "compare with a run without slow subscribers",
         Rule(
             rules.slow_subscribers,
@@ -388,6 +422,7 @@ REMARKS = (
     Code(
         "OWN_DELAY",
         "the generator's own delay is a noticeable part of the latencies",
+        "the broker is faster than the figures",
         "as for GENERATOR_SATURATED",
         Rule(own_delay.noticeable, *_OWN_SHARE),
         Rule(
@@ -398,14 +433,15 @@ REMARKS = (
     ),
     Code(
         "PROTOCOL",
-        "the broker violated the MQTT specification in a way that changes no figure and breaks no "
-        "client",
+        "the broker violated the MQTT specification",
+        "no figure changes and no client breaks by it",
         "report it to the makers of the broker",
         Rule(rules.remarked, "the broker sent {kinds}"),
     ),
     Code(
         "REPEATED",
-        "messages were repeated after a reconnect, as QoS 1 allows",
+        "messages were repeated after a reconnect",
+        "QoS 1 allows it",
         "nothing",
         Rule(
             rules.repeated_as_allowed,
@@ -414,18 +450,22 @@ REMARKS = (
     ),
     Code(
         "GIVEN_UP",
-        "handshakes could not be finished",
+        "handshakes of QoS 1 and 2 ended with a session that the broker lost, or with a wrong "
+        "answer",
+        "nothing can finish them, unlike those of UNACKNOWLEDGED",
         "look for lost sessions in the broker's log",
         Rule(
             rules.abandoned_handshakes,
-            "{count:handshake|handshakes} could not be finished",
+            "{count:handshake|handshakes} of QoS 1 and 2 ended without an acknowledgement, with "
+            "their session or with a wrong answer",
             "; {disconnects:connection was|connections were} lost",
             "; the broker violated the specification {violations:time|times}",
         ),
     ),
     Code(
-        "CLOCK",
+        "CLOCK_ERROR",
         "latencies are measured by the clocks of two hosts",
+        "they are exact to the given error",
         "use one host for more exact latencies",
         Rule(
             rules.clock_skew,
@@ -435,7 +475,8 @@ REMARKS = (
     ),
     Code(
         "BEFORE_WINDOW",
-        "messages went wrong before the measurement window began; no figure contains them",
+        "messages went wrong before the measurement window began",
+        "no figure contains them",
         "find the cause if it recurs in the window",
         Rule(
             rules.wrong_before_window,
@@ -445,6 +486,7 @@ REMARKS = (
     Code(
         "UNPROVEN",
         "a worker did not confirm the counts",
+        "they are probably right, but not checked",
         "look in `events.jsonl` for a worker that ended",
         Rule(
             rules.unproven,
@@ -457,47 +499,35 @@ CODES = tuple(row.code for row in REASONS)
 """Codes of reasons in the order in which they are shown: causes before their effects."""
 
 
+_HEAD = ("", "| code | what was seen | what it means | what to do next |", "|---|---|---|---|")
+_PAGE = """\
+# Codes of the verdict
+
+<!-- Made by `python -m loadgen.judge.codes > docs/codes.md`; a test compares it. -->
+
+A run is VALID exactly if there is no reason against it. The score card lists reasons with
+causes before their effects; this table begins with the most important code."""
+
+
 def markdown() -> str:
     """Return docs/codes.md."""
     first = next(row for row in REASONS if row.code == "GENERATOR_SATURATED")
     reasons = [first, *(row for row in REASONS if row is not first)]
-    return "\n".join(
-        (
-            "# Codes of the verdict",
-            "",
-            "<!-- Made by `python -m loadgen.judge.codes > docs/codes.md`; a test compares it. -->",
-            "",
-            "A run is VALID exactly if there is no reason against it. The score card lists reasons "
-            "with",
-            "causes before their effects; this table begins with the most important code.",
-            "",
-            "| code | meaning | what to do next |",
-            "|---|---|---|",
-            *(f"| `{row.code}` | {row.meaning} | {row.advice} |" for row in reasons),
-            "",
-            "## Remarks",
-            "",
-            "A remark does not affect the verdict.",
-            "",
-            "| code | meaning | what to do next |",
-            "|---|---|---|",
-            *(f"| `{row.code}` | {row.meaning} | {row.advice} |" for row in REMARKS),
-            "",
-            "## Violations of the specification",
-            "",
-            "Each is counted. It is a reason, `PROTOCOL`, if it can change a figure or break a "
-            "client, and",
-            "otherwise a remark. Numbers in brackets are statements or sections of MQTT 5.",
-            "",
-            "| the broker sent | counts as |",
-            "|---|---|",
-            *(
-                f"| {violation.words} | {'reason' if violation.is_judged else 'remark'} |"
-                for violation in VIOLATIONS
-            ),
-            "",
-        )
+    remarks = ("", "## Remarks", "", "A remark does not affect the verdict.", *_HEAD)
+    remarks = (*remarks, *(row.row for row in REMARKS))
+    violations = (
+        "",
+        "## Violations of the specification",
+        "",
+        "Each is counted. It is a reason, `PROTOCOL`, if it can change a figure or break a client, and",
+        "otherwise a remark. Numbers in brackets are statements or sections of MQTT 5.",
+        "",
+        "| the broker sent | counts as |",
+        "|---|---|",
+        *(f"| {one.words} | {'reason' if one.is_judged else 'remark'} |" for one in VIOLATIONS),
     )
+    lines = (*_HEAD, *(row.row for row in reasons), *remarks, *violations, "")
+    return "\n".join((_PAGE, *lines))
 
 
 if __name__ == "__main__":

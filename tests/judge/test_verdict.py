@@ -538,7 +538,7 @@ def test_a_latency_between_hosts_must_hold_its_bound_whatever_the_clocks_say() -
 def test_the_difference_of_clocks_is_a_remark() -> None:
     def clock(**fields: object) -> list[dict[str, float | None]]:
         found = judge(changed(SOUND, **{"timed_between_hosts": True, **fields})).remarks
-        return [dict(remark.values) for remark in found if remark.code == "CLOCK"]
+        return [dict(remark.values) for remark in found if remark.code == "CLOCK_ERROR"]
 
     assert clock(timed_between_hosts=False, clock_bound_ns=40_000) == []
     assert clock(clock_bound_ns=40_000, latency_p99_us=50.0) == [{"skew_us": 40, "p99_us": None}]

@@ -118,7 +118,7 @@ async def test_two_hosts_count_what_one_counts(tmp_path: Path) -> None:
                 for host in said["hosts"]
             )
             # The timed pair of LATENCY is on one host.
-            by_two_clocks = any(remark.code == "CLOCK" for remark in two.verdict.remarks)
+            by_two_clocks = any(remark.code == "CLOCK_ERROR" for remark in two.verdict.remarks)
             assert by_two_clocks == (case != "latency")
             card = summarize_run(two.directory)
             remarks = [row.remark for row in card.rows if "LATENCY" in row.name]
