@@ -391,6 +391,15 @@ class Scenario(BaseModel):
         panel="Broker",
         load="none",
     ).field()
+    wait_quiet: float | None = Seconds(
+        "Longest wait for other programs on this host to end before a run begins, as 10m.",
+        1,
+        86_400,
+        absent="a busy host is reported and the run begins",
+        per_run=True,
+        panel="Run",
+        load="none",
+    ).field()
     broker_name: str | None = Text(
         "Name and version of the broker, as 'RabbitMQ 3.10.8', for the score card.",
         absent="as the broker names itself",

@@ -24,7 +24,7 @@ _BEFORE = {
 class Snapshot:
     """Where a run stands. Rates are of the last moments; `backlog` counts messages that are due
     and unsent, or sent and not received; `left_s` is the time until the phase ends, if known;
-    `compiled` how many kernels of how many are, if they were not before."""
+    `compiled` how many kernels of how many are, if they were not before; `busy` a busy host."""
 
     phase: str
     devices: int = 0
@@ -36,6 +36,7 @@ class Snapshot:
     p99_us: float | None = None
     left_s: float | None = None
     compiled: tuple[int, int] | None = None
+    busy: str = ""
 
 
 Progress = Callable[[Snapshot], None]
@@ -46,6 +47,8 @@ def silent(_snapshot: Snapshot) -> None:
 
 
 def describe(snapshot: Snapshot) -> str:
+    if snapshot.busy:
+        return snapshot.busy
     if snapshot.compiled is not None:
         count, total = snapshot.compiled
         return f"compiling for this processor, once: {count} of {total} ..."
@@ -87,7 +90,10 @@ def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     def show(snapshot: Snapshot) -> None:
         text = Text(describe(snapshot), no_wrap=True, overflow="ellipsis")
         with suppress(OSError):
-            live.update(text, refresh=True)
+            if snapshot.phase == "busy":
+                live.console.print(snapshot.busy, markup=False)  # stays above the live line
+            else:
+                live.update(text, refresh=True)
 
     try:
         yield show

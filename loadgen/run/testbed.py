@@ -27,6 +27,7 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.run.broker_provider import plan_for, provided, trusting
 from loadgen.run.coordinator import RunContext, RunResult, main_loop, shutdown
+from loadgen.run.host_load import LoadWatch, quiet_host
 from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
 from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.hosts.worker_pool import start_workers
@@ -78,6 +79,7 @@ class Testbed:
         self.lends = lends
         self._stack = AsyncExitStack()
         self._last: RunContext | None = None
+        self._has_run = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -148,6 +150,13 @@ class Testbed:
         """Prepare a run up to its first connection; the parts that only this run uses end with
         `stack`."""
         hosts = self.hosts
+        if plan.scenario.wait_quiet is not None:
+            await quiet_host(
+                plan.scenario.wait_quiet,
+                lambda load: progress(Snapshot("wait", busy=f"waiting: {load}")),
+            )
+        load_watch = await asyncio.to_thread(LoadWatch, is_first=not self._has_run)
+        self._has_run = True
         require_hosts(plan, None if hosts is None else [host.machine for host in hosts.agents])
         check_host(plan)
         require_free(directory)
@@ -207,6 +216,10 @@ class Testbed:
                 hosts=() if hosts is None else hosts.assign(plan),
             )
             pool = await self._stack.enter_async_context(started)
+        load = await asyncio.to_thread(load_watch.load)
+        if load is not None and load.is_busy:
+            events.write(time.monotonic_ns(), "busy_host", str(load))
+            progress(Snapshot("busy", busy=f"{load}; this run will probably be INVALID"))
         pool.on_frame = monitor.on_frame
         stack.callback(pool.ignore_frames)
         return RunContext(

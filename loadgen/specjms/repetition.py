@@ -23,6 +23,7 @@ _FREE: Final = frozenset(
         "pdu_offset",
         "broker_pid",
         "report_every",
+        "wait_quiet",
     }
 )
 """Fields of the scenario that may differ in a repetition: none of them changes the load."""

@@ -1,0 +1,128 @@
+"""The load of other programs on this host before a run, and the wait for a quiet host.
+
+It is measured while workers start, so that it costs no time. Nothing but this process, its
+descendants and the broker has work then.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.errors import HostLimitError
+
+PROC = Path("/proc")
+_IDLE_COLUMNS = (3, 4)
+_STEAL_COLUMN = 7
+_TIMES = slice(11, 15)
+"""Columns of /proc/PID/stat after the name: times of the process and of its ended children."""
+SHORTEST_S = 0.2
+"""A shorter time has too few ticks."""
+BUSY_SHARE = 0.15
+"""Share of the processors, or of the last ten seconds with waiting tasks, from which workers wait
+for a processor often enough to be late."""
+STEAL_SHARE = 0.05
+LOOK_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """The part of the processors that others used, as shares from 0 to 1.
+
+    `pressure` is the share of the ten seconds before in which a task waited for a processor, None
+    if the kernel does not report it or the load of another run is in it.
+    """
+
+    share: float
+    steal: float
+    pressure: float | None
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a run would probably be INVALID."""
+        waiting = self.share if self.pressure is None else self.pressure
+        return waiting >= BUSY_SHARE or self.steal >= STEAL_SHARE
+
+    def __str__(self) -> str:
+        text = f"this host was {self.share:.0%} busy with other programs"
+        if self.pressure is not None:
+            text += f", and programs waited for a processor in {self.pressure:.0%} of the time"
+        return text
+
+
+class LoadWatch:
+    """The load from the moment of its creation on."""
+
+    def __init__(self, proc: Path = PROC, *, is_first: bool = True) -> None:
+        self._proc = proc
+        self._pressure = cpu_pressure(proc) if is_first else None
+        self._began_s = time.monotonic()
+        self._before = _ticks(proc)
+
+    def load(self) -> HostLoad | None:
+        """Return the load since then, None after too short a time or without /proc."""
+        now = _ticks(self._proc)
+        if self._before is None or now is None or time.monotonic() - self._began_s < SHORTEST_S:
+            return None
+        total, busy, steal, ours = (
+            later - earlier for later, earlier in zip(now, self._before, strict=True)
+        )
+        if total <= 0:
+            return None
+        share = min(max(busy - ours, 0) / total, 1.0)
+        return HostLoad(share, steal / total, self._pressure)
+
+
+def cpu_pressure(proc: Path = PROC) -> float | None:
+    """Return the share of the last ten seconds in which a task waited for a processor."""
+    try:
+        fields = (proc / "pressure" / "cpu").read_text().split()
+        return float(fields[1].removeprefix("avg10=")) / 100
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _ticks(proc: Path) -> tuple[int, int, int, int] | None:
+    """Return the ticks of all processors, those in use, those stolen, and ours of those in use."""
+    try:
+        times = [int(value) for value in (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]]
+        idle = sum(times[column] for column in _IDLE_COLUMNS)
+        return sum(times), sum(times) - idle, times[_STEAL_COLUMN], _own_ticks(proc)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _own_ticks(proc: Path) -> int:
+    """Return the ticks of this process and its descendants."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for path in proc.glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (OSError, UnicodeDecodeError):
+            continue  # it has ended
+        pid = int(path.parent.name)
+        children.setdefault(int(fields[1]), []).append(pid)
+        ticks[pid] = sum(map(int, fields[_TIMES]))
+    found = [os.getpid()]
+    for pid in found:
+        found += children.get(pid, ())
+    return sum(ticks.get(pid, 0) for pid in found)
+
+
+async def quiet_host(limit_s: float, show: Callable[[HostLoad], None], proc: Path = PROC) -> None:
+    """Wait until this host is quiet; raise HostLimitError if it is not within `limit_s` seconds."""
+    end_s = time.monotonic() + limit_s
+    while True:
+        watch = LoadWatch(proc)
+        await asyncio.sleep(min(LOOK_S, limit_s))
+        load = watch.load()
+        if load is None or not load.is_busy:
+            return
+        if time.monotonic() >= end_s:
+            raise HostLimitError(
+                f"--wait-quiet {limit_s:g}s: {load}; end them, or use a quieter host"
+            )
+        show(load)

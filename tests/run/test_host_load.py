@@ -1,0 +1,77 @@
+"""The load of other programs, read from fabricated trees of /proc."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import HostLimitError
+from loadgen.run import host_load
+from loadgen.run.host_load import HostLoad, LoadWatch, quiet_host
+
+
+def write(proc: Path, user: int, idle: int, steal: int, own: int, avg10: str = "12.50") -> None:
+    """Write a host whose process tree is this one, a child, its child, and another program."""
+    parents = {os.getpid(): 1, 2_000_000: os.getpid(), 2_000_001: 2_000_000, 2_000_002: 1}
+    (proc / "pressure").mkdir(parents=True, exist_ok=True)
+    (proc / "pressure" / "cpu").write_text(f"some avg10={avg10} avg60=0.00 total=1\n")
+    (proc / "stat").write_text(f"cpu  {user} 0 0 {idle} 0 0 0 {steal} 0 0\ncpu0 1 1\n")
+    for pid, parent in parents.items():
+        (proc / str(pid)).mkdir(exist_ok=True)
+        fields = f"({pid} a ) b) S {parent} 0 0 0 0 0 0 0 0 0 {own} 0 0 0 20"
+        (proc / str(pid) / "stat").write_text(f"{pid} {fields}\n")
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_load, "SHORTEST_S", 0.0)
+    monkeypatch.setattr(host_load, "LOOK_S", 0.01)
+
+
+def test_what_others_used_is_the_load(tmp_path: Path) -> None:
+    write(tmp_path, 1000, 1000, 0, 0)
+    watch = LoadWatch(tmp_path)
+    # Of 200 ticks 100 were in use, 3 x 20 by this process with its descendants, 4 stolen.
+    write(tmp_path, 1096, 1100, 4, 20)
+    assert watch.load() == HostLoad(0.2, 0.02, 0.125)
+    assert LoadWatch(tmp_path, is_first=False).load() is None  # no tick has passed
+    assert LoadWatch(tmp_path / "none").load() is None
+
+
+@pytest.mark.parametrize(
+    ("load", "is_busy"),
+    [
+        (HostLoad(0.38, 0.0, 0.2), True),
+        (HostLoad(0.38, 0.0, 0.1), False),  # many processors
+        (HostLoad(0.38, 0.0, None), True),
+        (HostLoad(0.1, 0.0, None), False),
+        (HostLoad(0.0, 0.06, 0.0), True),
+    ],
+)
+def test_a_busy_host_is_one_on_which_workers_wait(load: HostLoad, is_busy: bool) -> None:
+    assert load.is_busy is is_busy
+
+
+async def test_a_quiet_host_is_waited_for(tmp_path: Path) -> None:
+    shown: list[HostLoad] = []
+
+    def end_others(load: HostLoad) -> None:
+        shown.append(load)
+        write(tmp_path, 1000, 1000, 0, 0, avg10="0.00")
+
+    write(tmp_path, 1000, 1000, 0, 0)
+    await quiet_host(5.0, end_others, tmp_path)
+    assert not shown, "no tick has passed: the load is unknown"
+
+    ticks = iter([(0, 0, 0, 0), (100, 100, 0, 0)] * 2 + [(0, 0, 0, 0), (100, 10, 0, 0)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_load, "_ticks", lambda _: next(ticks))
+        patch.setattr(host_load, "cpu_pressure", lambda _: None)
+        await quiet_host(5.0, end_others, tmp_path)
+    assert len(shown) == 2
+
+    busy = iter([(0, 0, 0, 0), (100, 100, 0, 0)] * 9)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(HostLimitError, match="100% busy"):
+        patch.setattr(host_load, "_ticks", lambda _: next(busy))
+        patch.setattr(host_load, "cpu_pressure", lambda _: None)
+        await quiet_host(0.02, end_others, tmp_path)
