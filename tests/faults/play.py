@@ -163,6 +163,14 @@ async def _kill_worker(stage: Stage, action: Action) -> None:
     os.kill(stage.context.pool.pids[0], signal.SIGKILL)
 
 
+async def _freeze_coordinator(stage: Stage, action: Action) -> None:
+    """Stop this process, which is the coordinator. The relay is another one, and may stand."""
+    seconds, stall_s = action.value
+    if stall_s:
+        await stage.relay.set_faults(f"stall={stall_s}s")
+    time.sleep(seconds)  # noqa: ASYNC251 (that is what it is for)
+
+
 async def _stall(stage: Stage, action: Action) -> None:
     await stage.relay.set_faults(f"stall={action.value}s")
     await asyncio.sleep(action.value)
@@ -214,6 +222,7 @@ def can_limit() -> bool:
 _ACTS: dict[str, Callable[[Stage, Action], Awaitable[None]]] = {
     "freeze broker": _freeze_broker,
     "kill broker": _kill_broker,
+    "freeze coordinator": _freeze_coordinator,
     "freeze worker": _freeze_worker,
     "kill worker": _kill_worker,
     "stall": _stall,

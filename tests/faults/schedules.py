@@ -41,7 +41,7 @@ class Schedule:
     @property
     def returns(self) -> bool:
         """Whether devices that lose their connection come back."""
-        return "reconnect" in self.fields
+        return "reconnect" in self.fields or "churn" in self.fields
 
     def __str__(self) -> str:
         where = f"{self.transport}, {self.broker}" + (" lies" if self.liar == "broker" else "")
@@ -56,6 +56,8 @@ class Schedule:
 Wrong = tuple[str, tuple[Action, ...]]
 """Faults and actions."""
 MESSAGING = ("fanin", "fanout", "persistent", "latency", "queue", "request")
+SLOWEST, FASTEST = 5, 1_000
+"""Messages a second; a relay that writes down every packet passes no more on a shared host."""
 FEW = 3
 """A fault of connections happens to one in so many at least."""
 STORED = ("persistent", "queue")
@@ -99,6 +101,11 @@ def _at(rng: random.Random, window_s: float) -> float:
     return round(window_s * rng.uniform(0.2, 0.4), 2)
 
 
+def _anywhere(rng: random.Random, window_s: float) -> float:
+    """A moment of the window, or of the drain after it."""
+    return round(window_s * rng.uniform(0.02, 1.05), 2)
+
+
 def _stall(rng: random.Random, window_s: float) -> Wrong:
     """It stands for a while and recovers well within the window."""
     return "none", (Action(_at(rng, window_s), "stall", round(window_s * 0.25, 2)),)
@@ -118,7 +125,7 @@ def _kill(rng: random.Random, window_s: float) -> Wrong:
 
 
 def _cut(rng: random.Random, window_s: float) -> Wrong:
-    return "none", (Action(_at(rng, window_s), "cut", rng.choice((1, 2, None))),)
+    return "none", (Action(_anywhere(rng, window_s), "cut", rng.choice((1, 2, None))),)
 
 
 def _resets(rng: random.Random, window_s: float) -> Wrong:
@@ -132,13 +139,25 @@ def _drops(rng: random.Random, _window_s: float) -> Wrong:
     return f"drop=1/{rng.randint(30, 60)},seed={rng.randint(1, 999)}", ()
 
 
-def _interrupt(_rng: random.Random, window_s: float) -> Wrong:
-    return "none", (Action(round(window_s * 0.6, 2), "interrupt"),)
+def _interrupt(rng: random.Random, window_s: float) -> Wrong:
+    return "none", (Action(round(window_s * rng.uniform(0.1, 0.9), 2), "interrupt"),)
 
 
 def _freeze_worker(rng: random.Random, window_s: float) -> Wrong:
-    value = round(window_s * 0.5, 2)
-    return "none", (Action(_at(rng, window_s), "freeze worker", value),)
+    at_s = round(window_s * rng.uniform(0.02, 0.8), 2)
+    return "none", (Action(at_s, "freeze worker", round(window_s * 0.5, 2)),)
+
+
+def _freeze_coordinator(rng: random.Random, window_s: float) -> Wrong:
+    """It does not run for a time in the window or over its end, while the broker may stand."""
+    value = round(window_s * 0.4, 2), rng.choice((0.0, round(window_s * 0.4, 2)))
+    at_s = round(window_s * rng.choice((rng.uniform(0.02, 0.5), 0.8)), 2)
+    return "none", (Action(at_s, "freeze coordinator", value),)
+
+
+def _absent(rng: random.Random, window_s: float) -> Wrong:
+    """Publishers leave, and from some moment on the broker lets no device in again."""
+    return "none", (Action(_at(rng, window_s), "faults", "refuse=0x89"),)
 
 
 def _kill_worker(rng: random.Random, window_s: float) -> Wrong:
@@ -198,6 +217,8 @@ KINDS: dict[str, Kind] = {
     "drop": Kind(_drops, ("fanin", "fanout", "persistent"), returns=(True,)),
     "interrupt": Kind(_interrupt, (*MESSAGING, "connburst")),
     "freeze worker": Kind(_freeze_worker, ("fanin", "fanout", "persistent", "latency")),
+    "freeze coordinator": Kind(_freeze_coordinator, ("fanin", "fanout", "persistent")),
+    "absent": Kind(_absent, ("fanin",), more=(("churn", 8.0), ("away", 0.2), ("devices", 12))),
     "kill worker": Kind(_kill_worker, ("fanin", "fanout", "persistent")),
     "quota": Kind(_quota, ("fanin", "fanout"), more=(("rate", 2_000.0),)),
     "close": Kind(_share("close", most=FEW), ("connburst", "fanout")),
@@ -206,7 +227,7 @@ KINDS: dict[str, Kind] = {
 
 def _sizes(rng: random.Random, case: str) -> dict[str, Any]:
     """Fields by which a case is small."""
-    rate = float(rng.randint(80, 240))
+    rate = float(round(SLOWEST * (FASTEST / SLOWEST) ** rng.random()))
     sizes: dict[str, dict[str, Any]] = {
         "fanin": {"devices": rng.randint(3, 12), "rate": rate},
         "fanout": {"topics": rng.randint(2, 3), "ratio": rng.randint(1, 3), "rate": rate / 2},

@@ -104,8 +104,17 @@ ALTERED: dict[str, tuple[Truth, set[str], dict[str, int]]] = {
     "repeated on a resumed session": (
         repeated(dup=True, resumed=True), set(), {"repeated": 0, "repeated_allowed": 1}
     ),
-    "repeated as a copy": (
-        repeated(header=replace(header(0, 50), copy=True)), set(), {"repeated_allowed": 1}
+    "repeated as our publisher did": (
+        replace(repeated(), publishes=(*PUBLISHES, PUBLISHES[100])), set(), {"repeated_allowed": 1}
+    ),
+    "repeated twice, and sent again once": (
+        replace(
+            CLEAN,
+            publishes=(*PUBLISHES, PUBLISHES[100]),
+            deliveries=(*DELIVERIES[:101], *DELIVERIES[100:101] * 2, *DELIVERIES[101:]),
+        ),
+        {"DUPLICATED"},
+        {"repeated": 1, "repeated_allowed": 1},
     ),
     "an identifier in use without DUP": (
         repeated(qos=2, in_use=True), {"DUPLICATED", "PROTOCOL"}, {"repeated": 1}
@@ -256,7 +265,7 @@ def test_a_run_that_did_not_notice_is_told(name: str) -> None:
 
 def test_devices_that_come_back_are_not_missed() -> None:
     returning = replace(SCHEDULE, fields={**SCHEDULE.fields, "reconnect": 0.1})
-    closed = replace(CLEAN, closes=((1_500 * MS, "dev-1-0"),))
+    closed = replace(CLEAN, closes=((1_400 * MS, "dev-1-0"),))
     assert expected(returning, closed).required == {"DISCONNECTED"}
     back = replace(closed, connects=(*CLEAN.connects, (1_600 * MS, "dev-1-0", True, False, 0)))
     assert expected(returning, back).required == set()

@@ -59,8 +59,8 @@ PLAYED = [
             Action(1.4, "faults", "none"),
         ),
     ),
-    _schedule("cut", "fanin", 0, "5", devices=5, rate=100.0, transport="tls",
-              actions=(Action(0.8, "cut", 2),)),
+    _schedule("absent", "fanin", 0, "5", devices=12, rate=100.0, transport="tls", churn=8.0,
+              away=0.2, actions=(Action(0.5, "faults", "refuse=0x89"), Action(0.8, "cut", 2))),
     _schedule("stall", "request", 1, "5", devices=4, responders=2, rate=80.0,
               actions=(Action(0.5, "stall", 0.5),)),
     _schedule("stands", "fanin", 1, "3.1.1", devices=8, rate=400.0,
@@ -71,8 +71,8 @@ PLAYED = [
               actions=(Action(0.5, "freeze worker", 1.0),)),
     _schedule("interrupt", "fanout", 2, "5", topics=2, ratio=2, rate=80.0,
               actions=(Action(1.0, "interrupt"),)),
-    _schedule("clean", "queue", 1, "5", queues=2, consumers=2, rate=100.0, batch=5,
-              broker="mosquitto"),
+    _schedule("freeze coordinator", "fanin", 1, "5", devices=6, rate=100.0,
+              actions=(Action(1.5, "freeze coordinator", (1.0, 1.0)),)),
 ]  # fmt: skip
 
 

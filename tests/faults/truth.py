@@ -46,7 +46,8 @@ class Publish:
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """A PUBLISH to a device. `sure` is False where its connection ended so soon after that it may
-    not have been read; `resumed`: no PUBLISH without DUP has come on this resumed session."""
+    not have been read; `resumed`: it came before, on an earlier connection of this session, and
+    the broker may not have its acknowledgement. It may be repeated so once a return."""
 
     at_ns: int
     client: str
@@ -179,20 +180,26 @@ def _publishes(said: list[list[Any]]) -> Iterator[Publish]:
 
 
 def _deliveries(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Iterator[Delivery]:
-    resumed: dict[str, bool] = {}
+    unacknowledged: dict[str, dict[int, Message]] = defaultdict(dict)
+    repeatable: dict[str, set[Message]] = defaultdict(set)
     in_use: dict[str, set[int]] = defaultdict(set)
     for line in said:
         kind, at, client = line[:3]
         if kind == "connect" and line[5] == 0:
-            resumed[client] = line[4]
             if not line[4]:
                 in_use[client].clear()
+                unacknowledged[client].clear()
+            repeatable[client] = set(unacknowledged[client].values())
+        elif kind == "taken" and line[3] == PUBACK and _is_sure(ended, client, at):
+            unacknowledged[client].pop(line[4], None)
         elif kind == "release":
             in_use[client].discard(line[3])
         elif kind == "deliver":
             _, _, _, packet_id, qos, dup, topic, values, intact = line
-            if not dup:
-                resumed[client] = False
+            found = _header(values)
+            message = (found.stream, found.sequence, topic) if found else (-1, -1, topic)
+            resumed = qos == 1 and dup and message in repeatable[client]
+            repeatable[client].discard(message)
             yield Delivery(
                 at_ns=at,
                 client=client,
@@ -200,14 +207,16 @@ def _deliveries(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Iterat
                 qos=qos,
                 dup=dup,
                 topic=topic,
-                header=_header(values),
+                header=found,
                 intact=intact,
                 sure=_is_sure(ended, client, at),
-                resumed=resumed.get(client, False),
+                resumed=resumed,
                 in_use=qos == 2 and packet_id in in_use[client],
             )
             if qos == 2:
                 in_use[client].add(packet_id)
+            elif qos:
+                unacknowledged[client][packet_id] = message
 
 
 def _answers(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Answers:

@@ -392,6 +392,7 @@ class Relay(ErringHost):
 
     def _on_client_ack(self, client: Client, packet: Packet) -> bool:
         _, packet_id, reason = self._ack_fields(client, packet)
+        self.notes.transcript.taken(client.client_id, packet.first_byte >> 4, packet_id)
         if packet_id not in client.own:
             return True
         if packet.first_byte >> 4 == PUBREC and not is_failure(reason):

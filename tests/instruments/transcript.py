@@ -11,6 +11,7 @@ where it is too short.
     publish    client, Packet Identifier, QoS, DUP, topic, message
     answer     client, packet type, Packet Identifier, reason code     PUBACK, PUBREC, PUBCOMP to it
     deliver    client, Packet Identifier, QoS, DUP, topic, message, intact
+    taken      client, packet type, Packet Identifier                  PUBACK or PUBREC from it
     release    client, Packet Identifier                               PUBREL to it
     fault      name, client, message as it was before
 """
@@ -93,6 +94,9 @@ class Transcript:
             topic, payload = item.topic, item.message.payload
             header, intact = header_of(payload), is_intact(payload)
             self._write("deliver", client, packet_id, item.qos, dup, topic, header, intact)
+
+    def taken(self, client: str, packet_type: int, packet_id: int) -> None:
+        self._write("taken", client, packet_type, packet_id)
 
     def release(self, client: str, packet_id: int) -> None:
         self._write("release", client, packet_id)
