@@ -322,60 +322,6 @@ def test_what_is_not_sure_is_allowed_and_not_required() -> None:
     assert found.required == set()
 
 
-def test_a_queue_gives_each_message_to_one() -> None:
-    asked = {name: {"$share/g/f/+": (1, 1)} for name in ("dev-1-0", "dev-1-1")}
-    truth = replace(CLEAN, asked=asked)
-    half = replace(
-        truth,
-        deliveries=tuple(
-            replace(one, client=f"dev-1-{number % 2}") for number, one in enumerate(DELIVERIES)
-        ),
-    )
-    assert expected(SCHEDULE, half).required == set()
-    both = replace(half, deliveries=(*half.deliveries, replace(DELIVERIES[100], client="dev-1-1")))
-    assert expected(SCHEDULE, both).required == {"DUPLICATED"}
-
-
-def test_a_request_expects_its_response() -> None:
-    asking = replace(SCHEDULE, case="request", fields={**SCHEDULE.fields, "rate": 200.0})
-
-    def topic(kind: str, stream: int) -> str:
-        return f"r/{kind}/{stream}"
-
-    requests = [replace(one, topic=topic("request", one.header.stream)) for one in PUBLISHES]
-    responses = [
-        replace(one, client="dev-1-0", topic=topic("response", one.header.stream))
-        for one in PUBLISHES
-    ]
-
-    def to(kind: str, client: str) -> list[Delivery]:
-        streams = [(one, one.header.stream) for one in DELIVERIES if one.header]
-        return [
-            replace(one, client=client.format(stream), topic=topic(kind, stream))
-            for one, stream in streams
-        ]
-
-    truth = replace(
-        CLEAN,
-        publishes=tuple(requests + responses),
-        deliveries=tuple(to("request", "dev-1-0") + to("response", "dev-0-{}")),
-        answers=Answers(frozenset(one.message for one in requests + responses)),
-        asked={
-            "dev-1-0": {"r/request/+": (1, 1)},
-            "dev-0-0": {"r/response/0": (1, 1)},
-            "dev-0-1": {"r/response/1": (1, 1)},
-        },
-    )
-    found = expected(asking, truth)
-    assert found.required == set()
-    assert found.window["sent"] == found.window["expected"] == Span(400, 400)
-    silent = replace(truth, publishes=tuple(requests), deliveries=tuple(to("request", "dev-1-0")))
-    silent = replace(silent, answers=Answers(frozenset(one.message for one in requests)))
-    found = expected(asking, silent)
-    assert found.required == {"LOST"}
-    assert found.window["lost"] == Span(200, 200)
-
-
 def test_differences_are_told() -> None:
     wanted = Expectation(
         frozenset({"LOST"}), frozenset({"QOS"}), {"lost": Span(2, 3)}, {"lost": Span(2, 3)}

@@ -7,58 +7,12 @@ from tests.instruments.faults import (
     ALWAYS,
     COUNTED_AS,
     NEVER,
-    ON_DELIVERIES,
     Chance,
     Dice,
     FaultCounts,
     Faults,
     parse_faults,
 )
-
-_some = st.one_of(
-    st.integers(1, 10**6).map(lambda every: Chance(every=every)),
-    st.integers(1, 1000).map(lambda thousandth: Chance(probability=thousandth / 1000)),
-)
-_chances = st.just(NEVER) | _some
-
-
-SHARES = (*ON_DELIVERIES, "withhold", "unsolicited", "drop", "session")
-CODES = ("refuse", "reject", "subrefuse")
-
-
-@given(
-    st.builds(
-        Faults,
-        **dict.fromkeys(SHARES, _chances),
-        **dict.fromkeys(CODES, st.integers(0x80, 0xFF)),
-        **dict.fromkeys([f"{name}_share" for name in (*CODES, "subgrant")], _some),
-        subgrant=st.integers(0, 1),
-        reset_ns=st.integers(1, 10**12),
-        delay_ns=st.integers(1, 10**12),
-        delay_share=_some,
-        stall_ns=st.integers(0, 10**12),
-        ceiling=st.floats(1, 1e9),
-        only=st.sampled_from(["", "a/#", "+/b", "#", "a@b"]),
-        seed=st.integers(0, 2**40),
-    )
-)
-@settings(deadline=None)
-def test_every_fault_is_read_as_it_was_meant(faults: Faults) -> None:
-    texts = [f"{name}={_text(getattr(faults, name))}" for name in SHARES] + [
-        *(f"{n}={getattr(faults, n):#x}@{_text(getattr(faults, f'{n}_share'))}" for n in CODES),
-        f"subgrant={faults.subgrant}@{_text(faults.subgrant_share)}",
-        f"reset={faults.reset_ns}ns",
-        f"delay={faults.delay_ns}ns@{_text(faults.delay_share)}",
-        f"stall={faults.stall_ns}ns",
-        f"ceiling={faults.ceiling!r}",
-        f"only={faults.only}",
-        f"seed={faults.seed}",
-    ]
-    assert parse_faults(",".join(texts)) == faults
-
-
-def _text(chance: Chance) -> str:
-    return f"1/{chance.every}" if chance.every else f"{chance.probability:g}"
 
 
 def test_reads_what_people_write() -> None:
@@ -123,15 +77,6 @@ def test_nonsense_is_one_line(text: str) -> None:
 def test_every_nth_is_exact(every: int, rolls: int) -> None:
     dice = Dice(Chance(every=every), "")
     assert sum(dice.roll() for _ in range(rolls)) == rolls // every
-
-
-@given(st.integers(0, 2**32))
-@settings(deadline=None)
-def test_the_seed_decides(seed: int) -> None:
-    first, second = (Dice(Chance(0.5), f"lose {seed}") for _ in range(2))
-    drawn = [first.roll() for _ in range(200)]
-    assert drawn == [second.roll() for _ in range(200)]
-    assert 40 < sum(drawn) < 160
 
 
 def test_a_fault_happens_as_often_as_it_says_and_has_its_count() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
-from loadgen.mqtt.packets import Disconnect, PingReq, PubAck, PubComp, Publish, PubRec
-from loadgen.mqtt.properties import Properties
+from loadgen.mqtt.packets import Disconnect, PingReq, Publish
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode
 from tests.brokers.conftest import Client, ClientMaker, GoneError
 from tests.instruments.conftest import erring
@@ -116,16 +115,6 @@ async def test_the_seed_decides(client: ClientMaker) -> None:
             await one.publish("t", *map(_payload, range(500)))
             outcomes.append([message.payload for message in one.messages])
     assert outcomes[0] == outcomes[1] != outcomes[2]
-
-
-async def test_only_some_topics(client: ClientMaker) -> None:
-    async with erring("lose=1/1,only=bad/#") as reflector:
-        one = await client(reflector.endpoints[0], "s")
-        await one.subscribe("#")
-        for topic in ("bad/1", "good/1", "bad", "bad/1/2"):
-            await one.publish(topic, b"x", b"y")
-        assert [message.topic_name for message in one.messages] == ["good/1"] * 2
-        assert (await reflector.counts()).lost == 6
 
 
 async def test_each_subscriber_has_its_own_faults(client: ClientMaker) -> None:
@@ -240,21 +229,6 @@ async def test_stall(client: ClientMaker) -> None:
         assert [message.payload for message in one.messages] == [b"x"]
 
 
-async def test_a_long_stall_serves_nobody_until_it_is_ended(client: ClientMaker) -> None:
-    async with run_erring() as reflector:
-        one = await client(reflector.endpoints[0], "s")
-        await one.subscribe("t")
-        await reflector.set_faults("stall=1h")
-        one.send(Publish("t", b"x"))
-        late = asyncio.create_task(client(reflector.endpoints[0], "late"))
-        await asyncio.sleep(0.3)
-        counts = await reflector.counts()
-        assert (counts.received, counts.connects) == (0, 1)
-        await reflector.set_faults("none")
-        await one.until_count(1)
-        await late
-
-
 @pytest.mark.parametrize(
     ("version", "answer"),
     [(MQTT_5, ReasonCode.SERVER_BUSY), (MQTT_3_1_1, ConnectReturnCode.SERVER_UNAVAILABLE)],
@@ -299,181 +273,6 @@ async def test_drop_on_command(client: ClientMaker) -> None:
         assert await reflector.drop_connections() == 3
         assert (await reflector.counts()).dropped == 5
         assert not isinstance(await clients[4].gone(), Disconnect)
-
-
-async def test_a_misrouted_message_comes_to_one_who_did_not_ask(client: ClientMaker) -> None:
-    async with erring("misroute=1/4") as reflector:
-        (endpoint,) = reflector.endpoints
-        asking, other = await client(endpoint, "s"), await client(endpoint, "t")
-        await asking.subscribe("a/#", qos=1)
-        await other.subscribe("b", qos=1)
-        publisher = await client(endpoint, "p")
-        await publisher.publish("a/1", *map(_payload, range(40)), qos=1)
-        for one in (asking, other):
-            await one.sync()
-        counts = await reflector.counts()
-    strayed = [message.payload for one in (other, publisher) for message in one.messages]
-    assert sorted(strayed) == list(map(_payload, range(3, 40, 4)))
-    assert len(asking.messages) == 30
-    assert (counts.misrouted, counts.delivered) == (10, 40)
-
-
-async def test_who_asked_gets_it_where_there_is_nobody_else(client: ClientMaker) -> None:
-    async with erring("misroute=1/1") as reflector:
-        one = await client(reflector.endpoints[0], "s")
-        await one.subscribe("$share/g/t")
-        await one.publish("t", b"x")
-        assert len(one.messages) == 1
-        assert (await reflector.counts()).misrouted == 0
-
-
-async def test_mislabelled_messages_have_the_topic_of_another(client: ClientMaker) -> None:
-    async with erring("mislabel=1/3") as reflector:
-        one = await client(reflector.endpoints[0], "s")
-        await one.subscribe("#")
-        for topic in ("a", "b", "c", "a", "a", "a"):
-            await one.publish(topic, b"x")
-        assert [m.topic_name for m in one.messages] == ["a", "b", "b", "a", "a", "c"]
-        assert (await reflector.counts()).mislabelled == 2
-
-
-async def test_foreign_messages_come_beside_the_others(client: ClientMaker) -> None:
-    async with erring("foreign=1/5") as reflector:
-        one = await client(reflector.endpoints[0], "s")
-        await one.subscribe("t", qos=2)
-        await one.publish("t", *map(_payload, range(20)), qos=2)
-        counts = await reflector.counts()
-    known = {_payload(number) for number in range(20)}
-    assert sum(message.payload in known for message in one.messages) == 20
-    assert len(one.messages) == counts.delivered == 24
-    assert counts.injected == 4
-
-
-async def test_downgraded_messages_come_at_qos_0(client: ClientMaker) -> None:
-    async with erring("downgrade=1/2") as reflector:
-        one = await client(reflector.endpoints[0], "s")
-        await one.subscribe("t", qos=2)
-        await one.publish("t", b"0", b"1", b"2", b"3", qos=2)
-        await one.publish("t", b"4", b"5", qos=0)
-        assert [message.qos for message in one.messages] == [2, 0, 2, 0, 0, 0]
-        assert (await reflector.counts()).downgraded == 2
-
-
-async def test_a_topic_alias_that_was_not_allowed(client: ClientMaker) -> None:
-    async with erring("alias=1/2") as reflector:
-        (endpoint,) = reflector.endpoints
-        new, old = await client(endpoint, "n"), await client(endpoint, "o", MQTT_3_1_1)
-        publisher = await client(endpoint, "p")
-        await new.subscribe("t")
-        publisher.send(Publish("t", b"x", properties=Properties(content_type="text")))
-        publisher.send(Publish("t", b"y", properties=Properties(content_type="text")))
-        await new.until_count(2)
-        await old.subscribe("u")
-        await publisher.publish("u", b"x", b"y")
-        assert [m.properties.topic_alias for m in new.messages] == [None, 1]
-        assert [m.properties.content_type for m in new.messages] == ["text"] * 2
-        await old.until_count(2)
-        assert (await reflector.counts()).aliased == 1
-
-
-@pytest.mark.parametrize(("qos", "answer"), [(1, PubAck), (2, PubRec)])
-async def test_rejected_messages_are_answered_and_not_delivered(
-    client: ClientMaker, qos: int, answer: type[PubAck | PubRec]
-) -> None:
-    async with erring("reject=0x97@1/2") as reflector:
-        (endpoint,) = reflector.endpoints
-        subscriber, publisher = await client(endpoint, "s"), await client(endpoint, "p")
-        publisher.acknowledges = False
-        await subscriber.subscribe("t", qos=2)
-        for number in (1, 2):
-            publisher.send(Publish("t", b"%d" % number, qos, packet_id=number))
-        rejected = Properties(reason_string="rejected on request")
-        # A relay answers the second itself, and the first when the broker has: in either order.
-        answers = {await publisher.until(answer), await publisher.until(answer)}
-        assert answers == {answer(1), answer(2, ReasonCode.QUOTA_EXCEEDED, rejected)}
-        await subscriber.sync()
-        counts = await reflector.counts()
-    assert [message.payload for message in subscriber.messages] == [b"1"]
-    assert (counts.rejected, counts.received) == (1, 1)
-
-
-async def test_what_cannot_be_rejected_is_delivered(client: ClientMaker) -> None:
-    async with erring("reject=0x97") as reflector:
-        (endpoint,) = reflector.endpoints
-        old, new = await client(endpoint, "o", MQTT_3_1_1), await client(endpoint, "n")
-        await new.subscribe("t")
-        await old.publish("t", b"x", qos=1)
-        await new.publish("t", b"x")
-        await new.until_count(2)
-        assert (await reflector.counts()).rejected == 0
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_withheld_acknowledgements(client: ClientMaker, qos: int) -> None:
-    async with erring("withhold=1/2") as reflector:
-        (endpoint,) = reflector.endpoints
-        subscriber, publisher = await client(endpoint, "s"), await client(endpoint, "p")
-        await subscriber.subscribe("t", qos=2)
-        for number in range(4):
-            publisher.send(Publish("t", b"x", qos, packet_id=number + 1))
-        last = PubAck if qos == 1 else PubComp
-        seen = [(await publisher.until(last)).packet_id for _ in range(2)]
-        await publisher.sync()
-        await subscriber.until_count(4)
-        assert seen == [1, 3]
-        assert (await reflector.counts()).withheld == 2
-
-
-async def test_an_acknowledgement_that_nobody_waits_for(client: ClientMaker) -> None:
-    async with erring("unsolicited=1/2") as reflector:
-        one = await client(reflector.endpoints[0], "p")
-        for _ in range(2):
-            one.send(Publish("t", b"x"))
-        assert await one.until(PubAck) == PubAck(65_535)
-        await one.sync()
-        assert (await reflector.counts()).unsolicited == 1
-
-
-async def test_session_present_on_a_clean_start(client: ClientMaker) -> None:
-    async with erring("session=1/1") as reflector:
-        (endpoint,) = reflector.endpoints
-        assert (await client(endpoint, "p")).connack.session_present
-        # Without a clean start nothing is claimed.
-        assert not (await client(endpoint, "q", clean_start=False)).connack.session_present
-        assert (await reflector.counts()).sessions_claimed == 1
-
-
-@pytest.mark.parametrize(("version", "code"), [(MQTT_5, 0x87), (MQTT_3_1_1, 0x80)])
-async def test_refused_subscriptions(client: ClientMaker, version: int, code: int) -> None:
-    async with erring("subrefuse=0x87@1/2") as reflector:
-        one = await client(reflector.endpoints[0], "s", version)
-        assert (await one.subscribe("a", qos=1)).reason_codes == (1,)
-        assert (await one.subscribe("b", "c", qos=1)).reason_codes == (code, code)
-        for topic in ("a", "b", "c"):
-            await one.publish(topic, b"x")
-        assert [message.topic_name for message in one.messages] == ["a"]
-        assert (await reflector.counts()).subscriptions_refused == 1
-
-
-async def test_lowered_subscriptions(client: ClientMaker) -> None:
-    async with erring("subgrant=1") as reflector:
-        one = await client(reflector.endpoints[0], "s")
-        assert (await one.subscribe("a", qos=2)).reason_codes == (1,)
-        assert (await one.subscribe("b", qos=0)).reason_codes == (0,)
-        await one.publish("a", b"x", qos=2)
-        assert [message.qos for message in one.messages] == [1]
-        assert (await reflector.counts()).subscriptions_lowered == 1
-
-
-async def test_resets_come_by_the_clock(client: ClientMaker) -> None:
-    async with erring() as reflector:
-        (endpoint,) = reflector.endpoints
-        clients = [await client(endpoint, f"c{number}") for number in range(3)]
-        await reflector.set_faults("reset=20ms")
-        for one in clients:
-            assert await one.gone() is None
-        await reflector.set_faults("none")
-        assert (await reflector.counts()).dropped == 3
 
 
 async def test_what_was_said_is_written_down(client: ClientMaker, tmp_path: Path) -> None:

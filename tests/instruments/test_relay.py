@@ -1,7 +1,6 @@
 """The relay between clients and the reflector or Mosquitto: what passes, and what does not."""
 
 import asyncio
-import json
 import ssl
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.watch import mqtt_client
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_5
-from loadgen.mqtt.packets import Connect, PubComp, Publish
+from loadgen.mqtt.packets import Connect, Publish
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ReasonCode
 from tests.brokers.conftest import ClientMaker
@@ -173,34 +172,6 @@ async def test_a_broker_that_goes_takes_its_clients_along(client: ClientMaker) -
         one = await client(relay.endpoints[0], "s")
         reflector.close()
         assert await one.gone() is None
-
-
-async def test_what_was_said_is_written_down(client: ClientMaker, tmp_path: Path) -> None:
-    path = tmp_path / "record"
-    async with relayed("lose=1/2,withhold=1/3", record=path) as (relay, _):
-        one = await client(relay.endpoints[0], "c")
-        await one.subscribe("t", qos=2)
-        for packet_id in (1, 2, 3):
-            one.send(Publish("t", b"x", 2, packet_id=packet_id))
-        await one.until_count(2)
-        for _ in range(2):
-            await one.until(PubComp)
-        await one.sync()
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    said = [[line[0], *line[2:]] for line in lines]
-    kinds = [line[0] for line in said]
-    assert kinds.count("publish") == 3
-    assert kinds.count("deliver") == kinds.count("release") == 2
-    assert ["connect", "c", True, False, 0] in said
-    assert ["subscribe", "c", [["t", 2, 2]]] in said
-    assert [line[1] for line in said if line[0] == "fault"] == ["withhold", "lose"]
-    assert sorted(line[2:] for line in said if line[0] == "answer") == [
-        [5, 1, 0],
-        [5, 2, 0],
-        [5, 3, 0],
-        [7, 1, 0],
-        [7, 2, 0],
-    ]
 
 
 @needs_mosquitto

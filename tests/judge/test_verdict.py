@@ -61,81 +61,69 @@ def test_a_sound_run_is_valid() -> None:
 
 
 class TestRateMissed:
-    def test_on_both_sides_of_one_percent(self) -> None:
-        assert codes(changed(SOUND, sent=9_900)) == ()
-        found = reason(changed(SOUND, sent=9_899))
-        assert found.code == "RATE_MISSED"
-        assert (found.values["on_time"], found.values["target"]) == (9_899, 10_000)
-        assert (found.values["rate"], found.values["unsent"]) == (1_000, 0)
+    HALF = changed(SOUND, publishers=100, target_rate=15.0)
+    """100 publishers with 1.5 messages each in the window: standard deviation 5."""
+    POISSON = changed(SOUND, arrivals_random=True, target_rate=10.0, sent=60, expected=60)
+    NOTHING = changed(SOUND, sent=0, expected=0, received=0)
+    PACED = changed(BURST, connect_rate=2500.0)
+    # 1,000 connects at 100,000/s in 30 ms are 33,333/s.
+    BRIEF = changed(
+        BURST, devices=1000, connected=1000, connect_rate=100_000.0, latency_p99_us=2_000.0
+    )
 
-    def test_what_was_sent_after_the_window_is_not_in_time(self) -> None:
-        late = changed(SOUND, owed_at_window_end=101)
-        assert codes(late) == ("RATE_MISSED",)
-        assert codes(changed(late, owed_at_window_end=100)) == ()
+    @pytest.mark.parametrize(
+        ("facts", "in_time", "missed"),
+        [
+            (SOUND, {"sent": 9_900}, {"sent": 9_899}),
+            (SOUND, {"sent": 10_050}, {"sent": 9_000}),
+            (SOUND, {"owed_at_window_end": 100}, {"owed_at_window_end": 101}),
+            # Of a random schedule, 40 below the mean is four standard deviations.
+            (POISSON, {"received": 60}, {"sent": 59, "received": 60}),
+            (HALF, {"sent": 130}, {"sent": 129}),
+            # With 2 messages each there is nothing to be off by, but the edge of the window.
+            (changed(HALF, target_rate=20.0), {"sent": 198}, {"sent": 197}),
+            (
+                changed(SOUND, owed_at_window_end=500),
+                {"owed_by_leave": 400.0},
+                {"owed_by_leave": 399.0},
+            ),
+            (SOUND, {}, {"sent": 9_500, "owed_by_leave": 1e6}),
+            (PACED, {"connect_seconds": 2.12}, {"connect_seconds": 2.13}),
+            (BRIEF, {"connect_seconds": 0.019}, {"connect_seconds": 0.030}),
+            (
+                changed(BRIEF, latency_p99_us=1e6),
+                {"connect_seconds": 0.110},
+                {"connect_seconds": 0.111},
+            ),
+        ],
+    )
+    def test_on_both_sides(
+        self, facts: RunFacts, in_time: dict[str, float], missed: dict[str, float]
+    ) -> None:
+        assert codes(changed(facts, **in_time)) == ()
+        assert codes(changed(facts, **missed)) == ("RATE_MISSED",)
 
-    def test_messages_still_owed_after_the_drain(self) -> None:
-        found = reason(changed(SOUND, sent=9_999, owed_at_window_end=1, owed=1))
-        assert (found.code, found.values) == ("RATE_MISSED", {"unsent": 1})
-
-    def test_what_is_owed_at_the_end_was_not_sent_in_time_either(self) -> None:
-        facts = changed(SOUND, sent=5_000, owed_at_window_end=5_000, owed=5_000)
-        found = reason(changed(facts, expected=5000, received=5000))
-        assert (found.values["on_time"], found.values["unsent"]) == (5_000, 5_000)
+    def test_its_figures(self) -> None:
+        late = reason(changed(SOUND, sent=9_899)).values
+        assert (late["on_time"], late["target"]) == (9_899, 10_000)
+        assert (late["rate"], late["unsent"]) == (1_000, 0)
+        owed = changed(SOUND, sent=5_000, owed_at_window_end=5_000, owed=5_000)
+        late = reason(changed(owed, expected=5000, received=5000)).values
+        assert (late["on_time"], late["unsent"]) == (5_000, 5_000)
+        never = reason(changed(SOUND, sent=9_999, owed_at_window_end=1, owed=1))
+        assert (never.code, never.values) == ("RATE_MISSED", {"unsent": 1})
+        assert reason(changed(self.PACED, connect_seconds=2.13)).values["seconds"] == 2.13
 
     def test_nothing_sent(self) -> None:
-        nothing = changed(SOUND, sent=0, expected=0, received=0)
-        assert codes(nothing) == ("RATE_MISSED",)
-        assert codes(changed(nothing, target_rate=0.05, publishers=1)) == ("RATE_MISSED",)
+        assert codes(self.NOTHING) == ("RATE_MISSED",)
+        assert codes(changed(self.NOTHING, target_rate=0.05, publishers=1)) == ("RATE_MISSED",)
+        assert codes(changed(BURST, connect_seconds=1e6)) == ()
 
-    def test_a_random_schedule_may_miss_its_mean(self) -> None:
-        poisson = changed(
-            SOUND, arrivals_random=True, target_rate=10.0, sent=60, expected=60, received=60
-        )
-        assert codes(poisson) == ()  # 40 below the mean is four standard deviations
-        assert codes(changed(poisson, sent=59)) == ("RATE_MISSED",)
-        constant = changed(poisson, arrivals_random=False, publishers=10)
-        assert codes(changed(constant, sent=90)) == ("RATE_MISSED",)
-
-    def test_a_constant_schedule_misses_by_the_fraction_of_a_message(self) -> None:
-        # 100 publishers with 1.5 messages each in the window: standard deviation 5.
-        half = changed(SOUND, publishers=100, target_rate=15.0)
-        assert codes(changed(half, sent=130)) == ()
-        assert codes(changed(half, sent=129)) == ("RATE_MISSED",)
-        # With 2 messages each there is nothing to be off by, but the edge of the window.
-        whole = changed(half, target_rate=20.0)
-        assert codes(changed(whole, sent=198)) == ()
-        assert codes(changed(whole, sent=197)) == ("RATE_MISSED",)
-
-    def test_who_was_sent_away_owes_and_nobody_is_blamed(self) -> None:
-        away = changed(SOUND, owed_at_window_end=500)
-        assert codes(away) == ("RATE_MISSED",)
-        assert codes(changed(away, owed_by_leave=400.0)) == ()
-        assert codes(changed(away, owed_by_leave=399.0)) == ("RATE_MISSED",)
-        # What nobody owes is no churn's.
-        assert codes(changed(SOUND, sent=9_500, owed_by_leave=1e6)) == ("RATE_MISSED",)
+    def test_who_was_sent_away_grows_no_backlog(self) -> None:
         grows = changed(SOUND, backlog=rising(1_500))
         assert codes(grows) == ("BACKLOG_GROWS",)
         assert codes(changed(grows, owed_by_leave=1_500.0)) == ()
-
-    def test_more_than_asked_is_no_fault(self) -> None:
-        assert codes(changed(SOUND, sent=10_050)) == ()
-
-    def test_a_burst_that_is_paced(self) -> None:
-        paced = changed(BURST, connect_rate=2500.0)
-        assert codes(changed(paced, connect_seconds=2.12)) == ()
-        found = reason(changed(paced, connect_seconds=2.13))
-        assert (found.code, found.values["seconds"]) == ("RATE_MISSED", 2.13)
-        assert codes(changed(BURST, connect_seconds=1e6)) == ()
-
-    def test_a_burst_shorter_than_the_grace_has_a_rate_too(self) -> None:
-        # 1,000 connects at 100,000/s in 30 ms are 33,333/s.
-        brief = changed(BURST, devices=1000, connected=1000, connect_rate=100_000.0)
-        known = changed(brief, latency_p99_us=2_000.0)
-        assert codes(changed(known, connect_seconds=0.019)) == ()
-        assert codes(changed(known, connect_seconds=0.030)) == ("RATE_MISSED",)
-        slow = changed(brief, latency_p99_us=1e6)
-        assert codes(changed(slow, connect_seconds=0.110)) == ()
-        assert codes(changed(slow, connect_seconds=0.111)) == ("RATE_MISSED",)
+        assert codes(changed(grows, waiting_by_leave=1_500.0)) == ()
 
 
 class TestGeneratorSaturated:
