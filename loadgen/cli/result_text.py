@@ -202,12 +202,11 @@ def _ledger(card: "ScoreCard") -> str:
 def _next(card: "ScoreCard") -> str:
     """Return the next command, or the advice of the first reason; "" without either."""
     from loadgen.cases.registry import CASES
-    from loadgen.judge.codes import REASONS
+    from loadgen.judge.codes import advice_of
     from loadgen.judge.next_step import AIMS
 
     if not card.verdict.valid:
-        advice = {row.code: row.advice for row in REASONS}
-        return advice.get(card.verdict.codes[0], "")
+        return advice_of(card.verdict.codes[0])
     words, case = card.run.command, card.run.case
     if words[:2] != ("loadgen", case) or CASES[case].variants:
         return ""

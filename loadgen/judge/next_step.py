@@ -397,26 +397,25 @@ def _tidy(aim: Aim, load: float) -> float:
     return min(aim.highest, max(aim.lowest, load))
 
 
+_AND_FAILED = (
+    ", {unconfirmed}",
+    "; {above:,.10g} ({wider:.1%} more) failed: {codes}",
+    "; {ended}",
+)
+
+
 class LimitSentence(Sentences):
     """The result of a search; a limit of the generator is not called the broker's."""
 
-    NOTHING_HELD = "no {field} held; the lowest that was tried is {lowest:,g}: {codes}"
-    NOTHING_HELD_BY_GENERATOR = (
-        "no {field} held; the lowest that was tried is {lowest:,g}: {codes}; the generator was the "
-        "limit, not the broker"
+    NOTHING_HELD = (
+        "no {field} held; the lowest that was tried is {lowest:,g}: {codes}",
+        "; {limit} was the limit, not the broker",
     )
     NOTHING_FAILED = ("at least {load:,.10g} {field}", ", {unconfirmed}", "; {ended}")
-    LIMIT = (
-        "highest {field}: {load:,.10g}",
-        ", {unconfirmed}",
-        "; {above:,.10g} ({wider:.1%} more) failed: {codes}",
-        "; {ended}",
-    )
+    LIMIT = ("highest {field}: {load:,.10g}", *_AND_FAILED)
     LIMIT_OF_GENERATOR = (
         "highest {field} of the generator, not of the broker: {load:,.10g}",
-        ", {unconfirmed}",
-        "; {above:,.10g} ({wider:.1%} more) failed: {codes}",
-        "; {ended}",
+        *_AND_FAILED,
     )
     UNCONFIRMED = "which held once and was not confirmed"
     TOP_OF_RANGE = "no load that was tried failed"
@@ -429,8 +428,8 @@ def limit_sentence(aim: Aim, limit: Limit) -> Text:
     sentence = LimitSentence
     codes = tuple(dict.fromkeys(reason.code for reason in limit.reasons))
     if limit.load is None:
-        nothing = sentence.NOTHING_HELD_BY_GENERATOR if limit.own else sentence.NOTHING_HELD
-        return nothing(field=aim.field, lowest=limit.above, codes=codes)
+        own = "the generator" if limit.own else None
+        return sentence.NOTHING_HELD(field=aim.field, lowest=limit.above, codes=codes, limit=own)
     unconfirmed = None if limit.confirmed else sentence.UNCONFIRMED()
     if limit.above is None:
         at_top = limit.ended == "top of range"

@@ -151,7 +151,7 @@ def _connects(plan: Plan, state: RunState) -> Connects:
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
         reconnects=state.tally.counts()["connects"] - (connected.made if connected else 0),
-        overdue=sum(final.get("overdue") or 0 for final in state.finals.values()),
+        overdue=_overdue(state),
     )
 
 
@@ -164,7 +164,8 @@ def _schedule(plan: Plan, state: RunState) -> Schedule:
         publishers=sum(group.count for group in plan.groups if group.publishes is not None),
         scheduled=_scheduled(plan, state),
         owed_at_window_end=state.owed_at_window_end,
-        owed_by_leave=_owed_by_leave(plan),
+        # Devices that were not let in again did not leave their messages unsent on request.
+        owed_by_leave=0.0 if _overdue(state) else _owed_by_leave(plan),
         waiting_by_leave=_waiting_by_leave(plan),
     )
 
@@ -229,6 +230,10 @@ def _witness(plan: Plan, state: RunState) -> Witness | None:
     """Return the workers' findings at the end, None unless all workers sent theirs."""
     closings = [final["closing"] for final in state.finals.values() if final.get("closing")]
     return witness_of(closings) if len(closings) == len(plan.workers) else None
+
+
+def _overdue(state: RunState) -> int:
+    return sum(final.get("overdue") or 0 for final in state.finals.values())
 
 
 def _owed_by_leave(plan: Plan) -> float:

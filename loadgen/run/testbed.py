@@ -155,7 +155,7 @@ class Testbed:
                 plan.scenario.wait_quiet,
                 lambda load: progress(Snapshot("wait", busy=f"waiting: {load}")),
             )
-        load_watch = await asyncio.to_thread(LoadWatch, is_first=not self._has_run)
+        watching = asyncio.create_task(asyncio.to_thread(LoadWatch, is_first=not self._has_run))
         self._has_run = True
         require_hosts(plan, None if hosts is None else [host.machine for host in hosts.agents])
         check_host(plan)
@@ -216,7 +216,7 @@ class Testbed:
                 hosts=() if hosts is None else hosts.assign(plan),
             )
             pool = await self._stack.enter_async_context(started)
-        load = await asyncio.to_thread(load_watch.load)
+        load = await asyncio.to_thread((await watching).load)
         if load is not None and load.is_busy:
             events.write(time.monotonic_ns(), "busy_host", str(load))
             progress(Snapshot("busy", busy=f"{load}; this run will probably be INVALID"))

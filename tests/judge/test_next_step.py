@@ -220,7 +220,7 @@ def test_own_limit_is_never_told_as_the_brokers(code: Any) -> None:
     assert found.own
     assert limit_sentence(RATE, found).code == "LIMIT_OF_GENERATOR"
     nothing = Limit(None, 10, False, "nothing held", reasons)
-    assert limit_sentence(RATE, nothing).code == "NOTHING_HELD_BY_GENERATOR"
+    assert limit_sentence(RATE, nothing).values["limit"] == "the generator"
     assert not Limit(1_000, 1_040, True, "confirmed", LOST).own
     assert limit_sentence(RATE, Limit(1_000, 1_040, True, "confirmed", LOST)).code == "LIMIT"
 
