@@ -281,7 +281,8 @@ class Monitor:
         limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
         while True:
             pool.tell_all({"op": "beat"})
-            for host, sample in pool.samples().items():
+            # Of many workers that takes longer than the watch may stand still.
+            for host, sample in (await asyncio.to_thread(pool.samples)).items():
                 self.state.hosts[host] = thinned([*self.state.hosts.get(host, ()), sample])
             now_ns = time.monotonic_ns()
             for row in pool.alive if self.page.workers and self.phase != "stop" else ():

@@ -140,6 +140,16 @@ async def test_one_reset_and_a_command_that_does_nothing_is_no_crash(tmp_path: P
     assert "recovery" not in manifest(result.directory)["observed"]
 
 
+async def test_what_still_arrives_when_the_drain_ends_is_late_and_not_lost(tmp_path: Path) -> None:
+    fields = {"devices": 5, "rate": 200, "warmup": 0.1, "duration": 1.5, "drain": 1}
+    result = await play_erring(tmp_path / "run", "fanin", "ceiling=60", **fields)
+    (grows,) = (one for one in result.verdict.reasons if one.code == "BACKLOG_GROWS")
+    assert grows.values["drain_s"] == 1 and grows.values["waiting"] > 100
+    assert "LOST" not in result.verdict.codes
+    run = result.facts.messages.run
+    assert run.expected == run.intact + run.unobserved and not run.lost
+
+
 async def test_slow_subscribers_wait_and_the_others_do_not(tmp_path: Path) -> None:
     fields = {"topics": 2, "ratio": 5, "slow_subscribers": 1, "read_rate": "2k"}
     result = await play(tmp_path, "fanout", broker="mosquitto", rate=400, size=500, **fields)

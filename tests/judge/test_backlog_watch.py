@@ -123,6 +123,14 @@ def test_what_is_owed_comes_due_too() -> None:
     assert still.from_s == 5.0 and still.waiting > 4_900
 
 
+def test_arrivals_are_those_of_the_window_and_the_last_may_come_later() -> None:
+    watch = BacklogWatch(START, START + 10 * S)
+    for at_s, received in ((-1, 5), (0, 7), (5, 7), (10, 9), (11, 40), (12, 40)):
+        watch.sample(LiveSample(START + at_s * S, received=received))
+    arrived: int | None = watch.arrived
+    assert (arrived, watch.last_arrival_ns) == (2, START + 11 * S)
+
+
 def test_a_window_that_is_cut_ends_there() -> None:
     watch = BacklogWatch(START, START + 10 * S)
     for at_ms in range(0, 3_000, 10):
