@@ -230,9 +230,9 @@ def test_a_host_without_time_ends_a_search_in_a_few_steps() -> None:
     tried: list[Tried] = []
     while isinstance(step := next_step(RATE, tried), Probe):
         tried.append(Tried(step.load, step.purpose, False, own))
-    assert [step.load for step in tried] == [500, 80, 12.8, 2.048]
-    assert (step.load, step.above, step.ended, step.own) == (None, 2.048, "nothing held", True)
-    assert limit_sentence(RATE, step).values["lowest"] == 2.048
+    assert [step.load for step in tried] == [500, 500, 80, 80, 12.8, 12.8]
+    assert (step.load, step.above, step.ended, step.own) == (None, 12.8, "nothing held", True)
+    assert limit_sentence(RATE, step).values["lowest"] == 12.8
     # A broker that is the limit is looked for further down.
     lost = [replace(one, reasons=(Reason("LOST", ""),)) for one in tried]
     assert isinstance(next_step(RATE, lost), Probe)
