@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import loadgen
-from loadgen.judge.codes import REASONS, REMARKS, markdown
+from loadgen.judge.codes import REASONS, REMARKS
+from loadgen.report.codes import markdown
 from loadgen.sentences import Sentences, Text, counted, fields_of, render
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +70,7 @@ def test_every_sentence_gets_its_values() -> None:
 
 def test_codes_are_documented_by_their_table() -> None:
     page = ROOT / "docs" / "codes.md"
-    assert page.read_text() == markdown(), "run `python -m loadgen.judge.codes > docs/codes.md`"
+    assert page.read_text() == markdown(), "run `python -m loadgen.report.codes > docs/codes.md`"
 
 
 def test_a_number_agrees_with_its_noun() -> None:

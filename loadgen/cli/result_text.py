@@ -202,8 +202,8 @@ def _ledger(card: "ScoreCard") -> str:
 def _next(card: "ScoreCard") -> str:
     """Return the next command, or the advice of the first reason; "" without either."""
     from loadgen.cases.registry import CASES
-    from loadgen.judge.codes import advice_of
     from loadgen.judge.next_step import AIMS
+    from loadgen.report.codes import advice_of
 
     if not card.verdict.valid:
         return advice_of(card.verdict.codes[0])
