@@ -48,14 +48,6 @@ async def test_search_finds_the_ceiling_of_the_broker(tmp_path: Path) -> None:
     assert len(result.steps) <= 15
 
 
-async def test_backlog_of_a_short_window_is_judged_too(tmp_path: Path) -> None:
-    async with run_erring(f"ceiling={CEILING}") as broker:
-        scenario = fanin(broker=url_of(broker), rate=2 * CEILING, duration=1)
-        result = await run(scenario, tmp_path / "r")
-    assert "BACKLOG_GROWS" in result.verdict.codes, result.verdict
-    assert len(result.facts.service.backlog) >= 10
-
-
 def workers() -> list[psutil.Process]:
     """The worker processes of this process's runs: children of a forkserver."""
     found = []
