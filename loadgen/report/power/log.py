@@ -443,30 +443,25 @@ class _Pass:
 
     def _add_value(self, name: str, cells: Sequence[str], row: int, line: int) -> None:
         """Add the value of a row to its series."""
-        place = self._layout.value or 0
-        text = cells[place]
-        if name not in self._figures and text.casefold() not in MISSING:
+        text = cells[self._layout.value or 0]
+        unit = "" if self._layout.unit is None else cells[self._layout.unit]
+        key = f"{name}\0{unit}"
+        is_missing = text.casefold() in MISSING
+        if unit and not is_missing:
+            text = f"{text} {unit}"
+        if key not in self._figures and not is_missing:
             if len(self._figures) >= _MOST_OUTLETS:
                 raise LogError(Message.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
-            unit = "" if self._layout.unit is None else cells[self._layout.unit]
-            heading = self._series(name, unit, text)
-            self._figures[name] = [] if heading is None else [_Figure(heading)]
-        for figure in self._figures.get(name, ()):
+            self._figures[key] = self._series(name, text)
+        for figure in self._figures.get(key, ()):
             self._add(figure, row, text, line)
 
-    def _series(self, name: str, unit: str, text: str) -> Heading | None:
-        """Return the heading of a series by its name and unit; None if it is not used."""
+    def _series(self, name: str, text: str) -> list["_Figure"]:
+        """Return the figure of a series by its name and a value; empty if it is not used."""
         form = self._layout.format
         shown = printable(name, 100)
         place = self._layout.value or 0
         heading = heading_of(name, form, place, text)
-        if unit:
-            try:
-                stated = unit_of(unit)
-            except ValueError as error:
-                heading = replace(heading, unclear=str(error))
-            else:
-                heading = replace(heading, unit=stated)
         if heading.unit is not None and not heading.named:
             heading = replace(heading, kind=heading.unit.kind)
         why = heading.why or ("another quantity" if heading.kind == "other" else "")
@@ -481,10 +476,14 @@ class _Pass:
                 self._error, why = self._error or error, "its unit is not certain"
         if why:
             self._left_out.append((shown, why, heading.kind == "power"))
-            return None
-        taken = [(f.heading.outlet, f.heading.kind) for of in self._figures.values() for f in of]
-        is_taken = (heading.outlet, heading.kind) in taken
-        return replace(heading, outlet=shown) if is_taken else heading
+            return []
+        for figure in (figure for of in self._figures.values() for figure in of):
+            other = figure.heading
+            if (other.outlet, other.kind) == (heading.outlet, heading.kind):
+                if other.title == heading.title:
+                    return [figure]  # the same series in another unit
+                heading = replace(heading, outlet=shown)
+        return [_Figure(heading)]
 
     def _add(self, figure: "_Figure", row: int, text: str, line: int) -> None:
         known = figure.read.get(text)
@@ -554,7 +553,8 @@ class _Pass:
         outlets: dict[str, dict[str, Points]] = {}
         layout = self._layout
         used = []
-        for figure in (figure for of in self._figures.values() for figure in of):
+        figures = {id(figure): figure for of in self._figures.values() for figure in of}
+        for figure in figures.values():
             points = _points(figure, wall_ns)
             if points is not None:
                 key = "watts" if points.kind == "power" else "energy"

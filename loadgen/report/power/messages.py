@@ -7,21 +7,17 @@ class Message(Sentences):
     """Reasons why a power log, or an option for one, is refused; each names the way out."""
 
     UNREADABLE = "power log {log} cannot be read: {reason}"
-    NO_SAMPLE = (
-        "power log {log} has no sample; expected a header that names time and watts, as "
-        "time,Power (W), and a line for each sample"
-    )
+    NO_SAMPLE = "power log {log} has no sample; expected lines below a header as time,Power (W)"
     NOT_A_TABLE = (
-        "power log {log} is no table that can be read: write a line for each sample below a header "
-        "such as time,Power (W), or describe it with --pdu-format; it has: {header}"
+        "power log {log} is no table: write a line for each sample below a header such as "
+        "time,Power (W), or describe it with --pdu-format; it has: {header}"
     )
     HEADER_MISSING = (
-        "power log {log} has no header: add a line above its first line that names the columns, "
-        "such as time,Power (W); it begins with: {header}"
+        "power log {log} has no header: add a line such as time,Power (W) above: {header}"
     )
     HEADER_UNKNOWN = (
-        "power log {log} has a header of no known format: name its columns with --pdu-columns, for "
-        "example time=NAME,watts=NAME; its header is: {header}"
+        "power log {log} has an unknown header: name its columns with --pdu-columns "
+        "time=NAME,watts=NAME; it is: {header}"
     )
     NO_COLUMN = "power log {log} has no column {column!r}; its header is: {header}"
     NO_TIME = (
@@ -29,97 +25,75 @@ class Message(Sentences):
         "start=TIME if it counts seconds from a start; its header is: {header}"
     )
     SEVERAL_TIMES = (
-        "power log {log} has several columns of time ({titles}): name one with --pdu-columns "
-        "time=NAME"
+        "power log {log} has several columns of time ({titles}): give --pdu-columns time=NAME"
     )
     SEVERAL_COLUMNS = (
-        "power log {log} has several columns of the same {key} ({titles}): name one with "
-        "--pdu-columns {key}=NAME"
+        "power log {log} has several columns of the same {key} ({titles}): give --pdu-columns "
+        "{key}=NAME"
     )
     ONLY_STATISTICS = (
-        "power log {log} has no momentary watts, but {titles}: name the column to use with "
-        "--pdu-columns watts=NAME"
+        "power log {log} has no momentary watts, but {titles}: give --pdu-columns watts=NAME"
     )
     DIFFERENT_KINDS = (
-        "power log {log} has watts of several kinds, {names}: their names differ in more than one "
-        "number, so one may contain another. Choose with {log}#NAME,... or with --pdu-columns "
-        "watts=NAME+NAME"
+        "power log {log} has watts of several kinds ({names}), one of which may contain another: "
+        "choose with {log}#NAME,... or with --pdu-columns watts=NAME+NAME"
     )
     SUM_OF_OTHERS = (
-        "power log {log}: {name!r} is the sum of the other outlets, which would be added twice: "
-        "choose with {log}#NAME,... among {names}"
+        "power log {log}: {name!r} is the sum of other outlets: choose with {log}#NAME,... among "
+        "{names}"
     )
     UNIT_MISSING = (
         "power log {log} does not say the unit of {column!r}: add it to the header, or give "
         "--pdu-columns {key}={choices}"
     )
     UNIT_UNCLEAR = (
-        "power log {log}: the unit of {column!r} is not certain ({unit}): name the column with "
-        "--pdu-columns {key}=NAME,{unit_key}={choices}, or convert it"
+        "power log {log}: the unit of {column!r} is not certain ({unit}): give --pdu-columns "
+        "{key}=NAME,{unit_key}={choices}, or convert it"
     )
     UNIT_CONTRADICTED = (
-        "power log {log} says the unit of {column!r} itself, and {unit_key}={unit} is another one: "
-        "leave {unit_key} out"
+        "power log {log} says the unit of {column!r} itself: leave {unit_key}={unit} out"
     )
-    NOT_THE_QUANTITY = (
-        "power log {log}: {column!r} is not {quantity}, as {key} says: name a column of {quantity}"
-    )
+    NOT_THE_QUANTITY = "power log {log}: {column!r} is not {quantity}: name another with {key}=NAME"
     NO_COUNTER = (
-        "power log {log}: the energy of outlet {name!r} {why}, so it may be the energy of each "
-        "interval: name its column with --pdu-columns interval=NAME if it is, or "
-        "write Total in its title if it is a counter; a column of watts is better"
+        "power log {log}: the energy of outlet {name!r} {why}: give --pdu-columns interval=NAME if "
+        "it is that of each interval, or write Total in the title of a counter"
     )
     DATES_UNCLEAR = (
-        "power log {log} has dates such as {date!r}, which may begin with the day or the month: "
-        "give --pdu-columns dates=dmy, dates=mdy or dates=ymd"
+        "power log {log} has dates such as {date!r}: give --pdu-columns dates=dmy, mdy or ymd"
     )
     MARK_UNCLEAR = (
-        "power log {log} has numbers such as {number!r}, whose mark may be a decimal one or part "
-        "thousands: give --pdu-columns decimal=point or decimal=comma"
+        "power log {log} has numbers such as {number!r}: give --pdu-columns decimal=point or comma"
     )
-    MARKS_MIXED = (
-        "power log {log} has decimal points and decimal commas, {number!r} and {other!r}: write "
-        "all numbers with one mark"
-    )
+    MARKS_MIXED = "power log {log} has {number!r} and {other!r}: write all with one decimal mark"
     MARK_CONTRADICTED = (
-        "power log {log} has numbers such as {number!r}, whose decimal mark is not a {decimal}: "
-        "leave decimal={decimal} out"
+        "power log {log} has numbers such as {number!r}: leave decimal={decimal} out"
     )
-    LINE_WIDTH = (
-        "power log {log}, line {line}: {width} columns instead of {expected}; remove the line, or "
-        "add the missing columns: {text!r}"
-    )
-    LINE_LONG = "power log {log}, line {line}: longer than {most:,} characters; is it a power log?"
-    LINE_JSON = "power log {log}, line {line}: no valid JSON; remove it or complete it: {text!r}"
+    LINE_WIDTH = "power log {log}, line {line}: {width} columns instead of {expected}: {text!r}"
+    LINE_LONG = "power log {log}, line {line}: over {most:,} characters; is it a power log?"
+    LINE_JSON = "power log {log}, line {line}: no valid JSON; remove or complete it: {text!r}"
     LINE_TIME = (
-        "power log {log}, line {line}: {text!r} is not a date and time that can be read: give "
-        "its format with --pdu-columns format=%d.%m.%Y %H:%M:%S, or start=TIME if it counts seconds"
+        "power log {log}, line {line}: {text!r} is not a date and time: give --pdu-columns "
+        "format=%d.%m.%Y %H:%M:%S, or start=TIME if it counts seconds"
     )
     LINE_NUMBER = (
         "power log {log}, line {line}: {column} {text!r} is not a number of 0 or more; correct it, "
         "or leave it empty"
     )
     LINE_QUANTITY = (
-        "power log {log}, line {line}: {column} {text!r} is not {quantity}: its unit is another "
-        "one; name a column of {quantity}"
+        "power log {log}, line {line}: {column} {text!r} is not {quantity}; name another column"
     )
     TOO_LARGE = (
-        "power log {log}, line {line}: {watts:g} watts at one outlet; name the right unit with "
-        "--pdu-columns unit=W, unit=mW or unit=µW"
+        "power log {log}, line {line}: {watts:g} watts at one outlet: correct --pdu-columns unit=W"
     )
     TWICE = (
         "power log {log} has a second sample of outlet {name!r} at {time}: if a column tells "
-        "outlets apart, name it with --pdu-columns outlet=NAME"
+        "outlets apart, give --pdu-columns outlet=NAME"
     )
     IN_TURN = (
         "power log {log} has samples of outlet {name!r} with {first!r} and {second!r} in turn in "
-        "column {column!r}: if it tells outlets apart, name it with --pdu-columns outlet=NAME, "
-        "else remove it"
+        "column {column!r}: give --pdu-columns outlet=NAME, or remove it"
     )
-    TOO_MANY_OUTLETS = (
-        "power log {log} has more than {most:,} outlets: name the right column with --pdu-columns "
-        "outlet=NAME"
-    )
+    TOO_MANY_OUTLETS = "power log {log} has over {most:,} outlets: give --pdu-columns outlet=NAME"
     NO_OUTLET = "power log {log} has no outlet {name!r}; choose among {names}"
     SEVERAL_OUTLETS = "power log {log} has several outlets {name!r}; choose among {names}"
     FOREIGN_ZONE = (
@@ -127,8 +101,7 @@ class Message(Sentences):
         "the zone that it names"
     )
     ONLY_CHANGED_TIMES = (
-        "power log {log} has only times at which the clock of {zone} is changed: log in UTC, or "
-        "give another --pdu-timezone"
+        "power log {log} has only times at which the clock of {zone} is changed: log in UTC"
     )
     CLOCK_CHANGES = (
         "power log {log}: the clock of {zone} changes near {time}, within a day of the run: cut "
@@ -136,32 +109,19 @@ class Message(Sentences):
     )
     COVERS_LITTLE = (
         "power log {log} covers {coverage:.0%} of the measurement window of {run}; at least "
-        "{least:.0%} is needed: correct --pdu-timezone or --pdu-offset, or give the log of "
-        "that time, and hold=change if it has changes only"
+        "{least:.0%} is needed: correct --pdu-timezone or --pdu-offset, or give hold=change"
     )
-    SAME_SAMPLES = (
-        "power logs {first} and {second} have the same samples, which would be added twice: name "
-        "each outlet once"
-    )
+    SAME_SAMPLES = "power logs {first} and {second} have the same samples: name each outlet once"
     GIVEN_TWICE = "power log {log} is given twice: name each outlet once"
     OUTLET_UNNAMED = "power log {log}: an outlet after # has no name: write FILE#NAME,NAME"
     OFFSET = "pdu_offset: {reason}; expected a time such as 1.5s or -2s, of at most a year"
-    COLUMNS_KEY = (
-        "pdu_columns: {part!r} is not KEY=VALUE; expected keys: {keys}"  # of titles and choices
-    )
+    COLUMNS_KEY = "pdu_columns: {part!r} is not KEY=VALUE; expected keys: {keys}"
     COLUMNS_TWICE = "pdu_columns: {key} is given twice: name several titles as A+B"
     CHOICE = "pdu_columns: {key}={value}: expected one of {choices}"
     FORMAT_FILE = "pdu_format: {file} cannot be read: {reason}; expected TOML as in the manual"
-    FORMAT_KEY = (
-        "pdu_format: {file} has an unknown or wrong key {key!r} in {name!r}; expected the keys of "
-        "--pdu-columns, header, line, columns, first, logs or unused"
-    )
-    ZONE_UNKNOWN = (
-        "pdu_timezone {zone!r} is not a time zone; expected one such as Europe/Berlin or UTC"
-    )
-    HOST_ZONE_UNKNOWN = (
-        "the name of this host's time zone cannot be read: give --pdu-timezone Europe/Berlin or UTC"
-    )
+    FORMAT_KEY = "pdu_format: {file}: {key!r} in {name!r} is not a key and value as in the manual"
+    ZONE_UNKNOWN = "pdu_timezone {zone!r} is not a time zone; expected Europe/Berlin, UTC or such"
+    HOST_ZONE_UNKNOWN = "this host's time zone has no name: give --pdu-timezone UTC or another"
     NO_WINDOW = "the window {window} must end after its start: correct --from or --to"
     NO_MOMENT = "{text!r} is not a time; expected one such as 2026-11-23T10:00:00Z"
 

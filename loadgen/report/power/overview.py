@@ -1,13 +1,14 @@
 """The content of power logs, with the watts that the score card would use."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from loadgen.errors import PowerLogError
 from loadgen.report.power.log import read_log
 from loadgen.report.power.messages import Message
 from loadgen.report.power.power import (
+    LEAST_COVERAGE,
     OutletPower,
     Window,
     outlets_of_samples,
@@ -73,6 +74,8 @@ def overview(settings: LogSettings, start: str | None = None, end: str | None = 
         outlets += outlets_of_samples(log, samples, settings, window)
     if start is not None or end is not None:
         require_usable(outlets, shown)
+    else:
+        outlets = [_without_gaps(outlet) for outlet in outlets]
     withheld, remark = verdict_on(outlets)
     return Overview(
         [
@@ -85,6 +88,17 @@ def overview(settings: LogSettings, start: str | None = None, end: str | None = 
         withheld,
         remark,
     )
+
+
+def _without_gaps(outlet: OutletPower) -> OutletPower:
+    """Mark the watts of an outlet as withheld if its samples cover too little of their time."""
+    curve = outlet.curve
+    covered_s = sum(until_s - since_s for since_s, until_s, _ in curve)
+    share = covered_s / (curve[-1][1] - curve[0][0]) if curve else 0.0
+    if share >= LEAST_COVERAGE:
+        return outlet
+    values = {"coverage": share, "least": LEAST_COVERAGE, "run": "its samples"}
+    return replace(outlet, withheld=Message.COVERS_LITTLE(log=outlet.name, **values))
 
 
 def _moment(text: str, settings: LogSettings) -> int:

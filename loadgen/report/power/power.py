@@ -204,9 +204,10 @@ class _Reading:
 def span_of(log: str, outlet: Outlet, form: Format) -> Window:
     """Return the start of the first sample's time and the end of the last one's."""
     steps = _reading_of(log, outlet, form).steps
-    if not len(steps.since):
+    covered = ~np.isnan(steps.level)
+    if not covered.any():
         return 0, 0
-    return int(steps.since[0]), int(steps.until[-1])
+    return int(steps.since[covered][0]), int(steps.until[covered][-1])
 
 
 def _reading_of(log: str, outlet: Outlet, form: Format) -> _Reading:
