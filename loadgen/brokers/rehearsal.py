@@ -110,6 +110,17 @@ async def rehearse(wanted: Wanted) -> Rehearsed:
     return Rehearsed(tuple(dict.fromkeys(lacks)), tuple(dict.fromkeys(_remarks(players))))
 
 
+def folded(texts: Iterable[str]) -> list[str]:
+    """Return the first of the sentences with one code, and the number of those alike."""
+    alike: dict[str, list[str]] = {}
+    for text in texts:
+        alike.setdefault(getattr(text, "code", text), []).append(text)
+    return [
+        f"{first} (and {len(more):,} more alike)" if more else first
+        for first, *more in alike.values()
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class _Player:
     """A role and the client that plays it."""

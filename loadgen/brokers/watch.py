@@ -53,16 +53,14 @@ _LONGEST_NUMBER: Final = 30
 _LARGEST: Final = 1 << 62
 
 COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
-    # Mosquitto (mosquitto(8)); amqtt; EMQX (documentation, metrics); VerneMQ (documentation).
+    # Mosquitto (mosquitto(8)); EMQX (documentation, metrics); VerneMQ (documentation).
     "publish_received": (
         "$SYS/broker/publish/messages/received",
-        "$SYS/broker/messages/publish/received",
         "$SYS/brokers/+/metrics/packets/publish/received",
         "$SYS/+/mqtt/publish/received",
     ),
     "publish_sent": (
         "$SYS/broker/publish/messages/sent",
-        "$SYS/broker/messages/publish/sent",
         "$SYS/brokers/+/metrics/packets/publish/sent",
         "$SYS/+/mqtt/publish/sent",
     ),

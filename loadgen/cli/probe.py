@@ -3,7 +3,7 @@
 import json
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -131,23 +131,15 @@ class _Footnotes:
 
     def marks(self, texts: Iterable[str]) -> str:
         """Return the numbers of these sentences, of those that are alike one number."""
+        from loadgen.brokers.features import anonymous
+        from loadgen.brokers.rehearsal import folded
+
         numbers = []
-        for text in _folded([one for one in texts if one]):
+        for text in folded(anonymous(one) for one in texts if one):
             if text not in self.texts:
                 self.texts.append(text)
             numbers.append(self.texts.index(text) + 1)
         return "".join(f" [{number}]" for number in numbers)
-
-
-def _folded(texts: Sequence[str]) -> Iterator[str]:
-    """Yield the first of the sentences with one code, and the number of those alike."""
-    from loadgen.brokers.features import anonymous
-
-    alike: dict[str, list[str]] = {}
-    for text in texts:
-        alike.setdefault(getattr(text, "code", text), []).append(anonymous(text))
-    for first, *more in alike.values():
-        yield f"{first} (and {len(more):,} more alike)" if more else first
 
 
 def _row(name: str, value: str, marks: str) -> str:

@@ -84,7 +84,7 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
     if not broker.started_by_us or broker.name == "nats":
         from loadgen.brokers.ask import together
         from loadgen.brokers.client_pool import version_of
-        from loadgen.brokers.rehearsal import rehearse
+        from loadgen.brokers.rehearsal import folded, rehearse
 
         async def version() -> str:
             if broker.started_by_us:
@@ -96,7 +96,7 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
         rehearsed, stated = await together(rehearse(asking), version())
         if rehearsed.lacks and not plan.scenario.anyway:
             raise BrokerRefusedError(RunMessage.LACKS(what=rehearsed.lacks[0]))
-        remarks = [*rehearsed.lacks, *rehearsed.remarks]
+        remarks = folded((*rehearsed.lacks, *rehearsed.remarks))
         if stated == UNKNOWN and plan.scenario.broker_name is None:
             remarks.append(Message.NAMELESS(where=broker.name))
         broker = replace(broker, version=stated, remarks=tuple(remarks))

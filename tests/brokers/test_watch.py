@@ -22,7 +22,7 @@ from tests.needs import needs_mosquitto
     ("topic", "count"),
     [
         ("$SYS/broker/publish/messages/received", "publish_received"),
-        ("$SYS/broker/messages/publish/sent", "publish_sent"),
+        ("$SYS/broker/publish/messages/sent", "publish_sent"),
         ("$SYS/brokers/emqx@127.0.0.1/metrics/packets/publish/received", "publish_received"),
         ("$SYS/VerneMQ@10.0.0.1/mqtt/publish/sent", "publish_sent"),
         ("$SYS/broker/publish/messages/dropped", "publish_dropped"),
