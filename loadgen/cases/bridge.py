@@ -10,7 +10,6 @@ from typing import Literal
 
 from loadgen.cases.case import (
     Case,
-    ChartStyle,
     Conclusion,
     Evidence,
     Review,
@@ -326,5 +325,4 @@ CASE = Case(
             least_qos=1,
         ),
     ),
-    charts=ChartStyle(axis="backends", by_size=True),
 )

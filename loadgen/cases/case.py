@@ -92,7 +92,7 @@ class RowSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChartStyle:
-    """Charts and tables of a case's runs; figures are in `report.build.sweep_table.FIGURES`."""
+    """Charts and tables of a case's runs; figures are in `report/columns.toml`."""
 
     # Columns of a sweep's table.
     columns: tuple[str, ...] = ("producers", "consumers", "ingress", "egress", "p99")
@@ -100,9 +100,8 @@ class ChartStyle:
     # Lines of a sweep's chart: key and title each.
     lines: tuple[tuple[str, str], ...] = (("egress", "egress"),)
     two_axes: bool = False  # True if the second line has a separate axis
-    # Axis for several runs on one score card: ratio, background, backends; "" for none.
-    axis: str = ""
-    by_size: bool = False  # True if runs are drawn by message size
+    # Columns that only this case has: key to title and unit.
+    own: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +223,11 @@ class Case(Generic[S]):
     # Search and report.
     scales_by_devices: bool = False  # True if deliveries grow with the devices unless a rate is set
     charts: ChartStyle = ChartStyle()  # charts of its runs and sweeps
+    # Figures of the case, by key, from the scenario of run.json and the share of this host's
+    # processors that the broker used, None if unknown.
+    own_figures: Callable[[Mapping[str, Any], float | None], Mapping[str, float | None]] = (
+        lambda _scenario, _broker_share: {}
+    )
     # Fields of `loadgen demo`; empty for a case that it does not play.
     demo: Mapping[str, object] = field(default_factory=dict)
 

@@ -180,8 +180,6 @@ CASE = Case(
         columns=("ratio", "topics", "consumers", "producers", "ingress", "egress", "p99"),
         lines=(("ingress", "ingress (left)"), ("egress", "egress (right)")),
         two_axes=True,
-        axis="ratio",
-        by_size=True,
     ),
     demo={"topics": 10, "ratio": 100, "rate": 200, "duration": 8, "warmup": 2},
 )

@@ -131,7 +131,6 @@ CASE = Case(
         columns=("background", "avg", "p50", "p99", "max", "stdev"),
         main="avg",
         lines=(("avg", "average"), ("p99", "99th percentile")),
-        axis="background",
     ),
     demo={"devices": 1_000, "rate": 10_000, "duration": 8, "warmup": 2},
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from loadgen.cases.case import Case, ChartStyle, RowSpec
+from loadgen.cases.case import Case, RowSpec
 from loadgen.judge.published import Conditions, PublishedFigure
 from loadgen.plan.fields import Count, Ratio, Seconds, Text
 from loadgen.plan.groups import DeviceGroup, Subscribes
@@ -184,6 +184,5 @@ CASE = Case(
             conditions=replace(_PUBLISHED, interface="JMS", size_bytes=(100, 100)),
         ),
     ),
-    charts=ChartStyle(by_size=True),
     demo={"pairs": 10, "rate": 1_000, "duration": 8, "warmup": 2},
 )

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from loadgen.cases.case import (
     Case,
-    ChartStyle,
     Conclusion,
     Evidence,
     Review,
@@ -193,5 +192,4 @@ CASE = Case(
             ),
         ),
     ),
-    charts=ChartStyle(by_size=True),
 )

@@ -5,9 +5,9 @@ because they come with compiled kernels.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.cases.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
 from loadgen.errors import ScenarioError
@@ -257,6 +257,17 @@ def _roles(plan: Plan) -> "tuple[Role, ...]":
     return roles_of_supply_chain(plan)
 
 
+def _figures(scenario: Mapping[str, Any], broker_share: float | None) -> dict[str, float | None]:
+    """Return BASE, and the broker's share of the processors for each BASE in per cent."""
+    base = scenario.get("base")
+    if not isinstance(base, int) or not base:
+        return {"base": None, "broker_per_base": None}
+    return {
+        "base": None if scenario.get("topology") == "freeform" else float(base),
+        "broker_per_base": None if broker_share is None else 100.0 * broker_share / base,
+    }
+
+
 # After the run ------------------------------------------------------------------------------------
 
 
@@ -370,12 +381,12 @@ CASE = Case(
     tables=supply_tables,
     rows=(
         RowSpec(
-            "jms@{topology}",
+            "jms@{Topology}",
             "base",
-            "BASE of the supply chain, {topology} topology. Not reviewed or accepted by SPEC.",
+            "BASE of the supply chain, {Topology} topology. Not reviewed or accepted by SPEC.",
         ),
-        RowSpec("jms@{topology}", "ingress_rate", "Sent rate.", unpublished=True),
-        RowSpec("jms@{topology}", "egress_rate", "Received rate.", unpublished=True),
+        RowSpec("jms@{Topology}", "ingress_rate", "Sent rate.", unpublished=True),
+        RowSpec("jms@{Topology}", "egress_rate", "Received rate.", unpublished=True),
     ),
     document=_FILE_NAME,
     disclosure=Disclosure(_mismatch, _comparison, _disclosed_files),
@@ -385,8 +396,18 @@ CASE = Case(
             *("ingress", "egress", "delivery", "published_delivery"),
             *("broker_per_base", "published_per_base", "published_base"),
             *("used_topics", "per_topic", "p99"),
-        )
+        ),
+        own={
+            "delivery": ("Mean delivery", "ms"),
+            "published_delivery": ("Mean delivery, paper", "ms"),
+            "broker_per_base": ("Broker processor per BASE", "% of all processors"),
+            "published_per_base": ("Broker processor per BASE, paper", "% of 8 processors"),
+            "published_base": ("Most BASE, paper", ""),
+            "used_topics": ("Topics", ""),
+            "per_topic": ("Sent to a topic", "msgs/sec"),
+        },
     ),
+    own_figures=_figures,
     variants=Variants(
         "topology",
         {

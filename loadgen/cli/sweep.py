@@ -164,7 +164,7 @@ def _heading(state: "SweepState") -> str:
 
 
 def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
-    from loadgen.report.build.sweep_report import sweep_report, table_notes, text_table
+    from loadgen.report.build.sweep_report import sweep_report, text_table
     from loadgen.report.build.sweep_table import table_of
     from loadgen.report.render.write import write_report
 
@@ -178,7 +178,7 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
     else:
         print("\n".join(text_table(table)))
     if not quiet:
-        notes = table_notes(table)
+        notes = []
         if any(row.limit and "out of steps" in row.limit["ended"] for row in table.rows):
             more = "a larger --most-steps continues what ran out of steps"
             notes.append(f"{more}, with --out {result.directory}")

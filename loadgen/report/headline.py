@@ -1,5 +1,7 @@
 """The headline of a result: its rates, latencies and losses in one line, for people."""
 
+from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from loadgen.report.render.text import number
@@ -10,27 +12,33 @@ if TYPE_CHECKING:
 _LEVELS = {"p50": "p50", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 """Figures of a latency series, and their titles in a headline."""
 
+_AS_ASKED = 0.98
+"""Share of the asked rate from which on the asked one is not shown."""
+
 _UNITS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
 """Units of a duration, and the microseconds of each."""
 
 
-def headline(card: "ScoreCard") -> str:
+def headline(*cards: "ScoreCard") -> str:
     """Return rates, end-to-end latencies and losses of a run in one line.
 
     500 msg/s in and out · p50 0.17 ms · p99 3.7 ms · p99.9 9 ms · max 22 ms · 0 lost of 5,000
 
-    A run without messages has its connects instead.
+    The rate into the broker has the asked one with it if it is lower. A run without messages has
+    its connects instead. Of repetitions, each figure is the median, but for the sum of the losses.
     """
-    counts = card.counts
-    if card.has_messages:
-        series, parts = "end_to_end", [_rates(card)]
-        losses = f"{counts.lost:,} lost of {counts.expected:,}"
+    counts = [card.counts for card in cards]
+    if cards[0].has_messages:
+        series, parts = "end_to_end", [_rates(cards)]
+        lost, expected = sum(one.lost for one in counts), sum(one.expected for one in counts)
+        losses = f"{lost:,} lost of {expected:,}"
     else:
-        series, parts = "connect", [_connects(card)]
-        losses = f"{counts.connect_failures:,} failed"
-    timed = card.latency.get(series)
-    levels = ((title, getattr(timed, key, None)) for key, title in _LEVELS.items())
-    parts += [f"{title} {duration(us)}" for title, us in levels if us is not None]
+        series, parts = "connect", [_connects(cards)]
+        losses = f"{sum(one.connect_failures for one in counts):,} failed"
+    for key, title in _LEVELS.items():
+        level_us = _median(getattr(card.latency.get(series), key, None) for card in cards)
+        if level_us is not None:
+            parts.append(f"{title} {duration(level_us)}")
     return " · ".join([*parts, losses])
 
 
@@ -41,16 +49,27 @@ def duration(microseconds: float) -> str:
     return f"{value:,.0f} {unit}" if value >= 99.5 else f"{value:.2g} {unit}"
 
 
-def _rates(card: "ScoreCard") -> str:
-    sent, received = number(card.rates["sent"]), number(card.rates["received"])
-    if sent == received:
-        return f"{sent} msg/s in and out"
-    return f"{sent} msg/s in, {received} msg/s out"
+def _median(values: Iterable[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return median(present) if present else None
 
 
-def _connects(card: "ScoreCard") -> str:
-    seconds = card.connect.seconds
-    text = f"{card.connect.connected:,} connected"
-    if not seconds:
-        return text
-    return f"{text} in {duration(1e6 * seconds)}, {number(card.connect.connected / seconds)}/s"
+def _rates(cards: Sequence["ScoreCard"]) -> str:
+    ingress, egress, asked = (
+        _median(card.rates.get(name) for card in cards) or 0.0
+        for name in ("ingress", "egress", "asked")
+    )
+    if ingress < _AS_ASKED * asked:
+        return f"{number(ingress)} of {number(asked)} msg/s in, {number(egress)} out"
+    if number(ingress) == number(egress):
+        return f"{number(ingress)} msg/s in and out"
+    return f"{number(ingress)} msg/s in, {number(egress)} out"
+
+
+def _connects(cards: Sequence["ScoreCard"]) -> str:
+    connected = round(_median(card.connect.connected for card in cards) or 0)
+    seconds = _median(card.connect.seconds for card in cards)
+    text = f"{connected:,} connected"
+    return (
+        f"{text} in {duration(1e6 * seconds)}, {number(connected / seconds)}/s" if seconds else text
+    )

@@ -18,9 +18,8 @@ from loadgen.errors import RunDirectoryError
 from loadgen.judge.verdict import Reason, Verdict
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.compare import load_of
-from loadgen.report.build.rows import FIGURES, Row
+from loadgen.report.build.rows import PUBLISHED_FIGURES, Row, with_latency
 from loadgen.report.score_card import (
-    LATENCY_FIGURES,
     Connecting,
     Counts,
     Curves,
@@ -35,7 +34,7 @@ HISTORY_SCHEMA = pa.schema(
         ("valid", pa.bool_()),
         *((key, pa.string()) for key in ("name", "description", "unit")),
         ("place", pa.int32()),
-        *((key, pa.float64()) for key in FIGURES),
+        *((key, pa.float64()) for key in PUBLISHED_FIGURES),
         ("card", pa.string()),
         ("case", pa.string()),
         ("month", pa.string()),
@@ -87,11 +86,14 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     lines = [
         {
             **about,
-            **{key: getattr(row, key) for key in ("name", "description", "unit", *FIGURES)},
+            **{
+                key: getattr(row, key)
+                for key in ("name", "description", "unit", *PUBLISHED_FIGURES)
+            },
             "place": place,
             "card": None if place else orjson.dumps(stored).decode(),
         }
-        for place, row in enumerate(_rows(card))
+        for place, row in enumerate(card.rows)
     ]
     try:
         pa.Table.from_pylist(lines, HISTORY_SCHEMA)
@@ -104,25 +106,28 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
     """Return a card for comparisons from the stored part of it; raise RunDirectoryError."""
     try:
         stored = orjson.loads(text)
-        figures = {key.replace("_", "."): key for key in LATENCY_FIGURES}
+        run, counts = Run(**stored["run"]), Counts(**stored["counts"])
+        latency = {
+            series: LatencySummary(**_python_names(summary))
+            for series, summary in stored["latency"].items()
+        }
+        rows = [Row(**_python_names(row)) for row in stored["rows"]]
+        rates = {"ingress": counts.sent / run.seconds, "egress": counts.received / run.seconds}
         return ScoreCard(
-            run=Run(**stored["run"]),
+            run=run,
             verdict=Verdict(
                 () if stored["verdict"]["valid"] else tuple(_reasons(stored["verdict"]["reasons"]))
             ),
-            rows=tuple(Row(**row) for row in stored["rows"]),
-            counts=Counts(**stored["counts"]),
-            latency={
-                series: LatencySummary(**{figures[key]: value for key, value in summary.items()})
-                for series, summary in stored["latency"].items()
-            },
+            rows=with_latency(rows, run.case, latency),
+            counts=counts,
+            latency=latency,
             power=None,
             connect=Connecting(0, {}, None),
             network=MappingProxyType({}),
-            rates=MappingProxyType({}),
+            rates=rates,
             packed_curves=_NO_CURVES,
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
         raise RunDirectoryError(f"{shown} is no scorecard.json of this version: {reason}") from None
 
@@ -133,16 +138,9 @@ def _reasons(reasons: Iterable[Mapping[str, Any]]) -> Iterator[Reason]:
     yield from reasons_given or [Reason("INTERRUPTED", "the card gives no reason")]
 
 
-def _rows(card: ScoreCard) -> list[Row]:
-    """Return the card's rows, and one for its latency if none of them shows a latency."""
-    rows = list(card.rows)
-    timed = card.latency.get("end_to_end")
-    if timed is not None and all(row.unit != "microseconds" for row in rows):
-        figures = {key: getattr(timed, key) for key in FIGURES if key != "value"}
-        title = f"{card.run.case.upper()}.end_to_end"
-        about = "From the intended moment of sending to the receiver."
-        rows.append(Row("Latency", title, about, "microseconds", **figures))
-    return rows
+def _python_names(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return figures of scorecard.json by their names in Python."""
+    return {key.replace(".", "_"): value for key, value in figures.items()}
 
 
 # --- trends ---------------------------------------------------------------------------------

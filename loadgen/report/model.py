@@ -21,41 +21,19 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Bullets:
-    """A list of sentences under a heading."""
-
-    title: str
-    items: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Judged:
     """A verdict in one word, with reasons as (code, detail) and remarks.
 
-    `title` names the run, `link` is the anchor of its section and `notes` follow the title. Without
-    a word only reasons and remarks are shown.
+    `title` names the run or the side, `text` is its headline and `link` the anchor of its section.
+    Without a word only reasons and remarks are shown.
     """
 
     word: str
     reasons: tuple[tuple[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
     title: str = ""
+    text: str = ""
     link: str = ""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Verdicts:
-    """The verdicts of several runs."""
-
-    entries: tuple[Judged, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """A few numbers with their labels: (label, value, whether it is wrong)."""
-
-    tiles: tuple[tuple[str, float | None, bool], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +63,7 @@ class Fold:
     in_text: bool = False
 
 
-Block = Paragraph | Bullets | Verdicts | Tiles | DataTable | Charts | Fold
+Block = Paragraph | Judged | DataTable | Charts | Fold
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from loadgen.plan.tables import DataTable
 from loadgen.report.build.broker_section import BrokerLoad
 from loadgen.report.build.rows import Row
 from loadgen.report.power.power import OutletPower
+from loadgen.report.record import PlannedGroup
 from loadgen.run.seal import Integrity
 
 LATENCY_FIGURES = {
@@ -141,8 +142,7 @@ class Curve:
 class GroupTotals:
     """Counters of one group of devices over the window."""
 
-    name: str
-    devices: int
+    planned: PlannedGroup
     counters: Mapping[str, int]
 
 
@@ -220,7 +220,11 @@ class ScoreCard:
     connect: Connecting
     network: Mapping[str, int]
     rates: Mapping[str, float]
-    """Messages a second, of those intended in the window: sent, expected, received."""
+    """Messages a second.
+
+    Those intended in the window: sent, expected, received. Into and out of the broker during the
+    window: ingress, egress, and `asked`, the rate of the plan without steps.
+    """
     packed_curves: PackedCurves
     groups: tuple[GroupTotals, ...] = ()
     audit: Mapping[str, Any] | None = None

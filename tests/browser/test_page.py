@@ -296,11 +296,17 @@ def test_a_thousand_runs_are_one_page(page_of_many: bytes, browse: Browse) -> No
     assert visit.console == []
     dom = visit.dom[visit.dom.index("<main>") :]
     assert dom.count("<tr><td>") > 1000
-    order = ("Results", "rate 1<", "250 runs", "All 1,000 runs", "run-0999", "side by side")
+    order = (
+        "CONNBURST · rate 1<",
+        "side by side",
+        "rate 4, 250 runs",
+        "All 1,000 runs",
+        "run-0999",
+    )
     assert [dom.index(text) for text in order] == sorted(dom.index(text) for text in order)
     assert dom.count('<details class="run" open') == 1
-    # The connection curve, distribution and processors of the one that is open.
-    assert 'data-drawn="3"' in visit.dom
+    # The chart by rate, and connection curve, distribution and processors of the one that is open.
+    assert 'data-drawn="4"' in visit.dom
     # What a browser has to set before the first word is read grows no further.
     assert len(re.findall(rb"<[a-z]", page_of_many)) < MOST_ELEMENTS
 

@@ -37,7 +37,7 @@ TYPES = {
     "PERSISTENT.MPU": "Data-center Efficiency",
     "QUEUE": "Throughput",
     "BRIDGE": "Throughput",
-    "jms@{topology}": "Throughput",
+    "jms@{Topology}": "Throughput",
 }
 ALIKE = tuple(case for case in CASES if case != "specjms")
 """The cases whose groups are known here; those of a supply chain are its model's."""
@@ -197,7 +197,7 @@ class TestRows:
         for row in info.rows:
             assert row.type == TYPES[row.name]
             assert row.description.endswith((".", ")"))
-        assert info.rows[0].name == ("jms@{topology}" if case == "specjms" else case.upper())
+        assert info.rows[0].name == ("jms@{Topology}" if case == "specjms" else case.upper())
 
     def test_every_measure_is_published_once(self) -> None:
         rows = {

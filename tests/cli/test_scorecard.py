@@ -234,7 +234,7 @@ def test_what_the_baseline_decides_is_told_to_programs(
     failed = {case.get("name"): case[0].get("message") for case in suite if len(case)}
     assert failed == {
         "FANIN, Received rate VALUE": "90 msgs/sec against 100 of the baseline, -10.0 %, a "
-        "regression beyond 5 %; too few runs to know the spread"
+        "regression beyond 5 %, too few runs to tell"
     }
     assert len(suite) == int(suite.get("tests", "0")) > 3
     text = summary.read_text()

@@ -36,14 +36,18 @@ def test_a_headline_has_rates_latencies_and_losses(tmp_path: Path) -> None:
     card = replace(
         card,
         latency={"end_to_end": timed},
-        rates={"sent": 500.0, "expected": 500.0, "received": 500.0},
+        rates={"ingress": 500.0, "egress": 500.0},
         counts=replace(card.counts, lost=0, expected=5_000),
     )
     assert headline(card) == (
         "500 msg/s in and out · p50 0.17 ms · p99 3.7 ms · p99.9 9 ms · max 22 ms · 0 lost of 5,000"
     )
-    card = replace(card, rates={"sent": 200.0, "expected": 2_000.0, "received": 2_000.0})
-    assert headline(card).startswith("200 msg/s in, 2,000 msg/s out · ")
+    card = replace(card, rates={"ingress": 200.0, "egress": 2_000.0, "asked": 200.0})
+    assert headline(card).startswith("200 msg/s in, 2,000 out · ")
+    late = replace(card, rates={"ingress": 8_721.0, "egress": 8_700.0, "asked": 50_000.0})
+    assert headline(late).startswith("8,721 of 50,000 msg/s in, 8,700 out · ")
+    assert headline(card, late, late).startswith("8,721 of 50,000 msg/s in, ")
+    assert headline(card, late, late).endswith(" · 0 lost of 15,000")
 
 
 def test_a_run_without_messages_shows_its_connects(tmp_path: Path) -> None:

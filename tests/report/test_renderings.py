@@ -24,8 +24,8 @@ from loadgen.judge.verdict import Reason, Verdict
 from loadgen.report.build.card_files import CSV_HEADER, SERIES_TYPE
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.charts import charts_of
-from loadgen.report.build.run_charts import run_charts_of
 from loadgen.report.build.summary import summarize_run
+from loadgen.report.headline import headline
 from loadgen.report.render.html import PLOTLY, to_html
 from loadgen.report.render.markdown import escape, to_markdown
 from loadgen.report.render.text import cell, number
@@ -111,8 +111,8 @@ def test_json_has_the_shape_of_the_contract(cards: list[ScoreCard]) -> None:
     }
     assert document["verdict"] == {"valid": True, "reasons": []}
     assert [*document["rows"][0]] == [
-        *("type", "name", "description", "unit", "value", "avg", "p50", "p99", "max", "stdev"),
-        "remark",
+        *("type", "name", "description", "unit", "value", "avg", "p50", "p99"),
+        *("p99.9", "max", "stdev", "remark"),
     ]
     assert set(document["counts"]) >= {
         *("sent", "expected", "received", "lost", "duplicated", "out_of_order", "corrupt"),
@@ -183,17 +183,15 @@ def test_markdown_shows_hostile_text_as_text(hostile: ScoreCard) -> None:
     widths = {
         len(re.findall(r"(?<!\\)\|", line)) for line in page.splitlines() if line.startswith("| ")
     }
-    assert widths <= {10, 8, 5, 3}
+    assert widths <= {11, 10, 8, 5, 3}
     assert escape("a|b*c_`<x>\n[y](z)") == r"a\|b\*c\_\`\<x\>\\n\[y\](z)"
 
 
 def test_markdown_has_the_published_columns(cards: list[ScoreCard]) -> None:
     page = to_markdown(report_of(cards[:1])).decode()
-    assert "| Type | Name | Description | VALUE | AVG | 50P | 99P | MAX | STDV |" in page
+    assert "| Type | Name | Description | VALUE | AVG | 50P | 99P | 99.9P | MAX | STDV |" in page
     page = to_markdown(report_of(cards)).decode()
-    assert "| Type | Name | Description | Run | VALUE |" in page
-    assert "| run 1 | " in page
-    assert "FANOUT: **VALID**, run 2, mosquitto 2.0.11" in page
+    assert f"**VALID** FANOUT · mosquitto 2.0.11: {headline(cards[1])}" in page
 
 
 # --- HTML -----------------------------------------------------------------------------------
@@ -272,10 +270,11 @@ def test_downloads_hold_the_numbers_of_the_chart(cards: list[ScoreCard]) -> None
     page = Page(to_html(report_of(cards[3:4])))
     files = [a["data-file"] for t, a in page.elements if t == "button"]
     charts = dict(zip(files, charts_on(page), strict=True))
-    table = list(csv.reader(io.StringIO(charts["run-1-latency-distribution.csv"]["table"])))
-    assert table[0] == ["series", "percentile", "us", "count"]
+    table = list(csv.reader(io.StringIO(charts["latency-distribution.csv"]["table"])))
+    assert table[0] == ["line", "percentile", "value", "unit", "note"]
     last = [line for line in table if line[0] == "end_to_end"][-1]
     assert float(last[2]) == cards[3].latency["end_to_end"].max
+    assert last[3:] == ["µs", "maximum"]
     assert len(charts) == 5
 
 
@@ -288,7 +287,7 @@ def test_an_invalid_run_is_marked_in_the_common_table(
     cards: list[ScoreCard], hostile: ScoreCard
 ) -> None:
     page = Page(to_html(report_of([*cards, hostile])))
-    marked = [a for t, a in page.elements if t == "td" and a.get("class") == "side wrong"]
+    marked = [a for t, a in page.elements if t == "td" and a.get("class") == "n value wrong"]
     assert len(marked) == len(hostile.rows)
 
 
@@ -335,23 +334,6 @@ def test_rates_far_apart_share_a_logarithmic_axis(cards: list[ScoreCard]) -> Non
 
     assert axis(cards[0]) is None
     assert axis(cards[1]) == "log"
-
-
-def test_runs_of_a_case_side_by_side(make: ModuleType, tmp_path: Path) -> None:
-    cards = []
-    for ratio in (10, 1):
-        scenario = {"ratio": ratio}
-        run = make.fabricate(tmp_path / f"r{ratio}", f"r{ratio}", "fanout", scenario=scenario)
-        cards.append(summarize_run(run))
-    (chart,) = run_charts_of(cards)
-    assert chart.title == "Fan-out"
-    assert chart.figure["data"][0]["x"] == [1, 10]
-    axes = chart.figure["layout"]
-    assert (axes["xaxis"]["type"], axes["xaxis"]["ticktext"]) == ("log", ["1:1", "1:10"])
-    assert axes["yaxis"]["type"] == "log"
-    assert chart.figure["layout"]["yaxis2"]["side"] == "right"
-    assert run_charts_of(cards[:1]) == []
-    assert "Fan-out" in Page(to_html(report_of(cards))).text
 
 
 def test_a_comparison_and_its_renderings_need_no_spark() -> None:

@@ -65,8 +65,11 @@ def test_fanin(make: ModuleType, tmp_path: Path) -> None:
         ("msgs/sec", 100.0),
         ("msgs/sec", 100.0),
         ("messages", 17),
+        ("microseconds", None),
     ]
-    assert {row.name for row in card.rows} == {"FANIN"}
+    assert {row.name for row in card.rows} == {"FANIN", "FANIN.end_to_end"}
+    row, timed = card.rows[-1], card.latency["end_to_end"]
+    assert (row.avg, row.p50, row.p99, row.max) == (timed.avg, timed.p50, timed.p99, timed.max)
     assert card.counts.sent == card.counts.received == 400
     assert card.counts.high_water_mark == 17
     assert card.verdict.valid
@@ -74,7 +77,9 @@ def test_fanin(make: ModuleType, tmp_path: Path) -> None:
 
 def test_fanout_has_two_rows(make: ModuleType, tmp_path: Path) -> None:
     card = card_of(make, tmp_path / "run", "fanout")
-    assert [(row.name, row.value) for row in card.rows] == [("FANOUT", 200.0), ("FANOUT", 2000.0)]
+    rows = [(row.name, row.value) for row in card.rows]
+    assert rows == [("FANOUT", 200.0), ("FANOUT", 2000.0), ("FANOUT.end_to_end", None)]
+    assert card.rows[-1].p99_9 == card.latency["end_to_end"].p99_9 is not None
     assert card.counts.expected == 10 * card.counts.sent
 
 
@@ -113,15 +118,16 @@ def test_persistent_with_power_and_rack_units(make: ModuleType, tmp_path: Path) 
         "PERSISTENT.MPW msgs/Watt": pytest.approx(500 / 303),
         "PERSISTENT.MPU msgs/sec/U": 250.0,
         "PERSISTENT.JPM joules/msg": pytest.approx(303 / 500),
+        "PERSISTENT.end_to_end microseconds": None,
     }
     assert card.power.messages_per_watt == pytest.approx(500 / 303)
     assert card.power.joules_per_message == pytest.approx(0.606)
     assert card.power.watts_per_rack_unit == 151.5
 
 
-def test_persistent_without_them_has_one_row(make: ModuleType, tmp_path: Path) -> None:
+def test_persistent_without_them_has_a_rate_and_a_latency(make: ModuleType, tmp_path: Path) -> None:
     card = card_of(make, tmp_path / "run", "persistent")
-    assert list(values(card)) == ["PERSISTENT msgs/sec"]
+    assert list(values(card)) == ["PERSISTENT msgs/sec", "PERSISTENT.end_to_end microseconds"]
     assert card.power is None
 
 
@@ -164,6 +170,27 @@ def test_only_messages_intended_in_the_window_count(make: ModuleType, tmp_path: 
     after = card_of(make, tmp_path / "b", "fanin", [*rows, late, drained])
     assert after.counts.received == before.counts.received + 3
     assert after.counts.lost == before.counts.lost - 3 > 0
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_an_invalid_run_shows_what_passed_in_its_window(
+    make: ModuleType, tmp_path: Path, valid: bool
+) -> None:
+    """Half of the messages of the window are sent and received after it."""
+    rows = []
+    for row in make.rows_of():
+        if row.phase == "measure" and (row.sent or row.received):
+            half = {"sent": row.sent // 2, "received": row.received // 2}
+            late_ns = make.ANCHOR_NS + 8 * make.SECOND_NS
+            rows += [replace(row, **half), replace(row, second=8, time_ns=late_ns, **half)]
+        else:
+            rows.append(row)
+    verdict = {"valid": valid, "reasons": [] if valid else [{"code": "RATE_MISSED"}]}
+    card = card_of(make, tmp_path / "run", "fanin", rows, verdict=verdict)
+    assert card.rates["sent"] == card.rates["asked"] == 100.0
+    passed = 100.0 if valid else 50.0
+    assert (card.rates["ingress"], card.rates["egress"]) == (passed, passed)
+    assert [row.value for row in card.rows if row.unit == "msgs/sec"] == [passed, passed]
 
 
 def test_what_was_lost(make: ModuleType, tmp_path: Path) -> None:
@@ -232,13 +259,13 @@ def test_an_unknown_case_has_its_rates(make: ModuleType, tmp_path: Path) -> None
     document = make.run_document() | {"case": "novel"}
     card = summarize_run(make.write_run(tmp_path / "run", document, make.rows_of()))
     rows = [(row.name, row.value) for row in card.rows]
-    assert rows == [("NOVEL", 100.0), ("NOVEL", 100.0), ("NOVEL.HWM", 17)]
+    assert rows[:-1] == [("NOVEL", 100.0), ("NOVEL", 100.0), ("NOVEL.HWM", 17)]
 
 
 def test_an_encrypted_case_has_the_published_name(make: ModuleType, tmp_path: Path) -> None:
     broker = {"name": "x", "urls": ["mqtts://broker:8883"], "protocol": "MQTT 5"}
     card = card_of(make, tmp_path / "run", "fanout", broker=broker)
-    assert {row.name for row in card.rows} == {"FANOUT.SEC"}
+    assert {row.name for row in card.rows} == {"FANOUT.SEC", "FANOUT.end_to_end"}
     assert card.run.protocol == "MQTT 5"
 
 
@@ -247,7 +274,9 @@ def test_rows_of_several_runs_are_in_the_reports_order(make: ModuleType, tmp_pat
     cards = [card_of(make, tmp_path / case, case) for case in cases]
     rows = [row for _, row in in_report_order([card.rows for card in cards])]
     assert list(dict.fromkeys(row.name for row in rows)) == [
-        *("FANIN", "FANOUT", "PERSISTENT", "LATENCY", "LATENCY.TRANSIT", "CONNBURST")
+        *("FANIN", "FANOUT", "PERSISTENT"),
+        *("FANIN.end_to_end", "FANOUT.end_to_end", "PERSISTENT.end_to_end"),
+        *("LATENCY", "LATENCY.TRANSIT", "CONNBURST"),
     ]
 
 
@@ -276,9 +305,9 @@ def test_curves_show_the_course(make: ModuleType, tmp_path: Path) -> None:
     series, histogram = next(iter(card.curves.histograms.items()))
     assert (series, histogram["count"]) == ("end_to_end", 4000)
     assert sum(histogram["bucket_count"].to_pylist()) == 4000
-    groups = {group.name: group for group in card.groups}
+    groups = {group.planned.name: group for group in card.groups}
     assert groups["pair_publisher"].counters["sent"] == 4000
-    assert groups["background_subscribers"].devices == 10
+    assert groups["background_subscribers"].planned.count == 10
 
 
 def test_power_of_any_case_by_node(make: ModuleType, tmp_path: Path) -> None:

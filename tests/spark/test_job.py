@@ -73,7 +73,8 @@ def test_power_equals_the_summary(make: ModuleType, tmp_path: Path, spark: "Spar
     assert cards[0].power is not None and cards[0].power.watts == 303.0
     assert cards[1].power is not None and cards[1].power.watts == 307.0
     assert [row.name for row in cards[0].rows] == [
-        *("PERSISTENT", "PERSISTENT.MPW", "PERSISTENT.MPU", "PERSISTENT.JPM")
+        *("PERSISTENT", "PERSISTENT.MPW", "PERSISTENT.MPU", "PERSISTENT.JPM"),
+        "PERSISTENT.end_to_end",
     ]
 
 

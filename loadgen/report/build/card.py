@@ -19,7 +19,7 @@ from loadgen.metrics.reducer import LatencySummary, reduce_table, summarize
 from loadgen.plan.reading import figures
 from loadgen.report.build.broker_section import BrokerLoad, broker_load
 from loadgen.report.build.ceiling import ceiling_of
-from loadgen.report.build.curves import curves_of, group_totals
+from loadgen.report.build.curves import curves_of, group_totals, rates_of
 from loadgen.report.build.encryption import tls_details, tls_notice, tls_sections
 from loadgen.report.build.ledger_section import ledger_details, ledger_sections, ledgers
 from loadgen.report.build.observed import (
@@ -36,7 +36,7 @@ from loadgen.report.build.outages import (
 )
 from loadgen.report.build.own_share import own_share_remark
 from loadgen.report.build.published_rows import published_details, published_sections
-from loadgen.report.build.rows import Facts, score_rows
+from loadgen.report.build.rows import Facts, score_rows, with_latency
 from loadgen.report.build.system import rack_units as described_units
 from loadgen.report.build.system import system_details, system_sections
 from loadgen.report.power.power import OutletPower, verdict_on
@@ -80,11 +80,13 @@ def build(
     counters = totals.filter(pc.and_(pc.equal(totals["series"], ""), _of_groups(totals)))
     in_window = counters.filter(pc.equal(counters["phase"], "measure"))
     sums, run_sums = _sums(in_window), _sums(counters)
+    latency_rows = _latency_rows(totals, record.background)
+    latency = {series: summarize(row) for series, row in latency_rows.items()}
+    curves = curves_of(record, views, latency_rows, (start_ns, end_ns))
     rates = {
         name: sums[name] / seconds if messages else 0.0 for name in ("sent", "expected", "received")
     }
-    latency_rows = _latency_rows(totals, record.background)
-    latency = {series: summarize(row) for series, row in latency_rows.items()}
+    rates |= rates_of(record, rates, curves.course, seconds)
     broker = None
     if run.broker is not None:
         through = sums["sent"] + sums["received"] if messages else 0
@@ -97,7 +99,7 @@ def build(
     mark, of_one = figures(record.observed, "high_water_mark", "subscription_high_water_mark")
     if sum(group.count for group in record.groups if group not in record.publishing) == 1:
         of_one = mark  # the only clock; older runs do not record it
-    power = None if outlets is None else _power(outlets, rates["received"], rack_units)
+    power = None if outlets is None else _power(outlets, rates["egress"], rack_units)
     facts = Facts(
         record=record,
         rates=rates,
@@ -115,12 +117,11 @@ def build(
         ),
     )
     ledger, run_ledger = ledgers(record, Counted(sums), Counted(run_sums))
-    curves = curves_of(record, views, latency_rows, (start_ns, end_ns))
     notice = " ".join(filter(None, (notice_of(record), tls_notice(record))))
     return ScoreCard(
         run=_run(record, seconds),
         verdict=_verdict(record, run.integrity),
-        rows=(*score_rows(facts), *observed_rows(record)),
+        rows=with_latency((*score_rows(facts), *observed_rows(record)), record.case, latency),
         counts=Counts(
             **{field.name: sums[field.name] for field in fields(Counts) if field.name in sums}
             | {key: run_sums[key] for key in ("connects", "connect_failures", "disconnects")},

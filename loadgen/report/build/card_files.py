@@ -5,7 +5,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from loadgen.judge.ledger import Ledger
-from loadgen.report.build.rows import FIGURES
+from loadgen.report.build.rows import FIGURES, PUBLISHED_FIGURES
 from loadgen.report.score_card import LATENCY_FIGURES, ScoreCard
 
 SCHEMA = 1
@@ -14,14 +14,16 @@ SERIES_TYPE = "Latency series"
 """Type of the lines of latencies; their name is that of the series in scorecard.json."""
 
 _ROW = ("type", "name", "description", "unit", *FIGURES, "remark")
+_RATES = {"asked": "Asked ingress", "ingress": "Ingress", "egress": "Egress"}
 _STATES = ("intended", *(field.name for field in fields(Ledger)))
 
 CSV_HEADER = (
-    *("Type", "Name", "Description", "Unit", *FIGURES.values()),
+    *("Type", "Name", "Description", "Unit", *PUBLISHED_FIGURES.values()),
     *("Valid", "Reasons", "Case", "Run", "Started", "Seconds", "Broker"),
     *("Scenario digest", "Results digest", "Remark"),
     *("Count", "MIN", "90P", "99.9P"),
     *(f"Ledger {state.replace('_', ' ')}" for state in _STATES),
+    *_RATES.values(),
 )
 """New columns come at the end."""
 
@@ -39,7 +41,7 @@ def card_document(card: ScoreCard) -> dict[str, Any]:
             "valid": card.verdict.valid,
             "reasons": [asdict(reason) for reason in card.verdict.reasons],
         },
-        "rows": [{key: getattr(row, key) for key in _ROW} for row in card.rows],
+        "rows": [{key.replace("_", "."): getattr(row, key) for key in _ROW} for row in card.rows],
         "counts": asdict(card.counts),
         "latency": {
             series: {key.replace("_", "."): getattr(timed, key) for key in LATENCY_FIGURES}
@@ -76,15 +78,16 @@ def csv_lines(card: ScoreCard) -> Iterator[tuple[object, ...]]:
         *(digests.get("scenario"), digests.get("results")),
     )
     window = (card.ledger or {}).get("window", {})
-    ledger = tuple(window.get(state) for state in _STATES)
+    last = (*(window.get(state) for state in _STATES), *(card.rates.get(key) for key in _RATES))
     for row in card.rows:
         yield (
-            *(row.type, row.name, row.description, row.unit, *row.figures),
-            *(*about, row.remark, None, None, None, None, *ledger),
+            *(row.type, row.name, row.description, row.unit),
+            *(getattr(row, key) for key in PUBLISHED_FIGURES),
+            *(*about, row.remark, None, None, None, row.p99_9, *last),
         )
     for series, timed in card.latency.items():
         yield (
             *(SERIES_TYPE, series, "", "microseconds"),
             *(None, timed.avg, timed.p50, timed.p99, timed.max, timed.stdev),
-            *(*about, "", timed.count, timed.min, timed.p90, timed.p99_9, *ledger),
+            *(*about, "", timed.count, timed.min, timed.p90, timed.p99_9, *last),
         )

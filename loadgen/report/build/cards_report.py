@@ -1,43 +1,32 @@
-"""The report of one run or of several: verdicts, results, comparisons, then a section a run."""
+"""The report of one run or of several: the answer first, then a section a run."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from loadgen.plan.tables import Cell, DataTable
 from loadgen.report.build.card_files import CSV_HEADER, SCHEMA, card_document, csv_lines
+from loadgen.report.build.charts import charts_of
 from loadgen.report.build.compare import (
     Comparison,
     Line,
+    Side,
     difference_text,
     regressions,
     spread_text,
 )
-from loadgen.report.build.results import (
-    MOST_APART,
-    headline,
-    is_merged,
-    results_table,
-    sample_cell,
-)
-from loadgen.report.build.run_charts import MOST_SIDES, comparison_chart, run_charts_of
-from loadgen.report.build.run_section import judged, run_section
-from loadgen.report.model import (
-    Block,
-    Bullets,
-    Charts,
-    Fold,
-    Paragraph,
-    Report,
-    Section,
-    Verdicts,
-)
+from loadgen.report.build.comparison_chart import MOST_SIDES, comparison_chart
+from loadgen.report.build.rows import FIGURES, in_report_order
+from loadgen.report.build.run_section import run_section
+from loadgen.report.headline import headline
+from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Report
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import NOTHING_SAID, About, ScoreCard
 from loadgen.sentences import counted
 
-_MOST_ROWS = 200
-"""Rows of results that a report shows; all of them are in the CSV file."""
+MOST_OPEN = 6
+"""Most runs whose sections are open; of more, sections are folded."""
 _MOST_ABOUT_LINES = 7
 _LONGEST_LIST = 6
 """Values of single runs that a cell of a comparison lists."""
@@ -50,32 +39,37 @@ def report_of(
     about: About = NOTHING_SAID,
 ) -> Report:
     """Return the report of these runs, in the order given."""
-    merged = is_merged(cards, comparisons)
     cases = ", ".join(dict.fromkeys(name(card.run.case.upper()) for card in cards))
-    folded = len(cards) > MOST_APART
-    results = results_table(cards, comparisons)
-    verdicts = () if folded else (_verdicts(cards),)
-    lead: list[Block] = [*_about(cards, about), *verdicts, *_cut(results)]
-    if merged:
-        note = "A row is a side: the mean ± standard deviation of its runs, and how many they are."
-        lead += [
-            Paragraph(note, "muted"),
-            Fold(f"All {counted(len(cards), 'run')}", (_all(cards, comparisons),), in_text=True),
-        ]
-    if worse := tuple(regressions(comparisons)):
-        lead.append(Bullets("Regressions", worse))
-    lead.append(Charts(lambda: run_charts_of(cards)))
+    several = len(cards) > 1
+    compared = {run for item in comparisons for side in item.sides for run in side.runs}
+    alone = [place for place in range(len(cards)) if place not in compared]
+    charts = [cache(lambda card=card: charts_of(card)) for card in cards]
+    lead: list[Block] = [*_notices(cards, about)]
+    lead += [_answer(cards, "", (place,)) for place in alone]
+    lead += [
+        _answer(cards, f"{item.case.upper()} · {side.label}", side.runs)
+        for item in comparisons
+        for side in item.sides[:MOST_SIDES]
+    ]
+    lead += [Paragraph(worse, "wrong") for worse in regressions(comparisons)]
+    if alone:
+        lead.append(_results([cards[place] for place in alone]))
+    for item in comparisons:
+        lead += _comparison(cards, item)
+    if not several:
+        lead.append(Charts(lambda: charts[0]()[:1]))
+    lead += _about(cards)
+    if several:
+        lead.append(Fold(f"All {counted(len(cards), 'run')}", (_all(cards, comparisons),), True))
+    sections = (
+        run_section(card, place, drawn, several=several, folded=len(cards) > MOST_OPEN)
+        for place, (card, drawn) in enumerate(zip(cards, charts, strict=True))
+    )
     return Report(
         title=name(about.title) or f"Score card: {cases}",
         heading=about.title or "Score card",
         lead=tuple(lead),
-        sections=(
-            *map(_comparison, comparisons),
-            *(
-                run_section(card, place, several=len(cards) > 1, folded=folded)
-                for place, card in enumerate(cards)
-            ),
-        ),
+        sections=tuple(sections),
         document=_document(cards, comparisons, about),
         header=CSV_HEADER,
         rows=tuple(line for card in cards for line in csv_lines(card)),
@@ -98,25 +92,60 @@ def _document(
 # What is seen first --------------------------------------------------------------------------
 
 
-def _about(cards: Sequence[ScoreCard], about: About) -> Iterator[Paragraph]:
+def _notices(cards: Sequence[ScoreCard], about: About) -> Iterator[Paragraph]:
     for text in (about.author, about.note, *dict.fromkeys(card.notice for card in cards)):
         if text:
             yield Paragraph(text)
-    programs = ", ".join(dict.fromkeys(card.run.program for card in cards if card.run.program))
-    for line in filter(None, (programs, *_about_lines(cards))):
-        yield Paragraph(line, "muted")
 
 
-def _about_lines(cards: Sequence[ScoreCard]) -> list[str]:
-    """Return lines with the dates, the hosts and the brokers of the runs."""
+def _answer(cards: Sequence[ScoreCard], title: str, runs: Sequence[int]) -> Judged:
+    """Return the verdict of repetitions in one line; reasons that several have stand once."""
+    members = [cards[run] for run in runs]
+    invalid = [card for card in members if not card.verdict.valid]
+    words = {card.verdict.word for card in members}
+    reasons: dict[str, list[str]] = {}
+    for reason in (reason for card in invalid for reason in card.verdict.reasons):
+        reasons.setdefault(reason.code, []).append(reason.detail)
+    remarks = dict.fromkeys(remark.detail for card in members for remark in card.verdict.remarks)
+    share = f"{len(invalid)} of {counted(len(members), 'run')} INVALID: " if invalid else ""
+    broker = members[0].run.broker_name or "broker"
+    return Judged(
+        words.pop() if len(words) == 1 else "INVALID",
+        tuple((code, _repeated(details, len(members))) for code, details in reasons.items()),
+        tuple(remarks) if len(members) == 1 else (),
+        name(title or f"{members[0].run.case.upper()} · {broker}"),
+        (share if len(members) > 1 else "") + headline(*members),
+        f"run-{runs[0] + 1}",
+    )
+
+
+def _repeated(details: Sequence[str], runs: int) -> str:
+    return details[0] if runs == 1 else f"in {len(details)} of {counted(runs, 'run')}: {details[0]}"
+
+
+def _results(cards: Sequence[ScoreCard]) -> DataTable:
+    """Return the rows of runs of different cases in the order of the published card."""
+    words = ("Type", "Name", "Description")
+    rows: list[tuple[Cell | str, ...]] = []
+    for place, row in in_report_order([card.rows for card in cards]):
+        wrong = cards[place].verdict.word == "INVALID"
+        about = Cell(row.description, notes=(row.unit,), remark=row.remark)
+        rows.append((row.type, row.name, about, *(Cell(f, wrong=wrong) for f in row.figures)))
+    header = (*words, *FIGURES.values())
+    return DataTable("Results", "", header, tuple(rows), texts=(0, 1, 2), look="score")
+
+
+def _about(cards: Sequence[ScoreCard]) -> list[Paragraph]:
+    """Return lines with the programs, the dates, the hosts and the brokers of the runs."""
     days = sorted({str(card.run.started)[:10] for card in cards if card.run.started})
-    lines = [" to ".join(dict.fromkeys((days[0], days[-1])))] if days else []
-    lines += dict.fromkeys(filter(None, map(_host, cards)))
+    programs = dict.fromkeys(card.run.program for card in cards if card.run.program)
+    lines = [", ".join(programs), " to ".join(dict.fromkeys(days[:1] + days[-1:]))]
+    lines += dict.fromkeys(map(_host, cards))
     lines += dict.fromkeys(map(_broker, cards))
-    more = len(lines) - _MOST_ABOUT_LINES
-    if more <= 0:
-        return lines
-    return [*lines[:_MOST_ABOUT_LINES], f"and {more} more, see each run"]
+    lines = [line for line in lines if line]
+    if more := len(lines[_MOST_ABOUT_LINES:]):
+        lines = [*lines[:_MOST_ABOUT_LINES], f"and {more} more, see each run"]
+    return [Paragraph(line, "muted") for line in lines]
 
 
 def _host(card: ScoreCard) -> str:
@@ -145,31 +174,8 @@ def _is_loopback(url: object) -> bool:
     return host.startswith(("127.", "localhost", "[::1]"))
 
 
-def _verdicts(cards: Sequence[ScoreCard]) -> Verdicts:
-    if len(cards) == 1:
-        broker = name(cards[0].run.broker_name or "broker")
-        return Verdicts((judged(cards[0], name(cards[0].run.case.upper()), notes=(broker,)),))
-    return Verdicts(
-        tuple(
-            judged(
-                card,
-                name(card.run.case.upper()),
-                f"run-{place}",
-                (f"run {place}", name(card.run.broker_name or "broker")),
-            )
-            for place, card in enumerate(cards, start=1)
-        )
-    )
-
-
-def _cut(results: DataTable) -> Iterator[Block]:
-    yield replace(results, rows=results.rows[:_MOST_ROWS])
-    if more := len(results.rows[_MOST_ROWS:]):
-        yield Paragraph(f"{counted(more, 'more row')} in scorecard.csv.")
-
-
 def _all(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> DataTable:
-    """Return a line for every run, with its side, verdict and most telling figures."""
+    """Return a line for every run, with its side, verdict and headline."""
     sides = {run: side.label for item in comparisons for side in item.sides for run in side.runs}
     rows = tuple(
         (
@@ -180,7 +186,7 @@ def _all(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> DataT
                 notes=tuple(f"{r.code} {name(r.detail, 160)}" for r in card.verdict.reasons[:3]),
                 wrong=not card.verdict.valid,
             ),
-            " · ".join(filter(None, map(headline, card.rows))),
+            headline(card),
         )
         for place, card in enumerate(cards)
     )
@@ -190,47 +196,45 @@ def _all(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> DataT
 # Comparisons ---------------------------------------------------------------------------------
 
 
-def _comparison(comparison: Comparison) -> Section:
-    """Return the sides of one case next to each other."""
+def _comparison(cards: Sequence[ScoreCard], comparison: Comparison) -> Iterator[Block]:
+    """Yield the sides of one case next to each other, their chart, and remarks."""
     sides = comparison.sides[:MOST_SIDES]
     bound = comparison.bound
     worse = "" if bound is None else f"; worse by more than {100 * bound:g} % is a regression"
     note = (
-        "Mean of each side, with the standard deviation of its runs. A difference is from the "
-        "first side; it is more than the spread if it exceeds the half width of the 95 % interval "
-        f"by Student's t (Welch){worse}."
+        "Median of the runs of each side, and the runs. A difference is from the first side; it is "
+        "too noisy to tell if it is within the half width of the 95 % interval by Student's t "
+        f"(Welch){worse}."
     )
-    left_out = len(comparison.sides) - len(sides)
-    more = [Paragraph(f"{counted(left_out, 'more side')} in scorecard.json.")] if left_out else []
-    drawn = [comparison_chart(comparison)]
-    return Section(
+    yield DataTable(
         f"{name(comparison.case.upper())} side by side",
-        (
-            Paragraph(note, "muted"),
-            *(Paragraph(remark, "remark") for remark in comparison.remarks),
-            *more,
-            DataTable(
-                "",
-                "",
-                ("Name", *(f"{side.label}, {counted(len(side.runs), 'run')}" for side in sides)),
-                tuple(_line(line, len(sides)) for line in comparison.lines),
-                look="sides",
-            ),
-            Charts(lambda: [chart for chart in drawn if chart is not None]),
-        ),
+        note,
+        ("Name", *(f"{side.label}, {counted(len(side.runs), 'run')}" for side in sides)),
+        tuple(_line(line, sides) for line in comparison.lines),
+        look="sides",
     )
+    if left_out := len(comparison.sides) - len(sides):
+        yield Paragraph(f"{counted(left_out, 'more side')} in scorecard.json.")
+    for remark in comparison.remarks:
+        yield Paragraph(remark, "remark")
+    drawn = comparison_chart(cards, comparison)
+    if drawn is not None:
+        yield Charts(lambda: [drawn])
 
 
-def _line(line: Line, sides: int) -> tuple[Cell, ...]:
+def _line(line: Line, sides: Sequence[Side]) -> tuple[Cell, ...]:
     cells = [Cell(f"{line.name} {line.column}", notes=(line.unit,))]
-    for sample, difference in list(zip(line.cells, (None, *line.differences), strict=True))[:sides]:
+    for _, sample, difference in zip(sides, line.cells, (None, *line.differences), strict=False):
+        if sample is None:
+            cells.append(Cell(None))
+            continue
         notes = []
+        worse = difference is not None and difference.regression
         if difference is not None:
-            mark = ", REGRESSION" if difference.regression else ""
-            notes.append(f"{difference_text(difference)}, {spread_text(difference)}{mark}")
-        if sample is not None and len(sample.values) > 1:
+            words = (difference_text(difference), spread_text(difference))
+            notes.append(", ".join(filter(None, (*words, "REGRESSION" if worse else ""))))
+        if len(sample.values) > 1:
             values = " · ".join(map(number, sample.values[:_LONGEST_LIST]))
             notes.append(values + (" · …" if len(sample.values) > _LONGEST_LIST else ""))
-        worse = difference is not None and difference.regression
-        cells.append(sample_cell(sample, tuple(notes), wrong=worse))
+        cells.append(Cell(sample.median, notes=tuple(notes), wrong=worse))
     return tuple(cells)

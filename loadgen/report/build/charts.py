@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from html import escape
 from itertools import accumulate
 
@@ -13,7 +12,6 @@ from loadgen.metrics.interval import CONNECT_SERIES
 from loadgen.report.build.figures import (
     SECONDS,
     Figure,
-    Numbers,
     axis,
     chart,
     color_of,
@@ -22,6 +20,7 @@ from loadgen.report.build.figures import (
     line,
     log_axis,
     phases_shaded,
+    spread_axis,
 )
 from loadgen.report.model import Chart
 from loadgen.report.power.power import OutletPower
@@ -39,9 +38,6 @@ _SERIES_COLORS = {
     "connack": "$violet",
     "suback": "$red",
 }
-
-_LOG_SPREAD = 8.0
-"""Two rates further apart than this factor share a logarithmic axis."""
 
 _MOST_LINES = 8
 """Most workers or outlets that are drawn one by one; of more, the mean and the busiest."""
@@ -122,10 +118,6 @@ def _distribution(title: str, note: str, curves: Sequence[Curve]) -> Chart | Non
             yaxis=log_axis("µs", [us for curve in curves for _, us in curve.points]),
             hovermode="closest",
         ),
-        (
-            ("series", "percentile", "us", "count"),
-            [(curve.series, *point, curve.count) for curve in curves for point in curve.points],
-        ),
         height=360,
     )
 
@@ -139,10 +131,11 @@ def _course(card: ScoreCard) -> Chart | None:
     # the middle.
     at = _middles(course)
     highest = [max((rate for rate in course if rate), default=0.0) for course in rates]
-    logarithmic = max(highest) > _LOG_SPREAD * max(min(highest), 1e-9)
-    if logarithmic:
+    rate_axis = spread_axis("msgs/s", highest, domain=[0.68, 1.0])
+    if rate_axis.get("type") == "log":
         # A logarithmic axis has no zero: a gap instead.
         rates = [[rate or None for rate in one] for one in rates]
+        rate_axis = log_axis("msgs/s", [*rates[0], *rates[1]], domain=[0.68, 1.0])
     lines = [
         line(label, zip(at, one, strict=True), color, "%{y:,.1f} msgs/s", marked=None, width=width)
         # Usually the two are equal: the wider one shows from behind the other.
@@ -159,20 +152,7 @@ def _course(card: ScoreCard) -> Chart | None:
         for label, key, color in (("p50", "p50_us", "$green"), ("p99", "p99_us", "$red")):
             points = zip(at, course[key].to_pylist(), strict=True)
             lines.append(line(label, points, color, "%{y:,.1f} µs", "y3", marked=None))
-    rate_axis = partial(log_axis, values=[*rates[0], *rates[1]]) if logarithmic else from_zero
     latencies = [us for key in ("p50_us", "p99_us") for us in course[key].to_pylist()]
-    columns = {
-        "at_s": "covered_at_s",
-        "seconds": "covered_s",
-        "sent_per_s": "sent",
-        "received_per_s": "received",
-        "connected": "connected",
-        **{key: key for key in ("p50_us", "p99_us", "max_us")},
-    }
-    rows = zip(*(course[key].to_pylist() for key in columns.values()), strict=True)
-    tables: list[Numbers] = [([*columns], rows)]
-    if backlog:
-        tables.append((("at_s", "owed", "outstanding"), [[*sample] for sample in backlog]))
     return chart(
         "Rates, backlog and latency over time",
         "Messages a second in and out; messages that publishers owe and deliveries on their way; "
@@ -181,12 +161,11 @@ def _course(card: ScoreCard) -> Chart | None:
         lines,
         layout(
             xaxis=axis(SECONDS, anchor="y3", domain=[0, 1]),
-            yaxis=rate_axis("msgs/s", domain=[0.68, 1.0]),
+            yaxis=rate_axis,
             yaxis2=from_zero("messages", domain=[0.35, 0.62]),
             yaxis3=log_axis("µs", latencies, domain=[0.0, 0.29]),
             **phases_shaded(card.curves.phases),
         ),
-        *tables,
         height=560,
     )
 
@@ -233,8 +212,6 @@ def _connection_curve(card: ScoreCard) -> Chart | None:
             yaxis=from_zero("devices"),
             showlegend=len(lines) > 1,
         ),
-        (("at_s", "connected"), connected),
-        *([(("at_s", "failed"), failed)] if failed[-1][1] else ()),
     )
 
 
@@ -277,11 +254,6 @@ def _processors(card: ScoreCard) -> Chart | None:
     ]
     waited = max((moment["waited"] for moment in moments), default=0.0)
     top = max([105.0, *(105 * m.used for m in watched)])
-    columns = card.curves.processes.column_names
-    tables: list[Numbers] = [(columns, [[*moment.values()] for moment in moments])]
-    if watched:
-        of_watched = [[m.at_s, m.span_s, m.used, m.resident_bytes] for m in watched]
-        tables.append((("broker_at_s", "seconds", "used", "resident_bytes"), of_watched))
     return chart(
         "Processor time and memory of generator and broker",
         "Share of one processor that each worker used, near 100 % the generator is the limit"
@@ -296,7 +268,6 @@ def _processors(card: ScoreCard) -> Chart | None:
             showlegend=True,
             **phases_shaded(card.curves.phases),
         ),
-        *tables,
         height=460,
     )
 
@@ -326,7 +297,6 @@ def _power(card: ScoreCard) -> Chart | None:
         axes["yaxis2"] = from_zero("msgs/s/W", domain=[0.0, 0.35])
     # Only the window is measured; phases around it would squeeze it.
     end = max(step[1] for outlet in outlets for step in outlet.curve)
-    steps = [(o.node, o.log, o.outlet, *step) for o in outlets for step in o.curve]
     return chart(
         "Power by outlet and messages per watt",
         "Each sample of a power log holds until the next. Messages per watt are those received a "
@@ -339,8 +309,6 @@ def _power(card: ScoreCard) -> Chart | None:
             **axes,
             **phases_shaded(card.curves.phases),
         ),
-        (("node", "log", "outlet", "from_s", "until_s", "watts"), steps),
-        (("at_s", "messages_per_watt"), per_watt),
         height=460 if per_watt else 320,
     )
 

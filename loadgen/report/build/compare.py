@@ -4,7 +4,8 @@ Runs of the same case, scenario and broker, made from the same host by the same 
 program, are repetitions: they make one *side*. Other sides are compared with the first one, which
 is the baseline if there is one. A remark lists differences of sides other than the load.
 
-The statistics, for the means of two sides with n and m runs:
+A difference is that of the medians of two sides. The statistics, for sides with n and m runs, are
+those of the logarithms of their values, or of the values if one of them is not above 0:
 
 - both have two runs or more: Welch's t interval at 95 %, degrees of freedom after Welch and
   Satterthwaite, rounded down;
@@ -24,16 +25,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any, Literal
 
 from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.fields import Load
-from loadgen.report.build.rows import FIGURES, keyed
+from loadgen.report.build.rows import END_TO_END, FIGURES, keyed
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import digest_of
+from loadgen.sentences import listed
 
 DEFAULT_BOUND = 0.05
 """Default bound: the tolerated change for the worse, as a share of the baseline."""
@@ -55,25 +57,30 @@ _SETUP = ("hosts", "endpoint", "port", *_OF_THE_HOST, "program")
 
 _WORDS = {"cpu_model": "processor", "program": "program version"}
 
-_HIGHER = frozenset(
-    {"producers", "msgs/sec", "msgs/Watt", "msgs/sec/U", "msgs/core-sec", "devices/sec"}
-)
-_LOWER = frozenset({"seconds", "microseconds", "joules/msg"})
+Better = Literal["higher", "lower"]
+
+_BETTER: Mapping[str, Better] = {
+    "producers": "higher",
+    "msgs/sec": "higher",
+    "msgs/Watt": "higher",
+    "msgs/sec/U": "higher",
+    "msgs/core-sec": "higher",
+    "devices/sec": "higher",
+    "seconds": "lower",
+    "microseconds": "lower",
+    "joules/msg": "lower",
+}
+"""Units of figures that can be better or worse."""
+
 _GATING = frozenset({"value", "avg", "p50", "p99"})
 """Columns whose change can be a regression; a single worst value or a deviation cannot."""
 
 _LONGEST_LABEL = 120
 _LONGEST_TWIN = 60
-_LONGEST_GONE = 300
+_MOST_GONE = 10
 
-_SPREAD = {
-    True: "more than the spread",
-    False: "within the spread",
-    None: "too few runs to know the spread",
-}
-"""`Difference.exceeds` in words."""
-
-Better = Literal["higher", "lower"]
+_LARGE = 2.0
+"""Factor from which on a difference is shown as a multiple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +94,27 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The values of a side's runs, with their mean and deviation.
-
-    `stdev` is that of the sample, None for a single run.
-    """
+    """The values of a side's runs; `stdev` is that of the sample, None for a single run."""
 
     values: tuple[float, ...]
+    median: float
     mean: float
     stdev: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A side less the first side. `share` is relative to the first side, None if that is 0.
+    """The median of a side less that of the first side.
 
-    `half_width` is that of the 95 % interval. For too few runs it is None, and so is `exceeds`.
+    `ratio` is that of the medians and `share` the difference relative to the first side, both None
+    if that is 0 or the loads differ. `half_width` is that of the 95 % interval of the logarithm of
+    the ratio, or of the difference if a value is not above 0. For too few runs it is None, and so
+    is `exceeds`.
     """
 
     absolute: float
     share: float | None
+    ratio: float | None
     half_width: float | None
     exceeds: bool | None
     regression: bool
@@ -129,8 +138,8 @@ class Bounds:
     def unknown(self, comparisons: "Sequence[Comparison]") -> str:
         """Return a name that no line of these has, or ""."""
         lines = [line for comparison in comparisons for line in comparison.lines]
-        known = {one for line in lines for one in _names(line.name, line.column)}
-        return next((name for name in self.named if name not in known), "")
+        names = {one for line in lines for one in _names(line.name, line.column)}
+        return next((name for name in self.named if name not in names), "")
 
 
 def _names(row: str, column: str) -> tuple[str, ...]:
@@ -145,7 +154,8 @@ def _names(row: str, column: str) -> tuple[str, ...]:
 class Line:
     """One number of the card over all sides; None for a side that lacks it.
 
-    `bound` is the tolerated change for the worse, None for a line that is not gated.
+    `differences` has one for each side after the first. `bound` is the tolerated change for the
+    worse, None for a line that is not gated.
     """
 
     name: str
@@ -155,7 +165,6 @@ class Line:
     better: Better | None
     cells: tuple[Sample | None, ...]
     differences: tuple[Difference | None, ...]
-    """One for each side after the first."""
     bound: float | None = None
 
 
@@ -163,7 +172,8 @@ class Line:
 class Comparison:
     """The sides of one case; `bound` is None without a baseline.
 
-    `invalid` are the places of sides that worsened from VALID to INVALID.
+    `invalid` are the places of sides that worsened from VALID to INVALID. `remarks` are reasons
+    for which the sides, or the runs of the baseline, are hard to compare.
     """
 
     case: str
@@ -172,7 +182,6 @@ class Comparison:
     bound: float | None
     invalid: tuple[int, ...] = ()
     remarks: tuple[str, ...] = ()
-    """Reasons for which the sides, or the runs of the baseline, are hard to compare."""
 
 
 def compare(
@@ -189,56 +198,65 @@ def compare(
         cases.setdefault(card.run.case, []).append(place)
     comparisons = []
     for case, places in cases.items():
-        marked = [place for place in places if marks[place]]
-        if any(marks) and (not marked or len(marked) == len(places)):
-            what = "no baseline of" if not marked else "no run to compare with the baseline of"
-            raise RunDirectoryError(f"there is {what} case {name(case, 40)}")
+        marked = {place for place in places if marks[place]}
+        if any(marks) and not 0 < len(marked) < len(places):
+            missing = "run to compare with the baseline" if marked else "baseline"
+            raise RunDirectoryError(f"there is no {missing} of case {name(case, 40)}")
         if len(places) > 1:
-            comparisons.append(_comparison(case, cards, places, set(marked), bounds))
+            comparisons.append(_comparison(case, cards, places, marked, bounds))
     return comparisons
 
 
 def difference_text(difference: Difference | None) -> str:
-    """Return a difference as a share, or in the unit without a share; "" for None."""
+    """Return a difference as a share or a multiple, or in the unit without these."""
     if difference is None:
         return ""
-    if difference.share is None:
+    share, ratio = difference.share, difference.ratio
+    if share is None or ratio is None:
         return number(difference.absolute)
-    return f"{100 * difference.share:+.1f} %"
+    if ratio >= _LARGE:
+        return f"{number(ratio)} times"
+    if 0 < ratio <= 1 / _LARGE:
+        return f"1/{number(1 / ratio)}"
+    return f"{100 * share:+.1f} %"
 
 
 def spread_text(difference: Difference | None) -> str:
-    """Return a difference's relation to the spread in words; "" for None."""
-    return "" if difference is None else _SPREAD[difference.exceeds]
+    """Return the certainty of a difference in words; "" if it exceeds the spread, and for None."""
+    if difference is None or difference.exceeds:
+        return ""
+    return "too few runs to tell" if difference.exceeds is None else "too noisy to tell"
 
 
 def regressions(comparisons: Sequence[Comparison]) -> list[str]:
     """Return each regression as one line for people."""
     lines = []
     for comparison in comparisons:
-        for place in comparison.invalid:
-            label = name(comparison.sides[place].label, _LONGEST_LABEL)
-            lines.append(f"{label}: INVALID, the baseline is VALID")
-        for line in comparison.lines:
-            for place, difference in enumerate(line.differences, start=1):
-                side = comparison.sides[place]
-                if difference is None or not difference.regression:
-                    continue
-                lines.append(
-                    f"{name(line.name, 140)} {line.column}: {regression_text(line, place)} "
-                    f"({name(side.label, _LONGEST_LABEL)})"
-                )
+        labels = [name(side.label, _LONGEST_LABEL) for side in comparison.sides]
+        lines += [
+            f"{labels[place]}: INVALID, the baseline is VALID" for place in comparison.invalid
+        ]
+        lines += [
+            f"{name(line.name, 140)} {line.column}: {regression_text(line, place)} "
+            f"({labels[place]})"
+            for line in comparison.lines
+            for place, difference in enumerate(line.differences, start=1)
+            if difference is not None and difference.regression
+        ]
     return lines
 
 
 def regression_text(line: Line, place: int) -> str:
     """Return a regression in words: the figure of the side at a place and the baseline's."""
     first, other, difference = line.cells[0], line.cells[place], line.differences[place - 1]
-    return (
-        f"{number(other.mean if other else None)} {name(line.unit, 20)} against "
-        f"{number(first.mean if first else None)} of the baseline, {difference_text(difference)}, "
-        f"a regression beyond {100 * (line.bound or 0.0):g} %; {spread_text(difference)}"
+    parts = (
+        f"{number(other.median if other else None)} {name(line.unit, 20)} against "
+        f"{number(first.median if first else None)} of the baseline",
+        difference_text(difference),
+        f"a regression beyond {100 * (line.bound or 0.0):g} %",
+        spread_text(difference),
     )
+    return ", ".join(filter(None, parts))
 
 
 def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
@@ -255,8 +273,8 @@ def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
         error = stdev(many) ** 2 * (1 / n + 1 / m)
         freedom = float(len(many) - 1)
     # Welch's degrees of freedom can round to just below a whole number.
-    listed = max(listed for listed in _T_95 if listed <= max(freedom + 1e-9, 1))
-    return _T_95[listed] * math.sqrt(error)
+    tabled = max(tabled for tabled in _T_95 if tabled <= max(freedom + 1e-9, 1))
+    return _T_95[tabled] * math.sqrt(error)
 
 
 # --- sides ----------------------------------------------------------------------------------
@@ -265,39 +283,44 @@ def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
 def _comparison(
     case: str, cards: Sequence[ScoreCard], places: Sequence[int], marked: set[int], bounds: Bounds
 ) -> Comparison:
+    facts = {place: facts_of(cards[place]) for place in places}
     groups: dict[tuple[bool, str], list[int]] = {}
     # Baselines are one side, even of different facts: the user chose them.
     for place in sorted(places, key=lambda place: place not in marked):
-        key = (True, "") if place in marked else (False, digest_of(_facts(cards[place])))
+        key = (True, "") if place in marked else (False, digest_of(facts[place]))
         groups.setdefault(key, []).append(place)
-    labels = _labels([_facts(cards[runs[0]]) for runs in groups.values()])
-    sides = tuple(
-        Side(_side_label(label, baseline, bool(marked)), tuple(runs), baseline)
-        for label, ((baseline, _), runs) in zip(labels, groups.items(), strict=True)
-    )
-    lines = _lines(cards, sides, bounds if marked else None)
+    firsts = [facts[runs[0]] for runs in groups.values()]
+    differing = differing_facts(firsts)
+    sides = []
+    for (baseline, _), runs in groups.items():
+        label = label_of(facts[runs[0]], differing)
+        role = "baseline" if baseline else "run" if marked else ""
+        shown = f"{role} ({label})" if role and label else role or label or "all runs"
+        sides.append(Side(shown, tuple(runs), baseline))
+    loads = [
+        {key: value for key, value in of_side.items() if _load_of_fact(key) == "amount"}
+        for of_side in firsts
+    ]
+    # With a baseline the user chose the comparison, even of different loads.
+    alike = [bool(marked) or not differing_facts([loads[0], load]) for load in loads[1:]]
+    lines = _lines(cards, sides, alike, bounds if marked else None)
     valid = [all(cards[run].verdict.valid for run in side.runs) for side in sides]
     return Comparison(
         case=case,
-        sides=sides,
+        sides=tuple(sides),
         lines=lines,
         bound=bounds.default if marked else None,
         invalid=tuple(
             place for place in range(1, len(sides)) if marked and valid[0] and not valid[place]
         ),
         remarks=(
-            *_remarks([[_facts(cards[run]) for run in side.runs] for side in sides]),
+            *_remarks([[facts[run] for run in side.runs] for side in sides]),
             *_not_compared(lines),
         ),
     )
 
 
-def _side_label(label: str, baseline: bool, against_baseline: bool) -> str:
-    role = "baseline" if baseline else "run" if against_baseline else ""
-    return f"{role} ({label})" if role and label else role or label or "all runs"
-
-
-_Facts = Mapping[str, Any]
+Facts = Mapping[str, Any]
 
 
 @cache
@@ -307,7 +330,11 @@ def _loads() -> Mapping[str, Load]:
     return {field.name: field.load for field in fields}
 
 
-def _facts(card: ScoreCard) -> _Facts:
+def _load_of_fact(key: str) -> Load | None:
+    return _loads().get(key.removeprefix("scenario."))
+
+
+def facts_of(card: ScoreCard) -> Facts:
     """Return the facts that repetitions of a run share."""
     run = card.run
     # A field that an older version does not have equals an empty one.
@@ -337,43 +364,54 @@ def load_of(card: ScoreCard) -> str:
     The broker and the versions of broker and program are not in it, as their effect is the subject
     of the history. An option that is off or 0 equals one that an older version does not have.
     """
-    asked = {key: value for key, value in _facts(card).items() if key.startswith("scenario.")}
-    known = {key: value for key, value in asked.items() if value}
-    environment = card.run.environment
+    facts, environment = facts_of(card), card.run.environment
+    asked = {key: value for key, value in facts.items() if key.startswith("scenario.") and value}
     host = {key: environment.get(key) for key in ("host", "cpu_model", "cores")}
-    return digest_of(known | host | {"protocol": card.run.protocol, "hosts": card.run.hosts})
+    return digest_of(asked | host | {"protocol": card.run.protocol, "hosts": card.run.hosts})
 
 
-def _differing(facts: Sequence[_Facts]) -> list[str]:
+def differing_facts(facts: Sequence[Facts]) -> list[str]:
     """Return the keys that differ; the ports of two brokers always do."""
     keys = dict.fromkeys(key for one in facts for key in one)
     differing = [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
     return [key for key in differing if key != "port" or "broker" not in differing]
 
 
-def _labels(facts: Sequence[_Facts]) -> list[str]:
-    """Return the differing facts of each side, such as "rate 1,000"."""
-    differing = _differing(facts)
-    return [
-        name(", ".join(_shown(key, one.get(key)) for key in differing), _LONGEST_LABEL)
-        for one in facts
-    ]
+def label_of(facts: Facts, keys: Iterable[str]) -> str:
+    """Return these facts in words, such as "rate 1,000"."""
+    return name(", ".join(_shown(key, facts.get(key)) for key in keys), _LONGEST_LABEL)
 
 
-def _remarks(sides: Sequence[Sequence[_Facts]]) -> Iterable[str]:
+def _shown(key: str, value: object) -> str:
+    shown = "not given" if value is None else str(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        shown = number(value)
+    return shown if key in ("broker", "protocol") and value else f"{fact_words(key)} {shown}"
+
+
+def fact_words(key: str) -> str:
+    return _WORDS.get(key, key.removeprefix("scenario."))
+
+
+def _remarks(sides: Sequence[Sequence[Facts]]) -> Iterable[str]:
     """Yield remarks about sides with differences other than load and broker.
 
     Only a baseline can hold runs that are not repetitions of each other.
     """
-    if mixed := _differing(sides[0]):
+    if mixed := differing_facts(sides[0]):
         yield (
             f"The runs of the first side are no repetitions of each other: they differ in "
-            f"{_listed(mixed)}. Its mean and spread mix them."
+            f"{_and(mixed)}. Its median and spread mix them."
         )
-    differing = _differing([one for side in sides for one in side])
+    differing = differing_facts([one for side in sides for one in side])
     other = [key for key in differing if key in _SETUP]
     if len(sides) > 1 and other:
-        yield f"The sides differ in {_listed(other)}: a difference may come from there."
+        yield f"The sides differ in {_and(other)}: a difference may come from there."
+
+
+def _and(keys: Sequence[str]) -> str:
+    words = [fact_words(key) for key in keys]
+    return name(" and ".join(filter(None, (", ".join(words[:-1]), words[-1]))), _LONGEST_LABEL)
 
 
 def _not_compared(lines: Sequence[Line]) -> Iterable[str]:
@@ -386,92 +424,66 @@ def _not_compared(lines: Sequence[Line]) -> Iterable[str]:
     if gone:
         yield (
             f"Not compared, for the baseline has a figure and a run has none: "
-            f"{name(', '.join(gone), _LONGEST_GONE)}."
+            f"{name(listed(gone, _MOST_GONE))}."
         )
-
-
-def _listed(keys: Sequence[str]) -> str:
-    words = [_WORDS.get(key, key.removeprefix("scenario.")) for key in keys]
-    return name(" and ".join(filter(None, (", ".join(words[:-1]), words[-1]))), _LONGEST_LABEL)
-
-
-def _shown(key: str, value: object) -> str:
-    shown = "not given" if value is None else str(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        shown = number(value)
-    short = _WORDS.get(key, key.removeprefix("scenario."))
-    return shown if key in ("broker", "protocol") and value else f"{short} {shown}"
 
 
 # --- lines ----------------------------------------------------------------------------------
 
-_Key = tuple[str, str, int, str]
-
 
 def _lines(
-    cards: Sequence[ScoreCard], sides: Sequence[Side], bounds: Bounds | None
+    cards: Sequence[ScoreCard], sides: Sequence[Side], alike: Sequence[bool], bounds: Bounds | None
 ) -> tuple[Line, ...]:
+    """Return a line for each number of the cards; `alike` marks sides of the first one's load."""
     numbers = {place: _numbers(cards[place]) for side in sides for place in side.runs}
     # In the order of the card that has most of them.
-    keys = dict.fromkeys(
-        key for of_card in sorted(numbers.values(), key=len, reverse=True) for key in of_card
-    )
+    ordered = sorted(numbers.values(), key=len, reverse=True)
+    descriptions = {key: of_card[key][1] for of_card in reversed(ordered) for key in of_card}
+    keys = dict.fromkeys(key for of_card in ordered for key in of_card)
     # FANOUT has two rows of one name and unit, which differ in their descriptions.
     twins = Counter((title, unit, column) for title, unit, _, column in keys)
     lines = []
-    loads = [
-        {
-            key: value
-            for key, value in _facts(cards[side.runs[0]]).items()
-            if _loads().get(key.removeprefix("scenario.")) == "amount"
-        }
-        for side in sides
-    ]
-    # With a baseline the user chose the comparison, even of different loads.
-    alike = [bounds is not None or not _differing([loads[0], load]) for load in loads[1:]]
     for key in keys:
         title, unit, _, column = key
-        description = next(of_card[key][1] for of_card in numbers.values() if key in of_card)
         if twins[title, unit, column] > 1:
-            title = f"{title}, {name(description.partition('.')[0], _LONGEST_TWIN)}"
+            title = f"{title}, {name(descriptions[key].partition('.')[0], _LONGEST_TWIN)}"
         cells = tuple(
             sample_of([numbers[run][key][0] for run in side.runs if key in numbers[run]])
             for side in sides
         )
-        better: Better | None = "higher" if unit in _HIGHER else "lower" if unit in _LOWER else None
+        better = _BETTER.get(unit)
         gates = bounds.of(title, FIGURES[column]) if bounds and column in _GATING else None
+        differences = tuple(
+            _difference(cells[0], cell, better if same else None, gates, shared=same)
+            for cell, same in zip(cells[1:], alike, strict=True)
+        )
         lines.append(
             Line(
-                name=title,
-                description=description,
-                unit=unit,
-                column=FIGURES[column],
-                better=better,
-                cells=cells,
-                differences=tuple(
-                    _difference(cells[0], cell, better if same else None, gates, shared=same)
-                    for cell, same in zip(cells[1:], alike, strict=True)
-                ),
+                title,
+                descriptions[key],
+                unit,
+                FIGURES[column],
+                better,
+                cells,
+                differences,
                 bound=gates if better else None,
             )
         )
     return tuple(lines)
 
 
+_Key = tuple[str, str, int, str]
+"""Name, unit, place among rows with that name and unit, and column."""
+
+
 def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
-    """Return a card's numbers with descriptions, by name, unit, place of that name and column."""
+    """Return a card's numbers with descriptions."""
     numbers: dict[_Key, tuple[float, str]] = {}
-    for key, row in keyed(card.rows).items():
+    for (title, unit, place), row in keyed(card.rows).items():
+        short = END_TO_END if title.endswith(f".{END_TO_END}") else title
         for column, value in zip(FIGURES, row.figures, strict=True):
             if value is not None:
-                numbers[*key, column] = (float(value), row.description)
-    timed = card.latency.get("end_to_end")
-    if timed is not None and all(row.unit != "microseconds" for row in card.rows):
-        for column in ("p50", "p99"):
-            value = getattr(timed, column)
-            if value is not None:
-                text = "End-to-end latency."
-                numbers["end_to_end", "microseconds", 0, column] = (float(value), text)
+                numbers[short, unit, place, column] = (float(value), row.description)
     numbers["lost", "messages", 0, "value"] = (
         float(card.counts.lost),
         "Deliveries of messages intended in the window that did not come.",
@@ -480,11 +492,12 @@ def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
 
 
 def sample_of(values: Iterable[float | None]) -> Sample | None:
-    """Return the mean and the deviation of the values, None without any."""
+    """Return the sample of the values, None without any."""
     numbers = tuple(value for value in values if value is not None)
     if not numbers:
         return None
-    return Sample(numbers, fmean(numbers), stdev(numbers) if len(numbers) > 1 else None)
+    deviation = stdev(numbers) if len(numbers) > 1 else None
+    return Sample(numbers, median(numbers), fmean(numbers), deviation)
 
 
 def _difference(
@@ -497,16 +510,21 @@ def _difference(
 ) -> Difference | None:
     if first is None or other is None:
         return None
-    absolute = other.mean - first.mean
-    share = absolute / abs(first.mean) if first.mean and shared else None
-    width = half_width(first.values, other.values)
-    exceeds = None if width is None else abs(absolute) > width
-    known = max(len(first.values), len(other.values)) >= LEAST_REPETITIONS
-    excused = known and exceeds is False
+    absolute = other.median - first.median
+    related = first.median != 0 and shared
+    share = absolute / abs(first.median) if related else None
+    positive = min(*first.values, *other.values) > 0
+    scale = math.log if positive else float
+    width = half_width([*map(scale, first.values)], [*map(scale, other.values)])
+    distance = abs(scale(other.median) - scale(first.median))
+    exceeds = None if width is None else distance > width
+    repeated = max(len(first.values), len(other.values)) >= LEAST_REPETITIONS
+    excused = repeated and exceeds is False
     worse = share is not None and better is not None and (share < 0) == (better == "higher")
     return Difference(
         absolute=absolute,
         share=share,
+        ratio=other.median / first.median if related else None,
         half_width=width,
         exceeds=exceeds,
         regression=bool(

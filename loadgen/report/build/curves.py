@@ -11,7 +11,7 @@ from loadgen.errors import RunDirectoryError
 from loadgen.metrics.histogram import highest_values, percentiles
 from loadgen.metrics.interval import CONNECTED_AT, COUNTERS, PHASES
 from loadgen.metrics.reducer import reduce_table
-from loadgen.report.record import RunRecord
+from loadgen.report.record import PlannedGroup, RunRecord
 from loadgen.report.score_card import Curve, Curves, GroupTotals
 from loadgen.report.views import TIMED, Views
 
@@ -22,6 +22,9 @@ _CONNECTS_APART_NS, _CONNECT_POINTS = 1_000_000, 2_000
 
 _SHORTEST_COVERED_S = 0.1
 """Shortest part of a second for which a rate is computed."""
+
+_NEAR_S = 0.01
+"""Longest part of a second's row outside the window that does not matter."""
 
 _COUNTS = ("connects", "connect_failures", "disconnects", "connected")
 
@@ -47,6 +50,35 @@ def curves_of(
         backlog=_backlog(record, start_ns),
         processes=_processes(views.processes, start_ns),
     )
+
+
+def rates_of(
+    record: RunRecord, due: Mapping[str, float], course: pa.Table, seconds: float
+) -> dict[str, float]:
+    """Return the asked rate, and the rates into and out of the broker during the window.
+
+    All are messages a second. In a VALID run the messages that were `due` in the window passed in
+    it, within the bounds of the verdict. Rates of other runs are those of its full seconds.
+    """
+    ingress, egress = due["sent"], due["received"]
+    if not record.valid:
+        rows = [row for row in course.to_pylist() if row["sent"] is not None]
+        inside = [
+            row
+            for row in rows
+            if row["at_s"] > -_NEAR_S and row["at_s"] + row["span_s"] < seconds + _NEAR_S
+        ]
+        measured = inside or [row for row in rows if 0 <= row["at_s"] < seconds]
+        lasted_s = sum(row["span_s"] for row in measured)
+        if lasted_s:
+            ingress, egress = (
+                sum(row[name] * row["span_s"] for row in measured) / lasted_s
+                for name in ("sent", "received")
+            )
+    rates = {"ingress": ingress, "egress": egress}
+    if record.scenario.get("steps") is None:
+        rates["asked"] = sum(group.rate or 0.0 for group in record.publishing)
+    return rates
 
 
 def _distribution(series: str, row: Mapping[str, Any]) -> Curve:
@@ -160,12 +192,11 @@ def _processes(processes: pa.Table, start_ns: int) -> pa.Table:
 def group_totals(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
     """Return the counters in the window of the plan's groups, then of other groups with rows."""
     by_group = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
-    devices = {group.name: group.count for group in record.groups}
+    groups = {group.name: group for group in record.groups}
     return tuple(
         GroupTotals(
-            name=name,
-            devices=devices.get(name, 0),
+            planned=groups.get(name) or PlannedGroup(name, 0),
             counters={counter: by_group.get(name, {}).get(counter, 0) for counter in COUNTERS},
         )
-        for name in (*devices, *sorted(by_group.keys() - devices.keys()))
+        for name in (*groups, *sorted(by_group.keys() - groups.keys()))
     )

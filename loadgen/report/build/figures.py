@@ -5,16 +5,14 @@ light, dark and print. Texts that come from a run are escaped here: plotly reads
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from html import escape
+from collections.abc import Iterable, Sequence
+from html import escape, unescape
 from typing import Any
 
 from loadgen.report.model import Chart
 from loadgen.report.render.text import csv_of, name, number
 
 Figure = dict[str, Any]
-Numbers = tuple[Sequence[str], Iterable[Sequence[object]]]
-"""Header and rows of the numbers that a chart shows."""
 
 COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "$pink")
 
@@ -29,6 +27,9 @@ _FEW_POINTS = 10
 _FAR = 20.0
 """Factor between varied values above which their axis is logarithmic."""
 
+_SPREAD = 8.0
+"""Factor between the figures of a chart above which their axis is logarithmic."""
+
 _MOST_NAMED = 10
 """Most varied values that are ticks themselves."""
 
@@ -37,16 +38,25 @@ _LEGEND_IN_COLUMNS = 4
 
 
 def chart(
-    title: str,
-    note: str,
-    lines: Sequence[Figure],
-    layout: Figure,
-    *tables: Numbers,
-    height: int = 320,
+    title: str, note: str, lines: Sequence[Figure], layout: Figure, height: int = 320
 ) -> Chart:
-    """Return a chart of these lines; its CSV has the numbers of each table in turn."""
+    """Return a chart of these lines; its CSV has a row for each of their points."""
     figure = {"data": [*lines], "layout": layout}
-    return Chart(title, note, figure, "\r\n".join(csv_of(*table) for table in tables), height)
+    across = unescape(layout["xaxis"]["title"]["text"])
+    rows = [
+        (unescape(trace["name"]), x, y, unescape(_y_axis(layout, trace)["title"]["text"]), text)
+        for trace in lines
+        for x, y, text in zip(
+            trace["x"], trace["y"], trace.get("text") or [""] * len(trace["x"]), strict=True
+        )
+    ]
+    header = ("line", across, "value", "unit", "note")
+    return Chart(title, note, figure, csv_of(header, rows), height)
+
+
+def _y_axis(layout: Figure, trace: Figure) -> Figure:
+    found: Figure = layout[trace.get("yaxis", "y").replace("y", "yaxis")]
+    return found
 
 
 def line(
@@ -91,12 +101,7 @@ def axis(title: str, **more: object) -> Figure:
     }
 
 
-def log_axis(
-    title: str,
-    values: Iterable[float | None],
-    shown: Callable[[float], str] = "{:,.10g}".format,
-    **more: object,
-) -> Figure:
+def log_axis(title: str, values: Iterable[float | None], **more: object) -> Figure:
     """Return a logarithmic axis over these values, from tick to tick, each written out.
 
     Values that are not above zero are ignored.
@@ -111,7 +116,7 @@ def log_axis(
         type="log",
         range=[round(math.log10(end), 6) for end in (ticks[0], ticks[-1])],
         tickvals=ticks,
-        ticktext=[shown(tick) for tick in ticks],
+        ticktext=[f"{tick:,.10g}" for tick in ticks],
         **more,
     )
 
@@ -138,13 +143,7 @@ def _round_down(value: float) -> float:
     return max(part for part in (1, 2, 5) if part <= value / decade * (1 + 1e-9)) * decade
 
 
-def varied_axis(
-    title: str,
-    values: Iterable[float],
-    shown: Callable[[float], str] = number,
-    *,
-    log: bool = False,
-) -> Figure:
+def varied_axis(title: str, values: Iterable[float], *, log: bool = False) -> Figure:
     """Return an axis over varied values, which are the ticks unless they are many.
 
     It is logarithmic if `log` is True or the values lie far apart, so that they do not overlap.
@@ -155,15 +154,23 @@ def varied_axis(
     if not log:
         return axis(title)
     if len(ticks) > _MOST_NAMED:
-        return log_axis(title, ticks, shown)
+        return log_axis(title, ticks)
     margin = 0.04 * math.log10(high / low) or 0.3
     return axis(
         title,
         type="log",
         range=[round(math.log10(low) - margin, 6), round(math.log10(high) + margin, 6)],
         tickvals=ticks,
-        ticktext=[shown(value) for value in ticks],
+        ticktext=[number(value) for value in ticks],
     )
+
+
+def spread_axis(title: str, values: Iterable[float | None], **more: object) -> Figure:
+    """Return an axis that is logarithmic if the values lie far apart, and else begins at 0."""
+    positive = [value for value in values if value]
+    if positive and max(positive) > _SPREAD * min(positive) > 0:
+        return log_axis(title, positive, **more)
+    return from_zero(title, **more)
 
 
 def from_zero(title: str, **more: object) -> Figure:

@@ -35,8 +35,4 @@ def _chart(course: Course, rolling: int) -> Chart:
             line("mean before", before, COLORS[1], hover, dash="dot"),
         ],
         layout(xaxis=axis("started (UTC)", type="date"), yaxis=axis(course.unit)),
-        (
-            ("started", "run", "broker", course.unit, "mean before"),
-            [(p.started, p.run, p.broker, p.value, p.before) for p in course.points],
-        ),
     )

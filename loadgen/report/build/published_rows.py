@@ -13,7 +13,7 @@ from loadgen.judge.published import (
 )
 from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.build.encryption import negotiated
-from loadgen.report.build.rows import FIGURES, Facts, figures_of
+from loadgen.report.build.rows import PUBLISHED_FIGURES, Facts, figures_of
 from loadgen.report.build.system import stored_first
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
@@ -49,13 +49,13 @@ def published_details(facts: Facts) -> dict[str, Any]:
     published = []
     for figure in _figures(facts.record, ours):
         ours_of_row = figures_of(figure.measure, facts)
-        columns = {key: getattr(figure, key) for key in (*FIGURES, _HIGH_WATER_MARK)}
+        columns = {key: getattr(figure, key) for key in (*PUBLISHED_FIGURES, _HIGH_WATER_MARK)}
         differences = _differences(figure, facts, ours)
         published.append(
             {
                 "row": facts.record.case.upper(),
                 "measure": figure.measure,
-                **ours_of_row,
+                **{key: ours_of_row[key] for key in PUBLISHED_FIGURES},
                 "published": {"name": figure.name, **columns, "less_than": list(figure.bounds)},
                 "relation": figure.relation,
                 "comparable": not differences,
@@ -152,7 +152,7 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
             ours_of_row[key],
             _ABSENT.get(figure.measure, comparable) if ours_of_row[key] is None else comparable,
         )
-        for key, title in FIGURES.items()
+        for key, title in PUBLISHED_FIGURES.items()
         if getattr(figure, key) is not None
     ]
     if figure.high_water_mark is not None:

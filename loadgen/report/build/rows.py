@@ -19,7 +19,7 @@ from loadgen.report.record import RunRecord
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
 
-FIGURES = {
+PUBLISHED_FIGURES = {
     "value": "VALUE",
     "avg": "AVG",
     "p50": "50P",
@@ -28,6 +28,13 @@ FIGURES = {
     "stdev": "STDV",
 }
 """Figures of a row, and the published card's title of each column."""
+
+FIGURES = {
+    **{key: PUBLISHED_FIGURES[key] for key in ("value", "avg", "p50", "p99")},
+    "p99_9": "99.9P",
+    **{key: PUBLISHED_FIGURES[key] for key in ("max", "stdev")},
+}
+"""Figures of a row with the tail that the published card does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,7 @@ class Row(Figures):
     name: str
     description: str
     unit: str
+    p99_9: float | None = None
     remark: str = ""
     """A caveat about these figures, or the reason for their absence."""
 
@@ -63,7 +71,7 @@ def keyed(rows: Sequence[Row]) -> dict[RowKey, Row]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts for rows. Rates are messages a second, of those intended in the window.
+    """The facts for rows; rates as in `score_card.ScoreCard`.
 
     `remarks` are those of rows, by their measure; a row with one is there without a figure, too.
     """
@@ -80,6 +88,7 @@ class Facts:
     remarks: Mapping[str, str] = field(default_factory=dict)
 
 
+END_TO_END = "end_to_end"
 _TRANSIT = ".TRANSIT"
 LARGE_MESSAGE_BYTES = 64 * 1024
 """Size above which bytes a second say more than messages a second."""
@@ -144,9 +153,32 @@ def score_rows(facts: Facts) -> tuple[Row, ...]:
     return tuple(row for row in rows if row is not None)
 
 
+def with_latency(
+    rows: Sequence[Row], case: str, latency: Mapping[str, LatencySummary]
+) -> tuple[Row, ...]:
+    """Return the rows, and the end-to-end latency as the last if none of them is a latency."""
+    timed = latency.get(END_TO_END)
+    if timed is None or any(row.unit == "microseconds" for row in rows):
+        return tuple(rows)
+    row = Row(
+        type="Latency",
+        name=f"{case.upper()}.{END_TO_END}",
+        description="From the intended moment of sending to the receiver.",
+        unit="microseconds",
+        **{key: getattr(timed, key) for key in FIGURES if key != "value"},
+    )
+    return (*rows, row)
+
+
 def figures_of(measure: str, facts: Facts) -> "_Found":
-    """Return the figures of a run for a measure of `MEASURES`, by the keys of `FIGURES`."""
-    return dict.fromkeys(FIGURES) | _MEASURES[measure](facts)
+    """Return the figures of a run for a measure, by the keys of `FIGURES`."""
+    compute = _MEASURES.get(measure)
+    if compute is None:
+        case = CASES[facts.record.case]
+        return dict.fromkeys(FIGURES) | {
+            "value": case.own_figures(facts.record.scenario, None).get(measure)
+        }
+    return dict.fromkeys(FIGURES) | compute(facts)
 
 
 def _known_to(measure: str, figures: "_Found", record: RunRecord) -> str:
@@ -172,7 +204,7 @@ def _transit_of(spec: RowSpec) -> RowSpec:
 
 
 def _row(spec: RowSpec, facts: Facts, words: "_Words", suffix: str = "") -> Row | None:
-    figures = _MEASURES[spec.measure](facts)
+    figures = figures_of(spec.measure, facts)
     remark = facts.remarks.get(spec.measure, "") or _known_to(spec.measure, figures, facts.record)
     nothing = all(value is None for value in figures.values())
     if MEASURES[spec.measure].optional and nothing and not remark:
@@ -194,7 +226,7 @@ def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
 
 def _place(row: Row) -> tuple[int, ...]:
     """Return a sort key: by type, then by case; secured cases follow, unknown ones are last."""
-    parts = [*_COMMON]
+    parts = [END_TO_END, *_COMMON]
     whole, _, part = row.name.rpartition(".")
     title = whole if part in parts else row.name
     title = title.removesuffix(_TRANSIT)
@@ -242,34 +274,26 @@ def _payload_rate(facts: Facts) -> _Found:
     (low, high) = sizes.pop() if len(sizes) == 1 else (0, 0)
     if low != high or low <= LARGE_MESSAGE_BYTES:
         return {"value": None}
-    return {"value": facts.rates["received"] * low / 1e6}
-
-
-def _base(facts: Facts) -> _Found:
-    """Return BASE of the workload; None if it has none."""
-    base = facts.record.scenario.get("base")
-    freeform = facts.record.scenario.get("topology") == "freeform"
-    return {"value": float(base) if isinstance(base, int) and not freeform else None}
+    return {"value": facts.rates["egress"] * low / 1e6}
 
 
 _MEASURES: Mapping[str, Callable[[Facts], _Found]] = {
     "producers": lambda facts: {"value": sum(g.count for g in facts.record.publishing) or None},
-    "ingress_rate": _rate("sent"),
-    "egress_rate": _rate("received"),
+    "ingress_rate": _rate("ingress"),
+    "egress_rate": _rate("egress"),
     # Stored by the broker and delivered: a message that only went in may never have been stored.
-    "persistent_rate": _rate("received"),
-    "queue_rate": _rate("received"),
-    "forwarding_rate": _rate("received"),
-    "messages_per_watt": lambda facts: _share(facts.rates["received"], facts.watts),
-    "messages_per_rack_unit": lambda facts: _share(facts.rates["received"], facts.rack_units),
-    "joules_per_message": lambda facts: _share(facts.watts, facts.rates["received"]),
+    "persistent_rate": _rate("egress"),
+    "queue_rate": _rate("egress"),
+    "forwarding_rate": _rate("egress"),
+    "messages_per_watt": lambda facts: _share(facts.rates["egress"], facts.watts),
+    "messages_per_rack_unit": lambda facts: _share(facts.rates["egress"], facts.rack_units),
+    "joules_per_message": lambda facts: _share(facts.watts, facts.rates["egress"]),
     "messages_per_core_second": lambda facts: {"value": facts.messages_per_core_second},
     # From the intended moment of sending, so that a late sender is charged.
     "latency": _distribution("end_to_end"),
     "transit": _distribution("transit"),
     "connect_latency": _distribution("connect"),
     "connect_seconds": _connect_seconds,
-    "base": _base,
     "recovery_seconds": lambda facts: {
         "value": figure(part(facts.record.observed, "recovery"), "drained_s")
     },
@@ -283,7 +307,8 @@ _MEASURES: Mapping[str, Callable[[Facts], _Found]] = {
 class _Words(dict[str, str]):
     """Values for names and descriptions, from the groups that were played.
 
-    Any other word is the scenario's field of that name, "?" without such a field.
+    Any other word is the scenario's field of that name, "?" without such a field. A capitalized
+    word is the capitalized field.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -299,7 +324,6 @@ class _Words(dict[str, str]):
             background_rate=plain_number(sum(g.rate or 0.0 for g in background)),
             rack_units=plain_number(facts.rack_units or 0.0),
             subscribed=" and subscribed" if scenario.get("subscribe") is True else "",
-            topology=str(scenario.get("topology") or "").capitalize(),
             backends=_text(scenario.get("backends") or len(scenario.get("backend") or ()) or 1),
             durable=", durable consumers" if scenario.get("durable") is True else "",
         )
@@ -316,8 +340,10 @@ class _Words(dict[str, str]):
             }
 
     def __missing__(self, key: str) -> str:
-        value = self._scenario.get(key)
-        return "?" if value is None else _text(value)
+        value = self._scenario.get(key.lower())
+        if value is None:
+            return "?"
+        return _text(value).capitalize() if key[0].isupper() else _text(value)
 
 
 def _text(value: object) -> str:

@@ -1,13 +1,12 @@
 """The section of one run: counts, tables, latencies, power, broker, charts and how to repeat it."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.build.broker_section import BrokerLoad
-from loadgen.report.build.charts import charts_of
-from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Section, Tiles, Verdicts
+from loadgen.report.model import Block, Chart, Charts, Fold, Judged, Paragraph, Section
 from loadgen.report.power.power import OutletPower
 from loadgen.report.render.text import COMMAND_CHARACTERS, name, number
 from loadgen.report.score_card import LATENCY_FIGURES, Power, ScoreCard
@@ -24,21 +23,18 @@ _MIB = 1 << 20
 _MOST_TROUBLES = 3
 
 
-def judged(card: ScoreCard, title: str = "", link: str = "", notes: tuple[str, ...] = ()) -> Judged:
-    """Return the verdict of a run with its reasons and remarks; without a title these alone."""
-    verdict = card.verdict
-    return Judged(
-        verdict.word if title else "",
-        tuple((reason.code, reason.detail) for reason in verdict.reasons),
-        tuple(remark.detail for remark in verdict.remarks),
-        title,
-        link,
-        notes,
-    )
+def run_section(
+    card: ScoreCard,
+    place: int,
+    drawn: Callable[[], Sequence[Chart]],
+    *,
+    several: bool,
+    folded: bool,
+) -> Section:
+    """Return the section of one run; `place` is its number among several.
 
-
-def run_section(card: ScoreCard, place: int, *, several: bool, folded: bool) -> Section:
-    """Return the section of one run; `place` is its number among several."""
+    A report of one run shows the first chart and the reasons before the section.
+    """
     run, title = card.run, name(card.run.case.upper())
     about = (
         f"{run.broker_name or 'broker'} · {run.protocol} · started {run.started} · "
@@ -47,14 +43,14 @@ def run_section(card: ScoreCard, place: int, *, several: bool, folded: bool) -> 
     )
     blocks: list[Block] = [
         Paragraph(about, "muted"),
-        Verdicts((judged(card),)),
+        *([_reasons(card)] if several else []),
         _counts(card),
         *card.sections,
         *_latency(card),
         *_connecting(card),
         *(_power(card.power) if card.power is not None else ()),
         *(_broker(card.broker) if card.broker is not None else ()),
-        Charts(lambda: charts_of(card)),
+        Charts(lambda: drawn() if several else drawn()[1:]),
         *_groups(card),
         *_command(card),
         _seal(card),
@@ -69,13 +65,21 @@ def run_section(card: ScoreCard, place: int, *, several: bool, folded: bool) -> 
     )
 
 
-def _counts(card: ScoreCard) -> Tiles:
-    return Tiles(
-        tuple(
-            (key.replace("_", " "), value, bool(key in _WRONG_ABOVE_ZERO and value))
-            for key, value in asdict(card.counts).items()
-        )
+def _reasons(card: ScoreCard) -> Judged:
+    verdict = card.verdict
+    reasons = tuple((reason.code, reason.detail) for reason in verdict.reasons)
+    return Judged("", reasons, tuple(remark.detail for remark in verdict.remarks))
+
+
+def _counts(card: ScoreCard) -> DataTable:
+    return _tile_table(
+        (key.replace("_", " "), Cell(value, wrong=bool(key in _WRONG_ABOVE_ZERO and value)))
+        for key, value in asdict(card.counts).items()
     )
+
+
+def _tile_table(tiles: Iterable[tuple[str, Cell]]) -> DataTable:
+    return DataTable("", "", ("count", "value"), tuple(tiles), look="tiles")
 
 
 def _latency(card: ScoreCard) -> Iterator[DataTable]:
@@ -183,10 +187,10 @@ def _broker(load: BrokerLoad) -> Iterator[Block]:
         yield Paragraph(trouble, "muted")
 
 
-def _tiles(*pairs: tuple[str, float | None]) -> Iterator[Tiles]:
-    tiles = tuple((label, value, False) for label, value in pairs if value is not None)
+def _tiles(*pairs: tuple[str, float | None]) -> Iterator[DataTable]:
+    tiles = [(label, Cell(value)) for label, value in pairs if value is not None]
     if tiles:
-        yield Tiles(tiles)
+        yield _tile_table(tiles)
 
 
 def _groups(card: ScoreCard) -> Iterator[DataTable]:
@@ -196,7 +200,11 @@ def _groups(card: ScoreCard) -> Iterator[DataTable]:
             "",
             ("group", "devices", *(counter.replace("_", " ") for counter in _GROUP_COUNTERS)),
             tuple(
-                (group.name, group.devices, *(group.counters[key] for key in _GROUP_COUNTERS))
+                (
+                    group.planned.name,
+                    group.planned.count,
+                    *(group.counters[key] for key in _GROUP_COUNTERS),
+                )
                 for group in card.groups
             ),
         )

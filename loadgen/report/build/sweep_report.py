@@ -4,29 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from loadgen.cases.case import ChartStyle
 from loadgen.cases.registry import CASES, style_of
 from loadgen.plan.tables import Cell, DataTable
-from loadgen.report.build.figures import (
-    Figure,
-    chart,
-    color_of,
-    from_zero,
-    layout,
-    line,
-    log_axis,
-    varied_axis,
-)
 from loadgen.report.build.sweep_table import FigureColumn, SweepRow, SweepTable
+from loadgen.report.build.varied_chart import Point, unit_of, varied_chart
 from loadgen.report.model import Chart, Charts, Paragraph, Report
 from loadgen.report.render.text import name, notice_lines, number, text_of
 
-EGRESS_NOTE = (
-    "Egress counts the deliveries of messages that were due in the window, also those after its "
-    "end, by the seconds of the window: of a broker that falls behind it shows what was asked, not "
-    "what it can do."
-)
 VERDICT = "verdict"
 """Title of the column before the figures."""
+_LIMIT = "limit"
+"""Key of a search's limit among the figures of a point."""
 
 
 def sweep_report(table: SweepTable) -> Report:
@@ -42,7 +31,6 @@ def sweep_report(table: SweepTable) -> Report:
             *([Paragraph(table.notice)] if table.notice else []),
             Paragraph(about, "muted"),
             _data_table(table),
-            *(Paragraph(note, "muted") for note in table_notes(table)),
             Charts(lambda: [drawn for drawn in (sweep_chart(table),) if drawn is not None]),
         ),
         document=_document(table),
@@ -74,8 +62,7 @@ def _document(table: SweepTable) -> dict[str, Any]:
     """Return every figure, whatever columns are shown; a notice comes before them."""
     fields = asdict(table)
     notice = fields.pop("notice")
-    document = {"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields}
-    return document | {"notes": table_notes(table)}
+    return {"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields}
 
 
 def _csv(table: SweepTable) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
@@ -203,90 +190,43 @@ def text_table(table: SweepTable) -> list[str]:
     ]
 
 
-def table_notes(table: SweepTable) -> list[str]:
-    """Return notes that explain the figures."""
-    return [EGRESS_NOTE] if any(column.key == "egress" for column in table.columns) else []
-
-
 # The chart ------------------------------------------------------------------------------------
 
 
 def sweep_chart(table: SweepTable) -> Chart | None:
     """Return a chart of figures or limits over the first swept number with several values.
 
-    A line for each combination of the other fields. FANOUT has ingress on a logarithmic left axis
-    and egress on the right one, as in the published report. None without such a field.
+    It has a line for each combination of the other fields. Return None without such a field.
     """
     rows = [row for row in table.rows if row.runs and (row.limit or not table.searched)]
     swept = next((field for field in table.axes if _spans(rows, field)), None)
     if swept is None:
         return None
-    drawn = _lines(table)
-    two_axes = len(drawn) > 1 and style_of(table.case).two_axes
-    lines: list[Figure] = []
-    for place, (label, members) in enumerate(_combinations(table, rows, swept).items()):
-        for which, (key, title) in enumerate(drawn):
-            lines += _traces(
-                f"{title}{', ' if label else ''}{label}",
-                [row.numbers[swept] for row in members],
-                [(_plotted(row, key), _mark(row)) for row in members],
-                color_of(place * len(drawn) + which),
-                "y2" if two_axes and key == "egress" else "y",
-            )
-    xs = [row.numbers[swept] for row in rows]
-    axes = {"yaxis": from_zero(_unit(table))}
-    if two_axes:
-        axes = {
-            "yaxis": log_axis("ingress, msgs/s", [_plotted(row, "ingress") for row in rows]),
-            "yaxis2": from_zero("egress, msgs/s", overlaying="y", side="right", showgrid=False),
-        }
-    words = swept.replace("_", " ")
-    more = ("limit_above", "limit_stands") if table.searched else ()
-    numbers = [
-        (
-            *(row.values[field] for field in table.axes),
-            *(_plotted(row, key) for key, _ in drawn),
-            *((row.limit["above"], row.limit["stands"]) if row.limit else ()),
-            "true" if row.valid else "false",
+    style = style_of(table.case)
+    if table.searched:
+        style = ChartStyle(lines=((_LIMIT, f"limit: {table.searched}"),))
+    points = [
+        Point(
+            row.numbers[swept],
+            _line_of(table, row, swept),
+            row.figures if row.limit is None else {_LIMIT: row.limit["load"]},
+            _mark(row),
         )
         for row in rows
     ]
-    return chart(
-        f"{'Limit' if table.searched else 'Result'} by {words}",
-        _chart_note(table, {key for key, _ in drawn}),
-        lines,
-        layout(xaxis=varied_axis(words, xs, log=swept == "ratio"), **axes, showlegend=True),
-        ((*table.axes, *(key for key, _ in drawn), *more, "valid"), numbers),
-        height=360,
-    )
+    words = swept.replace("_", " ")
+    title = f"{'Limit' if table.searched else 'Result'} by {words}"
+    return varied_chart(title, _chart_note(table), words, points, style, _unit(table))
 
 
-def _combinations(
-    table: SweepTable, rows: Sequence[SweepRow], swept: str
-) -> dict[str, list[SweepRow]]:
-    """Group rows by all other fields; each group is in the order of the swept field."""
+def _line_of(table: SweepTable, row: SweepRow, swept: str) -> str:
+    """Return the name of the row's line: the values of all other fields."""
     others = [other for other in table.axes if other != swept]
-    groups: dict[str, list[SweepRow]] = {}
-    for row in sorted(rows, key=lambda row: row.numbers[swept]):
-        parts = [f"{other}={row.values[other]}" for other in others]
-        if table.mixed and not {"broker", "mqtt"} & {*others}:
-            # A line must not join two brokers.
-            parts.append(measured_on(row))
-        groups.setdefault(", ".join(parts), []).append(row)
-    return groups
-
-
-def _lines(table: SweepTable) -> tuple[tuple[str, str], ...]:
-    """Return key and name of each line: the limit if one was searched, else figures."""
-    if table.searched:
-        return (("limit", f"limit: {table.searched}"),)
-    return style_of(table.case).lines
-
-
-def _plotted(row: SweepRow, key: str) -> float | None:
-    if key != "limit":
-        return row.figures[key]
-    return None if row.limit is None else row.limit["load"]
+    parts = [f"{other}={row.values[other]}" for other in others]
+    if table.mixed and not {"broker", "mqtt"} & {*others}:
+        # A line must not join two brokers.
+        parts.append(measured_on(row))
+    return ", ".join(parts)
 
 
 def _mark(row: SweepRow) -> str:
@@ -298,40 +238,15 @@ def _mark(row: SweepRow) -> str:
     return "NOT CONFIRMED" if row.limit["stands"] == "closed" else "at least"
 
 
-_SYMBOLS: Mapping[str, str] = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
-
-
-def _traces(
-    title: str,
-    xs: Sequence[float],
-    points: Sequence[tuple[float | None, str]],
-    color: str,
-    axis: str,
-) -> list[Figure]:
-    """Return a line through valid points, with gaps, and marks for the other points."""
-    traces = []
-    for mark in dict.fromkeys(("", *(mark for _, mark in points))):
-        ys = [value if mark == its else None for value, its in points]
-        if all(value is None for value in ys):
-            continue
-        label = f"{title}, {mark}" if mark else title
-        trace = line(label, zip(xs, ys, strict=True), color, "%{y:,.1f}", axis, marked=True)
-        if mark:
-            trace["mode"] = "markers"
-            trace["marker"] = {"symbol": _SYMBOLS[mark], "size": 10, "color": color}
-        traces.append(trace)
-    return traces
-
-
-def _chart_note(table: SweepTable, keys: set[str]) -> str:
-    """Return how to read the chart: its marks, and the meaning of egress."""
+def _chart_note(table: SweepTable) -> str:
+    """Return the meaning of the chart's marks."""
     note = "A point for each combination; of several runs the median."
     marks = {_mark(row) for row in table.rows if row.runs}
     if marks & {"INVALID", "NOT CONFIRMED"}:
         note += " A cross is INVALID, or a limit that did not hold twice, and no line goes there."
     if "at least" in marks:
         note += " A triangle is a load that held; the limit is above it."
-    return f"{note} {EGRESS_NOTE}" if "egress" in keys else note
+    return note
 
 
 def _spans(rows: Sequence[SweepRow], axis: str) -> bool:
@@ -343,5 +258,4 @@ def _unit(table: SweepTable) -> str:
         case = CASES.get(table.case)
         unit = "connects/s" if case is not None and case.connects_only else "msgs/s"
         return f"limit, {unit}" if table.searched == "rate" else f"limit: {table.searched}"
-    main = style_of(table.case).main
-    return {"avg": "µs", "seconds": "s"}.get(main, "msgs/s")
+    return unit_of(table.case)

@@ -6,8 +6,10 @@ and their spread.
 """
 
 import statistics
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from loadgen.cases.registry import CASES, style_of
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.reading import figure, part
 from loadgen.report.build.summary import summarize
-from loadgen.report.record import RunRecord, open_run
+from loadgen.report.record import open_run
 from loadgen.report.render.text import notice_for
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.search.sweep import PointResult, SweepPoint, SweepResult, standing_of
@@ -33,32 +35,14 @@ class FigureColumn:
 
 
 FIGURES: Mapping[str, FigureColumn] = {
-    column.key: column
-    for column in (
-        FigureColumn("ratio", "Fanout ratio 1:", ""),
-        FigureColumn("topics", "# of topics", ""),
-        FigureColumn("consumers", "# of consumers", ""),
-        FigureColumn("producers", "# of producers", ""),
-        FigureColumn("devices", "# of devices", ""),
-        FigureColumn("background", "Background", "msgs/sec"),
-        FigureColumn("ingress", "Ingress rate", "msgs/sec"),
-        FigureColumn("egress", "Egress rate", "msgs/sec"),
-        FigureColumn("high_water_mark", "High-water mark", "messages"),
-        FigureColumn("seconds", "Connected in", "seconds"),
-        FigureColumn("avg", "AVG", "µs"),
-        FigureColumn("p50", "50P", "µs"),
-        FigureColumn("p99", "99P", "µs"),
-        FigureColumn("max", "MAX", "µs"),
-        FigureColumn("stdev", "STDV", "µs"),
-        FigureColumn("delivery", "Mean delivery", "ms"),
-        FigureColumn("published_delivery", "Mean delivery, paper", "ms"),
-        FigureColumn("broker_per_base", "Broker processor per BASE", "% of all processors"),
-        FigureColumn("published_per_base", "Broker processor per BASE, paper", "% of 8 processors"),
-        FigureColumn("published_base", "Most BASE, paper", ""),
-        FigureColumn("used_topics", "Topics", ""),
-        FigureColumn("per_topic", "Sent to a topic", "msgs/sec"),
+    key: FigureColumn(key, title, unit)
+    for titles in (
+        tomllib.loads(files("loadgen.report").joinpath("columns.toml").read_text("utf-8")),
+        *(case.charts.own for case in CASES.values()),
     )
+    for key, (title, unit) in titles.items()
 }
+"""Columns of all cases, also those that only one has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +149,17 @@ def _row(
             continue
         path = directory / result.run
         try:
-            run = open_run(path)
-            card = summarize(run)
+            card = summarize(open_run(path))
         except RunDirectoryError as error:
             reasons[str(error)] = None
             continue
         cards[result.run] = card
         played.append(card)
-        main = style_of(run.record.case).main
-        measured.append(figures_of(run.record, card))
+        main = style_of(card.run.case).main
+        measured.append(figures_of(card))
         if result.limit is None:
             reasons |= dict.fromkeys(reason.code for reason in card.verdict.reasons)
-    figures = {key: _median([figures[key] for figures in measured]) for key in FIGURES}
+    figures = {key: median_of([figures[key] for figures in measured]) for key in FIGURES}
     aim = None if point.search is None else point.search.aim
     limits = [result.limit for result in results if result.limit is not None]
     limit = _limit([{**limit, "stands": standing_of(limit, aim)} for limit in limits])
@@ -213,8 +196,8 @@ def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     stands = next((stands for stands in _WEAKEST_FIRST if stands in standings), "nothing held")
     return {
         "field": limits[0]["field"],
-        "load": _median([limit["load"] for limit in limits]),
-        "above": None if stands == "at least" else _median([limit["above"] for limit in limits]),
+        "load": median_of([limit["load"] for limit in limits]),
+        "above": None if stands == "at least" else median_of([limit["above"] for limit in limits]),
         "stands": stands,
         "ended": tuple(dict.fromkeys(limit["ended"] for limit in limits)),
         "confirmed": all(limit["confirmed"] for limit in limits),
@@ -223,7 +206,8 @@ def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     }
 
 
-def _median(values: Sequence[float | None]) -> float | None:
+def median_of(values: Iterable[float | None]) -> float | None:
+    """Return the median without missing values; None without any."""
     present = [value for value in values if value is not None]
     return statistics.median(present) if present else None
 
@@ -253,47 +237,31 @@ def _numbers(point: SweepPoint) -> dict[str, float]:
     return numbers
 
 
-def figures_of(record: RunRecord, card: ScoreCard) -> dict[str, float | None]:
+def figures_of(card: ScoreCard) -> dict[str, float | None]:
     """Return the figures of one run by the keys of `FIGURES`; None if the run has none."""
-    case = CASES.get(record.case)
-    burst = case is not None and case.connects_only
-    axis = style_of(record.case).axis
-    background = [
-        group
-        for group in card.groups
-        if group.name in record.background and any(p.name == group.name for p in record.publishing)
-    ]
-    sent = sum(group.counters["sent"] for group in background)
-    latency = card.latency.get("connect" if burst else "end_to_end")
-    ratio = record.scenario.get("ratio")
-    return {
-        "ratio": float(ratio) if isinstance(ratio, int) and axis == "ratio" else None,
-        "topics": sum(group.topics for group in record.publishing) or None,
-        "producers": sum(group.count for group in record.publishing) or None,
-        "consumers": sum(g.count for g in record.groups if g.rate is None and not burst) or None,
-        "devices": sum(group.count for group in record.groups),
-        "background": sent / card.run.seconds if axis == "background" else None,
-        "ingress": None if burst else card.rates["sent"],
-        "egress": None if burst else card.rates["received"],
-        "high_water_mark": card.counts.high_water_mark,
-        "seconds": card.connect.seconds if burst else None,
-        **{key: getattr(latency, key, None) for key in ("avg", "p50", "p99", "max", "stdev")},
-        "broker_per_base": _broker_per_base(record, card),
-        # Figures that the case computed.
-        **{key: figure(part(record.case_observations, "figures"), key) for key in _OF_THE_CASE},
-    }
-
-
-_OF_THE_CASE = (
-    *("delivery", "published_delivery", "published_per_base", "published_base"),
-    *("used_topics", "per_topic"),
-)
-
-
-def _broker_per_base(record: RunRecord, card: ScoreCard) -> float | None:
-    """Return the broker's share of this host's processors for each BASE, in per cent."""
-    base, cores = record.scenario.get("base"), record.environment.get("cores")
+    groups = [group.planned for group in card.groups]
+    publishing = [group for group in groups if group.rate is not None]
+    background = [group for group in card.groups if group.planned in publishing]
+    sent = [group.counters["sent"] for group in background if not group.planned.timed]
+    latency = card.latency.get("end_to_end" if card.has_messages else "connect")
+    scenario, cores = card.run.scenario, card.run.environment.get("cores")
     used = None if card.broker is None else card.broker.cores
-    if used is None or not isinstance(base, int) or not isinstance(cores, int) or not cores:
-        return None
-    return 100.0 * used / cores / base
+    subscribers = sum(group.count for group in groups if group.rate is None)
+    case = CASES.get(card.run.case)
+    generic = {
+        "ratio": figure(scenario, "ratio"),
+        "topics": sum(group.topics for group in publishing) or None,
+        "producers": sum(group.count for group in publishing) or None,
+        "consumers": subscribers if card.has_messages and subscribers else None,
+        "devices": sum(group.count for group in groups),
+        "background": sum(sent) / card.run.seconds if sent else None,
+        "ingress": card.rates["ingress"] if card.has_messages else None,
+        "egress": card.rates["egress"] if card.has_messages else None,
+        "high_water_mark": card.counts.high_water_mark,
+        "seconds": None if card.has_messages else card.connect.seconds,
+        **{key: getattr(latency, key, None) for key in ("avg", "p50", "p99", "max", "stdev")},
+    }
+    observed = part(card.details, card.run.case, "figures")
+    share = used / cores if used is not None and cores else None
+    own = {} if case is None else case.own_figures(scenario, share)
+    return {key: figure(observed, key) for key in FIGURES} | dict(own) | generic

@@ -4,17 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from loadgen.plan.tables import Cell, DataTable, TableCell, as_cell
-from loadgen.report.model import (
-    Block,
-    Bullets,
-    Charts,
-    Fold,
-    Judged,
-    Paragraph,
-    Report,
-    Tiles,
-    Verdicts,
-)
+from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Report
 from loadgen.report.render.text import (
     COMMAND_CHARACTERS,
     NAME_CHARACTERS,
@@ -44,19 +34,8 @@ def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
         match block:
             case Paragraph():
                 yield from _paragraph(block)
-            case Bullets(title, items):
-                yield from (
-                    f"### {escape(title)}",
-                    "",
-                    *(f"- {escape(item)}" for item in items),
-                    "",
-                )
-            case Verdicts(entries):
-                for entry in entries:
-                    yield from _verdict(entry) if entry.word else ()
-            case Tiles(tiles):
-                rows = tuple((label, value) for label, value, _ in tiles)
-                yield from _table(DataTable("", "", ("count", "value"), rows))
+            case Judged():
+                yield from _verdict(block)
             case DataTable():
                 yield from _table(block)
             case Fold(title, folded, in_text=True):
@@ -76,8 +55,9 @@ def _paragraph(block: Paragraph) -> Iterator[str]:
 
 
 def _verdict(entry: Judged) -> Iterator[str]:
-    yield f"{escape(entry.title)}: **{entry.word}**, {escape(', '.join(entry.notes))}"
-    yield ""
+    if entry.word:
+        yield f"**{entry.word}** {escape(entry.title)}: {escape(entry.text)}"
+        yield ""
     lines = [f"- {escape(code)}: {escape(detail)}" for code, detail in entry.reasons]
     lines += [f"- remark: {escape(remark)}" for remark in entry.remarks]
     yield from (*lines, "") if lines else ()

@@ -215,4 +215,4 @@ def test_generator_and_broker_share_a_chart(make: ModuleType, tmp_path: Path) ->
     assert traces["broker"]["y"] == [200.0] * 8
     assert chart.figure["layout"]["yaxis"]["range"][1] >= 200
     assert traces["memory of all workers"]["y"][0] == pytest.approx(2 * 150e6 / 2**20, rel=1e-4)
-    assert "broker_at_s,seconds,used,resident_bytes" in chart.table
+    assert "memory of the broker,2.5,10.0,MiB," in chart.table

@@ -45,7 +45,7 @@ def test_each_completion_is_where_it_was_to_a_millisecond(tmp_path: Path) -> Non
     assert len(curve) > 150
     (chart,) = [one for one in charts_of(card) if one.title == "Connection curve"]
     assert chart.figure["data"][0]["x"][-1] == 0.95
-    assert "at_s,connected" in chart.table
+    assert "connected,0.003,1,devices," in chart.table
     assert CONNECTED_AT not in card.latency
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from loadgen.errors import RunDirectoryError
 from loadgen.judge.verdict import Reason, Verdict
-from loadgen.plan.tables import as_cell
+from loadgen.plan.tables import DataTable, as_cell
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import (
     Bounds,
@@ -23,10 +23,12 @@ from loadgen.report.build.compare import (
     half_width,
     load_of,
     regressions,
+    spread_text,
 )
-from loadgen.report.build.results import results_table
-from loadgen.report.build.run_charts import comparison_chart
+from loadgen.report.build.comparison_chart import comparison_chart
 from loadgen.report.build.summary import summarize_run
+from loadgen.report.headline import headline
+from loadgen.report.model import Judged
 from loadgen.report.render.html import to_html
 from loadgen.report.render.markdown import to_markdown
 from loadgen.report.render.write import to_json
@@ -39,8 +41,8 @@ def card(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ScoreCar
 
 
 def run_at(card: ScoreCard, rate: float, **scenario: Any) -> ScoreCard:
-    """The card with another rate as its one row's value."""
-    rows = tuple(replace(row, value=rate) for row in card.rows)
+    """The card with another rate as the value of its one row with a value."""
+    rows = tuple(replace(row, value=row.value and rate) for row in card.rows)
     return replace(card, rows=rows, run=replace(card.run, scenario={"pairs": 10, **scenario}))
 
 
@@ -202,7 +204,7 @@ def test_a_regression_is_beyond_the_bound_for_the_worse(
     if worse:
         assert told == [
             "PERSISTENT VALUE: 94 msgs/sec against 100 of the baseline, -6.0 %, a regression "
-            "beyond 5 %; too few runs to know the spread (run)"
+            "beyond 5 %, too few runs to tell (run)"
         ]
     else:
         assert told == []
@@ -217,7 +219,7 @@ def test_three_repetitions_excuse_what_is_within_their_spread(card: ScoreCard) -
         assert len(regressions(compare(cards, marks))) == told
     steady = [run_at(card, rate) for rate in (100, 100.1, 99.9, 94, 94.1, 93.9)]
     (line_,) = regressions(compare(steady, [True] * 3 + [False] * 3))
-    assert "a regression beyond 5 %; more than the spread" in line_
+    assert "a regression beyond 5 % (run)" in line_
     # By name: of this row nothing below 10 % counts.
     named = Bounds(0.05, {"persistent": 0.1})
     assert regressions(compare(steady, [True] * 3 + [False] * 3, named)) == []
@@ -256,6 +258,25 @@ def test_a_figure_that_a_gate_cannot_look_at_is_told(card: ScoreCard) -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "other", "text", "certainty"),
+    [
+        ((100,), (105,), "+5.0 %", "too few runs to tell"),
+        ((100, 101, 99), (108_000, 107_900, 108_100), "1,080 times", ""),
+        ((108_000, 107_900, 108_100), (100, 101, 99), "1/1,080", ""),
+        # The outlier of a median is no difference.
+        ((100, 101, 99), (100, 101, 900), "+1.0 %", "too noisy to tell"),
+    ],
+)
+def test_a_difference_is_a_share_or_a_multiple(
+    card: ScoreCard, first: tuple[float, ...], other: tuple[float, ...], text: str, certainty: str
+) -> None:
+    cards = [run_at(card, rate, mqtt="5") for rate in first]
+    cards += [run_at(card, rate, mqtt="3.1.1") for rate in other]
+    (difference,) = line(compare(cards)[0]).differences
+    assert (difference_text(difference), spread_text(difference)) == (text, certainty)
+
+
+@pytest.mark.parametrize(
     "loads",
     [
         ({"devices": 1000}, {"devices": 2000}),
@@ -270,12 +291,11 @@ def test_different_loads_have_no_percentages(
     (comparison,) = compare(cards)
     (difference,) = line(comparison).differences
     assert difference is not None
-    assert (difference.share, difference.absolute) == (None, 1000)
+    assert (difference.share, difference.ratio, difference.absolute) == (None, None, 1000)
     assert "%" not in difference_text(difference)
-    assert comparison_chart(comparison) is None
 
 
-def test_repetitions_are_one_row_of_the_first_table(card: ScoreCard) -> None:
+def test_repetitions_are_one_line_and_one_column(card: ScoreCard) -> None:
     cards = [
         replace(one, run=replace(one.run, id=f"run-{place}"))
         for place, one in enumerate(
@@ -283,35 +303,30 @@ def test_repetitions_are_one_row_of_the_first_table(card: ScoreCard) -> None:
             + [run_at(card, rate, qos=2) for rate in (50, 52, 48, 50)]
         )
     ]
-    cards[1] = replace(cards[1], verdict=Verdict((Reason("LOST", "1"),)))
-    table = results_table(cards, compare(cards))
-    rows = [[as_cell(cell) for cell in row] for row in table.rows]
-    sides = [row[3:5] for row in rows if row[2].notes == ("msgs/sec",)]
-    assert [(side.value, *side.notes) for side, _ in sides] == [
-        ("qos not given", "3 runs", "1 of 3 INVALID"),
-        ("qos 2", "4 runs"),
+    cards[1] = replace(cards[1], verdict=Verdict((Reason("LOST", "1 message"),)))
+    report = report_of(cards, compare(cards))
+    answers = [block for block in report.lead if isinstance(block, Judged)]
+    assert [(one.word, one.title) for one in answers] == [
+        ("INVALID", "PERSISTENT · qos not given"),
+        ("VALID", "PERSISTENT · qos 2"),
     ]
-    assert [(cell.value, cell.more) for _, cell in sides] == [(100, "± 2"), (50, "± 1.63")]
-    assert [cell.wrong for _, cell in sides] == [True, False]
-    page, text = (
-        to_html(report_of(cards, compare(cards))).decode(),
-        to_markdown(report_of(cards, compare(cards))).decode(),
-    )
-    # The table comes before verdicts, runs and their identifiers.
-    for rendering, row, later in (
-        (page, '100 <span class="more">± 2</span>', "All 7 runs"),
-        (text, "100 ± 2", "LOST 1"),
-    ):
-        assert rendering.index(row) < rendering.index(later)
-        assert rendering.index(row) < rendering.index("run-0")
+    assert answers[0].reasons == (("LOST", "in 1 of 3 runs: 1 message"),)
+    assert answers[0].text == f"1 of 3 runs INVALID: {headline(*cards[:3])}"
+    (table,) = [block for block in report.lead if isinstance(block, DataTable)]
+    assert table.header[1:] == ("qos not given, 3 runs", "qos 2, 4 runs")
+    first = [as_cell(cell) for cell in table.rows[0]]
+    assert [cell.value for cell in first[1:]] == [100, 50]
+    assert first[1].notes == ("100 · 102 · 98",)
+    assert first[2].notes == ("1/2", "50 · 52 · 48 · 50")
 
 
 def test_a_slower_run_is_worse_by_its_latency(card: ScoreCard) -> None:
     timed = card.latency["end_to_end"]
     assert timed.p99 is not None
-    slow = replace(card, latency={"end_to_end": replace(timed, p99=2 * timed.p99)})
+    rows = [replace(row, p99=row.p99 and 2 * row.p99) for row in card.rows]
+    slow = replace(card, rows=tuple(rows))
     (told,) = regressions(compare([card, slow], [True, False], Bounds(0.5)))
-    assert told.startswith("end_to_end 99P: ") and "+100.0 %, a regression beyond 50 %; too" in told
+    assert told.startswith("end_to_end 99P: ") and "2 times, a regression beyond 50 %, too" in told
     assert regressions(compare([slow, card], [True, False], Bounds(0.5))) == []
 
 
@@ -341,17 +356,17 @@ def test_every_rendering_shows_them(card: ScoreCard) -> None:
     assert len(regressions(comparisons)) == 1
     page = to_html(report_of(cards, comparisons)).decode()
     assert "PERSISTENT side by side" in page and "-20.0 %" in page
-    assert "more than the spread" in page and "Regressions" in page
+    assert "REGRESSION" in page
     assert "<script>alert" not in page
     text = to_markdown(report_of(cards, comparisons)).decode()
     assert "-20.0 %" in text and ", REGRESSION" in text and "<script>" not in text
     (document,) = orjson.loads(to_json(report_of(cards, comparisons)))["comparison"]
     assert document["bound"] == 0.05
     assert document["lines"][0]["differences"][0]["regression"] is True
-    chart = comparison_chart(comparisons[0])
+    chart = comparison_chart(cards, comparisons[0])
     assert chart is not None
     marks = chart.figure["data"]
-    assert [len(trace["x"]) for trace in marks] == [6, 3]
+    assert len(marks[0]["x"]) == 2 * len(marks[1]["x"])
     assert marks[1]["x"][0] == 0.8
     assert chart.figure["layout"]["xaxis"]["type"] == "log"
     assert "<" not in marks[1]["name"]

