@@ -101,7 +101,7 @@ class ChartStyle:
     lines: tuple[tuple[str, str], ...] = (("egress", "egress"),)
     two_axes: bool = False  # True if the second line has a separate axis
     # Columns that only this case has: key to title and unit.
-    own: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    extra_columns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class Case(Generic[S]):
     charts: ChartStyle = ChartStyle()  # charts of its runs and sweeps
     # Figures of the case, by key, from the scenario of run.json and the share of this host's
     # processors that the broker used, None if unknown.
-    own_figures: Callable[[Mapping[str, Any], float | None], Mapping[str, float | None]] = (
+    case_figures: Callable[[Mapping[str, Any], float | None], Mapping[str, float | None]] = (
         lambda _scenario, _broker_share: {}
     )
     # Fields of `loadgen demo`; empty for a case that it does not play.

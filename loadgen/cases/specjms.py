@@ -397,7 +397,7 @@ CASE = Case(
             *("broker_per_base", "published_per_base", "published_base"),
             *("used_topics", "per_topic", "p99"),
         ),
-        own={
+        extra_columns={
             "delivery": ("Mean delivery", "ms"),
             "published_delivery": ("Mean delivery, paper", "ms"),
             "broker_per_base": ("Broker processor per BASE", "% of all processors"),
@@ -407,7 +407,7 @@ CASE = Case(
             "per_topic": ("Sent to a topic", "msgs/sec"),
         },
     ),
-    own_figures=_figures,
+    case_figures=_figures,
     variants=Variants(
         "topology",
         {

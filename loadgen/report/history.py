@@ -19,6 +19,7 @@ from loadgen.judge.verdict import Reason, Verdict
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.compare import load_of
 from loadgen.report.build.rows import PUBLISHED_FIGURES, Row, with_latency
+from loadgen.report.messages import Message
 from loadgen.report.score_card import (
     Connecting,
     Counts,
@@ -57,12 +58,12 @@ def documents_in(data: bytes, shown: str) -> list[dict[str, Any]]:
     try:
         found = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise RunDirectoryError(f"{shown} is no scorecard.json: {error}") from None
+        raise RunDirectoryError(Message.NOT_A_CARD(where=shown, reason=error)) from None
     several = found if isinstance(found, list) else None
     if isinstance(found, dict):
         several = found.get("runs", [found])
     if not isinstance(several, list) or not all(isinstance(one, dict) for one in several):
-        raise RunDirectoryError(f"{shown} is no scorecard.json")
+        raise RunDirectoryError(Message.NOT_A_CARD(where=shown, reason=""))
     return several
 
 
@@ -71,7 +72,8 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     stored = {key: document.get(key) for key in _KEPT}
     card = past_card(orjson.dumps(stored).decode(), shown)
     if document.get("schema") != _SCHEMA:
-        raise RunDirectoryError(f"{shown} has schema {str(document.get('schema'))[:20]!r}, not 1")
+        schema = str(document.get("schema"))[:20]
+        raise RunDirectoryError(Message.SCHEMA(where=shown, schema=schema, known=_SCHEMA))
     run = card.run
     about = {
         "run": run.id,
@@ -98,7 +100,7 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     try:
         pa.Table.from_pylist(lines, HISTORY_SCHEMA)
     except pa.ArrowException as error:
-        raise RunDirectoryError(f"{shown} is no scorecard.json: {error}") from None
+        raise RunDirectoryError(Message.NOT_A_CARD(where=shown, reason=error)) from None
     return lines
 
 
@@ -129,7 +131,7 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
         )
     except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
-        raise RunDirectoryError(f"{shown} is no scorecard.json of this version: {reason}") from None
+        raise RunDirectoryError(Message.NOT_A_CARD(where=shown, reason=reason)) from None
 
 
 def _reasons(reasons: Iterable[Mapping[str, Any]]) -> Iterator[Reason]:

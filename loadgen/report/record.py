@@ -21,6 +21,7 @@ from loadgen.judge.ledger import Ledger
 from loadgen.metrics.interval import INTERVAL_SCHEMA, LATER, RUN_METADATA_KEY, completed
 from loadgen.plan.reading import Object, at, part
 from loadgen.report.build.broker_section import BrokerRecords, read_broker
+from loadgen.report.messages import Message
 from loadgen.run.redaction import printable
 from loadgen.run.seal import Integrity, verify
 
@@ -200,25 +201,27 @@ def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None =
     """
     where = f"run directory {printable(url, _LONGEST_SHOWN) or shown(directory)}"
     if not directory.is_dir():
-        raise RunDirectoryError(f"{where} does not exist or is not a directory")
-    manifest = directory / "run.json"
+        raise RunDirectoryError(Message.NO_DIRECTORY(where=where))
+    manifest, of_record = directory / "run.json", f"{where}: run.json"
     try:
         if manifest.stat().st_size > LARGEST_MANIFEST_BYTES:
-            raise RunDirectoryError(f"{where}: run.json is too large to be one")
+            raise RunDirectoryError(Message.TOO_LARGE(where=of_record))
         document = orjson.loads(manifest.read_bytes())
     except FileNotFoundError:
-        raise RunDirectoryError(f"{where} has no run.json; is it the directory of a run?") from None
+        raise RunDirectoryError(Message.NO_RECORD(where=where)) from None
     except OSError as error:
-        raise RunDirectoryError(f"{where}: run.json cannot be read: {error.strerror}") from None
+        raise RunDirectoryError(
+            Message.UNREADABLE(where=of_record, reason=error.strerror)
+        ) from None
     except orjson.JSONDecodeError as error:
-        raise RunDirectoryError(f"{where}: run.json is damaged: {error}") from None
+        raise RunDirectoryError(Message.DAMAGED(where=of_record, reason=error)) from None
     record = parse_run(document, where)
     found = directory.glob("intervals/*.parquet") if digests is None else map(Path, digests)
     files = tuple(
         sorted(p for p in found if p.match("intervals/*.parquet") and not p.name.startswith("."))
     )
     if not files:
-        raise RunDirectoryError(f"{where} has no interval files; the run measured nothing")
+        raise RunDirectoryError(Message.NO_INTERVALS(where=where))
     for path in files if digests is None else ():
         _check_footer(path, record.id, where)
     return RunFiles(
@@ -237,12 +240,10 @@ def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
     for run in opened:
         twin = runs.setdefault(run.record.id, run)
         if twin is not run:
-            raise RunDirectoryError(
-                f"run directories {printable(twin.shown, _LONGEST_SHOWN)} and "
-                f"{printable(run.shown, _LONGEST_SHOWN)} hold the same run; name it once"
-            )
+            first, second = (printable(one.shown, _LONGEST_SHOWN) for one in (twin, run))
+            raise RunDirectoryError(Message.SAME_RUN(first=first, second=second))
     if not runs:
-        raise RunDirectoryError("no run directory is given")
+        raise RunDirectoryError(Message.NO_RUN())
     return list(runs.values())
 
 
@@ -264,22 +265,17 @@ def runs_in(directory: Path) -> list[Path]:
 
 def load_intervals(run: RunFiles) -> pa.Table:
     """Return all interval rows of a run by INTERVAL_SCHEMA; raise RunDirectoryError."""
-    return load_files(run.files, run.record.id, str(run.directory))
-
-
-def load_files(files: Iterable[Path], run: str, directory: str) -> pa.Table:
-    """Return the rows of interval files of this run; errors name `directory`."""
-    where = f"run directory {shown(Path(directory))}"
+    where = f"run directory {shown(run.directory)}"
     tables = [INTERVAL_SCHEMA.empty_table()]
-    tables += [group for path in files for group in row_groups(path, f"{where}: {path.name}")]
+    tables += [group for path in run.files for group in row_groups(path, f"{where}: {path.name}")]
     try:
         # One chunk a column: the reducer handles a chunk at a time.
         rows = pa.concat_tables(tables).combine_chunks()
     except pa.ArrowException as error:
-        raise RunDirectoryError(f"{where}: interval files differ: {_line(error)}") from None
+        raise RunDirectoryError(Message.FILES_DIFFER(where=where, reason=_line(error))) from None
     ids = set(rows["run"].unique().to_pylist())
-    if ids - {run}:
-        raise mixed(where, ids, run)
+    if ids - {run.record.id}:
+        raise mixed(where, ids, run.record.id)
     return rows
 
 
@@ -301,36 +297,36 @@ def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
                     raise ValueError("a value is missing")
                 yield completed(rows).cast(INTERVAL_SCHEMA)
     except KeyError as error:
-        raise RunDirectoryError(f"{where} lacks the column {error}") from None
+        raise RunDirectoryError(Message.LACKS_COLUMN(where=where, column=error)) from None
     except (*_DAMAGE, TypeError) as error:
-        raise RunDirectoryError(f"{where} is damaged: {_line(error)}") from None
+        raise RunDirectoryError(Message.DAMAGED(where=where, reason=_line(error))) from None
 
 
 def parse_run(document: object, where: str) -> RunRecord:
     """Parse run.json; raise RunDirectoryError, beginning with `where`."""
+    where = f"{where}: run.json"
     if not isinstance(document, dict):
-        raise RunDirectoryError(f"{where}: run.json is damaged: not an object")
+        raise RunDirectoryError(Message.DAMAGED(where=where, reason="not an object"))
     if document.get("schema") != SCHEMA:
-        raise RunDirectoryError(
-            f"{where}: run.json has schema {str(document.get('schema'))[:20]!r}; "
-            f"this program understands {SCHEMA}"
-        )
+        schema = str(document.get("schema"))[:20]
+        raise RunDirectoryError(Message.SCHEMA(where=where, schema=schema, known=SCHEMA))
     for key in ("plan", "clock", "connect", "ledger", "verdict"):
         if not isinstance(document.get(key), dict | None):
-            raise RunDirectoryError(f"{where}: run.json is damaged: {key} is not an object")
+            raise RunDirectoryError(Message.DAMAGED(where=where, reason=f"{key} is not an object"))
     try:
         return _RECORD.validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         place = first["loc"]
-        says = f"is damaged: {'.'.join(map(str, place))}: {first['msg']}"[:_LONGEST_SHOWN]
+        reason = f"{'.'.join(map(str, place))}: {first['msg']}"[:_LONGEST_SHOWN]
+        message = Message.DAMAGED(where=where, reason=reason)
         if first["type"] == "missing":
-            says = f"lacks {place[-1]!r}"
-        raise RunDirectoryError(f"{where}: run.json {says}") from None
+            message = Message.LACKS(where=where, missing=repr(place[-1]))
+        raise RunDirectoryError(message) from None
     except KeyError as error:
-        raise RunDirectoryError(f"{where}: run.json lacks {error}") from None
+        raise RunDirectoryError(Message.LACKS(where=where, missing=error)) from None
     except (TypeError, AttributeError) as error:
-        raise RunDirectoryError(f"{where}: run.json is damaged: {_line(error)}") from None
+        raise RunDirectoryError(Message.DAMAGED(where=where, reason=_line(error))) from None
 
 
 def shown(path: Path) -> str:
@@ -353,11 +349,13 @@ def _check_footer(path: Path, run: str, where: str) -> None:
                     seen |= {bounds.min, bounds.max} - {run}
     except (*_DAMAGE, TypeError) as error:
         raise RunDirectoryError(
-            f"{where}: {path.name} is cut off or damaged: {_line(error)}"
+            Message.CUT_OFF(where=f"{where}: {path.name}", reason=_line(error))
         ) from None
     missing = [name for name in INTERVAL_SCHEMA.names if name not in (*schema.names, *LATER)]
     if missing:
-        raise RunDirectoryError(f"{where}: {path.name} lacks the column {missing[0]}")
+        raise RunDirectoryError(
+            Message.LACKS_COLUMN(where=f"{where}: {path.name}", column=missing[0])
+        )
     named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode()).decode(errors="replace")
     seen |= {named} - {run}
     if seen:
@@ -367,7 +365,7 @@ def _check_footer(path: Path, run: str, where: str) -> None:
 def mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:
     """Return the error about rows of other runs among those of `run`; `ids` may have it, too."""
     other = sorted(str(name)[:80] for name in ids if name != run)
-    return RunDirectoryError(f"{where} holds rows of another run: {other[0]!r}, not {run[:80]!r}")
+    return RunDirectoryError(Message.OTHER_RUN(where=where, other=other[0], run=run[:80]))
 
 
 def _line(error: Exception) -> str:

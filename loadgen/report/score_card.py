@@ -170,8 +170,7 @@ class Curves:
     backlog: tuple[tuple[float, int, int], ...]
     """(seconds, messages owed by publishers, deliveries outstanding)"""
     connected: tuple[tuple[float, int], ...]
-    """(seconds since the connect phase began, devices connected until then); none in runs of older
-    versions."""
+    """(seconds since the connect phase began, devices connected until then)"""
     processes: pa.Table
     """A row a `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, 0 to
     1, and `resident_bytes`."""
@@ -229,7 +228,7 @@ class ScoreCard:
     groups: tuple[GroupTotals, ...] = ()
     audit: Mapping[str, Any] | None = None
     ledger: Mapping[str, Any] | None = None
-    """Where every message ended (`report.build.ledger_section`), None for a run without any."""
+    """Where every message ended (`report.build.record_sections`), None for a run without any."""
     notice: str = ""
     """Notice before any figure."""
     sections: tuple[DataTable, ...] = ()

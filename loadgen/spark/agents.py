@@ -31,7 +31,7 @@ from loadgen.run.environment import machine_identity as machine_identity
 from loadgen.run.hosts.remote_host import Hosts, listening
 from loadgen.run.redaction import printable
 from loadgen.run.tasks import finished_or
-from loadgen.spark.session import open_session, reason_in
+from loadgen.spark.session import open_session, reason_in, require_answer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,6 @@ WAIT_S = 30.0
 """Longest wait for the master, for its executors, and for the agents."""
 END_S = 5.0
 """Longest wait for the job to end after its agents were released."""
-_REACH_S = 5.0
 _LOOK_S = 0.1
 _MASTERS = "spark://HOST:7077, yarn, k8s://HOST:443 or local-cluster[HOSTS,CORES,MIB]"
 
@@ -96,27 +95,8 @@ async def _require_master(master: str) -> None:
             raise UsageError(
                 f"--spark-master: {printable(master, 100)} names no port; allowed: {_MASTERS}"
             )
-    problems = [await _unreachable(place) for place in places]
-    if problems and all(problems):
-        raise CannotRunError(
-            f"no Spark master answers at {printable(master, 100)}: {problems[0]}; is it running, "
-            "and is this its address?"
-        )
-
-
-async def _unreachable(place: str) -> str:
-    """Return the reason why HOST:PORT cannot be reached; "" if it can."""
-    host, _, port = place.rpartition(":")
-    try:
-        async with asyncio.timeout(_REACH_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    except TimeoutError:
-        return f"no answer within {_REACH_S:g} s"
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else error.strerror or str(error)
-        return reason.lower()
-    writer.close()
-    return ""
+    if places:
+        await asyncio.to_thread(require_answer, master, places)
 
 
 def _own_address(master: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadgen.errors import CannotRunError, RunDirectoryError
+from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.metrics.reducer import reduced_schema
 from loadgen.report.record import RunFiles, mixed, row_groups
@@ -32,7 +32,7 @@ from loadgen.report.views import (
     totals_of,
 )
 from loadgen.run.redaction import printable
-from loadgen.spark.session import own_settings, reason_in
+from loadgen.spark.session import own_settings, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,8 +91,6 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[
 
     Raise RunDirectoryError if rows cannot be read or are mixed, CannotRunError if Spark fails.
     """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
 
     backgrounds = {run.record.id: run.record.background for run in runs}
@@ -105,16 +103,13 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[
         .select("path", "content")
     )
     left = from_arrow_schema(_LEFT)
-    try:
+    with spark_errors("Spark failed while it read the runs"):
         results = (
             files.mapInArrow(_left_of(owners, backgrounds, _BLOCK_SECONDS, _BATCH_ROWS), left)
             .groupBy("run", "block")
             .applyInArrow(_views_of(backgrounds), left)
             .toArrow()
         )
-    except (PySparkException, Py4JError) as error:
-        reason = printable(reason_in(str(error)), 400)
-        raise CannotRunError(f"Spark failed while it read the runs: {reason}") from error
     return _by_run(results)
 
 

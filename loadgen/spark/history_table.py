@@ -4,8 +4,8 @@ It may be on any of Spark's file systems. A card that is already in it is not ad
 programs add the same card at once, one entry counts.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from loadgen.report.history import (
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
-from loadgen.spark.session import own_settings, reason_in
+from loadgen.spark.session import own_settings, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,16 +191,5 @@ def _alone_in(where: str) -> AbstractContextManager[None]:
     return nullcontext() if "://" in where else exclusive(Path(where))
 
 
-@contextmanager
-def _spark_errors(where: str) -> Iterator[None]:
-    """Raise Spark's exceptions in the block as CannotRunError."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        reason = printable(reason_in(str(error)), 400)
-        raise CannotRunError(
-            f"the history in {printable(where, 200)} cannot be used: {reason}"
-        ) from error
+def _spark_errors(where: str) -> AbstractContextManager[None]:
+    return spark_errors(f"the history in {printable(where, 200)} cannot be used")

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.cases.registry import DOCUMENTS
-from loadgen.errors import CannotRunError, RunDirectoryError
+from loadgen.errors import RunDirectoryError
 from loadgen.report.build import broker_section as broker
 from loadgen.report.record import LARGEST_MANIFEST_BYTES, RunFiles, open_run
 from loadgen.run.redaction import printable
 from loadgen.run.seal import SUMS, covered
 from loadgen.scratch import scratch_directory
-from loadgen.spark.session import own_settings, reason_in
+from loadgen.spark.session import own_settings, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,15 +35,9 @@ def is_url(where: object) -> bool:
 
 def open_remote(spark: "SparkSession", urls: Sequence[str]) -> list[RunFiles]:
     """Return the runs at these URLs, in order; raise RunDirectoryError and CannotRunError."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    try:
+    with spark_errors("Spark cannot read the runs"):
         roots = [_root(spark, url) for url in urls]
         files = _files_in(spark, roots)
-    except (PySparkException, Py4JError) as error:
-        reason = printable(reason_in(str(error)), 400)
-        raise CannotRunError(f"Spark cannot read the runs: {reason}") from error
     with scratch_directory("spark") as scratch:
         return [
             _opened(scratch / str(number), root, files[root]) for number, root in enumerate(roots)

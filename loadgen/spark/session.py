@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -150,22 +150,38 @@ def open_session(
 
 def _require_answer(master: str) -> None:
     """Raise CannotRunError if a standalone master does not answer; Spark would retry for longer."""
-    if not master.startswith("spark://"):
-        return
+    if master.startswith("spark://"):
+        require_answer(master, master.removeprefix("spark://").split(","))
+
+
+def require_answer(master: str, places: Sequence[str]) -> None:
+    """Raise CannotRunError if none of these HOST:PORT of a master answers."""
     reason: object = "it names no host and port"
-    for address in master.removeprefix("spark://").split(","):
-        host, _, port = address.rpartition(":")
+    for place in places:
+        host, _, port = place.rpartition(":")
         if not host or not port.isdecimal() or int(port) > _HIGHEST_PORT:
             continue
         try:
             socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
             return
         except OSError as error:
-            reason = error.strerror or error
+            reason = (error.strerror or str(error)).lower()
     raise CannotRunError(
         f"no Spark master answers at {printable(master, 100)}: {printable(str(reason), 200)}; "
-        "start one there, or leave --spark-master out to work on this host"
+        "is it running, and is this its address?"
     )
+
+
+@contextmanager
+def spark_errors(failed: str) -> Iterator[None]:
+    """Raise Spark's exceptions in the block as CannotRunError, which begins with `failed`."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise CannotRunError(f"{failed}: {printable(reason_in(str(error)), 400)}") from error
 
 
 @contextmanager
@@ -311,8 +327,7 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = settings.get("spark.pyspark.python", sys.executable)
-    log_settings = scratch / "log4j2.properties"
-    log_settings.write_text(_LOG_SETTINGS)
+    log_settings = Path(__file__).with_name("log4j2.properties")
     named = f"-Dlog4j2.configurationFile={log_settings.as_uri()} -Djava.io.tmpdir={scratch}"
     java = f"{named} {_JAVA}"
     options = {
@@ -360,17 +375,6 @@ def reason_in(words: str) -> str:
     # Lines with the exceptions' names are more informative than the rest of a stack trace.
     causes = [line for line in telling if "Exception" in line and "occurred while" not in line]
     return "; ".join(causes[:2] or telling)
-
-
-_LOG_SETTINGS = """\
-rootLogger.level = fatal
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %m%n
-"""
 
 
 @contextmanager

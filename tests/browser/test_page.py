@@ -7,9 +7,7 @@ import gzip
 import os
 import re
 import shutil
-import struct
 import subprocess
-import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -124,58 +122,6 @@ def charts_in(page: bytes) -> list[list[dict[str, Any]]]:
     return [orjson.loads(gzip.decompress(b64decode(block)))["data"] for block in blocks]
 
 
-def png_size(picture: bytes) -> tuple[int, int]:
-    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
-    width, height = struct.unpack(">II", picture[16:24])
-    return width, height
-
-
-def colors_of(picture: bytes) -> set[bytes]:
-    """Distinct pixels (RGB or RGBA) of a PNG that is not interlaced."""
-    width, height = png_size(picture)
-    depth, kind = picture[24], picture[25]
-    assert depth == 8 and kind in (2, 6)
-    step = 3 if kind == 2 else 4
-    data = b""
-    at = 8
-    while at < len(picture):
-        (length,) = struct.unpack(">I", picture[at : at + 4])
-        if picture[at + 4 : at + 8] == b"IDAT":
-            data += picture[at + 8 : at + 8 + length]
-        at += 12 + length
-    raw = zlib.decompress(data)
-    stride = width * step
-    line = bytearray(stride)
-    seen: set[bytes] = set()
-    for row in range(height):
-        start = row * (stride + 1)
-        line = unfilter(raw[start], raw[start + 1 : start + 1 + stride], line, step)
-        # Every fourth line and pixel: areas of colour, not the edges of letters.
-        if row % 4 == 0:
-            seen |= {bytes(line[x : x + 3]) for x in range(0, stride, 4 * step)}
-    return seen
-
-
-def unfilter(kind: int, line: bytes, above: bytearray, step: int) -> bytearray:
-    """PNG specification, section 9: filter types."""
-    out = bytearray(line)
-    for x in range(len(out)):
-        left = out[x - step] if x >= step else 0
-        up = above[x]
-        corner = above[x - step] if x >= step else 0
-        if kind == 1:
-            out[x] = (out[x] + left) & 255
-        elif kind == 2:
-            out[x] = (out[x] + up) & 255
-        elif kind == 3:
-            out[x] = (out[x] + (left + up) // 2) & 255
-        elif kind == 4:
-            guess = left + up - corner
-            near = min((abs(guess - left), 0), (abs(guess - up), 1), (abs(guess - corner), 2))[1]
-            out[x] = (out[x] + (left, up, corner)[near]) & 255
-    return out
-
-
 def test_charts_are_drawn_and_nothing_is_asked_for(page: bytes, browse: Browse) -> None:
     """And names that would be markup stay text."""
     visit = browse(page)
@@ -247,10 +193,12 @@ const later = () => new Promise((turn) => setTimeout(turn, 1000));
 """
 
 
-def with_script(page: bytes, script: bytes) -> bytes:
-    """A page that allows this script and has it at its end."""
+def with_script(page: bytes, script: bytes, *, first: bool = True) -> bytes:
+    """A page that allows this script and has it before or after its own."""
     policy = b"'sha256-" + b64encode(sha256(script).digest()) + b"'"
-    page = page.replace(b"</main>", b"</main><script>" + script + b"</script>")
+    end = b"</main>" if first else b"</body>"
+    element = b"<script>" + script + b"</script>"
+    page = page.replace(end, end + element if first else element + end)
     return page.replace(b"script-src ", b"script-src " + policy + b" ", 1)
 
 
@@ -338,29 +286,38 @@ def test_the_browser_would_tell(page: bytes, browse: Browse) -> None:
 @pytest.mark.parametrize(
     ("options", "surface"),
     [
-        ((), b"\xff\xff\xff"),
-        (("--blink-settings=preferredColorScheme=0",), b"\x19\x1d\x22"),
+        ((), "rgb(255, 255, 255)"),
+        (("--blink-settings=preferredColorScheme=0",), "rgb(25, 29, 34)"),
     ],
     ids=["light", "dark"],
 )
 def test_the_page_follows_the_readers_theme(
-    page: bytes, tmp_path: Path, options: tuple[str, ...], surface: bytes
+    page: bytes, browse: Browse, options: tuple[str, ...], surface: str
 ) -> None:
-    """The background of page and charts, and the chart's blue, by the theme."""
-    assert CHROMIUM is not None
-    (tmp_path / "page.html").write_bytes(page)
-    subprocess.run(
-        [
-            CHROMIUM,
-            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
-            *("--hide-scrollbars", "--window-size=600,400", "--virtual-time-budget=20000"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={tmp_path / 'page.png'}"),
-            *(*options, (tmp_path / "page.html").as_uri()),
-        ],
-        capture_output=True,
-        check=True,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )
-    picture = (tmp_path / "page.png").read_bytes()
-    assert png_size(picture) == (600, 400)
-    assert surface in colors_of(picture)
+    """The background of the page and of its charts."""
+    (said,) = browse(with_script(page, THEME), *options).console
+    assert said.count(surface) == 2, said
+
+
+THEME = b"""
+addEventListener("load", () => setTimeout(() => {
+  const [card, chart] = [".overview", ".main-svg"].map((one) => document.querySelector(one));
+  console.log([getComputedStyle(card).backgroundColor, chart.style.background].join(" "));
+}, 2000));
+"""
+
+
+def test_charts_are_there_when_a_browser_prints_at_once(page: bytes, browse: Browse) -> None:
+    """Printing begins while the page is read: nothing else has run yet."""
+    (said,) = browse(with_script(page, PRINT, first=False), "--window-size=1280,900").console
+    drawn, charts = map(int, re.findall(r"print (\d+) of (\d+)", said)[0])
+    assert drawn == charts > 0
+
+
+PRINT = b"""
+dispatchEvent(new Event("beforeprint"));
+const open = (one) => !one.closest("details:not([open])");
+const plots = [...document.querySelectorAll(".plot")].filter(open);
+const drawn = plots.filter((one) => one.querySelector(".main-svg"));
+console.log(`print ${drawn.length} of ${plots.length}`);
+"""

@@ -98,7 +98,7 @@ WORDS = {
     "report/build/card.py": {"latency"},
     "report/build/outages.py": {"latency"},
     "report/build/observed.py": {"queue"},  # the number of one
-    "report/build/ceiling.py": {"latency"},  # a key of calibration
+    "report/build/record_sections.py": {"latency"},  # a key of calibration
     "run/calibrate.py": {"latency"},
     "cli/calibrate.py": {"latency"},
     "run/tuning.py": {"latency"},  # what a setting of the host touches, and a file of sysfs

@@ -18,11 +18,13 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
 
 
-def refused(directory: Path, says: str) -> None:
+def refused(directory: Path, code: str, **values: str) -> None:
     before = contents(directory)
     with pytest.raises(RunDirectoryError) as error:
         summarize_run(directory)
-    assert says in str(error.value)
+    assert error.value.code == code
+    for name, value in values.items():
+        assert value in str(error.value.values[name])
     assert "\n" not in str(error.value)
     assert contents(directory) == before
 
@@ -38,12 +40,12 @@ def test_a_whole_run_is_read(make: ModuleType, tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere", "does not exist or is not a directory")
-    refused(tmp_path, "has no run.json")
+    refused(tmp_path / "nowhere", "NO_DIRECTORY")
+    refused(tmp_path, "NO_RECORD")
 
 
 def test_no_intervals(make: ModuleType, tmp_path: Path) -> None:
-    refused(make.write_run(tmp_path / "run", make.run_document(), []), "has no interval files")
+    refused(make.write_run(tmp_path / "run", make.run_document(), []), "NO_INTERVALS")
 
 
 def test_no_rows_in_the_window(make: ModuleType, tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_no_rows_in_the_window(make: ModuleType, tmp_path: Path) -> None:
     assert early
     refused(
         make.write_run(tmp_path / "run", make.run_document(), early),
-        "run run-1 has no rows in its measure window",
+        "EMPTY_WINDOW",
     )
 
 
@@ -59,7 +61,7 @@ def test_a_truncated_interval_file(make: ModuleType, tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     part = run / "intervals" / "part-000004.parquet"
     part.write_bytes(part.read_bytes()[:-200])
-    refused(run, "part-000004.parquet is cut off or damaged")
+    refused(run, "CUT_OFF", where="part-000004.parquet")
 
 
 def test_damage_in_the_middle_of_an_interval_file(make: ModuleType, tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ def test_damage_in_the_middle_of_an_interval_file(make: ModuleType, tmp_path: Pa
     data = bytearray(part.read_bytes())
     data[4:600] = bytes(596)
     part.write_bytes(data)
-    refused(run, "part-000004.parquet is damaged")
+    refused(run, "DAMAGED", where="part-000004.parquet")
 
 
 def test_a_file_with_a_value_that_is_missing(make: ModuleType, tmp_path: Path) -> None:
@@ -77,14 +79,14 @@ def test_a_file_with_a_value_that_is_missing(make: ModuleType, tmp_path: Path) -
     rows = pq.read_table(part).to_pylist()
     rows[0]["second"] = None
     pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(part)), part)
-    refused(run, "part-000004.parquet is damaged: a value is missing")
+    refused(run, "DAMAGED", where="part-000004.parquet", reason="a value is missing")
 
 
 def test_files_without_a_row(make: ModuleType, tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     for part in (run / "intervals").iterdir():
         pq.write_table(pq.read_table(part).slice(0, 0), part)
-    refused(run, "run run-1 has no rows in its measure window")
+    refused(run, "EMPTY_WINDOW", run="run-1", phase="measure")
 
 
 def test_an_unfinished_hidden_file_is_not_looked_at(make: ModuleType, tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_rows_of_another_run(make: ModuleType, tmp_path: Path) -> None:
     other = [row for row in make.rows_of("run-2") if row.second == 4]
     own = [row for row in make.rows_of() if row.second != 4]
     run = make.write_run(tmp_path / "run", document, own + other)
-    refused(run, "part-000004.parquet holds rows of another run: 'run-2', not 'run-1'")
+    refused(run, "OTHER_RUN", where="part-000004.parquet", other="run-2", run="run-1")
 
 
 def test_rows_of_another_run_within_a_file(make: ModuleType, tmp_path: Path) -> None:
@@ -109,35 +111,39 @@ def test_rows_of_another_run_within_a_file(make: ModuleType, tmp_path: Path) -> 
     names = ["run-1"] * (table.num_rows - 1) + ["run-0"]
     changed = table.set_column(0, "run", [names]).replace_schema_metadata(table.schema.metadata)
     pq.write_table(changed, part)
-    refused(run, "holds rows of another run: 'run-0', not 'run-1'")
+    refused(run, "OTHER_RUN", other="run-0", run="run-1")
     pq.write_table(changed, part, write_statistics=False)
-    refused(run, "holds rows of another run: 'run-0', not 'run-1'")
+    refused(run, "OTHER_RUN", other="run-0", run="run-1")
 
 
 def test_a_file_that_is_no_interval_table(make: ModuleType, tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     part = run / "intervals" / "part-000004.parquet"
     pq.write_table(pq.read_table(part).drop_columns(["bucket"]), part)
-    refused(run, "part-000004.parquet lacks the column bucket")
+    refused(run, "LACKS_COLUMN", where="part-000004.parquet", column="bucket")
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "code", "values"),
     [
-        (b"{", "run.json is damaged"),
-        (b"[]", "run.json is damaged: not an object"),
-        ({"schema": 2}, "schema '2'"),
-        ({"id": None}, "run.json is damaged"),
-        ({"windows": {"measure": ["x", "y"]}}, "run.json is damaged"),
-        ({"plan": {"groups": [{"count": 3}]}}, "run.json lacks 'name'"),
-        ({"plan": []}, "plan is not an object"),
-        ({"verdict": {"valid": True, "reasons": [{}]}}, "run.json lacks 'code'"),
-        ({"observed": {"backlog_samples": [[1]]}}, "backlog_samples"),
-        ({"windows": {"measure": [9, 3]}}, "ends before it starts"),
+        (b"{", "DAMAGED", {}),
+        (b"[]", "DAMAGED", {"reason": "not an object"}),
+        ({"schema": 2}, "SCHEMA", {"schema": "2"}),
+        ({"id": None}, "DAMAGED", {"reason": "id"}),
+        ({"windows": {"measure": ["x", "y"]}}, "DAMAGED", {"reason": "windows.measure"}),
+        ({"plan": {"groups": [{"count": 3}]}}, "LACKS", {"missing": "'name'"}),
+        ({"plan": []}, "DAMAGED", {"reason": "plan is not an object"}),
+        ({"verdict": {"valid": True, "reasons": [{}]}}, "LACKS", {"missing": "'code'"}),
+        ({"observed": {"backlog_samples": [[1]]}}, "DAMAGED", {"reason": "backlog_samples"}),
+        ({"windows": {"measure": [9, 3]}}, "REVERSED_WINDOW", {}),
     ],
 )
 def test_a_damaged_manifest(
-    make: ModuleType, tmp_path: Path, change: bytes | dict[str, Any], says: str
+    make: ModuleType,
+    tmp_path: Path,
+    change: bytes | dict[str, Any],
+    code: str,
+    values: dict[str, str],
 ) -> None:
     run = make.fabricate(tmp_path / "run")
     manifest = run / "run.json"
@@ -145,15 +151,15 @@ def test_a_damaged_manifest(
         manifest.write_bytes(change)
     else:
         manifest.write_bytes(orjson.dumps(make.run_document() | change))
-    refused(run, says)
+    refused(run, code, **values)
 
 
 def test_the_same_run_twice(make: ModuleType, tmp_path: Path) -> None:
     runs = [make.fabricate(tmp_path / name, run="same") for name in ("a", "b")]
-    with pytest.raises(RunDirectoryError, match="hold the same run"):
-        different(map(open_run, runs))
-    with pytest.raises(RunDirectoryError, match="no run directory"):
-        different([])
+    for opened, code in ((map(open_run, runs), "SAME_RUN"), ((), "NO_RUN")):
+        with pytest.raises(RunDirectoryError) as error:
+            different(opened)
+        assert error.value.code == code
 
 
 def test_only_id_and_case_must_be_there() -> None:

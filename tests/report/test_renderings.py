@@ -389,8 +389,9 @@ def test_every_rendering_is_written(cards: list[ScoreCard], tmp_path: Path) -> N
 
 def test_a_directory_that_cannot_be_written(cards: list[ScoreCard], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match="score card cannot be written"):
+    with pytest.raises(RunDirectoryError) as error:
         write_report(report_of(cards), tmp_path / "file")
+    assert (error.value.code, error.value.values["kind"]) == ("UNWRITABLE", "score card")
 
 
 def test_a_notice_is_never_cut(cards: list[ScoreCard]) -> None:

@@ -107,15 +107,19 @@ def test_the_baseline_rolls(spark: "SparkSession", history: str, card: ScoreCard
     assert regressions(past_comparisons(spark, history, [same], 3, Bounds(0.05))) == []
 
 
+def is_refused(error: RunDirectoryError) -> bool:
+    return error.code in ("NOT_A_CARD", "SCHEMA")
+
+
 def test_what_is_no_card(spark: "SparkSession", card: ScoreCard, tmp_path: Path) -> None:
     assert len(documents_in(to_json(report_of([card, card])), "x")) == 2
     for data in (b"{", b"3", b'{"runs": 3}'):
-        with pytest.raises(RunDirectoryError, match=r"^x is no scorecard\.json"):
+        with pytest.raises(RunDirectoryError, check=is_refused):
             documents_in(data, "x")
     harm: list[dict[str, Any]] = [{"rows": [{"name": 1}]}, {"run": {}}, {"schema": 2}]
     for changes in (*harm, {"verdict": None}, {"latency": {"a": {"b": 1}}}):
         bad = documents(card)[0][1] | changes
-        with pytest.raises(RunDirectoryError, match=r"^x (is no scorecard|has schema)"):
+        with pytest.raises(RunDirectoryError, check=is_refused):
             add_cards(spark, str(tmp_path / "h"), [("x", bad)])
     assert not (tmp_path / "h").exists()
     with pytest.raises(RunDirectoryError, match="holds no history; begin one with"):

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, TypeAdapter
 
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.reading import at
+from loadgen.report.messages import Message
 from loadgen.report.render.text import name
 
 FILE = "broker.jsonl"
@@ -123,12 +124,12 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
     path = run_dir / FILE
     try:
         if path.stat().st_size > LARGEST_BYTES:
-            raise RunDirectoryError(f"{path} is too large to be one")
+            raise RunDirectoryError(Message.TOO_LARGE(where=path))
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be read: {error.strerror}") from None
+        raise RunDirectoryError(Message.UNREADABLE(where=path, reason=error.strerror)) from None
     processes, counts, troubles = [], [], []
     for place, line in enumerate(lines, start=1):
         try:
@@ -142,9 +143,9 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
         except (ValueError, TypeError) as error:
             if place == len(lines):
                 break  # a killed run leaves half a line
-            raise RunDirectoryError(
-                f"{path}, line {place} is damaged: {type(error).__name__}"
-            ) from None
+            where = f"{path}, line {place}"
+            reason = type(error).__name__
+            raise RunDirectoryError(Message.DAMAGED(where=where, reason=reason)) from None
     return BrokerRecords(tuple(processes), tuple(counts), tuple(troubles))
 
 

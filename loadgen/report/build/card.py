@@ -12,16 +12,13 @@ import pyarrow.compute as pc
 
 from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
-from loadgen.judge.ledger import Counted
+from loadgen.judge.ledger import Counted, Ledger
 from loadgen.judge.verdict import Reason, Remark, Verdict
 from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS
 from loadgen.metrics.reducer import LatencySummary, reduce_table, summarize
 from loadgen.plan.reading import figures
 from loadgen.report.build.broker_section import BrokerLoad, broker_load
-from loadgen.report.build.ceiling import ceiling_of
 from loadgen.report.build.curves import curves_of, group_totals, rates_of
-from loadgen.report.build.encryption import tls_details, tls_notice, tls_sections
-from loadgen.report.build.ledger_section import ledger_details, ledger_sections, ledgers
 from loadgen.report.build.observed import (
     notice_of,
     observed_details,
@@ -36,9 +33,18 @@ from loadgen.report.build.outages import (
 )
 from loadgen.report.build.own_share import own_share_remark
 from loadgen.report.build.published_rows import published_details, published_sections
+from loadgen.report.build.record_sections import (
+    ceiling_of,
+    ledger_sections,
+    ledgers,
+    record_details,
+    system_sections,
+    tls_notice,
+    tls_sections,
+)
+from loadgen.report.build.record_sections import rack_units as described_units
 from loadgen.report.build.rows import Facts, score_rows, with_latency
-from loadgen.report.build.system import rack_units as described_units
-from loadgen.report.build.system import system_details, system_sections
+from loadgen.report.messages import Message
 from loadgen.report.power.power import OutletPower, verdict_on
 from loadgen.report.record import RunFiles, RunRecord
 from loadgen.report.score_card import (
@@ -138,7 +144,7 @@ def build(
         integrity=run.integrity,
         audit=record.audit or None,
         notice=notice,
-        ledger=ledger_details(record, ledger, run_ledger) if messages else None,
+        ledger=_ledger_document(record, ledger, run_ledger) if messages else None,
         sections=(
             *ledger_sections(record, ledger, run_ledger),
             *outage_sections(record, curves.course, curves.phases),
@@ -149,13 +155,20 @@ def build(
             *tls_sections(record),
             *ceiling_of(record, rates, latency),
         ),
-        details=published_details(facts)
-        | observed_details(record)
-        | tls_details(record)
-        | system_details(record),
+        details=published_details(facts) | observed_details(record) | record_details(record),
         packed_curves=PackedCurves(curves),
         groups=group_totals(record, in_window),
     )
+
+
+def _ledger_document(record: RunRecord, window: Ledger, run: Ledger) -> dict[str, Any]:
+    return {
+        "window": window.document(),
+        "run": run.document(),
+        "refusals": dict(record.refusals),
+        "proven": record.proven,
+        "imbalances": list(record.imbalances),
+    }
 
 
 def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
@@ -170,10 +183,7 @@ def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
     rows = totals.filter(pc.and_(pc.equal(totals["phase"], phase), _of_groups(totals)))
     bounds = record.windows.get(phase)
     if bounds is None or not rows.num_rows:
-        raise RunDirectoryError(
-            f"run {record.id[:80]} has no rows in its {phase} window; it ended before anything "
-            "was measured"
-        )
+        raise RunDirectoryError(Message.EMPTY_WINDOW(run=record.id[:80], phase=phase))
     start_ns, end_ns = bounds
     if end_ns is None or record.valid is None:
         last_ns = pc.max(pc.add(rows["time_ns"], rows["span_ns"])).as_py()
@@ -182,9 +192,7 @@ def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
         # A burst without any answer has no length, but its failures deserve a card.
         end_ns = max(end_ns, start_ns + 1)
     if end_ns <= start_ns:
-        raise RunDirectoryError(
-            f"run {record.id[:80]} has a {phase} window that ends before it starts"
-        )
+        raise RunDirectoryError(Message.REVERSED_WINDOW(run=record.id[:80], phase=phase))
     return start_ns, end_ns
 
 
@@ -192,9 +200,7 @@ def wall_window(record: RunRecord, views: Views) -> tuple[int, int]:
     """Return the measurement window in UTC nanoseconds since the epoch, for power logs."""
     start_ns, end_ns = measured_window(record, views)
     if not record.wall_ns(start_ns):
-        raise RunDirectoryError(
-            f"run {record.id[:80]} did not record its wall clock, so power logs cannot be joined"
-        )
+        raise RunDirectoryError(Message.NO_WALL_CLOCK(run=record.id[:80]))
     return record.wall_ns(start_ns), record.wall_ns(end_ns)
 
 

@@ -233,7 +233,7 @@ def _line(line: Line, sides: Sequence[Side]) -> tuple[Cell, ...]:
         if difference is not None:
             words = (difference_text(difference), spread_text(difference))
             notes.append(", ".join(filter(None, (*words, "REGRESSION" if worse else ""))))
-        if len(sample.values) > 1:
+        if len({*sample.values}) > 1:
             values = " · ".join(map(number, sample.values[:_LONGEST_LIST]))
             notes.append(values + (" · …" if len(sample.values) > _LONGEST_LIST else ""))
         cells.append(Cell(sample.median, notes=tuple(notes), wrong=worse))

@@ -179,33 +179,22 @@ def _middles(course: pa.Table) -> list[float]:
 
 
 def _connection_curve(card: ScoreCard) -> Chart | None:
-    rows = card.curves.course.to_pylist()
-    course = [row for row in rows if row["connects"] or row["connect_failures"]]
     bounds = next(((s, e) for phase, s, e in card.curves.phases if phase == "connect"), None)
-    if not course or bounds is None:
+    if bounds is None or not card.curves.connected:
         return None
     start, end = bounds
+    course = [row for row in card.curves.course.to_pylist() if row["connect_failures"]]
     # A second is complete at its end, the last one when the phase was over.
     at = [0.0, *(min(row["at_s"] + row["span_s"], end) - start for row in course)]
-
-    def by_second(count: str) -> list[tuple[float, int]]:
-        return [*zip(at, accumulate((row[count] for row in course), initial=0), strict=True)]
-
-    connected = [*card.curves.connected] or by_second("connects")
-    failed = by_second("connect_failures")
-    lines = [
-        line(label, points, color, "%{y:,.0f} devices", marked=None)
-        for label, points, color in (("connected", connected, "$blue"), ("failed", failed, "$red"))
-        if points is connected or points[-1][1]
-    ]
-    note = (
-        "Devices connected since the connect phase began, by the moments of their CONNACK."
-        if card.curves.connected
-        else "Devices connected since the connect phase began, by the end of each second."
-    )
+    failed = accumulate((row["connect_failures"] for row in course), initial=0)
+    hover = "%{y:,.0f} devices"
+    lines = [line("connected", card.curves.connected, "$blue", hover, marked=None)]
+    if course:
+        lines.append(line("failed", zip(at, failed, strict=True), "$red", hover, marked=None))
     return chart(
         "Connection curve",
-        note,
+        "Devices connected since the connect phase began, by the moments of their CONNACK, and "
+        "failed attempts by the end of each second.",
         lines,
         layout(
             xaxis=from_zero("seconds since the connect phase began"),

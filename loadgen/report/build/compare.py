@@ -31,7 +31,8 @@ from typing import Any, Literal
 from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.fields import Load
-from loadgen.report.build.rows import END_TO_END, FIGURES, keyed
+from loadgen.report.build.rows import DATA, END_TO_END, FIGURES, keyed
+from loadgen.report.messages import Message
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import digest_of
@@ -43,10 +44,7 @@ DEFAULT_BOUND = 0.05
 LEAST_REPETITIONS = 3
 """Least number of runs of a side that makes a difference within the spread tolerable."""
 
-_T_95 = {
-    1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306,
-    9: 2.262, 10: 2.228, 12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980,
-}  # fmt: skip
+_T_95: Mapping[int, float] = {int(freedom): t for freedom, t in DATA["student_t_95"].items()}
 """Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
 
 _OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")
@@ -59,17 +57,7 @@ _WORDS = {"cpu_model": "processor", "program": "program version"}
 
 Better = Literal["higher", "lower"]
 
-_BETTER: Mapping[str, Better] = {
-    "producers": "higher",
-    "msgs/sec": "higher",
-    "msgs/Watt": "higher",
-    "msgs/sec/U": "higher",
-    "msgs/core-sec": "higher",
-    "devices/sec": "higher",
-    "seconds": "lower",
-    "microseconds": "lower",
-    "joules/msg": "lower",
-}
+_BETTER: Mapping[str, Better] = DATA["better"]
 """Units of figures that can be better or worse."""
 
 _GATING = frozenset({"value", "avg", "p50", "p99"})
@@ -200,8 +188,8 @@ def compare(
     for case, places in cases.items():
         marked = {place for place in places if marks[place]}
         if any(marks) and not 0 < len(marked) < len(places):
-            missing = "run to compare with the baseline" if marked else "baseline"
-            raise RunDirectoryError(f"there is no {missing} of case {name(case, 40)}")
+            missing = Message.BASELINE_ALONE if marked else Message.NO_BASELINE
+            raise RunDirectoryError(missing(case=name(case, 40)))
         if len(places) > 1:
             comparisons.append(_comparison(case, cards, places, marked, bounds))
     return comparisons
@@ -212,6 +200,8 @@ def difference_text(difference: Difference | None) -> str:
     if difference is None:
         return ""
     share, ratio = difference.share, difference.ratio
+    if not difference.absolute:
+        return "equal"
     if share is None or ratio is None:
         return number(difference.absolute)
     if ratio >= _LARGE:
@@ -222,8 +212,8 @@ def difference_text(difference: Difference | None) -> str:
 
 
 def spread_text(difference: Difference | None) -> str:
-    """Return the certainty of a difference in words; "" if it exceeds the spread, and for None."""
-    if difference is None or difference.exceeds:
+    """Return the certainty of a difference in words; "" for a clear one, and for equal sides."""
+    if difference is None or difference.exceeds or not difference.absolute:
         return ""
     return "too few runs to tell" if difference.exceeds is None else "too noisy to tell"
 

@@ -68,14 +68,6 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _sampled(values: Sequence[float]) -> list[float]:
-    """Return some of many values, evenly by rank, with the least and the greatest."""
-    ranked, last = sorted(values), len(values) - 1
-    if last < _MOST_MARKS:
-        return ranked
-    return [ranked[last * n // (_MOST_MARKS - 1)] for n in range(_MOST_MARKS)]
-
-
 def _share(line: Line, place: int) -> float | None:
     """Return the relative difference of a side from the first one, if it has one."""
     difference = line.differences[place - 1] if place else None
@@ -106,7 +98,7 @@ def _marks_chart(comparison: Comparison) -> Chart | None:
             (item, value / middle, value)
             for item, middle in firsts
             if (sample := item.cells[place]) is not None
-            for value in _sampled(sample.values)
+            for value in sample.values[:_MOST_MARKS]
             if value > 0
         ]
         marks.append(
@@ -130,8 +122,8 @@ def _marks_chart(comparison: Comparison) -> Chart | None:
     shares = [*_NEAREST, *(share for mark in marks for share in mark["x"])]
     return chart(
         f"Runs of {name(comparison.case.upper(), 60)} side by side",
-        "Runs as marks: how many times the median of the first side each is, on a logarithmic axis."
-        f" Of a side of more than {_MOST_MARKS} runs some are drawn, evenly by rank.",
+        "Runs as marks: how many times the median of the first side each is, on a logarithmic axis;"
+        f" the first {_MOST_MARKS} of each side.",
         marks,
         layout(
             xaxis=log_axis("times the median of the first side", shares),

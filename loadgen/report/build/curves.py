@@ -11,6 +11,7 @@ from loadgen.errors import RunDirectoryError
 from loadgen.metrics.histogram import highest_values, percentiles
 from loadgen.metrics.interval import CONNECTED_AT, COUNTERS, PHASES
 from loadgen.metrics.reducer import reduce_table
+from loadgen.report.messages import Message
 from loadgen.report.record import PlannedGroup, RunRecord
 from loadgen.report.score_card import Curve, Curves, GroupTotals
 from loadgen.report.views import TIMED, Views
@@ -170,9 +171,9 @@ def _backlog(record: RunRecord, start_ns: int) -> tuple[tuple[float, int, int], 
     try:
         return tuple(((int(t) - start_ns) / 1e9, int(o), int(w)) for t, o, w in samples)
     except (TypeError, ValueError) as error:
-        raise RunDirectoryError(
-            f"run {record.id[:80]}: run.json is damaged: backlog_samples: {error}"
-        ) from None
+        where = f"run {record.id[:80]}: run.json"
+        reason = f"backlog_samples: {error}"
+        raise RunDirectoryError(Message.DAMAGED(where=where, reason=reason)) from None
 
 
 def _processes(processes: pa.Table, start_ns: int) -> pa.Table:

@@ -128,17 +128,12 @@ def recovery_remarks(record: RunRecord) -> dict[str, str]:
 
 
 def made_worse_remarks(record: RunRecord) -> dict[str, str]:
-    """Return remarks about rows, by their measure, on deliberately slow links or subscribers."""
-    remarks = {}
-    if impair := record.scenario.get("impair"):
-        over = f"Over impaired links: {name(impair)}."
-        remarks = dict.fromkeys(("latency", "transit", "connect_latency", "connect_seconds"), over)
-    if waited := figure(part(record.observed, "slow"), "waited"):
-        remarks["egress_rate"] = (
-            f"{waited:,.0f} deliveries to slow subscribers waited when the window ended; those "
-            "that came later count, too."
-        )
-    return remarks
+    """Return the remark about the row of the egress, by its measure, with slow subscribers."""
+    waited = figure(part(record.observed, "slow"), "waited")
+    if not waited:
+        return {}
+    words = "deliveries to slow subscribers waited when the window ended; those that came later"
+    return {"egress_rate": f"{waited:,.0f} {words} count, too."}
 
 
 def lost_sections(record: RunRecord) -> tuple[DataTable, ...]:

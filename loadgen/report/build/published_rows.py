@@ -1,5 +1,6 @@
 """The published rows next to ours, and the differences that prevent a comparison."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from loadgen.cases.case import MEASURES
@@ -12,9 +13,8 @@ from loadgen.judge.published import (
     counterparts,
 )
 from loadgen.plan.tables import DataTable, TableCell
-from loadgen.report.build.encryption import negotiated
+from loadgen.report.build.record_sections import negotiated, stored_first
 from loadgen.report.build.rows import PUBLISHED_FIGURES, Facts, figures_of
-from loadgen.report.build.system import stored_first
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
 
@@ -45,46 +45,67 @@ _ABSENT = {
 
 def published_details(facts: Facts) -> dict[str, Any]:
     """Return `published` for scorecard.json, empty if no row of the case is published."""
-    ours = conditions_of(facts.record)
-    published = []
-    for figure in _figures(facts.record, ours):
-        ours_of_row = figures_of(figure.measure, facts)
-        columns = {key: getattr(figure, key) for key in (*PUBLISHED_FIGURES, _HIGH_WATER_MARK)}
-        differences = _differences(figure, facts, ours)
-        published.append(
-            {
-                "row": facts.record.case.upper(),
-                "measure": figure.measure,
-                **{key: ours_of_row[key] for key in PUBLISHED_FIGURES},
-                "published": {"name": figure.name, **columns, "less_than": list(figure.bounds)},
-                "relation": figure.relation,
-                "comparable": not differences,
-                "same_load": _same_load(figure, ours_of_row["value"]),
-                "differences": list(differences),
-            }
-        )
+    published = [
+        {
+            "row": facts.record.case.upper(),
+            "measure": figure.measure,
+            **{key: ours[key] for key in PUBLISHED_FIGURES},
+            "published": {
+                "name": figure.name,
+                **{key: getattr(figure, key) for key in (*PUBLISHED_FIGURES, _HIGH_WATER_MARK)},
+                "less_than": list(figure.bounds),
+            },
+            "relation": figure.relation,
+            "comparable": not differences,
+            "same_load": _same_load(figure, ours["value"]),
+            "differences": list(differences),
+        }
+        for figure, ours, differences in _compared(facts)
+    ]
     return {"published": published} if published else {}
 
 
 def published_sections(facts: Facts) -> tuple[DataTable, ...]:
     """Return a table of the case's published rows next to ours, if there are any."""
-    ours = conditions_of(facts.record)
-    figures = _figures(facts.record, ours)
-    if not figures:
+    compared = _compared(facts)
+    if not compared:
         return ()
     note = (
         f"{PUBLISHED_SOURCE}: the limits of that report's appliance and network, as a yardstick. "
-        f"The rate of this run is a limit only if a search found it. {figures[0].relation}"
+        f"The rate of this run is a limit only if a search found it. {compared[0][0].relation}"
     )
-    return (
-        DataTable(
-            "Next to the published score card",
-            note.strip(),
-            ("row", "figure", "published", "this run", "comparable"),
-            tuple(line for figure in figures for line in _lines(figure, facts, ours)),
-            texts=(0, 1, 4),
-        ),
-    )
+    header = ("row", "figure", "published", "this run", "comparable")
+    rows = tuple(line for of_figure in compared for line in _lines(*of_figure, facts))
+    title = "Next to the published score card"
+    return (DataTable(title, note.strip(), header, rows, texts=(0, 1, 4)),)
+
+
+_Compared = tuple[PublishedFigure, Mapping[str, float | None], tuple[str, ...]]
+"""A published row, our figures, and the differences that prevent a comparison."""
+
+
+def _compared(facts: Facts) -> list[_Compared]:
+    """Return the published rows of the case; without differences, the figures compare."""
+    record = facts.record
+    case = CASES.get(record.case)
+    if case is None:
+        return []
+    ours = conditions_of(record)
+    # 0 s is a moment, and older runs have False.
+    worse = [
+        words
+        for key, words in _MADE_WORSE.items()
+        if (value := record.scenario.get(key)) is not None and value is not False
+    ]
+    judged = [] if record.valid else ["this run is not VALID"]
+    return [
+        (
+            figure,
+            figures_of(figure.measure, facts),
+            (*figure.conditions.differences(ours), *worse, *judged),
+        )
+        for figure in counterparts(case.published, ours, record.scenario.get("published"))
+    ]
 
 
 def conditions_of(record: RunRecord) -> Conditions:
@@ -112,35 +133,20 @@ def conditions_of(record: RunRecord) -> Conditions:
     )
 
 
-def _differences(figure: PublishedFigure, facts: Facts, ours: Conditions) -> tuple[str, ...]:
-    """Return the differences that prevent a comparison; without any, the figures compare."""
-    given = facts.record.scenario
-    # 0 s is a moment, and older runs have False.
-    worse = (
-        words
-        for key, words in _MADE_WORSE.items()
-        if (value := given.get(key)) is not None and value is not False
-    )
-    judged = () if facts.record.valid else ("this run is not VALID",)
-    return (*figure.conditions.differences(ours), *worse, *judged)
-
-
-def _figures(record: RunRecord, ours: Conditions) -> tuple[PublishedFigure, ...]:
-    case = CASES.get(record.case)
-    return counterparts(case.published, ours, record.scenario.get("published")) if case else ()
-
-
-def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tuple[TableCell, ...]]:
+def _lines(
+    figure: PublishedFigure,
+    ours: Mapping[str, float | None],
+    differences: tuple[str, ...],
+    facts: Facts,
+) -> list[tuple[TableCell, ...]]:
     """Return a line for each published column."""
-    ours_of_row = figures_of(figure.measure, facts)
-    differences = "; ".join(_differences(figure, facts, ours))
-    comparable = f"no; {differences}" if differences else "yes"
+    comparable = f"no; {'; '.join(differences)}" if differences else "yes"
     of_load = comparable
-    if not differences and _same_load(figure, ours_of_row["value"]) is False:
+    if not differences and _same_load(figure, ours["value"]) is False:
         unit = MEASURES[figure.measure].unit
         comparable = "yes, but this run had a smaller load, which is not a limit"
         difference = Comparison.DIFFERENCE(
-            ours=f"{number(ours_of_row['value'])} {unit}",
+            ours=f"{number(ours['value'])} {unit}",
             published=f"{number(figure.value)} {unit}",
         )
         of_load = f"no; {difference}"
@@ -149,8 +155,8 @@ def _lines(figure: PublishedFigure, facts: Facts, ours: Conditions) -> list[tupl
             figure.name,
             _title(figure.measure, "" if key == "value" else f" {title}"),
             _published(figure, key),
-            ours_of_row[key],
-            _ABSENT.get(figure.measure, comparable) if ours_of_row[key] is None else comparable,
+            ours[key],
+            _ABSENT.get(figure.measure, comparable) if ours[key] is None else comparable,
         )
         for key, title in PUBLISHED_FIGURES.items()
         if getattr(figure, key) is not None

@@ -5,9 +5,11 @@ figures of each measure in `_MEASURES`. A value or a statistic that the publishe
 is None. An unknown case gets its rates.
 """
 
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 
 from loadgen.cases.case import MEASURES, RowSpec
 from loadgen.cases.registry import CASES
@@ -19,22 +21,14 @@ from loadgen.report.record import RunRecord
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
 
-PUBLISHED_FIGURES = {
-    "value": "VALUE",
-    "avg": "AVG",
-    "p50": "50P",
-    "p99": "99P",
-    "max": "MAX",
-    "stdev": "STDV",
-}
-"""Figures of a row, and the published card's title of each column."""
+DATA = tomllib.loads(files("loadgen.report").joinpath("columns.toml").read_text("utf-8"))
+"""Rows and columns that do not depend on the case."""
 
-FIGURES = {
-    **{key: PUBLISHED_FIGURES[key] for key in ("value", "avg", "p50", "p99")},
-    "p99_9": "99.9P",
-    **{key: PUBLISHED_FIGURES[key] for key in ("max", "stdev")},
-}
-"""Figures of a row with the tail that the published card does not have."""
+FIGURES: Mapping[str, str] = {key: title for key, (title, _) in DATA["figures"].items()}
+"""Figures of a row, and the title of each column."""
+
+PUBLISHED_FIGURES = {key: FIGURES[key] for key, (_, known) in DATA["figures"].items() if known}
+"""Those that the published card has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,32 +96,7 @@ _UNKNOWN = (
 
 _COMMON = {
     part: RowSpec(f"{{case}}.{part}", measure, description)
-    for part, measure, description in (
-        ("MPW", "messages_per_watt", "Received rate divided by the mean watts of all outlets."),
-        (
-            "MPU",
-            "messages_per_rack_unit",
-            "Received rate divided by the {rack_units} rack units of the broker.",
-        ),
-        ("JPM", "joules_per_message", "Energy for each message received."),
-        (
-            "MPC",
-            "messages_per_core_second",
-            "Messages into and out of the broker for each second of its processor time.",
-        ),
-        (
-            "HWM",
-            "high_water_mark",
-            "The most messages under way to one subscription: an upper bound of what the broker "
-            "held for it.",
-        ),
-        (
-            "RECOVERY",
-            "recovery_seconds",
-            "From the crash until all devices were back and no more messages waited than before.",
-        ),
-        ("MBS", "payload_rate", "Payload out of the broker. Message size, {size} bytes."),
-    )
+    for part, (measure, description) in DATA["rows"].items()
 }
 """Rows that every case gets if it has the figure, by the last part of the name."""
 
@@ -172,13 +141,10 @@ def with_latency(
 
 def figures_of(measure: str, facts: Facts) -> "_Found":
     """Return the figures of a run for a measure, by the keys of `FIGURES`."""
-    compute = _MEASURES.get(measure)
-    if compute is None:
-        case = CASES[facts.record.case]
-        return dict.fromkeys(FIGURES) | {
-            "value": case.own_figures(facts.record.scenario, None).get(measure)
-        }
-    return dict.fromkeys(FIGURES) | compute(facts)
+    if measure in _MEASURES:
+        return dict.fromkeys(FIGURES) | _MEASURES[measure](facts)
+    own = CASES[facts.record.case].case_figures(facts.record.scenario, None)
+    return dict.fromkeys(FIGURES) | {"value": own.get(measure)}
 
 
 def _known_to(measure: str, figures: "_Found", record: RunRecord) -> str:

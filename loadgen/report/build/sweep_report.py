@@ -1,13 +1,13 @@
 """The report of a sweep: its table, and a chart over what was swept."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from loadgen.cases.case import ChartStyle
 from loadgen.cases.registry import CASES, style_of
 from loadgen.plan.tables import Cell, DataTable
-from loadgen.report.build.sweep_table import FigureColumn, SweepRow, SweepTable
+from loadgen.report.build.sweep_table import SweepRow, SweepTable
 from loadgen.report.build.varied_chart import Point, unit_of, varied_chart
 from loadgen.report.model import Chart, Charts, Paragraph, Report
 from loadgen.report.render.text import name, notice_lines, number, text_of
@@ -40,22 +40,16 @@ def sweep_report(table: SweepTable) -> Report:
 
 
 def _data_table(table: SweepTable) -> DataTable:
-    titles = headings(table)
-    verdict = titles.index(VERDICT)
-    return DataTable(
-        "",
-        "",
-        titles,
+    columns = columns_of(table)
+    verdict = [*columns].index(VERDICT)
+    rows = [
         tuple(
-            tuple(
-                Cell(text, wrong=place == verdict and not (row.valid and row.runs > 0))
-                for place, text in enumerate(cells(table, row))
-            )
-            for row in table.rows
-        ),
-        texts=tuple(range(verdict + 1)),
-        look="sweep",
-    )
+            Cell(text, wrong=place == verdict and not (row.valid and row.runs > 0))
+            for place, text in enumerate(texts)
+        )
+        for row, texts in zip(table.rows, zip(*columns.values(), strict=True), strict=True)
+    ]
+    return DataTable("", "", (*columns,), tuple(rows), texts=(*range(verdict + 1),), look="sweep")
 
 
 def _document(table: SweepTable) -> dict[str, Any]:
@@ -89,48 +83,29 @@ def _csv(table: SweepTable) -> tuple[tuple[str, ...], tuple[tuple[object, ...], 
     return tuple(header), tuple(rows)
 
 
-def headings(table: SweepTable) -> tuple[str, ...]:
-    """Return the titles of the columns: swept fields, the limit, the verdict, then figures."""
-    return tuple(title for title, _ in _columns(table))
-
-
-def cells(table: SweepTable, row: SweepRow) -> tuple[str, ...]:
-    """Return one row as texts, in the order of `headings`."""
-    return tuple(text(row) for _, text in _columns(table))
-
-
-def _columns(table: SweepTable) -> list[tuple[str, Callable[[SweepRow], str]]]:
-    """Return the columns that people read: title, and the function for a row's text."""
-
-    def swept(axis: str) -> Callable[[SweepRow], str]:
-        return lambda row: row.values[axis]
-
-    def figure(key: str) -> Callable[[SweepRow], str]:
-        return lambda row: text_of(_figure(table, row, key))
-
-    def limit(place: int) -> Callable[[SweepRow], str]:
-        return lambda row: "" if row.limit is None else limit_cells(row.limit)[place]
-
-    by_key = {column.key: column for column in table.columns}
-    columns = [
-        (_title(by_key[axis]), figure(axis)) if axis in by_key else (axis, swept(axis))
+def columns_of(table: SweepTable) -> dict[str, list[str]]:
+    """Return the columns that people read, by title: swept fields, limit, verdict, figures."""
+    rows = table.rows
+    titles = {one.key: ", ".join(filter(None, (one.title, one.unit))) for one in table.columns}
+    figures = {key: [text_of(_figure(table, row, key)) for row in rows] for key in titles}
+    columns = {
+        titles.get(axis, axis): figures.get(axis) or [row.values[axis] for row in rows]
         for axis in table.axes
-    ]
+    }
     if table.mixed:
-        columns.append(("measured on", measured_on))
+        columns["measured on"] = [measured_on(row) for row in rows]
     if table.searched:
-        titles = (f"limit: {table.searched}", "lowest that failed", "ended by")
-        columns += [(title, limit(place)) for place, title in enumerate(titles)]
-    columns.append((VERDICT, verdict_of))
-    columns += [(_title(one), figure(key)) for key, one in by_key.items() if key not in table.axes]
+        ends = [("", "", "") if row.limit is None else limit_cells(row.limit) for row in rows]
+        for place, title in enumerate(
+            (f"limit: {table.searched}", "lowest that failed", "ended by")
+        ):
+            columns[title] = [end[place] for end in ends]
+    columns[VERDICT] = [verdict_of(row) for row in rows]
+    columns |= {titles[key]: texts for key, texts in figures.items() if key not in table.axes}
     if table.repeated:
-        columns.append(("runs", lambda row: str(row.runs)))
-        columns.append(("spread", lambda row: "" if row.spread is None else f"{row.spread:.1%}"))
+        columns["runs"] = [str(row.runs) for row in rows]
+        columns["spread"] = ["" if row.spread is None else f"{row.spread:.1%}" for row in rows]
     return columns
-
-
-def _title(column: FigureColumn) -> str:
-    return ", ".join(filter(None, (column.title, column.unit)))
 
 
 def measured_on(row: SweepRow) -> str:
@@ -178,16 +153,14 @@ def verdict_of(row: SweepRow) -> str:
 
 def text_table(table: SweepTable) -> list[str]:
     """Return columns side by side for a terminal, below the notice if the case has one."""
-    lines = [headings(table), *(cells(table, row) for row in table.rows)]
-    widths = [max(len(name(line[at])) for line in lines) for at in range(len(lines[0]))]
-    words = headings(table).index(VERDICT)
-    return notice_lines(table.notice) + [
-        "  ".join(
-            name(text).ljust(width) if at == words else name(text).rjust(width)
-            for at, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
+    columns = []
+    for title, texts in columns_of(table).items():
+        shown = [name(text) for text in (title, *texts)]
+        width = max(map(len, shown))
+        left = title == VERDICT
+        columns.append([text.ljust(width) if left else text.rjust(width) for text in shown])
+    lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+    return notice_lines(table.notice) + lines
 
 
 # The chart ------------------------------------------------------------------------------------

@@ -6,16 +6,15 @@ and their spread.
 """
 
 import statistics
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from loadgen.cases.registry import CASES, style_of
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.reading import figure, part
+from loadgen.report.build.rows import DATA
 from loadgen.report.build.summary import summarize
 from loadgen.report.record import open_run
 from loadgen.report.render.text import notice_for
@@ -36,10 +35,7 @@ class FigureColumn:
 
 FIGURES: Mapping[str, FigureColumn] = {
     key: FigureColumn(key, title, unit)
-    for titles in (
-        tomllib.loads(files("loadgen.report").joinpath("columns.toml").read_text("utf-8")),
-        *(case.charts.own for case in CASES.values()),
-    )
+    for titles in (DATA["sweep"], *(case.charts.extra_columns for case in CASES.values()))
     for key, (title, unit) in titles.items()
 }
 """Columns of all cases, also those that only one has."""
@@ -263,5 +259,5 @@ def figures_of(card: ScoreCard) -> dict[str, float | None]:
     }
     observed = part(card.details, card.run.case, "figures")
     share = used / cores if used is not None and cores else None
-    own = {} if case is None else case.own_figures(scenario, share)
+    own = {} if case is None else case.case_figures(scenario, share)
     return {key: figure(observed, key) for key in FIGURES} | dict(own) | generic

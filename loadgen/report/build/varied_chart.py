@@ -12,7 +12,6 @@ from loadgen.report.build.figures import (
     from_zero,
     layout,
     line,
-    log_axis,
     spread_axis,
     varied_axis,
 )
@@ -74,7 +73,7 @@ def varied_chart(
     xaxis = varied_axis(varied, [point.at for point in points], log=varied == "ratio")
     if tail:
         xaxis["anchor"] = "y3"
-        axes["yaxis3"] = log_axis("99P, µs", values(TAIL), domain=[0.0, 0.28])
+        axes["yaxis3"] = spread_axis("99P, µs", values(TAIL), domain=[0.0, 0.28])
     return chart(
         title,
         note,

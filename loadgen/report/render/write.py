@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 
 from loadgen.errors import RunDirectoryError
+from loadgen.report.messages import Message
 from loadgen.report.model import Report
 from loadgen.report.render.histograms import to_hgrm, to_hlog, to_parquet
 from loadgen.report.render.html import to_html
@@ -74,5 +75,7 @@ def write_files(
             write_atomically(out_dir / name, data)
     except OSError as error:
         reason = error.strerror or error
-        raise RunDirectoryError(f"{kind} cannot be written to {out_dir}: {reason}") from None
+        raise RunDirectoryError(
+            Message.UNWRITABLE(kind=kind, directory=out_dir, reason=reason)
+        ) from None
     return {name: out_dir / name for name in files}

@@ -186,8 +186,10 @@ def test_half_a_line_at_the_end_is_of_a_killed_run(make: ModuleType, tmp_path: P
     records = read_broker(tmp_path / "run")
     assert records is not None and len(records.processes) == 1
     file.write_bytes(b'{"time_ns": 12\n' + whole)
-    with pytest.raises(RunDirectoryError, match=r"broker\.jsonl, line 1 is damaged"):
+    with pytest.raises(RunDirectoryError) as error:
         summarize_run(tmp_path / "run")
+    assert error.value.code == "DAMAGED"
+    assert str(error.value.values["where"]).endswith("broker.jsonl, line 1")
     file.unlink()
     assert summarize_run(tmp_path / "run").broker is None
 

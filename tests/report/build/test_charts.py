@@ -54,14 +54,3 @@ def test_a_long_burst_has_points_ten_milliseconds_apart(tmp_path: Path) -> None:
     curve = card.curves.connected
     assert 1_000 < len(curve) <= 2_002
     assert curve[-1] == (20.0, 20_000)
-
-
-def test_runs_of_older_versions_are_drawn_by_the_second(tmp_path: Path) -> None:
-    rows = [row for row in make.rows_of(case="connburst") if row.series != CONNECTED_AT]
-    card = summarize_run(
-        make.write_run(tmp_path / "run", make.run_document(case="connburst"), rows)
-    )
-    assert card.curves.connected == ()
-    (chart,) = [one for one in charts_of(card) if one.title == "Connection curve"]
-    assert chart.figure["data"][0]["y"] == [0, 100]
-    assert "end of each second" in chart.note

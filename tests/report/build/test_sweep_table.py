@@ -11,8 +11,7 @@ import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.sweep_report import (
-    cells,
-    headings,
+    columns_of,
     sweep_chart,
     sweep_report,
     text_table,
@@ -35,6 +34,14 @@ LIMIT = {
     "own": False,
     "reasons": [{"code": "LOST", "detail": "3"}],
 }
+
+
+def headings(table: SweepTable) -> tuple[str, ...]:
+    return tuple(columns_of(table))
+
+
+def cells(table: SweepTable) -> list[tuple[str, ...]]:
+    return list(zip(*columns_of(table).values(), strict=True))
 
 
 def swept(
@@ -140,7 +147,7 @@ def test_row_that_could_not_be_run_says_which_it_is(
     failed = replace(result.measured[-1], run=None, valid=False, error="HostLimitError: no")
     table = table_of(replace(result, measured=(*result.measured[:-1], failed)))
     texts = ("5,000", "2") if case == "fanout" else ("2,000",)
-    assert cells(table, table.rows[-1])[: len(texts)] == texts
+    assert cells(table)[-1][: len(texts)] == texts
     line = list(csv.DictReader(io.StringIO(to_csv(sweep_report(table)).decode())))[-1]
     values = [float(text.replace(",", "")) for text in texts]
     assert [float(line[axis]) for axis, _ in axes] == values
@@ -187,7 +194,7 @@ def test_load_where_a_search_stopped_is_not_told_as_the_limit(fanout: SweepResul
         ("at least 950", "1,900", "LOST; out of steps", "NOT CLOSED"),
         ("at least 950", "", "out of steps", "AT LEAST, NOT CONFIRMED"),
     ]
-    assert [cells(table, row)[1:5] for row in table.rows] == told
+    assert [row[1:5] for row in cells(table)] == told
     assert not any(row.valid for row in table.rows)
     page, marked = to_html(sweep_report(table)).decode(), to_markdown(sweep_report(table)).decode()
     for limit, above, ended, verdict in told:
@@ -317,7 +324,7 @@ def test_brokers_and_protocols_are_all_named_and_told_by_row(
         "MQTT 3.1.1, MQTT 5.0",
     )
     assert headings(table)[:3] == ("broker", "mqtt", "measured on")
-    assert [cells(table, row)[2] for row in table.rows] == [
+    assert [row[2] for row in cells(table)] == [
         "mosquitto 2.0.11 MQTT 3.1.1",
         "mosquitto 2.0.11 MQTT 5.0",
         "reflector 1 MQTT 3.1.1",
