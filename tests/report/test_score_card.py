@@ -35,24 +35,6 @@ def values(card: ScoreCard) -> dict[str, float | None]:
     return {f"{row.name} {row.unit}": row.value for row in card.rows}
 
 
-@pytest.fixture
-def wide(make: ModuleType) -> Any:
-    """A histogram of chosen values, as the columns of a row."""
-
-    def columns(*values_ns: int) -> dict[str, Any]:
-        bucket, bucket_count = make.histogram(values_ns)
-        return {
-            "count": len(values_ns),
-            "sum_ns": sum(values_ns),
-            "min_ns": min(values_ns),
-            "max_ns": max(values_ns),
-            "bucket": bucket,
-            "bucket_count": bucket_count,
-        }
-
-    return columns
-
-
 def test_a_card_goes_to_another_process(make: ModuleType, tmp_path: Path) -> None:
     card = card_of(make, tmp_path / "run", "fanin")
     assert pickle.loads(pickle.dumps(card)) == card
@@ -123,10 +105,7 @@ def test_persistent_with_power_and_rack_units(make: ModuleType, tmp_path: Path) 
     assert card.power.messages_per_watt == pytest.approx(500 / 303)
     assert card.power.joules_per_message == pytest.approx(0.606)
     assert card.power.watts_per_rack_unit == 151.5
-
-
-def test_persistent_without_them_has_a_rate_and_a_latency(make: ModuleType, tmp_path: Path) -> None:
-    card = card_of(make, tmp_path / "run", "persistent")
+    card = card_of(make, tmp_path / "without", "persistent")
     assert list(values(card)) == ["PERSISTENT msgs/sec", "PERSISTENT.end_to_end microseconds"]
     assert card.power is None
 
@@ -146,11 +125,9 @@ def test_connburst(make: ModuleType, tmp_path: Path) -> None:
     assert card.network["syn_retransmits"] == 2
     assert {"connect", "tcp", "connack"} == set(card.latency)
     assert card.latency["connect"].count == 100
-
-
-def test_connburst_that_left_devices_out_has_no_time(make: ModuleType, tmp_path: Path) -> None:
+    # Without all devices there is no time.
     connect = {"connected": 90, "failures": {"refused": 10}, "seconds": 0.8}
-    card = card_of(make, tmp_path / "run", "connburst", connect=connect)
+    card = card_of(make, tmp_path / "less", "connburst", connect=connect)
     assert values(card) == {"CONNBURST seconds": None, "CONNBURST microseconds": None}
 
 
@@ -201,15 +178,6 @@ def test_what_was_lost(make: ModuleType, tmp_path: Path) -> None:
     assert card_of(make, tmp_path / "run", "fanin", changed).counts.lost == 8
 
 
-def test_the_verdict_is_the_runs(make: ModuleType, tmp_path: Path) -> None:
-    verdict = {"valid": False, "reasons": [{"code": "LOST", "detail": "8 messages"}]}
-    card = card_of(make, tmp_path / "run", "fanin", verdict=verdict)
-    assert not card.verdict.valid
-    assert [(reason.code, reason.detail) for reason in card.verdict.reasons] == [
-        ("LOST", "8 messages")
-    ]
-
-
 @pytest.mark.parametrize("measure_end", [None, "planned"])
 def test_a_killed_run_gives_what_it_measured(
     make: ModuleType, tmp_path: Path, measure_end: str | None
@@ -230,10 +198,19 @@ def test_a_killed_run_gives_what_it_measured(
     assert card.counts.high_water_mark is None
 
 
-def test_an_interrupted_run_is_never_valid(make: ModuleType, tmp_path: Path) -> None:
-    card = card_of(make, tmp_path / "run", "fanin", interrupted=True)
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({"interrupted": True}, ["INTERRUPTED"]),
+        ({"verdict": {"valid": False, "reasons": [{"code": "LOST", "detail": "8"}]}}, ["LOST"]),
+    ],
+)
+def test_the_verdict_is_the_runs(
+    make: ModuleType, tmp_path: Path, changes: dict[str, Any], reasons: list[str]
+) -> None:
+    card = card_of(make, tmp_path / "run", "fanin", **changes)
     assert not card.verdict.valid
-    assert [reason.code for reason in card.verdict.reasons] == ["INTERRUPTED"]
+    assert [reason.code for reason in card.verdict.reasons] == reasons
 
 
 def test_the_high_water_mark_is_that_of_one_subscription(make: ModuleType, tmp_path: Path) -> None:

@@ -17,10 +17,6 @@ from loadgen.report.score_card import ScoreCard
 from tests.report import fabricate as make
 
 TITLE = "Next to the published score card"
-SECURED: dict[str, Any] = {
-    "connections": [{"version": "TLSv1.2", "cipher": "ECDHE-RSA-AES256-GCM-SHA384", "count": 101}],
-    "resumed": 0,
-}
 SECURE_BROKER = {"name": "x", "urls": ["mqtts://b:8883"], "protocol": "MQTT 3.1.1"}
 
 SMALLER = "yes, but this run had a smaller load, which is not a limit"
@@ -48,31 +44,72 @@ def test_the_row_its_figures_and_its_high_water_mark(tmp_path: Path) -> None:
     assert str(mark[4]).startswith(told)
 
 
-def test_what_differs_makes_it_not_comparable(tmp_path: Path) -> None:
-    ingress, egress = lines_of(card_of(tmp_path, "fanout"))
-    assert ingress[:3] == ("FANOUT", "ingress rate, msgs/sec", 162_000)
-    assert egress[:3] == ("FANOUT", "egress rate, msgs/sec", 16_200_000)
-    assert ingress[4] == egress[4] == "no; this run: fanout 1:10; published: fanout 1:100"
+def secured(version: str, cipher: str) -> dict[str, Any]:
+    entry = {"version": version, "cipher": cipher, "count": 1}
+    return {"connections": [entry], "resumed": 0}
 
 
-def test_a_secured_run_stands_beside_the_secured_row(tmp_path: Path) -> None:
-    card = card_of(tmp_path, "fanout", SECURED, broker=SECURE_BROKER)
+def stored(first: object) -> dict[str, Any]:
+    return {"broker": make.run_document()["broker"] | {"stored_first": first}}
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "tls", "row", "said"),
+    [
+        ("fanout", {}, None, "FANOUT", "no; this run: fanout 1:10; published: fanout 1:100"),
+        (
+            "fanin",
+            {"broker": SECURE_BROKER},
+            secured("TLSv1.3", "TLS_AES_256_GCM_SHA384"),
+            "FANIN.SEC",
+            "no; this run: TLSv1.3 TLS_AES_256_GCM_SHA384; published: TLSv1.2 AES256",
+        ),
+        (
+            "fanin",
+            {"broker": SECURE_BROKER},
+            None,
+            "FANIN.SEC",
+            "no; this run: not recorded; published: TLSv1.2 AES256",
+        ),
+        ("persistent", stored(True), None, "PERSISTENT", "yes"),
+        ("persistent", stored(False), None, "PERSISTENT", "no; this run: stored after it is"),
+        ("persistent", stored(None), None, "PERSISTENT", "no; this run: not recorded"),
+        ("persistent", stored("yes"), None, "PERSISTENT", "no; this run: not recorded"),
+        (
+            "fanin",
+            {"verdict": {"valid": False, "reasons": []}},
+            None,
+            "FANIN",
+            "no; this run is not",
+        ),
+        (
+            "fanin",
+            {"verdict": {"valid": None, "reasons": []}},
+            None,
+            "FANIN",
+            "no; this run is not",
+        ),
+        ("fanin", {"scenario": {"impair": "delay=20ms"}}, None, "FANIN", "no; this run: impaired"),
+        ("fanin", {"scenario": {"slow_subscribers": 5}}, None, "FANIN", "no; this run: slow subs"),
+        ("fanin", {"scenario": {"crash_broker": 0.0}}, None, "FANIN", "no; this run: the broker"),
+        ("fanin", {"scenario": {"impair": None, "crash_broker": False}}, None, "FANIN", "yes"),
+    ],
+)
+def test_a_difference_makes_a_row_not_comparable(
+    tmp_path: Path, case: str, changes: dict[str, Any], tls: object, row: str, said: str
+) -> None:
+    line = lines_of(card_of(tmp_path, case, tls, **changes))[0]
+    assert line[0] == row
+    assert str(line[4]).startswith(said)
+
+
+def test_a_secured_run_is_next_to_the_secured_row(tmp_path: Path) -> None:
+    tls = secured("TLSv1.2", "ECDHE-RSA-AES256-GCM-SHA384")
+    card = card_of(tmp_path, "fanout", tls, broker=SECURE_BROKER)
     assert [(line[0], line[2], line[4]) for line in lines_of(card)] == [
         ("FANOUT.SEC", 330_000, SMALLER),
         ("FANOUT.SEC", 3_300_000, SMALLER),
     ]
-
-
-def test_another_cipher_is_said(tmp_path: Path) -> None:
-    newer = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384", "count": 1}
-    tls = {"connections": [newer], "resumed": 0}
-    for number, (found, here) in enumerate(
-        ((tls, "TLSv1.3 TLS_AES_256_GCM_SHA384"), (None, "not recorded"))
-    ):
-        card = card_of(tmp_path / str(number), "fanin", found, broker=SECURE_BROKER)
-        line = lines_of(card)[0]
-        assert line[0] == "FANIN.SEC"
-        assert line[4] == f"no; this run: {here}; published: TLSv1.2 AES256"
 
 
 def test_every_statistic_of_latency(tmp_path: Path) -> None:
@@ -111,46 +148,6 @@ def test_efficiency_without_watts_and_rack_units(tmp_path: Path) -> None:
     assert "--pdu" in lines["PERSISTENT.MPW"][4]
     assert lines["PERSISTENT.MPU"][2:4] == (230_000, None)
     assert "--rack-units, --sut" in lines["PERSISTENT.MPU"][4]
-
-
-@pytest.mark.parametrize(
-    ("stored_first", "said"),
-    [
-        (True, "yes"),
-        (False, "this run: stored after it is acknowledged; published: stored before"),
-        (None, "this run: not recorded; published: stored before"),
-        ("yes", "this run: not recorded; published: stored before"),
-    ],
-)
-def test_what_is_acknowledged_before_it_is_stored_is_not_comparable(
-    tmp_path: Path, stored_first: object, said: str
-) -> None:
-    broker = make.run_document()["broker"] | {"stored_first": stored_first}
-    lines = lines_of(card_of(tmp_path, "persistent", broker=broker))
-    assert said in lines[0][4]
-
-
-def test_a_run_that_is_not_valid_is_comparable_with_nothing(tmp_path: Path) -> None:
-    for number, valid in enumerate((False, None)):
-        verdict: dict[str, object] = {"valid": valid, "reasons": []}
-        line = lines_of(card_of(tmp_path / str(number), "fanin", verdict=verdict))[0]
-        assert line[4] == "no; this run is not VALID"
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"impair": "delay=20ms"}, "this run: impaired links"),
-        ({"slow_subscribers": 5}, "this run: slow subscribers"),
-        ({"crash_broker": 0.0}, "this run: the broker was killed"),
-        ({"impair": None, "crash_broker": False}, "yes"),
-    ],
-)
-def test_what_was_made_worse_on_request_is_not_comparable(
-    tmp_path: Path, given: dict[str, object], said: str
-) -> None:
-    line = lines_of(card_of(tmp_path, "fanin", scenario=given))[0]
-    assert line[4].startswith(("yes", "no")) and said in line[4]
 
 
 def test_a_row_over_jms_says_so(tmp_path: Path) -> None:

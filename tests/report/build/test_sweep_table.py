@@ -233,6 +233,7 @@ def test_json_and_csv_hold_the_numbers(fanout: SweepResult) -> None:
         row["figures"]["egress"] for row in document["rows"]
     ]
     assert {line["verdict"] for line in read} == {"VALID"}
+    assert "notice" not in document and len(text_table(table)) == 1 + len(table.rows)
 
 
 def test_chart_of_fanout_has_both_axes_of_the_report(fanout: SweepResult) -> None:
@@ -367,16 +368,6 @@ def test_renderings_escape_what_a_run_brought_along(make: ModuleType, tmp_path: 
     assert "<script>" not in to_markdown(sweep_report(table)).decode()
 
 
-def test_files_are_written_and_the_same_twice(fanout: SweepResult) -> None:
-    table: SweepTable = table_of(fanout)
-    paths = write_report(sweep_report(table), fanout.directory, "table")
-    assert set(paths) == {"table.json", "table.csv", "table.md", "table.html"}
-    before = {name: path.read_bytes() for name, path in paths.items()}
-    write_report(sweep_report(table_of(fanout)), fanout.directory, "table")
-    assert before == {name: path.read_bytes() for name, path in paths.items()}
-    assert b"Content-Security-Policy" in before["table.html"]
-
-
 def test_a_supply_chains_table_has_its_notice_before_every_figure(tmp_path: Path) -> None:
     what = Sweep(build_scenario("specjms", None, {}), (("handlers", ("1", "2")),))
     points = points_of(what)
@@ -397,9 +388,3 @@ def test_a_supply_chains_table_has_its_notice_before_every_figure(tmp_path: Path
     text = to_markdown(sweep_report(table)).decode()
     assert text.index(escape(NOTICE, 2000)) < text.index("| handlers")
     assert to_csv(sweep_report(table)).decode().startswith("handlers,")  # a parser knows no comment
-
-
-def test_other_tables_have_no_notice(fanout: SweepResult) -> None:
-    table = table_of(fanout)
-    assert "notice" not in json.loads(to_json(sweep_report(table)))
-    assert len(text_table(table)) == 1 + len(table.rows)
