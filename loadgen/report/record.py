@@ -205,13 +205,13 @@ def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None =
     manifest, of_record = directory / "run.json", f"{where}: run.json"
     try:
         if manifest.stat().st_size > LARGEST_MANIFEST_BYTES:
-            raise RunDirectoryError(Message.TOO_LARGE(where=of_record))
+            raise RunDirectoryError(Message.FILE_TOO_LARGE(where=of_record))
         document = orjson.loads(manifest.read_bytes())
     except FileNotFoundError:
         raise RunDirectoryError(Message.NO_RECORD(where=where)) from None
     except OSError as error:
         raise RunDirectoryError(
-            Message.UNREADABLE(where=of_record, reason=error.strerror)
+            Message.FILE_UNREADABLE(where=of_record, reason=error.strerror)
         ) from None
     except orjson.JSONDecodeError as error:
         raise RunDirectoryError(Message.DAMAGED(where=of_record, reason=error)) from None

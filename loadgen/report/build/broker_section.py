@@ -124,12 +124,14 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
     path = run_dir / FILE
     try:
         if path.stat().st_size > LARGEST_BYTES:
-            raise RunDirectoryError(Message.TOO_LARGE(where=path))
+            raise RunDirectoryError(Message.FILE_TOO_LARGE(where=path))
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RunDirectoryError(Message.UNREADABLE(where=path, reason=error.strerror)) from None
+        raise RunDirectoryError(
+            Message.FILE_UNREADABLE(where=path, reason=error.strerror)
+        ) from None
     processes, counts, troubles = [], [], []
     for place, line in enumerate(lines, start=1):
         try:
