@@ -25,7 +25,7 @@ from loadgen.kernels.payload import (
     read_u32,
     send_offset_ns,
 )
-from loadgen.kernels.repeats import is_excused, note_first_copy
+from loadgen.kernels.repeats import is_excused, note_first_copy, note_late
 from loadgen.metrics.histogram import HALF_BITS, HIGHEST_RECORDABLE_NS, UNIT_MASK
 from loadgen.metrics.interval import CONNECTED_AT, SERIES
 from loadgen.mqtt.reason_codes import ReasonCode
@@ -249,6 +249,7 @@ def take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
         if outcome == DUPLICATE:
             count_repeated(fleet, row, counts, buffer, message, pair)
             return False
+        note_late(fleet, pair, sequence)
         if not device.flags & SHARED:
             counts.out_of_order += 1
     if message.qos != device.qos:

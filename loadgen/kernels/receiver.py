@@ -151,14 +151,14 @@ def receive_packets(
                 buffer, first_byte, body, packet_end, fleet.run.version
             )
             if status == mqtt.OK:
-                if properties:
-                    _check_properties(fleet, row, properties, now_ns)
                 place = (position, topic, topic_end, payload, packet_end, packet_id)
                 message = _message(place, first_byte, -1)
-                strays = fleet.totals.strays
+                strays, before = fleet.totals.strays, written
                 written = _publish(fleet, row, buffer, message, now_ns, written, handlers)
                 if fleet.totals.strays > strays and not mqtt.is_topic(buffer, topic, topic_end):
-                    status = mqtt.MALFORMED
+                    status, written = mqtt.MALFORMED, before
+                elif properties:
+                    _check_properties(fleet, row, properties, now_ns)
         elif PUBACK <= kind <= PUBCOMP:
             status, packet_id, reason = mqtt.ack_fields(
                 buffer, kind, body, packet_end, fleet.run.version
@@ -294,12 +294,16 @@ def _publish(
 ) -> int:
     """Pass a message to its handler; one of QoS 2 only once before its PUBREL."""
     device = fleet.devices[row]
-    fleet.totals.publishes += 1
     if message.qos == 2 and device.qos2 >= 0:
+        if not mqtt.is_topic(buffer, message.topic, message.topic_end):
+            fleet.totals.strays += 1
+            return position
         if not accept_qos2(fleet.received_ids, device.qos2, message.packet_id):
+            fleet.totals.publishes += 1
             _take_in_use(fleet, row, buffer, message, now_ns)
             return acknowledge(fleet, row, message, position)
         fleet.totals.unreleased += 1
+    fleet.totals.publishes += 1
     return int(handlers.on_message(fleet, row, buffer, message, now_ns, position))
 
 
@@ -325,8 +329,9 @@ def _take_in_use(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
         is_other = pair < 0 or not has_come(fleet.pairs, fleet.gaps, pair, sequence)
     if is_other or not message.dup:
         violate(fleet, row, IDENTIFIER_IN_USE, now_ns)
-    elif intact and release_qos2(fleet.doubtful_ids, device.qos2, message.packet_id):
-        counts.excused += 1
+    elif intact and device.flags & RESUMED:
+        doubted = release_qos2(fleet.doubtful_ids, device.qos2, message.packet_id)
+        counts.excused += doubted
 
 
 @compiled
@@ -373,10 +378,10 @@ def _ack(
     device = fleet.devices[row]
     if kind == PUBREL:
         # A device that expects no QoS 2 does not remember identifiers.
-        if device.qos2 >= 0 and release_qos2(fleet.received_ids, device.qos2, packet_id):
-            fleet.totals.unreleased -= 1
+        known = device.qos2 >= 0 and release_qos2(fleet.received_ids, device.qos2, packet_id)
+        fleet.totals.unreleased -= known
         # A device with a resumed session may have answered on the connection that broke.
-        elif device.qos2 >= 0 and not device.flags & RESUMED:
+        if not known and device.qos2 >= 0 and not device.flags & RESUMED:
             violate(fleet, row, UNKNOWN_PUBREL, now_ns)
         return mqtt.write_ack(fleet.out, position, PUBCOMP, packet_id)
     if device.sender < 0:

@@ -129,6 +129,13 @@ def _is_doubtful(
 
 
 @compiled
+def note_late(fleet: "Fleet", pair: int, sequence: int) -> None:
+    """Note a delivery that fills a gap, and was not made before the connection broke."""
+    if pair < len(fleet.doubts) and sequence < fleet.doubts[pair].end:
+        account(fleet.repeats, fleet.repeat_gaps, fleet.repeat_pool, pair, sequence)
+
+
+@compiled
 def note_withheld(fleet: "Fleet", pair: int, sequence: int) -> None:
     """Note a delivery that a consumer had not acknowledged when it was cut off."""
     if fleet.totals.withheld < len(fleet.withheld):

@@ -55,7 +55,7 @@ from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.lifecycle import Lifecycle
 from loadgen.worker.loop import WorkerLoop
 from loadgen.worker.reporter import Reporter
-from loadgen.worker.streams import WebSocket
+from loadgen.worker.streams import FrameViolationError, WebSocket
 from tests.fuzz.kernels import messaging_player
 from tests.fuzz.mutate import changed, changed_document
 from tests.instruments.websocket_server import WebSocketServer
@@ -326,7 +326,7 @@ def _play_websocket(data: bytes) -> None:
     websocket = WebSocket(sock, "ws://h/mqtt")  # type: ignore[arg-type]
     websocket._framing = _client_framing()
     room = memoryview(bytearray(64))
-    with suppress(ConnectionResetError, InvalidHandshake):
+    with suppress(ConnectionResetError, FrameViolationError, InvalidHandshake):
         websocket.upgrade()
         count = 1
         while count:

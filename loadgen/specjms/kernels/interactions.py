@@ -59,6 +59,7 @@ from loadgen.kernels.payload import (
     stamp,
 )
 from loadgen.kernels.receiver import acknowledge
+from loadgen.kernels.repeats import note_late
 from loadgen.mqtt.constants import PUBACK, PUBREC
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.specjms.kernels.chains import (
@@ -501,6 +502,8 @@ def _on_message(
         if phase == MEASURE:
             seen.duplicated += 1
         return acknowledge(fleet, row, message, position)
+    if outcome == LATE:
+        note_late(fleet, pair, read_i64(buffer, start + 8))
     if _is_late(chain, row, kind, pair, read_i64(buffer, start + 8), outcome):
         counts.out_of_order += 1
         chain.state.out_of_order += 1
