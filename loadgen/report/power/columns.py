@@ -19,6 +19,7 @@ from loadgen.report.power.units import (
     WATT,
     Unit,
     has_strange_unit,
+    is_unit,
     unit_in,
     unit_of,
 )
@@ -188,20 +189,25 @@ def with_unit(heading: Heading, form: Format, *, named: bool) -> Heading:
     title, unit = heading.title, heading.unit
     if unit is not None and unit.kind != quantity:
         raise LogError(Message.NOT_THE_QUANTITY, column=title, quantity=quantity, key=key)
-    if heading.unclear and not (default and named):
+    if heading.unclear and not is_unit(heading.unclear):
+        raise LogError(Message.UNIT_SCALED, column=title, unit=heading.unclear)
+    # Only the prefix is open, so that a unit with another one contradicts the title.
+    if heading.unclear and not (named and default[:1] in ("m", "M")):
         values: dict[str, Any] = {"column": title, "unit": heading.unclear}
         values |= {"key": key, "unit_key": unit_key}
-        raise LogError(Message.UNIT_UNCLEAR, **values, choices=tuple(CHOICES[unit_key]))
+        choices = tuple(name for name in CHOICES[unit_key] if name[0] in "mM")
+        raise LogError(Message.UNIT_UNCLEAR, **values, choices=choices)
     if default and unit_key in form.named and unit not in (None, UNITS[default]):
         values = {"column": title, "unit_key": unit_key, "unit": default}
         raise LogError(Message.UNIT_CONTRADICTED, **values)
+    there = set(words_of(title))
+    own, energy = words(quantity), words("energy" if quantity == "power" else "power")
+    if unit is None and named and there & (words("measured") | energy) and not there & own:
+        raise LogError(Message.NOT_THE_QUANTITY, column=title, quantity=quantity, key=key)
     if unit is None and default:
         unit = UNITS[default]
     if unit is None:
-        others = (
-            words("other") | words("other_power") | words("energy" if key == "watts" else "power")
-        )
-        if not named or has_strange_unit(title) or others & set(words_of(title)):
+        if not named or has_strange_unit(title):
             values = {"column": title, "key": unit_key, "choices": tuple(CHOICES[unit_key])}
             raise LogError(Message.UNIT_MISSING, **values)
         unit = WATT if quantity == "power" else KILOWATT_HOUR

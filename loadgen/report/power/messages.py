@@ -50,6 +50,7 @@ class Message(Sentences):
         "power log {log}: the unit of {column!r} is not certain ({unit}): give --pdu-columns "
         "{key}=NAME,{unit_key}={choices}, or convert it"
     )
+    UNIT_SCALED = "power log {log}: {column!r} counts {unit!r}: convert it to W or kWh"
     UNIT_CONTRADICTED = (
         "power log {log} says the unit of {column!r} itself: leave {unit_key}={unit} out"
     )

@@ -55,6 +55,7 @@ KILOWATT_HOUR = Unit("energy")
 UNITS = {
     "W": WATT,
     "kW": Unit("power", 1e3),
+    "MW": Unit("power", 1e6),
     "mW": Unit("power", 1e-3),
     "µW": Unit("power", 1e-6),
     "uW": Unit("power", 1e-6),
@@ -80,6 +81,11 @@ def unit_of(text: str) -> Unit | None:
     if match is not None:
         return _read(match, text)
     return OTHER if _OTHER_UNIT.fullmatch(text.strip()) else None
+
+
+def is_unit(text: str) -> bool:
+    """Return True for a unit of power or energy, also if its prefix is ambiguous."""
+    return _UNIT.fullmatch(text.strip()) is not None
 
 
 def unit_in(title: str) -> tuple[Unit | None, str]:
