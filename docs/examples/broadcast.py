@@ -1,21 +1,22 @@
 """BROADCAST: one publisher, and many subscribers of its one topic."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, RowSpec
 from loadgen.plan.fields import Count
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT
-from loadgen.plan.scenario import MAX_UNACKNOWLEDGED, TOTAL_RATE, Scenario
+from loadgen.plan.scenario import MaxUnacknowledged, Scenario, TotalRate
 
 
 class Broadcast(Scenario):
     """Fields of BROADCAST, beside those that every case with messages has."""
 
     case: Literal["broadcast"] = "broadcast"
-    rate: float = TOTAL_RATE.field(10.0)
-    subscribers: int = Count("Subscribers.").field(1_000)
-    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
+    rate: TotalRate = 10.0
+    subscribers: Annotated[int, Count()] = 1_000
+    """Subscribers."""
+    max_unacknowledged: MaxUnacknowledged = 100
 
 
 def _groups(scenario: Broadcast) -> tuple[DeviceGroup, ...]:

@@ -6,7 +6,7 @@ The published report does not have this case; it stands for WMQPUBSUB and WMQDUR
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from loadgen.cases.case import (
     Case,
@@ -20,14 +20,14 @@ from loadgen.judge.backlog import backlog_growth
 from loadgen.judge.facts import BackendFacts
 from loadgen.judge.published import Conditions, PublishedFigure
 from loadgen.judge.verdict import Verdict
-from loadgen.plan.fields import Count, Flag, Text, Texts, redact_url
+from loadgen.plan.fields import Count, Flag, TextLine, Texts, redact_url
 from loadgen.plan.groups import DeviceGroup, Subscribes, target_url
 from loadgen.plan.plan import Bridge, Plan, plan_of
 from loadgen.plan.scenario import (
-    ACKNOWLEDGE_EVERY,
-    DEVICES_LIMIT,
-    MAX_UNACKNOWLEDGED,
-    RATE_BY_DEVICES,
+    AcknowledgeEvery,
+    DeviceCount,
+    MaxUnacknowledged,
+    RateByDevices,
     Scenario,
     durable_complaints,
     published_row,
@@ -47,41 +47,27 @@ class BridgeScenario(Scenario):
     search_p99_s = 0.5
 
     case: Literal["bridge"] = "bridge"
-    devices: int = Count(
-        "Devices, which are the publishers.",
-        1,
-        DEVICES_LIMIT,
-        everyday=20,
-        short="-d",
-        load="amount",
-    ).field(1_000)
-    rate: float | None = RATE_BY_DEVICES.field()
-    topics: int = Count("Topics of each backend.", everyday=30, load="amount").field(5)
-    backend: tuple[str, ...] = Texts(
-        "URL of a broker behind the bridge, once for each. --broker is in front of the bridge.",
-        "URL",
-        everyday=11,
-    ).field(())
-    backends: int | None = Count(
-        "Private backends to start.",
-        1,
-        100,
-        absent="1, or those of --backend",
-        everyday=12,
-        load="amount",
-    ).field()
-    front_root: str = Text(
-        "First levels of the producers' topics; a backend's number (from 1) and a topic's (from 0) "
-        "follow.",
-        "topic",
-    ).field("loadgen/front")
-    backend_root: str = Text("First levels of the same topics at a backend.", "topic").field(
-        "loadgen/back"
+    devices: DeviceCount = 1_000
+    """Devices, which are the publishers."""
+    rate: RateByDevices = None
+    topics: Annotated[int, Count(everyday=30, load="amount")] = 5
+    """Topics of each backend."""
+    backend: Annotated[tuple[str, ...], Texts("URL", everyday=11)] = ()
+    """URL of a broker behind the bridge, once for each. --broker is in front of the bridge."""
+    backends: Annotated[int | None, Count(1, 100, everyday=12, load="amount")] = None
+    """Private backends to start. [default: 1, or those of --backend]"""
+    front_root: Annotated[str, TextLine("topic")] = "loadgen/front"
+    """First levels of the producers' topics; a backend's number (from 1) and a topic's (from 0)
+    follow."""
+    backend_root: Annotated[str, TextLine("topic")] = "loadgen/back"
+    """First levels of the same topics at a backend."""
+    acknowledge_every: AcknowledgeEvery = 1
+    durable: Annotated[bool, Flag()] = False
+    """Durable subscriptions of the consumers at the backends."""
+    max_unacknowledged: MaxUnacknowledged = 100
+    published: Annotated[str | None, published_row("WMQPUBSUB", "WMQDURABLE", default="by QoS")] = (
+        None
     )
-    acknowledge_every: int = ACKNOWLEDGE_EVERY.field(1)
-    durable: bool = Flag("Durable subscriptions of the consumers at the backends.").field(False)
-    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
-    published: str | None = published_row("WMQPUBSUB", "WMQDURABLE", absent="by QoS").field()
 
     @property
     def count(self) -> int:

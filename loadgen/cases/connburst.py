@@ -1,18 +1,18 @@
 """CONNBURST: a burst of devices that connect and stay."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec
 from loadgen.judge.published import Conditions, PublishedFigure
-from loadgen.plan.fields import Count, Flag, Rate, Seconds
+from loadgen.plan.fields import Flag, Number, Seconds
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT, Plan, phases_of, plan_of
 from loadgen.plan.scenario import (
-    DEVICES_LIMIT,
-    DRAIN,
     DURATION_LIMIT_S,
     RATE_LIMIT,
+    DeviceCount,
+    Drain,
     Scenario,
 )
 
@@ -24,40 +24,23 @@ class Connburst(Scenario):
     search_p99_s = 1.0
 
     case: Literal["connburst"] = "connburst"
-    devices: int = Count(
-        "Devices.", 1, DEVICES_LIMIT, everyday=20, short="-d", load="amount"
-    ).field(5_000)
-    rate: float | None = Rate(
-        "Connects a second.",
-        0.001,
-        RATE_LIMIT,
-        everyday=50,
-        short="-r",
-        absent="as fast as the broker accepts them",
-        load="amount",
-    ).field()
-    subscribe: bool = Flag("Subscribe each device to a common topic.").field(False)
-    duration: float = Seconds(
-        "Time for which all devices stay connected.",
-        0.1,
-        DURATION_LIMIT_S,
-        panel="Run",
-        everyday=60,
-        short="-t",
-        load="amount",
-    ).field(5.0)
-    warmup: float = Seconds("Pause after the connects.", 0, 86_400, panel="Run", everyday=70).field(
-        0.0
-    )
-    drain: float = DRAIN.field(0.0)
-    latency_bound: float | None = Seconds(
-        "Highest p99 latency of the connects in a VALID run.",
-        1e-6,
-        3_600,
-        absent="latency is not judged",
-        panel="Run",
-        load="none",
-    ).field()
+    devices: DeviceCount = 5_000
+    """Devices."""
+    rate: Annotated[
+        float | None, Number(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")
+    ] = None
+    """Connects a second. [default: as fast as the broker accepts them]"""
+    subscribe: Annotated[bool, Flag()] = False
+    """Subscribe each device to a common topic."""
+    duration: Annotated[
+        float, Seconds(0.1, DURATION_LIMIT_S, panel="Run", everyday=60, short="-t", load="amount")
+    ] = 5.0
+    """Time for which all devices stay connected."""
+    warmup: Annotated[float, Seconds(0, 86_400, panel="Run", everyday=70)] = 0.0
+    """Pause after the connects."""
+    drain: Drain = 0.0
+    latency_bound: Annotated[float | None, Seconds(1e-6, 3_600, panel="Run", load="none")] = None
+    """Highest p99 latency of the connects in a VALID run. [default: latency is not judged]"""
 
 
 def _groups(scenario: Connburst) -> tuple[DeviceGroup, ...]:

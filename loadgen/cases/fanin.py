@@ -6,17 +6,17 @@ section "Test cases descriptions".
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec
 from loadgen.judge.published import PUBLISHED_TLS, Conditions, PublishedFigure
-from loadgen.plan.fields import Count, Flag
+from loadgen.plan.fields import Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT, Plan, needs_of_broker, plan_of
 from loadgen.plan.scenario import (
-    DEVICES_LIMIT,
-    MAX_UNACKNOWLEDGED,
-    RATE_BY_DEVICES,
+    DeviceCount,
+    MaxUnacknowledged,
+    RateByDevices,
     Scenario,
     durable_complaints,
 )
@@ -26,17 +26,12 @@ class Fanin(Scenario):
     """Fields of FANIN."""
 
     case: Literal["fanin"] = "fanin"
-    devices: int = Count(
-        "Devices, which are the publishers.",
-        1,
-        DEVICES_LIMIT,
-        everyday=20,
-        short="-d",
-        load="amount",
-    ).field(1_000)
-    rate: float | None = RATE_BY_DEVICES.field()
-    durable: bool = Flag("Durable sessions of all devices.").field(False)
-    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
+    devices: DeviceCount = 1_000
+    """Devices, which are the publishers."""
+    rate: RateByDevices = None
+    durable: Annotated[bool, Flag()] = False
+    """Durable sessions of all devices."""
+    max_unacknowledged: MaxUnacknowledged = 100
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec
 from loadgen.judge.published import PUBLISHED_TLS, Conditions, PublishedFigure
-from loadgen.plan.fields import Count, Flag, Rate
+from loadgen.plan.fields import Count, Flag, Number
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
-    MAX_UNACKNOWLEDGED,
-    TOTAL_RATE,
+    MaxUnacknowledged,
     Scenario,
+    TotalRate,
     durable_complaints,
     published_row,
 )
@@ -26,26 +26,20 @@ class Fanout(Scenario):
     grows = "ratio"
 
     case: Literal["fanout"] = "fanout"
-    rate: float = TOTAL_RATE.field(200.0)
-    topics: int = Count(
-        "Topics, with one publisher each.", 1, DEVICES_LIMIT, everyday=30, load="amount"
-    ).field(10)
-    ratio: int = Count("Subscribers of each topic.", everyday=40, load="amount").field(100)
-    slow_subscribers: int | None = Count(
-        "Subscribers of each topic that read slowly, as 10 of 100 (plain TCP only).",
-        1,
-        DEVICES_LIMIT,
-        absent="none",
-    ).field()
-    read_rate: float = Rate(
-        "Most bytes a second that a slow subscriber reads, as 10k. It reads the rest after the "
-        "window.",
-        1,
-        1e9,
-    ).field(1_000.0)
-    durable: bool = Flag("Durable sessions of all devices.").field(False)
-    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
-    published: str | None = published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT").field()
+    rate: TotalRate = 200.0
+    topics: Annotated[int, Count(1, DEVICES_LIMIT, everyday=30, load="amount")] = 10
+    """Topics, with one publisher each."""
+    ratio: Annotated[int, Count(everyday=40, load="amount")] = 100
+    """Subscribers of each topic."""
+    slow_subscribers: Annotated[int | None, Count(1, DEVICES_LIMIT)] = None
+    """Subscribers of each topic that read slowly, as 10 of 100 (plain TCP only). [default: none]"""
+    read_rate: Annotated[float, Number(1, 1e9)] = 1_000.0
+    """Most bytes a second that a slow subscriber reads, as 10k. It reads the rest after the
+    window."""
+    durable: Annotated[bool, Flag()] = False
+    """Durable sessions of all devices."""
+    max_unacknowledged: MaxUnacknowledged = 100
+    published: Annotated[str | None, published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT")] = None
 
     def deliveries(self) -> float:
         # Deliveries, not messages, make the broker's work.

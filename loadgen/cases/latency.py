@@ -1,18 +1,18 @@
 """LATENCY: one timed pair while background publishers load the broker."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec
 from loadgen.judge.published import Conditions, PublishedFigure
-from loadgen.plan.fields import Count, Rate
+from loadgen.plan.fields import Count, Number
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
-    DURATION,
-    MAX_UNACKNOWLEDGED,
     RATE_LIMIT,
+    Duration,
+    MaxUnacknowledged,
     Scenario,
 )
 
@@ -26,33 +26,21 @@ class Latency(Scenario):
     search_p99_s = 0.01
 
     case: Literal["latency"] = "latency"
-    devices: int = Count(
-        "Devices, which are the background publishers.",
-        0,
-        DEVICES_LIMIT,
-        everyday=20,
-        short="-d",
-        load="amount",
-    ).field(1_000)
-    rate: float = Rate(
-        "Messages a second of the timed pair.",
-        0.001,
-        RATE_LIMIT,
-        everyday=50,
-        short="-r",
-        load="amount",
-    ).field(10_000.0)
-    topics: int = Count("Topics of the background.", everyday=30, load="amount").field(10)
-    background_rate: float | None = Rate(
-        "Messages a second, of all background publishers together.",
-        0.001,
-        RATE_LIMIT,
-        everyday=51,
-        absent="one a second for each device",
-        load="amount",
-    ).field()
-    duration: float = DURATION.field(20.0)
-    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
+    devices: Annotated[int, Count(0, DEVICES_LIMIT, everyday=20, short="-d", load="amount")] = 1_000
+    """Devices, which are the background publishers."""
+    rate: Annotated[float, Number(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")] = (
+        10_000.0
+    )
+    """Messages a second of the timed pair."""
+    topics: Annotated[int, Count(everyday=30, load="amount")] = 10
+    """Topics of the background."""
+    background_rate: Annotated[
+        float | None, Number(0.001, RATE_LIMIT, everyday=51, load="amount")
+    ] = None
+    """Messages a second, of all background publishers together. [default: one a second for each
+    device]"""
+    duration: Duration = 20.0
+    max_unacknowledged: MaxUnacknowledged = 100
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

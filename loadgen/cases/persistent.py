@@ -2,24 +2,24 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, RowSpec
 from loadgen.judge.published import Conditions, PublishedFigure
-from loadgen.plan.fields import Count, Ratio, Seconds, Text
+from loadgen.plan.fields import Count, Number, Seconds, TextLine
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT, Crash, Plan, plan_of
 from loadgen.plan.rate_steps import rate_steps
 from loadgen.plan.scenario import (
-    ACKNOWLEDGE_EVERY,
     DURATION_LIMIT_S,
-    MAX_UNACKNOWLEDGED,
     PRIVATE_BROKERS,
-    PRODUCERS,
-    QOS,
-    SAVE_EACH,
-    TOTAL_RATE,
+    AcknowledgeEvery,
+    MaxUnacknowledged,
+    Producers,
+    Qos,
+    SaveEach,
     Scenario,
+    TotalRate,
     published_row,
     save_each_complaints,
     withheld_complaints,
@@ -33,38 +33,24 @@ class Persistent(Scenario):
     search_p99_s = 0.5
 
     case: Literal["persistent"] = "persistent"
-    rate: float = TOTAL_RATE.field(1_000.0)
-    qos: int = QOS.field(1)
-    pairs: int = Count(
-        "Pairs of a publisher and a durable subscriber.", everyday=20, load="amount"
-    ).field(10)
-    producers: int = PRODUCERS.field(1)
-    acknowledge_every: int = ACKNOWLEDGE_EVERY.field(1)
-    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
-    crash_broker: float | None = Seconds(
-        "Time in the window, as 5s, at which the private broker is killed and started again. No "
-        "message that it acknowledged may be lost.",
-        0,
-        DURATION_LIMIT_S,
-        absent="nothing is killed",
-        panel="Broker",
-    ).field()
-    crash_command: str | None = Text(
-        "Command for --crash-broker that kills and restarts another broker, as 'ssh broker "
-        "systemctl kill -s KILL mosquitto'. run.json repeats it.",
-        "command",
-        absent="the private broker is killed",
-        panel="Broker",
-    ).field()
-    save_each: bool = SAVE_EACH.field(False)
-    rack_units: float | None = Ratio(
-        "Height of the broker's machine, for messages a second and rack unit.",
-        0.1,
-        10_000,
-        absent="no PERSISTENT.MPU row",
-        panel="Power",
-    ).field()
-    published: str | None = published_row("PERSISTENT", "JMSPERSISTENT").field()
+    rate: TotalRate = 1_000.0
+    qos: Qos = 1
+    pairs: Annotated[int, Count(everyday=20, load="amount")] = 10
+    """Pairs of a publisher and a durable subscriber."""
+    producers: Producers = 1
+    acknowledge_every: AcknowledgeEvery = 1
+    max_unacknowledged: MaxUnacknowledged = 100
+    crash_broker: Annotated[float | None, Seconds(0, DURATION_LIMIT_S, panel="Broker")] = None
+    """Time in the window, as 5s, at which the private broker is killed and started again. No
+    message that it acknowledged may be lost. [default: nothing is killed]"""
+    crash_command: Annotated[str | None, TextLine("command", panel="Broker")] = None
+    """Command for --crash-broker that kills and restarts another broker, as 'ssh broker systemctl
+    kill -s KILL mosquitto'. run.json repeats it. [default: the private broker is killed]"""
+    save_each: SaveEach = False
+    rack_units: Annotated[float | None, Number(0.1, 10_000, panel="Power")] = None
+    """Height of the broker's machine, for messages a second and rack unit. [default: no
+    PERSISTENT.MPU row]"""
+    published: Annotated[str | None, published_row("PERSISTENT", "JMSPERSISTENT")] = None
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

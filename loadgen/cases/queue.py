@@ -6,7 +6,7 @@ The published report does not have this case; it stands for JMSQUEUE.
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from loadgen.cases.case import (
     Case,
@@ -22,11 +22,11 @@ from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT, Crash, Plan, needs_of_broker, plan_of
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
-    PRODUCERS,
-    PROTOCOL,
-    QOS,
-    TOTAL_RATE,
+    MqttVersion,
+    Producers,
+    Qos,
     Scenario,
+    TotalRate,
     durable_complaints,
     published_row,
 )
@@ -42,29 +42,24 @@ class Queue(Scenario):
     search_p99_s = 0.5
 
     case: Literal["queue"] = "queue"
-    rate: float = TOTAL_RATE.field(5_000.0)
-    qos: int = QOS.field(1)
-    mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("5")
-    queues: int = Count(
-        "Queues, which are shared subscriptions.", everyday=20, load="amount"
-    ).field(10)
-    consumers: int = Count("Consumers of each queue.", everyday=21, load="amount").field(10)
-    producers: int = PRODUCERS.field(1)
-    batch: int = Count(
-        "Messages that are sent and acknowledged together. A producer sends the next batch when "
-        "all of the last are acknowledged; a consumer acknowledges as many at a time. Neither "
-        "exceeds the broker's Receive Maximum.",
-        1,
-        65_535,
-    ).field(100)
-    durable: bool = Flag(
-        "Durable sessions of the consumers; messages of a disconnected consumer wait for it."
-    ).field(True)
-    crash_consumer: bool = Flag(
-        "Disconnect a consumer in the middle of the window and let it return. No message may be "
-        "lost."
-    ).field(False)
-    published: str | None = published_row("JMSQUEUE").field()
+    rate: TotalRate = 5_000.0
+    qos: Qos = 1
+    mqtt: MqttVersion = "5"
+    queues: Annotated[int, Count(everyday=20, load="amount")] = 10
+    """Queues, which are shared subscriptions."""
+    consumers: Annotated[int, Count(everyday=21, load="amount")] = 10
+    """Consumers of each queue."""
+    producers: Producers = 1
+    batch: Annotated[int, Count(1, 65_535)] = 100
+    """Messages that are sent and acknowledged together. A producer sends the next batch when all of
+    the last are acknowledged; a consumer acknowledges as many at a time. Neither exceeds the
+    broker's Receive Maximum."""
+    durable: Annotated[bool, Flag()] = True
+    """Durable sessions of the consumers; messages of a disconnected consumer wait for it."""
+    crash_consumer: Annotated[bool, Flag()] = False
+    """Disconnect a consumer in the middle of the window and let it return. No message may be
+    lost."""
+    published: Annotated[str | None, published_row("JMSQUEUE")] = None
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

@@ -1,18 +1,18 @@
 """REQUEST: devices that send requests and devices that respond; no report has this case."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, RowSpec
 from loadgen.plan.fields import Count
 from loadgen.plan.groups import DeviceGroup, Responds, Subscribes
 from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import (
-    DEVICES_LIMIT,
-    MAX_UNACKNOWLEDGED,
-    RATE_BY_DEVICES,
-    WHOLE_SIZE,
+    DeviceCount,
+    MaxUnacknowledged,
+    RateByDevices,
     Scenario,
+    WholePayloadSize,
 )
 from loadgen.sentences import counted
 
@@ -21,22 +21,13 @@ class Request(Scenario):
     """Fields of REQUEST."""
 
     case: Literal["request"] = "request"
-    devices: int = Count(
-        "Devices, which send requests.",
-        1,
-        DEVICES_LIMIT,
-        everyday=20,
-        short="-d",
-        load="amount",
-    ).field(1_000)
-    rate: float | None = RATE_BY_DEVICES.field()
-    size: tuple[int, int] = WHOLE_SIZE.field((32, 32))
-    responders: int = Count(
-        "Devices that answer. Each has a topic for the requests of its share of the devices.",
-        everyday=21,
-        load="amount",
-    ).field(10)
-    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
+    devices: DeviceCount = 1_000
+    """Devices, which send requests."""
+    rate: RateByDevices = None
+    size: WholePayloadSize = (32, 32)
+    responders: Annotated[int, Count(everyday=21, load="amount")] = 10
+    """Devices that answer. Each has a topic for the requests of its share of the devices."""
+    max_unacknowledged: MaxUnacknowledged = 100
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

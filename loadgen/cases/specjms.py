@@ -7,7 +7,7 @@ because they come with compiled kernels.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from loadgen.cases.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
 from loadgen.errors import ScenarioError
@@ -17,14 +17,14 @@ from loadgen.plan.fields import Choice, Count, Flag, Seconds, Table
 from loadgen.plan.groups import DeviceGroup, Reconnect
 from loadgen.plan.plan import BrokerNeeds, Crash, Plan, Storage, phases_of, plan_of
 from loadgen.plan.scenario import (
-    DRAIN,
-    DURATION,
-    MAX_UNACKNOWLEDGED,
     PRIVATE_BROKERS,
-    PROTOCOL,
-    SAVE_EACH,
-    WARMUP,
+    Drain,
+    Duration,
+    MaxUnacknowledged,
+    MqttVersion,
+    SaveEach,
     Scenario,
+    Warmup,
     save_each_complaints,
 )
 from loadgen.specjms.chain_model import (
@@ -51,110 +51,66 @@ class SupplyChain(Scenario):
     """None: only the audit's bound holds, 5 s for 90 % of each destination (run rules 3.6.2)."""
 
     case: Literal["specjms"] = "specjms"
-    duration: float = DURATION.field(60.0)
-    warmup: float = WARMUP.field(10.0)
-    drain: float = DRAIN.field(30.0)
-    mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("5")
-    topology: Literal["horizontal", "vertical", "freeform"] = Choice(
-        "Growth of the supply chain with BASE: by locations, by the traffic of each, or by the "
-        "scenario.",
-        choices=("horizontal", "vertical", "freeform"),
-        load="amount",
-    ).field("horizontal")
-    base: int = Count(
-        "BASE, the scale of the workload.", 1, 20_000, everyday=20, load="amount"
-    ).field(10)
-    handlers: int = Count(
-        "Event handlers of each queue and agent; several share a subscription.", 1, 100
-    ).field(2)
-    drivers: int = Count(
-        "Drivers of each interaction and agent, at the locations that begin it.", 1, 100
-    ).field(1)
-    headquarters: int = Count(
-        "Instances of the headquarters, each with separate queues (freeform).",
-        1,
-        1_000,
-        load="amount",
-    ).field(1)
-    case_study: Literal["I", "II", "III"] | None = Choice(
-        "Scenario of the case study of jms2009-PS: queues (I), a topic for each message type (II), "
-        "one topic for all (III); with one event handler each.",
-        choices=("I", "II", "III"),
-        absent="queues, and handlers as given",
-    ).field()
-    selectors: Literal["broker", "client"] = Choice(
-        "Selection of messages that share a topic: by topic levels and filters at the broker, or "
-        "by user properties at the client, which discards the rest.",
-        choices=("broker", "client"),
-    ).field("broker")
-    messages: str | None = Table(
-        "Options of message types, as order = {queue = false, target = 'Central'}: "
-        "transacted, persistent, qos, durable, queue, target, subscription, handlers, endpoint; "
-        "sizes, percent, acknowledgement (freeform).",
-        "table",
-        absent="those of SPECjms2007",
-        load="amount",
-    ).field()
-    interactions: str | None = Table(
-        "Interactions by number: drivers, endpoint, and in freeform the rate, 0 for off.",
-        "table",
-        absent="all, at the rates of the topology",
-        load="amount",
-    ).field()
-    locations: str | None = Table(
-        "Numbers of locations SM, DC, SP and HQ (freeform).",
-        "table",
-        absent="those of the horizontal topology",
-        load="amount",
-    ).field()
-    agents: str | None = Table(
-        "Agents of each location by its kind, as DC = 2. Each has the location's event handlers "
-        "and drivers; they share its messages.",
-        "table",
-        absent="one agent a location",
-    ).field()
-    connections: str | None = Table(
-        "Connections that the event handlers of an agent share, by kind of location, as SM = 1.",
-        "table",
-        absent="one for each event handler",
-    ).field()
-    quantities: str | None = Table(
-        "Quantities x of the message sizes, three values each, and percent, the share of each "
-        "class (freeform).",
-        "table",
-        absent="documented defaults of about 2 KB a message",
-        load="amount",
-    ).field()
-    families: int | None = Count(
-        "Product families, of which each is offered by two or three suppliers (freeform).",
-        1,
-        100_000,
-        absent="twice as many as suppliers",
-        load="amount",
-    ).field()
-    shared_connections: bool = Flag(
-        "Use one connection for all event handlers of a location (freeform)."
-    ).field(False)
-    check_every: int = Count("Check one of so many messages against its CRC-32 (freeform).").field(
-        1
+    duration: Duration = 60.0
+    warmup: Warmup = 10.0
+    drain: Drain = 30.0
+    mqtt: MqttVersion = "5"
+    topology: Annotated[Literal["horizontal", "vertical", "freeform"], Choice(load="amount")] = (
+        "horizontal"
     )
-    report_every: float = Seconds(
-        "Interval of reports of the run's progress, each a line and an event.", 1, 86_400
-    ).field(300.0)
-    max_unacknowledged: int = MAX_UNACKNOWLEDGED.field(100)
-    save_each: bool = SAVE_EACH.field(False)
-    on_exception: Literal["stop", "go_on"] = Choice(
-        "Reaction to an exception, as a lost connection or a refused message: stop the run, as the "
-        "run rules require, or go on with devices that reconnect.",
-        choices=("stop", "go_on"),
-    ).field("stop")
-    recovery: float | None = Seconds(
-        "Kill the private broker in the middle of the window. Devices and persistent messages must "
-        "return within this time; the rule of 15m is judged only with 15m or more.",
-        0.1,
-        86_400,
-        absent="nothing is killed",
-    ).field()
+    """Growth of the supply chain with BASE: by locations, by the traffic of each, or by the
+    scenario."""
+    base: Annotated[int, Count(1, 20_000, everyday=20, load="amount")] = 10
+    """BASE, the scale of the workload."""
+    handlers: Annotated[int, Count(1, 100)] = 2
+    """Event handlers of each queue and agent; several share a subscription."""
+    drivers: Annotated[int, Count(1, 100)] = 1
+    """Drivers of each interaction and agent, at the locations that begin it."""
+    headquarters: Annotated[int, Count(1, 1_000, load="amount")] = 1
+    """Instances of the headquarters, each with separate queues (freeform)."""
+    case_study: Annotated[Literal["I", "II", "III"] | None, Choice()] = None
+    """Scenario of the case study of jms2009-PS: queues (I), a topic for each message type (II), one
+    topic for all (III); with one event handler each. [default: queues, and handlers as given]"""
+    selectors: Annotated[Literal["broker", "client"], Choice()] = "broker"
+    """Selection of messages that share a topic: by topic levels and filters at the broker, or by
+    user properties at the client, which discards the rest."""
+    messages: Annotated[str | None, Table("table", load="amount")] = None
+    """Options of message types, as order = {queue = false, target = 'Central'}: transacted,
+    persistent, qos, durable, queue, target, subscription, handlers, endpoint; sizes, percent,
+    acknowledgement (freeform). [default: those of SPECjms2007]"""
+    interactions: Annotated[str | None, Table("table", load="amount")] = None
+    """Interactions by number: drivers, endpoint, and in freeform the rate, 0 for off. [default:
+    all, at the rates of the topology]"""
+    locations: Annotated[str | None, Table("table", load="amount")] = None
+    """Numbers of locations SM, DC, SP and HQ (freeform). [default: those of the horizontal
+    topology]"""
+    agents: Annotated[str | None, Table("table")] = None
+    """Agents of each location by its kind, as DC = 2. Each has the location's event handlers and
+    drivers; they share its messages. [default: one agent a location]"""
+    connections: Annotated[str | None, Table("table")] = None
+    """Connections that the event handlers of an agent share, by kind of location, as SM = 1.
+    [default: one for each event handler]"""
+    quantities: Annotated[str | None, Table("table", load="amount")] = None
+    """Quantities x of the message sizes, three values each, and percent, the share of each class
+    (freeform). [default: documented defaults of about 2 KB a message]"""
+    families: Annotated[int | None, Count(1, 100_000, load="amount")] = None
+    """Product families, of which each is offered by two or three suppliers (freeform). [default:
+    twice as many as suppliers]"""
+    shared_connections: Annotated[bool, Flag()] = False
+    """Use one connection for all event handlers of a location (freeform)."""
+    check_every: Annotated[int, Count()] = 1
+    """Check one of so many messages against its CRC-32 (freeform)."""
+    report_every: Annotated[float, Seconds(1, 86_400)] = 300.0
+    """Interval of reports of the run's progress, each a line and an event."""
+    max_unacknowledged: MaxUnacknowledged = 100
+    save_each: SaveEach = False
+    on_exception: Annotated[Literal["stop", "go_on"], Choice()] = "stop"
+    """Reaction to an exception, as a lost connection or a refused message: stop the run, as the run
+    rules require, or go on with devices that reconnect."""
+    recovery: Annotated[float | None, Seconds(0.1, 86_400)] = None
+    """Kill the private broker in the middle of the window. Devices and persistent messages must
+    return within this time; the rule of 15m is judged only with 15m or more. [default: nothing is
+    killed]"""
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

@@ -19,7 +19,7 @@ from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, RENAMED, build_scenario
 from loadgen.cli.help import COMMON, HOSTS, RESULTS, GroupedCommand, HelpAll
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.plan.fields import Field, Flag
+from loadgen.plan.fields import FieldKind, Flag
 from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.run.redaction import printable, scrub
 
@@ -33,7 +33,7 @@ _FILE_LIMIT_BYTES = 4 << 20
 _FIRST_LINE_BYTES = 1 << 10
 
 
-def field_option(field: Field, panel: str) -> inspect.Parameter:
+def field_option(field: FieldKind, panel: str) -> inspect.Parameter:
     """Return the option of a scenario's field, listed in this panel unless it is a common one.
 
     Its value stays text.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from loadgen.cases.registry import CASES
 from loadgen.cli.options import Flags, field_option, json_option, with_options
 from loadgen.mqtt.constants import VERSION_NAMES
-from loadgen.plan.fields import Field
+from loadgen.plan.fields import FieldKind
 
 if TYPE_CHECKING:
     from loadgen.brokers.features import Feature
@@ -42,11 +42,12 @@ UNKNOWN: Final = "?"
 
 def command() -> Callable[..., int]:
     """Return `loadgen probe` with the connection options of a case."""
-    fields: dict[str, Field] = {}
+    fields: dict[str, FieldKind] = {}
     for case in CASES.values():
         fields = dict(case.scenario.fields()) | fields
     chosen = [fields[name] for name in _OPTIONS]
-    versions = replace(fields["mqtt"], default=None, absent="each that the broker speaks")
+    text = f"{fields['mqtt'].description} [default: each that the broker speaks]"
+    versions = replace(fields["mqtt"], default=None, text=text)
     options = [
         field_option(versions if one.name == "mqtt" else one, one.panel or "Broker")
         for one in chosen

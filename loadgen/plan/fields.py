@@ -3,17 +3,25 @@
 A kind reads a value, be it text from a command line or a number from TOML, and checks its bounds.
 Its `allowed` describes the values in one line. A field of a scenario is declared with it:
 
-    topics: int = Count("Topics.", 1, 100_000).field(10)
+    topics: Annotated[int, Count(1, 100_000)] = 10
+
+The description of a field is the docstring below it.
 """
 
+import ast
 import difflib
+import inspect
 import ipaddress
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cache
+from itertools import pairwise
+from types import NoneType
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
@@ -36,31 +44,41 @@ LIST_LIMIT = 1024
 
 
 @dataclass(frozen=True)
-class Field:
+class FieldKind:
     """The meaning of a scenario field and the values that it may hold.
 
-    `absent` is the meaning of None, and empty if None is not allowed. Only cases of the `part`
-    have a shared field. `panel` is its heading in a help text, "" for the heading of the case.
-    `everyday` is its place in the short help text, 0 if only the full one has it, and `short` the
-    short form of its option.
-    `per_run`: devices of an earlier run with another value can stay connected for this one. `name`
-    and `default` are filled in from the scenario class (`Scenario.fields`).
+    An `optional` field may be None; its description ends with what that means. Only cases of the
+    `part` have a shared field. `panel` is its heading in a help text, "" for the heading of the
+    case. `everyday` is its place in the short help text, 0 if only the full one has it, and `short`
+    the short form of its option. `per_run`: devices of an earlier run with another value can stay
+    connected for this one.
+
+    The description is `text`, or else the docstring below the field in its `owner` or in the class
+    that this overrides. `Scenario.fields` fills in `owner`, `name`, `default` and `optional`.
     """
 
-    description: str
     _: KW_ONLY
-    absent: str = ""
+    text: str = ""
+    optional: bool = False
     part: Part = ""
     panel: str = ""
     everyday: int = 0
     short: str = ""
     load: Load = ""
     per_run: bool = False
+    owner: type = object
     name: str = ""
     default: object = None
 
     repeatable: ClassVar[bool] = False
     """True if the option may be given several times."""
+    absent: ClassVar[str | None] = None
+    """A word that stands for None."""
+
+    @property
+    def description(self) -> str:
+        texts = (docstrings_below(owner).get(self.name) for owner in self.owner.__mro__[:-1])
+        return self.text or next(filter(None, texts), "")
 
     @property
     def option(self) -> str:
@@ -79,55 +97,70 @@ class Field:
 
     @property
     def shown_default(self) -> str:
-        """The default as a help text shows it, "" for a field without a default."""
-        return self.absent if self.default is None else str(self.default)
-
-    def is_absent(self, value: object) -> bool:
-        """Return True if the value means that the field is not given."""
-        return value is None
+        """The default as a help text shows it, "" for None."""
+        return "" if self.default is None else str(self.default)
 
     def read(self, value: object) -> object:
         """Return the value as the scenario holds it; raise ValueError of one line if it cannot."""
-        if not self.is_absent(value):
-            return self.parse(value)
-        if not self.absent:
+        if self.optional and value in (None, self.absent):
+            return None
+        if value is None:
             raise ValueError("nothing is given")
-        return None
+        return self.parse(value)
 
     def parse(self, value: object) -> object:
         """Return `read` of a value that is given."""
         raise NotImplementedError
 
-    def field(self, default: object = None) -> Any:
-        """Return a field of this kind for a scenario class; the default None is for absent ones."""
-        info = FieldInfo(default=default)
-        info.metadata.append(self)
-        return info
+    def of_type(self, annotation: object) -> Self:
+        """Return this kind for a field with a type, which may be None in a union."""
+        return replace(self, optional=NoneType in get_args(annotation))
+
+    def of_field(self, owner: type, name: str, info: FieldInfo) -> Self:
+        """Return this kind for a field of a scenario class."""
+        kind = self.of_type(info.annotation)
+        return replace(kind, owner=owner, name=name, default=info.default)
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self.read, handler(source))
+        read = self.of_type(source).read
+        return core_schema.no_info_before_validator_function(read, handler(source))
+
+
+@cache
+def docstrings_below(owner: type) -> Mapping[str, str]:
+    """Return the docstrings below the fields of a class, each in one line.
+
+    They are read when a help text needs them: pydantic reads them at each start, in 50 ms.
+    """
+    module = ast.parse(inspect.getsource(sys.modules[owner.__module__]))
+    texts: dict[str, str] = {}
+    for node in module.body:
+        if isinstance(node, ast.ClassDef) and node.name == owner.__name__:
+            for pair in pairwise(node.body):
+                match pair:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+                        texts[name] = " ".join(text.split())
+    return texts
 
 
 # Numbers --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Bounded(Field):
+class Number(FieldKind):
     """A number from `minimum` to `maximum`; "auto" means that the field is not given."""
 
     minimum: float = 0
     maximum: float = 0
 
-    def is_absent(self, value: object) -> bool:
-        return value is None or (value == "auto" and bool(self.absent))
-
+    absent = "auto"
     metavar = "N"
 
     @property
     def allowed(self) -> str:
-        return f"{self.range}, or auto" if self.absent else self.range
+        return f"{self.range}, or auto" if self.optional else self.range
 
     @property
     def range(self) -> str:
@@ -150,16 +183,8 @@ class Bounded(Field):
         return number
 
 
-class Rate(Bounded):
-    """A number of something a second."""
-
-
-class Ratio(Bounded):
-    """A number that need not be whole."""
-
-
 @dataclass(frozen=True)
-class Count(Bounded):
+class Count(Number):
     """A whole number."""
 
     minimum: float = 1
@@ -182,7 +207,7 @@ class Count(Bounded):
 
 
 @dataclass(frozen=True)
-class Seconds(Bounded):
+class Seconds(Number):
     """A time in seconds, with `whole_seconds` a whole number of them."""
 
     _: KW_ONLY
@@ -192,7 +217,7 @@ class Seconds(Bounded):
 
     @property
     def shown_default(self) -> str:
-        return self.absent if self.default is None else f"{self.default:g} s"
+        return "" if self.default is None else f"{self.default:g} s"
 
     @property
     def range(self) -> str:
@@ -206,7 +231,7 @@ class Seconds(Bounded):
         return seconds
 
 
-class Size(Bounded):
+class Size(Number):
     """Smallest and largest size in bytes."""
 
     metavar = "BYTES"
@@ -232,11 +257,19 @@ class Size(Bounded):
 
 
 @dataclass(frozen=True)
-class Choice(Field):
-    """A word from a short list."""
+class Choice(FieldKind):
+    """A word from a short list: `choices`, by default those of the field's Literal type."""
 
     _: KW_ONLY
     choices: tuple[str, ...] = ()
+
+    def of_type(self, annotation: object) -> Self:
+        kind = super().of_type(annotation)
+        literals = [
+            part for part in (annotation, *get_args(annotation)) if get_origin(part) is Literal
+        ]
+        texts = tuple(text for literal in literals for text in get_args(literal))
+        return kind if self.choices else replace(kind, choices=texts)
 
     @property
     def metavar(self) -> str:
@@ -256,7 +289,7 @@ class Choice(Field):
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-class Flag(Field):
+class Flag(FieldKind):
     """On or off."""
 
     metavar = ""
@@ -275,7 +308,7 @@ class Flag(Field):
 
 
 @dataclass(frozen=True)
-class Text(Field):
+class TextLine(FieldKind):
     """One line of text; `word` is its placeholder in a help text."""
 
     word: str = "text"
@@ -308,7 +341,7 @@ def _line(value: object) -> str:
 _SOURCE = re.compile(r"prompt|env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
 
 
-class Secret(Text):
+class Secret(TextLine):
     """The source of a secret; the secret itself is not accepted as a value."""
 
     metavar = "SOURCE"
@@ -321,7 +354,7 @@ class Secret(Text):
         return _line(value)
 
 
-class Texts(Text):
+class Texts(TextLine):
     """Several lines of text; a command line repeats the option for each."""
 
     repeatable = True
@@ -350,7 +383,7 @@ class Thresholds(Texts):
         return tuple(parse_threshold(text).text for text in texts)
 
 
-class Networks(Text):
+class Networks(TextLine):
     """Local addresses: one network, or one for each host."""
 
     allowed = "local addresses as 127.0.0.0/16 or 192.0.2.7, of several hosts separated by commas"
@@ -363,7 +396,7 @@ class Networks(Text):
             raise ValueError(f"{shown(value)} is not an address or network") from None
 
 
-class Endpoint(Text):
+class ListenAddress(TextLine):
     """An address to listen at."""
 
     allowed = "HOST:PORT with a port from 1 to 65535, as :9464, 0.0.0.0:9464 or [::]:9464"
@@ -381,7 +414,7 @@ class Endpoint(Text):
 _COLLECTOR = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/:\[\]\s]+)(:[0-9]{1,5})?(/\S*)?")
 
 
-class Collector(Text):
+class Collector(TextLine):
     """The URL of a collector of figures."""
 
     allowed = "http:// or https:// with host, port and perhaps a path, as http://127.0.0.1:4318"
@@ -415,7 +448,7 @@ class Placement(Texts):
         return tuple(entries)
 
 
-class RateSteps(Text):
+class RateSteps(TextLine):
     """Shares of the rate, played one after another."""
 
     allowed = "shares of the rate, each with its time, as 50%,75%:20s,100%"
@@ -424,7 +457,7 @@ class RateSteps(Text):
         return read_steps(value)
 
 
-class Table(Text):
+class Table(TextLine):
     """A table as canonical JSON text, so that equal tables have equal texts."""
 
     allowed = "a table as TOML or JSON has it"

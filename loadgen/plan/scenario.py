@@ -1,11 +1,11 @@
 """The fields of a scenario, with which a user describes a run, and checks of their combinations.
 
-A field is declared once, as type, kind (`plan.fields`) and default. Its kind reads its values and
-defines the option and help of the command line. `Scenario` has the fields that cases share; each
-case adds further ones in its module of `loadgen.cases`.
+A field is declared once, as type, kind (`plan.fields`), default and the text of its help. Its kind
+reads its values and defines the option of the command line. `Scenario` has the fields that cases
+share; each case adds further ones in its module of `loadgen.cases`.
 
-Field names are the options' names with `-` written `_`. None means that the field was not given;
-`Field.absent` describes the effect. Times are in seconds, rates a second, sizes in bytes.
+Field names are the options' names with `-` written `_`. None means that the field was not given.
+Times are in seconds, rates a second, sizes in bytes.
 """
 
 import inspect
@@ -13,9 +13,9 @@ import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -24,17 +24,17 @@ from loadgen.plan.fields import (
     Choice,
     Collector,
     Count,
-    Endpoint,
-    Field,
+    FieldKind,
     Flag,
+    ListenAddress,
     Networks,
+    Number,
     Placement,
-    Rate,
     RateSteps,
     Seconds,
     Secret,
     Size,
-    Text,
+    TextLine,
     Texts,
     Thresholds,
     did_you_mean,
@@ -64,43 +64,28 @@ WHOLE_SIZE_MAXIMUM_BYTES = 256 * 1024
 INSTANCES_LIMIT = 1_000
 FILE_LIMIT_CHARACTERS = 1 << 20
 
-# Fields for which each case has a separate default or place among the fields ----------------------
+# Shared fields for which a case may have another default ------------------------------------------
 
-DURATION = Seconds(
-    "Length of the measurement window.",
-    0.1,
-    DURATION_LIMIT_S,
-    per_run=True,
-    panel="Run",
-    everyday=60,
-    short="-t",
-    load="amount",
-)
-WARMUP = Seconds(
-    "Time at full rate before the window.", 0, 86_400, per_run=True, panel="Run", everyday=70
-)
-DRAIN = Seconds(
-    "Longest wait for messages in flight after the window; it ends when all have arrived.",
-    0,
-    86_400,
-    per_run=True,
-    panel="Run",
-)
-PROTOCOL = Choice(
-    "MQTT version of every device.", choices=("3.1", "3.1.1", "5"), panel="Broker", everyday=100
-)
-TOTAL_RATE = Rate(
-    "Messages a second, of all publishers together.",
-    0.001,
-    RATE_LIMIT,
-    everyday=50,
-    short="-r",
-    load="amount",
-)
-RATE_BY_DEVICES = replace(TOTAL_RATE, absent="one a second for each device")
-SIZE = Size(
-    "Payload size with its header of 32 bytes. Write 100, 64KiB or 1MB; MIN-MAX draws the size of "
-    "each message evenly.",
+Duration = Annotated[
+    float,
+    Seconds(
+        0.1,
+        DURATION_LIMIT_S,
+        per_run=True,
+        panel="Run",
+        everyday=60,
+        short="-t",
+        load="amount",
+    ),
+]
+Warmup = Annotated[float, Seconds(0, 86_400, per_run=True, panel="Run", everyday=70)]
+Drain = Annotated[float, Seconds(0, 86_400, per_run=True, panel="Run")]
+MqttVersion = Annotated[Literal["3.1", "3.1.1", "5"], Choice(panel="Broker", everyday=100)]
+Qos = Annotated[
+    int,
+    Choice(choices=("0", "1", "2"), part="fleet", panel="Messages", everyday=90, short="-q"),
+]
+_SIZE = Size(
     SIZE_MINIMUM_BYTES,
     SIZE_MAXIMUM_BYTES,
     part="messages",
@@ -108,33 +93,55 @@ SIZE = Size(
     everyday=80,
     load="amount",
 )
-WHOLE_SIZE = replace(SIZE, maximum=WHOLE_SIZE_MAXIMUM_BYTES)
-QOS = Choice(
-    "Quality of service, of publications and subscriptions.",
-    choices=("0", "1", "2"),
-    part="fleet",
-    panel="Messages",
-    everyday=90,
-    short="-q",
+PayloadSize = Annotated[tuple[int, int], _SIZE]
+WholePayloadSize = Annotated[tuple[int, int], replace(_SIZE, maximum=WHOLE_SIZE_MAXIMUM_BYTES)]
+
+# Fields that several cases have -------------------------------------------------------------------
+
+DeviceCount = Annotated[int, Count(1, DEVICES_LIMIT, everyday=20, short="-d", load="amount")]
+_TOTAL_RATE = Number(
+    0.001,
+    RATE_LIMIT,
+    text="Messages a second, of all publishers together.",
+    everyday=50,
+    short="-r",
+    load="amount",
 )
-MAX_UNACKNOWLEDGED = Count("Messages a publisher may have unacknowledged (QoS 1 and 2).", 1, 65_535)
-PRODUCERS = Count("Publishers of each topic or queue.")
-ACKNOWLEDGE_EVERY = Count(
-    "Acknowledgements that a subscriber collects and sends together (QoS 1).", 1, 65_535
-)
-SAVE_EACH = Flag(
-    "Have the private broker write each change to disk: NATS before it acknowledges a message, "
-    "Mosquitto its complete database afterwards.",
-    panel="Broker",
-)
+TotalRate = Annotated[float, _TOTAL_RATE]
+RateByDevices = Annotated[
+    float | None,
+    replace(_TOTAL_RATE, text=f"{_TOTAL_RATE.text} [default: one a second for each device]"),
+]
+MaxUnacknowledged = Annotated[
+    int,
+    Count(1, 65_535, text="Messages a publisher may have unacknowledged (QoS 1 and 2)."),
+]
+Producers = Annotated[int, Count(text="Publishers of each topic or queue.")]
+AcknowledgeEvery = Annotated[
+    int,
+    Count(
+        1,
+        65_535,
+        text="Acknowledgements that a subscriber collects and sends together (QoS 1).",
+    ),
+]
+SaveEach = Annotated[
+    bool,
+    Flag(
+        text="Have the private broker write each change to disk: NATS before it acknowledges a "
+        "message, Mosquitto its complete database afterwards.",
+        panel="Broker",
+    ),
+]
 
 _ONLY_PRIVATE = "allowed: with broker mosquitto or nats"
+_POWER = partial(TextLine, per_run=True, panel="Power", load="none")
 
 
-def published_row(*names: str, absent: str = "") -> Choice:
-    """Return the field that names the published row to compare with; by default the first."""
-    description = "Row of the published score card to show with the result."
-    return Choice(description, choices=names, absent=absent or names[0])
+def published_row(*names: str, default: str = "") -> Choice:
+    """Return the kind of a field that names the published row to compare with."""
+    text = "Row of the published score card to show with the result."
+    return Choice(text=f"{text} [default: {default or names[0]}]", choices=names)
 
 
 class Scenario(BaseModel):
@@ -162,428 +169,211 @@ class Scenario(BaseModel):
     The limit is higher for stored messages and connects, which take longer."""
 
     case: str
-    broker: tuple[str, ...] = Texts(
-        "URL, or auto, mosquitto, nats or reflector. A URL begins with mqtt://, mqtts://, ws:// or "
-        "wss://; several URLs are used round robin.",
-        "URL",
-        panel="Broker",
-        everyday=10,
-        short="-b",
-        load="none",
-    ).field(("auto",))
-    user: str | None = Secret(
-        "Source of a user name that is a secret: prompt, env:NAME or file:PATH. Any other user "
-        "name is part of the URL, as mqtt://user@host.",
-        absent="that of the URL",
-        panel="Broker",
-    ).field()
-    password: str | None = Secret(
-        "Source of the broker's password: prompt, env:NAME or file:PATH. prompt lets you type it, "
-        "env:NAME is an environment variable, file:PATH a file that only you can read.",
-        absent="none",
-        panel="Broker",
-        everyday=130,
-    ).field()
-    duration: float = DURATION.field(10.0)
-    warmup: float = WARMUP.field(3.0)
-    drain: float = DRAIN.field(10.0)
-    mqtt: Literal["3.1", "3.1.1", "5"] = PROTOCOL.field("3.1.1")
-    latency_bound: float | None = Seconds(
-        "Highest p99 latency of a VALID run.",
-        1e-6,
-        3_600,
-        absent="latency is not judged",
-        per_run=True,
-        panel="Run",
-        load="none",
-    ).field()
-    require: tuple[str, ...] = Thresholds(
-        "Condition of a VALID run, as end_to_end.p99<5ms. Others are lost==0, lost<0.1% and "
-        "received_rate>=9.9k; any latency series and any state of the ledger can have one.",
-        "condition",
-        per_run=True,
-        panel="Run",
-        everyday=140,
-        load="none",
-    ).field(())
-    in_flight: int = Count(
-        "Most connects in flight, of all workers together. Above the broker's listen backlog, "
-        "SYN packets are lost.",
-        1,
-        100_000,
-        panel="Devices",
-    ).field(64)
-    connect_timeout: float = Seconds(
-        "Longest wait for a device's CONNACK or SUBACK.", 0.1, 3_600, panel="Devices"
-    ).field(30.0)
-    keep_alive: int = Seconds(
-        "Keep Alive in CONNECT; 0 turns it off.", 0, 65_535, whole_seconds=True, panel="Devices"
-    ).field(300)
-    affinity: str | None = Text(
-        "Processors to pin workers to, one after the other, as 0,2-5.",
-        "list",
-        absent="workers are not pinned",
-        panel="Run",
-    ).field()
-    workers: int | None = Count(
-        "Processes that generate the load.",
-        1,
-        1_024,
-        absent="by the load",
-        panel="Run",
-        everyday=150,
-    ).field()
-    source_address: str | None = Networks(
-        "Local addresses to connect from, one for each worker. With several hosts, each uses its "
-        "addresses of the network; or name a network for each, as 10.1.0.0/24,10.2.0.0/24.",
-        "CIDR",
-        absent="the system's choice; 127.1.0.0/16 if loopback runs out of ports",
-        panel="Devices",
-    ).field()
-    hosts: int = Count(
-        "Hosts of a Spark cluster that generate the load, with an executor each (with "
-        "--spark-master).",
-        1,
-        1_000,
-        panel="Several hosts",
-    ).field(1)
-    place: tuple[str, ...] = Placement(
-        "Hosts of a group of devices, counted from 0: publishers=0 subscribers=1,2.",
-        "GROUP=HOST,...",
-        panel="Several hosts",
-    ).field(())
-    tls_ca: str | None = Text(
-        "File of authorities to trust. One of them must have issued the broker's certificate.",
-        "file",
-        absent="the system's",
-        panel="TLS",
-        everyday=120,
-    ).field()
-    tls_certificate: str | None = Text(
-        "Client certificate file; {device} in the name is the device's number.",
-        "file",
-        absent="none",
-        panel="TLS",
-    ).field()
-    tls_key: str | None = Text(
-        "Private key file of the client certificate.",
-        "file",
-        absent="in the certificate's file",
-        panel="TLS",
-    ).field()
-    tls_passphrase: str | None = Secret(
-        "Source of the passphrase of that private key: prompt, env:NAME or file:PATH.",
-        absent="the key is not encrypted",
-        panel="TLS",
-    ).field()
-    tls_verify: bool = Flag(
-        "Verify the broker's certificate; the score card reports if this is off.", panel="TLS"
-    ).field(True)
-    tls_version: Literal["1.2", "1.3"] | None = Choice(
-        "The only TLS version to offer.",
-        choices=("1.2", "1.3"),
-        absent="1.2 or 1.3, as the broker prefers",
-        panel="TLS",
-    ).field()
-    tls_resume: bool = Flag(
-        "Devices resume a TLS session of an earlier connection.", panel="TLS"
-    ).field(False)
-    tls_ciphers: str | None = Text(
-        "Ciphers to offer, in OpenSSL's notation; then TLS 1.2 alone is offered.",
-        "list",
-        absent="OpenSSL's default",
-        panel="TLS",
-    ).field()
-    pdu: tuple[str, ...] = Texts(
-        "Power log of an outlet. NODE=FILE names the machine that it feeds, FILE#OUTLET,... "
-        "selects outlets of a log with several.",
-        "log",
-        per_run=True,
-        panel="Power",
-        load="none",
-    ).field(())
-    pdu_columns: str | None = Text(
-        "Columns and units of a power log that does not name them, as watts=NAME,unit=kW. The "
-        "columns are time, date, watts, kwh, interval, outlet, series and value; other keys are "
-        "unit, counter_unit, decimal=point|comma, dates=dmy|mdy|ymd, format, start, stamp=end and "
-        "hold=change.",
-        "key=value,...",
-        absent="those that the log names",
-        per_run=True,
-        panel="Power",
-        load="none",
-    ).field()
-    pdu_format: str | None = Text(
-        "TOML file that describes power logs, with a table for each make of them.",
-        "file",
-        absent="the makes of the package",
-        per_run=True,
-        panel="Power",
-        load="none",
-    ).field()
-    pdu_offset: str | None = Text(
-        "Lead of the power logs' clock over this host's, such as 1.5s or -2s.",
-        "time",
-        absent="0",
-        per_run=True,
-        panel="Power",
-        load="none",
-    ).field()
-    pdu_timezone: str | None = Text(
-        "Time zone of the power logs, such as Europe/Berlin.",
-        "zone",
-        absent="this host's time zone",
-        per_run=True,
-        panel="Power",
-        load="none",
-    ).field()
-    power: str | None = Choice(
-        "Sample power during the run into power.jsonl, for the score card: rapl reads the energy "
-        "counters of this host's processors.",
-        choices=("rapl",),
-        absent="none is sampled",
-        per_run=True,
-        panel="Power",
-        load="none",
-    ).field()
-    power_command: str | None = Text(
-        "Command that prints watts, JSON or names and values, such as ipmitool dcmi power reading; "
-        "it runs every second.",
-        "command",
-        absent="none",
-        per_run=True,
-        panel="Power",
-        load="none",
-    ).field()
-    metrics: str | None = Endpoint(
-        "Address for live figures, as :9464; without a host only this machine can read them. "
-        "/metrics is for Prometheus, / is the page of the score card so far. An open page costs "
-        "over a second of idle processor time every five seconds.",
-        "host:port",
-        absent="off",
-        per_run=True,
-        panel="Results",
-        load="none",
-    ).field()
-    otlp: str | None = Collector(
-        "OpenTelemetry collector for live figures (OTLP over HTTP), as http://127.0.0.1:4318; "
-        "needs the extra otlp of this package.",
-        "url",
-        absent="off",
-        per_run=True,
-        panel="Results",
-        load="none",
-    ).field()
-    sut: str | None = Text(
-        "TOML file that describes the system under test for the score card (broker, machine, "
-        "network, power, clients), as sut.toml.",
-        "file",
-        absent="no description",
-        per_run=True,
-        panel="Broker",
-    ).field()
-    broker_pid: int | None = Count(
-        "Process of a broker on this host, to watch its processor time and memory.",
-        1,
-        2**31 - 1,
-        absent="the broker that is started or listens on this host",
-        per_run=True,
-        panel="Broker",
-        load="none",
-    ).field()
-    wait_quiet: float | None = Seconds(
-        "Longest wait for other programs on this host to end before a run begins, as 10m.",
-        1,
-        86_400,
-        absent="a busy host is reported and the run begins",
-        per_run=True,
-        panel="Run",
-        load="none",
-    ).field()
-    broker_name: str | None = Text(
-        "Name and version of the broker, as 'RabbitMQ 3.10.8', for the score card.",
-        absent="as the broker names itself",
-        per_run=True,
-        panel="Broker",
-        load="none",
-    ).field()
-    broker_note: str | None = Text(
-        "Further information about the broker for the score card, as 'one node'.",
-        absent="none",
-        per_run=True,
-        panel="Broker",
-        load="none",
-    ).field()
-    anyway: bool = Flag(
-        "Run although the broker lacks a feature that the case needs; a remark names it.",
-        per_run=True,
-        panel="Broker",
-        load="none",
-    ).field(False)
-    seed: int = Count(
-        "Seed of phases, sizes and arrivals; the same seed repeats them.",
-        0,
-        2**63 - 1,
-        panel="Run",
-        load="none",
-    ).field(1)
+    broker: Annotated[
+        tuple[str, ...], Texts("URL", panel="Broker", everyday=10, short="-b", load="none")
+    ] = ("auto",)
+    """URL, or auto, mosquitto, nats or reflector. A URL begins with mqtt://, mqtts://, ws:// or
+    wss://; several URLs are used round robin."""
+    user: Annotated[str | None, Secret(panel="Broker")] = None
+    """Source of a user name that is a secret: prompt, env:NAME or file:PATH. Any other user name is
+    part of the URL, as mqtt://user@host. [default: that of the URL]"""
+    password: Annotated[str | None, Secret(panel="Broker", everyday=130)] = None
+    """Source of the broker's password: prompt, env:NAME or file:PATH. prompt lets you type it,
+    env:NAME is an environment variable, file:PATH a file that only you can read. [default: none]"""
+    duration: Duration = 10.0
+    """Length of the measurement window."""
+    warmup: Warmup = 3.0
+    """Time at full rate before the window."""
+    drain: Drain = 10.0
+    """Longest wait for messages in flight after the window; it ends when all have arrived."""
+    mqtt: MqttVersion = "3.1.1"
+    """MQTT version of every device."""
+    latency_bound: Annotated[
+        float | None, Seconds(1e-6, 3_600, per_run=True, panel="Run", load="none")
+    ] = None
+    """Highest p99 latency of a VALID run. [default: latency is not judged]"""
+    require: Annotated[
+        tuple[str, ...],
+        Thresholds("condition", per_run=True, panel="Run", everyday=140, load="none"),
+    ] = ()
+    """Condition of a VALID run, as end_to_end.p99<5ms. Others are lost==0, lost<0.1% and
+    received_rate>=9.9k; any latency series and any state of the ledger can have one."""
+    in_flight: Annotated[int, Count(1, 100_000, panel="Devices")] = 64
+    """Most connects in flight, of all workers together. Above the broker's listen backlog, SYN
+    packets are lost."""
+    connect_timeout: Annotated[float, Seconds(0.1, 3_600, panel="Devices")] = 30.0
+    """Longest wait for a device's CONNACK or SUBACK."""
+    keep_alive: Annotated[int, Seconds(0, 65_535, whole_seconds=True, panel="Devices")] = 300
+    """Keep Alive in CONNECT; 0 turns it off."""
+    affinity: Annotated[str | None, TextLine("list", panel="Run")] = None
+    """Processors to pin workers to, one after the other, as 0,2-5. [default: workers are not
+    pinned]"""
+    workers: Annotated[int | None, Count(1, 1_024, panel="Run", everyday=150)] = None
+    """Processes that generate the load. [default: by the load]"""
+    source_address: Annotated[str | None, Networks("CIDR", panel="Devices")] = None
+    """Local addresses to connect from, one for each worker. With several hosts, each uses its
+    addresses of the network; or name a network for each, as 10.1.0.0/24,10.2.0.0/24. [default: the
+    system's choice; 127.1.0.0/16 if loopback runs out of ports]"""
+    hosts: Annotated[int, Count(1, 1_000, panel="Several hosts")] = 1
+    """Hosts of a Spark cluster that generate the load, with an executor each (with
+    --spark-master)."""
+    place: Annotated[tuple[str, ...], Placement("GROUP=HOST,...", panel="Several hosts")] = ()
+    """Hosts of a group of devices, counted from 0: publishers=0 subscribers=1,2."""
+    tls_ca: Annotated[str | None, TextLine("file", panel="TLS", everyday=120)] = None
+    """File of authorities to trust. One of them must have issued the broker's certificate.
+    [default: the system's]"""
+    tls_certificate: Annotated[str | None, TextLine("file", panel="TLS")] = None
+    """Client certificate file; {device} in the name is the device's number. [default: none]"""
+    tls_key: Annotated[str | None, TextLine("file", panel="TLS")] = None
+    """Private key file of the client certificate. [default: in the certificate's file]"""
+    tls_passphrase: Annotated[str | None, Secret(panel="TLS")] = None
+    """Source of the passphrase of that private key: prompt, env:NAME or file:PATH. [default: the
+    key is not encrypted]"""
+    tls_verify: Annotated[bool, Flag(panel="TLS")] = True
+    """Verify the broker's certificate; the score card reports if this is off."""
+    tls_version: Annotated[Literal["1.2", "1.3"] | None, Choice(panel="TLS")] = None
+    """The only TLS version to offer. [default: 1.2 or 1.3, as the broker prefers]"""
+    tls_resume: Annotated[bool, Flag(panel="TLS")] = False
+    """Devices resume a TLS session of an earlier connection."""
+    tls_ciphers: Annotated[str | None, TextLine("list", panel="TLS")] = None
+    """Ciphers to offer, in OpenSSL's notation; then TLS 1.2 alone is offered. [default: OpenSSL's
+    default]"""
+    pdu: Annotated[tuple[str, ...], Texts("log", per_run=True, panel="Power", load="none")] = ()
+    """Power log of an outlet. NODE=FILE names the machine that it feeds, FILE#OUTLET,... selects
+    outlets of a log with several."""
+    pdu_columns: Annotated[str | None, _POWER("key=value,...")] = None
+    """Columns and units of a power log that does not name them, as watts=NAME,unit=kW. The columns
+    are time, date, watts, kwh, interval, outlet, series and value; other keys are unit,
+    counter_unit, decimal=point|comma, dates=dmy|mdy|ymd, format, start, stamp=end and hold=change.
+    [default: those that the log names]"""
+    pdu_format: Annotated[str | None, _POWER("file")] = None
+    """TOML file that describes power logs, with a table for each make of them. [default: the makes
+    of the package]"""
+    pdu_offset: Annotated[str | None, _POWER("time")] = None
+    """Lead of the power logs' clock over this host's, such as 1.5s or -2s. [default: 0]"""
+    pdu_timezone: Annotated[str | None, _POWER("zone")] = None
+    """Time zone of the power logs, such as Europe/Berlin. [default: this host's time zone]"""
+    power: Annotated[
+        str | None,
+        Choice(choices=("rapl",), per_run=True, panel="Power", load="none"),
+    ] = None
+    """Sample power during the run into power.jsonl, for the score card: rapl reads the energy
+    counters of this host's processors. [default: none is sampled]"""
+    power_command: Annotated[str | None, _POWER("command")] = None
+    """Command that prints watts, JSON or names and values, such as ipmitool dcmi power reading; it
+    runs every second. [default: none]"""
+    metrics: Annotated[
+        str | None, ListenAddress("host:port", per_run=True, panel="Results", load="none")
+    ] = None
+    """Address for live figures, as :9464; without a host only this machine can read them. /metrics
+    is for Prometheus, / is the page of the score card so far. An open page costs over a second of
+    idle processor time every five seconds. [default: off]"""
+    otlp: Annotated[str | None, Collector("url", per_run=True, panel="Results", load="none")] = None
+    """OpenTelemetry collector for live figures (OTLP over HTTP), as http://127.0.0.1:4318; needs
+    the extra otlp of this package. [default: off]"""
+    sut: Annotated[str | None, TextLine("file", per_run=True, panel="Broker")] = None
+    """TOML file that describes the system under test for the score card (broker, machine, network,
+    power, clients), as sut.toml. [default: no description]"""
+    broker_pid: Annotated[
+        int | None, Count(1, 2**31 - 1, per_run=True, panel="Broker", load="none")
+    ] = None
+    """Process of a broker on this host, to watch its processor time and memory. [default: the
+    broker that is started or listens on this host]"""
+    wait_quiet: Annotated[
+        float | None, Seconds(1, 86_400, per_run=True, panel="Run", load="none")
+    ] = None
+    """Longest wait for other programs on this host to end before a run begins, as 10m. [default: a
+    busy host is reported and the run begins]"""
+    broker_name: Annotated[str | None, TextLine(per_run=True, panel="Broker", load="none")] = None
+    """Name and version of the broker, as 'RabbitMQ 3.10.8', for the score card. [default: as the
+    broker names itself]"""
+    broker_note: Annotated[str | None, TextLine(per_run=True, panel="Broker", load="none")] = None
+    """Further information about the broker for the score card, as 'one node'. [default: none]"""
+    anyway: Annotated[bool, Flag(per_run=True, panel="Broker", load="none")] = False
+    """Run although the broker lacks a feature that the case needs; a remark names it."""
+    seed: Annotated[int, Count(0, 2**63 - 1, panel="Run", load="none")] = 1
+    """Seed of phases, sizes and arrivals; the same seed repeats them."""
 
-    qos: int = QOS.field(0)
-    reconnect: float | None = Seconds(
-        "First wait of a device that reconnects after it lost its connection. Each failed "
-        "attempt doubles the wait, which varies by half.",
-        0.01,
-        3_600,
-        absent="devices do not reconnect; 0.1 s with --crash-broker",
-        part="fleet",
-        panel="Devices",
-    ).field()
-    reconnect_max: float = Seconds(
-        "Longest wait before a device reconnects.",
-        0.01,
-        3_600,
-        part="fleet",
-        panel="Devices",
-    ).field(30.0)
-    instances: int = Count(
-        "Private brokers to start, not connected to each other (see --separate-brokers).",
-        1,
-        INSTANCES_LIMIT,
-        part="fleet",
-        panel="Broker",
-    ).field(1)
-    separate_brokers: bool = Flag(
-        "Treat several brokers as separate: spread topics over them, with a wildcard subscriber "
-        "each. If off, all URLs lead to one system.",
-        part="fleet",
-        panel="Broker",
-    ).field(False)
-    tls: bool = Flag(
-        "Encrypt the private broker, with a new RSA key of 2,048 bits. Another broker is encrypted "
-        "by its URL.",
-        part="fleet",
-        panel="TLS",
-    ).field(False)
-    access_control: bool = Flag(
-        "Give each device a user, a password and rights to its topics only, which the private "
-        "broker checks. --clients-file names the users of the first group.",
-        part="fleet",
-        panel="Broker",
-    ).field(False)
-    client_id: str | None = Text(
-        "Client identifier with {device} for the device's number and {group} for its group's.",
-        "pattern",
-        absent="one that is unique to the run",
-        part="fleet",
-        panel="Devices",
-    ).field()
-    clients_file: str | None = Text(
-        "CSV file with the columns client_id, username, password, a header, and a row for each "
-        "device of the case's first group.",
-        "file",
-        absent="identifiers by --client-id, the user of the URL",
-        part="fleet",
-        panel="Devices",
-    ).field()
-    will: str | None = Text(
-        "Topic of a Will Message of each device of the case's first group; {device} is its number.",
-        "topic",
-        absent="no will",
-        part="fleet",
-        panel="Devices",
-    ).field()
-    per_device: bool = Flag(
-        "Write devices/*.parquet at the end, with the messages that each device sent, received and "
-        "lost.",
-        part="fleet",
-        panel="Results",
-    ).field(False)
+    qos: Qos = 0
+    """Quality of service, of publications and subscriptions."""
+    reconnect: Annotated[float | None, Seconds(0.01, 3_600, part="fleet", panel="Devices")] = None
+    """First wait of a device that reconnects after it lost its connection. Each failed attempt
+    doubles the wait, which varies by half. [default: devices do not reconnect; 0.1 s with
+    --crash-broker]"""
+    reconnect_max: Annotated[float, Seconds(0.01, 3_600, part="fleet", panel="Devices")] = 30.0
+    """Longest wait before a device reconnects."""
+    instances: Annotated[int, Count(1, INSTANCES_LIMIT, part="fleet", panel="Broker")] = 1
+    """Private brokers to start, not connected to each other (see --separate-brokers)."""
+    separate_brokers: Annotated[bool, Flag(part="fleet", panel="Broker")] = False
+    """Treat several brokers as separate: spread topics over them, with a wildcard subscriber each.
+    If off, all URLs lead to one system."""
+    tls: Annotated[bool, Flag(part="fleet", panel="TLS")] = False
+    """Encrypt the private broker, with a new RSA key of 2,048 bits. Another broker is encrypted by
+    its URL."""
+    access_control: Annotated[bool, Flag(part="fleet", panel="Broker")] = False
+    """Give each device a user, a password and rights to its topics only, which the private broker
+    checks. --clients-file names the users of the first group."""
+    client_id: Annotated[str | None, TextLine("pattern", part="fleet", panel="Devices")] = None
+    """Client identifier with {device} for the device's number and {group} for its group's.
+    [default: one that is unique to the run]"""
+    clients_file: Annotated[str | None, TextLine("file", part="fleet", panel="Devices")] = None
+    """CSV file with the columns client_id, username, password, a header, and a row for each device
+    of the case's first group. [default: identifiers by --client-id, the user of the URL]"""
+    will: Annotated[str | None, TextLine("topic", part="fleet", panel="Devices")] = None
+    """Topic of a Will Message of each device of the case's first group; {device} is its number.
+    [default: no will]"""
+    per_device: Annotated[bool, Flag(part="fleet", panel="Results")] = False
+    """Write devices/*.parquet at the end, with the messages that each device sent, received and
+    lost."""
 
-    abort_on_fail: bool = Flag(
-        "End the run as soon as a condition of --require fails.",
-        part="schedule",
-        per_run=True,
-        panel="Run",
-        load="none",
-    ).field(False)
-    settle: float = Seconds(
-        "Wait for late duplicates after all messages have arrived, as 500ms; part of the drain.",
-        0,
-        3_600,
-        part="schedule",
-        per_run=True,
-        panel="Run",
-    ).field(0.3)
-    steps: str | None = RateSteps(
-        "Steps of the rate, as 50%,75%:20s,100%. Each lasts the duration or the time behind it, "
-        "and has a separate verdict.",
-        "share,...",
-        absent="one rate",
-        part="schedule",
-        per_run=True,
-        panel="Run",
-    ).field()
-    arrivals: Literal["constant", "uniform", "poisson"] = Choice(
-        "Spacing of a publisher's messages: even, drawn uniformly, or a Poisson process.",
-        choices=("constant", "uniform", "poisson"),
-        part="schedule",
-        per_run=True,
-        panel="Messages",
-    ).field("constant")
-    send_tick: float | None = Seconds(
-        "Longest wait of a due message to be sent together with others; 0 sends each when it is "
-        "due.",
-        0,
-        1,
-        absent="0 if the rate allows it, else up to 1 ms",
-        part="schedule",
-        per_run=True,
-        panel="Messages",
-    ).field()
-    connect_rate: float | None = Rate(
-        "Connects a second while the devices of a messaging case connect.",
-        0.001,
-        RATE_LIMIT,
-        absent="as fast as the broker accepts them",
-        part="schedule",
-        panel="Devices",
-        load="amount",
-    ).field()
+    abort_on_fail: Annotated[
+        bool, Flag(part="schedule", per_run=True, panel="Run", load="none")
+    ] = False
+    """End the run as soon as a condition of --require fails."""
+    settle: Annotated[float, Seconds(0, 3_600, part="schedule", per_run=True, panel="Run")] = 0.3
+    """Wait for late duplicates after all messages have arrived, as 500ms; part of the drain."""
+    steps: Annotated[
+        str | None, RateSteps("share,...", part="schedule", per_run=True, panel="Run")
+    ] = None
+    """Steps of the rate, as 50%,75%:20s,100%. Each lasts the duration or the time behind it, and
+    has a separate verdict. [default: one rate]"""
+    arrivals: Annotated[
+        Literal["constant", "uniform", "poisson"],
+        Choice(part="schedule", per_run=True, panel="Messages"),
+    ] = "constant"
+    """Spacing of a publisher's messages: even, drawn uniformly, or a Poisson process."""
+    send_tick: Annotated[
+        float | None, Seconds(0, 1, part="schedule", per_run=True, panel="Messages")
+    ] = None
+    """Longest wait of a due message to be sent together with others; 0 sends each when it is due.
+    [default: 0 if the rate allows it, else up to 1 ms]"""
+    connect_rate: Annotated[
+        float | None, Number(0.001, RATE_LIMIT, part="schedule", panel="Devices", load="amount")
+    ] = None
+    """Connects a second while the devices of a messaging case connect. [default: as fast as the
+    broker accepts them]"""
 
-    size: tuple[int, int] = SIZE.field((32, 32))
-    churn: float | None = Rate(
-        "Devices a second that disconnect and return: publishers, and subscribers with a durable "
-        "session.",
-        0.001,
-        1_000_000,
-        absent="no device leaves",
-        part="messages",
-        panel="Devices",
-        load="amount",
-    ).field()
-    away: float = Seconds(
-        "Time until a device of --churn returns, varied by half.",
-        0.01,
-        3_600,
-        part="messages",
-        panel="Devices",
-    ).field(1.0)
-    payload: str | None = Text(
-        "File that follows the header in each message. The size is 32 bytes and its length.",
-        "file",
-        absent="printable filler",
-        part="messages",
-        panel="Messages",
-        everyday=110,
-    ).field()
-    payload_template: str | None = Text(
-        "File that follows the header, with fields that each message fills: {device}, {sequence}, "
-        "{time_ms} and {random}, as {sequence:9} or {device:07} for a number of digits.",
-        "file",
-        absent="none",
-        part="messages",
-        panel="Messages",
-    ).field()
+    size: PayloadSize = (32, 32)
+    """Payload size with its header of 32 bytes. Write 100, 64KiB or 1MB; MIN-MAX draws the size of
+    each message evenly."""
+    churn: Annotated[
+        float | None, Number(0.001, 1_000_000, part="messages", panel="Devices", load="amount")
+    ] = None
+    """Devices a second that disconnect and return: publishers, and subscribers with a durable
+    session. [default: no device leaves]"""
+    away: Annotated[float, Seconds(0.01, 3_600, part="messages", panel="Devices")] = 1.0
+    """Time until a device of --churn returns, varied by half."""
+    payload: Annotated[
+        str | None, TextLine("file", part="messages", panel="Messages", everyday=110)
+    ] = None
+    """File that follows the header in each message. The size is 32 bytes and its length. [default:
+    printable filler]"""
+    payload_template: Annotated[str | None, TextLine("file", part="messages", panel="Messages")] = (
+        None
+    )
+    """File that follows the header, with fields that each message fills: {device}, {sequence},
+    {time_ms} and {random}, as {sequence:9} or {device:07} for a number of digits. [default:
+    none]"""
 
     if TYPE_CHECKING:
 
@@ -605,17 +395,17 @@ class Scenario(BaseModel):
 
     @classmethod
     @cache
-    def fields(cls) -> Mapping[str, Field]:
+    def fields(cls) -> Mapping[str, FieldKind]:
         """Return the fields that the case uses, by name, those of its class first."""
-        understood: dict[str, Field] = {}
+        understood: dict[str, FieldKind] = {}
         for owner in cls.__mro__:
             for name in inspect.get_annotations(owner):
                 info = cls.model_fields.get(name)
                 for kind in info.metadata if info is not None else ():
                     assert info is not None
-                    shared = owner is Scenario and isinstance(kind, Field)
+                    shared = owner is Scenario and isinstance(kind, FieldKind)
                     if not shared or kind.part in ("", *cls.parts):
-                        understood.setdefault(name, replace(kind, name=name, default=info.default))
+                        understood.setdefault(name, kind.of_field(owner, name, info))
         return MappingProxyType(understood)
 
     def reconnecting(self, *, always: bool = False) -> Reconnect | None:
@@ -731,7 +521,7 @@ class Scenario(BaseModel):
         return self
 
 
-def _one_line(error: ValidationError, fields: Mapping[str, Field]) -> str:
+def _one_line(error: ValidationError, fields: Mapping[str, FieldKind]) -> str:
     """Return the first of pydantic's errors as `name: error; allowed: ...`."""
     first = error.errors(include_url=False, include_input=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
