@@ -15,10 +15,10 @@ from loadgen.cases.case import (
     Review,
     RowSpec,
     busy_shares,
+    published_figures,
 )
 from loadgen.judge.backlog import backlog_growth
 from loadgen.judge.facts import BackendFacts
-from loadgen.judge.published import Conditions, PublishedFigure
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.fields import Count, Flag, TextLine, Texts, redact_url
 from loadgen.plan.groups import DeviceGroup, Subscribes, target_url
@@ -262,14 +262,6 @@ def _review(evidence: Evidence) -> Review:
     return Review(facts, conclude)
 
 
-_PUBLISHED = Conditions(
-    interface="MQTT to WebSphere MQ",
-    size_bytes=(32, 32),
-    producers=100_000,
-    handshakes=(),
-    access_control=False,
-)
-
 CASE = Case(
     place=70,
     summary="Producers at one broker, and consumers at brokers to which it forwards.",
@@ -286,29 +278,5 @@ CASE = Case(
             "{topics} topics each{durable}. Message size, {size} bytes.",
         ),
     ),
-    published=(
-        PublishedFigure(
-            "WMQPUBSUB",
-            "forwarding_rate",
-            value=230_000,
-            high_water_mark=10,
-            bounds=("high_water_mark",),
-            conditions=replace(_PUBLISHED, qos=0),
-            relation="100,000 producers at QoS 0, 5 topics for each backend, 32 bytes. There "
-            "WebSphere MQ queue managers behind the appliance, here MQTT brokers behind a bridge.",
-        ),
-        PublishedFigure(
-            "WMQDURABLE",
-            "forwarding_rate",
-            value=92_000,
-            high_water_mark=6_000,
-            bounds=("high_water_mark",),
-            conditions=replace(_PUBLISHED, qos=1),
-            relation="100,000 producers at QoS 1, 5 topics for each of 4 backends, 32 bytes, "
-            "durable consumers. There they committed 200 messages at a time at WebSphere MQ queue "
-            "managers, whose disks were the limit; here durable sessions at MQTT brokers, 200 "
-            "acknowledgements sent together.",
-            least_qos=1,
-        ),
-    ),
+    published=published_figures("bridge"),
 )

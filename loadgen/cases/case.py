@@ -9,13 +9,15 @@ planning, control and score card read the properties below; four of them are fun
     tables    the case's part of run.json -> tables of the report
 """
 
+import pkgutil
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.own_delay import SEND_DELAY_LIMIT_US
-from loadgen.judge.published import SECURED, PublishedFigure
+from loadgen.judge.published import SECURED, Conditions, PublishedFigure
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.disclosure import Disclosure
 from loadgen.plan.groups import MESSAGING, DeviceGroup
@@ -110,6 +112,22 @@ class Variants:
 
     field: str
     commands: Mapping[str, tuple[str, str]]
+
+
+def published_figures(case: str) -> tuple[PublishedFigure, ...]:
+    """Return the published figures of a case, which are in a file next to its module."""
+    data = pkgutil.get_data("loadgen.cases", f"{case}.toml") or b""
+    return tuple(map(_published_figure, tomllib.loads(data.decode())["published"]))
+
+
+def _published_figure(row: Mapping[str, Any]) -> PublishedFigure:
+    conditions = {name: _as_tuple(value) for name, value in row["conditions"].items()}
+    values = {name: _as_tuple(value) for name, value in row.items()}
+    return PublishedFigure(**{**values, "conditions": Conditions(**conditions)})
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 # After a run --------------------------------------------------------------------------------------

@@ -5,11 +5,9 @@ section "Test cases descriptions".
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Annotated, Literal
 
-from loadgen.cases.case import Case, ChartStyle, RowSpec
-from loadgen.judge.published import PUBLISHED_TLS, Conditions, PublishedFigure
+from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
 from loadgen.plan.fields import Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT, Plan, needs_of_broker, plan_of
@@ -64,10 +62,6 @@ def _plan(scenario: Fanin, groups: tuple[DeviceGroup, ...]) -> Plan:
     return plan_of(scenario, groups, needs=needs_of_broker(scenario, wildcards="which fanin needs"))
 
 
-_PUBLISHED = Conditions(
-    qos=0, size_bytes=(32, 32), producer_rate=1.0, handshakes=(), access_control=False
-)
-
 CASE = Case(
     place=10,
     summary="Many publishers, each with a separate topic, and one wildcard subscriber.",
@@ -88,18 +82,7 @@ CASE = Case(
             "FANIN", "high_water_mark", "High-water mark of the subscription.", unpublished=True
         ),
     ),
-    published=(
-        PublishedFigure(
-            "FANIN", "producers", value=400_000, high_water_mark=277, conditions=_PUBLISHED
-        ),
-        PublishedFigure(
-            "FANIN.SEC",
-            "producers",
-            value=400_000,
-            high_water_mark=170,
-            conditions=replace(_PUBLISHED, handshakes=PUBLISHED_TLS),
-        ),
-    ),
+    published=published_figures("fanin"),
     scales_by_devices=True,
     charts=ChartStyle(columns=("producers", "ingress", "egress", "high_water_mark", "p99")),
     demo={"devices": 10_000, "duration": 8, "warmup": 2},

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from loadgen.cases.case import Case, ChartStyle, RowSpec
-from loadgen.judge.published import PUBLISHED_TLS, Conditions, PublishedFigure
+from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
 from loadgen.plan.fields import Count, Flag, Number
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT
@@ -101,35 +100,6 @@ def _groups(scenario: Fanout) -> tuple[DeviceGroup, ...]:
     )
 
 
-_LIKE_JMSPUBSUB = (
-    "10 producers and 10 consumers with a topic each, 32 bytes, nothing acknowledged. There over "
-    "the JMS client with asynchronous sends, here MQTT QoS 0."
-)
-_LIKE_JMSFANOUT = (
-    "10 topics, 30 consumers each, 100 bytes, nothing acknowledged. There over the JMS client, "
-    "here MQTT QoS 0. (The report's table names 100 bytes, its command line 32.)"
-)
-_PUBLISHED = Conditions(
-    qos=0, size_bytes=(32, 32), topics=10, ratio=100, handshakes=(), access_control=False
-)
-
-
-def _both_ways(
-    name: str, ingress: float, egress: float, conditions: Conditions, relation: str = ""
-) -> tuple[PublishedFigure, ...]:
-    rates = (("ingress_rate", ingress), ("egress_rate", egress))
-    return tuple(
-        PublishedFigure(name, measure, value=rate, relation=relation, conditions=conditions)
-        for measure, rate in rates
-    )
-
-
-def _secured(ratio: int, ingress: float, egress: float) -> tuple[PublishedFigure, ...]:
-    """Return the figures of a line of the report's table of FANOUT.SEC; its score card has 1:10."""
-    conditions = replace(_PUBLISHED, ratio=ratio, handshakes=PUBLISHED_TLS)
-    return _both_ways("FANOUT.SEC", ingress, egress, conditions)
-
-
 CASE = Case(
     place=20,
     summary="Topics with one publisher and many subscribers each.",
@@ -150,26 +120,7 @@ CASE = Case(
             "Fanout ratio 1:{ratio}. (Egress)",
         ),
     ),
-    published=(
-        *_both_ways("FANOUT", 162_000, 16_200_000, _PUBLISHED),
-        *_secured(ratio=10, ingress=330_000, egress=3_300_000),
-        *_secured(ratio=1, ingress=2_500_000, egress=2_500_000),
-        *_secured(ratio=100, ingress=20_000, egress=2_000_000),
-        PublishedFigure(
-            "JMSPUBSUB",
-            "egress_rate",
-            value=1_400_000,
-            relation=_LIKE_JMSPUBSUB,
-            conditions=replace(_PUBLISHED, interface="JMS", ratio=1),
-        ),
-        *_both_ways(
-            "JMSFANOUT",
-            210_000,
-            6_300_000,
-            replace(_PUBLISHED, interface="JMS", ratio=30, size_bytes=(100, 100)),
-            relation=_LIKE_JMSFANOUT,
-        ),
-    ),
+    published=published_figures("fanout"),
     charts=ChartStyle(
         columns=("ratio", "topics", "consumers", "producers", "ingress", "egress", "p99"),
         lines=(("ingress", "ingress (left)"), ("egress", "egress (right)")),

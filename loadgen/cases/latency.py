@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from loadgen.cases.case import Case, ChartStyle, RowSpec
-from loadgen.judge.published import Conditions, PublishedFigure
+from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
 from loadgen.plan.fields import Count, Number
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT
@@ -92,27 +91,7 @@ CASE = Case(
             "producers publish {background_rate} msgs/sec in all. Message size, {size} bytes.",
         ),
     ),
-    published=(
-        PublishedFigure(
-            "LATENCY",
-            "latency",
-            avg=84,
-            p50=83,
-            p99=144,
-            max=427,
-            stdev=25,
-            conditions=Conditions(
-                qos=0,
-                size_bytes=(32, 32),
-                topics=10,
-                pair_rate=10_000.0,
-                producers=150_000,
-                producer_rate=1.0,
-                handshakes=(),
-                access_control=False,
-            ),
-        ),
-    ),
+    published=published_figures("latency"),
     timed_pair=True,
     send_delay_limit_us=SEND_DELAY_LIMIT_US,
     charts=ChartStyle(

@@ -1,11 +1,9 @@
 """PERSISTENT: pairs of a publisher and a durable subscriber, stored by the broker."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Annotated, Literal
 
-from loadgen.cases.case import Case, RowSpec
-from loadgen.judge.published import Conditions, PublishedFigure
+from loadgen.cases.case import Case, RowSpec, published_figures
 from loadgen.plan.fields import Count, Number, Seconds, TextLine
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT, Crash, Plan, plan_of
@@ -112,16 +110,6 @@ def _plan(scenario: Persistent, groups: tuple[DeviceGroup, ...]) -> Plan:
     )
 
 
-_PUBLISHED = Conditions(
-    qos=1,
-    size_bytes=(32, 32),
-    topics=10,
-    ratio=1,
-    handshakes=(),
-    access_control=False,
-    stored_first=True,
-)
-
 CASE = Case(
     place=30,
     summary="Pairs of a publisher and a durable subscriber, stored by the broker.",
@@ -148,27 +136,6 @@ CASE = Case(
             "PERSISTENT rate divided by the {rack_units} rack units of the broker.",
         ),
     ),
-    published=(
-        PublishedFigure(
-            "PERSISTENT",
-            "persistent_rate",
-            value=460_000,
-            high_water_mark=137,
-            conditions=_PUBLISHED,
-        ),
-        PublishedFigure("PERSISTENT.MPW", "messages_per_watt", value=1_523, conditions=_PUBLISHED),
-        PublishedFigure(
-            "PERSISTENT.MPU", "messages_per_rack_unit", value=230_000, conditions=_PUBLISHED
-        ),
-        PublishedFigure(
-            "JMSPERSISTENT",
-            "persistent_rate",
-            value=350_000,
-            relation="3 producers a topic, one durable consumer that acknowledges 100 messages at "
-            "a time, 100 bytes, stored on disk. There JMS client acknowledgement, one for the "
-            "hundred; here a PUBACK for each, sent together.",
-            conditions=replace(_PUBLISHED, interface="JMS", size_bytes=(100, 100)),
-        ),
-    ),
+    published=published_figures("persistent"),
     demo={"pairs": 10, "rate": 1_000, "duration": 8, "warmup": 2},
 )

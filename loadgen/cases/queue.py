@@ -14,8 +14,8 @@ from loadgen.cases.case import (
     Evidence,
     Review,
     RowSpec,
+    published_figures,
 )
-from loadgen.judge.published import Conditions, PublishedFigure
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.fields import Count, Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes
@@ -174,17 +174,5 @@ CASE = Case(
             "messages in flight as one unit. Message size, {size} bytes.",
         ),
     ),
-    published=(
-        PublishedFigure(
-            "JMSQUEUE",
-            "queue_rate",
-            value=800_000,
-            relation="10 queues of 10 consumers, 32 bytes. There transacted JMS sessions of 100 "
-            "messages; here QoS 1 to shared subscriptions, a batch in flight as one unit and its "
-            "acknowledgements sent together: no transaction, so nothing is rolled back as a whole.",
-            conditions=Conditions(
-                interface="JMS", size_bytes=(32, 32), topics=10, handshakes=(), access_control=False
-            ),
-        ),
-    ),
+    published=published_figures("queue"),
 )
