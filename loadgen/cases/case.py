@@ -19,7 +19,6 @@ from loadgen.judge.facts import RunFacts
 from loadgen.judge.own_delay import SEND_DELAY_LIMIT_US
 from loadgen.judge.published import SECURED, Conditions, PublishedFigure
 from loadgen.judge.verdict import Verdict
-from loadgen.plan.disclosure import Disclosure
 from loadgen.plan.groups import MESSAGING, DeviceGroup
 from loadgen.plan.plan import Plan, plan_of
 from loadgen.plan.rehearsal import Role, roles_of
@@ -228,7 +227,8 @@ class Case(Generic[S]):
     # Tables of a report, made from the `observed` of `Conclusion`.
     tables: Callable[[Mapping[str, Any]], tuple[DataTable, ...]] = lambda _observed: ()
     document: str = ""  # file that `review` writes next to run.json, empty for none
-    disclosure: Disclosure | None = None  # None for a case without run rules
+    # Module with its comparison of runs and its disclosure, "" for a case without run rules.
+    disclosure: str = ""
     notice: str = ""  # text that must precede all figures of its runs
     variants: Variants | None = None  # values of a field that have separate commands
 

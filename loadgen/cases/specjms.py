@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from loadgen.cases.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
 from loadgen.errors import ScenarioError
 from loadgen.judge.verdict import Verdict, with_reason
-from loadgen.plan.disclosure import Disclosure, FinishedRun
 from loadgen.plan.fields import Choice, Count, Flag, Seconds, Table
 from loadgen.plan.groups import DeviceGroup, Reconnect
 from loadgen.plan.plan import BrokerNeeds, Crash, Plan, Storage, phases_of, plan_of
@@ -303,24 +302,6 @@ def _with_audit(verdict: Verdict, audit: "Audit") -> Verdict:
     return with_reason(verdict, "AUDIT", detail)
 
 
-def _mismatch(main: FinishedRun, again: FinishedRun) -> str:
-    from loadgen.specjms.repetition import mismatch
-
-    return mismatch(main, again)
-
-
-def _comparison(main: FinishedRun, again: FinishedRun) -> str:
-    from loadgen.specjms.repetition import comparison
-
-    return comparison(main, again)
-
-
-def _disclosed_files(main: FinishedRun, repeat: FinishedRun | None) -> dict[str, str]:
-    from loadgen.specjms.disclosure import disclosed_files
-
-    return disclosed_files(main, repeat)
-
-
 _FILE_NAME = "specjms.json"
 _EXAMPLE = "--base 100 --duration 60"
 
@@ -345,7 +326,7 @@ CASE = Case(
         RowSpec("jms@{Topology}", "egress_rate", "Received rate.", unpublished=True),
     ),
     document=_FILE_NAME,
-    disclosure=Disclosure(_mismatch, _comparison, _disclosed_files),
+    disclosure="loadgen.specjms.disclosure",
     notice=NOTICE,
     charts=ChartStyle(
         (

@@ -1,8 +1,9 @@
 """The interface of a case with run rules: comparison of two runs, and files of a disclosure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +15,19 @@ class FinishedRun:
     sealed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Disclosure:
-    """Functions over a run and its repetition, which may raise errors for damaged documents.
+class DisclosureModule(Protocol):
+    """Functions over a run and its repetition, which may raise errors for damaged documents."""
 
-    mismatch    why the second run is not a repetition of the first; empty if it is
-    comparison  rates, verdicts and result of the two, as one paragraph
-    files       texts of the archive by file name; the repetition is None if the run has none
-    """
+    def mismatch(self, main: FinishedRun, again: FinishedRun) -> str:
+        """Return why the second run is not a repetition of the first, "" if it is."""
 
-    mismatch: Callable[[FinishedRun, FinishedRun], str]
-    comparison: Callable[[FinishedRun, FinishedRun], str]
-    files: Callable[[FinishedRun, FinishedRun | None], Mapping[str, str]]
+    def comparison(self, main: FinishedRun, again: FinishedRun) -> str:
+        """Return rates, verdicts and result of the two runs, as one paragraph."""
+
+    def disclosed_files(self, main: FinishedRun, repeat: FinishedRun | None) -> Mapping[str, str]:
+        """Return the texts of the archive by file name; the run may have no repetition."""
+
+
+def disclosure_module(name: str) -> DisclosureModule:
+    """Import the module that a case names."""
+    return cast("DisclosureModule", import_module(name))

@@ -9,7 +9,7 @@ import orjson
 
 from loadgen.cases.registry import CASES
 from loadgen.errors import DiskError, RunDirectoryError
-from loadgen.plan.disclosure import Disclosure, FinishedRun
+from loadgen.plan.disclosure import DisclosureModule, FinishedRun, disclosure_module
 from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import disk_errors
@@ -83,7 +83,7 @@ def compared(directory: Path, again: Path) -> str:
     return disclosure.comparison(main, repeat)
 
 
-def read_finished(directory: Path) -> tuple[FinishedRun, Disclosure]:
+def read_finished(directory: Path) -> tuple[FinishedRun, DisclosureModule]:
     """Return the run in a directory and the disclosure of its case; raises RunDirectoryError.
 
     Every file of results is checked against the run's seal: a run that was changed since it ended
@@ -91,7 +91,7 @@ def read_finished(directory: Path) -> tuple[FinishedRun, Disclosure]:
     """
     run = _document(directory, "run.json")
     case = CASES.get(str(run.get("case")))
-    if case is None or case.disclosure is None:
+    if case is None or not case.disclosure:
         cases = tuple(case.name for case in CASES.values() if case.disclosure)
         raise RunDirectoryError(RunMessage.NO_DISCLOSURE(path=_shown(directory), cases=cases))
     document = _document(directory, case.document)
@@ -99,7 +99,8 @@ def read_finished(directory: Path) -> tuple[FinishedRun, Disclosure]:
     if integrity.state == "changed":
         changes = "; ".join(integrity.changes)
         raise RunDirectoryError(RunMessage.CHANGED_RUN(path=_shown(directory), changes=changes))
-    return FinishedRun(run, document, integrity.state == "intact"), case.disclosure
+    finished = FinishedRun(run, document, integrity.state == "intact")
+    return finished, disclosure_module(case.disclosure)
 
 
 def _named(run: Path) -> Path:
@@ -108,7 +109,7 @@ def _named(run: Path) -> Path:
 
 
 def _require_repetition(
-    disclosure: Disclosure, run: Path, main: FinishedRun, repeat: Path, again: FinishedRun
+    disclosure: DisclosureModule, run: Path, main: FinishedRun, repeat: Path, again: FinishedRun
 ) -> None:
     try:
         why = disclosure.mismatch(main, again)
@@ -123,10 +124,11 @@ def _require_repetition(
 
 
 def _texts(
-    disclosure: Disclosure, run: Path, main: FinishedRun, again: FinishedRun | None
+    disclosure: DisclosureModule, run: Path, main: FinishedRun, again: FinishedRun | None
 ) -> dict[str, bytes]:
     try:
-        files = {name: text.encode() for name, text in disclosure.files(main, again).items()}
+        texts = disclosure.disclosed_files(main, again)
+        files = {name: text.encode() for name, text in texts.items()}
     except _DAMAGED:
         raise RunDirectoryError(RunMessage.DAMAGED_DOCUMENTS(path=_shown(run))) from None
     scenario = orjson.dumps(main.run.get("scenario"), option=orjson.OPT_INDENT_2)

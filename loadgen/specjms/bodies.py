@@ -1,20 +1,18 @@
 """Bodies of messages: text, XML, or an object, stream or map of JMS, with content of their type.
 
-The type of body of each message type is from the SPECjms2007 article, table 2. Bodies are built
-once for each message type and size. Their length follows the size formulas: as many lines as fit,
-then a remark that fills the rest. JMS leaves the encoding of streams and maps to its providers.
-Here a value has one byte for its kind, as in OpenWire, and numbers are big endian. An object is in
-the format of Java's Object Serialization Stream Protocol.
+Bodies are built once for each message type and size. Their length follows the size formulas: as
+many lines as fit, then a remark that fills the rest. JMS leaves the encoding of streams and maps to
+its providers. Here a value has one byte for its kind, as in OpenWire, and numbers are big endian.
+An object is in the format of Java's Object Serialization Stream Protocol.
 """
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
-from loadgen.specjms.messages import TYPES
+from loadgen.specjms.messages import MESSAGES, BodyType
 
-BodyType = Literal["object", "text", "XML", "stream", "map"]
 Value = int | float | str
 Fields = Mapping[str, Value]
 """Names and values; all lines of a kind have the same length."""
@@ -43,29 +41,6 @@ _LINES: Final[Mapping[str, Callable[[int], Fields]]] = {
 }
 """Fields of one line, by its kind."""
 
-CONTENTS: Final[Mapping[str, tuple[BodyType, str]]] = {
-    "order": ("object", "OrderLine"),
-    "orderConf": ("object", "OrderLine"),
-    "shipDep": ("text", "Reading"),
-    "statInfoOrderDC": ("stream", "SaleLine"),
-    "shipInfo": ("text", "Reading"),
-    "shipConf": ("object", "OrderLine"),
-    "callForOffers": ("XML", "PurchaseLine"),
-    "offer": ("XML", "PurchaseLine"),
-    "pOrder": ("XML", "PurchaseLine"),
-    "pOrderConf": ("XML", "PurchaseLine"),
-    "invoice": ("XML", "PurchaseLine"),
-    "pShipInfo": ("text", "Reading"),
-    "pShipConf": ("XML", "PurchaseLine"),
-    "statInfoShipDC": ("stream", "SaleLine"),
-    "priceUpdate": ("map", "Price"),
-    "inventoryInfo": ("text", "Reading"),
-    "statInfoSM": ("object", "CashDesk"),
-    "productAnnouncement": ("stream", "Product"),
-    "creditCardHL": ("stream", "Card"),
-}
-"""Type of body of each message type, and the kind of its lines."""
-
 
 @lru_cache(maxsize=256)
 def body_of(number: int, size_bytes: int) -> bytes:
@@ -73,12 +48,12 @@ def body_of(number: int, size_bytes: int) -> bytes:
 
     A size too small for a document without lines gives the beginning of that document.
     """
-    name = TYPES[number]
-    kind, line = CONTENTS[name]
+    name, line = MESSAGES[number].name, MESSAGES[number].line
+    encode = _ENCODINGS[MESSAGES[number].body]
 
     def encoded(count: int, remark: int = 0) -> bytes:
         lines = [_LINES[line](n) for n in range(count)]
-        return _ENCODINGS[kind](name, line, lines, "x" * remark)
+        return encode(name, line, lines, "x" * remark)
 
     one, two = len(encoded(1)), len(encoded(2))
     count = max(0, 1 + (size_bytes - one) // (two - one))

@@ -5,13 +5,13 @@ vertical topologies fix locations, rates, message sizes, shared connections and 
 integrity checks. The parameters of jms2009-PS may be set in every topology; the result lists them.
 """
 
-import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from loadgen.errors import ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
+from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Number, did_you_mean
 from loadgen.plan.units import shown
 from loadgen.sentences import counted
 from loadgen.specjms.chain_model import (
@@ -27,8 +27,16 @@ from loadgen.specjms.chain_model import (
     handlers_of,
 )
 from loadgen.specjms.kernels.trailer import TRAILER_BYTES
-from loadgen.specjms.messages import INTERACTIONS, MESSAGES, TYPES, LocationKind, MessageType
-from loadgen.specjms.sizes import CLASS_PERCENT, DEFAULT_QUANTITIES, QUANTITIES, message_sizes
+from loadgen.specjms.messages import (
+    CLASS_PERCENT,
+    DEFAULT_QUANTITIES,
+    INTERACTIONS,
+    MESSAGES,
+    TYPES,
+    LocationKind,
+    MessageType,
+    message_sizes,
+)
 from loadgen.specjms.topology import (
     VERTICAL_LOCATIONS,
     Locations,
@@ -192,115 +200,103 @@ def _mapping(value: object) -> Tables:
     return value if isinstance(value, Mapping) else {}
 
 
-# Readers of values ------------------------------------------------------------------------------
-
-TableReader = Callable[[str, Any], Any]
-"""A check of a named value, which returns the value; raises ScenarioError if it is not allowed."""
+# Values of tables -------------------------------------------------------------------------------
 
 
-def _reader(allowed: str, fits: Callable[[Any], bool]) -> TableReader:
-    def read(where: str, value: object) -> object:
-        if not fits(value):
-            raise ScenarioError(f"{where}: {shown(value)} is not allowed; allowed: {allowed}")
-        return value
+class Three(Number):
+    """A number for each class: small, medium and large."""
 
+    @property
+    def range(self) -> str:
+        return f"three numbers, small, medium and large, {super().range.removeprefix('a number ')}"
+
+    def parse(self, value: object) -> tuple[float, float, float]:  # type: ignore[override]
+        if not isinstance(value, Sequence) or len(value) != 3:
+            raise ValueError(f"{shown(value)} are not three")
+        small, medium, large = map(super().parse, value)
+        return small, medium, large
+
+
+class Percent(Three):
+    """The share of each class in per cent."""
+
+    range = "three whole numbers, 100 in all"
+
+    def parse(self, value: object) -> tuple[int, int, int]:  # type: ignore[override]
+        small, medium, large = super().parse(value)
+        if small + medium + large != 100 or any(x % 1 for x in (small, medium, large)):
+            raise ValueError(f"{shown(value)} are not 100 in all")
+        return int(small), int(medium), int(large)
+
+
+class RateOrOff(Number):
+    """Interactions a second; 0, false or "off" for none."""
+
+    range = f"{RATE_LEAST:g} to {RATE_LIMIT:,} a second, or off"
+
+    def parse(self, value: object) -> float:
+        return 0.0 if value in (0, False, "off") else super().parse(value)
+
+
+def _value(where: str, kind: FieldKind, value: object) -> Any:
+    """Read a value; raise ScenarioError with its place if it is not of the kind."""
+    try:
+        return kind.read(value)
+    except ValueError as error:
+        raise ScenarioError(f"{where}: {error}; allowed: {kind.allowed}") from None
+
+
+def _table(where: str, values: object, kinds: Mapping[str, FieldKind | Tables]) -> dict[str, Any]:
+    """Return the values of a table, each read by the kind, or as the table, of its name."""
+    if not isinstance(values, Mapping):
+        raise ScenarioError(f"{where}: {shown(values)} is not a table; allowed: {', '.join(kinds)}")
+    read: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in kinds:
+            hint = did_you_mean(name, tuple(kinds)) or f"; allowed: {', '.join(kinds)}"
+            raise ScenarioError(f"{where}: {shown(name)} is unknown{hint}")
+        kind, place = kinds[name], f"{where}.{name}"
+        read[name] = (
+            _value(place, kind, value)
+            if isinstance(kind, FieldKind)
+            else _table(place, value, kind)
+        )
     return read
 
 
-def _count(least: int, most: int) -> TableReader:
-    return _reader(
-        f"a whole number from {least:,} to {most:,}",
-        lambda value: type(value) is int and least <= value <= most,
-    )
-
-
-def _is_number(value: Any, least: float, most: float) -> bool:
-    return type(value) in (int, float) and least <= value <= most
-
-
-def _are_three(value: Any, least: float, most: float) -> bool:
-    three = isinstance(value, Sequence) and len(value) == 3
-    return three and all(_is_number(x, least, most) for x in value)
-
-
-def _three(least: float, most: float) -> TableReader:
-    return _reader(
-        f"three numbers, small, medium and large, from {least:,g} to {most:,g}",
-        lambda value: _are_three(value, least, most),
-    )
-
-
-def _one_of(known: Sequence[str]) -> TableReader:
-    return _reader(", ".join(known), lambda value: value in known)
-
-
-_FLAG: Final = _reader("true, false", lambda value: isinstance(value, bool))
-_RATE: Final = _reader(
-    f"{RATE_LEAST:g} to {RATE_LIMIT:,} a second, or off",
-    lambda value: value in (0, False, "off") or _is_number(value, RATE_LEAST, RATE_LIMIT),
-)
-_PERCENT: Final = _reader(
-    "three whole numbers, 100 in all",
-    lambda value: (
-        _are_three(value, 0, 100) and sum(value) == 100 and all(x % 1 == 0 for x in value)
-    ),
-)
-
-
-def _table(where: str, values: object, readers: Mapping[str, TableReader]) -> dict[str, Any]:
-    """Return the values of a table, each checked by the reader for its name."""
-    if not isinstance(values, Mapping):
-        raise ScenarioError(
-            f"{where}: {shown(values)} is not a table; allowed: {', '.join(readers)}"
-        )
-    for name in values:
-        if name not in readers:
-            close = difflib.get_close_matches(str(name), readers, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(readers)}"
-            raise ScenarioError(f"{where}: {shown(name)} is unknown; {hint}")
-    return {name: readers[name](f"{where}.{name}", value) for name, value in values.items()}
-
-
-def _interaction(where: str, value: object) -> dict[str, Any]:
-    return _table(where, value if isinstance(value, Mapping) else {"rate": value}, _INTERACTION)
-
-
-_HANDLERS: Final = _count(1, HANDLERS_LIMIT)
-_LOCATIONS: Final = {kind.name: _count(1, LOCATIONS_LIMIT) for kind in LocationKind}
+_HANDLERS: Final = Count(1, HANDLERS_LIMIT)
+_LOCATIONS: Final = {kind.name: Count(1, LOCATIONS_LIMIT) for kind in LocationKind}
 _AGENTS: Final = {kind.name: _HANDLERS for kind in LocationKind}
-_CONNECTIONS: Final = {kind.name: _count(1, len(MESSAGES)) for kind in LocationKind}
-_ENDPOINT: Final = _count(1, ENDPOINTS_LIMIT)
-_INTERACTION: Final[Mapping[str, TableReader]] = {
-    "rate": _RATE,
+_CONNECTIONS: Final = {kind.name: Count(1, len(MESSAGES)) for kind in LocationKind}
+_ENDPOINT: Final = Count(1, ENDPOINTS_LIMIT)
+_INTERACTION: Final = {
+    "rate": RateOrOff(RATE_LEAST, RATE_LIMIT),
     "drivers": _HANDLERS,
     "endpoint": _ENDPOINT,
 }
-_INTERACTIONS: Final = {str(number): _interaction for number in INTERACTIONS}
-_QUANTITIES: Final = {**dict.fromkeys(QUANTITIES, _three(0, 100_000)), "percent": _PERCENT}
-_MESSAGE: Final[Mapping[str, TableReader]] = {
-    "transacted": _FLAG,
-    "persistent": _FLAG,
-    "qos": _count(0, 2),
-    "durable": _FLAG,
-    "queue": _FLAG,
-    "target": _one_of(TARGETS),
-    "subscription": _one_of(SUBSCRIPTION_TYPES),
+_PERCENT: Final = Percent(0, 100)
+_QUANTITIES: Final = {**dict.fromkeys(DEFAULT_QUANTITIES, Three(0, 100_000)), "percent": _PERCENT}
+_MESSAGE: Final[Tables] = {
+    "transacted": Flag(),
+    "persistent": Flag(),
+    "qos": Count(0, 2),
+    "durable": Flag(),
+    "queue": Flag(),
+    "target": Choice(choices=TARGETS),
+    "subscription": Choice(choices=SUBSCRIPTION_TYPES),
     "handlers": _HANDLERS,
     "endpoint": _ENDPOINT,
-    "acknowledgement": _one_of(tuple(ACKNOWLEDGED_AT_ONCE)),
-    "sizes": _three(_LEAST_BYTES, SIZE_LIMIT_BYTES),
+    "acknowledgement": Choice(choices=tuple(ACKNOWLEDGED_AT_ONCE)),
+    "sizes": Three(_LEAST_BYTES, SIZE_LIMIT_BYTES),
     "percent": _PERCENT,
 }
-_MESSAGES: Final[Mapping[str, TableReader]] = dict.fromkeys(
-    ("all", *TYPES), lambda where, value: _table(where, value, _MESSAGE)
-)
 
 
 # From the tables to the model -------------------------------------------------------------------
 
 
 def _locations(choices: Choices) -> Locations:
-    headquarters = _count(1, 1000)("headquarters", choices.headquarters)
+    headquarters = _value("headquarters", Count(1, 1000), choices.headquarters)
     if choices.topology == "vertical":
         return replace(VERTICAL_LOCATIONS, headquarters=headquarters)
     usual = horizontal_locations(choices.base, headquarters)
@@ -309,10 +305,10 @@ def _locations(choices: Choices) -> Locations:
 
 
 def _of_kinds(
-    name: str, given: object, readers: Mapping[str, TableReader], usual: int
+    name: str, given: object, kinds: Mapping[str, FieldKind], usual: int
 ) -> tuple[int, ...]:
     """Return a number for each kind of location."""
-    values = _table(name, given, readers)
+    values = _table(name, given, kinds)
     return tuple(values.get(kind.name, usual) for kind in LocationKind)
 
 
@@ -324,13 +320,16 @@ def _interactions(
     rates = input_rates("horizontal" if freeform else choices.topology, choices.base, places)
     if freeform and choices.interactions:
         rates = (0.0,) * len(rates)
-    drivers = _HANDLERS("drivers", choices.drivers)
-    given = _table("interactions", choices.interactions, _INTERACTIONS)
+    drivers = _value("drivers", _HANDLERS, choices.drivers)
+    tables = {
+        name: value if isinstance(value, Mapping) else {"rate": value}
+        for name, value in choices.interactions.items()
+    }
+    given = _table("interactions", tables, {str(n): _INTERACTION for n in INTERACTIONS})
     overrides = [given.get(str(number), {}) for number in INTERACTIONS]
     return (
         tuple(
-            0.0 if (rate := override.get("rate", usual)) == "off" else float(rate)
-            for override, usual in zip(overrides, rates, strict=True)
+            override.get("rate", usual) for override, usual in zip(overrides, rates, strict=True)
         ),
         tuple(override.get("drivers", drivers) for override in overrides),
         tuple(override.get("endpoint", 0) for override in overrides),
@@ -340,7 +339,7 @@ def _interactions(
 def _sizes(choices: Choices) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, int, int]]:
     """Return payload bytes by message type and class, and the share of each class in percent."""
     given = _table("quantities", choices.quantities, _QUANTITIES)
-    small, medium, large = map(int, given.pop("percent", CLASS_PERCENT))
+    percent = given.pop("percent", CLASS_PERCENT)
     sizes = message_sizes({**DEFAULT_QUANTITIES, **given})
     for name, bytes_of in zip(TYPES, sizes, strict=True):
         if max(bytes_of) > SIZE_LIMIT_BYTES:
@@ -348,15 +347,15 @@ def _sizes(choices: Choices) -> tuple[tuple[tuple[int, int, int], ...], tuple[in
                 f"quantities: {name} would have {counted(max(bytes_of), 'byte')}; allowed: "
                 f"{SIZE_LIMIT_BYTES:,} at most"
             )
-    return sizes, (small, medium, large)
+    return sizes, percent
 
 
 def _messages(
     choices: Choices, sizes: Sequence[tuple[int, int, int]]
 ) -> tuple[MessageOptions, ...]:
     """Return the options of each message type: published, overridden by `all`, then by its own."""
-    given = _table("messages", choices.messages, _MESSAGES)
-    usual = {"handlers": _HANDLERS("handlers", choices.handlers)}
+    given = _table("messages", choices.messages, dict.fromkeys(("all", *TYPES), _MESSAGE))
+    usual = {"handlers": _value("handlers", _HANDLERS, choices.handlers)}
     every = given.get("all", {})
     return tuple(
         _message(message, {**usual, "sizes": size}, every, given.get(message.name, {}))
@@ -412,20 +411,13 @@ def _message(
         subscription=chosen.get("subscription", "OR" if shared else SUBSCRIPTION_TYPES[0]),
         handlers=overrides.get("handlers", 1) if message.pubsub else chosen["handlers"],
         sizes_bytes=(small, medium, large),
-        class_percent=_percents(chosen.get("percent")),
+        class_percent=chosen.get("percent"),
         acknowledgement="AUTO" if transacted or qos != 1 else acknowledgement,
         endpoint=chosen.get("endpoint", 0),
     )
 
 
-def _percents(percent: Sequence[float] | None) -> tuple[int, int, int] | None:
-    if percent is None:
-        return None
-    small, medium, large = map(int, percent)
-    return small, medium, large
-
-
-# What the protocol must offer ---------------------------------------------------------------------
+# Needs of the protocol ---------------------------------------------------------------------
 
 
 def _check_protocol(model: Model, mqtt: str) -> None:

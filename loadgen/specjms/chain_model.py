@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import Final, Literal, get_args
 
 from loadgen.specjms.messages import (
+    CLASS_PERCENT,
     FIRST_OF_INTERACTION,
     INTERACTIONS,
     MESSAGES,
     LocationKind,
     number_of,
 )
-from loadgen.specjms.sizes import CLASS_PERCENT
 from loadgen.specjms.topology import Locations, Topology, families_of, suppliers_of
 
 NOTICE: Final = (
@@ -27,6 +27,11 @@ NOTICE: Final = (
     "site for SPECjms2007 is located at http://www.spec.org/osg/jms2007."
 )
 """Notice that the run rules require for research use, before any figure (section 2.2.2)."""
+
+TRANSACTIONS: Final = (
+    "Transacted messages are consumed and produced at least once as one unit: the input is "
+    "acknowledged when all of its outputs are. MQTT has no atomic transaction."
+)
 
 TargetDestination = Literal[
     "LocationID-MessageType", "MessageType", "Interaction", "LocationType", "LocationID", "Central"

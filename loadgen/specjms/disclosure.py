@@ -1,145 +1,190 @@
-"""The disclosure of a run: the submission data and files that a tool can fill.
+"""The disclosure of a run: comparison with its repetition, and the files that a tool can fill.
 
-Sections and keys are those of the run rules, sections 6.1 and 7, in their order. Values that only
-the person who ran the test can provide are marked FILL IN. Pure: documents in, texts out.
+Run rules, section 3.4: a second measurement of the same length that does not overlap with the
+first, and a result that is equal or better. The result is BASE, which must be the same in both. A
+repetition is therefore equal if it is valid and its rates are within the audit's tolerance.
+
+The files are templates in disclosure_files. Values that only the person who ran the test can
+provide are marked FILL IN. Pure: documents in, texts out.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
-from xml.etree import ElementTree
-from xml.sax.saxutils import escape
+import pkgutil
+from typing import Final
 
 from loadgen.plan.disclosure import FinishedRun
-from loadgen.specjms.chain_model import NOTICE
-from loadgen.specjms.repetition import shortfalls, valid, verdict_of
-from loadgen.specjms.report import TRANSACTIONS
+from loadgen.specjms.audit import TOLERANCE_PERCENT
+from loadgen.specjms.chain_model import NOTICE, TRANSACTIONS
 from loadgen.specjms.rules import REPETITION
 
 FILL_IN: Final = "FILL IN"
-JsonObject = Mapping[str, Any]
-Blocks = Mapping[str, Mapping[str, str]]
-"""Values of the keys of each block, as far as a tool can determine them."""
-
-_SERVER_CPUS = "server.cpus.num_cores server.cpus.num_chips server.cpus.num_coresperchip"
-_PRODUCT = "id name vendor os avail"
-_HARDWARE = (
-    "id name vendor model processor mhz available filesystem disks networkInterface others "
-    "cpu.num_cores cpu.num_chips cpu.num_coresperchip memory.size cache.l1 cache.l2 cache.others "
-    "os.name os.vendor os.available systems.num notes"
+_FILES: Final = (
+    "submission/submission.xml",
+    "destinationSetup.txt",
+    "JMSServerConfig/serverSetup.txt",
 )
-_FORM: Final[Mapping[str, Mapping[str, str]]] = {
-    "benchmark-info": {
-        "test-info": "submitter.name system.title submitter.spec_license submit.date.long "
-        "result.noncompliant result.noncompliant.reason result.noncompliant.remedy",
-        "sut": f"server.nodes {_SERVER_CPUS} server.instances "
-        f"client.nodes {_SERVER_CPUS.replace('server', 'client')} client.jvms "
-        f"db.nodes {_SERVER_CPUS.replace('server', 'db')} db.instances others",
-        "general-notes": "steady.state.req recoverability.req storage.req other.info",
-        "bom": "bom",
-    },
-    "product-info": {"jms-product": _PRODUCT, "jvm-product": _PRODUCT},
-    "hardware-info": {"jms-server": _HARDWARE, "client-node": _HARDWARE},
-    "node-info": {
-        "jms-server-node": "id name product.jms.id product.jvm.id product.jdbc.id product.other.id "
-        "hw.id instances notes",
-        "client-node": "id name product.jvm.id jvm.instances product.other.id hw.id instances "
-        "agents notes",
-        "other-node": "id name product.other.id hw.id instances notes",
-    },
-}
-"""Sections of submission.xml, their blocks, and the keys of each block."""
+_FREE: Final = frozenset(
+    (
+        *("seed", "broker_pid", "report_every"),
+        *("pdu", "pdu_timezone", "pdu_columns", "pdu_format", "pdu_offset"),
+        *("power", "power_command", "wait_quiet"),
+    )
+)
+"""Fields of the scenario that may differ in a repetition: none of them changes the load."""
+
+_SAME_S: Final = 0.001
+"""Tolerated difference in length of two windows; a cut-off window exceeds it."""
+
+_MOST_NAMED: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Disclosed:
-    """The run that is disclosed, and its repetition, if any."""
+def valid(played: FinishedRun) -> bool:
+    """Return True if the run was judged VALID and was not interrupted."""
+    verdict = played.run.get("verdict") or {}
+    return bool(verdict.get("valid")) and not played.run.get("interrupted")
 
-    main: FinishedRun
-    repeat: FinishedRun | None = None
 
-    @property
-    def run(self) -> JsonObject:
-        """run.json of the main run."""
-        return self.main.run
+def verdict_of(played: FinishedRun) -> str:
+    """Return "VALID", or "INVALID: " and every reason with its code."""
+    if valid(played):
+        return "VALID"
+    verdict = played.run.get("verdict")
+    reasons = [(one["code"], one["detail"]) for one in (verdict or {}).get("reasons") or ()]
+    if played.run.get("interrupted") and all(code != "INTERRUPTED" for code, _ in reasons):
+        reasons.insert(0, ("INTERRUPTED", "the run was stopped before its end"))
+    if verdict is None:
+        reasons.append(("INTERRUPTED", "the run ended without a verdict"))
+    return f"INVALID: {'; '.join(f'{code} ({detail})' for code, detail in reasons)}"
 
-    @property
-    def supply(self) -> JsonObject:
-        """specjms.json of the main run."""
-        return self.main.document
 
-    def part(self, name: str) -> JsonObject:
-        """Return a table of run.json, empty if the run lacks it."""
-        return self.run.get(name) or {}
+def mismatch(main: FinishedRun, again: FinishedRun) -> str:
+    """Return the reasons why the second run does not repeat the first, empty if it does."""
+    if main.run.get("id") == again.run.get("id"):
+        return "it is the same run"
+    asked = [(key, main.document[key], again.document[key]) for key in ("topology", "base")]
+    ours, theirs = main.run.get("scenario") or {}, again.run.get("scenario") or {}
+    names = sorted((ours.keys() | theirs.keys()) - _FREE)
+    asked += [(name, ours.get(name), theirs.get(name)) for name in names]
+    ours, theirs = main.run.get("broker") or {}, again.run.get("broker") or {}
+    # The address is not compared: a private broker has another port each time.
+    names = [n for n in ("name", "version", "protocol") if ours.get(n) and theirs.get(n)]
+    asked += [(f"broker's {name}", ours[name], theirs[name]) for name in names]
+    other = dict.fromkeys(
+        f"its {name.replace('_', ' ')} is {second}, not {first}"
+        for name, first, second in asked
+        if first != second
+    )
+    if other:
+        more = len(other) - _MOST_NAMED
+        return "; ".join([*list(other)[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
+    return _mismatch_of_windows(_window(main), _window(again))
+
+
+MeasuredSpan = tuple[float, float] | None
+
+
+def _mismatch_of_windows(ours: MeasuredSpan, theirs: MeasuredSpan) -> str:
+    if ours is None or theirs is None:
+        return "run.json of one of them does not say when it was measured"
+    our_s, their_s = ours[1] - ours[0], theirs[1] - theirs[0]
+    if abs(our_s - their_s) > _SAME_S:
+        return f"it was measured for {their_s:,.1f} s, not {our_s:,.1f} s"
+    if ours[0] < theirs[1] and theirs[0] < ours[1]:
+        return "their measurement periods overlap"
+    return ""
+
+
+def _window(played: FinishedRun) -> MeasuredSpan:
+    """Return the measurement period in seconds of the wall clock, comparable across hosts."""
+    clock = played.run.get("clock") or {}
+    window = (played.run.get("windows") or {}).get("measure")
+    if not window or window[1] is None or "wall_ns" not in clock or "monotonic_ns" not in clock:
+        return None
+    start, end = ((moment - clock["monotonic_ns"] + clock["wall_ns"]) / 1e9 for moment in window)
+    return start, end
+
+
+def shortfalls(main: FinishedRun, again: FinishedRun) -> tuple[str, ...]:
+    """Return the figures in which a repetition is worse than the main run."""
+    worse = [] if valid(again) else [f"repetition {verdict_of(again)}"]
+    for name, first, second in zip(("sent", "received"), _rates(main), _rates(again), strict=True):
+        below = -_percent(first, second)
+        if below > TOLERANCE_PERCENT:
+            worse.append(
+                f"the repetition {name} {below:.1f} % less a second than the main run "
+                f"(tolerated: {TOLERANCE_PERCENT} %)"
+            )
+    return tuple(worse)
+
+
+def comparison(main: FinishedRun, again: FinishedRun) -> str:
+    """Compare two runs in a few sentences: rates, difference, verdicts, and the rule of 3.4."""
+    (sent, received), (sent_again, received_again) = _rates(main), _rates(again)
+    result = "the repetition is equal or better"
+    if worse := shortfalls(main, again):
+        result = f"the repetition is NOT equal or better: {'; '.join(worse)}"
+    if why := mismatch(main, again):
+        result = f"the second run does not repeat the first: {why}"
+    verdicts = " and ".join("VALID" if valid(one) else "INVALID" for one in (main, again))
+    return (
+        f"Reproducibility (run rules, section 3.4): main run and repetition sent {sent:,.1f} and "
+        f"{sent_again:,.1f} messages/s ({_percent(sent, sent_again):+.2f} %), received "
+        f"{received:,.1f} and {received_again:,.1f} ({_percent(received, received_again):+.2f} %); "
+        f"they are {verdicts}; {result}."
+    )
+
+
+def _rates(played: FinishedRun) -> tuple[float, float]:
+    """Return the messages of all types sent and received per second in the window."""
+    window_s = played.document["window_s"] or 1.0
+    types = played.document["types"]
+    return (
+        sum(one["sent"] for one in types) / window_s,
+        sum(one["received"] for one in types) / window_s,
+    )
+
+
+def _percent(first: float, second: float) -> float:
+    return (second - first) / first * 100 if first else 0.0
+
+
+# Files --------------------------------------------------------------------------------------------
 
 
 def disclosed_files(main: FinishedRun, repeat: FinishedRun | None) -> dict[str, str]:
     """Return the texts of the disclosure, by their names in its archive."""
-    disclosed = Disclosed(main, repeat)
-    return {
-        "submission/submission.xml": submission(disclosed),
-        "destinationSetup.txt": destination_setup(disclosed),
-        "JMSServerConfig/serverSetup.txt": server_setup(disclosed),
-        "ProviderModule/README.txt": "No provider module: the harness speaks MQTT itself.\n",
+    from jinja2 import Environment
+
+    values = {
+        "run": main.run,
+        "supply": main.document,
+        **{name: main.run.get(name) or {} for name in ("plan", "broker", "environment")},
+        "noncompliance": _noncompliance(main, repeat),
+        "notes": [NOTICE, TRANSACTIONS, *_result_lines(main, repeat)],
+        "NOTICE": NOTICE,
+        "FILL_IN": FILL_IN,
     }
+    files: dict[str, str] = {}
+    for name in _FILES:
+        file = f"disclosure_files/{name.rpartition('/')[2]}.j2"
+        template = (pkgutil.get_data("loadgen.specjms", file) or b"").decode()
+        environment = Environment(
+            autoescape=name.endswith(".xml"), finalize=_printable, keep_trailing_newline=True
+        )
+        files[name] = environment.from_string(template).render(values)
+    files["ProviderModule/README.txt"] = "No provider module: the harness speaks MQTT itself.\n"
+    return files
 
 
-def submission(disclosed: Disclosed) -> str:
-    """Return submission.xml: benchmark-info, product-info, hardware-info and node-info."""
-    sections = {
-        "benchmark-info": _benchmark(disclosed),
-        "product-info": _products(disclosed),
-        "hardware-info": _hardware(disclosed),
-        "node-info": _nodes(disclosed),
-    }
-    root = ElementTree.Element("submission")
-    root.append(ElementTree.Comment(f" {escape(NOTICE)} "))
-    for section, blocks in _FORM.items():
-        element = ElementTree.SubElement(root, section)
-        for name, keys in blocks.items():
-            block = ElementTree.SubElement(element, "properties", {"name": name})
-            values = sections[section].get(name, {})
-            for key in keys.split():
-                entry = ElementTree.SubElement(block, "property", {"key": key})
-                entry.text = _printable(values.get(key, FILL_IN))
-    ElementTree.indent(root)
-    text = ElementTree.tostring(root, encoding="unicode")
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
-
-
-def _printable(text: str) -> str:
-    """Return text that XML 1.0 may hold."""
+def _printable(value: object) -> object:
+    """Replace the characters that XML 1.0 may not hold."""
+    text = str(value)
+    if text.isprintable():
+        return value
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _text(value: object) -> str:
-    return str(value or FILL_IN)
-
-
-def _benchmark(disclosed: Disclosed) -> Blocks:
-    plan = disclosed.part("plan")
-    return {
-        "test-info": {
-            "result.noncompliant": "yes",
-            "result.noncompliant.reason": "; ".join(_noncompliance(disclosed)),
-            "result.noncompliant.remedy": "",
-        },
-        "sut": {
-            "server.instances": str(len(disclosed.part("broker").get("urls") or [1])),
-            "client.nodes": str(plan.get("hosts") or 1),
-            "client.cpus.num_cores": _text(disclosed.part("environment").get("cores")),
-            "client.jvms": f"0 (worker processes: {_text(plan.get('workers'))})",
-            **{key: "0" for key in _FORM["benchmark-info"]["sut"].split() if key.startswith("db.")},
-        },
-        "general-notes": {
-            "other.info": "\n".join((NOTICE, TRANSACTIONS, *_result_lines(disclosed)))
-        },
-    }
-
-
-def _noncompliance(disclosed: Disclosed) -> list[str]:
+def _noncompliance(main: FinishedRun, repeat: FinishedRun | None) -> list[str]:
     """Return all reasons against compliance that a tool can determine."""
-    main, repeat = disclosed.main, disclosed.repeat
     broken = [] if valid(main) else [f"main run {verdict_of(main)}"]
     if repeat is not None:
         broken += shortfalls(main, repeat)
@@ -160,9 +205,9 @@ def _noncompliance(disclosed: Disclosed) -> list[str]:
     return broken
 
 
-def _result_lines(disclosed: Disclosed) -> list[str]:
+def _result_lines(main: FinishedRun, repeat: FinishedRun | None) -> list[str]:
     lines = []
-    for name, finished in (("main run", disclosed.main), ("repetition", disclosed.repeat)):
+    for name, finished in (("main run", main), ("repetition", repeat)):
         if finished is None:
             lines.append(f"{name}: none in this bundle")
             continue
@@ -174,98 +219,3 @@ def _result_lines(disclosed: Disclosed) -> list[str]:
             f"{verdict_of(finished)}{'' if finished.sealed else ', not sealed'}"
         )
     return lines
-
-
-def _products(disclosed: Disclosed) -> Blocks:
-    broker, environment = disclosed.part("broker"), disclosed.part("environment")
-    system = _text(environment.get("os"))
-    name = f"{broker.get('name') or ''} {broker.get('version') or ''}".strip()
-    program = _text(disclosed.run.get("program"))
-    return {
-        "jms-product": {
-            "id": "jms",
-            "name": f"{_text(name)} ({broker.get('protocol') or ''})",
-            "os": system if broker.get("started_by_us") else FILL_IN,
-        },
-        "jvm-product": {
-            "id": "harness",
-            "name": f"{program}, CPython {environment.get('python') or ''} (no JVM)",
-            "os": system,
-        },
-    }
-
-
-def _hardware(disclosed: Disclosed) -> Blocks:
-    environment = disclosed.part("environment")
-    server = {"id": "server"}
-    if disclosed.part("broker").get("started_by_us"):
-        server["notes"] = "The broker ran on the client node, which a submission must not do (3.9)."
-    return {
-        "jms-server": server,
-        "client-node": {
-            "id": "client",
-            "name": _text(environment.get("host")),
-            "processor": _text(environment.get("cpu_model")),
-            "cpu.num_cores": _text(environment.get("cores")),
-            "memory.size": _text(int(environment.get("memory_bytes") or 0) >> 20),
-            "os.name": f"{_text(environment.get('os'))}, kernel {environment.get('kernel') or ''}",
-            "systems.num": str(disclosed.part("plan").get("hosts") or 1),
-        },
-    }
-
-
-def _nodes(disclosed: Disclosed) -> Blocks:
-    plan, environment = disclosed.part("plan"), disclosed.part("environment")
-    locations = disclosed.supply["locations"]
-    tuning = [f"{key} = {value}" for key, value in (environment.get("sysctl") or {}).items()]
-    return {
-        "jms-server-node": {
-            "id": "server",
-            "product.jms.id": "jms",
-            **dict.fromkeys(("product.jvm.id", "product.jdbc.id", "product.other.id"), "none"),
-            "hw.id": "server",
-        },
-        "client-node": {
-            "id": "client",
-            "name": _text(environment.get("host")),
-            "product.jvm.id": "harness",
-            "jvm.instances": _text(plan.get("workers")),
-            "product.other.id": "none",
-            "hw.id": "client",
-            "instances": str(plan.get("hosts") or 1),
-            "agents": ", ".join(f"{count} {kind}" for kind, count in locations.items()),
-            "notes": "\n".join((" ".join(map(str, disclosed.run.get("command") or ())), *tuning)),
-        },
-    }
-
-
-def destination_setup(disclosed: Disclosed) -> str:
-    """Return destinationSetup.txt, a list of the destinations; MQTT needs no set-up of them."""
-    lines = [
-        NOTICE,
-        "",
-        "Topics and shared subscriptions of MQTT come into being when they are used: nothing was",
-        "set up beforehand. The destinations of this run with their topics at the broker, and",
-        "messages sent to each in the window:",
-        "",
-    ]
-    lines += [
-        f"{row['destination']:<32} {row['message']:<20} {row['topic']:<48} {row['sent']:>10,}"
-        for row in disclosed.supply["destinations"]
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def server_setup(disclosed: Disclosed) -> str:
-    """Return JMSServerConfig/serverSetup.txt."""
-    broker = disclosed.part("broker")
-    lines = [
-        f"Broker: {_text(broker.get('name'))} {broker.get('version') or ''}",
-        f"Addresses: {_text(', '.join(map(str, broker.get('urls') or [])))}",
-        f"Protocol: {_text(broker.get('protocol'))}",
-    ]
-    if broker.get("started_by_us"):
-        program = disclosed.run.get("program") or "the harness"
-        lines.append(f"It was started and configured by {program} for this run.")
-    lines.append(f"Steps to set up and configure the server: {FILL_IN}")
-    return "\n".join(map(_printable, lines)) + "\n"

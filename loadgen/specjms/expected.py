@@ -9,6 +9,7 @@ from loadgen.specjms.messages import (
     GROUPS,
     INTERACTIONS,
     MESSAGES,
+    SPECIFICATION,
     LocationKind,
     MixGroup,
     group_of,
@@ -57,18 +58,12 @@ def mix(rates: Mapping[MixGroup, MessageRate]) -> dict[MixGroup, float]:
     return {group: 100.0 * rate.received / total if total else 0.0 for group, rate in rates.items()}
 
 
-PUBLISHED_MIX: Final[Mapping[str, Mapping[MixGroup, float]]] = {
-    "horizontal": {"a": 37.2, "b": 12.7, "c": 24.4, "d": 25.7},
-    "vertical": {"a": 14.2, "b": 6.0, "c": 39.1, "d": 40.7},
-}
-"""Published shares of the messages received, in per cent (SPECjms2007 article, figures 5 and 6).
-Half are pub/sub in the horizontal topology, four fifths point to point in the vertical one."""
 _MIX_POINTS: Final = 0.5
 
 
 def mix_note(model: Model) -> str:
     """Return a note if BASE does not give the message mix of the topology, else ""."""
-    published = PUBLISHED_MIX.get(model.topology)
+    published = SPECIFICATION["mix"].get(model.topology)
     if published is None:
         return ""
     played = {group: MessageRate() for group in GROUPS}

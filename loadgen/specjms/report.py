@@ -11,22 +11,24 @@ from typing import Any, Final
 
 from loadgen.sentences import counted
 from loadgen.specjms import audit, expected
-from loadgen.specjms.bodies import CONTENTS
 from loadgen.specjms.build_model import changed_options
-from loadgen.specjms.chain_model import NOTICE, Model, enabled_types, interactions_on
+from loadgen.specjms.chain_model import NOTICE, TRANSACTIONS, Model, enabled_types, interactions_on
 from loadgen.specjms.destinations import (
     consumed_at,
     destination_name,
     shared_topic_of,
     topic_of,
 )
-from loadgen.specjms.messages import FIRST_OF_INTERACTION, GROUPS, MESSAGES, LocationKind, MixGroup
+from loadgen.specjms.messages import (
+    FIRST_OF_INTERACTION,
+    GROUPS,
+    MESSAGES,
+    SPECIFICATION,
+    LocationKind,
+    MixGroup,
+)
 from loadgen.specjms.rules import Circumstances, run_rules
 
-TRANSACTIONS: Final = (
-    "Transacted messages are consumed and produced at least once as one unit: the input is "
-    "acknowledged when all of its outputs are. MQTT has no atomic transaction."
-)
 _FINDINGS_SHOWN: Final = 200
 _TOPICS_SHOWN: Final = 10
 _COUNTED: Final = tuple(field.name for field in fields(audit.DestinationCount))[2:]
@@ -96,15 +98,6 @@ def report(
     }
 
 
-PUBLISHED: Final[Mapping[object, tuple[int, float, float]]] = {
-    "I": (720, 0.077, 123.0),
-    "II": (125, 0.168, 1587.0),
-    "III": (63, 0.147, 3235.0),
-}
-"""Highest BASE, share of the processors for each BASE in per cent, and mean delivery time in ms of
-ActiveMQ on eight cores (jms2009-PS paper, figure 5)."""
-
-
 def _figures(
     seen: audit.Observed, topics: Sequence[Mapping[str, Any]], case_study: object
 ) -> dict[str, float | None]:
@@ -117,7 +110,7 @@ def _figures(
         "delivery": total / count / 1000 if count else None,
         "used_topics": float(len(topics)),
         "per_topic": _traffic(topics)["sent_per_s_mean"],
-        **dict(zip(names, PUBLISHED.get(case_study, ()), strict=False)),
+        **dict(zip(names, SPECIFICATION["case_study"].get(case_study, ()), strict=False)),
     }
 
 
@@ -244,7 +237,7 @@ def _type_row(model: Model, seen: audit.Observed, number: int) -> dict[str, Any]
         "published_group": message.group,
         **{name: getattr(options, name) for name in _OPTIONS},
         "sizes_bytes": list(options.sizes_bytes),
-        "body": CONTENTS[message.name][0],
+        "body": message.body,
         "handler_p90_us": max(
             (heard.p90_ns / 1000 for heard in seen.heard if heard.number == number), default=None
         ),

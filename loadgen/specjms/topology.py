@@ -1,8 +1,7 @@
 """Locations and rates from BASE, and the relations of locations and product families.
 
-Rates: SPECjms2007 run rules, section 3.6.1, tables 1 and 2, as the exact intervals behind the
-printed decimals. Numbers of locations: HQ, SM, DC and SP of the thesis of K. Sachs (TU Darmstadt
-2010) and of the model that its authors' group published.
+Rates: the intervals in specification.toml. Numbers of locations: HQ, SM, DC and SP
+of the thesis of K. Sachs (TU Darmstadt 2010) and of the model that its authors' group published.
 
 Two numbers are not published and chosen here: one instance of the headquarters, and twice as many
 product families as suppliers. Two and three suppliers offer a family alternately, so that each
@@ -14,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Literal
 
-from loadgen.specjms.messages import LocationKind
+from loadgen.specjms.messages import SPECIFICATION, LocationKind
 
 Topology = Literal["horizontal", "vertical", "freeform"]
 
@@ -49,18 +48,6 @@ def horizontal_locations(base: int, headquarters: int = 1) -> Locations:
 VERTICAL_LOCATIONS: Final = Locations(10, 2, 5, 1)
 """Locations of the vertical topology, for every BASE."""
 
-_INTERVALS_MS: Final = (
-    (LocationKind.SM, "649.6875", "1312.5"),
-    (LocationKind.DC, "468.75", "4687.5"),
-    (None, "500/3", "20000"),
-    (LocationKind.SM, "296", "1850/3"),
-    (LocationKind.SM, "86.625", "173.25"),
-    (None, "527/6", "21080/3"),
-    (None, "325/3", "9750"),
-)
-"""Interval of each interaction. Horizontal topology: at each location of the kind, or in the whole
-system if None. Vertical topology: in the whole system at BASE 1."""
-
 
 def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[float, ...]:
     """Return interactions begun per second in the whole system, one entry per interaction.
@@ -71,12 +58,11 @@ def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[fl
     if topology == "freeform":
         raise ValueError("a freeform topology has no published rates")
     rates = []
-    for kind, horizontal, vertical in _INTERVALS_MS:
-        if topology == "vertical":
-            rate = base * 1000 / Fraction(vertical)
-        else:
-            rate = (1 if kind is None else locations.of(kind)) * 1000 / Fraction(horizontal)
-        rates.append(float(rate))
+    for interval in SPECIFICATION["intervals"]:
+        count = base
+        if topology == "horizontal":
+            count = locations.of(LocationKind[interval["at"]]) if "at" in interval else 1
+        rates.append(float(count * 1000 / Fraction(interval[topology])))
     return tuple(rates)
 
 

@@ -6,10 +6,9 @@ from xml.etree import ElementTree
 import pytest
 
 from loadgen.kernels.payload import HEADER_BYTES
-from loadgen.specjms.bodies import CONTENTS, body_of
+from loadgen.specjms.bodies import body_of
 from loadgen.specjms.kernels.trailer import TRAILER_BYTES
-from loadgen.specjms.messages import TYPES, number_of
-from loadgen.specjms.sizes import message_sizes
+from loadgen.specjms.messages import MESSAGES, TYPES, message_sizes, number_of
 
 ARTICLE = {
     "object": {"order", "orderConf", "shipConf", "statInfoSM"},
@@ -27,7 +26,7 @@ def small(name: str) -> bytes:
 
 
 def test_types_of_bodies_are_those_of_the_article() -> None:
-    assert {name: kind for name, (kind, _) in CONTENTS.items()} == {
+    assert {message.name: message.body for message in MESSAGES} == {
         name: kind for kind, names in ARTICLE.items() for name in names
     }
 
@@ -78,7 +77,7 @@ def test_an_object_is_a_stream_of_java_objects(name: str) -> None:
     data = small(name)
     assert data[:5] == b"\xac\xed\x00\x05s"
     assert f"specjms.{name[0].upper()}{name[1:]}".encode() in data
-    line = CONTENTS[name][1]
+    line = MESSAGES[number_of(name)].line
     # One description of the line's class; every other line refers to it by its handle.
     assert data.count(b"r" + string(f"specjms.{line}")) == 1
     array = b"\x02\x00\x00xp"

@@ -18,13 +18,7 @@ from loadgen.specjms.audit import (
 )
 from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.chain_model import NOTICE, Model
-from loadgen.specjms.disclosure import (
-    FILL_IN,
-    Disclosed,
-    destination_setup,
-    server_setup,
-    submission,
-)
+from loadgen.specjms.disclosure import FILL_IN, disclosed_files
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import MESSAGES, number_of
 from loadgen.specjms.report import audit_summary, report
@@ -217,7 +211,7 @@ def properties(text: str) -> dict[str, dict[str, str | None]]:
 
 def test_the_submission_has_the_sections_of_the_rules() -> None:
     document, _ = reported(MODEL, supply())
-    text = submission(Disclosed(FinishedRun(RUN, document)))
+    text = disclosed_files(FinishedRun(RUN, document), None)["submission/submission.xml"]
     found = properties(text)
     assert list(found) == [
         *(f"benchmark-info/{name}" for name in ("test-info", "sut", "general-notes", "bom")),
@@ -239,17 +233,19 @@ def test_the_submission_has_the_sections_of_the_rules() -> None:
 
 def test_the_repetition_stands_beside_the_main_run() -> None:
     document, _ = reported(MODEL, supply())
-    text = submission(Disclosed(FinishedRun(RUN, document), FinishedRun(RUN, document)))
+    run = FinishedRun(RUN, document)
+    text = disclosed_files(run, run)["submission/submission.xml"]
     notes = properties(text)["benchmark-info/general-notes"]["other.info"] or ""
     assert notes.count("BASE 15, 2000 s measured, audit passed") == 2
 
 
 def test_set_up_files_name_destinations_and_server() -> None:
     document, _ = reported(MODEL, supply())
-    destinations = destination_setup(Disclosed(FinishedRun(RUN, document)))
+    files = disclosed_files(FinishedRun(RUN, document), None)
+    destinations = files["destinationSetup.txt"]
     assert destinations.startswith(NOTICE)  # before the counts
     (line,) = (one for one in destinations.splitlines() if "DC1_IncomingOffersQ" in one)
     assert line.split() == ["DC1_IncomingOffersQ", "offer", "lg1/DC1/IncomingOffersQ", "10"]
-    setup = server_setup(Disclosed(FinishedRun(RUN, document)))
+    setup = files["JMSServerConfig/serverSetup.txt"]
     assert "Broker: b 1" in setup
     assert FILL_IN in setup

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from loadgen.plan.disclosure import FinishedRun
-from loadgen.specjms.repetition import (
+from loadgen.specjms.disclosure import (
     comparison,
     mismatch,
     shortfalls,
