@@ -30,11 +30,10 @@ from bench import cost, floor, player
 from loadgen.kernels import counting
 from loadgen.kernels.arrays import Arrays, Bytes, Int64Rows, Int64s, pointer_to
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.kernels.payload import read_i64, send_offset_ns
 from loadgen.kernels.reactor import entry_points
-from loadgen.plan.behaviour import Behaviour, behaviour_module
+from loadgen.plan.behaviour import Behaviour, PlannedFleet, behaviour_module
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.worker import lifecycle, messaging, reporter, worker
 
@@ -54,7 +53,12 @@ notes_of = pointer_to(Notes)
 
 @compiled
 def _note_message(
-    fleet: Fleet, row: int, buffer: Bytes, message: counting.Message, now_ns: int, position: int
+    fleet: PlannedFleet,
+    row: int,
+    buffer: Bytes,
+    message: counting.Message,
+    now_ns: int,
+    position: int,
 ) -> int:
     notes = notes_of(fleet.own)
     number = notes.count[0]
@@ -91,7 +95,7 @@ class Timeline:
         return marked
 
     def around(self, serve: Callable[..., None]) -> Callable[..., None]:
-        def timed(fleet: Fleet, linger_ns: int) -> None:
+        def timed(fleet: PlannedFleet, linger_ns: int) -> None:
             if self.left_ns and self.count < _TURNS_MOST:
                 self.turns[self.count] = self.left_ns, time.monotonic_ns(), self.kind
                 self.count += 1
@@ -111,7 +115,7 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
     with TemporaryDirectory() as folder:
         told = Path(folder) / "told.npz"
 
-        def noting(fleet: Fleet) -> Behaviour:
+        def noting(fleet: PlannedFleet) -> Behaviour:
             fleet.own = notes
 
             def final() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from loadgen.cases.registry import resolve
-from loadgen.kernels.fleet import Fleet
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Share, WorkerPlan
 from loadgen.plan.plan import rooted
 from loadgen.worker.build_fleet import build_fleet
@@ -15,12 +15,12 @@ def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
     return rooted(resolve(scenario).groups, root)
 
 
-def total_of(fleet: Fleet, name: str) -> int:
+def total_of(fleet: PlannedFleet, name: str) -> int:
     """A counter, of all groups and phases."""
     return int(fleet.counters[name].sum())
 
 
-def small_fleet(devices: int = 2) -> Fleet:
+def small_fleet(devices: int = 2) -> PlannedFleet:
     worker = WorkerPlan(0, (Share(0, 0, devices, 1),))
     plan = small_plan((DeviceGroup("g", devices),), workers=(worker,), version=5)
     return build_fleet(plan, worker)

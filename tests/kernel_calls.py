@@ -4,37 +4,39 @@ import numpy as np
 
 from loadgen.kernels import sender
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.messaging_handlers import MESSAGING
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
 
 
 @compiled
 def send_due(
-    fleet: Fleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
+    fleet: PlannedFleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
 ) -> tuple[int, int]:
     return sender.send_due(fleet, number, now_ns, sent_ns, limit, position, MESSAGING)
 
 
 @compiled
-def record_sent(fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, start: int) -> None:
+def record_sent(
+    fleet: PlannedFleet, number: int, count: int, sent: int, sent_ns: int, start: int
+) -> None:
     sender.record_sent(fleet, number, count, sent, sent_ns, start, MESSAGING)
 
 
 @compiled
 def begin_interactions(
-    fleet: Fleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
+    fleet: PlannedFleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
 ) -> tuple[int, int]:
     return sender.send_due(fleet, number, now_ns, sent_ns, limit, position, SUPPLY_CHAIN)
 
 
 @compiled
 def record_interactions(
-    fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, start: int
+    fleet: PlannedFleet, number: int, count: int, sent: int, sent_ns: int, start: int
 ) -> None:
     sender.record_sent(fleet, number, count, sent, sent_ns, start, SUPPLY_CHAIN)
 
 
-def fill(fleet: Fleet, data: bytes) -> None:
+def fill(fleet: PlannedFleet, data: bytes) -> None:
     """Put what a device received where its kernel reads it, and nothing behind it."""
     fleet.buffer = np.frombuffer(bytearray(data), np.uint8)

@@ -179,8 +179,10 @@ class Arrays:
     own: "Arrays | None" = None
 
     def __init_subclass__(cls) -> None:
+        inherited = getattr(cls, "fields", None)
         cls.fields = _fields_of(cls)
-        if not is_plain():
+        # A class without further arrays is the same to compiled code.
+        if not is_plain() and cls.fields != inherited:
             # numba reads an object's type from this attribute three times as fast as by typeof.
             cls.compiled = cls._numba_type_ = array_types.ArraysType(cls)
 

@@ -28,10 +28,6 @@ from loadgen.kernels.repeats import Copy, Doubt, Withheld
 from loadgen.kernels.template import Place
 from loadgen.metrics.interval import COUNTERS
 
-if TYPE_CHECKING:
-    from loadgen.plan.groups import DeviceGroup
-    from loadgen.plan.plan import Plan
-
 
 class GroupRecord(Record):
     """The values that the devices of a group share."""
@@ -208,8 +204,6 @@ class Sent(Record):
 class Fleet(Arrays):
     """The devices of one worker; `group` and `device` identify each row."""
 
-    if TYPE_CHECKING:
-        plan: Plan
     group: npt.NDArray[np.int64]
     device: npt.NDArray[np.int64]
 
@@ -281,6 +275,3 @@ class Fleet(Arrays):
     message: Int64s
     """Scratch of `recvmsg` (kernels/syscalls.py)."""
     words: Int32s
-
-    def group_of(self, row: int) -> "DeviceGroup":
-        return self.plan.groups[int(self.group[row])]

@@ -14,10 +14,20 @@ from loadgen.errors import CannotRunError
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.handlers import Handlers
 from loadgen.mqtt.packets import Subscribe
+from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.plan import Plan
 
 SUBSCRIBE_ID = 65_535
 """Packet identifier of a device's last SUBSCRIBE, above all those of the in-flight window."""
+
+
+class PlannedFleet(Fleet):
+    """The devices of one worker, with their plan."""
+
+    plan: Plan
+
+    def group_of(self, row: int) -> DeviceGroup:
+        return self.plan.groups[int(self.group[row])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class Behaviour:
     `final` returns the JSON values that the worker adds to its last answer.
     """
 
-    fleet: Fleet
+    fleet: PlannedFleet
     handlers: Handlers
     subscribe_packets: Callable[[int], list[Subscribe]]
     scheduled: Callable[[], int]  # messages sent, by the numbers of their streams
@@ -40,7 +50,7 @@ class Behaviour:
 class BehaviourModule(Protocol):
     """The functions of a module that a plan names."""
 
-    def behave(self, fleet: Fleet) -> Behaviour:
+    def behave(self, fleet: PlannedFleet) -> Behaviour:
         """Return the behaviour of a fleet, after adding the arrays that the fleet needs for it."""
 
     def tiny_plan(self) -> Plan:

@@ -10,10 +10,9 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from loadgen.kernels.device import AWAY
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.mqtt.packets import Subscribe, Subscription
-from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour
+from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour, PlannedFleet
 from loadgen.plan.groups import Target, one_worker
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
@@ -40,7 +39,7 @@ _COUNTED = (
 _MODELS = TypeAdapter(Model)
 
 
-def behave(fleet: Fleet) -> Behaviour:
+def behave(fleet: PlannedFleet) -> Behaviour:
     """Return the behaviour of a model's devices, and add their arrays to the fleet."""
     plan = fleet.plan
     model = _MODELS.validate_python(plan.model)
@@ -82,7 +81,7 @@ def tiny_plan() -> Plan:
     )
 
 
-def equip(fleet: Fleet, model: Model) -> Chains:
+def equip(fleet: PlannedFleet, model: Model) -> Chains:
     """Add the arrays of a supply chain to a fleet, and resize the fleet's arrays for it."""
     plan = fleet.plan
     window = max(
@@ -116,7 +115,7 @@ def equip(fleet: Fleet, model: Model) -> Chains:
     return chains
 
 
-def _counts(model: Model, fleet: Fleet, chains: Chains) -> dict[str, Any]:
+def _counts(model: Model, fleet: PlannedFleet, chains: Chains) -> dict[str, Any]:
     """Return the worker's counts, of the window and of the run, and the state of its streams."""
     touched = np.flatnonzero(chains.seen["sent_in_all"] | chains.seen["received_in_all"])
     counts = chains.seen[touched].tolist()

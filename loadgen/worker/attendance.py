@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable
 
 from loadgen.kernels.attention import take_stalls
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.syscalls import arm_timer
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.recorder import ProcessAccount
 
@@ -22,7 +22,9 @@ _LONGEST_TICK_NS = 100_000_000
 class Attendance:
     """The detector of one worker; `send(header)` takes the stalls to the coordinator."""
 
-    def __init__(self, fleet: Fleet, account: ProcessAccount, send: Callable[..., None]) -> None:
+    def __init__(
+        self, fleet: PlannedFleet, account: ProcessAccount, send: Callable[..., None]
+    ) -> None:
         share = len(fleet.plan.workers) / (os.cpu_count() or 1)
         self._fleet = fleet
         self._send = send

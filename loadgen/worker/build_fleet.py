@@ -22,16 +22,7 @@ from loadgen.kernels.arrays import Record, Rows
 from loadgen.kernels.attention import STALLS_LIMIT, Attention, Stall
 from loadgen.kernels.counting import EVENT_LIMIT, INTENDED_PHASES
 from loadgen.kernels.device import PUSHED_BACK, SHARED, STREAMED, WAITING, WINDOW_FULL, Device
-from loadgen.kernels.fleet import (
-    Connects,
-    Event,
-    Fleet,
-    GroupRecord,
-    Refusal,
-    RunConstants,
-    Sent,
-    Stat,
-)
+from loadgen.kernels.fleet import Connects, Event, GroupRecord, Refusal, RunConstants, Sent, Stat
 from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.kernels.pacer import (
     ARRIVALS,
@@ -52,6 +43,7 @@ from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.violations import VIOLATIONS
 from loadgen.plan.addressing import streams_received, target_number
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import (
     MESSAGING,
     DeviceGroup,
@@ -360,7 +352,7 @@ def _run_of(plan: Plan) -> Rows[RunConstants]:
     return rows
 
 
-def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) -> Fleet:
+def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) -> PlannedFleet:
     """Expand a worker's shares. `page` is its part of the live page, or a private one."""
     page = page or private_page(1, len(plan.groups))
     group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])
@@ -396,7 +388,7 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     # With messages that were withheld before, and with a response to each message.
     out_bytes = max(buffer_bytes, 2 * int(rows.groups["packet_most"].max()))
     out_bytes = out_bytes * (1 + responding) + 4 * rows.held
-    return Fleet(
+    return PlannedFleet(
         plan=plan,
         group=group,
         device=device,
@@ -457,7 +449,7 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     )
 
 
-def renew_fleet(fleet: Fleet, plan: Plan) -> None:
+def renew_fleet(fleet: PlannedFleet, plan: Plan) -> None:
     """Forget the messages of a run that has none in flight, before another one is played.
 
     The plans of the two differ in rates and tags alone, and the connections stay.
@@ -481,7 +473,7 @@ def renew_fleet(fleet: Fleet, plan: Plan) -> None:
     fleet.devices["flags"] &= ~np.int16(WINDOW_FULL | WAITING | PUSHED_BACK)
 
 
-def plan_schedule(fleet: Fleet, start_ns: int) -> None:
+def plan_schedule(fleet: PlannedFleet, start_ns: int) -> None:
     """Fix the schedule that begins at `start_ns`; every publisher waits for its message 0."""
     fleet.program = make_program(start_ns)
     begin_schedule(fleet.publishers, fleet.program, fleet.run.seed)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from loadgen.kernels.device import CONNECTED
-from loadgen.kernels.fleet import Fleet
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup
 from loadgen.worker.reporter import Reporter
 
@@ -24,7 +24,7 @@ def may_leave(group: DeviceGroup) -> bool:
 
 
 def churn(
-    fleet: Fleet, reporter: Reporter, random: Random, leave: Callable[[int], None]
+    fleet: PlannedFleet, reporter: Reporter, random: Random, leave: Callable[[int], None]
 ) -> Callable[[], float | None]:
     """Return a function that disconnects the devices that are due since its last call.
 

@@ -10,8 +10,8 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.syscalls import CLOCK_OFFSET, CLOCK_WORDS
+from loadgen.plan.behaviour import PlannedFleet
 
 _offset_ns = 0  # of this process: it is one worker
 
@@ -28,7 +28,7 @@ def clock_words() -> npt.NDArray[np.int64]:
     return words
 
 
-def follow(offset_ns: int, fleet: Fleet | None = None) -> None:
+def follow(offset_ns: int, fleet: PlannedFleet | None = None) -> None:
     """Set the offset of the run's clock from this host's, also for the kernels of `fleet`.
 
     A step in either direction is smaller than the bound, so a step back needs no special case.

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from loadgen.kernels.accounting import received_on
 from loadgen.kernels.device import CONNECTED
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.in_flight import FREE
 from loadgen.kernels.readout import count_missing
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker.frames import Header
 
 Table = npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ LOST_LIMIT = 100
 _NO_BYTES = bytes(4)
 
 
-def closing_statement(fleet: Fleet, refusal: str, violation: str) -> Header:
+def closing_statement(fleet: PlannedFleet, refusal: str, violation: str) -> Header:
     """Return the sums of a run, all phases together.
 
     in_flight   handshakes that are not finished
@@ -60,7 +60,7 @@ def has_unread(descriptor: int) -> bool:
     return descriptor >= 0 and fcntl.ioctl(descriptor, termios.FIONREAD, _NO_BYTES) != _NO_BYTES
 
 
-def sent_by_streams(fleet: Fleet) -> int:
+def sent_by_streams(fleet: PlannedFleet) -> int:
     """Return the number of messages sent; responses, which have no stream, count as well."""
     answering = [group.responds is not None for group in fleet.plan.groups]
     responses = fleet.counters["sent"][np.array(answering, np.bool_)].sum()
@@ -68,7 +68,7 @@ def sent_by_streams(fleet: Fleet) -> int:
     return int(np.maximum(fleet.publishers["sequence"], 0).sum() + responses)
 
 
-def unacknowledged(fleet: Fleet) -> Header:
+def unacknowledged(fleet: PlannedFleet) -> Header:
     """Collect (stream, sequence) of the publishers' messages in flight, and the streams' lengths.
 
     `complete` is False if there are more than MESSAGES_LIMIT, or if other devices have messages
@@ -99,7 +99,7 @@ def unacknowledged(fleet: Fleet) -> Header:
     }
 
 
-def missing_of(fleet: Fleet, messages: Sequence[Sequence[int]]) -> int:
+def missing_of(fleet: PlannedFleet, messages: Sequence[Sequence[int]]) -> int:
     """Return the number of missing deliveries of these messages, (stream, sequence)."""
     by_stream: defaultdict[int, list[int]] = defaultdict(list)
     for stream, sequence in messages:
@@ -119,7 +119,7 @@ def missing_of(fleet: Fleet, messages: Sequence[Sequence[int]]) -> int:
 
 
 def lost_ranges(
-    fleet: Fleet, sent: Sequence[Sequence[int]], excepted: Iterable[Sequence[int]]
+    fleet: PlannedFleet, sent: Sequence[Sequence[int]], excepted: Iterable[Sequence[int]]
 ) -> list[list[Any]]:
     """Return the missing messages: [stream, first, last, group, device], at most LOST_LIMIT.
 
@@ -149,7 +149,7 @@ def lost_ranges(
     return ranges
 
 
-def _not_come(fleet: Fleet, number: int, length: int) -> list[tuple[int, int]]:
+def _not_come(fleet: PlannedFleet, number: int, length: int) -> list[tuple[int, int]]:
     """Return (first, last) of each missing range of sequences in a stream of this length."""
     pair = fleet.pairs[number]
     ranges = [(int(pair.expected), length - 1)] if pair.expected < length else []
@@ -174,7 +174,7 @@ def _without(
             yield first, last
 
 
-def absent_streams(fleet: Fleet, unserved: Iterable[int]) -> list[list[int]]:
+def absent_streams(fleet: PlannedFleet, unserved: Iterable[int]) -> list[list[int]]:
     """Return the streams of devices that never connected: [first, count, devices].
 
     Devices without a subscription (`unserved`) count too, if they received nothing. A queue counts
@@ -194,7 +194,7 @@ def absent_streams(fleet: Fleet, unserved: Iterable[int]) -> list[list[int]]:
     return [[*streams, times] for streams, times in Counter(places.values()).items()]
 
 
-def sent_on(fleet: Fleet, streams: Sequence[Sequence[int]]) -> Header:
+def sent_on(fleet: PlannedFleet, streams: Sequence[Sequence[int]]) -> Header:
     """Return the number of messages sent here on streams, each [first, count, times].
 
     `complete` is False if one of the messages sent is not expected at every subscriber.

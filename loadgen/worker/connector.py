@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from loadgen.kernels.counting import EVENT_LIMIT
 from loadgen.kernels.device import AWAIT_CONNACK, CLOSED, CONNECTING
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.reactor import connect_some
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Reconnect
 from loadgen.worker.clock import clock_ns
 
@@ -38,7 +38,7 @@ class Connector:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: PlannedFleet,
         loop: asyncio.AbstractEventLoop,
         on_events: Callable[[], None],
         lost: Callable[[int, str], None],

@@ -5,14 +5,14 @@ import numpy.typing as npt
 
 from loadgen.kernels.accounting import received_on
 from loadgen.kernels.device import CONNECTED, SHARED
-from loadgen.kernels.fleet import Fleet
+from loadgen.plan.behaviour import PlannedFleet
 
 Table = npt.NDArray[np.int64]
 
 UNKNOWN = -1
 
 
-def device_columns(fleet: Fleet) -> dict[str, Table]:
+def device_columns(fleet: PlannedFleet) -> dict[str, Table]:
     """Return columns with an entry for each device, numbers as in the plan.
 
     group, device, target    of the plan

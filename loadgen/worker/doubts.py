@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from loadgen.kernels.accounting import Gap, make_pairs
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.repeats import Doubt, doubt_pairs, note_withheld, settle
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker.build_fleet import many_rows
 
 _EVERY_S = 1.0
@@ -14,7 +14,7 @@ _PAIRS_AT_ONCE = 20_000
 _GAPS = 1 << 20
 
 
-def settle_doubts(fleet: Fleet) -> Callable[[], float | None]:
+def settle_doubts(fleet: PlannedFleet) -> Callable[[], float | None]:
     """Return a function that settles the doubts of some pairs and returns the seconds until its
     next call, None for no more.
 
@@ -53,7 +53,7 @@ def settle_doubts(fleet: Fleet) -> Callable[[], float | None]:
     return settle_some
 
 
-def _ranges_of(fleet: Fleet) -> list[tuple[int, int]]:
+def _ranges_of(fleet: PlannedFleet) -> list[tuple[int, int]]:
     """Return (begin, length) of the pairs of each device that can resume a session.
 
     Long ranges are divided, so that none of them takes long to settle.
@@ -79,7 +79,7 @@ def _ranges_of(fleet: Fleet) -> list[tuple[int, int]]:
     ]
 
 
-def doubt(fleet: Fleet, connection: int) -> None:
+def doubt(fleet: PlannedFleet, connection: int) -> None:
     """Note the deliveries that the broker may repeat when a device, which lost its connection, is
     back.
     """
@@ -92,7 +92,7 @@ def doubt(fleet: Fleet, connection: int) -> None:
         fleet.doubtful_ids[device.qos2] = fleet.received_ids[device.qos2]
 
 
-def withhold(fleet: Fleet, connection: int) -> int:
+def withhold(fleet: PlannedFleet, connection: int) -> int:
     """Note the unacknowledged deliveries of a device that is cut off; return their number."""
     device = fleet.devices[connection]
     for index in range(device.held):

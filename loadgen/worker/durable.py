@@ -8,9 +8,9 @@ from typing import Any
 from websockets.asyncio.client import connect
 
 from loadgen.errors import BrokerRefusedError
-from loadgen.kernels.fleet import Fleet
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Target
 from loadgen.worker.logins import connect_packet, read_clients
 from loadgen.worker.streams import MQTT, Streams, websocket_uri
@@ -19,7 +19,7 @@ _AT_ONCE = 32
 _TIMEOUT_S = 5
 
 
-async def forget_sessions(fleet: Fleet, streams: Streams | None) -> int:
+async def forget_sessions(fleet: PlannedFleet, streams: Streams | None) -> int:
     """Connect every durable client with Clean Start; return the number of failures."""
     plan = fleet.plan
     durable = [

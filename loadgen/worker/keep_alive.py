@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.reactor import ping_idle
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import PingReq
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.endings import NO_PINGRESP
 from loadgen.worker.outgoing import Outgoing
@@ -16,7 +16,7 @@ _PINGREQ = np.frombuffer(bytearray(encode(PingReq(), 4)), np.uint8)
 
 
 def keep_alive(
-    fleet: Fleet, outgoing: Outgoing, lost: Callable[[int, str], None]
+    fleet: PlannedFleet, outgoing: Outgoing, lost: Callable[[int, str], None]
 ) -> Callable[[], float]:
     """Return a function that pings devices that were silent for most of their keep-alive.
 

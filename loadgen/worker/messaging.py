@@ -1,18 +1,17 @@
 """Plain messaging: devices publish, receive and respond as their groups define."""
 
 from loadgen.errors import CannotRunError
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.mqtt.packets import Subscribe, Subscription
 from loadgen.plan.addressing import topic_filter
-from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour
+from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour, PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes, Target, one_worker
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.worker.closing import sent_by_streams
 
 
-def behave(fleet: Fleet) -> Behaviour:
+def behave(fleet: PlannedFleet) -> Behaviour:
     """Return the behaviour of devices that the plan's groups describe."""
 
     def subscribe_packets(row: int) -> list[Subscribe]:

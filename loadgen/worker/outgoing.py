@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from loadgen.kernels.device import AWAIT_CONNACK, BLOCKED, CONNECTED
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.receiver import release_held
 from loadgen.kernels.sender import requeue
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker.clock import clock_ns
 
 _STALE_S = 0.1
@@ -33,7 +33,7 @@ class Writer(Protocol):
 class Outgoing:
     """Queues that preserve the order of the bytes of each connection."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: PlannedFleet) -> None:
         self.pending: dict[int, deque[memoryview]] = {}
         self.links: Mapping[int, Writer] = {}
         """Writers of streamed connections; others write directly to their descriptors."""

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from loadgen.kernels.device import LISTED
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.reactor import CHANNEL, LINGER, TIMER, EntryPoints
 from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import slow_group
 from loadgen.worker.attendance import Attendance
 from loadgen.worker.channel import Channel
@@ -39,7 +39,7 @@ class Poller:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: PlannedFleet,
         loop: WorkerLoop,
         kernels: EntryPoints,
         handle_events: Callable[[], None],

@@ -16,10 +16,11 @@ import numpy.typing as npt
 from loadgen.kernels import counting
 from loadgen.kernels.arrays import Grid
 from loadgen.kernels.counting import CONNECT_PHASE, INTENDED_PHASES
-from loadgen.kernels.fleet import CounterRecord, Fleet, Stat
+from loadgen.kernels.fleet import CounterRecord, Stat
 from loadgen.kernels.readout import OWED, add_gauges, take_slots
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import COUNTERS, GAUGES, SERIES, Interval
+from loadgen.plan.behaviour import PlannedFleet
 
 Table = npt.NDArray[np.int64]
 Buckets = npt.NDArray[np.int32]
@@ -60,7 +61,7 @@ class ProcessAccount:
         os.close(self._memory)
 
 
-def gauges_of(fleet: Fleet, now_ns: int) -> tuple[Table, int]:
+def gauges_of(fleet: PlannedFleet, now_ns: int) -> tuple[Table, int]:
     """Return the gauges of each group, like GAUGES, and the age in ns of the oldest owed message.
 
     Messages that are due and not sent are owed; sent and unacknowledged ones are in flight.
@@ -74,7 +75,7 @@ def owed_of(gauges: Table) -> int:
     return int(gauges[:, OWED].sum())
 
 
-def current_phase(fleet: Fleet, now_ns: int) -> int:
+def current_phase(fleet: PlannedFleet, now_ns: int) -> int:
     """Return the phase of counts that belong to no message."""
     return counting.phase_of(fleet.run, now_ns) if fleet.program[0].clock_ns else CONNECT_PHASE
 
@@ -86,7 +87,7 @@ def numbers_of(counts: Any) -> Table:
 
 
 def take_intervals(
-    fleet: Fleet, reported: Grid[CounterRecord], now_ns: int
+    fleet: PlannedFleet, reported: Grid[CounterRecord], now_ns: int
 ) -> tuple[list[Row], bytes]:
     """Return rows of everything counted since the last call, and the block of their histograms.
 
@@ -98,7 +99,7 @@ def take_intervals(
 
 
 def take_counters(
-    fleet: Fleet, reported: Grid[CounterRecord], gauges: Table, now_ns: int
+    fleet: PlannedFleet, reported: Grid[CounterRecord], gauges: Table, now_ns: int
 ) -> list[Row]:
     """Return rows of the counters since the last call.
 
@@ -124,7 +125,7 @@ def take_counters(
     return rows
 
 
-def take_latencies(fleet: Fleet, first: int) -> tuple[list[Row], bytes, int]:
+def take_latencies(fleet: PlannedFleet, first: int) -> tuple[list[Row], bytes, int]:
     """Return rows of at most SLOTS_AT_ONCE slots of latencies, and reset these.
 
     Slots before `first` and empty ones are skipped. Return the rows, the block of their histograms

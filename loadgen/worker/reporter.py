@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sized
 
 from loadgen.kernels.attention import take_stalled
-from loadgen.kernels.fleet import CounterRecord, Fleet
+from loadgen.kernels.fleet import CounterRecord
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.frames import Header
 from loadgen.worker.recorder import (
@@ -35,7 +36,7 @@ class Reporter:
     """
 
     def __init__(
-        self, fleet: Fleet, worker: int, anchor_ns: int, send: Callable[..., None]
+        self, fleet: PlannedFleet, worker: int, anchor_ns: int, send: Callable[..., None]
     ) -> None:
         self.phase = "connect"
         self._fleet = fleet

@@ -29,9 +29,9 @@ from loadgen.kernels.device import (
     OPEN,
     transition,
 )
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.reactor import ENDED, ReceiveKernel, keep_partial
 from loadgen.mqtt.violations import FORBIDDEN_FRAME, NO_SUBPROTOCOL, TEXT_FRAME, VIOLATIONS
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Target
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.closing import has_unread
@@ -173,7 +173,7 @@ class Streams:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: PlannedFleet,
         outgoing: Outgoing,
         handle_events: Callable[[], None],
         failed: Callable[[int, str], None],

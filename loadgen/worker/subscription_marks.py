@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from loadgen.kernels.accounting import Pair
 from loadgen.kernels.device import SHARED
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.pacer import Publisher
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import MESSAGING
 
 Table = npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ _PAUSES = 50
 """Pause after a sample, as a multiple of its duration, to spare the coordinator's time."""
 
 
-def share_streams(fleet: Fleet, live: Path, worker: int) -> None:
+def share_streams(fleet: PlannedFleet, live: Path, worker: int) -> None:
     """Map the counts of a worker by stream and by pair to files next to the live page.
 
     This is done if a subscription is one device's, the pairs are few enough, and there is room.

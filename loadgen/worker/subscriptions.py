@@ -11,12 +11,12 @@ import numpy as np
 
 from loadgen.kernels.counting import CONNECT_PHASE, S_SUBACK, record, slot_of
 from loadgen.kernels.device import CONNECTED
-from loadgen.kernels.fleet import Fleet
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import SUBACK
 from loadgen.mqtt.packets import SubAck, Subscribe
 from loadgen.mqtt.reason_codes import is_failure, is_known, reason_name
 from loadgen.mqtt.violations import GRANT_RAISED, SUBACK_CODES, UNKNOWN_REASON, UNKNOWN_SUBACK
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.frames import Header
 from loadgen.worker.outgoing import Outgoing
@@ -42,7 +42,7 @@ class Subscriptions:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: PlannedFleet,
         reporter: Reporter,
         outgoing: Outgoing,
         packets: Callable[[int], list[Subscribe]],

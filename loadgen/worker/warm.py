@@ -16,7 +16,7 @@ import numpy as np
 from loadgen.kernels import counting, receiver, resume, sender
 from loadgen.kernels.compiled.cache import version_directory
 from loadgen.kernels.device import CONNECT, LOSE, OPEN, transition
-from loadgen.kernels.fleet import CounterRecord, Fleet
+from loadgen.kernels.fleet import CounterRecord
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.pacer import with_rate
 from loadgen.kernels.reactor import (
@@ -30,7 +30,7 @@ from loadgen.kernels.reactor import (
 from loadgen.kernels.readout import count_missing
 from loadgen.kernels.repeats import doubt_pairs, note_withheld, settle
 from loadgen.kernels.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
-from loadgen.plan.behaviour import BehaviourModule, behaviour_module
+from loadgen.plan.behaviour import BehaviourModule, PlannedFleet, behaviour_module
 from loadgen.plan.groups import MESSAGING
 from loadgen.worker import messaging
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
@@ -39,14 +39,14 @@ from loadgen.worker.recorder import take_intervals
 _LATER_NS = 10**12
 
 
-def _tiny_fleet(module: BehaviourModule) -> tuple[Fleet, EntryPoints]:
+def _tiny_fleet(module: BehaviourModule) -> tuple[PlannedFleet, EntryPoints]:
     plan = module.tiny_plan()
     fleet = build_fleet(plan, plan.workers[0])
     return fleet, entry_points(module.behave(fleet).handlers)
 
 
 @contextmanager
-def _ready(fleet: Fleet) -> Iterator[Fleet]:
+def _ready(fleet: PlannedFleet) -> Iterator[PlannedFleet]:
     """Yield a fleet with an epoll set and a peer, without a timer."""
     with selectors.EpollSelector() as epoll:
         fleet.run.epoll = epoll.fileno()
@@ -81,7 +81,7 @@ def warm(behaviour: str = MESSAGING, report: Report = lambda *_: None) -> None:
             marker.touch()
 
 
-def _entry_points(fleet: Fleet, kernels: EntryPoints) -> Sequence[Step]:
+def _entry_points(fleet: PlannedFleet, kernels: EntryPoints) -> Sequence[Step]:
     return (
         lambda: kernels.pump(fleet),
         lambda: kernels.serve(fleet, 0),
@@ -90,12 +90,12 @@ def _entry_points(fleet: Fleet, kernels: EntryPoints) -> Sequence[Step]:
     )
 
 
-def _sender_of(fleet: Fleet) -> int:
+def _sender_of(fleet: PlannedFleet) -> int:
     """Return a device that sends at QoS 1 or 2."""
     return int(np.flatnonzero(fleet.devices["sender"] >= 0)[0])
 
 
-def _called_by_workers(fleet: Fleet) -> Sequence[Step]:
+def _called_by_workers(fleet: PlannedFleet) -> Sequence[Step]:
     now_ns = time.monotonic_ns()
     four, run = np.zeros(4, np.int64), fleet.run
 

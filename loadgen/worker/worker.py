@@ -17,10 +17,9 @@ import numpy as np
 import uvloop
 
 from loadgen.kernels.device import CONNECTED
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.pacer import with_rate
 from loadgen.kernels.sender import reschedule
-from loadgen.plan.behaviour import Behaviour, behaviour_module
+from loadgen.plan.behaviour import Behaviour, PlannedFleet, behaviour_module
 from loadgen.plan.groups import slow_group
 from loadgen.plan.plan import read_plan
 from loadgen.worker.attendance import Attendance
@@ -58,7 +57,7 @@ class Worker:
     def __init__(self, loop: WorkerLoop, channel: Channel) -> None:
         self.loop = loop
         self.channel = channel
-        self.fleet: Fleet
+        self.fleet: PlannedFleet
         self.behaviour: Behaviour
         self.reporter: Reporter
         self.lifecycle: Lifecycle
@@ -265,7 +264,7 @@ class Worker:
         return {}
 
 
-def _spread_of_queues(fleet: Fleet) -> dict[str, list[int]]:
+def _spread_of_queues(fleet: PlannedFleet) -> dict[str, list[int]]:
     """Return the messages of the window that each device took, by group of shared subscribers."""
     return {
         group.name: fleet.devices["taken"][fleet.group == index].tolist()

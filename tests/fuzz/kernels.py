@@ -21,7 +21,6 @@ from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import BROKEN, room_for_events
 from loadgen.kernels.crc import crc32
 from loadgen.kernels.device import AWAIT_CONNACK, BLOCKED, BODY, CONNECTED, WAITING, WINDOW_FULL
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.handlers import Handlers
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.messaging_handlers import MESSAGING
@@ -43,6 +42,7 @@ from loadgen.mqtt.packets import (
     SubAck,
 )
 from loadgen.mqtt.properties import Properties
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Share, Target, WorkerPlan
 from loadgen.plan.plan import rooted
 from loadgen.specjms.build_model import Choices, model_of
@@ -125,7 +125,7 @@ def _change(state: Numbers, buffer: Bytes, start: int, end: int) -> int:
 
 @compiled
 def _compose(
-    fleet: Fleet, state: Numbers, packets: Bytes, ends: Numbers, start: int, whole: bool
+    fleet: PlannedFleet, state: Numbers, packets: Bytes, ends: Numbers, start: int, whole: bool
 ) -> int:
     """Put an input into the buffer, behind what is kept; where it ends."""
     end = start
@@ -143,7 +143,7 @@ def _compose(
 
 
 @compiled
-def _kept_promise(fleet: Fleet, end: int, position: int, written: int) -> int:
+def _kept_promise(fleet: PlannedFleet, end: int, position: int, written: int) -> int:
     """Number in PROMISES of what was broken, 0 for nothing."""
     totals = fleet.totals
     if position < 0 or position > end:
@@ -160,7 +160,7 @@ def _kept_promise(fleet: Fleet, end: int, position: int, written: int) -> int:
 
 
 @compiled
-def _publish(fleet: Fleet, state: Numbers, handlers: Handlers) -> None:
+def _publish(fleet: PlannedFleet, state: Numbers, handlers: Handlers) -> None:
     """Let a publisher send some of what it owes."""
     if len(fleet.publishers) == 0:
         return
@@ -175,7 +175,7 @@ def _publish(fleet: Fleet, state: Numbers, handlers: Handlers) -> None:
 
 @compiled
 def play_inputs(
-    fleet: Fleet,
+    fleet: PlannedFleet,
     state: Numbers,
     packets: Bytes,
     ends: Numbers,
@@ -231,14 +231,14 @@ def play_inputs(
 
 @compiled
 def _play_messaging(
-    fleet: Fleet, state: Numbers, packets: Bytes, ends: Numbers, count: int, digesting: bool
+    fleet: PlannedFleet, state: Numbers, packets: Bytes, ends: Numbers, count: int, digesting: bool
 ) -> int:
     return play_inputs(fleet, state, packets, ends, count, digesting, MESSAGING)
 
 
 @compiled
 def _play_supply_chain(
-    fleet: Fleet, state: Numbers, packets: Bytes, ends: Numbers, count: int, digesting: bool
+    fleet: PlannedFleet, state: Numbers, packets: Bytes, ends: Numbers, count: int, digesting: bool
 ) -> int:
     return play_inputs(fleet, state, packets, ends, count, digesting, SUPPLY_CHAIN)
 
@@ -247,7 +247,7 @@ def _play_supply_chain(
 class Player:
     """A fleet, and packets that mean something to it."""
 
-    fleet: Fleet
+    fleet: PlannedFleet
     state: Numbers
     packets: Bytes
     ends: Numbers
@@ -279,7 +279,7 @@ def _payload(stream: int, sequence: int, extra: int = 0, tag: int = TAG) -> byte
     return out.tobytes()
 
 
-def _packets(fleet: Fleet, version: int, tag: int) -> list[bytes]:
+def _packets(fleet: PlannedFleet, version: int, tag: int) -> list[bytes]:
     """Packets of a broker, and what only a bad one sends."""
     topics = [
         fleet.topics[start:end].tobytes().decode()
@@ -326,7 +326,7 @@ def _worker(groups: Sequence[DeviceGroup]) -> WorkerPlan:
     return WorkerPlan(0, tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups)))
 
 
-def _tight(fleet: Fleet, responding: bool, whole_limit: int) -> None:
+def _tight(fleet: PlannedFleet, responding: bool, whole_limit: int) -> None:
     """Buffers as small as the rules of `build_fleet` make them for such packets."""
     buffer_bytes = 2 * PACKET_LIMIT
     out_bytes = max(buffer_bytes, 2 * int(fleet.groups["packet_most"].max())) * (1 + responding)
@@ -340,7 +340,9 @@ def _tight(fleet: Fleet, responding: bool, whole_limit: int) -> None:
     )
 
 
-def _player(fleet: Fleet, packets: list[bytes], seed: int, play_some: Callable[..., int]) -> Player:
+def _player(
+    fleet: PlannedFleet, packets: list[bytes], seed: int, play_some: Callable[..., int]
+) -> Player:
     fleet.run.measure_ns = START_NS + SECOND_NS
     fleet.run.end_ns = START_NS + 10**6 * SECOND_NS
     fleet.devices["state"] = CONNECTED

@@ -12,7 +12,7 @@ from loadgen.kernels.attention import (
     take_stalls,
     wake_ns,
 )
-from loadgen.kernels.fleet import Fleet
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup
 from loadgen.worker.build_fleet import build_fleet
 from tests.worker.harness import one_worker_plan
@@ -21,7 +21,7 @@ START_NS = 10**12
 MS = 10**6
 
 
-def attentive_fleet() -> Fleet:
+def attentive_fleet() -> PlannedFleet:
     """A worker that looked at START_NS."""
     plan = one_worker_plan(DeviceGroup("devices", 1))
     fleet = build_fleet(plan, plan.workers[0])

@@ -20,7 +20,6 @@ from loadgen.brokers.ports import free_port, listen
 from loadgen.kernels import counting, device, reactor, sender
 from loadgen.kernels.attention import take_stalls
 from loadgen.kernels.counting import EVENT_LIMIT
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.payload import HEADER_BYTES, stamp
 from loadgen.kernels.syscalls import (
@@ -37,6 +36,7 @@ from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import ConnAck, PubAck, Publish, SubAck
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
 from tests.fleets import total_of
@@ -92,7 +92,7 @@ class Rig:
             fleet.buffer = np.zeros(buffer_bytes, np.uint8)
             fleet.out = np.zeros(buffer_bytes, np.uint8)
             fleet.control = np.zeros(4 * buffer_bytes, np.uint8)
-        self.fleet: Fleet = fleet
+        self.fleet: PlannedFleet = fleet
         self.epoll = selectors.EpollSelector()
         self.timer = make_timer()
         watch(self.epoll.fileno(), self.timer, EPOLLIN | EPOLLET, reactor.TIMER, fleet.words)
@@ -675,7 +675,7 @@ def test_streamed_messages_are_left_for_the_caller(make_rig: Any) -> None:
 # --- own delay -------------------------------------------------------------------------
 
 
-def stat(fleet: Fleet, group: int, series: str) -> list[int]:
+def stat(fleet: PlannedFleet, group: int, series: str) -> list[int]:
     """Count, least and greatest of a latency series in the window."""
     found = fleet.stats[counting.slot_of(group, SERIES.index(series), counting.MEASURE)]
     return [found.count, found.min_ns, found.max_ns]

@@ -11,7 +11,6 @@ from loadgen.errors import ScenarioError
 from loadgen.kernels import counting
 from loadgen.kernels.counting import slot_of
 from loadgen.kernels.device import CONNECTED
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.payload import HEADER_BYTES, stamp
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
@@ -19,6 +18,7 @@ from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.plan.addressing import topic_filter
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Share, Target, WorkerPlan, sent_rate
 from loadgen.plan.plan import Plan
 from loadgen.worker.build_fleet import build_fleet
@@ -60,7 +60,7 @@ class Bench:
     def __init__(self, qos: int = 0, version: int = 4, window: int = 4) -> None:
         plan = plan_of(qos, version, window)
         self.version = version
-        self.fleet: Fleet = build_fleet(plan, plan.workers[0])
+        self.fleet: PlannedFleet = build_fleet(plan, plan.workers[0])
         f = self.fleet
         f.run.measure_ns = FROM_NS
         f.run.end_ns = UNTIL_NS

@@ -23,7 +23,6 @@ from loadgen.kernels.device import (
     WAITING,
     WINDOW_FULL,
 )
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.pacer import advance, with_rate
 from loadgen.kernels.payload import HEADER_BYTES, stamp
@@ -46,6 +45,7 @@ from loadgen.mqtt.packets import (
 )
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.violations import MALFORMED, UNEXPECTED_PACKET, UNKNOWN_ACKNOWLEDGEMENT
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, Share, Subscribes, WorkerPlan
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
 from loadgen.worker.doubts import doubt, settle_doubts
@@ -119,7 +119,7 @@ class Bench:
             max_packet_bytes=packet_limit,
         )
         self.version = version
-        self.fleet: Fleet = build_fleet(plan, worker)
+        self.fleet: PlannedFleet = build_fleet(plan, worker)
         self.settle_doubts = settle_doubts(self.fleet)
         f = self.fleet
         f.run.measure_ns = MEASURE_FROM_NS

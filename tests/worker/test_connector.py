@@ -15,9 +15,10 @@ import pytest
 from loadgen.brokers.ports import free_port
 from loadgen.errors import HostLimitError
 from loadgen.kernels.device import CLOSED, CONNECTED, CONNECTING, Device
-from loadgen.kernels.fleet import Connects, Fleet, Totals
+from loadgen.kernels.fleet import Connects, Totals
 from loadgen.mqtt.packets import ConnAck
 from loadgen.plan.addressing import client_id
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Reconnect, Target
 from loadgen.worker import connector as connector_module
 from loadgen.worker.connector import Connector
@@ -87,7 +88,7 @@ class Bench:
             device=np.arange(first_device, first_device + devices),
             plan=SimpleNamespace(scenario=SimpleNamespace(seed=1)),
         )
-        self.fleet = cast(Fleet, fleet)
+        self.fleet = cast(PlannedFleet, fleet)
         loop: Any = self.clock
         monkeypatch.setattr(connector_module, "clock_ns", lambda: int(loop.now_s * 1e9))
         self.expired: list[tuple[float, int]] = []
@@ -95,7 +96,7 @@ class Bench:
         self.connector = Connector(self.fleet, loop, lambda: None, self.expire)
         self.policy = Reconnect()
 
-    def begin(self, _fleet: Fleet, connections: npt.NDArray[np.int64]) -> None:
+    def begin(self, _fleet: PlannedFleet, connections: npt.NDArray[np.int64]) -> None:
         for connection in connections.tolist():
             self.begun.append((self.clock.now_s, connection))
             self.fleet.devices[connection].syn_ns = int(self.clock.now_s * 1e9)

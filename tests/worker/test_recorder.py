@@ -10,10 +10,11 @@ from loadgen.kernels import counting
 from loadgen.kernels.arrays import Grid
 from loadgen.kernels.counting import bucket_index
 from loadgen.kernels.device import CONNECTED
-from loadgen.kernels.fleet import CounterRecord, Fleet
+from loadgen.kernels.fleet import CounterRecord
 from loadgen.kernels.in_flight import acquire, set_capacity
 from loadgen.kernels.pacer import with_rate
 from loadgen.metrics.interval import COUNTERS, GAUGES, SERIES, Interval
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.worker import recorder
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
@@ -23,7 +24,7 @@ START_NS = 10**12
 S = 10**9
 
 
-def make_fleet() -> Fleet:
+def make_fleet() -> PlannedFleet:
     publishes = Publishes("t", 4, 0, 400.0, 1, qos=1)
     plan = one_worker_plan(
         DeviceGroup("publishers", 4, publishes=publishes),
@@ -33,7 +34,7 @@ def make_fleet() -> Fleet:
     return build_fleet(plan, plan.workers[0])
 
 
-def started_fleet() -> Fleet:
+def started_fleet() -> PlannedFleet:
     fleet = make_fleet()
     fleet.run.measure_ns = START_NS + S
     fleet.run.end_ns = START_NS + 3 * S
@@ -42,7 +43,7 @@ def started_fleet() -> Fleet:
 
 
 def rows_of(
-    fleet: Fleet, now_ns: int, reported: Grid[CounterRecord] | None = None
+    fleet: PlannedFleet, now_ns: int, reported: Grid[CounterRecord] | None = None
 ) -> list[Interval]:
     """As the coordinator sees them, after a trip through JSON."""
     reported = CounterRecord.grid(*fleet.counters.shape) if reported is None else reported
@@ -173,7 +174,7 @@ def test_gauges_appear_once_however_many_phases_have_counts() -> None:
     )
 
 
-def owed_by_group(fleet: Fleet, now_ns: int) -> tuple[Any, int]:
+def owed_by_group(fleet: PlannedFleet, now_ns: int) -> tuple[Any, int]:
     gauges, age_ns = recorder.gauges_of(fleet, now_ns)
     return gauges[:, GAUGES.index("owed")], age_ns
 

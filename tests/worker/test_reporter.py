@@ -4,8 +4,8 @@ from collections import Counter
 from typing import Any
 
 from loadgen.kernels import counting
-from loadgen.kernels.fleet import Fleet
 from loadgen.metrics.interval import SERIES, Interval
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.worker.build_fleet import build_fleet
 from loadgen.worker.clock import clock_ns
@@ -14,7 +14,7 @@ from loadgen.worker.reporter import Reporter
 from tests.worker.harness import one_worker_plan
 
 
-def recorded() -> tuple[Fleet, Counter[tuple[str, str]]]:
+def recorded() -> tuple[PlannedFleet, Counter[tuple[str, str]]]:
     """A fleet with latencies in every series of two groups, and how many of each."""
     plan = one_worker_plan(
         DeviceGroup("publishers", 1, publishes=Publishes("t", 1, 0, 1.0, 1)),

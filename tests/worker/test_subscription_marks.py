@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.kernels.fleet import Fleet
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, WorkerPlan
 from loadgen.worker.build_fleet import build_fleet
 from loadgen.worker.subscription_marks import open_marks, share_streams
 from tests.plans import small_plan
 
 
-def workers(directory: Path, *, shared: str | None = None) -> list[Fleet]:
+def workers(directory: Path, *, shared: str | None = None) -> list[PlannedFleet]:
     """Three topics with a publisher each, in one worker; two subscribers of each, in two."""
     groups = (
         DeviceGroup("publishers", 3, publishes=Publishes("t", 3, 0, 300.0, 2)),
