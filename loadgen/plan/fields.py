@@ -27,6 +27,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
+from loadgen.errors import ScenarioError
 from loadgen.plan.rate_steps import read_steps
 from loadgen.plan.thresholds import FORMS, parse_threshold
 from loadgen.plan.units import parse_count, parse_number, parse_seconds, parse_size, shown
@@ -488,6 +489,36 @@ def _table_of_text(text: str) -> object:
         except (ValueError, RecursionError):
             continue
     raise ValueError(f"{shown(text)} is neither JSON nor TOML")
+
+
+# Tables ---------------------------------------------------------------------------------------
+
+
+def read_value(where: str, kind: FieldKind, value: object) -> Any:
+    """Read a value; raise ScenarioError with its place if it is not of the kind."""
+    try:
+        return kind.read(value)
+    except ValueError as error:
+        raise ScenarioError(f"{where}: {error}; allowed: {kind.allowed}") from None
+
+
+def read_table(
+    where: str, values: object, kinds: Mapping[str, FieldKind | Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the values of a table, each read by the kind, or as the table, of its name."""
+    if not isinstance(values, Mapping):
+        raise ScenarioError(f"{where}: {shown(values)} is not a table; allowed: {', '.join(kinds)}")
+    read: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in kinds:
+            hint = did_you_mean(name, tuple(kinds)) or f"; allowed: {', '.join(kinds)}"
+            raise ScenarioError(f"{where}: {shown(name)} is unknown{hint}")
+        kind, place = kinds[name], f"{where}.{name}"
+        if isinstance(kind, FieldKind):
+            read[name] = read_value(place, kind, value)
+        else:
+            read[name] = read_table(place, value, kind)
+    return read
 
 
 # Messages -------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from loadgen.errors import ScenarioError
-from loadgen.plan.fields import did_you_mean
+from loadgen.plan.fields import Count, FieldKind, Flag, Number, TextLine, read_table
 from loadgen.plan.scenario import read_toml
-from loadgen.plan.units import shown
 
 Description = Mapping[str, Mapping[str, Any]]
 """Values by part and line."""
@@ -54,10 +53,23 @@ LINES: Final[Mapping[str, str]] = {
 """Keys of a table, in the order of the score card, and the title of each."""
 
 FILE_LIMIT_CHARACTERS: Final = 64 * 1024
-TEXT_LIMIT: Final = 300
-LIST_LIMIT: Final = 20
-_LARGEST_NUMBER: Final = 1_000_000
-_KIND: Final[Mapping[str, type]] = {"count": int, "rack_units": float, "stored_first": bool}
+
+
+class Lines(TextLine):
+    """One line of text, or a list of them."""
+
+    allowed = "text of one line in quotes, or a list of such texts"
+
+    def parse(self, value: object) -> object:
+        return list(map(super().parse, value)) if isinstance(value, list) else super().parse(value)
+
+
+_KINDS: Final[Mapping[str, FieldKind]] = {
+    **dict.fromkeys(LINES, Lines()),
+    "count": Count(1, 1_000_000),
+    "rack_units": Number(0.01, 1_000_000),
+    "stored_first": Flag(),
+}
 
 
 def read_description(text: str) -> dict[str, dict[str, Any]]:
@@ -65,52 +77,8 @@ def read_description(text: str) -> dict[str, dict[str, Any]]:
     tables = read_toml(text, "sut: the file", FILE_LIMIT_CHARACTERS)
     if not tables:
         raise ScenarioError(f"sut: the file describes nothing; allowed: {', '.join(PARTS)}")
-    return {part: _part(part, table) for part, table in tables.items()}
-
-
-def _part(part: str, table: object) -> dict[str, Any]:
-    if part not in PARTS:
-        raise ScenarioError(
-            f"sut: {shown(part)} is unknown; allowed: {', '.join(PARTS)}"
-            f"{did_you_mean(part, tuple(PARTS))}"
-        )
-    if not isinstance(table, dict):
-        raise ScenarioError(f"sut: {part} is not a table; allowed: [{part}] with a line for each")
-    for line in table:
-        if line not in LINES:
-            hint = did_you_mean(line, tuple(LINES)) or f"; allowed: {', '.join(LINES)}"
-            raise ScenarioError(f"sut: {part}: {shown(line)} is unknown{hint}")
+    described = read_table("sut", tables, dict.fromkeys(PARTS, _KINDS))
     return {
-        line: _value(f"sut: {part}.{line}", line, table[line]) for line in LINES if line in table
+        part: {line: lines[line] for line in LINES if line in lines}
+        for part, lines in described.items()
     }
-
-
-def _value(where: str, line: str, value: object) -> object:
-    kind = _KIND.get(line, str)
-    if kind is bool:
-        if isinstance(value, bool):
-            return value
-        raise ScenarioError(f"{where}: {shown(value)} is not true or false")
-    if kind in (int, float):
-        numbers = (int,) if kind is int else (int, float)
-        if isinstance(value, numbers) and not isinstance(value, bool):
-            if 0 < value <= _LARGEST_NUMBER:
-                return value
-            raise ScenarioError(
-                f"{where}: {shown(value)} is out of range; allowed: up to {_LARGEST_NUMBER:,}"
-            )
-        raise ScenarioError(f"{where}: {shown(value)} is not a number")
-    texts = value if isinstance(value, list) else [value]
-    if not texts or len(texts) > LIST_LIMIT:
-        raise ScenarioError(f"{where}: allowed: 1 to {LIST_LIMIT} texts")
-    return [_text(where, one) for one in texts] if isinstance(value, list) else _text(where, value)
-
-
-def _text(where: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ScenarioError(f"{where}: {shown(value)} is not text; write it in quotes")
-    if not value.strip() or not value.isprintable():
-        raise ScenarioError(f"{where}: {shown(value)} is not text of one line")
-    if len(value) > TEXT_LIMIT:
-        raise ScenarioError(f"{where}: the text has more than {TEXT_LIMIT} characters")
-    return value

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from loadgen.errors import ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
-from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Number, did_you_mean
+from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Number, read_table, read_value
 from loadgen.plan.units import shown
 from loadgen.sentences import counted
 from loadgen.specjms.chain_model import (
@@ -238,32 +238,6 @@ class RateOrOff(Number):
         return 0.0 if value in (0, False, "off") else super().parse(value)
 
 
-def _value(where: str, kind: FieldKind, value: object) -> Any:
-    """Read a value; raise ScenarioError with its place if it is not of the kind."""
-    try:
-        return kind.read(value)
-    except ValueError as error:
-        raise ScenarioError(f"{where}: {error}; allowed: {kind.allowed}") from None
-
-
-def _table(where: str, values: object, kinds: Mapping[str, FieldKind | Tables]) -> dict[str, Any]:
-    """Return the values of a table, each read by the kind, or as the table, of its name."""
-    if not isinstance(values, Mapping):
-        raise ScenarioError(f"{where}: {shown(values)} is not a table; allowed: {', '.join(kinds)}")
-    read: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in kinds:
-            hint = did_you_mean(name, tuple(kinds)) or f"; allowed: {', '.join(kinds)}"
-            raise ScenarioError(f"{where}: {shown(name)} is unknown{hint}")
-        kind, place = kinds[name], f"{where}.{name}"
-        read[name] = (
-            _value(place, kind, value)
-            if isinstance(kind, FieldKind)
-            else _table(place, value, kind)
-        )
-    return read
-
-
 _HANDLERS: Final = Count(1, HANDLERS_LIMIT)
 _LOCATIONS: Final = {kind.name: Count(1, LOCATIONS_LIMIT) for kind in LocationKind}
 _AGENTS: Final = {kind.name: _HANDLERS for kind in LocationKind}
@@ -296,11 +270,11 @@ _MESSAGE: Final[Tables] = {
 
 
 def _locations(choices: Choices) -> Locations:
-    headquarters = _value("headquarters", Count(1, 1000), choices.headquarters)
+    headquarters = read_value("headquarters", Count(1, 1000), choices.headquarters)
     if choices.topology == "vertical":
         return replace(VERTICAL_LOCATIONS, headquarters=headquarters)
     usual = horizontal_locations(choices.base, headquarters)
-    given = _table("locations", choices.locations, _LOCATIONS)
+    given = read_table("locations", choices.locations, _LOCATIONS)
     return Locations(*(given.get(kind.name, usual.of(kind)) for kind in LocationKind))
 
 
@@ -308,7 +282,7 @@ def _of_kinds(
     name: str, given: object, kinds: Mapping[str, FieldKind], usual: int
 ) -> tuple[int, ...]:
     """Return a number for each kind of location."""
-    values = _table(name, given, kinds)
+    values = read_table(name, given, kinds)
     return tuple(values.get(kind.name, usual) for kind in LocationKind)
 
 
@@ -320,12 +294,12 @@ def _interactions(
     rates = input_rates("horizontal" if freeform else choices.topology, choices.base, places)
     if freeform and choices.interactions:
         rates = (0.0,) * len(rates)
-    drivers = _value("drivers", _HANDLERS, choices.drivers)
+    drivers = read_value("drivers", _HANDLERS, choices.drivers)
     tables = {
         name: value if isinstance(value, Mapping) else {"rate": value}
         for name, value in choices.interactions.items()
     }
-    given = _table("interactions", tables, {str(n): _INTERACTION for n in INTERACTIONS})
+    given = read_table("interactions", tables, {str(n): _INTERACTION for n in INTERACTIONS})
     overrides = [given.get(str(number), {}) for number in INTERACTIONS]
     return (
         tuple(
@@ -338,7 +312,7 @@ def _interactions(
 
 def _sizes(choices: Choices) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, int, int]]:
     """Return payload bytes by message type and class, and the share of each class in percent."""
-    given = _table("quantities", choices.quantities, _QUANTITIES)
+    given = read_table("quantities", choices.quantities, _QUANTITIES)
     percent = given.pop("percent", CLASS_PERCENT)
     sizes = message_sizes({**DEFAULT_QUANTITIES, **given})
     for name, bytes_of in zip(TYPES, sizes, strict=True):
@@ -354,8 +328,8 @@ def _messages(
     choices: Choices, sizes: Sequence[tuple[int, int, int]]
 ) -> tuple[MessageOptions, ...]:
     """Return the options of each message type: published, overridden by `all`, then by its own."""
-    given = _table("messages", choices.messages, dict.fromkeys(("all", *TYPES), _MESSAGE))
-    usual = {"handlers": _value("handlers", _HANDLERS, choices.handlers)}
+    given = read_table("messages", choices.messages, dict.fromkeys(("all", *TYPES), _MESSAGE))
+    usual = {"handlers": read_value("handlers", _HANDLERS, choices.handlers)}
     every = given.get("all", {})
     return tuple(
         _message(message, {**usual, "sizes": size}, every, given.get(message.name, {}))
