@@ -27,51 +27,6 @@ def plan_of(case: str, targets: int = 1, **fields: Any) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("case", "fields", "message"),
-    [
-        ("fanin", {"client_id": "meter"}, "client_id: 'meter' is the same for all devices"),
-        ("fanin", {"client_id": "m{device}"}, "client_id: 'm{device}' is the same for devices of"),
-        (
-            "bridge",
-            {"client_id": "m{device}", "clients_file": "c", "backends": 2},
-            "client_id: .* with {group} for bridge",
-        ),
-        ("request", {"churn": 1}, "churn: at QoS 0 .*; allowed: with qos 2"),
-        ("request", {"churn": 1, "qos": 1}, "churn: at QoS 1 "),
-        ("fanin", {"will": "a/#"}, "will: 'a/#' is not a topic to publish to; allowed"),
-        ("fanin", {"will": "+/{device}"}, "will: '[+]/{device}' is not a topic"),
-        ("fanin", {"will": "a\0"}, "will: "),
-        ("fanin", {"will": "x" * 65_536}, "will: "),
-        ("fanin", {"will": "w/{foo}"}, "will: {foo} is not known; allowed: .* {device}"),
-        ("fanin", {"will": "w/{device:07}"}, "will: {device:07} is not known"),
-        ("fanin", {"affinity": "0,x"}, "affinity: '0,x' is not a list"),
-        ("fanin", {"affinity": "3-1"}, "affinity: '3-1' is not a list"),
-        ("fanin", {"reconnect": 0}, "reconnect: 0 is too small"),
-        ("connburst", {"churn": 1}, "churn: connburst does not understand it"),
-        ("fanin", {"instances": 2, "broker": "mqtt://a"}, "instances: brokers given by URL"),
-        ("fanin", {"crash_broker": 5}, "crash_broker: fanin does not understand it"),
-        (
-            "persistent",
-            {"crash_broker": 5, "broker": "mqtt://a"},
-            "crash_broker: only a private broker may be killed",
-        ),
-        ("fanin", {"durable": True}, "durable: QoS 0 is not stored"),
-        (
-            "fanin",
-            {"broker": "mqtts://a", "tls_resume": True, "tls_certificate": "{device}.pem"},
-            "tls_resume: a session belongs to one certificate",
-        ),
-        ("fanin", {"broker": "ws://a", "tls_resume": True}, "tls_resume: the connection is not"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(
-    case: str, fields: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ScenarioError, match=f"^{message}"):
-        resolve(build_scenario(case, None, fields))
-
-
-@pytest.mark.parametrize(
     ("case", "fields"),
     [(case, {}) for case in CASES if case != "specjms"]
     + [("latency", {"devices": 0}), ("bridge", {"backends": 3})],

@@ -82,22 +82,6 @@ class TestQueue:
         ]
         assert len(plan.workers) == min(workers, queues * (producers + 1))
 
-    @pytest.mark.parametrize(
-        ("flags", "message"),
-        [
-            ({"qos": 0}, "qos: 0"),
-            ({"qos": 2}, "qos: 2"),
-            ({"mqtt": "3.1.1"}, "shared subscriptions"),
-            ({"batch": 70_000}, "too large"),
-            ({"queues": 1_000_000, "consumers": 1_000}, "devices in all"),
-            ({"max_unacknowledged": 5}, "does not understand"),
-            ({"published": "WMQDURABLE"}, "is not one of them"),
-        ],
-    )
-    def test_refusals(self, flags: dict[str, object], message: str) -> None:
-        with pytest.raises(ScenarioError, match=message):
-            build_scenario("queue", None, flags)
-
 
 class TestBridge:
     @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 40), st.integers(1, 3))
@@ -151,29 +135,6 @@ class TestBridge:
         assert not consumers.clean_start and consumers.subscribes is not None
         assert consumers.subscribes.acknowledge_every == 200
         assert groups_of(bridge())[1].clean_start
-
-    @pytest.mark.parametrize(
-        ("flags", "message"),
-        [
-            ({"durable": True}, "QoS 0 is not stored"),
-            ({"acknowledge_every": 2}, "allowed: with qos 1"),
-            ({"devices": 3}, "fewer than the 5 topics"),
-            ({"devices": 9, "backends": 2}, "fewer than the 10 topics"),
-            ({"broker": "nats"}, "not a bridge that is started here"),
-            ({"broker": "mqtt://u:secret@h"}, "with backend"),
-            ({"backend": "mqtt://h"}, "front broker is missing"),
-            ({"broker": "mqtt://h", "backend": "mosquitto"}, "backend: 'mosquitto' is not a URL"),
-            ({"broker": "mqtt://h", "backend": "http://h"}, "unknown scheme"),
-            ({"broker": "mqtt://h", "backend": "mqtt://i", "backends": 2}, "leave it out"),
-            ({"front_root": "a/#"}, "not the beginning of a topic"),
-            ({"backend_root": "a/"}, "not the beginning of a topic"),
-            ({"instances": 2}, "one front"),
-        ],
-    )
-    def test_refusals(self, flags: dict[str, object], message: str) -> None:
-        with pytest.raises(ScenarioError, match=message) as caught:
-            bridge(**flags)
-        assert "secret" not in str(caught.value)
 
 
 def test_persistent_with_several_producers_and_withheld_acknowledgements() -> None:
