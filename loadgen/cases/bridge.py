@@ -42,8 +42,6 @@ BUSY_SHARE = 0.9
 
 
 class BridgeScenario(Scenario):
-    """Fields of BRIDGE."""
-
     search_p99_s = 0.5
 
     case: Literal["bridge"] = "bridge"
@@ -210,7 +208,6 @@ def bottleneck_of(
 
 
 def backends_seen(evidence: Evidence) -> tuple[BackendFacts, ...]:
-    """Return the facts of each backend of the plan."""
     groups = evidence.plan.groups
     consuming = [group for group in groups if group.targets and group.subscribes is not None]
     window = evidence.windows.get("measure", (0, 0))

@@ -17,8 +17,6 @@ from loadgen.plan.scenario import (
 
 
 class Connburst(Scenario):
-    """Fields of CONNBURST."""
-
     parts = ("fleet",)
     search_p99_s = 1.0
 

@@ -21,8 +21,6 @@ from loadgen.plan.scenario import (
 
 
 class Fanin(Scenario):
-    """Fields of FANIN."""
-
     case: Literal["fanin"] = "fanin"
     devices: DeviceCount = 1_000
     """Devices, which are the publishers."""

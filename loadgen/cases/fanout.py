@@ -20,8 +20,6 @@ from loadgen.sentences import counted
 
 
 class Fanout(Scenario):
-    """Fields of FANOUT."""
-
     grows = "ratio"
 
     case: Literal["fanout"] = "fanout"

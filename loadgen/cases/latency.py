@@ -20,8 +20,6 @@ SEND_DELAY_LIMIT_US = 20_000
 
 
 class Latency(Scenario):
-    """Fields of LATENCY."""
-
     search_p99_s = 0.01
 
     case: Literal["latency"] = "latency"

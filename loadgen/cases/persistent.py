@@ -25,8 +25,6 @@ from loadgen.plan.scenario import (
 
 
 class Persistent(Scenario):
-    """Fields of PERSISTENT."""
-
     grows = "pairs"
     search_p99_s = 0.5
 

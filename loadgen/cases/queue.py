@@ -37,8 +37,6 @@ QUEUES_SHOWN = 100
 
 
 class Queue(Scenario):
-    """Fields of QUEUE."""
-
     search_p99_s = 0.5
 
     case: Literal["queue"] = "queue"

@@ -18,8 +18,6 @@ from loadgen.sentences import counted
 
 
 class Request(Scenario):
-    """Fields of REQUEST."""
-
     case: Literal["request"] = "request"
     devices: DeviceCount = 1_000
     """Devices, which send requests."""

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 
 class SupplyChain(Scenario):
-    """Fields of the supply chain."""
-
     parts = ("schedule",)
     search_p99_s = None
     """None: only the audit's bound holds, 5 s for 90 % of each destination (run rules 3.6.2)."""

@@ -64,7 +64,6 @@ def without_rates(plan: Plan) -> Plan:
 
 
 def topic_filter(plan: Plan, group: DeviceGroup, device: int) -> str:
-    """Return the Topic Filter that a device subscribes to."""
     subscribes = group.subscribes
     if subscribes is None:
         raise ValueError(f"group {group.name} does not subscribe")
@@ -82,7 +81,6 @@ def topic_filter(plan: Plan, group: DeviceGroup, device: int) -> str:
 
 
 def target_number(plan: Plan, group: DeviceGroup, device: int) -> int:
-    """Return the number of the target that a device connects to."""
     if group.targets:
         return group.targets[device % len(group.targets)]
     targets = len(plan.targets)

@@ -186,8 +186,6 @@ class Number(FieldKind):
 
 @dataclass(frozen=True)
 class Count(Number):
-    """A whole number."""
-
     minimum: float = 1
     maximum: float = 1_000_000
 
@@ -291,8 +289,6 @@ _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 
 
 class Flag(FieldKind):
-    """On or off."""
-
     metavar = ""
     allowed = "true or false"
 
@@ -398,8 +394,6 @@ class Networks(TextLine):
 
 
 class ListenAddress(TextLine):
-    """An address to listen at."""
-
     allowed = "HOST:PORT with a port from 1 to 65535, as :9464, 0.0.0.0:9464 or [::]:9464"
 
     def parse(self, value: object) -> str:
@@ -416,8 +410,6 @@ _COLLECTOR = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/:\[\]\s]+)(:[0-9]{1,5}
 
 
 class Collector(TextLine):
-    """The URL of a collector of figures."""
-
     allowed = "http:// or https:// with host, port and perhaps a path, as http://127.0.0.1:4318"
 
     def parse(self, value: object) -> str:

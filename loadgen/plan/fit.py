@@ -14,6 +14,7 @@ from loadgen.plan.groups import (
     Target,
     WorkerPlan,
     largest_payload_bytes,
+    one_worker,
     target_url,
     topics_of,
 )
@@ -126,6 +127,7 @@ def fit_plan(
     _require_brokers_fit(plan.brokers, hosts[0], groups)
     place = _Place(scenario, plan.brokers, hosts, targets, groups)
     workers = _pinned(_fitting_workers(place), processors_of(scenario.affinity))
+    packet_bytes = plan.needs.payload_bytes + PACKET_SPARE_BYTES
     fitted = replace(
         plan,
         groups=groups,
@@ -135,7 +137,7 @@ def fit_plan(
         username=username,
         password=password,
         send_tick_us=_send_tick_us(scenario.send_tick, groups, workers),
-        max_packet_bytes=_packet_limit(plan.needs.payload_bytes),
+        max_packet_bytes=max(PACKET_FLOOR_BYTES, 1 << (packet_bytes - 1).bit_length()),
         separate_brokers=plan.brokers.separate_count > 1,
     )
     _require_memory(fitted, hosts)
@@ -171,11 +173,6 @@ def _pinned(workers: tuple[WorkerPlan, ...], processors: tuple[int, ...]) -> tup
         return workers
     turns: defaultdict[int, Iterator[int]] = defaultdict(lambda: cycle(processors))
     return tuple(replace(worker, processors=(next(turns[worker.host]),)) for worker in workers)
-
-
-def _packet_limit(payload_bytes: int) -> int:
-    needed = payload_bytes + PACKET_SPARE_BYTES
-    return int(max(PACKET_FLOOR_BYTES, 1 << (needed - 1).bit_length()))
 
 
 # Workers ----------------------------------------------------------------------------------------
@@ -400,10 +397,6 @@ def _check_family(network: _Network, targets: tuple[Target, ...]) -> None:
             )
 
 
-def _everyone(groups: tuple[DeviceGroup, ...]) -> list[Share]:
-    return [Share(index, 0, group.count, 1) for index, group in enumerate(groups)]
-
-
 def _most_to_one_target(
     shares: Iterable[Share], groups: tuple[DeviceGroup, ...], targets: int, separate: bool
 ) -> int:
@@ -438,7 +431,9 @@ def broker_descriptors(brokers: Brokers, groups: tuple[DeviceGroup, ...], target
         targets = brokers.separate_count + brokers.backends
     # A broker behind a relay is a further target.
     targets = max(targets, *(target + 1 for group in groups for target in group.targets), 1)
-    most = _most_to_one_target(_everyone(groups), groups, targets, brokers.separate_count > 1)
+    most = _most_to_one_target(
+        one_worker(groups).shares, groups, targets, brokers.separate_count > 1
+    )
     # The front broker of a bridge connects to each backend.
     return most + brokers.backends + BROKER_SPARE_DESCRIPTORS
 

@@ -214,7 +214,6 @@ def topic_number(device: int, devices: int, topics: int) -> int:
 
 
 def topic_name(publishes: Publishes, number: int) -> str:
-    """Return the name of the topic with this number."""
     return f"{publishes.topic_prefix}/{number}"
 
 

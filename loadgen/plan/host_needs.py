@@ -54,9 +54,11 @@ class HostNeeds:
 def host_needs(plan: Plan, host: Host) -> HostNeeds:
     """Return the needs of a plan whose hosts are all like `host`."""
     needs = asdict(needs_of(plan))
-    connects = _connects_per_s(plan, host)
-    connect_s = needs["devices"] / connects
     phases = plan.phases
+    connects = float(CONNECTS_PER_CORE_S * host.cores)
+    if phases.connect_rate is not None:
+        connects = min(connects, phases.connect_rate / plan.scenario.hosts)
+    connect_s = needs["devices"] / connects
     fewest, because = fewest_hosts(plan, host, plan.targets)
     del needs["host"]
     return HostNeeds(
@@ -68,13 +70,6 @@ def host_needs(plan: Plan, host: Host) -> HostNeeds:
         because=because,
         **needs,
     )
-
-
-def _connects_per_s(plan: Plan, host: Host) -> float:
-    """Return the connects a second of a host: its part of the requested rate, or its maximum."""
-    wanted = plan.phases.connect_rate
-    best = float(CONNECTS_PER_CORE_S * host.cores)
-    return best if wanted is None else min(best, wanted / plan.scenario.hosts)
 
 
 def fewest_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> tuple[int, str]:

@@ -209,7 +209,6 @@ class Plan:
         return mean_share(self.phases.rates)
 
     def group(self, name: str) -> DeviceGroup:
-        """Return the group of this name."""
         return next(group for group in self.groups if group.name == name)
 
 
@@ -393,5 +392,4 @@ def document_of(plan: Plan) -> dict[str, Any]:
 
 
 def read_plan(document: Any) -> Plan:
-    """Return the plan of a worker from its document."""
     return _plans().validate_python(document)

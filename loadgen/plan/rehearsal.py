@@ -60,15 +60,16 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
     """
     roles: list[Role] = []
     for group in plan.groups:
-        shared = group.subscribes is not None and group.subscribes.shared is not None
+        subscribes = group.subscribes
+        shared = subscribes is not None and subscribes.shared is not None
         for device, target in placed(plan, group, 2 if shared else 1):
             roles.append(
                 Role(
                     group,
                     device,
                     target,
-                    _filters(plan, group),
-                    0 if group.subscribes is None else group.subscribes.qos,
+                    () if subscribes is None else (topic_filter(plan, group, 0),),
+                    0 if subscribes is None else subscribes.qos,
                     _publications(plan, group),
                     _window(group),
                 )
@@ -99,10 +100,6 @@ def acquainted(roles: Sequence[Role], topic: str) -> tuple[Role, ...]:
         greeting_roles.append(role)
     greeted = replace(greeting_roles[0], filters=(*greeting_roles[0].filters, topic))
     return (greeted, *greeting_roles[1:])
-
-
-def _filters(plan: Plan, group: DeviceGroup) -> tuple[str, ...]:
-    return () if group.subscribes is None else (topic_filter(plan, group, 0),)
 
 
 def _publications(plan: Plan, group: DeviceGroup) -> tuple[Publication, ...]:

@@ -158,7 +158,6 @@ Lane = tuple[Sequence[int], list[int]]
 def _lanes(
     groups: tuple[Costed, ...], workers: int, hosts: int, where: HostsOfGroups
 ) -> list[Lane]:
-    """Assign the groups to workers."""
     everyone = list(range(len(groups)))
     if workers == 1:
         return [(range(1), everyone)]

@@ -40,5 +40,4 @@ class DataTable:
 
 
 def as_cell(value: Cell | TableCell) -> Cell:
-    """Return the value as a cell."""
     return value if isinstance(value, Cell) else Cell(value)

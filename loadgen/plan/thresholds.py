@@ -56,7 +56,6 @@ class Threshold:
 
 
 def is_threshold(text: str) -> bool:
-    """Return True if a text has the form of a threshold."""
     return _THRESHOLD.fullmatch(text) is not None
 
 

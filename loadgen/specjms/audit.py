@@ -206,12 +206,10 @@ def audit(model: Model, seen: Observed) -> Audit:
     if seen.recovery is None:
         return Audit(tuple(findings))
     judged = [finding for finding in findings if finding.test in RECOVERY_TESTS]
-    return Audit((*judged, _recovery_finding(seen.recovery)), RECOVERY_TESTS)
-
-
-def _recovery_finding(recovery: Recovery) -> AuditFinding:
-    expected = f"all devices and persistent messages within {recovery.limit_s:,.6g} s"
-    return AuditFinding("recovery", "broker", recovery.complete, expected, recovery.observed)
+    complete, observed = seen.recovery.complete, seen.recovery.observed
+    expected = f"all devices and persistent messages within {seen.recovery.limit_s:,.6g} s"
+    judged.append(AuditFinding("recovery", "broker", complete, expected, observed))
+    return Audit(tuple(judged), RECOVERY_TESTS)
 
 
 def is_persistent(model: Model, number: int) -> bool:

@@ -69,7 +69,6 @@ def behave(fleet: PlannedFleet) -> Behaviour:
 
 
 def tiny_plan() -> Plan:
-    """Return a plan of the smallest model."""
     model = model_of(Choices(base=1))
     groups = groups_of_model(model)
     return Plan(

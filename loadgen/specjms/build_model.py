@@ -281,7 +281,6 @@ def _locations(choices: Choices) -> Locations:
 def _of_kinds(
     name: str, given: object, kinds: Mapping[str, FieldKind], usual: int
 ) -> tuple[int, ...]:
-    """Return a number for each kind of location."""
     values = read_table(name, given, kinds)
     return tuple(values.get(kind.name, usual) for kind in LocationKind)
 

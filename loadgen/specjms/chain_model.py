@@ -104,7 +104,6 @@ class Model:
 
 
 def interactions_on(model: Model) -> tuple[int, ...]:
-    """Return the interactions that are not off."""
     return tuple(i for i in INTERACTIONS if model.rates[i - 1] > 0)
 
 
@@ -117,7 +116,6 @@ def enabled_types(model: Model) -> tuple[int, ...]:
 
 
 def families_at(model: Model, supplier: int) -> tuple[int, ...]:
-    """Return the product families that a supplier offers."""
     return families_of(model.locations.suppliers, model.families)[supplier]
 
 

@@ -50,7 +50,6 @@ class WantedFilters:
 
 
 def location_name(kind: LocationKind, number: int) -> str:
-    """Return the name of a location, such as DC3."""
     return f"{kind.name}{number}"
 
 
@@ -158,7 +157,6 @@ def _base(model: Model, root: str, number: int, destination: int) -> str:
 
 
 def _properties(model: Model, number: int, destination: int) -> dict[str, str]:
-    """Return every property of a message to this destination."""
     message = MESSAGES[number]
     values = (message.owner.name, _target(number, destination), message.name)
     properties = dict(zip(_LEVELS, values, strict=True))

@@ -97,7 +97,6 @@ class MessageType:
 
     @property
     def group(self) -> MixGroup:
-        """Its published part of the message mix."""
         return group_of(pubsub=self.pubsub, persistent=self.persistent)
 
 

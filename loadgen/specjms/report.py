@@ -60,6 +60,7 @@ def report(
     changed = [*changed_options(model), *around.changed]
     rules = run_rules(seen, audited, replace(around, as_specified=not changed))
     topics = _topic_rows(model, seen, root)
+    recovery = seen.recovery
     return {
         "schema": 1,
         "notice": NOTICE,
@@ -90,7 +91,12 @@ def report(
         "messages_with_unsent_effects": seen.unsent,
         "workers_silent": seen.workers_silent,
         "redelivered": seen.redelivered,
-        "recovery": None if seen.recovery is None else _recovery(seen.recovery),
+        "recovery": recovery
+        and {
+            **asdict(recovery),
+            "seconds": recovery.seconds,
+            "complete": recovery.complete,
+        },
         "topics": topics,
         "event_handlers": [_handler_row(model, heard) for heard in seen.heard],
         "destinations": [_destination_row(model, count, root) for count in seen.destinations],
@@ -112,10 +118,6 @@ def _figures(
         "per_topic": _traffic(topics)["sent_per_s_mean"],
         **dict(zip(names, SPECIFICATION["case_study"].get(case_study, ()), strict=False)),
     }
-
-
-def _recovery(recovery: audit.Recovery) -> dict[str, Any]:
-    return {**asdict(recovery), "seconds": recovery.seconds, "complete": recovery.complete}
 
 
 def _notes(model: Model, seen: audit.Observed) -> list[str]:

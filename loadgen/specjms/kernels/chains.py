@@ -31,8 +31,6 @@ NO_ACTION, MAKE_OFFER, JOIN_OFFERS = range(3)
 
 
 class TypeRow(Record):
-    """One row per message type."""
-
     qos: Int64
     transacted: Int64
     """1 if it belongs to the transaction of the message that causes it."""
@@ -71,8 +69,6 @@ class TypeRow(Record):
 
 
 class DeviceRole(Record):
-    """The role of a device in the supply chain."""
-
     late_ns: Int64
     """Lateness beyond which a driver's message counts as late."""
     place: Int32
