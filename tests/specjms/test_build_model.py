@@ -10,6 +10,7 @@ from loadgen.errors import ScenarioError
 from loadgen.specjms.build_model import Choices, changed_options, model_of
 from loadgen.specjms.messages import MESSAGES, number_of
 from loadgen.specjms.topology import Locations
+from tests.specjms.test_messages import ARTICLE
 
 ORDER, CALL = number_of("order"), number_of("callForOffers")
 
@@ -134,65 +135,7 @@ def test_where_all_share_a_topic_no_family_has_one_of_its_own() -> None:
     assert subscription(target="LocationID-MessageType") == "family"
 
 
-@pytest.mark.parametrize(
-    ("choices", "words"),
-    [
-        ({"base": 0}, "base"),
-        ({"messages": {"ordre": {}}}, "'ordre' is unknown; did you mean 'order'"),
-        ({"messages": {"order": {"colour": 1}}}, "'colour' is unknown"),
-        ({"messages": {"order": 3}}, "not a table"),
-        ({"messages": {"order": {"qos": 3}}}, "0 to 2"),
-        ({"messages": {"order": {"durable": "perhaps"}}}, "true or false"),
-        ({"messages": {"order": {"target": "Moon"}}}, "Central"),
-        ({"messages": {"order": {"subscription": "IN"}}}, "callForOffers only"),
-        ({"messages": {"callForOffers": {"subscription": "XOR"}}}, "family or IN or OR or SET"),
-        ({"messages": {"priceUpdate": {"queue": True}}}, "several consumers"),
-        ({"agents": {"DC": 0}}, "1 to 100"),
-        ({"connections": {"XX": 1}}, "'XX' is unknown"),
-        ({"messages": {"order": {"endpoint": 0}}}, "1 to 1,000"),
-        (
-            {"topology": "freeform", "messages": {"order": {"acknowledgement": "DUPS_OK"}}},
-            "with transacted = false",
-        ),
-        ({"messages": {"order": {"target": "Central"}}}, "with queue = false"),
-        ({"messages": {"order": {"persistent": True, "qos": 0}}}, "contradict"),
-        ({"messages": {"order": {"persistent": False, "qos": 1}}}, "contradict"),
-        ({"topology": "vertical", "headquarters": 20}, "fixed in the vertical"),
-        ({"interactions": {"8": {"drivers": 1}}}, "'8' is unknown; allowed: 1, 2, 3, 4, 5, 6, 7"),
-        ({"interactions": {"1": {"speed": 1}}}, "'speed' is unknown"),
-        ({"handlers": 0}, "1 to 100"),
-        ({"mqtt": "3.1.1"}, "handlers = 1"),
-        (
-            {"mqtt": "3.1.1", "handlers": 1, "selectors": "client"}
-            | {"messages": {"all": {"queue": False, "target": "Central"}}},
-            "user properties",
-        ),
-        (
-            {"selectors": "client", "messages": {"all": {"queue": False, "target": "Central"}}},
-            "cannot share",
-        ),
-        ({"topology": "freeform", "interactions": {"1": 0}}, "all are off"),
-        ({"topology": "freeform", "interactions": {"1": -1}}, "or off"),
-        ({"topology": "freeform", "interactions": {"1": 1e-9}}, "0.0001 to 1,000,000"),
-        (
-            {"topology": "freeform", "locations": {"XX": 1}},
-            "'XX' is unknown; allowed: SM, DC, SP, HQ",
-        ),
-        ({"topology": "freeform", "quantities": {"percent": [50, 50, 50]}}, "100 in all"),
-        ({"topology": "freeform", "quantities": {"lines": [1, 1, 1]}}, "unknown"),
-        ({"topology": "freeform", "quantities": {"hot_cards": [1, 1]}}, "three numbers"),
-        ({"topology": "freeform", "messages": {"order": {"sizes": [8, 9, 10]}}}, "from 72"),
-        (
-            {"topology": "freeform", "quantities": {"order_lines": [1e5, 1e5, 1e5]}},
-            "262,144 at most",
-        ),
-        (
-            {"topology": "freeform", "shared_connections": True, "selectors": "client"}
-            | {"handlers": 1, "messages": {"all": {"queue": False, "target": "Central"}}},
-            "connections: one of several receivers",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("choices", "words"), ARTICLE["refusals"])
 def test_bad_choices_are_refused_in_one_line(choices: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError) as error:
         model_of(Choices(**choices))

@@ -60,33 +60,21 @@ def satisfies(selector: Selector, properties: bytes) -> bool:
     return all(any(one in held for one in term) for term in selector)
 
 
+NAMES = """
+DC2_OrderQ SM2_OrderConfQ DC2_ShipDepQ HQ2_StatsQ SM2_ShipArrQ DC2_ShipConfQ HQ_ProductFamilyT2
+DC2_IncomingOffersQ SP2_POrderQ DC2_POrderConfQ HQ2_InvoiceQ DC2_PShipArrQ SP2_ShipConfQ
+HQ2_ShipDCStatsQ HQ_PriceUpdateT SM2_InvMovementQ HQ2_SMStatsQ HQ_ProductAnnouncementT
+HQ_CreditCardHotlistT
+"""
+
+
 def test_queues_are_named_as_in_the_kit() -> None:
     usual = model_of(Choices(topology="freeform", base=15, headquarters=4))
     names = [
         destination_name(usual, number, min(2, destinations_of(usual, number) - 1))
         for number in range(len(MESSAGES))
     ]
-    assert names == [
-        "DC2_OrderQ",
-        "SM2_OrderConfQ",
-        "DC2_ShipDepQ",
-        "HQ2_StatsQ",
-        "SM2_ShipArrQ",
-        "DC2_ShipConfQ",
-        "HQ_ProductFamilyT2",
-        "DC2_IncomingOffersQ",
-        "SP2_POrderQ",
-        "DC2_POrderConfQ",
-        "HQ2_InvoiceQ",
-        "DC2_PShipArrQ",
-        "SP2_ShipConfQ",
-        "HQ2_ShipDCStatsQ",
-        "HQ_PriceUpdateT",
-        "SM2_InvMovementQ",
-        "HQ2_SMStatsQ",
-        "HQ_ProductAnnouncementT",
-        "HQ_CreditCardHotlistT",
-    ]
+    assert names == NAMES.split()
 
 
 def test_a_queue_is_a_shared_subscription_where_it_has_several_handlers() -> None:

@@ -1,5 +1,8 @@
 """The message table against the published one, causes, and sizes from the published formulas."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from loadgen.specjms.build_model import Choices, model_of
@@ -15,28 +18,7 @@ from loadgen.specjms.messages import (
     outputs_of,
 )
 
-# SPECjms2007 article, table 2: interaction, message, queue or topic at which kind, P, T, D.
-PUBLISHED = """
-1 order Queue DC P T
-1 orderConf Queue SM P T
-1 shipDep Queue DC P T
-1 statInfoOrderDC Queue HQ
-1 shipInfo Queue SM P T
-1 shipConf Queue DC P T
-2 callForOffers Topic HQ P T D
-2 offer Queue DC P T
-2 pOrder Queue SP P T
-2 pOrderConf Queue DC P T
-2 invoice Queue HQ P T
-2 pShipInfo Queue DC P T
-2 pShipConf Queue SP P T
-2 statInfoShipDC Queue HQ
-3 priceUpdate Topic HQ P T D
-4 inventoryInfo Queue SM P T
-5 statInfoSM Queue HQ
-6 productAnnouncement Topic HQ
-7 creditCardHL Topic HQ
-"""
+ARTICLE = tomllib.loads((Path(__file__).parent / "article.toml").read_text())
 
 
 def test_every_type_is_as_published() -> None:
@@ -47,7 +29,7 @@ def test_every_type_is_as_published() -> None:
         columns = zip("PTD", (message.persistent, message.transacted, message.durable), strict=True)
         words += [letter for letter, on in columns if on]
         lines.append(" ".join(words))
-    assert lines == PUBLISHED.strip().splitlines()
+    assert lines == ARTICLE["messages"].strip().splitlines()
 
 
 @pytest.mark.parametrize(
