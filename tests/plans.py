@@ -1,19 +1,16 @@
-"""Plans of a few groups, without the scenario of a case."""
+"""Plans of a few groups without the scenario of a case, and plans of a case on small hosts."""
 
 from dataclasses import fields
 from typing import Any
 
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.mqtt.constants import VERSION_NAMES
-from loadgen.plan.groups import DeviceGroup, Share, Target, WorkerPlan
+from loadgen.plan.fit import Host, fit_plan
+from loadgen.plan.groups import DeviceGroup, Target, WorkerPlan
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
 
 _OF_PLAN = frozenset(field.name for field in fields(Plan))
-
-
-def one_worker(groups: tuple[DeviceGroup, ...]) -> WorkerPlan:
-    """A worker with all devices of these groups."""
-    return WorkerPlan(0, tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups)))
 
 
 def small_plan(
@@ -35,3 +32,12 @@ def small_plan(
         run_tag=run_tag,
         **own,
     )
+
+
+HOST = Host(cores=4, descriptors=20_000, memory_bytes=64 << 30, local_ports=28_000)
+
+
+def fitted_plan(case: str, targets: int = 1, host: Host = HOST, **fields: Any) -> Plan:
+    """Return the plan of a case, fitted to a host and to brokers on as many addresses."""
+    where = tuple(Target(f"127.0.0.{number + 1}", 1883) for number in range(targets))
+    return fit_plan(resolve(build_scenario(case, None, fields)), host, where, 7)

@@ -5,18 +5,12 @@ from typing import Any
 import pytest
 
 from loadgen.cases.queue import spread_of
-from loadgen.cases.registry import build_scenario, resolve
-from loadgen.plan.fit import Host, fit_plan
-from loadgen.plan.groups import Target
 from loadgen.plan.plan import Plan
+from tests.plans import fitted_plan
 
 
 def plan(workers: int = 2) -> Plan:
-    flags = {"queues": 3, "consumers": 2, "workers": workers}
-    host = Host(4, 20_000, 8 << 30, 28_000)
-    return fit_plan(
-        resolve(build_scenario("queue", None, flags)), host, (Target("127.0.0.1", 1),), 7
-    )
+    return fitted_plan("queue", queues=3, consumers=2, workers=workers)
 
 
 def finals(made: Plan, taken: list[int]) -> dict[int, dict[str, Any]]:

@@ -11,19 +11,11 @@ from hypothesis import strategies as st
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import ScenarioError
 from loadgen.plan.addressing import client_id, streams_received, target_number
-from loadgen.plan.fit import Host, fit_plan, needs_of
-from loadgen.plan.groups import Reconnect, Target, topic_number
-from loadgen.plan.plan import Plan
+from loadgen.plan.fit import needs_of
+from loadgen.plan.groups import Reconnect, topic_number
 from loadgen.worker.churn import may_leave
 from tests.fleets import groups_of
-
-HOST = Host(cores=4, descriptors=20_000, memory_bytes=64 << 30, local_ports=28_000)
-
-
-def plan_of(case: str, targets: int = 1, **fields: Any) -> Plan:
-    scenario = build_scenario(case, None, fields)
-    where = tuple(Target(f"127.0.0.{n + 1}", 1883) for n in range(targets))
-    return fit_plan(resolve(scenario), HOST, where, 1)
+from tests.plans import fitted_plan
 
 
 @pytest.mark.parametrize(
@@ -64,11 +56,11 @@ def test_a_will_is_a_topic_of_the_device() -> None:
 
 
 def test_devices_return_only_where_asked() -> None:
-    assert plan_of("fanin").reconnect is None
-    assert plan_of("fanin", reconnect="200ms").reconnect == Reconnect(0.2, 30.0, 0.5)
-    assert plan_of("fanin", reconnect=2, reconnect_max=1).reconnect == Reconnect(2.0, 2.0, 0.5)
-    assert plan_of("persistent", crash_broker=5).reconnect == Reconnect(0.1, 30.0, 0.5)
-    plan = plan_of("fanin", churn="2k", away="500ms")
+    assert fitted_plan("fanin").reconnect is None
+    assert fitted_plan("fanin", reconnect="200ms").reconnect == Reconnect(0.2, 30.0, 0.5)
+    assert fitted_plan("fanin", reconnect=2, reconnect_max=1).reconnect == Reconnect(2.0, 2.0, 0.5)
+    assert fitted_plan("persistent", crash_broker=5).reconnect == Reconnect(0.1, 30.0, 0.5)
+    plan = fitted_plan("fanin", churn="2k", away="500ms")
     assert (plan.scenario.churn, plan.scenario.away, plan.reconnect) == (2000.0, 0.5, None)
 
 
@@ -98,7 +90,7 @@ def test_durable_keeps_every_session(case: str) -> None:
 
 
 def test_identifiers_and_wills_are_those_of_the_pattern() -> None:
-    plan = plan_of("fanin", client_id="m-{group}-{device}", will="dead/{device}")
+    plan = fitted_plan("fanin", client_id="m-{group}-{device}", will="dead/{device}")
     senders, readers = plan.groups
     assert client_id(plan, senders, 7) == "m-0-7"
     assert client_id(plan, readers, 0) == "m-1-0"
@@ -106,11 +98,11 @@ def test_identifiers_and_wills_are_those_of_the_pattern() -> None:
 
 
 def test_workers_take_processors_in_turn() -> None:
-    plan = plan_of("fanin", workers=5, affinity="1,4-5")
+    plan = fitted_plan("fanin", workers=5, affinity="1,4-5")
     assert [worker.processors for worker in plan.workers] == [(1,), (4,), (5,), (1,), (4,)]
-    assert {worker.processors for worker in plan_of("fanin", workers=2).workers} == {()}
+    assert {worker.processors for worker in fitted_plan("fanin", workers=2).workers} == {()}
     # Each host has processors of its own.
-    two = plan_of("fanin", workers=4, affinity="0-1", hosts=2, broker="mqtt://127.0.0.1")
+    two = fitted_plan("fanin", workers=4, affinity="0-1", hosts=2, broker="mqtt://127.0.0.1")
     placed = [(worker.host, worker.processors) for worker in two.workers]
     assert placed == [(0, (0,)), (1, (0,)), (0, (1,)), (1, (1,))]
 
@@ -131,7 +123,7 @@ def test_every_message_finds_its_subscribers_at_its_own_broker(
         "persistent": {"pairs": size, "producers": ratio},
         "queue": {"queues": size, "consumers": ratio},
     }[case]
-    plan = plan_of(case, brokers, instances=brokers, **fields)
+    plan = fitted_plan(case, brokers, instances=brokers, **fields)
     assert plan.separate_brokers
     senders, readers = plan.groups
     assert senders.publishes is not None
@@ -165,7 +157,7 @@ def test_ports_are_enough_for_the_block_of_each_broker(
         "fanout": {"topics": size, "ratio": 3},
         "persistent": {"pairs": size, "producers": 3},
     }[case]
-    plan = plan_of(case, brokers, instances=brokers, workers=workers, **fields)
+    plan = fitted_plan(case, brokers, instances=brokers, workers=workers, **fields)
     used: Counter[int] = Counter()
     for worker in plan.workers:
         for share in worker.shares:
@@ -178,7 +170,7 @@ def test_ports_are_enough_for_the_block_of_each_broker(
 
 
 def test_brokers_of_one_system_share_their_topics() -> None:
-    plan = plan_of("fanin", 3, devices=9)
+    plan = fitted_plan("fanin", 3, devices=9)
     assert not plan.separate_brokers
     senders, readers = plan.groups
     assert [target_number(plan, senders, n) for n in range(9)] == [0, 1, 2] * 3

@@ -1,10 +1,10 @@
 """What is asked of a broker before the load follows from the plan."""
 
+from typing import Any
+
 import pytest
 
-from loadgen.cases.registry import CASES, build_scenario, resolve
-from loadgen.plan.fit import Host, fit_plan
-from loadgen.plan.groups import Target
+from loadgen.cases.registry import CASES
 from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import (
     TARGETS_ASKED,
@@ -13,15 +13,12 @@ from loadgen.plan.rehearsal import (
     deliveries_of,
     roles_of,
 )
+from tests.plans import fitted_plan
 
-HOST = Host(cores=2, descriptors=20_000, memory_bytes=1 << 36, local_ports=60_000)
 
-
-def plan_of(case: str, targets: int = 1, **fields: object) -> Plan:
-    urls = [f"mqtt://127.0.0.1:{number + 1}" for number in range(targets)]
-    plan = resolve(build_scenario(case, None, {"broker": urls, **fields}))
-    addresses = tuple(Target("127.0.0.1", number + 1) for number in range(targets))
-    return fit_plan(plan, HOST, addresses, 7)
+def plan_of(case: str, targets: int = 1, **fields: Any) -> Plan:
+    urls = [f"mqtt://127.0.0.{number + 1}" for number in range(targets)]
+    return fitted_plan(case, targets, broker=urls, **fields)
 
 
 def seen(roles: tuple[Role, ...]) -> list[tuple[str, int, int, tuple[str, ...], list[str]]]:

@@ -24,7 +24,7 @@ from loadgen.run import live_page
 from loadgen.run.live_metrics import BOUNDS_S, MESSAGE_EVENTS, served_metrics
 from loadgen.run.monitor import Monitor
 from loadgen.worker.shared_counts import private_page
-from tests.plan.test_fleet_options import plan_of
+from tests.plans import fitted_plan
 from tests.refusals import refused
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "examples" / "grafana-dashboard.json"
@@ -38,7 +38,7 @@ def free_address() -> str:
 
 @contextmanager
 def watched(directory: Path = Path()) -> Iterator[tuple[Plan, Monitor, str]]:
-    plan = plan_of("fanin", devices=3, qos=1)
+    plan = fitted_plan("fanin", devices=3, qos=1)
     unused: Any = None
     monitor = Monitor(plan, unused, lambda _: None)
     address = free_address()

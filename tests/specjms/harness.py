@@ -124,6 +124,18 @@ class World:
         assert position == len(data)
         return self.fleet.out[:written].tobytes()
 
+    def waiting(self) -> list[int]:
+        """The devices that have something to read."""
+        return [row for row, data in self.inbox.items() if data]
+
+    def take(self, row: int) -> bytes:
+        """What is there for a device to read."""
+        return b"".join(self.inbox.pop(row))
+
+    def answer(self, row: int) -> None:
+        """Let a device read what is there, and the broker what it answers."""
+        self.hear(row, self.give(row, self.take(row)))
+
     def hear(self, row: int, data: bytes) -> None:
         """The broker takes what a device wrote."""
         at = 0

@@ -37,6 +37,14 @@ def made(**choices: Any) -> Model:
     return model_of(Choices(**{**SMALL, **choices}))
 
 
+def begun(**choices: Any) -> World:
+    """A world in which interaction 1 has begun, with a broker that withholds acknowledgements."""
+    world = World(made(**choices))
+    world.withhold = True
+    world.begin(1, 0, 0)
+    return world
+
+
 def play(
     world: World, interactions: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7), each: int = 2
 ) -> None:
@@ -306,11 +314,9 @@ class TestAccounts:
         assert world.total("duplicated") == 1
 
     def test_a_damaged_message_is_counted_and_causes_nothing(self) -> None:
-        world = World(made())
-        world.withhold = True
-        world.begin(1, 0, 0)
-        row = next(iter(r for r, data in world.inbox.items() if data))
-        data = bytearray(b"".join(world.inbox.pop(row)))
+        world = begun()
+        row = world.waiting()[0]
+        data = bytearray(world.take(row))
         data[-200] ^= 1
         world.give(row, bytes(data))
         assert world.total("corrupt") == 1
@@ -318,11 +324,9 @@ class TestAccounts:
 
     def test_where_only_the_filler_is_damaged_the_place_is_known(self) -> None:
         for from_end, known in ((200, True), (1, False)):  # the note stands at the end
-            world = World(made())
-            world.withhold = True
-            world.begin(1, 0, 0)
-            row = next(iter(r for r, data in world.inbox.items() if data))
-            data = bytearray(b"".join(world.inbox.pop(row)))
+            world = begun()
+            row = world.waiting()[0]
+            data = bytearray(world.take(row))
             data[-from_end] ^= 1
             world.give(row, bytes(data))
             assert world.total("corrupt") == 1
@@ -396,7 +400,7 @@ class TestAccounts:
         world.begin(1, 1, 0)
         rows = [r for r, data in world.inbox.items() if data and r not in world.drivers]
         assert len(rows) == 2  # two centres
-        mine, other = (b"".join(world.inbox.pop(row)) for row in rows)
+        mine, other = (world.take(row) for row in rows)
         world.give(rows[0], other)
         assert (world.total("misrouted"), world.sent("orderConf")) == (1, 0)
         world.give(rows[0], mine)
@@ -569,11 +573,9 @@ class TestAccounts:
 
 class TestTransactions:
     def test_the_input_is_acknowledged_after_all_of_its_outputs(self) -> None:
-        world = World(made())
-        world.withhold = True  # the outputs' acknowledgements
-        world.begin(1, 0, 0)
-        (row,) = [r for r, data in world.inbox.items() if data]
-        out = world.give(row, b"".join(world.inbox.pop(row)))
+        world = begun()
+        (row,) = world.waiting()
+        out = world.give(row, world.take(row))
         world.hear(row, out)
         assert world.sent("shipInfo") == 1
         assert not world.acknowledged
@@ -587,9 +589,9 @@ class TestTransactions:
         world = World(made())
         world.withhold = True
         world.begin(2, 0, 0)
-        suppliers = [r for r, data in world.inbox.items() if data]
+        suppliers = world.waiting()
         for row in suppliers:
-            world.hear(row, world.give(row, b"".join(world.inbox.pop(row))))
+            world.answer(row)
         offers = [(r, p) for r, packets in world.inbox.items() for p in packets]
         for position, (row, packet) in enumerate(offers):
             answer = world.give(row, packet)
@@ -599,11 +601,9 @@ class TestTransactions:
 
     @pytest.mark.parametrize("name", ["order", "orderConf"])
     def test_what_is_not_transacted_is_not_waited_for(self, name: str) -> None:
-        world = World(made(messages={name: {"transacted": False}}))
-        world.withhold = True
-        world.begin(1, 0, 0)
-        (row,) = [r for r, data in world.inbox.items() if data]
-        world.hear(row, world.give(row, b"".join(world.inbox.pop(row))))
+        world = begun(messages={name: {"transacted": False}})
+        (row,) = world.waiting()
+        world.answer(row)
         if name == "order":
             assert [r for r, _ in world.acknowledged] == [row]
             return
@@ -617,8 +617,8 @@ class TestTransactions:
         world.withhold = True
         for driver in range(0, 15, 3):  # five supermarkets of one centre
             world.begin(1, driver, 0)
-        (row,) = [r for r, data in world.inbox.items() if data]
-        world.hear(row, world.give(row, b"".join(world.inbox.pop(row))))
+        (row,) = world.waiting()
+        world.answer(row)
         # Two of fifteen are under way; what needs no slot waits behind them.
         held = [p for r, p in world.published if r == row and p.qos]
         assert len(held) == 2
@@ -640,8 +640,8 @@ class TestTransactions:
         world.withhold = True
         world.chains.state.free_waiting = -1
         world.begin(1, 0, 0)
-        (row,) = [r for r, data in world.inbox.items() if data]
-        world.give(row, b"".join(world.inbox.pop(row)))
+        (row,) = world.waiting()
+        world.give(row, world.take(row))
         assert world.fleet.totals.events == 1
         assert world.fleet.events[0].kind == counting.BROKEN
         assert world.fleet.events[0].device == row
@@ -656,8 +656,8 @@ class TestReturns:
         world = World(made(), window=window)
         world.withhold = True
         world.begin(1, 0, 0)
-        (row,) = [r for r, data in world.inbox.items() if data]
-        order = b"".join(world.inbox.pop(row))
+        (row,) = world.waiting()
+        order = world.take(row)
         world.hear(row, world.give(row, order))
         sent = [packet for r, packet in world.published if r == row]
         world.published.clear()
@@ -737,8 +737,8 @@ class TestReturns:
         for driver, moment_ms in ((0, 0), (3, 6)):  # of supermarkets that one centre serves
             world.begin(1, driver, 0)
             world.now_ns = moment_ms * MS
-            (row,) = [r for r, data in world.inbox.items() if data]
-            world.hear(row, world.give(row, b"".join(world.inbox.pop(row))))
+            (row,) = world.waiting()
+            world.answer(row)
             world.inbox.clear()
         assert world.sent("shipInfo") == 2
         world.fleet.devices["returned_ns"][row] = 6 * MS
@@ -756,7 +756,7 @@ class TestReturns:
         (row,) = [r for r, data in world.inbox.items() if data and r not in world.drivers]
         world.now_ns = 700 * MS
         world.fleet.devices["returned_ns"][row] = 600 * MS
-        world.give(row, b"".join(world.inbox.pop(row)))
+        world.give(row, world.take(row))
         state = world.chains.state
         assert (state.recovered, state.recovered_ns) == (1, 700 * MS)
         world.begin(4, 0, 1000)
