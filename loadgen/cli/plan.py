@@ -1,5 +1,6 @@
 """`loadgen plan CASE`: the needs of a run; nothing runs, and no broker is contacted."""
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -45,6 +46,9 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         from loadgen.run.broker_provider import plan_for
         from loadgen.run.environment import host_of
 
+        variant = flags.get("variant")
+        if case.variants is not None and variant is not None:
+            flags = {**flags, case.variants.field: variant}
         plan = resolve(options.read_scenario(case, flags))
         host = _host(replace(host_of(), name="", addresses=()), flags["each_host"])
         endpoints = planned_endpoints(plan.brokers)
@@ -71,9 +75,18 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     )
     return options.with_options(
         command,
-        [*options.case_options(case), each, options.json_option()],
+        [*_variant(case), *options.case_options(case), each, options.json_option()],
         options.help_of(case, "plan"),
     )
+
+
+def _variant(case: Case[Any]) -> list[inspect.Parameter]:
+    """Return the argument for a variant of the case, as the command that runs it has."""
+    if case.variants is None:
+        return []
+    names = "|".join(case.variants.commands)
+    argument = typer.Argument(metavar=names, help=f"The same as --{case.variants.field}.")
+    return [options.parameter("variant", str | None, None, argument)]
 
 
 def _host(host: "Host", text: str | None) -> "Host":

@@ -71,6 +71,8 @@ def complaint(capsys: Captured, *arguments: str) -> tuple[int, str]:
         (["scorecard", "/no/such/run"], "does not exist"),
         (["plan"], "which case"),
         (["plan", "fanin", "--devices=x"], "is not a number"),
+        (["plan", "fanin", "horizontal"], "extra argument"),
+        (["plan", "specjms", "sideways"], "'sideways' is not one of them"),
         (["broker", "nonsense"], "nonsense"),
         (["broker", "mosquitto", "--port=99999"], "port"),
         (["history", "show", "--in=/no/such/history"], "holds no history"),
@@ -139,6 +141,14 @@ def test_a_secret_on_the_command_line_is_refused(capsys: Captured, words: tuple[
     assert "all users of this host can read a command line" in line
     assert "--password env:NAME" in line and "s3cret" not in line
     assert not line.startswith("loadgen: ***")
+
+
+def test_plan_names_a_variant_as_its_command_does(capsys: Captured) -> None:
+    printed = []
+    for words in (["vertical"], ["--topology", "vertical"]):
+        assert main(["plan", "specjms", *words, "--base", "3"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] and "1.order" in printed[0]
 
 
 def test_what_only_looks_like_a_secret_is_none(capsys: Captured) -> None:
