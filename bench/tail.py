@@ -56,7 +56,7 @@ def _note_message(
     fleet: PlannedFleet,
     row: int,
     buffer: Bytes,
-    message: counting.Message,
+    message: counting.ReceivedMessage,
     now_ns: int,
     position: int,
 ) -> int:

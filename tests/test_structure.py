@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ MOST_ARGUMENTS = 10
 MOST_LINES = 100
 LONG_ONES: frozenset[str] = frozenset()
 """At most three functions that may be longer, as `file:name`, each with its reason."""
+
+ONE_NAME_TWO_CLASSES = {"Testbed"}
+"""Names of several classes: the testbed of the Python API has that of `run` inside."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -59,3 +63,13 @@ def test_directories_of_results_are_made_in_one_place() -> None:
         if re.search(r"\bmkdir\(|\bmakedirs\(", path.read_text())
     }
     assert makers == {"run/rundir.py"}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    names = Counter(
+        node.name
+        for path in (ROOT / "loadgen").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in names.items() if count > 1} == ONE_NAME_TWO_CLASSES

@@ -19,8 +19,8 @@ import uvloop
 
 from loadgen import __version__
 from loadgen.brokers.program import ProgramBroker, ProgramSettings, run_program
-from loadgen.brokers.reflector_clients import Connection, Counts, Host, Session
-from loadgen.brokers.reflector_packets import Message, Outgoing
+from loadgen.brokers.reflector_clients import Connection, ReflectorCounts, ReflectorHost, Session
+from loadgen.brokers.reflector_packets import QueuedMessage, StoredMessage
 from loadgen.errors import LoadgenError, RemoteProtocolError
 from loadgen.kernels.scan import ACK, MORE, RUN, SINGLE, next_item
 from loadgen.mqtt import packets
@@ -60,14 +60,14 @@ def run_reflector(
     )
 
 
-class Route(NamedTuple):
+class ReflectorRoute(NamedTuple):
     """The subscribers of one topic."""
 
     targets: tuple[tuple[Session, int], ...]  # with the QoS of the subscription
     groups: tuple[Group[Session, int], ...]
 
 
-class Reflector(Host):
+class Reflector(ReflectorHost):
     """The broker: sessions, subscriptions, routes and counts."""
 
     def __init__(self, *, discards: bool = False) -> None:
@@ -77,10 +77,10 @@ class Reflector(Host):
         self._payloads = np.zeros(_RUN_MESSAGES, np.int64)
         self._sessions: dict[str, Session] = {}
         self._tree: SubscriptionTree[Session, int] = SubscriptionTree()
-        self._routes: dict[bytes, Route] = {}
+        self._routes: dict[bytes, ReflectorRoute] = {}
         self._assigned = 0
 
-    def snapshot(self) -> Counts:
+    def snapshot(self) -> ReflectorCounts:
         """Return the counts with those of the present moment."""
         sessions = self._sessions.values()
         return replace(
@@ -117,8 +117,8 @@ class Reflector(Host):
                 self._forward_run(connection, route, topic, position, item_end, c)
             elif kind == SINGLE:
                 flags = view[position]
-                message = Message(bytes(view[a:b]), bytes(view[payloads[0] : item_end]))
-                self._serve(connection, Outgoing(message, flags >> 1 & 3, False), c)
+                message = StoredMessage(bytes(view[a:b]), bytes(view[payloads[0] : item_end]))
+                self._serve(connection, QueuedMessage(message, flags >> 1 & 3, False), c)
             elif kind == ACK:
                 session.acknowledged(connection, a >> 4, b)
             else:
@@ -130,7 +130,7 @@ class Reflector(Host):
             position = item_end
         return position
 
-    def _make_route(self, topic: bytes) -> Route:
+    def _make_route(self, topic: bytes) -> ReflectorRoute:
         try:
             text = topic.decode()
         except UnicodeDecodeError:
@@ -142,7 +142,7 @@ class Reflector(Host):
         for session, qos in subscribers.single:
             # One delivery for overlapping subscriptions, with the highest QoS (section 3.3.4).
             best[session] = max(qos, best.get(session, 0))
-        route = Route(tuple(best.items()), tuple(subscribers.groups))
+        route = ReflectorRoute(tuple(best.items()), tuple(subscribers.groups))
         if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
         self._routes[topic] = route
@@ -151,7 +151,13 @@ class Reflector(Host):
     # --- QoS 0, as it came -----------------------------------------------------------------------
 
     def _forward_run(
-        self, connection: Connection, route: Route, topic: bytes, start: int, end: int, count: int
+        self,
+        connection: Connection,
+        route: ReflectorRoute,
+        topic: bytes,
+        start: int,
+        end: int,
+        count: int,
     ) -> None:
         view, starts = self.view, self._starts
         self.counts.received += count
@@ -184,13 +190,13 @@ class Reflector(Host):
         else:
             for i in numbers:
                 payload = bytes(self.view[self._payloads[i] : self._starts[i + 1]])
-                session.send(Outgoing(Message(topic, payload), 0, False))
+                session.send(QueuedMessage(StoredMessage(topic, payload), 0, False))
         if target is not None and target.blocked:
             connection.wait_for(target)
 
     # --- one message -----------------------------------------------------------------------------
 
-    def _serve(self, connection: Connection, item: Outgoing, packet_id: int) -> None:
+    def _serve(self, connection: Connection, item: QueuedMessage, packet_id: int) -> None:
         message, qos = item.message, item.qos
         route = self._routes.get(message.topic) or self._make_route(message.topic)
         session = connection.session
@@ -275,8 +281,8 @@ class Reflector(Host):
                     code = ReasonCode.TOPIC_ALIAS_INVALID
                     raise RemoteProtocolError("a Topic Alias was not offered", code)
                 encoded = encode_properties(properties, PUBLISH)
-                message = Message(packet.topic_name.encode(), packet.payload, encoded)
-                self._serve(connection, Outgoing(message, packet.qos, False), packet.packet_id)
+                message = StoredMessage(packet.topic_name.encode(), packet.payload, encoded)
+                self._serve(connection, QueuedMessage(message, packet.qos, False), packet.packet_id)
             case packets.PubRec(reason_code=code) if is_failure(code):
                 session.refused(packet.packet_id)
             case packets.PubAck() | packets.PubRec() | packets.PubRel() | packets.PubComp():

@@ -13,7 +13,12 @@ from typing import Final, cast
 import numpy as np
 
 from loadgen.brokers.ports import listen
-from loadgen.brokers.reflector_packets import Outgoing, acknowledgement, disconnect, publish_packet
+from loadgen.brokers.reflector_packets import (
+    QueuedMessage,
+    acknowledgement,
+    disconnect,
+    publish_packet,
+)
 from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.constants import MQTT_5, PUBACK, PUBCOMP, PUBREC, PUBREL
 
@@ -25,7 +30,7 @@ _BACKLOG: Final = 4096
 
 
 @dataclass(slots=True)
-class Counts:
+class ReflectorCounts:
     """Counts since the start. A delivery is one PUBLISH to one subscriber."""
 
     connects: int = 0
@@ -53,20 +58,20 @@ class Session:
     """The state of a Client Identifier (MQTT 5, section 4.1)."""
 
     client_id: str
-    counts: Counts
+    counts: ReflectorCounts
     connection: "Connection | None" = None
     subscriptions: set[str] = field(default_factory=set)
     lasts: bool = False  # it outlives the connection
     # Towards the client: Receive Maximum, and what is sent and not acknowledged, in its order;
     # None once PUBREC has come and PUBCOMP is awaited.
     window: int = 65535
-    inflight: dict[int, Outgoing | None] = field(default_factory=dict)
-    pending: deque[Outgoing] = field(default_factory=deque)
+    inflight: dict[int, QueuedMessage | None] = field(default_factory=dict)
+    pending: deque[QueuedMessage] = field(default_factory=deque)
     next_packet_id: int = 1
     # From the client: QoS 2 messages that were served and await PUBREL.
     received: set[int] = field(default_factory=set)
 
-    def send(self, item: Outgoing) -> None:
+    def send(self, item: QueuedMessage) -> None:
         """Deliver now, or once the client is connected and its window has room."""
         connection, counts = self.connection, self.counts
         if item.qos == 0:
@@ -132,7 +137,7 @@ class Session:
         self.counts.discarded += len(self.pending)
         self.pending.clear()
 
-    def _send_acknowledged(self, connection: "Connection", item: Outgoing) -> None:
+    def _send_acknowledged(self, connection: "Connection", item: QueuedMessage) -> None:
         packet_id = self.next_packet_id
         while packet_id in self.inflight:
             packet_id = packet_id % 65535 + 1
@@ -141,7 +146,7 @@ class Session:
         self._write(connection, item, packet_id, dup=False)
 
     def _write(
-        self, connection: "Connection", item: Outgoing, packet_id: int, *, dup: bool
+        self, connection: "Connection", item: QueuedMessage, packet_id: int, *, dup: bool
     ) -> None:
         connection.write(publish_packet(item, packet_id, connection.version, dup=dup))
         if dup:
@@ -150,13 +155,13 @@ class Session:
             self.counts.delivered += 1
 
 
-class Host:
+class ReflectorHost:
     """The broker that serves connections, with the buffer into which all of them read."""
 
     def __init__(self) -> None:
         self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
-        self.counts = Counts()
+        self.counts = ReflectorCounts()
         self.grow_buffer(BUFFER_BYTES)
 
     def grow_buffer(self, size: int) -> None:
@@ -201,7 +206,7 @@ class Host:
 class Connection(asyncio.BufferedProtocol):
     """A network connection that reads into the shared buffer and writes with back-pressure."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ReflectorHost) -> None:
         self.host = host
         self.transport: asyncio.Transport
         self.session: Session | None = None

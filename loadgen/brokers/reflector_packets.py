@@ -8,7 +8,7 @@ from loadgen.mqtt.wire import write_variable
 _DUP: Final = 0x08
 
 
-class Message(NamedTuple):
+class StoredMessage(NamedTuple):
     """An application message; `properties` with their length, as MQTT 5 writes them."""
 
     topic: bytes
@@ -16,10 +16,10 @@ class Message(NamedTuple):
     properties: bytes = b"\0"
 
 
-class Outgoing(NamedTuple):
+class QueuedMessage(NamedTuple):
     """A delivery with its QoS and RETAIN flag."""
 
-    message: Message
+    message: StoredMessage
     qos: int
     retain: bool
 
@@ -29,7 +29,7 @@ class Outgoing(NamedTuple):
         return len(self.message.payload) + 100
 
 
-def publish_packet(item: Outgoing, packet_id: int, version: int, *, dup: bool) -> bytes:
+def publish_packet(item: QueuedMessage, packet_id: int, version: int, *, dup: bool) -> bytes:
     """Return a PUBLISH (section 3.3); `packet_id` is not written for QoS 0."""
     message = item.message
     parts = [len(message.topic).to_bytes(2, "big"), message.topic]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
-from loadgen.plan.fields import Flag, Number, Seconds
+from loadgen.plan.fields import Flag, Quantity, Seconds
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT, Plan, phases_of, plan_of
 from loadgen.plan.scenario import (
@@ -24,7 +24,7 @@ class Connburst(Scenario):
     devices: DeviceCount = 5_000
     """Devices."""
     rate: Annotated[
-        float | None, Number(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")
+        float | None, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")
     ] = None
     """Connects a second. [default: as fast as the broker accepts them]"""
     subscribe: Annotated[bool, Flag()] = False

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
-from loadgen.plan.fields import Count, Flag, Number
+from loadgen.plan.fields import Count, Flag, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import (
@@ -30,7 +30,7 @@ class Fanout(Scenario):
     """Subscribers of each topic."""
     slow_subscribers: Annotated[int | None, Count(1, DEVICES_LIMIT)] = None
     """Subscribers of each topic that read slowly, as 10 of 100 (plain TCP only). [default: none]"""
-    read_rate: Annotated[float, Number(1, 1e9)] = 1_000.0
+    read_rate: Annotated[float, Quantity(1, 1e9)] = 1_000.0
     """Most bytes a second that a slow subscriber reads, as 10k. It reads the rest after the
     window."""
     durable: Annotated[bool, Flag()] = False

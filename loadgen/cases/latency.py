@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
-from loadgen.plan.fields import Count, Number
+from loadgen.plan.fields import Count, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import (
@@ -25,14 +25,14 @@ class Latency(Scenario):
     case: Literal["latency"] = "latency"
     devices: Annotated[int, Count(0, DEVICES_LIMIT, everyday=20, short="-d", load="amount")] = 1_000
     """Devices, which are the background publishers."""
-    rate: Annotated[float, Number(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")] = (
+    rate: Annotated[float, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")] = (
         10_000.0
     )
     """Messages a second of the timed pair."""
     topics: Annotated[int, Count(everyday=30, load="amount")] = 10
     """Topics of the background."""
     background_rate: Annotated[
-        float | None, Number(0.001, RATE_LIMIT, everyday=51, load="amount")
+        float | None, Quantity(0.001, RATE_LIMIT, everyday=51, load="amount")
     ] = None
     """Messages a second, of all background publishers together. [default: one a second for each
     device]"""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, RowSpec, published_figures
-from loadgen.plan.fields import Count, Number, Seconds, TextLine
+from loadgen.plan.fields import Count, Quantity, Seconds, TextLine
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import ROOT, Crash, Plan, plan_of
 from loadgen.plan.rate_steps import rate_steps
@@ -43,7 +43,7 @@ class Persistent(Scenario):
     """Command for --crash-broker that kills and restarts another broker, as 'ssh broker systemctl
     kill -s KILL mosquitto'. run.json repeats it. [default: the private broker is killed]"""
     save_each: SaveEach = False
-    rack_units: Annotated[float | None, Number(0.1, 10_000, panel="Power")] = None
+    rack_units: Annotated[float | None, Quantity(0.1, 10_000, panel="Power")] = None
     """Height of the broker's machine, for messages a second and rack unit. [default: no
     PERSISTENT.MPU row]"""
     published: Annotated[str | None, published_row("PERSISTENT", "JMSPERSISTENT")] = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from loadgen.cases.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
 from loadgen.errors import ScenarioError
 from loadgen.judge.verdict import Verdict, with_reason
-from loadgen.plan.fields import Choice, Count, Flag, Seconds, Table
+from loadgen.plan.fields import Choice, Count, Flag, Seconds, TableText
 from loadgen.plan.groups import DeviceGroup, Reconnect
 from loadgen.plan.plan import BrokerNeeds, Crash, Plan, Storage, phases_of, plan_of
 from loadgen.plan.scenario import (
@@ -71,23 +71,23 @@ class SupplyChain(Scenario):
     selectors: Annotated[Literal["broker", "client"], Choice()] = "broker"
     """Selection of messages that share a topic: by topic levels and filters at the broker, or by
     user properties at the client, which discards the rest."""
-    messages: Annotated[str | None, Table("table", load="amount")] = None
+    messages: Annotated[str | None, TableText("table", load="amount")] = None
     """Options of message types, as order = {queue = false, target = 'Central'}: transacted,
     persistent, qos, durable, queue, target, subscription, handlers, endpoint; sizes, percent,
     acknowledgement (freeform). [default: those of SPECjms2007]"""
-    interactions: Annotated[str | None, Table("table", load="amount")] = None
+    interactions: Annotated[str | None, TableText("table", load="amount")] = None
     """Interactions by number: drivers, endpoint, and in freeform the rate, 0 for off. [default:
     all, at the rates of the topology]"""
-    locations: Annotated[str | None, Table("table", load="amount")] = None
+    locations: Annotated[str | None, TableText("table", load="amount")] = None
     """Numbers of locations SM, DC, SP and HQ (freeform). [default: those of the horizontal
     topology]"""
-    agents: Annotated[str | None, Table("table")] = None
+    agents: Annotated[str | None, TableText("table")] = None
     """Agents of each location by its kind, as DC = 2. Each has the location's event handlers and
     drivers; they share its messages. [default: one agent a location]"""
-    connections: Annotated[str | None, Table("table")] = None
+    connections: Annotated[str | None, TableText("table")] = None
     """Connections that the event handlers of an agent share, by kind of location, as SM = 1.
     [default: one for each event handler]"""
-    quantities: Annotated[str | None, Table("table", load="amount")] = None
+    quantities: Annotated[str | None, TableText("table", load="amount")] = None
     """Quantities x of the message sizes, three values each, and percent, the share of each class
     (freeform). [default: documented defaults of about 2 KB a message]"""
     families: Annotated[int | None, Count(1, 100_000, load="amount")] = None

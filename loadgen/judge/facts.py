@@ -16,7 +16,7 @@ from loadgen.judge.backlog import (
     tolerated_growth,
 )
 from loadgen.judge.ledger import Ledger
-from loadgen.judge.own_delay import Bounds, Generator, late_s
+from loadgen.judge.own_delay import DelayBounds, Generator, late_s
 
 RATE_SIGMAS = 4
 """Standard deviations by which a random schedule may miss its mean through chance alone."""
@@ -218,14 +218,14 @@ class RunFacts:
         return self.messages.window.sent if scheduled is None else scheduled
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> DelayBounds:
         """The own delay that the window allows."""
         limit_us = self.generator.send_delay_limit_us
         bound_us, p99_us = self.service.latency_bound_us, self.service.latency_p99_us
         if bound_us is not None and (p99_us or 0.0) > bound_us:
             # A bound that is missed through own delay does not describe the broker.
             limit_us = min(limit_us, bound_us / 2)
-        return Bounds(self.window_s, p99_us, limit_us, self.generator.send_tick_us)
+        return DelayBounds(self.window_s, p99_us, limit_us, self.generator.send_tick_us)
 
     @property
     def growth(self) -> Growth:

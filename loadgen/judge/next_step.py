@@ -23,7 +23,7 @@ from typing import Literal
 from loadgen.errors import ScenarioError
 from loadgen.judge.ledger import Ledger
 from loadgen.judge.verdict import Reason, Verdict
-from loadgen.plan.fields import Count, Number
+from loadgen.plan.fields import Count, Quantity
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_number, shown
 from loadgen.sentences import Sentences, Text
@@ -160,7 +160,7 @@ def aim_for(
     fields = {aim: aim for aim in AIMS} | {"devices": scenario.grows}
     field = fields[target]
     spec = known.get(field)
-    if not isinstance(spec, Number):
+    if not isinstance(spec, Quantity):
         targets = tuple(aim for aim in AIMS if fields[aim] in known)
         raise ScenarioError(
             SearchMessage.TARGET_OF_OTHER_CASE(case=scenario.case, field=field, targets=targets)

@@ -45,7 +45,7 @@ class LongestStall:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class DelayGap:
     """A time in which a process of the generator did not run; it may reach beyond the window.
 
     A `watcher` samples the counts of workers. A worker itself has exact counts, but late ones.
@@ -86,7 +86,7 @@ class OwnDelay:
     # Of the timed groups; None without messages, or if the kernel does not report it.
     read_p99_us: float | None = None  # readable to read
     send_p99_us: float | None = None  # send delay of publishers that did not wait for the broker
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[DelayGap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,12 @@ class Generator:
     own_delay: OwnDelay = OwnDelay()
     send_delay_limit_us: float = SEND_DELAY_LIMIT_US  # p99 above which it sent too late
     send_tick_us: int = 0  # a wait before sending that the plan intends
-    # Bounds of the user's on a latency that this delay in µs breaks by itself.
+    # DelayBounds of the user's on a latency that this delay in µs breaks by itself.
     bounds_broken: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class DelayBounds:
     """The own delay that a window allows; `tick_us` is a wait before sending that is intended."""
 
     window_s: float
@@ -129,19 +129,19 @@ class Cause(Sentences):
     )
 
 
-def saturated(generator: Generator, bounds: Bounds) -> bool:
+def saturated(generator: Generator, bounds: DelayBounds) -> bool:
     """Return True if the window describes the generator rather than the broker."""
     rules = (stalled, unwatched, late, busy, dominant, breaks_bounds)
     return any(True for rule in rules for _ in rule(generator, bounds))
 
 
-def stalled(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+def stalled(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     delay = generator.own_delay
     if delay.stalled_s > max(STALLED_FLOOR_S, STALLED_SHARE_LIMIT * bounds.window_s):
         yield _stall_values(delay, bounds)
 
 
-def unwatched(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+def unwatched(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     """Find a process that did not run at an end of the window, or too long to have watched it."""
     window_s = bounds.window_s
     edge_s = min(max(EDGE_SHARE * window_s, EDGE_S[0]), EDGE_S[1])
@@ -153,20 +153,20 @@ def unwatched(generator: Generator, bounds: Bounds) -> Iterator[Values]:
             return
 
 
-def late(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+def late(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     delay = generator.own_delay
     own_us = own_p99_us(delay, bounds)
     if own_us > bounds.limit_us:
         yield {"own_us": own_us, "limit_us": bounds.limit_us, "cause": cause_of(delay, bounds)}
 
 
-def busy(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+def busy(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     if generator.busy_share > BUSY_SHARE_LIMIT:
         cause = cause_of(generator.own_delay, bounds)
         yield {"share": generator.busy_share, "limit": BUSY_SHARE_LIMIT, "cause": cause}
 
 
-def dominant(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+def dominant(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     """Find an own delay that is most of the measured latency."""
     own_us = own_p99_us(generator.own_delay, bounds)
     p99_us = bounds.latency_p99_us or 0.0
@@ -174,13 +174,13 @@ def dominant(generator: Generator, bounds: Bounds) -> Iterator[Values]:
         yield _share_values(generator.own_delay, bounds)
 
 
-def breaks_bounds(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+def breaks_bounds(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     """Find the user's bounds that our own delay breaks."""
     for text, own_us in generator.bounds_broken[:1]:
         yield {"bound": text, "own_us": own_us, "cause": cause_of(generator.own_delay, bounds)}
 
 
-def noticeable(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+def noticeable(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     """Find an own delay that the figures of a sound window contain."""
     own_us = own_p99_us(generator.own_delay, bounds)
     p99_us = bounds.latency_p99_us or 0.0
@@ -188,18 +188,18 @@ def noticeable(generator: Generator, bounds: Bounds) -> Iterator[Values]:
         yield _share_values(generator.own_delay, bounds)
 
 
-def noticeable_stalls(generator: Generator, bounds: Bounds) -> Iterator[Values]:
+def noticeable_stalls(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     delay = generator.own_delay
     if delay.stalled_s > STALLED_FLOOR_S / 2 and not saturated(generator, bounds):
         yield _stall_values(delay, bounds)
 
 
-def own_p99_us(delay: OwnDelay, bounds: Bounds) -> float:
+def own_p99_us(delay: OwnDelay, bounds: DelayBounds) -> float:
     """Return the greatest p99 of our own delay that the figures of both ends allow."""
     return (delay.read_p99_us or 0.0) + max(0.0, (delay.send_p99_us or 0.0) - bounds.tick_us)
 
 
-def late_s(generator: Generator, bounds: Bounds, unread: bool) -> float:
+def late_s(generator: Generator, bounds: DelayBounds, unread: bool) -> float:
     """Return the longest time for which a saturated generator may have been late."""
     delay = generator.own_delay
     if not saturated(generator, bounds):
@@ -209,7 +209,7 @@ def late_s(generator: Generator, bounds: Bounds, unread: bool) -> float:
     return min(bounds.window_s, delay.stalled_s + own_p99_us(delay, bounds) / 1e6)
 
 
-def _stall_values(delay: OwnDelay, bounds: Bounds) -> Values:
+def _stall_values(delay: OwnDelay, bounds: DelayBounds) -> Values:
     longest = delay.longest or LongestStall(0, 0.0, delay.stalled_s)
     several = longest.seconds <= 0.95 * delay.stalled_s
     return {
@@ -222,7 +222,7 @@ def _stall_values(delay: OwnDelay, bounds: Bounds) -> Values:
     }
 
 
-def _share_values(delay: OwnDelay, bounds: Bounds) -> Values:
+def _share_values(delay: OwnDelay, bounds: DelayBounds) -> Values:
     own_us, p99_us = own_p99_us(delay, bounds), bounds.latency_p99_us
     # The delays of both ends need not have met in one message.
     own_us = min(own_us, p99_us) if p99_us else own_us
@@ -234,7 +234,7 @@ def _share_values(delay: OwnDelay, bounds: Bounds) -> Values:
     }
 
 
-def cause_of(delay: OwnDelay, bounds: Bounds) -> Text:
+def cause_of(delay: OwnDelay, bounds: DelayBounds) -> Text:
     """Return the cause of the own delay, with its remedy."""
     # A hundredth of the window is what it takes to make the p99.
     lost_s = STALLED_SHARE_LIMIT * bounds.window_s

@@ -77,7 +77,7 @@ class Conditions:
             (part, getattr(self, part.name), getattr(ours, part.name)) for part in fields(self)
         ]
         return tuple(
-            Comparison.DIFFERENCE(
+            ComparisonSentence.DIFFERENCE(
                 ours="not recorded" if here is None else _shown(part, here),
                 published=_shown(part, there),
             )
@@ -86,7 +86,7 @@ class Conditions:
         )
 
 
-class Comparison(Sentences):
+class ComparisonSentence(Sentences):
     """Sentences about a run's comparability."""
 
     DIFFERENCE = "this run: {ours}; published: {published}"

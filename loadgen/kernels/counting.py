@@ -79,7 +79,7 @@ FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)
 """The lowest reason code that stands for a failure; it frees the slot of a message."""
 
 
-class Message(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """The place of a PUBLISH in the buffer, and the values of its header.
 
     `body_crc` is the CRC-32 of a body that was streamed and is not in the buffer; `end` is then
@@ -214,7 +214,7 @@ def violate(fleet: Fleet, row: int, kind: int, now_ns: int) -> None:
 
 
 @compiled
-def is_whole(buffer: Bytes, message: Message) -> bool:
+def is_whole(buffer: Bytes, message: ReceivedMessage) -> bool:
     """Return True if the CRC of a message of at least 32 bytes is correct."""
     if message.body_crc >= 0:
         return bool(has_intact_header(buffer, message.payload, message.body_crc))
@@ -222,7 +222,9 @@ def is_whole(buffer: Bytes, message: Message) -> bool:
 
 
 @compiled
-def take_message(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> bool:
+def take_message(
+    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int
+) -> bool:
     """Account for a message; return True if it was expected and is not a duplicate."""
     device = fleet.devices[row]
     start = message.payload
@@ -283,7 +285,7 @@ def note_delivery(
     fleet: Fleet,
     row: int,
     buffer: Bytes,
-    message: Message,
+    message: ReceivedMessage,
     pair: int,
     sent_ns: int,
     now_ns: int,
@@ -297,7 +299,9 @@ def note_delivery(
 
 
 @compiled
-def _check_flags(fleet: Fleet, row: int, message: Message, sent_ns: int, now_ns: int) -> None:
+def _check_flags(
+    fleet: Fleet, row: int, message: ReceivedMessage, sent_ns: int, now_ns: int
+) -> None:
     """Check DUP and RETAIN of a message that was not sent before `sent_ns`.
 
     One that was sent after the SUBACK is not a retained one, and one that was sent after the last
@@ -312,7 +316,7 @@ def _check_flags(fleet: Fleet, row: int, message: Message, sent_ns: int, now_ns:
 
 
 @compiled
-def pair_of(fleet: Fleet, device: Device, buffer: Bytes, message: Message) -> int:
+def pair_of(fleet: Fleet, device: Device, buffer: Bytes, message: ReceivedMessage) -> int:
     """Return the pair of an intact message's stream and its device.
 
     -1 if the device must not receive the stream, or the topic is not that of the stream.
@@ -371,7 +375,12 @@ def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> 
 
 @compiled
 def count_repeated(
-    fleet: Fleet, row: int, counts: CounterRecord, buffer: Bytes, message: Message, pair: int
+    fleet: Fleet,
+    row: int,
+    counts: CounterRecord,
+    buffer: Bytes,
+    message: ReceivedMessage,
+    pair: int,
 ) -> None:
     """Count an intact duplicate, and whether MQTT allows it (repeats.py)."""
     counts.duplicated += 1
@@ -381,7 +390,7 @@ def count_repeated(
 
 @compiled
 def check_qos(
-    fleet: Fleet, row: int, counts: CounterRecord, message: Message, qos: int, now_ns: int
+    fleet: Fleet, row: int, counts: CounterRecord, message: ReceivedMessage, qos: int, now_ns: int
 ) -> None:
     """Compare the QoS of a received message with the expected one."""
     if message.qos < qos:
@@ -391,7 +400,9 @@ def check_qos(
 
 
 @compiled
-def _take_damaged(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+def _take_damaged(
+    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int
+) -> None:
     """Account for a message that is not an intact one of this run.
 
     If only the body is damaged, the header is used. All others are foreign or corrupt.
@@ -411,7 +422,7 @@ def _take_damaged(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_n
 
 @compiled
 def count_damaged(
-    fleet: Fleet, counts: CounterRecord, buffer: Bytes, message: Message, pair: int
+    fleet: Fleet, counts: CounterRecord, buffer: Bytes, message: ReceivedMessage, pair: int
 ) -> None:
     """Count a damaged message whose pair and sequence are intact."""
     sequence = read_i64(buffer, message.payload + 8)
@@ -423,7 +434,7 @@ def count_damaged(
 
 
 @compiled
-def _body_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> bool:
+def _body_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: ReceivedMessage) -> bool:
     """Return True if the header belongs to this run and matches the body that was sent.
 
     This needs a constant body, of the received size or of the largest one.
@@ -442,7 +453,9 @@ def _body_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> boo
 
 
 @compiled
-def count_doubtful(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+def count_doubtful(
+    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int
+) -> None:
     """Count a message with a damaged header: corrupt if it was ours, else foreign.
 
     It was ours if it has the run's tag, or is not intact and has an intended time of the run. If
@@ -470,7 +483,7 @@ def count_doubtful(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_
 
 
 @compiled
-def _is_received(fleet: Fleet, device: Device, buffer: Bytes, message: Message) -> bool:
+def _is_received(fleet: Fleet, device: Device, buffer: Bytes, message: ReceivedMessage) -> bool:
     """Return True if a device receives messages of this topic."""
     group = fleet.groups[device.group]
     figures = message.topic + group.prefix_end - group.prefix

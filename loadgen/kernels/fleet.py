@@ -64,7 +64,7 @@ class GroupRecord(Record):
     """Keep-alive and batch of acknowledgements of each device after that CONNACK."""
 
 
-class Connects(Record):
+class ConnectQueue(Record):
     """The queue in `waiting` of devices to connect."""
 
     first: Int64
@@ -210,7 +210,7 @@ class Fleet(Arrays):
     devices: Rows[Device]
     groups: Rows[GroupRecord]
     run: RunConstants
-    connects: Connects
+    connects: ConnectQueue
     totals: Totals
     attention: Attention
     stalls: Rows[Stall]

@@ -25,7 +25,7 @@ from loadgen.kernels.counting import (
     S_CONNECT,
     S_CONNECTED_AT,
     UNANSWERED,
-    Message,
+    ReceivedMessage,
     count_sent,
     is_whole,
     pair_of,
@@ -192,10 +192,14 @@ def receive_packets(
 
 
 @compiled
-def _message(place: tuple[int, int, int, int, int, int], first_byte: int, body_crc: int) -> Message:
+def _message(
+    place: tuple[int, int, int, int, int, int], first_byte: int, body_crc: int
+) -> ReceivedMessage:
     start, topic, topic_end, payload, end, packet_id = place
     qos, dup, retain = (first_byte >> 1) & 3, first_byte & 8, first_byte & 1
-    return Message(start, topic, topic_end, payload, end, packet_id, qos, dup, retain, body_crc)
+    return ReceivedMessage(
+        start, topic, topic_end, payload, end, packet_id, qos, dup, retain, body_crc
+    )
 
 
 @compiled
@@ -287,7 +291,7 @@ def _publish(
     fleet: Fleet,
     row: int,
     buffer: Bytes,
-    message: Message,
+    message: ReceivedMessage,
     now_ns: int,
     position: int,
     handlers: Handlers,
@@ -308,7 +312,9 @@ def _publish(
 
 
 @compiled
-def _take_in_use(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int) -> None:
+def _take_in_use(
+    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int
+) -> None:
     """Count a QoS 2 message whose identifier waits for PUBREL: a repetition or a violation.
 
     The message may be repeated once after its connection broke, since the PUBREC may be lost.
@@ -335,7 +341,7 @@ def _take_in_use(fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns
 
 
 @compiled
-def acknowledge(fleet: Fleet, row: int, message: Message, position: int) -> int:
+def acknowledge(fleet: Fleet, row: int, message: ReceivedMessage, position: int) -> int:
     """Write the answer to a PUBLISH, or withhold it until its batch is full."""
     if message.qos == 0:
         return position
@@ -572,7 +578,7 @@ def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: in
 
 @compiled
 def on_message(
-    fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int, position: int
+    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int, position: int
 ) -> int:
     """Account for a message, and respond to it if the device is a responder."""
     position = acknowledge(fleet, row, message, position)
@@ -584,7 +590,7 @@ def on_message(
 
 @compiled
 def _respond(
-    fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int, position: int
+    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int, position: int
 ) -> int:
     """Write the response to a request; return the position after it.
 

@@ -21,7 +21,7 @@ from loadgen.kernels.device import RESUMED, SHARED, Device
 from loadgen.kernels.payload import copy_number, read_i64
 
 if TYPE_CHECKING:
-    from loadgen.kernels.counting import Message
+    from loadgen.kernels.counting import ReceivedMessage
     from loadgen.kernels.fleet import Fleet
 
 Table = npt.NDArray[np.int64]
@@ -97,7 +97,9 @@ def doubt_pairs(fleet: "Fleet", first: int, count: int) -> None:
 
 
 @compiled
-def is_excused(fleet: "Fleet", row: int, buffer: Bytes, message: "Message", pair: int) -> bool:
+def is_excused(
+    fleet: "Fleet", row: int, buffer: Bytes, message: "ReceivedMessage", pair: int
+) -> bool:
     """Note the repeat of an intact message; return True if it is excused."""
     sequence = read_i64(buffer, message.payload + 8)
     doubtful = message.qos == 1 and _is_doubtful(fleet, fleet.devices[row], message, pair, sequence)
@@ -114,7 +116,7 @@ def is_excused(fleet: "Fleet", row: int, buffer: Bytes, message: "Message", pair
 
 @compiled
 def _is_doubtful(
-    fleet: "Fleet", device: Device, message: "Message", pair: int, sequence: int
+    fleet: "Fleet", device: Device, message: "ReceivedMessage", pair: int, sequence: int
 ) -> bool:
     """Return True if this is the first repeat of a delivery without a certain acknowledgement.
 

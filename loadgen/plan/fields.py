@@ -150,7 +150,7 @@ def docstrings_below(owner: type) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
-class Number(FieldKind):
+class Quantity(FieldKind):
     """A number from `minimum` to `maximum`; "auto" means that the field is not given."""
 
     minimum: float = 0
@@ -185,7 +185,7 @@ class Number(FieldKind):
 
 
 @dataclass(frozen=True)
-class Count(Number):
+class Count(Quantity):
     minimum: float = 1
     maximum: float = 1_000_000
 
@@ -206,7 +206,7 @@ class Count(Number):
 
 
 @dataclass(frozen=True)
-class Seconds(Number):
+class Seconds(Quantity):
     """A time in seconds, with `whole_seconds` a whole number of them."""
 
     _: KW_ONLY
@@ -230,7 +230,7 @@ class Seconds(Number):
         return seconds
 
 
-class Size(Number):
+class Size(Quantity):
     """Smallest and largest size in bytes."""
 
     metavar = "BYTES"
@@ -450,7 +450,7 @@ class RateSteps(TextLine):
         return read_steps(value)
 
 
-class Table(TextLine):
+class TableText(TextLine):
     """A table as canonical JSON text, so that equal tables have equal texts."""
 
     allowed = "a table as TOML or JSON has it"

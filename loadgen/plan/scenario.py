@@ -28,8 +28,8 @@ from loadgen.plan.fields import (
     Flag,
     ListenAddress,
     Networks,
-    Number,
     Placement,
+    Quantity,
     RateSteps,
     Seconds,
     Secret,
@@ -99,7 +99,7 @@ WholePayloadSize = Annotated[tuple[int, int], replace(_SIZE, maximum=WHOLE_SIZE_
 # Fields that several cases have -------------------------------------------------------------------
 
 DeviceCount = Annotated[int, Count(1, DEVICES_LIMIT, everyday=20, short="-d", load="amount")]
-_TOTAL_RATE = Number(
+_TOTAL_RATE = Quantity(
     0.001,
     RATE_LIMIT,
     text="Messages a second, of all publishers together.",
@@ -348,7 +348,7 @@ class Scenario(BaseModel):
     """Longest wait of a due message to be sent together with others; 0 sends each when it is due.
     [default: 0 if the rate allows it, else up to 1 ms]"""
     connect_rate: Annotated[
-        float | None, Number(0.001, RATE_LIMIT, part="schedule", panel="Devices", load="amount")
+        float | None, Quantity(0.001, RATE_LIMIT, part="schedule", panel="Devices", load="amount")
     ] = None
     """Connects a second while the devices of a messaging case connect. [default: as fast as the
     broker accepts them]"""
@@ -357,7 +357,7 @@ class Scenario(BaseModel):
     """Payload size with its header of 32 bytes. Write 100, 64KiB or 1MB; MIN-MAX draws the size of
     each message evenly."""
     churn: Annotated[
-        float | None, Number(0.001, 1_000_000, part="messages", panel="Devices", load="amount")
+        float | None, Quantity(0.001, 1_000_000, part="messages", panel="Devices", load="amount")
     ] = None
     """Devices a second that disconnect and return: publishers, and subscribers with a durable
     session. [default: no device leaves]"""

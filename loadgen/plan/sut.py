@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from loadgen.errors import ScenarioError
-from loadgen.plan.fields import Count, FieldKind, Flag, Number, TextLine, read_table
+from loadgen.plan.fields import Count, FieldKind, Flag, Quantity, TextLine, read_table
 from loadgen.plan.scenario import read_toml
 
 Description = Mapping[str, Mapping[str, Any]]
@@ -67,7 +67,7 @@ class Lines(TextLine):
 _KINDS: Final[Mapping[str, FieldKind]] = {
     **dict.fromkeys(LINES, Lines()),
     "count": Count(1, 1_000_000),
-    "rack_units": Number(0.01, 1_000_000),
+    "rack_units": Quantity(0.01, 1_000_000),
     "stored_first": Flag(),
 }
 

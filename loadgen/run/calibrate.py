@@ -29,7 +29,7 @@ from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.interval_files import IntervalWriter
 from loadgen.run.messages import RunMessage
-from loadgen.run.monitor import Monitor, RunFiles
+from loadgen.run.monitor import Monitor, RunOutput
 from loadgen.run.phases import PhaseRunner
 from loadgen.run.progress import Progress, Snapshot, silent
 from loadgen.run.run_state import RunState
@@ -84,7 +84,7 @@ async def play(plan: Plan, phases: PhasePlan, interrupt: Interrupt | None = None
     with scratch_directory("play") as scratch:
         directory = claim(scratch / "run")
         events = EventLog(directory)
-        record = RunFiles(run, time.monotonic_ns(), events, IntervalWriter(directory, run))
+        record = RunOutput(run, time.monotonic_ns(), events, IntervalWriter(directory, run))
         monitor = Monitor(plan, record, silent)
         try:
             async with start_workers(len(plan.workers), monitor.on_frame) as pool:

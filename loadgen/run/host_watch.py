@@ -48,7 +48,7 @@ class HostSample:
     gaps: tuple[tuple[int, int], ...] = ()
 
 
-class Attendance:
+class HostAttendance:
     """The times in which this process did not run, each of `GAP_NS` or more."""
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunFiles:
+class RunOutput:
     """The files of a run. Its seconds begin at `anchor_ns` (CLOCK_MONOTONIC)."""
 
     run: str
@@ -75,7 +75,7 @@ class Monitor:
     def __init__(
         self,
         plan: Plan,
-        record: RunFiles,
+        record: RunOutput,
         progress: Progress,
         abort_on: Sequence[Threshold] = (),
         *,

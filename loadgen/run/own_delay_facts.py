@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from loadgen.judge.own_delay import Gap, LongestStall, OwnDelay, TimeTaken
-from loadgen.run.host_watch import GAP_NS, NS, Attendance, HostSample, between
+from loadgen.judge.own_delay import DelayGap, LongestStall, OwnDelay, TimeTaken
+from loadgen.run.host_watch import GAP_NS, NS, HostAttendance, HostSample, between
 from loadgen.run.tally import Tally
 
 PHASE = "measure"
@@ -43,7 +43,7 @@ class WorkerStall:
 
 
 def watchers_gaps(
-    attendance: Attendance, hosts: Mapping[int, Sequence[HostSample]]
+    attendance: HostAttendance, hosts: Mapping[int, Sequence[HostSample]]
 ) -> tuple[ProcessGap, ...]:
     """Return the times in which the coordinator or an agent did not run."""
     ours = (ProcessGap("the coordinator", *times) for times in attendance.gaps)
@@ -98,9 +98,11 @@ def own_delay_of(
     )
 
 
-def _gap(process: str, times: ProcessGap | WorkerStall, begun_ns: int, *, watcher: bool) -> Gap:
+def _gap(
+    process: str, times: ProcessGap | WorkerStall, begun_ns: int, *, watcher: bool
+) -> DelayGap:
     start_s, seconds = (times.start_ns - begun_ns) / NS, (times.end_ns - times.start_ns) / NS
-    return Gap(process, start_s, seconds, watcher)
+    return DelayGap(process, start_s, seconds, watcher)
 
 
 def _host_of(worker: int | None, hosts: Iterable[Sequence[HostSample]]) -> Sequence[HostSample]:

@@ -9,7 +9,7 @@ from loadgen.judge.backlog_watch import BacklogWatch
 from loadgen.judge.facts import LostRange
 from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.plan.plan import Plan
-from loadgen.run.host_watch import Attendance, HostSample
+from loadgen.run.host_watch import HostAttendance, HostSample
 from loadgen.run.own_delay_facts import WorkerStall
 from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.redaction import printable
@@ -95,7 +95,7 @@ class RunState:
     finals: dict[int, dict[str, Any]] = field(default_factory=dict)
     rate_steps: RateStepWatch | None = None
     stalls: list[WorkerStall] = field(default_factory=list)
-    attendance: Attendance = field(default_factory=Attendance)  # of the coordinator
+    attendance: HostAttendance = field(default_factory=HostAttendance)  # of the coordinator
     clock_bound_ns: int = 0  # by how much the clocks of two hosts differed, at most
     hosts: dict[int, list[HostSample]] = field(default_factory=dict)  # a second apart
 

@@ -33,7 +33,7 @@ from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.interval_files import IntervalWriter, compact
-from loadgen.run.monitor import Monitor, RunFiles
+from loadgen.run.monitor import Monitor, RunOutput
 from loadgen.run.phases import stop_timeout_s
 from loadgen.run.power_log import sampled_power
 from loadgen.run.preflight import (
@@ -181,7 +181,7 @@ class Testbed:
         if plan.report_every_s is not None:
             progress = reported(progress, events, plan.report_every_s)
         intervals = IntervalWriter(directory, document.run)
-        record = RunFiles(document.run, document.anchor_ns, events, intervals)
+        record = RunOutput(document.run, document.anchor_ns, events, intervals)
         abort_on = plan.thresholds if plan.scenario.abort_on_fail else ()
         certain = ends_when_certain and not plan.phases.rates
         monitor = Monitor(plan, record, progress, abort_on, ends_when_certain=certain)

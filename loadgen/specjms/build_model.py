@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from loadgen.errors import ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
-from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Number, read_table, read_value
+from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Quantity, read_table, read_value
 from loadgen.plan.units import shown
 from loadgen.sentences import counted
 from loadgen.specjms.chain_model import (
@@ -203,7 +203,7 @@ def _mapping(value: object) -> Tables:
 # Values of tables -------------------------------------------------------------------------------
 
 
-class Three(Number):
+class Three(Quantity):
     """A number for each class: small, medium and large."""
 
     @property
@@ -229,7 +229,7 @@ class Percent(Three):
         return int(small), int(medium), int(large)
 
 
-class RateOrOff(Number):
+class RateOrOff(Quantity):
     """Interactions a second; 0, false or "off" for none."""
 
     range = f"{RATE_LEAST:g} to {RATE_LIMIT:,} a second, or off"

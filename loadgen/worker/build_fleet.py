@@ -22,7 +22,15 @@ from loadgen.kernels.arrays import Record, Rows
 from loadgen.kernels.attention import STALLS_LIMIT, Attention, Stall
 from loadgen.kernels.counting import EVENT_LIMIT, INTENDED_PHASES
 from loadgen.kernels.device import PUSHED_BACK, SHARED, STREAMED, WAITING, WINDOW_FULL, Device
-from loadgen.kernels.fleet import Connects, Event, GroupRecord, Refusal, RunConstants, Sent, Stat
+from loadgen.kernels.fleet import (
+    ConnectQueue,
+    Event,
+    GroupRecord,
+    Refusal,
+    RunConstants,
+    Sent,
+    Stat,
+)
 from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
 from loadgen.kernels.pacer import (
     ARRIVALS,
@@ -395,7 +403,7 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
         devices=rows.devices,
         groups=rows.groups,
         run=_run_of(plan),
-        connects=Connects.rows(1),
+        connects=ConnectQueue.rows(1),
         totals=page.totals,
         attention=Attention.rows(1),
         stalls=Stall.rows(STALLS_LIMIT),

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.reflector import Reflector
-from loadgen.brokers.reflector_clients import Connection, Counts
+from loadgen.brokers.reflector_clients import Connection, ReflectorCounts
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
@@ -141,7 +141,7 @@ class LocalReflector:
         self._reflector = reflector
         self.close = reflector.close
 
-    async def counts(self) -> Counts:
+    async def counts(self) -> ReflectorCounts:
         return self._reflector.snapshot()
 
 

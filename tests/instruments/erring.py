@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 
-from loadgen.brokers.reflector_clients import Connection, Host
+from loadgen.brokers.reflector_clients import Connection, ReflectorHost
 from loadgen.mqtt.constants import MQTT_5, PUBACK
 from loadgen.mqtt.packets import Subscribe
 from loadgen.mqtt.topics import filter_matches, split_shared
@@ -68,7 +68,7 @@ class ErringConnection(Connection):
         self.host.notes.transcript.answer(self.client_id, packet_type, packet_id, 0)
 
 
-class ErringHost(Host):
+class ErringHost(ReflectorHost):
     """Sets faults, draws their dice, stalls, and cuts connections."""
 
     def __init__(self, record: str = "") -> None:

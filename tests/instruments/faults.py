@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.brokers.reflector_clients import Counts
+from loadgen.brokers.reflector_clients import ReflectorCounts
 from loadgen.errors import UsageError
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import topic_filter_fault
@@ -150,7 +150,7 @@ class Faults:
 
 
 @dataclass(slots=True)
-class FaultCounts(Counts):
+class FaultCounts(ReflectorCounts):
     """Counts of a relay since its start.
 
     With no reconnect and nothing in flight, `delivered + lost - repeated - injected` is the number

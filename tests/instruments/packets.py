@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from loadgen.brokers.reflector_packets import Message, Outgoing, publish_packet
+from loadgen.brokers.reflector_packets import QueuedMessage, StoredMessage, publish_packet
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode
 from loadgen.mqtt.wire import write_utf8, write_variable
@@ -24,7 +24,7 @@ class Delivery(NamedTuple):
     made the delivery.
     """
 
-    message: Message
+    message: StoredMessage
     qos: int
     retain: bool
     packet_id: int = 0
@@ -35,7 +35,7 @@ class Delivery(NamedTuple):
         """The Topic Name as text."""
         return self.message.topic.decode("utf-8", "replace")
 
-    def made_up(self, message: Message | None = None, qos: int | None = None) -> "Delivery":
+    def made_up(self, message: StoredMessage | None = None, qos: int | None = None) -> "Delivery":
         """Return a similar delivery that the broker did not make."""
         return Delivery(
             self.message if message is None else message,
@@ -45,11 +45,11 @@ class Delivery(NamedTuple):
 
     def packet(self, packet_id: int, version: int) -> bytes:
         """Return the PUBLISH with this packet identifier."""
-        item = Outgoing(self.message, self.qos, self.retain)
+        item = QueuedMessage(self.message, self.qos, self.retain)
         return publish_packet(item, packet_id, version, dup=self.dup)
 
 
-def with_topic_alias(message: Message) -> Message:
+def with_topic_alias(message: StoredMessage) -> StoredMessage:
     """Return the message with the Topic Alias 1 (section 3.3.2.3.4)."""
     length, start = 0, 0
     while True:

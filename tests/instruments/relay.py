@@ -20,7 +20,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import running
 from loadgen.brokers.reflector import run_reflector
 from loadgen.brokers.reflector_clients import Connection
-from loadgen.brokers.reflector_packets import Message, acknowledgement
+from loadgen.brokers.reflector_packets import StoredMessage, acknowledgement
 from loadgen.errors import RemoteProtocolError
 from loadgen.kernels.packet_bytes import INCOMPLETE, OK, ack_fields, frame, publish_fields
 from loadgen.mqtt import packets
@@ -468,14 +468,14 @@ class Relay(ErringHost):
         )
         if status != OK:
             raise RemoteProtocolError("malformed PUBLISH", ReasonCode.MALFORMED_PACKET)
-        message = Message(
+        message = StoredMessage(
             bytes(view[topic_start:topic_end]),
             bytes(view[payload : packet.end]),
             bytes(view[topic_end + (2 if packet_id else 0) : payload]) or b"\0",
         )
         return Delivery(message, first >> 1 & 3, bool(first & 1), int(packet_id), bool(first & 8))
 
-    def _selects(self, message: Message) -> bool:
+    def _selects(self, message: StoredMessage) -> bool:
         return not self.faults.only or filter_matches(
             self.faults.only, message.topic.decode("utf-8", "replace")
         )

@@ -12,8 +12,8 @@ from loadgen.judge.own_delay import (
     OWN_SHARE_LIMIT,
     STALLED_FLOOR_S,
     STALLED_SHARE_LIMIT,
-    Bounds,
-    Gap,
+    DelayBounds,
+    DelayGap,
     Generator,
     LongestStall,
     OwnDelay,
@@ -22,23 +22,23 @@ from loadgen.judge.own_delay import (
     saturated,
 )
 
-BOUNDS = Bounds(window_s=20.0, latency_p99_us=300.0, limit_us=20_000)
+BOUNDS = DelayBounds(window_s=20.0, latency_p99_us=300.0, limit_us=20_000)
 STOOD = OwnDelay(
     stalled_s=2.0, longest=LongestStall(1, 3.14, 1.99), in_stalls=TimeTaken(0.0, 0.0, 0, 0)
 )
 Values = Mapping[str, Any]
 
 
-def is_saturated(own: OwnDelay, bounds: Bounds = BOUNDS, busy_share: float = 0.1) -> bool:
+def is_saturated(own: OwnDelay, bounds: DelayBounds = BOUNDS, busy_share: float = 0.1) -> bool:
     return saturated(Generator(busy_share, own), bounds)
 
 
-def stalled(own: OwnDelay, bounds: Bounds = BOUNDS) -> Values:
+def stalled(own: OwnDelay, bounds: DelayBounds = BOUNDS) -> Values:
     (values,) = own_delay.stalled(Generator(own_delay=own), bounds)
     return values
 
 
-def late(own: OwnDelay, bounds: Bounds = BOUNDS) -> Values:
+def late(own: OwnDelay, bounds: DelayBounds = BOUNDS) -> Values:
     (values,) = own_delay.late(Generator(own_delay=own), bounds)
     return values
 
@@ -140,18 +140,18 @@ def test_a_large_share_is_too_much_from_a_floor_on() -> None:
 @pytest.mark.parametrize(
     ("window_s", "gap", "unknown"),
     [
-        (20.0, Gap("the coordinator", 19.6, 9.0), True),  # over the end
-        (20.0, Gap("the coordinator", 19.8, 9.0), False),
-        (20.0, Gap("the agent of host 1", -9.0, 9.3), True),  # over the start
-        (20.0, Gap("the coordinator", 5.0, 0.51), True),
-        (20.0, Gap("the coordinator", 5.0, 0.49), False),
-        (20.0, Gap("the coordinator", 21.0, 9.0), False),  # in the drain
-        (2.0, Gap("the coordinator", 1.85, 0.11), True),
-        (600.0, Gap("worker 3", 599.0, 5.0, watcher=False), True),
-        (600.0, Gap("worker 3", 300.0, 5.0, watcher=False), False),  # its counts are exact
+        (20.0, DelayGap("the coordinator", 19.6, 9.0), True),  # over the end
+        (20.0, DelayGap("the coordinator", 19.8, 9.0), False),
+        (20.0, DelayGap("the agent of host 1", -9.0, 9.3), True),  # over the start
+        (20.0, DelayGap("the coordinator", 5.0, 0.51), True),
+        (20.0, DelayGap("the coordinator", 5.0, 0.49), False),
+        (20.0, DelayGap("the coordinator", 21.0, 9.0), False),  # in the drain
+        (2.0, DelayGap("the coordinator", 1.85, 0.11), True),
+        (600.0, DelayGap("worker 3", 599.0, 5.0, watcher=False), True),
+        (600.0, DelayGap("worker 3", 300.0, 5.0, watcher=False), False),  # its counts are exact
     ],
 )
-def test_what_nobody_watched_is_unknown(window_s: float, gap: Gap, unknown: bool) -> None:
+def test_what_nobody_watched_is_unknown(window_s: float, gap: DelayGap, unknown: bool) -> None:
     own, bounds = OwnDelay(gaps=(gap,)), replace(BOUNDS, window_s=window_s)
     assert is_saturated(own, bounds) is unknown
     processes = [one["process"] for one in own_delay.unwatched(Generator(own_delay=own), bounds)]

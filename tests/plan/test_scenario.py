@@ -21,13 +21,13 @@ from loadgen.plan.fields import (
     Flag,
     ListenAddress,
     Networks,
-    Number,
     Placement,
+    Quantity,
     RateSteps,
     Seconds,
     Secret,
     Size,
-    Table,
+    TableText,
     TextLine,
     Texts,
     Thresholds,
@@ -79,7 +79,7 @@ class TestFields:
         assert spec.allowed
         assert bool(spec.metavar) != isinstance(spec, Flag)
         assert spec.option == "--" + spec.name.replace("_", "-")
-        if isinstance(spec, Number):
+        if isinstance(spec, Quantity):
             assert spec.minimum < spec.maximum
         if isinstance(spec, Choice):
             assert spec.choices
@@ -102,11 +102,11 @@ class TestFields:
         {
             spec.name: spec
             for _, spec in FIELDS
-            if isinstance(spec, Number) and not isinstance(spec, Size)
+            if isinstance(spec, Quantity) and not isinstance(spec, Size)
         }.values(),
         ids=lambda spec: spec.name,
     )
-    def test_bounds_hold_on_both_sides(self, spec: Number) -> None:
+    def test_bounds_hold_on_both_sides(self, spec: Quantity) -> None:
         assert spec.read(spec.minimum) == spec.minimum
         if spec.name != "seed":  # beyond what a float can hold; see TestRefusals
             assert spec.read(spec.maximum) == spec.maximum
@@ -122,7 +122,7 @@ class TestFields:
         least = {
             case: spec.minimum
             for case, spec in FIELDS
-            if spec.name == "devices" and isinstance(spec, Number)
+            if spec.name == "devices" and isinstance(spec, Quantity)
         }
         assert least == {"fanin": 1, "latency": 0, "connburst": 1, "bridge": 1, "request": 1}
 
@@ -315,7 +315,7 @@ def values_of(spec: FieldKind) -> st.SearchStrategy[Any]:
         TextLine: TEXTS,
         Secret: st.sampled_from(("prompt", "env:A_1", "file:/a b/ü")),
         Texts: st.lists(TEXTS, max_size=3),
-        Table: st.dictionaries(
+        TableText: st.dictionaries(
             st.sampled_from(("order", "1", "SM")), st.integers() | st.lists(st.booleans())
         ),
         Networks: st.sampled_from(("127.0.0.0/16", "10.1.2.3", "fd00::/64,fd01::/64")),
@@ -325,7 +325,7 @@ def values_of(spec: FieldKind) -> st.SearchStrategy[Any]:
         Placement: st.just(("publishers=0", "subscribers=1,2")),
         RateSteps: st.sampled_from(("50%", "50%,75%:20s,100%", "0.5%:500ms")),
     }
-    if not isinstance(spec, Number):
+    if not isinstance(spec, Quantity):
         return by_kind[type(spec)]
     least, most = spec.minimum, min(spec.maximum, 2**53)
     whole = st.integers(math.ceil(least), int(most))

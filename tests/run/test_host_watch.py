@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.run.host_watch import (
     SAMPLES_LIMIT,
-    Attendance,
+    HostAttendance,
     HostSample,
     WorkerTimes,
     between,
@@ -178,7 +178,7 @@ def test_run_json_has_the_window(tmp_path: Path) -> None:
 def test_a_process_that_did_not_run_witnesses_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = iter((5_000_000, 104_000_000, 204_000_005, 204_000_006))
     monkeypatch.setattr(time, "monotonic_ns", lambda: next(turns))
-    attendance = Attendance()
+    attendance = HostAttendance()
     for _ in range(4):
         attendance.turn()
     assert [*attendance.gaps] == [(104_000_000, 204_000_005)]

@@ -19,7 +19,7 @@ from loadgen.plan.thresholds import parse_threshold
 from loadgen.run.hosts.worker_pool import WorkerPool, start_workers
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.interval_files import IntervalWriter
-from loadgen.run.monitor import Monitor, RunFiles
+from loadgen.run.monitor import Monitor, RunOutput
 from loadgen.run.phases import (
     PhaseRunner,
     connecting_at_once,
@@ -101,7 +101,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         def measuring() -> None:
             snapshots.append(Snapshot("measuring was called"))
 
-        record = RunFiles("run-1", time.monotonic_ns(), events, IntervalWriter(directory, "run-1"))
+        record = RunOutput("run-1", time.monotonic_ns(), events, IntervalWriter(directory, "run-1"))
         monitor = Monitor(plan, record, snapshots.append, ends_when_certain=ends_when_certain)
         workers = len(plan.workers)
         async with start_workers(workers, monitor.on_frame, entry=ENTRY) as pool:
@@ -351,7 +351,7 @@ async def test_events_are_escaped_and_hold_no_secret(play: Play) -> None:
 
 def test_what_a_lost_worker_had_counted_and_not_reported_is_counted_once(tmp_path: Path) -> None:
     events = EventLog(tmp_path)
-    record = RunFiles("r", time.monotonic_ns(), events, IntervalWriter(tmp_path, "r"))
+    record = RunOutput("r", time.monotonic_ns(), events, IntervalWriter(tmp_path, "r"))
     monitor = Monitor(plan_of(), record, lambda snapshot: None)
     monitor.settle_lost(1)  # before there is a page
     monitor.page = private_page(2, 2)
@@ -381,7 +381,7 @@ def test_what_is_dropped_for_slow_subscribers_hides_no_backlog_of_others(tmp_pat
     asked = Subscribes(publishing.name, 0, read_rate=1_000.0)
     plan = replace(plan, groups=(publishing, fast, replace(fast, name="slow", subscribes=asked)))
     events = EventLog(tmp_path)
-    record = RunFiles("r", time.monotonic_ns(), events, IntervalWriter(tmp_path, "r"))
+    record = RunOutput("r", time.monotonic_ns(), events, IntervalWriter(tmp_path, "r"))
     monitor = Monitor(plan, record, lambda snapshot: None)
     monitor.page = private_page(1, 3)
     monitor.watch_window(0, time.monotonic_ns() + 3600 * NS)
@@ -413,7 +413,7 @@ async def test_writes_follow_each_other_though_the_beat_is_cancelled(tmp_path: P
             written.append([row.group for row in rows])
 
     events = EventLog(tmp_path)
-    record = RunFiles("r", time.monotonic_ns(), events, SlowWriter(tmp_path, "r"))
+    record = RunOutput("r", time.monotonic_ns(), events, SlowWriter(tmp_path, "r"))
     monitor = Monitor(plan_of(), record, lambda snapshot: None)
 
     def fresh(group: str) -> None:
@@ -449,7 +449,7 @@ async def test_a_threshold_ends_the_window_and_not_the_drain(tmp_path: Path, pha
 
     now_ns = time.monotonic_ns()
     events = EventLog(tmp_path)
-    record = RunFiles("r", now_ns, events, IntervalWriter(tmp_path, "r"))
+    record = RunOutput("r", now_ns, events, IntervalWriter(tmp_path, "r"))
     monitor = Monitor(plan_of(), record, lambda snapshot: None, (parse_threshold("foreign==0"),))
     monitor.state.windows["measure"] = (now_ns - 2 * NS, now_ns)
     monitor.state.tally.add(Interval(group="subscribers", phase="measure", foreign=1))

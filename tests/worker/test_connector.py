@@ -15,7 +15,7 @@ import pytest
 from loadgen.brokers.ports import free_port
 from loadgen.errors import HostLimitError
 from loadgen.kernels.device import CLOSED, CONNECTED, CONNECTING, Device
-from loadgen.kernels.fleet import Connects, Totals
+from loadgen.kernels.fleet import ConnectQueue, Totals
 from loadgen.mqtt.packets import ConnAck
 from loadgen.plan.addressing import client_id
 from loadgen.plan.behaviour import PlannedFleet
@@ -78,7 +78,7 @@ class Bench:
         self.clock = Time()
         self.begun: list[tuple[float, int]] = []
         self.answers: Callable[[int], bool] = lambda _connection: True
-        totals, connects = Totals.rows(1), Connects.rows(1)
+        totals, connects = Totals.rows(1), ConnectQueue.rows(1)
         fleet: object = SimpleNamespace(
             devices=Device.rows(devices),
             totals=totals[0],

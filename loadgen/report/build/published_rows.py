@@ -7,7 +7,7 @@ from loadgen.cases.case import MEASURES
 from loadgen.cases.registry import CASES
 from loadgen.judge.published import (
     PUBLISHED_SOURCE,
-    Comparison,
+    ComparisonSentence,
     Conditions,
     PublishedFigure,
     counterparts,
@@ -145,7 +145,7 @@ def _lines(
     if not differences and _same_load(figure, ours["value"]) is False:
         unit = MEASURES[figure.measure].unit
         comparable = "yes, but this run had a smaller load, which is not a limit"
-        difference = Comparison.DIFFERENCE(
+        difference = ComparisonSentence.DIFFERENCE(
             ours=f"{number(ours['value'])} {unit}",
             published=f"{number(figure.value)} {unit}",
         )

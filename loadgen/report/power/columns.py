@@ -11,7 +11,7 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from loadgen.report.power.formats import CHOICES, Format, is_like, words
-from loadgen.report.power.messages import Message
+from loadgen.report.power.messages import PowerMessage
 from loadgen.report.power.numbers import number_of
 from loadgen.report.power.units import (
     KILOWATT_HOUR,
@@ -41,7 +41,7 @@ _ZONE = re.compile(
 class LogError(ValueError):
     """A log that cannot be used; `values` are those of the sentence without the log's name."""
 
-    def __init__(self, sentence: Message, **values: Any) -> None:
+    def __init__(self, sentence: PowerMessage, **values: Any) -> None:
         super().__init__(sentence.name)
         self.sentence, self.values = sentence, values
 
@@ -188,28 +188,28 @@ def with_unit(heading: Heading, form: Format, *, named: bool) -> Heading:
     default = getattr(form, unit_key) if named or unit_key in form.named else ""
     title, unit = heading.title, heading.unit
     if unit is not None and unit.kind != quantity:
-        raise LogError(Message.NOT_THE_QUANTITY, column=title, quantity=quantity, key=key)
+        raise LogError(PowerMessage.NOT_THE_QUANTITY, column=title, quantity=quantity, key=key)
     if heading.unclear and not is_unit(heading.unclear):
-        raise LogError(Message.UNIT_SCALED, column=title, unit=heading.unclear)
+        raise LogError(PowerMessage.UNIT_SCALED, column=title, unit=heading.unclear)
     # Only the prefix is open, so that a unit with another one contradicts the title.
     if heading.unclear and not (named and default[:1] in ("m", "M")):
         values: dict[str, Any] = {"column": title, "unit": heading.unclear}
         values |= {"key": key, "unit_key": unit_key}
         choices = tuple(name for name in CHOICES[unit_key] if name[0] in "mM")
-        raise LogError(Message.UNIT_UNCLEAR, **values, choices=choices)
+        raise LogError(PowerMessage.UNIT_UNCLEAR, **values, choices=choices)
     if default and unit_key in form.named and unit not in (None, UNITS[default]):
         values = {"column": title, "unit_key": unit_key, "unit": default}
-        raise LogError(Message.UNIT_CONTRADICTED, **values)
+        raise LogError(PowerMessage.UNIT_CONTRADICTED, **values)
     there = set(words_of(title))
     own, energy = words(quantity), words("energy" if quantity == "power" else "power")
     if unit is None and named and there & (words("measured") | energy) and not there & own:
-        raise LogError(Message.NOT_THE_QUANTITY, column=title, quantity=quantity, key=key)
+        raise LogError(PowerMessage.NOT_THE_QUANTITY, column=title, quantity=quantity, key=key)
     if unit is None and default:
         unit = UNITS[default]
     if unit is None:
         if not named or has_strange_unit(title):
             values = {"column": title, "key": unit_key, "choices": tuple(CHOICES[unit_key])}
-            raise LogError(Message.UNIT_MISSING, **values)
+            raise LogError(PowerMessage.UNIT_MISSING, **values)
         unit = WATT if quantity == "power" else KILOWATT_HOUR
     return replace(heading, unit=unit)
 
@@ -246,7 +246,7 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
     elif not figures:
         return None
     if not time:
-        raise LogError(Message.NO_TIME, header=", ".join(titles)[:120])
+        raise LogError(PowerMessage.NO_TIME, header=", ".join(titles)[:120])
     chosen = [heading for heading in figures if not heading.why]
     if names and chosen:
         _require_single(chosen)
@@ -317,7 +317,7 @@ def _figures(figures: Sequence[Heading], form: Format) -> list[Heading]:
             heading = replace(heading, why="watts are used")
         elif len(same) > 1:
             titles = tuple(h.title for h in same)
-            raise LogError(Message.SEVERAL_COLUMNS, key="kwh", titles=titles)
+            raise LogError(PowerMessage.SEVERAL_COLUMNS, key="kwh", titles=titles)
         paired.append(heading)
     return [*(h for h in read if h.why), *powers, *paired]
 
@@ -339,10 +339,10 @@ def _momentary(powers: Sequence[Heading]) -> list[Heading]:
             other = chosen.setdefault(heading.outlet, heading)
             if other is not heading:
                 titles = (other.title, heading.title)
-                raise LogError(Message.SEVERAL_COLUMNS, key="watts", titles=titles)
+                raise LogError(PowerMessage.SEVERAL_COLUMNS, key="watts", titles=titles)
     lonely = tuple(heading.title for heading in powers if heading.outlet not in chosen)
     if lonely:
-        raise LogError(Message.ONLY_STATISTICS, titles=lonely[:8])
+        raise LogError(PowerMessage.ONLY_STATISTICS, titles=lonely[:8])
     return [
         heading if chosen[heading.outlet] is heading else replace(heading, why=heading.statistic)
         for heading in powers
@@ -363,7 +363,7 @@ def _require_single(figures: Sequence[Heading]) -> None:
     for kind, key in KEYS.items():
         titles = tuple(heading.title for heading in figures if heading.kind == kind)
         if len(titles) > 1:
-            raise LogError(Message.SEVERAL_COLUMNS, key=key, titles=titles)
+            raise LogError(PowerMessage.SEVERAL_COLUMNS, key=key, titles=titles)
 
 
 def _names(outlets: Sequence[Heading]) -> list[Heading]:
@@ -392,7 +392,7 @@ def _time_columns(times: Sequence[Heading], dates: Sequence[Heading]) -> list[He
         return [dates[0]]
     if len(times) + len(dates) > 1:
         titles = tuple(heading.title for heading in (*times, *dates))
-        raise LogError(Message.SEVERAL_TIMES, titles=titles[:8])
+        raise LogError(PowerMessage.SEVERAL_TIMES, titles=titles[:8])
     return []
 
 

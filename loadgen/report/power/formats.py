@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import PowerLogError
-from loadgen.report.power.messages import Message
+from loadgen.report.power.messages import PowerMessage
 from loadgen.report.power.units import UNITS
 from loadgen.run.redaction import printable
 
@@ -122,10 +122,10 @@ def read_formats(path: Path) -> tuple[Format, ...]:
         document = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise PowerLogError(Message.FORMAT_FILE(file=path, reason=reason)) from None
+        raise PowerLogError(PowerMessage.FORMAT_FILE(file=path, reason=reason)) from None
     except ValueError as error:
         reason = printable(str(error), 120)
-        raise PowerLogError(Message.FORMAT_FILE(file=path, reason=reason)) from None
+        raise PowerLogError(PowerMessage.FORMAT_FILE(file=path, reason=reason)) from None
     return tuple(_format(name, table, str(path)) for name, table in document.items())
 
 
@@ -138,7 +138,7 @@ def _format(name: str, table: Any, file: str) -> Format:
         is_list = listed and "tuple" in str(kinds.get(key))
         is_table = key == "unused" and isinstance(value, dict)
         if not (is_text or is_list or is_table):
-            raise PowerLogError(Message.FORMAT_KEY(file=file, name=name, key=key))
+            raise PowerLogError(PowerMessage.FORMAT_KEY(file=file, name=name, key=key))
         if key in CHOICES and value not in CHOICES[key]:
             raise _wrong_choice(key, value)
         one_title = "tuple" in str(kinds[key]) and is_text
@@ -147,9 +147,9 @@ def _format(name: str, table: Any, file: str) -> Format:
         for key in ("line", "first"):
             re.compile(values.get(key, ""))
     except re.error as error:
-        raise PowerLogError(Message.FORMAT_FILE(file=file, reason=str(error))) from None
+        raise PowerLogError(PowerMessage.FORMAT_FILE(file=file, reason=str(error))) from None
     if not values:
-        raise PowerLogError(Message.FORMAT_KEY(file=file, name=name, key=""))
+        raise PowerLogError(PowerMessage.FORMAT_KEY(file=file, name=name, key=""))
     return Format(name=name, **values)
 
 
@@ -162,9 +162,9 @@ def parse_columns(text: str) -> Format:
     for part in re.split(rf",(?=\s*(?:{'|'.join(KEYS)})\s*=)", text):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value or key not in KEYS:
-            raise PowerLogError(Message.COLUMNS_KEY(part=printable(part, 80), keys=KEYS))
+            raise PowerLogError(PowerMessage.COLUMNS_KEY(part=printable(part, 80), keys=KEYS))
         if key in values:
-            raise PowerLogError(Message.COLUMNS_TWICE(key=key))
+            raise PowerLogError(PowerMessage.COLUMNS_TWICE(key=key))
         if key in CHOICES and value not in CHOICES[key]:
             raise _wrong_choice(key, value)
         values[key] = (value,) if key in TITLES else value
@@ -173,4 +173,6 @@ def parse_columns(text: str) -> Format:
 
 def _wrong_choice(key: str, value: object) -> PowerLogError:
     choices = tuple(CHOICES[key])
-    return PowerLogError(Message.CHOICE(key=key, choices=choices, value=printable(str(value), 40)))
+    return PowerLogError(
+        PowerMessage.CHOICE(key=key, choices=choices, value=printable(str(value), 40))
+    )

@@ -32,7 +32,7 @@ from loadgen.report.power.columns import (
     zone_in,
 )
 from loadgen.report.power.formats import MARKS, TITLES, Format, is_like, makes
-from loadgen.report.power.messages import Message
+from loadgen.report.power.messages import PowerMessage
 from loadgen.report.power.numbers import MISSING, number_of
 from loadgen.report.power.settings import LogSettings, PduLog
 from loadgen.report.power.tables import SEPARATORS, Row, Source, Table, cells_of, table_of
@@ -138,7 +138,7 @@ def _read(log: PduLog, settings: LogSettings, *, may_grow: bool = False) -> LogS
         return samples_of(Source(log.path, may_grow), str(log.path), settings)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise PowerLogError(Message.UNREADABLE(log=log.path, reason=reason)) from None
+        raise PowerLogError(PowerMessage.UNREADABLE(log=log.path, reason=reason)) from None
 
 
 def samples_of(source: Source, name: str, settings: LogSettings) -> LogSamples:
@@ -152,12 +152,12 @@ def samples_of(source: Source, name: str, settings: LogSettings) -> LogSamples:
         except _OtherMarkError as first:
             if decimal:
                 values = {"number": str(first), "decimal": decimal}
-                raise LogError(Message.MARK_CONTRADICTED, **values) from None
+                raise LogError(PowerMessage.MARK_CONTRADICTED, **values) from None
             try:
                 return _Pass(layout, table, header.head, ",").run(settings.zone)
             except _OtherMarkError as second:
                 values = {"number": str(second), "other": str(first)}
-                raise LogError(Message.MARKS_MIXED, **values) from None
+                raise LogError(PowerMessage.MARKS_MIXED, **values) from None
     except LogError as error:
         raise PowerLogError(error.sentence(log=name, **error.values)) from None
 
@@ -170,9 +170,9 @@ def _chosen(samples: LogSamples, log: PduLog) -> LogSamples:
         return replace(samples, outlets=chosen)
     names = tuple(printable(outlet.name or "(no name)", 60) for outlet in outlets)
     if not samples.are_alike:
-        raise LogError(Message.DIFFERENT_KINDS, names=names[:8])
+        raise LogError(PowerMessage.DIFFERENT_KINDS, names=names[:8])
     if (total := _sum_among(outlets)) is not None:
-        raise LogError(Message.SUM_OF_OTHERS, name=total.name, names=names[:8])
+        raise LogError(PowerMessage.SUM_OF_OTHERS, name=total.name, names=names[:8])
     return samples
 
 
@@ -184,7 +184,7 @@ def _outlet_named(name: str, outlets: Sequence[Outlet]) -> Outlet:
     if len(matching) == 1:
         return matching[0]
     names = tuple(printable(outlet.name, 60) for outlet in outlets[:10])
-    sentence = Message.SEVERAL_OUTLETS if matching else Message.NO_OUTLET
+    sentence = PowerMessage.SEVERAL_OUTLETS if matching else PowerMessage.NO_OUTLET
     raise LogError(sentence, name=printable(name, 80), names=names)
 
 
@@ -219,7 +219,7 @@ class _Header:
     def table(self) -> tuple[Layout, Table]:
         """Return the layout and the rows of the log; raise LogError if they are not certain."""
         if not self.head:
-            raise LogError(Message.NO_SAMPLE)
+            raise LogError(PowerMessage.NO_SAMPLE)
         table = table_of(self._source, self.head, self._makes)
         if table is None:
             return self._below_titles()
@@ -267,7 +267,7 @@ class _Header:
                 if _is_sample(layout, rows[first]):
                     return layout, table
                 fallback = fallback or (layout, table)
-        bare_lines = unclear is not None and unclear.sentence is Message.NO_TIME
+        bare_lines = unclear is not None and unclear.sentence is PowerMessage.NO_TIME
         if unclear is not None and not (bare_lines and self.head[0][0].isdigit()):
             raise unclear
         fallback = fallback or self._without_titles(self.head)
@@ -318,12 +318,14 @@ class _Header:
             for pattern in getattr(options, key):
                 parts = [pattern, *pattern.split("+")]
                 if not any(is_like(title, part) for title in titles for part in parts):
-                    return LogError(Message.NO_COLUMN, column=printable(pattern, 80), header=shown)
+                    return LogError(
+                        PowerMessage.NO_COLUMN, column=printable(pattern, 80), header=shown
+                    )
         if re.match(r"\W*\d", self.head[0]):
-            return LogError(Message.HEADER_MISSING, header=printable(self.head[0], 120))
+            return LogError(PowerMessage.HEADER_MISSING, header=printable(self.head[0], 120))
         if len(titles) < 2:
-            return LogError(Message.NOT_A_TABLE, header=shown)
-        return LogError(Message.HEADER_UNKNOWN, header=shown)
+            return LogError(PowerMessage.NOT_A_TABLE, header=shown)
+        return LogError(PowerMessage.HEADER_UNKNOWN, header=shown)
 
 
 def _table(
@@ -412,7 +414,7 @@ class _Pass:
             if len(cells) != width and (len(cells) < width or any(cells[width:])):
                 text = printable(" ".join(cells), 80)
                 values = {"line": line, "width": len(cells), "expected": width, "text": text}
-                raise LogError(Message.LINE_WIDTH, **values)
+                raise LogError(PowerMessage.LINE_WIDTH, **values)
             try:
                 self._clock.add(_time_in(layout, cells), line)
             except BadTimeError as error:
@@ -427,13 +429,13 @@ class _Pass:
             if row < _COMPARED_LINES:
                 self._compare(name, cells)
         if self._unclear and not self._proven and self._mark == ".":
-            raise LogError(Message.MARK_UNCLEAR, number=printable(self._unclear, 40))
+            raise LogError(PowerMessage.MARK_UNCLEAR, number=printable(self._unclear, 40))
         return self._samples(zone)
 
     def _outlet(self, name: str) -> list["_Figure"]:
         """Begin an outlet, in a table with a column for each figure."""
         if len(self._figures) >= _MOST_OUTLETS:
-            raise LogError(Message.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
+            raise LogError(PowerMessage.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
         own_name = printable(name, 100)
         self._figures[name] = [
             _Figure(replace(heading, outlet=own_name) if self._layout.names else heading)
@@ -451,7 +453,7 @@ class _Pass:
             text = f"{text} {unit}"
         if key not in self._figures and not is_missing:
             if len(self._figures) >= _MOST_OUTLETS:
-                raise LogError(Message.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
+                raise LogError(PowerMessage.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
             self._figures[key] = self._series(name, text)
         for figure in self._figures.get(key, ()):
             self._add(figure, row, text, line)
@@ -504,7 +506,7 @@ class _Pass:
         values = {"line": line, "column": printable(heading.title, 60), "text": text[:40]}
         number = number_of(text, self._mark)
         if number is None:
-            raise LogError(Message.LINE_NUMBER, **values)
+            raise LogError(PowerMessage.LINE_NUMBER, **values)
         self._prove(number.mark, text)
         try:
             unit = unit_of(number.unit) if number.unit else heading.unit
@@ -512,12 +514,12 @@ class _Pass:
             unit = None
         quantity = "power" if heading.kind == "power" else "energy"
         if unit is not None and unit.kind != quantity:
-            raise LogError(Message.LINE_QUANTITY, **values, quantity=quantity)
+            raise LogError(PowerMessage.LINE_QUANTITY, **values, quantity=quantity)
         if unit is None or number.value < 0 or not isfinite(number.value):
-            raise LogError(Message.LINE_NUMBER, **values)
+            raise LogError(PowerMessage.LINE_NUMBER, **values)
         value = number.value * unit.factor
         if quantity == "power" and value > _LARGEST_WATTS:
-            raise LogError(Message.TOO_LARGE, line=line, watts=value)
+            raise LogError(PowerMessage.TOO_LARGE, line=line, watts=value)
         return value, unit.factor * 10.0**-number.places
 
     def _prove(self, mark: str, text: str) -> None:
@@ -543,13 +545,13 @@ class _Pass:
         try:
             wall_ns, local, foreign = self._clock.resolve(zone)
         except UnclearDatesError as error:
-            raise LogError(Message.DATES_UNCLEAR, date=printable(str(error), 40)) from None
+            raise LogError(PowerMessage.DATES_UNCLEAR, date=printable(str(error), 40)) from None
         except BadTimeError as error:
             raise _bad_time(error) from None
         if foreign:
-            raise LogError(Message.FOREIGN_ZONE, named=printable(foreign, 40), zone=zone.key)
+            raise LogError(PowerMessage.FOREIGN_ZONE, named=printable(foreign, 40), zone=zone.key)
         if len(wall_ns) and (wall_ns == UNCERTAIN).all():
-            raise LogError(Message.ONLY_CHANGED_TIMES, zone=zone.key)
+            raise LogError(PowerMessage.ONLY_CHANGED_TIMES, zone=zone.key)
         outlets: dict[str, dict[str, Points]] = {}
         layout = self._layout
         used = []
@@ -563,7 +565,7 @@ class _Pass:
         if any("watts" in of for of in outlets.values()):
             outlets = {name: of for name, of in outlets.items() if "watts" in of}
         if not outlets:
-            raise self._error or LogError(Message.NO_SAMPLE)
+            raise self._error or LogError(PowerMessage.NO_SAMPLE)
         self._refuse_turns()
         chosen = layout.format.named & {*KEYS.values()} and not layout.names
         return LogSamples(
@@ -583,7 +585,7 @@ class _Pass:
                 continue
             first, second = (printable(text, 40) for text in [*dict.fromkeys(texts)][:2])
             values = {"column": printable(self._layout.titles[place], 60), "second": second}
-            raise LogError(Message.IN_TURN, name=printable(name, 60), first=first, **values)
+            raise LogError(PowerMessage.IN_TURN, name=printable(name, 60), first=first, **values)
 
 
 def _is_power(heading: Heading) -> bool:
@@ -591,7 +593,7 @@ def _is_power(heading: Heading) -> bool:
 
 
 def _bad_time(error: BadTimeError) -> LogError:
-    return LogError(Message.LINE_TIME, line=error.line, text=printable(str(error), 40))
+    return LogError(PowerMessage.LINE_TIME, line=error.line, text=printable(str(error), 40))
 
 
 def _points(figure: _Figure, wall_ns: Int64Array) -> Points | None:
@@ -608,7 +610,7 @@ def _points(figure: _Figure, wall_ns: Int64Array) -> Points | None:
     if len(twice):
         time = datetime.fromtimestamp(int(at[twice[0]]) / 1e9, UTC)
         values_of = {"name": printable(heading.outlet, 60), "time": f"{time:%Y-%m-%d %H:%M:%S} UTC"}
-        raise LogError(Message.TWICE, **values_of)
+        raise LogError(PowerMessage.TWICE, **values_of)
     is_mean = heading.statistic == "mean"
     return Points(heading.kind, at, values, figure.step, is_mean, heading.is_counter)
 

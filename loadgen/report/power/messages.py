@@ -3,7 +3,7 @@
 from loadgen.sentences import Sentences
 
 
-class Message(Sentences):
+class PowerMessage(Sentences):
     """Reasons why a power log, or an option for one, is refused; each names the way out."""
 
     UNREADABLE = "power log {log} cannot be read: {reason}"
@@ -127,7 +127,7 @@ class Message(Sentences):
     NO_MOMENT = "{text!r} is not a time; expected one such as 2026-11-23T10:00:00Z"
 
 
-class Remark(Sentences):
+class PowerRemark(Sentences):
     """Notes on the watts of an outlet that can be used."""
 
     FEW_SAMPLES = "{name} has {samples:sample|samples} inside the window"
@@ -147,7 +147,7 @@ class Remark(Sentences):
     COVERS = "the watts of {log} are those of {covers}"
 
 
-class Withheld(Sentences):
+class WithheldPower(Sentences):
     """Reasons why the watts of an outlet cannot be used."""
 
     COUNTER_DISAGREES = (

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from loadgen.errors import PowerLogError
 from loadgen.report.power.log import read_log
-from loadgen.report.power.messages import Message
+from loadgen.report.power.messages import PowerMessage
 from loadgen.report.power.power import (
     LEAST_COVERAGE,
     OutletPower,
@@ -66,7 +66,7 @@ def overview(settings: LogSettings, start: str | None = None, end: str | None = 
         f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d %H:%M:%SZ}" for ns in window
     )
     if end_ns <= start_ns and (start or end):
-        raise PowerLogError(Message.NO_WINDOW(window=shown))
+        raise PowerLogError(PowerMessage.NO_WINDOW(window=shown))
     outlets = []
     for log, samples in read:
         if start is not None or end is not None:
@@ -110,5 +110,5 @@ def _moment(text: str, settings: LogSettings) -> int:
     except (BadTimeError, UnclearDatesError):
         foreign = text
     if foreign:
-        raise PowerLogError(Message.NO_MOMENT(text=text))
+        raise PowerLogError(PowerMessage.NO_MOMENT(text=text))
     return int(moments[0])

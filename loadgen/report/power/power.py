@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from loadgen.errors import PowerLogError
 from loadgen.report.power.formats import Format
 from loadgen.report.power.log import LogSamples, Outlet, Points, read_log
-from loadgen.report.power.messages import Message, Remark, Withheld
+from loadgen.report.power.messages import PowerMessage, PowerRemark, WithheldPower
 from loadgen.report.power.settings import LogSettings, PduLog
 from loadgen.report.power.times import changes_of
 
@@ -138,9 +138,9 @@ def outlets_of_samples(
     path = str(log.path)
     remarks: list[str] = []
     if samples.local and not settings.zone_given:
-        remarks.append(Remark.ZONE_ASSUMED(log=path, zone=settings.zone.key))
+        remarks.append(PowerRemark.ZONE_ASSUMED(log=path, zone=settings.zone.key))
     if unused := [f"{title} ({why})" for title, why, is_power in samples.unused if is_power]:
-        remarks.append(Remark.UNUSED(log=path, columns=tuple(unused[:8])))
+        remarks.append(PowerRemark.UNUSED(log=path, columns=tuple(unused[:8])))
     return [
         outlet_power(log, outlet, window, samples.format, settings.offset_ns, remarks)
         for outlet in samples.outlets
@@ -162,7 +162,7 @@ def require_no_clock_change(
     for change_ns in changes_of(settings.zone, first_ns, last_ns):
         time = f"{datetime.fromtimestamp(change_ns / 1e9, settings.zone):%Y-%m-%d %H:%M}"
         values = {"zone": settings.zone.key, "time": time}
-        raise PowerLogError(Message.CLOCK_CHANGES(log=log.path, **values))
+        raise PowerLogError(PowerMessage.CLOCK_CHANGES(log=log.path, **values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def _reading_of(log: str, outlet: Outlet, form: Format) -> _Reading:
         return _Reading("watts", outlet.watts, steps, _resolution(outlet.watts), counter)
     if counter is not None:
         if failure := counter.failure(alone=True):
-            raise PowerLogError(Message.NO_COUNTER(log=log, name=outlet.name, why=failure))
+            raise PowerLogError(PowerMessage.NO_COUNTER(log=log, name=outlet.name, why=failure))
         return _Reading("counter", counter.points, counter.steps, 0.0, counter)
     points = points or Points("interval", np.zeros(0, np.int64), np.zeros(0), 0.0)
     step_w = _resolution(points) * _NS_W_IN_KWH / max(_usual_ns(points.at), 1)
@@ -261,17 +261,17 @@ def outlet_power(
     inside = int(is_inside.sum())
     notes: list[str] = []
     if inside < LEAST_SAMPLES:
-        notes.append(Remark.FEW_SAMPLES(name=name, samples=inside))
+        notes.append(PowerRemark.FEW_SAMPLES(name=name, samples=inside))
     notes += remarks
     if energy is not None and energy.result == "reset":
-        notes.append(Remark.RESET(name=name))
+        notes.append(PowerRemark.RESET(name=name))
     if watts and NOTABLE_STEP < step_w / watts <= COARSE_STEP:
-        notes.append(Remark.STEP(figure=reading.figure, name=name, share=step_w / watts))
+        notes.append(PowerRemark.STEP(figure=reading.figure, name=name, share=step_w / watts))
     if reading.figure == "watts":
         notes += _odd_samples(name, points.values[is_inside])
         if points.is_mean or form.stamp == "end":
             values = {"seconds": _usual_ns(points.at) / 1e9, "stamp": form.stamp or "start"}
-            notes.append(Remark.EDGES(name=name, **values))
+            notes.append(PowerRemark.EDGES(name=name, **values))
     since_s, until_s = (covered.since - start_ns) / 1e9, (covered.until - start_ns) / 1e9
     return OutletPower(
         log=str(log.path),
@@ -293,14 +293,14 @@ def _withheld(name: str, watts: float, step_w: float, energy: EnergyCheck | None
     """Return the reason why these watts cannot be used, "" if they can."""
     if energy is not None and energy.watts_kwh is not None and energy.result == "disagrees":
         values = {"counter_kwh": energy.counter_kwh, "watts_kwh": energy.watts_kwh}
-        return Withheld.COUNTER_DISAGREES(name=name, **values)
+        return WithheldPower.COUNTER_DISAGREES(name=name, **values)
     if energy is not None and energy.watts_kwh is None and energy.result == "too coarse":
         values = {"counter_kwh": energy.counter_kwh, "step_kwh": energy.resolution_kwh}
-        return Withheld.COUNTER_COARSE(name=name, **values)
+        return WithheldPower.COUNTER_COARSE(name=name, **values)
     if 0 < watts < _LEAST_WATTS:
-        return Withheld.TINY(name=name, watts=watts)
+        return WithheldPower.TINY(name=name, watts=watts)
     if step_w > COARSE_STEP * watts > 0:
-        return Withheld.WATTS_COARSE(name=name, step=step_w, share=step_w / watts)
+        return WithheldPower.WATTS_COARSE(name=name, step=step_w, share=step_w / watts)
     return ""
 
 
@@ -313,10 +313,10 @@ def _odd_samples(name: str, watts: Float64Array) -> list[str]:
     notes: list[str] = []
     median, most = float(np.median(watts)), float(watts.max())
     if most >= _OUTLIER * median > 0:
-        notes.append(Remark.OUTLIER(name=name, watts=most, median=median))
+        notes.append(PowerRemark.OUTLIER(name=name, watts=most, median=median))
     zeros = int((watts[used[0] : used[-1]] == 0).sum())
     if zeros:
-        notes.append(Remark.ZEROS(name=name, zeros=zeros))
+        notes.append(PowerRemark.ZEROS(name=name, zeros=zeros))
     return notes
 
 
@@ -336,10 +336,10 @@ def require_usable(outlets: Iterable[OutletPower], run: str) -> None:
     for outlet in outlets:
         other = seen.setdefault(outlet.curve, outlet)
         if other.log != outlet.log and len({watts for _, _, watts in outlet.curve}) >= _TELLING:
-            raise PowerLogError(Message.SAME_SAMPLES(first=other.name, second=outlet.name))
+            raise PowerLogError(PowerMessage.SAME_SAMPLES(first=other.name, second=outlet.name))
         if outlet.coverage < LEAST_COVERAGE:
             values = {"coverage": outlet.coverage, "least": LEAST_COVERAGE}
-            raise PowerLogError(Message.COVERS_LITTLE(log=outlet.name, run=run, **values))
+            raise PowerLogError(PowerMessage.COVERS_LITTLE(log=outlet.name, run=run, **values))
 
 
 def _usual_ns(at: Int64Array) -> int:

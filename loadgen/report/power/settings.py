@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from loadgen.errors import PowerLogError
 from loadgen.plan.units import parse_seconds
 from loadgen.report.power.formats import NO_OPTIONS, Format, parse_columns, read_formats
-from loadgen.report.power.messages import Message
+from loadgen.report.power.messages import PowerMessage
 from loadgen.run.redaction import printable
 
 LARGEST_OFFSET_S = 366 * 86_400.0
@@ -69,9 +69,9 @@ def parse_offset(text: str) -> int:
     try:
         seconds = parse_seconds(text.strip().removeprefix("-").removeprefix("+"))
     except ValueError as error:
-        raise PowerLogError(Message.OFFSET(reason=str(error))) from None
+        raise PowerLogError(PowerMessage.OFFSET(reason=str(error))) from None
     if seconds > LARGEST_OFFSET_S:
-        raise PowerLogError(Message.OFFSET(reason=f"{seconds:g} s"))
+        raise PowerLogError(PowerMessage.OFFSET(reason=f"{seconds:g} s"))
     return sign * round(seconds * 1e9)
 
 
@@ -81,7 +81,7 @@ def time_zone(name: str | None) -> ZoneInfo:
     try:
         return ZoneInfo(key)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise PowerLogError(Message.ZONE_UNKNOWN(zone=key[:80])) from None
+        raise PowerLogError(PowerMessage.ZONE_UNKNOWN(zone=key[:80])) from None
 
 
 def host_timezone() -> str:
@@ -98,7 +98,7 @@ def host_timezone() -> str:
     try:
         return Path("/etc/timezone").read_text().strip()
     except OSError:
-        raise PowerLogError(Message.HOST_ZONE_UNKNOWN()) from None
+        raise PowerLogError(PowerMessage.HOST_ZONE_UNKNOWN()) from None
 
 
 def pdu_log(log: "str | Path | PduLog") -> PduLog:
@@ -117,7 +117,7 @@ def pdu_log(log: "str | Path | PduLog") -> PduLog:
         return PduLog(Path(file), node)
     chosen = tuple(outlet.strip() for outlet in outlets.split(","))
     if not all(chosen):
-        raise PowerLogError(Message.OUTLET_UNNAMED(log=printable(log, 200)))
+        raise PowerLogError(PowerMessage.OUTLET_UNNAMED(log=printable(log, 200)))
     return PduLog(Path(path), node, chosen)
 
 
@@ -129,6 +129,6 @@ def distinct_logs(names: Sequence["str | Path | PduLog"]) -> tuple[PduLog, ...]:
         before = seen.setdefault(log.path.resolve(), [])
         for other in before:
             if not log.outlets or not other.outlets or set(log.outlets) & set(other.outlets):
-                raise PowerLogError(Message.GIVEN_TWICE(log=log.path))
+                raise PowerLogError(PowerMessage.GIVEN_TWICE(log=log.path))
         before.append(log)
     return logs

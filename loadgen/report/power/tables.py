@@ -17,7 +17,7 @@ import orjson
 
 from loadgen.report.power.columns import LogError
 from loadgen.report.power.formats import Format
-from loadgen.report.power.messages import Message
+from loadgen.report.power.messages import PowerMessage
 
 SEPARATORS = ("\t", ";", "|", ",", "")
 """Separators of columns; "" for blanks."""
@@ -59,7 +59,7 @@ class Source:
                     return
                 line = line.strip("\n\0 \ufeff")
                 if len(line) > _LONGEST_LINE and line[0] not in "{[":
-                    raise LogError(Message.LINE_LONG, line=number, most=_LONGEST_LINE)
+                    raise LogError(PowerMessage.LINE_LONG, line=number, most=_LONGEST_LINE)
                 if line.strip("\t;|, "):
                     yield number, line.replace("\0", "\ufffd")
 
@@ -164,11 +164,11 @@ def _records(source: Source) -> Iterator[tuple[int, dict[str, str]]]:
             except orjson.JSONDecodeError:
                 if line[0] not in "}]":
                     continue
-                raise LogError(Message.LINE_JSON, line=first, text=line[:60]) from None
+                raise LogError(PowerMessage.LINE_JSON, line=first, text=line[:60]) from None
             yield from ((first, record) for record in _samples_in(document))
             text = ""
     if text:
-        raise LogError(Message.LINE_JSON, line=first, text=text[:60])
+        raise LogError(PowerMessage.LINE_JSON, line=first, text=text[:60])
 
 
 def _samples_in(document: Any) -> Iterator[dict[str, str]]:

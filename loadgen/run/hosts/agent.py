@@ -33,7 +33,7 @@ from loadgen.brokers.packet_stream import open_socket
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError
 from loadgen.run.environment import environment, host_of, machine_identity
-from loadgen.run.host_watch import Attendance
+from loadgen.run.host_watch import HostAttendance
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_context
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
 from loadgen.run.hosts.forkserver_process import forkserver
@@ -166,7 +166,7 @@ class Agent:
         self.workers: HostedWorkers | None = None
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._attendance = Attendance()
+        self._attendance = HostAttendance()
 
     def end(self, why: str) -> None:
         if not self.ended.done():

@@ -27,7 +27,7 @@ from loadgen.kernels.counting import (
     MEASURE,
     S_END_TO_END,
     S_TRANSIT,
-    Message,
+    ReceivedMessage,
     bucket_index,
     check_qos,
     count_damaged,
@@ -316,7 +316,7 @@ def _prepare(fleet: Fleet, row: int, note: InteractionNote) -> bool:
 
 
 @compiled
-def _selected(chain: Chains, row: int, buffer: Bytes, message: Message) -> bool:
+def _selected(chain: Chains, row: int, buffer: Bytes, message: ReceivedMessage) -> bool:
     """Return True if the properties of a PUBLISH satisfy the device's selector."""
     role = chain.roles[row]
     start = message.topic_end + (2 if message.qos > 0 else 0)
@@ -375,7 +375,7 @@ def _pair_of(chain: Chains, row: int, note: InteractionNote, stream: int) -> int
 
 
 @compiled
-def _discard(fleet: Fleet, buffer: Bytes, message: Message) -> None:
+def _discard(fleet: Fleet, buffer: Bytes, message: ReceivedMessage) -> None:
     """Count a message that a selector refused, in the phase of its intended time."""
     state = chains_of(fleet.own).state
     state.discarded_in_all += 1
@@ -386,7 +386,12 @@ def _discard(fleet: Fleet, buffer: Bytes, message: Message) -> None:
 
 @compiled
 def _accept(
-    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: InteractionNote, now_ns: int
+    fleet: Fleet,
+    row: int,
+    buffer: Bytes,
+    message: ReceivedMessage,
+    note: InteractionNote,
+    now_ns: int,
 ) -> int:
     """Check a message and read its note; return its pair, or _NONE if it is only counted."""
     chain = chains_of(fleet.own)
@@ -421,7 +426,7 @@ def _accept(
 
 @compiled
 def _place_of(
-    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: InteractionNote
+    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, note: InteractionNote
 ) -> int:
     """Read a message's note; return its pair as `_pair_of`, or _NONE if the topic is wrong."""
     chain = chains_of(fleet.own)
@@ -442,7 +447,12 @@ def _place_of(
 
 @compiled
 def _take_damaged(
-    fleet: Fleet, row: int, buffer: Bytes, message: Message, note: InteractionNote, now_ns: int
+    fleet: Fleet,
+    row: int,
+    buffer: Bytes,
+    message: ReceivedMessage,
+    note: InteractionNote,
+    now_ns: int,
 ) -> None:
     """Count a damaged message; if only its filler is damaged, account for it by the rest."""
     if not _content_alone_is_damaged(fleet, buffer, message):
@@ -460,7 +470,7 @@ def _take_damaged(
 
 
 @compiled
-def _content_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> bool:
+def _content_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: ReceivedMessage) -> bool:
     """Return True if header and trailer match the undamaged content of the trailer's type."""
     chain = chains_of(fleet.own)
     start, end = message.payload, message.end
@@ -478,7 +488,7 @@ def _content_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: Message) -> 
 
 @compiled
 def _on_message(
-    fleet: Fleet, row: int, buffer: Bytes, message: Message, now_ns: int, position: int
+    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int, position: int
 ) -> int:
     """Check a message, account for it and send the messages that it causes."""
     chain = chains_of(fleet.own)
@@ -554,7 +564,12 @@ def _is_late(
 
 @compiled
 def _carry_on(
-    fleet: Fleet, row: int, message: Message, note: InteractionNote, now_ns: int, position: int
+    fleet: Fleet,
+    row: int,
+    message: ReceivedMessage,
+    note: InteractionNote,
+    now_ns: int,
+    position: int,
 ) -> int:
     """Send the outputs of a message, and acknowledge it unless a transaction does so later."""
     chain = chains_of(fleet.own)
