@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -87,53 +88,51 @@ def test_the_shares_of_all_workers_partition_every_group(
         assert 0 < held(worker) <= host.descriptors - SPARE_DESCRIPTORS
 
 
+FITS = Host(2, 1000 + SPARE_DESCRIPTORS, GIB, 28_000)
+WORKERS: list[tuple[str, Host, dict[str, object], int]] = [
+    # A light load takes one.
+    ("fanin", LARGE, {"devices": "10k"}, 1),
+    # Large messages cost by their bytes.
+    ("fanout", LARGE, {"ratio": 1, "rate": 2_000, "size": "64"}, 1),
+    ("fanout", LARGE, {"ratio": 1, "rate": 2_000, "size": "1MB"}, 4),
+    # Descriptors ask for more, from the first device that has none.
+    ("connburst", SMALL, {"devices": "100k"}, 6),
+    ("connburst", FITS, {"devices": 1000}, 1),
+    ("connburst", FITS, {"devices": 1001}, 2),
+    # So does the rate, up to the cores less one.
+    ("fanin", LARGE, {"devices": "50k", "rate": "50k"}, 2),
+    ("fanin", SMALL, {"devices": "10k", "rate": "400k"}, 1),
+    ("fanin", LARGE, {"devices": "50k", "rate": "5M"}, 11),
+    # A number that is asked for is taken, if there are as many devices.
+    ("fanin", SMALL, {"workers": 5}, 5),
+    ("persistent", SMALL, {"workers": 64, "pairs": 2}, 4),
+    # Several hosts get as many workers each.
+    ("fanin", SMALL, {"hosts": 3}, 3),
+    # The timed pair has a worker apart from a background.
+    ("latency", SMALL, {"devices": 0}, 1),
+    ("latency", SMALL, {}, 2),
+]
+
+
 class TestWorkers:
-    def test_a_light_load_takes_one(self) -> None:
-        assert len(plan("fanin", LARGE, devices="10k").workers) == 1
+    @pytest.mark.parametrize(("case", "host", "flags", "workers"), WORKERS)
+    def test_number(self, case: str, host: Host, flags: dict[str, Any], workers: int) -> None:
+        made = plan(case, host, **flags)
+        assert len(made.workers) == workers
+        assert needs_of(made).descriptors_per_worker <= host.descriptors
 
-    def test_large_messages_cost_by_their_bytes(self) -> None:
+    def test_large_messages_take_processor_and_memory(self) -> None:
         small, large = (
-            plan("fanout", LARGE, ratio=1, rate=2_000, size=size) for size in ("64", "1MB")
+            needs_of(plan("fanout", LARGE, ratio=1, rate=2_000, size=size))
+            for size in ("64", "1MB")
         )
-        assert (len(small.workers), len(large.workers)) == (1, 4)
-        assert 0.9 < needs_of(large).cores - needs_of(small).cores < 1.1
-        grown = needs_of(large).memory_bytes - needs_of(small).memory_bytes
-        assert grown > 4 * 999_936  # each worker has the body once
-
-    def test_descriptors_ask_for_more(self) -> None:
-        made = plan("connburst", devices="100k")
-        assert len(made.workers) == 6
-        assert needs_of(made).descriptors_per_worker <= SMALL.descriptors
-
-    def test_one_descriptor_fewer_asks_for_one_worker_more(self) -> None:
-        fits = Host(2, 1000 + SPARE_DESCRIPTORS, GIB, 28_000)
-        assert len(plan("connburst", fits, devices=1000).workers) == 1
-        short = dataclasses.replace(fits, descriptors=fits.descriptors - 1)
-        assert len(plan("connburst", short, devices=1000).workers) == 2
-
-    def test_rate_asks_for_more_up_to_the_cores_less_one(self) -> None:
-        assert len(plan("fanin", LARGE, devices="50k", rate="50k").workers) == 2
-        assert (
-            len(plan("fanin", LARGE, devices="100k", rate="100k", targets=LOOPBACK * 9).workers) > 2
-        )
-        assert len(plan("fanin", SMALL, devices="10k", rate="400k").workers) == 1
-        huge = plan("fanin", LARGE, devices="50k", rate="5M")
-        assert len(huge.workers) == LARGE.cores - 1
+        assert 0.9 < large.cores - small.cores < 1.1
+        assert large.memory_bytes - small.memory_bytes > 4 * 999_936  # each worker has the body
 
     def test_few_fast_publishers_cost_less_than_many_slow_ones(self) -> None:
         few = plan("persistent", LARGE, pairs=10, rate="100k")
         many = plan("persistent", LARGE, pairs=10_000, rate="100k")
         assert len(few.workers) < len(many.workers)
-
-    def test_a_number_that_is_asked_for_is_taken(self) -> None:
-        assert len(plan("fanin", workers=5).workers) == 5
-
-    def test_never_more_workers_than_devices(self) -> None:
-        made = plan("persistent", workers=64, pairs=2)
-        assert len(made.workers) == 4
-
-    def test_several_hosts_get_as_many_workers_each(self) -> None:
-        assert len(plan("fanin", hosts=3).workers) == 3
 
 
 class TestShares:
@@ -166,9 +165,6 @@ class TestShares:
     def test_one_worker_plays_all_when_asked(self) -> None:
         made = plan("latency", workers=1)
         assert len(devices_of(made, made.workers[0])) == 4
-
-    def test_the_pair_alone_needs_one_worker(self) -> None:
-        assert len(plan("latency", devices=0).workers) == 1
 
     def test_a_subscriber_that_takes_everything_gets_its_own_worker_at_a_high_rate(self) -> None:
         made = plan("fanin", LARGE, devices="50k", rate="500k")
@@ -438,25 +434,25 @@ class TestSeveralHosts:
         assert (needs.devices, needs.workers) == (2501, 1)
 
 
-class TestPacing:
-    @pytest.mark.parametrize(("rate", "tick"), [(20_000, 0), (20_001, 1000)])
-    def test_ticks_begin_above_a_rate(self, rate: int, tick: int) -> None:
-        made = plan("fanin", devices=1000, rate=rate, workers=1)
-        assert made.send_tick_us == tick
-
-    def test_few_publishers_tick_faster(self) -> None:
-        assert plan("persistent", rate="200k").send_tick_us == 500
-        assert plan("persistent", pairs=1, rate="2M").send_tick_us == 100
-
-    def test_workers_share_the_rate(self) -> None:
-        assert plan("persistent", pairs=40, rate="40k", workers=4).send_tick_us == 0
-
-    def test_the_background_does_not_make_the_pair_wait(self) -> None:
-        assert plan("latency", devices="15k", background_rate="200k").send_tick_us == 0
-
-    def test_a_tick_that_is_given(self) -> None:
-        assert plan("fanin", send_tick="250us").send_tick_us == 250
-        assert plan("persistent", rate="200k", send_tick=0).send_tick_us == 0
+@pytest.mark.parametrize(
+    ("case", "flags", "tick_us"),
+    [
+        # Ticks begin above a rate of each worker.
+        ("fanin", {"devices": 1000, "rate": 20_000, "workers": 1}, 0),
+        ("fanin", {"devices": 1000, "rate": 20_001, "workers": 1}, 1000),
+        ("persistent", {"pairs": 40, "rate": "40k", "workers": 4}, 0),
+        # Few publishers tick faster.
+        ("persistent", {"rate": "200k"}, 500),
+        ("persistent", {"pairs": 1, "rate": "2M"}, 100),
+        # The background does not make the pair wait.
+        ("latency", {"devices": "15k", "background_rate": "200k"}, 0),
+        # A tick that is given.
+        ("fanin", {"send_tick": "250us"}, 250),
+        ("persistent", {"rate": "200k", "send_tick": 0}, 0),
+    ],
+)
+def test_pacing(case: str, flags: dict[str, Any], tick_us: int) -> None:
+    assert plan(case, **flags).send_tick_us == tick_us
 
 
 class TestContents:

@@ -408,20 +408,26 @@ def _accept(
     is_checked = state.checked <= 0
     if is_checked:
         state.checked = state.check_every
-        if not is_intact(buffer, start, message.end):
-            _take_damaged(fleet, row, buffer, message, note, now_ns)
-            return _NONE
-    pair = _place_of(fleet, row, buffer, message, note)
+    intact = not is_checked or is_intact(buffer, start, message.end)
+    readable = intact or _content_alone_is_damaged(fleet, buffer, message)
+    pair = _place_of(fleet, row, buffer, message, note) if readable else _NONE
+    if pair == _NONE and not is_checked and not is_intact(buffer, start, message.end):
+        readable = _content_alone_is_damaged(fleet, buffer, message)
+    if not readable:
+        count_doubtful(fleet, row, buffer, message, now_ns)
+        return _NONE
     if pair == _OTHER_FAMILY:
         _discard(fleet, buffer, message)
         return _NONE
+    if pair != _NONE and intact:
+        return pair
+    phase = phase_of(fleet.run, read_i64(buffer, start + 16))
     if pair == _NONE:
-        if is_checked or is_intact(buffer, start, message.end):
-            phase = phase_of(fleet.run, read_i64(buffer, start + 16))
-            count_misrouted(fleet, fleet.counters[fleet.devices[row].group, phase])
-        else:
-            _take_damaged(fleet, row, buffer, message, note, now_ns)
-    return pair
+        count_misrouted(fleet, fleet.counters[fleet.devices[row].group, phase])
+    else:  # only its filler is damaged, so that the rest accounts for it
+        counts = fleet.counters[chain.types[note.type].group, phase]
+        count_damaged(fleet, counts, buffer, message, pair)
+    return _NONE
 
 
 @compiled
@@ -443,30 +449,6 @@ def _place_of(
         if not is_same(buffer, message.topic, message.topic_end, chain.topics, begin, end):
             return _NONE
     return pair
-
-
-@compiled
-def _take_damaged(
-    fleet: Fleet,
-    row: int,
-    buffer: Bytes,
-    message: ReceivedMessage,
-    note: InteractionNote,
-    now_ns: int,
-) -> None:
-    """Count a damaged message; if only its filler is damaged, account for it by the rest."""
-    if not _content_alone_is_damaged(fleet, buffer, message):
-        count_doubtful(fleet, row, buffer, message, now_ns)
-        return
-    pair = _place_of(fleet, row, buffer, message, note)
-    phase = phase_of(fleet.run, read_i64(buffer, message.payload + 16))
-    if pair == _OTHER_FAMILY:
-        _discard(fleet, buffer, message)
-    elif pair == _NONE:
-        count_misrouted(fleet, fleet.counters[fleet.devices[row].group, phase])
-    else:
-        counts = fleet.counters[chains_of(fleet.own).types[note.type].group, phase]
-        count_damaged(fleet, counts, buffer, message, pair)
 
 
 @compiled
