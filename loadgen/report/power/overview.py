@@ -98,7 +98,7 @@ def _without_gaps(outlet: OutletPower) -> OutletPower:
     if share >= LEAST_COVERAGE:
         return outlet
     values = {"coverage": share, "least": LEAST_COVERAGE, "run": "its samples"}
-    return replace(outlet, withheld=Message.COVERS_LITTLE(log=outlet.name, **values))
+    return replace(outlet, withheld=PowerMessage.COVERS_LITTLE(log=outlet.name, **values))
 
 
 def _moment(text: str, settings: LogSettings) -> int:
