@@ -18,7 +18,6 @@ from typing import Any
 
 from loadgen.errors import RemoteProtocolError
 from loadgen.kernels.device import CLOSED, CONNECT, CONNECTED, OPEN, RETRY, transition
-from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.kernels.repeats import Copy
 from loadgen.mqtt import violations
@@ -36,7 +35,8 @@ from loadgen.mqtt.packets import (
     UnsubAck,
 )
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
-from loadgen.plan.groups import DeviceGroup, Publishes, Reconnect, Subscribes
+from loadgen.plan.behaviour import PlannedFleet
+from loadgen.plan.groups import DeviceGroup, Publishes, Reconnect, Subscribes, one_worker
 from loadgen.worker.build_fleet import build_fleet, many_rows, plan_schedule
 from loadgen.worker.doubts import settle_doubts
 from loadgen.worker.lifecycle import Lifecycle
@@ -44,7 +44,7 @@ from loadgen.worker.messaging import behave
 from tests.fuzz.mutate import changed
 from tests.fuzz.session_checker import Checker, Event, message_of
 from tests.kernel_calls import fill, record_sent, send_due
-from tests.plans import one_worker, small_plan
+from tests.plans import small_plan
 
 S = 10**9
 START_NS = 1000 * S
@@ -79,7 +79,7 @@ class Player:
         )
         plan = small_plan(groups, workers=(one_worker(groups),), run_tag=9, version=version)
         plan = replace(plan, reconnect=Reconnect(1.0, 1.0, 0.0))
-        self.fleet: Fleet = build_fleet(plan, plan.workers[0])
+        self.fleet: PlannedFleet = build_fleet(plan, plan.workers[0])
         self.fleet.replace(copies=many_rows(Copy, 1 << 10))
         self.fleet.run.measure_ns, self.fleet.run.end_ns = START_NS, START_NS + 10**6 * S
         settle_doubts(self.fleet)

@@ -7,7 +7,7 @@ from loadgen.cases.registry import style_of
 from loadgen.report.build.compare import Comparison, Line, differing_facts, facts_of, label_of
 from loadgen.report.build.figures import Figure, axis, chart, color_of, layout, log_axis
 from loadgen.report.build.sweep_table import FIGURES, figures_of, median_of
-from loadgen.report.build.varied_chart import Point, unit_of, varied_chart
+from loadgen.report.build.varied_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.model import Chart
 from loadgen.report.render.text import name
 from loadgen.report.score_card import ScoreCard
@@ -44,7 +44,7 @@ def _varied_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Chart |
     for side, of_side, value in zip(comparison.sides, facts, at, strict=True):
         runs = [cards[run] for run in side.runs]
         mark = "" if all(card.verdict.valid for card in runs) else "INVALID"
-        points.append(Point(value or 0.0, label_of(of_side, others), _medians(runs), mark))
+        points.append(VariedPoint(value or 0.0, label_of(of_side, others), _medians(runs), mark))
     words = field.replace("_", " ")
     return varied_chart(
         f"{name(comparison.case.upper(), 60)} by {words}",

@@ -8,7 +8,7 @@ from loadgen.cases.case import ChartStyle
 from loadgen.cases.registry import CASES, style_of
 from loadgen.plan.tables import Cell, DataTable
 from loadgen.report.build.sweep_table import SweepRow, SweepTable
-from loadgen.report.build.varied_chart import Point, unit_of, varied_chart
+from loadgen.report.build.varied_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.model import Chart, Charts, Paragraph, Report
 from loadgen.report.render.text import name, notice_lines, number, text_of
 
@@ -179,7 +179,7 @@ def sweep_chart(table: SweepTable) -> Chart | None:
     if table.searched:
         style = ChartStyle(lines=((_LIMIT, f"limit: {table.searched}"),))
     points = [
-        Point(
+        VariedPoint(
             row.numbers[swept],
             _line_of(table, row, swept),
             row.figures if row.limit is None else {_LIMIT: row.limit["load"]},

@@ -25,7 +25,7 @@ TAIL = "p99"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class VariedPoint:
     """Figures at a varied value; `line` names its line, `mark` is empty for a point on it."""
 
     at: float
@@ -35,14 +35,14 @@ class Point:
 
 
 def varied_chart(
-    title: str, note: str, varied: str, points: Sequence[Point], style: ChartStyle, unit: str
+    title: str, note: str, varied: str, points: Sequence[VariedPoint], style: ChartStyle, unit: str
 ) -> Chart:
     """Return the lines of a style over a varied value, and the 99th percentile below them.
 
     The second line of a style with two axes has an axis on the right.
     """
     points = sorted(points, key=lambda point: point.at)
-    members: dict[str, list[Point]] = {}
+    members: dict[str, list[VariedPoint]] = {}
     for point in points:
         members.setdefault(point.line, []).append(point)
     two_axes = style.two_axes and len(style.lines) > 1
@@ -89,7 +89,7 @@ def unit_of(case: str) -> str:
 
 
 def _traces(
-    title: str, points: Sequence[Point], key: str, color: str, which_axis: str
+    title: str, points: Sequence[VariedPoint], key: str, color: str, which_axis: str
 ) -> list[Figure]:
     """Return a line through the points without a mark, with gaps, and marks for the others."""
     traces = []
