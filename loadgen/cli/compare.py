@@ -207,7 +207,6 @@ def _show(
 def comparison_lines(compared: "Compared", *, brief: bool = False) -> Iterator[str]:
     """Yield a line for each side, and unless brief, the table of figures and remarks."""
     from loadgen.cli.result_text import aligned
-    from loadgen.report.build.sides import middle_of
     from loadgen.report.headline import headline
     from loadgen.report.render.text import name
     from loadgen.sentences import counted
@@ -218,7 +217,7 @@ def comparison_lines(compared: "Compared", *, brief: bool = False) -> Iterator[s
         bad = f"INVALID {codes}, {side.invalid_runs} of {runs}"
         yield f"{'VALID, ' + runs if side.valid else bad}  {name(side.name)}"
         if not brief:
-            yield f"  {headline(middle_of(side))}"
+            yield f"  {headline(*side.cards)}"
     if brief:
         return
     for comparison in compared.cases:
@@ -234,8 +233,6 @@ def comparison_lines(compared: "Compared", *, brief: bool = False) -> Iterator[s
 
 def _cells(line: "Line") -> list[str]:
     """Return a line of the table: each figure, and after the first its difference from that."""
-    from statistics import median
-
     from loadgen.report.build.sides import column_of, ratio_text
     from loadgen.report.headline import duration
     from loadgen.report.render.text import name, number
@@ -245,6 +242,6 @@ def _cells(line: "Line") -> list[str]:
     title = name(line.name) + ("" if column == "value" else f" {column}")
     cells = [title + ("" if timed else f", {name(line.unit)}")]
     for place, cell in enumerate(line.cells):
-        shown = "" if cell is None else (duration if timed else number)(median(cell.values))
+        shown = "" if cell is None else (duration if timed else number)(cell.median)
         cells += [shown] if place == 0 else [shown, ratio_text(line, place)]
     return cells

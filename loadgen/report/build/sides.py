@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from loadgen.plan.fields import redact_url
@@ -111,16 +110,6 @@ def _of_side(name: str, card: ScoreCard) -> ScoreCard:
     return replace(card, run=replace(card.run, broker=broker))
 
 
-def middle_of(side: ComparedSide) -> ScoreCard:
-    """Return the run in the middle of a side by its p99 latency."""
-
-    def p99_us(card: ScoreCard) -> float:
-        timed = card.latency.get("end_to_end") or card.latency.get("connect")
-        return (timed.p99 if timed is not None else None) or 0.0
-
-    return sorted(side.cards, key=p99_us)[(len(side.cards) - 1) // 2]
-
-
 def comparison_document(compared: Compared) -> dict[str, Any]:
     """Return a comparison for programs."""
     return {
@@ -153,10 +142,10 @@ def _row(line: Line) -> Mapping[str, Any]:
         "column": column_of(line),
         "unit": line.unit,
         "values": [None if cell is None else list(cell.values) for cell in line.cells],
-        "medians": [None if cell is None else median(cell.values) for cell in line.cells],
+        "medians": [None if cell is None else cell.median for cell in line.cells],
         "differences": [
-            None if one is None else {"ratio": ratio_of(line, place), "certain": one.exceeds}
-            for place, one in enumerate(line.differences, start=1)
+            None if one is None else {"ratio": one.ratio, "certain": one.exceeds}
+            for one in line.differences
         ],
     }
 
@@ -167,20 +156,12 @@ def column_of(line: Line) -> str:
     return key.replace("_", ".")
 
 
-def ratio_of(line: Line, place: int) -> float | None:
-    """Return the median of a side as a multiple of the first side's, None without such a ratio."""
-    first, other, difference = line.cells[0], line.cells[place], line.differences[place - 1]
-    if first is None or other is None or difference is None or difference.share is None:
-        return None
-    base = median(first.values)
-    return median(other.values) / base if base else None
-
-
 def ratio_text(line: Line, place: int) -> str:
     """Return the difference of a side from the first as a multiple, or why it is uncertain."""
-    difference, ratio = line.differences[place - 1], ratio_of(line, place)
+    difference = line.differences[place - 1]
     if difference is None:
         return ""
+    ratio = difference.ratio
     if difference.absolute == 0:
         return "same"
     if difference.exceeds is False:
