@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from loadgen.cli.scorecard import command, parse_bounds
 from loadgen.errors import PowerLogError, RunDirectoryError, ScenarioError
 from loadgen.report.build.compare import Bounds
-from loadgen.report.build.summary import summarize_run
+from loadgen.report.build.summary import summarize
+from loadgen.report.power.settings import LogSettings
 from loadgen.report.record import different, open_run
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import seal
@@ -36,8 +37,7 @@ Captured = pytest.CaptureFixture[str]
 def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def cards(
         runs: Sequence[Path],
-        logs: Sequence[Any],
-        timezone: str | None,
+        settings: LogSettings | None,
         rack_units: float | None,
         master: str,
         **more: Any,
@@ -46,7 +46,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         del more["progress"], more["then"], more["spark"]
         runs = [Path(run) for run in runs]
         different(map(open_run, runs))
-        return [summarize_run(run, logs, timezone, rack_units, **more) for run in runs]
+        return [summarize(open_run(run), settings, rack_units) for run in runs]
 
     monkeypatch.setattr(job, "make_scorecards", cards)
     monkeypatch.chdir(tmp_path)

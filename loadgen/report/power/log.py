@@ -396,7 +396,10 @@ class _Pass:
         start = form.start
         if start and "start" not in form.named:
             start = next((m[1] for line in head if (m := re.fullmatch(start, line))), "")
-        self._clock = Clock(form.dates, form.format, zone, start)
+        try:
+            self._clock = Clock(form.dates, form.format, zone, start)
+        except BadTimeError as error:
+            raise _bad_time(error) from None
         self._layout, self._table, self._mark = layout, table, mark
         self._proven, self._unclear = bool(form.decimal), ""
         self._figures: dict[str, list[_Figure]] = {}
