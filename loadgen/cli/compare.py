@@ -15,8 +15,10 @@ from loadgen.cli.cases import check_power_logs, score, tell
 from loadgen.cli.cluster import cluster_of, on_testbed
 from loadgen.cli.help import COMMON
 from loadgen.errors import UsageError
+from loadgen.sentences import counted
 
 if TYPE_CHECKING:
+    from loadgen.cli.result_text import Paper
     from loadgen.plan.scenario import Scenario
     from loadgen.report.build.compare import Line
     from loadgen.report.build.sides import Compared
@@ -186,13 +188,16 @@ def _show(
     turns: "TurnsResult | None" = None,
 ) -> int:
     """Print the comparison and write its page; return the exit status."""
+    from loadgen.cli.result_text import paper_of
     from loadgen.report.build.sides import comparison_document
     from loadgen.report.render.comparison import write_comparison
     from loadgen.report.render.write import indented
 
-    lines = list(comparison_lines(compared, brief=flags["quiet"]))
+    stream = sys.stderr if flags["json_"] else sys.stdout
+    lines = list(comparison_lines(compared, paper_of(stream), brief=flags["quiet"]))
     if turns is not None and turns.repeated:
-        lines.append(f"{len(turns.repeated)} repeated, as the generator was saturated")
+        repeated = counted(len(turns.repeated), "run")
+        lines.append(f"{repeated} made again, as the generator was saturated")
     if directory is not None:
         page = write_comparison(compared, directory)
         if not flags["quiet"]:
@@ -200,24 +205,23 @@ def _show(
     if flags["json_"]:
         sys.stdout.write(indented(comparison_document(compared)).decode())
     if not (flags["json_"] and flags["quiet"]):
-        print("\n".join(lines), file=sys.stderr if flags["json_"] else sys.stdout, flush=True)
+        print("\n".join(lines), file=stream, flush=True)
     return 0 if compared.valid else 1
 
 
-def comparison_lines(compared: "Compared", *, brief: bool = False) -> Iterator[str]:
+def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = False) -> Iterator[str]:
     """Yield a line for each side, and unless brief, the table of figures and remarks."""
-    from loadgen.cli.result_text import aligned
+    from loadgen.cli.result_text import aligned, verdict_word, wrapped
     from loadgen.report.headline import headline
     from loadgen.report.render.text import name
-    from loadgen.sentences import counted
 
     for side in compared.sides:
         runs = counted(len(side.cards), "run")
         codes = ", ".join(side.codes)
-        bad = f"INVALID {codes}, {side.invalid_runs} of {runs}"
-        yield f"{'VALID, ' + runs if side.valid else bad}  {name(side.name)}"
+        details = runs if side.valid else f"{codes}, {side.invalid_runs} of {runs}"
+        yield f"{verdict_word(side.valid, paper)} {details}  {name(side.name)}"
         if not brief:
-            yield f"  {headline(*side.cards)}"
+            yield from (f"  {line}" for line in wrapped(headline(*side.cards), paper, 2))
     if brief:
         return
     for comparison in compared.cases:

@@ -51,16 +51,14 @@ def two_lines(card: "ScoreCard", paper: Paper = Paper()) -> list[str]:
     from loadgen.report.render.text import name, notice_lines, number
 
     run, verdict = card.run, card.verdict
-    word = verdict.word
-    if paper.colour:
-        word = f"\x1b[1;{32 if verdict.valid else 31}m{word}\x1b[0m"
+    word = verdict_word(verdict.valid, paper)
     codes = ", ".join(dict.fromkeys(name(code, 40) for code in verdict.codes))
     about = (run.case, run.broker_name or "broker", run.protocol, f"{number(run.seconds)} s")
     first = " ".join(filter(None, (word, codes)))
     return [
         *notice_lines(card.notice),
         f"{first}  {' · '.join(map(name, about))}",
-        *_wrapped(headline(card), paper),
+        *wrapped(headline(card), paper),
     ]
 
 
@@ -71,12 +69,18 @@ def result_lines(
     lines = two_lines(card, paper)
     for label, text in _labelled(card, directory, paper):
         indent = " " * _LABEL
-        wrapped = _wrapped(text, paper, _LABEL) or [""]
-        lines += [f"{label:<{_LABEL}}{wrapped[0]}", *(indent + line for line in wrapped[1:])]
+        first, *more = wrapped(text, paper, _LABEL) or [""]
+        lines += [f"{label:<{_LABEL}}{first}", *(indent + line for line in more)]
     return [*lines, "", *all_figures(card)] if long else lines
 
 
-def _wrapped(text: str, paper: Paper, indent: int = 0) -> list[str]:
+def verdict_word(valid: bool, paper: Paper) -> str:
+    """Return VALID or INVALID, in colour if the stream has it."""
+    word = "VALID" if valid else "INVALID"
+    return f"\x1b[1;{32 if valid else 31}m{word}\x1b[0m" if paper.colour else word
+
+
+def wrapped(text: str, paper: Paper, indent: int = 0) -> list[str]:
     """Return a text in lines that fit a terminal; a pipe gets one line."""
     if not paper.terminal:
         return [text]
