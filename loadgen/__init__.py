@@ -14,24 +14,15 @@ __version__ = "0.1.0"
 PROGRAM = f"loadgen {__version__}"
 """Name and version, as files and peers are told them."""
 
-_SCENARIOS = {
-    "BridgeScenario": "bridge",
-    "Connburst": "connburst",
-    "Fanin": "fanin",
-    "Fanout": "fanout",
-    "Latency": "latency",
-    "Persistent": "persistent",
-    "Queue": "queue",
-    "Request": "request",
-    "SupplyChain": "specjms",
-}
 _VERBS = frozenset({"Result", "compare", "read", "search", "sweep"})
 
 
 def __getattr__(name: str) -> object:
     """Return a scenario of a case, or a name of `loadgen.api`."""
-    if name in _SCENARIOS:
-        return getattr(importlib.import_module(f"loadgen.cases.{_SCENARIOS[name]}"), name)
     if name in _VERBS:
         return getattr(importlib.import_module("loadgen.api"), name)
+    if name[:1].isupper():
+        for case in importlib.import_module("loadgen.cases.registry").CASES.values():
+            if case.scenario.__name__ == name:
+                return case.scenario
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

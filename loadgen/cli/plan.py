@@ -142,7 +142,7 @@ def _line(count: int, text: str) -> str:
 def _noun(count: int, name: str) -> str:
     """Return the name of a group, as publishers or subscriber, as it follows a count."""
     words = name.replace("_", " ")
-    if not words.islower():  # a queue of the supply chain
+    if not words.replace(" ", "").isalpha():  # a numbered group, such as 1.order
         return words
     return words.removesuffix("s") if count == 1 else words.removesuffix("s") + "s"
 

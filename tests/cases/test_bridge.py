@@ -91,9 +91,10 @@ def test_what_a_consumer_held_must_come_again() -> None:
         held_when_cut=7,
         duplicated=7,
         excused=7,
+        redelivered=7,
     )
     assert judge(facts).valid
-    (reason,) = judge(changed(facts, duplicated=4)).reasons
+    (reason,) = judge(changed(facts, redelivered=4)).reasons
     assert (reason.code, reason.values) == ("LOST", {"missing": 3, "held": 7})
 
 
