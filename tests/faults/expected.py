@@ -358,7 +358,7 @@ def _count_place(found: list[Delivery], count: Any, sent: int) -> None:
     certain = sure == len(found)
     copies = sent - 1
     for delivery in found[1:]:
-        is_allowed = delivery.dup if delivery.in_use else delivery.resumed
+        is_allowed = delivery.resumed
         if not is_allowed and not delivery.in_use and copies > 0:
             # Each time that our publisher sends it again excuses one repeat.
             is_allowed, copies = True, copies - 1

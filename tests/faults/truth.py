@@ -182,6 +182,7 @@ def _publishes(said: list[list[Any]]) -> Iterator[Publish]:
 def _deliveries(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Iterator[Delivery]:
     unacknowledged: dict[str, dict[int, Message]] = defaultdict(dict)
     repeatable: dict[str, set[Message]] = defaultdict(set)
+    repeatable_ids: dict[str, set[int]] = defaultdict(set)
     in_use: dict[str, set[int]] = defaultdict(set)
     for line in said:
         kind, at, client = line[:3]
@@ -190,6 +191,7 @@ def _deliveries(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Iterat
                 in_use[client].clear()
                 unacknowledged[client].clear()
             repeatable[client] = set(unacknowledged[client].values())
+            repeatable_ids[client] = set(in_use[client])
         elif kind == "taken" and line[3] == PUBACK and _is_sure(ended, client, at):
             unacknowledged[client].pop(line[4], None)
         elif kind == "release":
@@ -199,6 +201,9 @@ def _deliveries(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Iterat
             found = _header(values)
             message = (found.stream, found.sequence, topic) if found else (-1, -1, topic)
             resumed = qos == 1 and dup and message in repeatable[client]
+            if qos == 2 and dup and packet_id in in_use[client] & repeatable_ids[client]:
+                resumed = True
+                repeatable_ids[client].discard(packet_id)
             repeatable[client].discard(message)
             yield Delivery(
                 at_ns=at,
