@@ -30,7 +30,7 @@ _OPTIONS = (
         "logs",
         list[str],
         inspect.Parameter.empty,
-        typer.Argument(metavar="LOG", help="Power logs, FILE or FILE#OUTLET,... as in --pdu."),
+        typer.Argument(metavar="LOG", help="Power logs, each a FILE or FILE#OUTLET, as for --pdu."),
     ),
     option("from_", str | None, metavar="TIME", help="Start of the window [default: the log's]."),
     option("to", str | None, metavar="TIME", help="End of the window [default: the log's]."),
