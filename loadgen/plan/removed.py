@@ -42,10 +42,15 @@ def removal(name: str, *kinds: Kind) -> str | None:
     return None
 
 
+_ADDED = frozenset({"pdu_format", "power", "power_command", "wait_quiet"})
+"""Fields of a scenario that searches and sweeps of schema 1 did not have at first."""
+
+
 def with_removed(values: Mapping[str, object], kind: Kind) -> dict[str, object]:
     """Return values by name together with the unset values of a kind's removed names.
 
-    The result has the same digest as in earlier versions, so that their searches and sweeps can be
-    continued.
+    Fields that were added are left out while they are unset. The result has the same digest as in
+    earlier versions, so that their searches and sweeps can be continued.
     """
-    return {one.name: one.unset for one in REMOVED if one.kind == kind} | dict(values)
+    there = {name: v for name, v in values.items() if v is not None or name not in _ADDED}
+    return {one.name: one.unset for one in REMOVED if one.kind == kind} | there
