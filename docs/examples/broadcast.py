@@ -10,7 +10,7 @@ from loadgen.plan.scenario import MaxUnacknowledged, Scenario, TotalRate
 
 
 class Broadcast(Scenario):
-    """Fields of BROADCAST, beside those that every case with messages has."""
+    """Fields of BROADCAST besides those that every case with messages has."""
 
     case: Literal["broadcast"] = "broadcast"
     rate: TotalRate = 10.0

@@ -101,6 +101,7 @@ WORDS = {
     "report/build/record_sections.py": {"latency"},  # a key of calibration
     "run/calibrate.py": {"latency"},
     "cli/calibrate.py": {"latency"},
+    "cli/result_text.py": {"latency"},  # a histogram of it
     "run/tuning.py": {"latency"},  # what a setting of the host touches, and a file of sysfs
     "cases/case.py": {"latency"},  # a measure
     "specjms/build_model.py": {"queue", "persistent"},  # options of a message type

@@ -27,6 +27,7 @@ from loadgen.specjms.layout import destination_of_stream, heard_by, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
 from loadgen.specjms.missing import NAMED_LIMIT, gaps_of, name_missing, streams_of
 from loadgen.specjms.topology import suppliers_of
+from loadgen.worker.doubts import doubt, settle_doubts
 from tests.kernel_calls import begin_interactions
 from tests.specjms.harness import MS, ROOT, SUPPLY_ENTRY_POINTS, World, name_of, note_of
 
@@ -696,6 +697,8 @@ class TestReturns:
     def test_the_input_comes_again_and_is_acknowledged_at_once(self) -> None:
         world, row, order, sent = self.cut_off()
         self.come_back(world, row, session_present=True)
+        settle_doubts(world.fleet)
+        doubt(world.fleet, row)
         world.fleet.devices["flags"][row] |= RESUMED
         marked = bytes([order[0] | 8]) + order[1:]
         assert world.give(row, marked) == encode(PubAck(1), 5)
