@@ -209,6 +209,7 @@ def test_every_error_of_the_package_is_one_of_this_module() -> None:
         *("ValueError", "TypeError", "KeyError", "OSError", "AttributeError", "SystemExit"),
         *("BrokenPipeError", "ConnectionResetError", "TimeoutError", "InvalidHandshake"),
         *("HeaderError", "UnclearDatesError", "RuntimeError", "AssertionError"),
+        *("FrameViolationError", "LogError", "BadTimeError"),
         "ModuleNotFoundError",
     } | {name for name in others if name[0].islower()}
 

@@ -229,6 +229,13 @@ def slow_group(groups: Iterable[DeviceGroup]) -> DeviceGroup | None:
     return next((one for one in groups if one.subscribes and one.subscribes.read_rate), None)
 
 
+def may_leave(group: DeviceGroup) -> bool:
+    """Return True if a device of the group can be away without a lost message."""
+    if group.subscribes is not None:
+        return not group.clean_start and group.subscribes.qos > 0
+    return group.publishes is not None
+
+
 def sent_rate(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> float:
     """Return the messages a second that a group publishes, or sends as responses, by plan."""
     sending = group if group.publishes is not None else None

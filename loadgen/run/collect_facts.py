@@ -30,14 +30,13 @@ from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.thresholds import Measured, broken_by_own_delay, missed
 from loadgen.mqtt.violations import SESSION_LOST, VIOLATIONS
 from loadgen.plan.addressing import timed_between_hosts
-from loadgen.plan.groups import sent_qos, sent_rate, slow_group, topics_of
+from loadgen.plan.groups import may_leave, sent_qos, sent_rate, slow_group, topics_of
 from loadgen.plan.plan import Plan
 from loadgen.run.hosts.worker_pool import Loss
 from loadgen.run.own_delay_facts import own_delay_of, watchers_gaps
 from loadgen.run.redaction import printable
 from loadgen.run.run_state import NS, Outcome, RunState, Window
 from loadgen.run.tally import Tally
-from loadgen.worker.churn import may_leave
 
 
 def facts_of(

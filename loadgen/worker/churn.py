@@ -9,18 +9,11 @@ from random import Random
 
 from loadgen.kernels.device import CONNECTED
 from loadgen.plan.behaviour import PlannedFleet
-from loadgen.plan.groups import DeviceGroup
+from loadgen.plan.groups import may_leave
 from loadgen.worker.reporter import Reporter
 
 _EVERY_S = 0.02
 _TRIES = 20  # to find a connected device; with nearly all away, fewer leave
-
-
-def may_leave(group: DeviceGroup) -> bool:
-    """Return True if a device of the group can be away without a lost message."""
-    if group.subscribes is not None:
-        return not group.clean_start and group.subscribes.qos > 0
-    return group.publishes is not None
 
 
 def churn(

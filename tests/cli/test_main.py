@@ -251,7 +251,7 @@ def test_every_command_is_known() -> None:
     names = {command.name for command in commands.registered_commands}
     names |= {group.name for group in commands.registered_groups}
     runs = {*CASES, "compare", "demo", "search", "sweep"}
-    looks = {"scorecard", "history", "probe", "plan", "tune", "calibrate"}
+    looks = {"scorecard", "history", "power", "probe", "plan", "tune", "calibrate"}
     assert names == runs | looks | {"broker", "certificates", "import"}
 
 

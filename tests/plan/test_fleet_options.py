@@ -12,8 +12,7 @@ from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import ScenarioError
 from loadgen.plan.addressing import client_id, streams_received, target_number
 from loadgen.plan.fit import needs_of
-from loadgen.plan.groups import Reconnect, topic_number
-from loadgen.worker.churn import may_leave
+from loadgen.plan.groups import Reconnect, may_leave, topic_number
 from tests.fleets import groups_of
 from tests.plans import fitted_plan
 

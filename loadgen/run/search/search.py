@@ -282,7 +282,9 @@ def _broker_of(run_directory: Path) -> str:
 def _require_same_broker(steps: Sequence[SearchStep], step: SearchStep, directory: Path) -> None:
     """Raise RunDirectoryError if this step was played on another broker than the earlier ones."""
     before = next((one.broker for one in steps if one.broker), "")
-    if before and step.broker and step.broker != before:
+    # The reflector is this program's: run.json has the version.
+    ours = before.startswith("reflector ") and step.broker.startswith("reflector ")
+    if before and step.broker and step.broker != before and not ours:
         shown = printable(str(directory), 200)
         raise RunDirectoryError(
             RunMessage.OTHER_BROKER(path=shown, before=before, broker=step.broker)
