@@ -237,15 +237,17 @@ def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = Fals
 
 def _cells(line: "Line") -> list[str]:
     """Return a line of the table: each figure, and after the first its difference from that."""
-    from loadgen.report.build.sides import column_of, ratio_text
+    from loadgen.report.build.sides import column_of, side_difference
     from loadgen.report.headline import duration
     from loadgen.report.render.text import name, number
 
     timed = line.unit == "microseconds"
     column = column_of(line)
-    title = name(line.name) + ("" if column == "value" else f" {column}")
+    # Rows of one name differ in their description.
+    title = name(line.description if line.unit == "messages" else line.name)
+    title += "" if column == "value" else f" {column}"
     cells = [title + ("" if timed else f", {name(line.unit)}")]
     for place, cell in enumerate(line.cells):
         shown = "" if cell is None else (duration if timed else number)(cell.median)
-        cells += [shown] if place == 0 else [shown, ratio_text(line, place)]
+        cells += [shown] if place == 0 else [shown, side_difference(line, place)]
     return cells

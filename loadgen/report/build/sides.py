@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.plan.fields import redact_url
-from loadgen.report.build.compare import Comparison, Line, compare
+from loadgen.report.build.compare import Comparison, Line, compare, difference_text
 from loadgen.report.build.rows import FIGURES
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.render.text import number
 from loadgen.report.score_card import ScoreCard
 from loadgen.sentences import counted
 
@@ -156,18 +155,9 @@ def column_of(line: Line) -> str:
     return key.replace("_", ".")
 
 
-def ratio_text(line: Line, place: int) -> str:
-    """Return the difference of a side from the first as a multiple, or why it is uncertain."""
+def side_difference(line: Line, place: int) -> str:
+    """Return the difference of a side from the first, or why it is uncertain."""
     difference = line.differences[place - 1]
-    if difference is None:
-        return ""
-    ratio = difference.ratio
-    if difference.absolute == 0:
-        return "same"
-    if difference.exceeds is False:
+    if difference is not None and difference.absolute and difference.exceeds is False:
         return "too noisy to tell"
-    if ratio is None:
-        return (
-            f"{number(abs(difference.absolute))} {'more' if difference.absolute > 0 else 'fewer'}"
-        )
-    return f"{ratio:,.0f} times" if ratio >= 1_000 else f"{ratio:.3g} times"
+    return difference_text(difference)
