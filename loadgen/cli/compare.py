@@ -243,8 +243,9 @@ def _cells(line: "Line") -> list[str]:
 
     timed = line.unit == "microseconds"
     column = column_of(line)
-    # Rows of one name differ in their description.
-    title = name(line.description if line.unit == "messages" else line.name)
+    # A case has several rows of its name: this one differs by its description.
+    is_mark = line.unit == "messages" and line.name.isupper()
+    title = name(line.description.removesuffix(".") if is_mark else line.name)
     title += "" if column == "value" else f" {column}"
     cells = [title + ("" if timed else f", {name(line.unit)}")]
     for place, cell in enumerate(line.cells):
