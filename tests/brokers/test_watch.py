@@ -64,10 +64,19 @@ def test_processor_time_and_memory_include_what_was_started() -> None:
 
 
 def test_processor_time_is_counted_finer_than_in_ticks() -> None:
-    before = watch.load_of((os.getpid(),))
-    used_ns = time.process_time_ns()
-    after = watch.load_of((os.getpid(),))
+    # A new process has no children, whose time counts as well.
+    answer = "import time; input(); print(time.process_time_ns(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", answer], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        before = watch.load_of((process.pid,))
+        process.stdin.write("\n")
+        process.stdin.flush()
+        used_ns = int(process.stdout.readline())
+        after = watch.load_of((process.pid,))
     assert before is not None and after is not None
+    assert before["processes"] == after["processes"] == 1
     assert before["cpu_ns"] <= used_ns <= after["cpu_ns"]
     assert before["cpu_ns"] % 10_000_000 or after["cpu_ns"] % 10_000_000
 

@@ -298,7 +298,15 @@ async def test_what_was_said_is_written_down(client: ClientMaker, tmp_path: Path
     assert moments == sorted(moments)
     header = [1, 2, 0, 0, 0, 0]
     said = [line for line in lines if line[1] in ("s", "r")]
-    assert said == [
+    packet_ids = 1, 2, 65_535
+    taken = [["taken", "s", 4, packet_id] for packet_id in packet_ids]
+    assert [line for line in lines if line[0] == "taken"] == taken
+    # The client may acknowledge a delivery before the next.
+    for packet_id in packet_ids:
+        delivered = said.index(["deliver", "s", packet_id, 1, False, "t", header, False])
+        assert delivered < said.index(["taken", "s", 4, packet_id])
+    assert said[-1] == ["close", "s"]
+    assert [line for line in said if line not in taken] == [
         ["connect", "s", True, False, 0],
         ["connect", "r", True, False, 0x89],
         ["subscribe", "s", [["t", 1, 1]]],

@@ -26,6 +26,7 @@ from loadgen.specjms.kernels.trailer import TRAILER_BYTES, InteractionNote, read
 from loadgen.specjms.layout import parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
 from loadgen.worker.build_fleet import build_fleet
+from loadgen.worker.doubts import settle_doubts
 from tests.kernel_calls import begin_interactions, fill, record_interactions
 from tests.plans import small_plan
 
@@ -71,6 +72,7 @@ class World:
         )
         self.fleet = fleet = build_fleet(plan, worker)
         self.chains = equip(fleet, model)
+        settle_doubts(fleet)
         fleet.devices["state"] = CONNECTED
         fleet.senders["capacity"] = window
         fleet.run.end_ns = 1 << 60

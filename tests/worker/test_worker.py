@@ -69,6 +69,9 @@ async def test_a_run_counts_every_message_once_in_each_place(
         "refusals": {},
         "refusal": "",
         "violation": "",
+        "violations": {},
+        "unreleased": 0,
+        "redelivered": 0,
     }
     assert driver.now("connected") == 0
     assert driver.window_ends == [{"owed": 0, "owed_oldest_ns": 0}]

@@ -27,7 +27,7 @@ from loadgen.specjms.layout import destination_of_stream, heard_by, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
 from loadgen.specjms.missing import NAMED_LIMIT, gaps_of, name_missing, streams_of
 from loadgen.specjms.topology import suppliers_of
-from loadgen.worker.doubts import doubt, settle_doubts
+from loadgen.worker.doubts import doubt
 from tests.kernel_calls import begin_interactions
 from tests.specjms.harness import MS, ROOT, SUPPLY_ENTRY_POINTS, World, name_of, note_of
 
@@ -666,8 +666,9 @@ class TestReturns:
 
     @staticmethod
     def come_back(world: World, row: int, *, session_present: bool) -> list[Publish]:
-        """What the handler writes on its new connection."""
+        """What the handler writes on its new connection, after it lost the one before."""
         fleet = world.fleet
+        doubt(fleet, row)
         slots = redelivery_order(fleet.senders, fleet.window, int(fleet.devices["sender"][row]))
         count = len(slots)
         handled, size, body_bytes = SUPPLY_ENTRY_POINTS.redeliver(
@@ -697,8 +698,6 @@ class TestReturns:
     def test_the_input_comes_again_and_is_acknowledged_at_once(self) -> None:
         world, row, order, sent = self.cut_off()
         self.come_back(world, row, session_present=True)
-        settle_doubts(world.fleet)
-        doubt(world.fleet, row)
         world.fleet.devices["flags"][row] |= RESUMED
         marked = bytes([order[0] | 8]) + order[1:]
         assert world.give(row, marked) == encode(PubAck(1), 5)
@@ -706,6 +705,9 @@ class TestReturns:
         state = world.chains.state
         assert (state.redelivered, state.duplicated, state.unmarked) == (1, 1, 0)
         assert world.total("excused") == 1
+        # The broker has the PUBACK of the repeat, so that another repeat is a breach.
+        assert world.give(row, marked) == encode(PubAck(1), 5)
+        assert (state.duplicated, world.total("duplicated"), world.total("excused")) == (2, 2, 1)
         # The last of its effects is acknowledged; the input was before.
         for packet in sent:
             if packet.qos:
@@ -752,6 +754,7 @@ class TestReturns:
         world, row, order, _ = self.cut_off()
         world.give(row, order)
         assert (world.chains.state.redelivered, world.chains.state.unmarked) == (0, 1)
+        assert (world.total("duplicated"), world.total("excused")) == (1, 0)
 
     def test_what_waited_for_a_handler_is_recovered(self) -> None:
         world = World(made())
