@@ -134,15 +134,15 @@ def open_session(
     not start, with the launcher's last output.
     """
     _require_answer(master)
-    from pyspark import SparkContext
+    with _ended_on_request() as take_signals, scratch_directory("spark") as scratch:
+        from pyspark import SparkContext
 
-    foreign = SparkContext._active_spark_context is not None
-    with scratch_directory("spark") as scratch:
+        take_signals()  # an import can swallow the exception of a signal
+        foreign = SparkContext._active_spark_context is not None
         try:
-            with _ended_on_request() as take_signals:
-                spark = _start(master, memory, scratch, options)
-                take_signals()  # Spark takes SIGINT for itself
-                yield spark
+            spark = _start(master, memory, scratch, options)
+            take_signals()  # Spark takes SIGINT for itself
+            yield spark
         finally:
             if not foreign:
                 _end(scratch)
@@ -189,7 +189,8 @@ def _ended_on_request() -> Iterator[Callable[[], None]]:
     """End the block with RunInterruptedError on Ctrl-C or SIGTERM, in a process's main thread.
 
     The yielded function installs the handlers again, after other code replaced them. If other
-    code swallows the exception that a signal raises, it is raised again at the end of the block.
+    code swallows the exception that a signal raises, that function raises it again, and so does
+    the end of the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -205,6 +206,8 @@ def _ended_on_request() -> Iterator[Callable[[], None]]:
     def take() -> None:
         for number in before:
             signal.signal(number, ask)
+        if asked:
+            raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in ending_signals()}
     take()
@@ -348,13 +351,17 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with tempfile.TemporaryFile() as output:
         try:
-            with _stderr_into(output.fileno()):
-                from pyspark.sql import SparkSession
+            from pyspark import SparkConf, SparkContext
+            from pyspark.java_gateway import launch_gateway
+            from pyspark.sql import SparkSession
 
-                builder = SparkSession.builder.master(master)
-                for name, value in (options | dict(settings)).items():
-                    builder = builder.config(name, value)
-                return builder.getOrCreate()
+            conf = SparkConf().setMaster(master)
+            conf.setAll(list((options | dict(settings)).items()))
+            # Descriptor 2 of this process stays, so that a signal at any moment can be reported.
+            if SparkContext._gateway is None:
+                gateway = launch_gateway(conf, {"stderr": output})  # type: ignore[no-untyped-call]
+                SparkContext._ensure_initialized(gateway=gateway)
+            return SparkSession.builder.config(conf=conf).getOrCreate()
         except Exception as error:
             output.seek(0)
             words = output.read(20_000).decode(errors="replace")
@@ -375,20 +382,6 @@ def reason_in(words: str) -> str:
     # Lines with the exceptions' names are more informative than the rest of a stack trace.
     causes = [line for line in telling if "Exception" in line and "occurred while" not in line]
     return "; ".join(causes[:2] or telling)
-
-
-@contextmanager
-def _stderr_into(descriptor: int) -> Iterator[None]:
-    """Replace descriptor 2 by another file in the block; programs started there keep that file."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    try:
-        os.dup2(descriptor, 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(stderr, 2)
-        os.close(stderr)
 
 
 def _java_version(java: Path) -> int:

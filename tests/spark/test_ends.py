@@ -32,15 +32,19 @@ def ours_in(directory: Path, before: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("word", ["starting Spark", "Spark: "])
-def test_asked_to_end(make: ModuleType, tmp_path: Path, number: int, word: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "wait_s"), [("starting Spark", 0.05), ("starting Spark", 0.3), ("Spark: ", 0.3)]
+)
+def test_asked_to_end(
+    make: ModuleType, tmp_path: Path, number: int, word: str, wait_s: float
+) -> None:
     run = make.fabricate(tmp_path / "run")
     out = tmp_path / "card"
     process = scorecard(tmp_path / "temporary", [str(run), f"--out={out}"])
     assert process.stderr is not None
     while word not in (line := process.stderr.readline()):
         assert line, "ended before it was asked to"
-    time.sleep(0.3)
+    time.sleep(wait_s)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
