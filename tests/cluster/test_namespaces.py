@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -181,10 +181,13 @@ def load(mark: str) -> list[int]:
 
 
 def workers(mark: str) -> list[int]:
-    """Worker processes; a worker has its row in its name."""
-    return [
-        pid for pid in load(mark) if Path(f"/proc/{pid}/comm").read_text().startswith("loadgen-")
-    ]
+    """Return the worker processes; a worker has its row in its name."""
+    found = []
+    for pid in load(mark):
+        with suppress(OSError):  # it has just ended
+            if Path(f"/proc/{pid}/comm").read_text().startswith("loadgen-"):
+                found.append(pid)
+    return found
 
 
 def lost(process: "subprocess.Popen[str]", out: Path) -> str:
