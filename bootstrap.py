@@ -15,6 +15,7 @@ directory than .venv, for another interpreter.
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -47,8 +48,7 @@ ALL_TESTS: Command = [
     "--dist=loadgroup",
     "--durations=15",
 ]
-# What failed while other tests loaded the machine runs once more, with the machine to itself.
-FAILED_TESTS: Command = ["--last-failed", "--last-failed-no-failures=none"]
+LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 REPEATED_AT_MOST = 8
 """More failures than this are no accident of the machine, so nothing is repeated."""
 
@@ -85,21 +85,21 @@ def install(newest: bool = False) -> int:
     return 0
 
 
-def failed_count() -> int:
-    """Return how many tests failed in the last run of pytest; 0 if it left no list of them."""
-    listed = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-    return len(json.loads(listed.read_text())) if listed.exists() else 0
+def failed_tests() -> list[str]:
+    """Return the tests that failed in the last run of pytest, without their groups."""
+    names = json.loads(LAST_FAILED.read_text()) if LAST_FAILED.exists() else {}
+    return [re.sub(r"@\w+$", "", name) for name in names]
 
 
 def test_all() -> int:
     """Run the linters, then the tests on every core, then alone the few that failed there."""
     failed = [command for command in CHECKS if run(command)]
+    LAST_FAILED.unlink(missing_ok=True)
     status = run([PYTHON, "-m", "pytest", *ALL_TESTS])
-    if status == TESTS_FAILED and 0 < (count := failed_count()) <= REPEATED_AT_MOST:
-        print(
-            f"failed next to other tests, now repeated alone: {count}", file=sys.stderr, flush=True
-        )
-        status = run([PYTHON, "-m", "pytest", *FAILED_TESTS])
+    # What failed while other tests loaded the machine runs once more, with the machine to itself.
+    if status == TESTS_FAILED and 0 < len(names := failed_tests()) <= REPEATED_AT_MOST:
+        print("failed next to other tests, now repeated alone:", file=sys.stderr, flush=True)
+        status = run([PYTHON, "-m", "pytest", *names])
     for command in failed:
         print("failed:", *command, file=sys.stderr)
     return status or int(bool(failed))
