@@ -19,6 +19,8 @@ _VERBS = frozenset({"Result", "compare", "read", "search", "sweep"})
 
 def __getattr__(name: str) -> object:
     """Return a scenario of a case, or a name of `loadgen.api`."""
+    if name == "run":
+        return importlib.import_module("loadgen.run")  # which can be called
     if name in _VERBS:
         return getattr(importlib.import_module("loadgen.api"), name)
     if name[:1].isupper():
