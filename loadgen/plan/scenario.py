@@ -261,7 +261,7 @@ class Scenario(BaseModel):
     counters of this host's processors. [default: none is sampled]"""
     power_command: Annotated[str | None, _POWER("command")] = None
     """Command that prints watts, JSON or names and values, such as ipmitool dcmi power reading; it
-    runs every second. [default: none]"""
+    runs every second. run.json has the command: keep logins in a script. [default: none]"""
     metrics: Annotated[
         str | None, ListenAddress("host:port", per_run=True, panel="Results", load="none")
     ] = None

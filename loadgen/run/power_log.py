@@ -76,7 +76,8 @@ class PowerCommand:
 
     def __init__(self, command: str) -> None:
         self._command = command
-        self.covers = f"output of {command}"
+        # Not the command itself, which may have a login.
+        self.covers = "output of --power-command"
 
     async def read(self) -> Reading:
         """Run the command; raise CannotRunError if it fails, or takes too long."""
