@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from loadgen.cases.case import Case
+from loadgen.cases.registry import CASES
 from loadgen.cli import options
 from loadgen.cli.cases import check_power_logs, score, tell
 from loadgen.cli.cluster import cluster_of, on_testbed
@@ -173,9 +174,15 @@ def _compare_directories(flags: options.Flags) -> int:
     from loadgen.report.build.sides import compared_runs
     from loadgen.report.record import runs_in
 
-    _require_sides(flags["sides"])
-    runs = [runs_in(Path(name)) for name in flags["sides"]]
-    return _show(compared_runs(flags["sides"], runs), flags["out"], flags)
+    sides = flags["sides"]
+    _require_sides(sides)
+    if not any(Path(side).exists() for side in sides):
+        raise UsageError(
+            f"compare: {sides[0]} is not a directory; to compare brokers, name a case after them, "
+            f"one of {', '.join(CASES)}"
+        )
+    runs = [runs_in(Path(side)) for side in sides]
+    return _show(compared_runs(sides, runs), flags["out"], flags)
 
 
 # The result -----------------------------------------------------------------------------------
@@ -231,7 +238,7 @@ def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = Fals
         yield from aligned([heads, *map(_cells, comparison.lines)], left=(0,))
         yield from (f"remark  {name(remark)}" for remark in comparison.remarks)
     if any(len(side.cards) < 2 for side in compared.sides):
-        yield "remark  a side has one run, so that differences may be noise"
+        yield "remark  a side has one run: differences may be noise"
     yield ""
 
 
@@ -243,10 +250,7 @@ def _cells(line: "Line") -> list[str]:
 
     timed = line.unit == "microseconds"
     column = column_of(line)
-    # A case has several rows of its name: this one differs by its description.
-    is_mark = line.unit == "messages" and line.name.isupper()
-    title = name(line.description.removesuffix(".") if is_mark else line.name)
-    title += "" if column == "value" else f" {column}"
+    title = name(line.name) + ("" if column == "value" else f" {column}")
     cells = [title + ("" if timed else f", {name(line.unit)}")]
     for place, cell in enumerate(line.cells):
         shown = "" if cell is None else (duration if timed else number)(cell.median)

@@ -70,7 +70,15 @@ def test_an_invalid_run_is_status_1(sides: list[Path], capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "words", [["a"], ["mosquitto", "fanin"], ["nats", "nats", "fanin"], ["/no/such", "/nor/such"]]
+    "words",
+    [
+        ["a"],
+        ["mosquitto", "fanin"],
+        ["nats", "nats", "fanin"],
+        ["/no/such", "/nor/such"],
+        ["mqtt://a", "mqtt://b"],
+        ["mosquitto", "nats", "fanni"],
+    ],
 )
 def test_sides_that_cannot_be_compared_are_refused(
     words: list[str], capsys: pytest.CaptureFixture[str]

@@ -430,12 +430,14 @@ def _lines(
     ordered = sorted(numbers.values(), key=len, reverse=True)
     descriptions = {key: of_card[key][1] for of_card in reversed(ordered) for key in of_card}
     keys = dict.fromkeys(key for of_card in ordered for key in of_card)
-    # FANOUT has two rows of one name and unit, which differ in their descriptions.
+    # FANOUT has two rows of one name and unit, which differ in their descriptions. "messages" says
+    # too little if a name has several units.
     twins = Counter((title, unit, column) for title, unit, _, column in keys)
+    units = Counter(title for title, _ in {(title, unit) for title, unit, _, _ in keys})
     lines = []
     for key in keys:
         title, unit, _, column = key
-        if twins[title, unit, column] > 1:
+        if twins[title, unit, column] > 1 or (unit == "messages" and units[title] > 1):
             title = f"{title}, {name(descriptions[key].partition('.')[0], _LONGEST_TWIN)}"
         cells = tuple(
             sample_of([numbers[run][key][0] for run in side.runs if key in numbers[run]])
