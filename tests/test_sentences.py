@@ -29,7 +29,7 @@ def golden() -> str:
     lines = []
     for title, rows in (("reasons", REASONS), ("remarks", REMARKS)):
         lines += ["", f"# {title}"]
-        lines += [f"{row.code}: {'|'.join(rule.template)}" for row in rows for rule in row.rules]
+        lines += [f"{row.code}: {'|'.join(parts)}" for row in rows for parts in row.rules.values()]
     for table in tables():
         lines += ["", f"# {table.__module__}.{table.__name__}"]
         lines += [f"{sentence.name}: {'|'.join(sentence.parts)}" for sentence in table]

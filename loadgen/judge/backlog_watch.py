@@ -73,44 +73,28 @@ class BacklogWatch:
         if sample.most is not None:
             before = self.subscription_high_water_mark or 0
             self.subscription_high_water_mark = max(before, sample.most)
-        if self._is_kept(sample.time_ns):
+        at_edge = min(sample.time_ns - self.start_ns, self.end_ns - sample.time_ns) <= self._edge_ns
+        if at_edge or not self._kept or sample.time_ns - self._kept[-1][0] >= self._each_ns:
             self._kept.append((sample.time_ns, sample.owed, sample.under_way))
             self._least.append(sample.under_way)
-        self._watch_answers(sample)
-
-    def _is_kept(self, time_ns: int) -> bool:
-        at_edge = min(time_ns - self.start_ns, self.end_ns - time_ns) <= self._edge_ns
-        return at_edge or not self._kept or time_ns - self._kept[-1][0] >= self._each_ns
-
-    def _watch_answers(self, sample: LiveSample) -> None:
         if self._answered is None or sample.answered != self._answered.answered:
-            self._end_standstill()
+            self._standstills = list(self.standstills()[:_STANDSTILLS])
             self._answered = sample
             self._due = self._still = None
         elif sample.due > self._answered.due:
             self._due = self._due or sample
             self._still = sample
 
-    def _end_standstill(self) -> None:
-        found = self._standstill()
-        if found is not None and len(self._standstills) < _STANDSTILLS:
-            self._standstills.append(found)
-
-    def _standstill(self) -> Standstill | None:
-        """Return the time without an answer that still lasts, if it is long enough."""
+    def standstills(self) -> tuple[Standstill, ...]:
+        """Return the times without an answer; the last can reach to the end of the window."""
         if self._answered is None or self._due is None or self._still is None:
-            return None
+            return tuple(self._standstills)
         from_s = (self._due.time_ns - self.start_ns) / NS
         until_s = (self._still.time_ns - self.start_ns) / NS
         waiting = self._still.due - self._answered.due
         if until_s - from_s < STANDSTILL_S or waiting < STANDSTILL_MESSAGES:
-            return None
-        return Standstill(from_s, until_s, waiting)
-
-    def standstills(self) -> tuple[Standstill, ...]:
-        """Return the times without an answer; the last can reach to the end of the window."""
-        last = self._standstill()
-        return (*self._standstills, *(() if last is None else (last,)))
+            return tuple(self._standstills)
+        return (*self._standstills, Standstill(from_s, until_s, waiting))
 
     def samples(self) -> list[BacklogSample]:
         """Return the samples of the window, without the deliveries that never arrived."""

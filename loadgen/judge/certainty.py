@@ -12,6 +12,7 @@ looks of a window together with at most 0.13 %. A stall widens the error, and th
 import math
 from collections.abc import Sequence
 from itertools import groupby
+from statistics import fmean, linear_regression
 
 from loadgen.judge.backlog import BacklogSample, backlog_growth
 
@@ -29,23 +30,17 @@ def is_certain(samples: Sequence[BacklogSample], window_s: float, tolerated: flo
     start_ns = samples[0][0]
     blocks = []
     for number, block in groupby(samples, lambda sample: (sample[0] - start_ns) // BLOCK_NS):
-        levels = [unsent + outstanding for _, unsent, outstanding in block]
-        blocks.append((number * BLOCK_NS / NS, sum(levels) / len(levels)))
-    slope, error = _line(blocks)
+        level = fmean(unsent + outstanding for _, unsent, outstanding in block)
+        blocks.append((number * BLOCK_NS / NS, level))
+    if len(blocks) < 3:
+        return False
+    times, levels = zip(*blocks, strict=True)
+    slope, start = linear_regression(times, levels)
+    rest = sum((level - start - slope * time) ** 2 for time, level in blocks)
+    mean = fmean(times)
+    spread = sum((time - mean) ** 2 for time in times)
+    error = math.sqrt(rest / (len(blocks) - 2) / spread)
     if (slope + SIGMAS * error) * window_s < tolerated:
         return True
     grown = backlog_growth(samples) > MARGIN * tolerated
     return grown and slope - SIGMAS * error > 0
-
-
-def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the slope of the line of least squares, and its standard error."""
-    count = len(points)
-    if count < 3:
-        return 0.0, math.inf
-    mean_x = sum(x for x, _ in points) / count
-    mean_y = sum(y for _, y in points) / count
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-    rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
-    return slope, math.sqrt(rest / (count - 2) / spread)

@@ -247,20 +247,25 @@ def _first(texts: Iterable[Any]) -> str:
 
 def imbalances(
     window: Counted, run: Counted, witness: Witness | None, *, observed: bool = True
-) -> tuple[Text, ...]:
-    """Return a sentence for each sum that does not close.
+) -> Iterator[Text]:
+    """Yield a sentence for each sum that does not close.
 
     Without a witness, or if the run was not observed to its end, only sums are checked that the
     counts themselves must satisfy.
     """
-    impossible = (*_impossible("window", window, observed), *_impossible("run", run, observed))
+    for scope, counted in (("window", window), ("run", run)):
+        # A refused message is not expected, and a broker can deliver it all the same.
+        more = counted["received"] - counted["expected"]
+        if observed and more > 0 and not counted["refused"]:
+            yield Imbalance.MORE_THAN_EXPECTED(more=more, scope=scope)
+        answered = counted["acknowledged"] + counted["refused"] + counted["given_up"]
+        if observed and answered > counted.confirmed:
+            yield Imbalance.MORE_ANSWERED(more=answered - counted.confirmed, scope=scope)
+        more = counted["excused"] - counted["duplicated"]
+        if more > 0:
+            yield Imbalance.MORE_ALLOWED(more=more, scope=scope)
     if witness is None or not observed:
-        return impossible
-    return (*impossible, *_unproven(run, witness))
-
-
-def _unproven(run: Counted, witness: Witness) -> Iterator[Text]:
-    """Find the sums of a run that differ from those of its workers."""
+        return
     if run["sent"] != witness.scheduled:
         yield Imbalance.SENT(scheduled=witness.scheduled, sent=run["sent"])
     answers = {name: run[name] for name in ("acknowledged", "refused", "given_up")}
@@ -274,17 +279,3 @@ def _unproven(run: Counted, witness: Witness) -> Iterator[Text]:
     handled = sum(run[name] for name in arrived) + witness.discarded
     if handled != witness.publishes:
         yield Imbalance.ARRIVED(publishes=witness.publishes, counted=handled)
-
-
-def _impossible(scope: str, counted: Counted, observed: bool) -> Iterator[Text]:
-    """Find counts that no run can have, whatever happened to its messages."""
-    # A refused message is not expected, and a broker can deliver it all the same.
-    more = counted["received"] - counted["expected"]
-    if observed and more > 0 and not counted["refused"]:
-        yield Imbalance.MORE_THAN_EXPECTED(more=more, scope=scope)
-    answered = counted["acknowledged"] + counted["refused"] + counted["given_up"]
-    if observed and answered > counted.confirmed:
-        yield Imbalance.MORE_ANSWERED(more=answered - counted.confirmed, scope=scope)
-    more = counted["excused"] - counted["duplicated"]
-    if more > 0:
-        yield Imbalance.MORE_ALLOWED(more=more, scope=scope)

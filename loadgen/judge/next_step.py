@@ -17,7 +17,6 @@ Each step is a separate run with its warm-up. Loads above a failed one are taken
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 from loadgen.errors import ScenarioError
@@ -249,24 +248,21 @@ def parse_share(value: str) -> float:
     return share
 
 
-def _read_bound(value: str) -> object:
-    """Read the bound of the latency as the scenario of a step has it."""
-    return None if value == "off" else Scenario.fields()["latency_bound"].parse(value)
-
-
 def _read_switch(value: str) -> bool:
     if value not in ("on", "off"):
         raise ValueError(SearchMessage.SWITCH(value=shown(value)))
     return value == "on"
 
 
-_REQUIREMENTS: Mapping[str, tuple[str, str, Callable[[str], object]]] = MappingProxyType(
-    {
-        "lost": ("lost", "0.1%", parse_share),
-        "p99": ("p99_s", "100ms or off", _read_bound),
-        **{name: (name, "on or off", _read_switch) for name in ("backlog", "order", "duplicates")},
-    }
-)
+_REQUIREMENTS: Mapping[str, tuple[str, str, Callable[[str], object]]] = {
+    "lost": ("lost", "0.1%", parse_share),
+    "p99": (
+        "p99_s",
+        "100ms or off",
+        lambda value: None if value == "off" else Scenario.fields()["latency_bound"].parse(value),
+    ),
+    **{name: (name, "on or off", _read_switch) for name in ("backlog", "order", "duplicates")},
+}
 
 
 # The search -----------------------------------------------------------------------------------
@@ -292,11 +288,21 @@ def next_step(aim: Aim, tried: Sequence[Tried]) -> Probe | Limit:
     below, above = bracket_of(tried)
     if left <= 0:
         return _end(aim, tried, "out of steps")
-    if _is_doubtful(aim, tried, below) and left > SPARE + _steps_to_close(aim, below, above):
+    ratio = GROWTH if below is None or above is None else max(above / below, 1.0)
+    halvings = math.log2(max(math.log(ratio) / math.log1p(aim.precision), 1.0))
+    # To close in and to confirm.
+    needed = 1 + math.ceil(halvings)
+    if _is_doubtful(aim, tried, below) and left > SPARE + needed:
         return Probe(tried[-1].load, "again")
     if below is None:
         assert above is not None
-        if above <= aim.lowest or _is_hopeless(tried):
+        # A host that is too busy for two steps at a small part of the first load is so for any.
+        is_hopeless = len(tried) > 1 and all(
+            step.load <= tried[0].load * HOPELESS_SHARE
+            and any(reason.code in OWN_CODES for reason in step.reasons)
+            for step in tried[-2:]
+        )
+        if above <= aim.lowest or is_hopeless:
             return _end(aim, tried, "nothing held")
         return Probe(_tidy(aim, max(aim.lowest, above / GROWTH**2)), "lower")
     if above is None and below < aim.highest and left > 1:
@@ -321,13 +327,6 @@ def _is_closed(aim: Aim, below: float, above: float) -> bool:
     return above <= below * (1 + aim.precision) or (aim.whole and above - below <= 1)
 
 
-def _steps_to_close(aim: Aim, below: float | None, above: float | None) -> int:
-    """Count the halvings that are left, and the confirmation."""
-    ratio = GROWTH if below is None or above is None else above / below
-    halvings = math.log(max(ratio, 1.0)) / math.log1p(aim.precision)
-    return 1 + max(0, math.ceil(math.log2(max(halvings, 1.0))))
-
-
 def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
     """Return True if the last step failed once, though the broker served all of its messages.
 
@@ -345,18 +344,6 @@ def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
         if below is not None and last.load <= below * (1 + aim.precision) ** 2:
             return False
     return sum(not step.valid for step in tried if step.load == last.load) == 1
-
-
-def _is_hopeless(tried: Sequence[Tried]) -> bool:
-    """Return True if two steps in turn failed by the generator, at a small part of the first load.
-
-    A host that is too busy for these is too busy for any load.
-    """
-    most = tried[0].load * HOPELESS_SHARE
-    return len(tried) > 1 and all(
-        step.load <= most and any(reason.code in OWN_CODES for reason in step.reasons)
-        for step in tried[-2:]
-    )
 
 
 def _between(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> Probe:

@@ -22,15 +22,6 @@ def plain_number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
 
 
-def _size(value: tuple[int, int]) -> str:
-    low, high = value
-    return counted(low, "byte") if low == high else f"{low:,} to {counted(high, 'byte')}"
-
-
-def _encrypted(value: Handshakes) -> str:
-    return " and ".join(f"{version} {cipher}" for version, cipher in value) or "not encrypted"
-
-
 def _rate(value: float) -> str:
     return f"{plain_number(value)} msgs/sec"
 
@@ -53,7 +44,10 @@ class Conditions:
 
     interface: str | None = _condition("{}", default="MQTT")
     qos: int | None = _condition("QoS {}")
-    size_bytes: tuple[int, int] | None = _condition(_size, "messages of ")
+    size_bytes: tuple[int, int] | None = _condition(
+        lambda size: (f"{size[0]:,} to " if size[0] < size[1] else "") + counted(size[1], "byte"),
+        "messages of ",
+    )
     topics: int | None = _condition("{:,} topics")
     ratio: int | None = _condition("1:{:,}", "fanout ")
     # Messages a second of the timed pair, and of one producer.
@@ -61,7 +55,9 @@ class Conditions:
     producers: int | None = _condition("{:,} producers", "load of ")
     producer_rate: float | None = _condition(_rate, "each producer at ")
     devices: int | None = _condition("{:,} devices")
-    handshakes: Handshakes | None = _condition(_encrypted)  # noqa: RUF009 (it makes a field)
+    handshakes: Handshakes | None = _condition(  # noqa: RUF009 (it makes a field)
+        lambda kinds: " and ".join(map(" ".join, kinds)) or "not encrypted"
+    )
     # Each device has a separate user and rights.
     access_control: bool | None = _condition(
         lambda each: "a separate user for each device" if each else "one connection policy for all"

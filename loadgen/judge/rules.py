@@ -1,7 +1,7 @@
 """The rules by which a run is judged.
 
 The parameters of a rule are the parts of the facts that it judges, by their names. It yields the
-values of its sentence, or nothing if the run is sound; codes and sentences are in `judge.codes`.
+values of its sentence, or nothing if the run is sound; codes and sentences are in codes.toml.
 Rules of the generator's own delay are in `judge.own_delay`.
 """
 
@@ -19,7 +19,7 @@ from loadgen.judge.facts import (
     Service,
     SlowFacts,
 )
-from loadgen.judge.own_delay import Generator
+from loadgen.judge.own_delay import Generator, LongestStall
 from loadgen.sentences import Values, counted, listed
 
 RATE_TOLERANCE = 0.01
@@ -230,6 +230,10 @@ def states(state: str) -> Callable[[Messages], Found]:
     return rule
 
 
+foreign, misrouted, damaged = states("foreign"), states("misrouted"), states("damaged")
+out_of_order, below_qos = states("out_of_order"), states("below_qos")
+
+
 def lost(
     messages: Messages, connects: Connects, slow: SlowFacts | None, backends: Backends
 ) -> Found:
@@ -324,23 +328,16 @@ def clocks_differ(service: Service) -> Found:
 def stood_still(growth: Growth, service: Service, generator: Generator, window_s: float) -> Found:
     # A standstill that made the backlog grow stands there; one of our own is not the broker's.
     shown = lasting(service.standstills, window_s) if growth.excessive else ()
-    standstills = [
-        standstill
-        for standstill in service.standstills
-        if standstill not in shown and not _is_own(standstill, generator)
-    ]
+    longest = generator.own_delay.longest or LongestStall(0, 0.0, 0.0)
+    own_until_s = longest.start_s + longest.seconds
+    standstills = []
+    for standstill in service.standstills:
+        own_s = min(standstill.until_s, own_until_s) - max(standstill.from_s, longest.start_s)
+        is_own = own_s > (standstill.until_s - standstill.from_s) / 2
+        if standstill not in shown and not is_own:
+            standstills.append(standstill)
     if standstills:
         yield {"times": _times(standstills)}
-
-
-def _is_own(standstill: Standstill, generator: Generator) -> bool:
-    """Return True if a worker stood still for most of the time."""
-    longest = generator.own_delay.longest
-    if longest is None:
-        return False
-    from_s = max(standstill.from_s, longest.start_s)
-    until_s = min(standstill.until_s, longest.start_s + longest.seconds)
-    return until_s - from_s > (standstill.until_s - standstill.from_s) / 2
 
 
 def _times(standstills: Sequence[Standstill]) -> str:

@@ -3,7 +3,6 @@
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from loadgen.judge.ledger import Ledger
 from loadgen.metrics.reducer import LatencySummary
@@ -19,15 +18,13 @@ GROWING = frozenset(
     }
 )
 """States that only grow while a run lasts."""
-_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
-    {
-        "<=": operator.le,
-        ">=": operator.ge,
-        "==": operator.eq,
-        "<": operator.lt,
-        ">": operator.gt,
-    }
-)
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
 
 
 class Missed(Sentences):
@@ -42,13 +39,11 @@ class Missed(Sentences):
 
 
 READ, SENT = "own_delay", "own_send"
-OWN_SERIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        **dict.fromkeys(("end_to_end", "reconnect"), (READ, SENT)),
-        **dict.fromkeys(("transit", "acknowledge"), (READ,)),
-        "send_delay": (SENT,),
-    }
-)
+OWN_SERIES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("end_to_end", "reconnect"), (READ, SENT)),
+    **dict.fromkeys(("transit", "acknowledge"), (READ,)),
+    "send_delay": (SENT,),
+}
 """Series of the generator's own delay that a latency contains."""
 OWN_PART = 0.5
 """Share of a bound above which our own delay, rather than the broker, breaks it."""

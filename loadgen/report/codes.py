@@ -3,12 +3,9 @@
 `python -m loadgen.report.codes` prints docs/codes.md.
 """
 
-import tomllib
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
-from loadgen.judge.codes import CODES, REMARKS
+from loadgen.judge.codes import REASONS, REMARKS, Code
 from loadgen.mqtt.violations import VIOLATIONS
 
 _HEAD = ("", "| code | what was seen | what it means | what to do next |", "|---|---|---|---|")
@@ -36,28 +33,21 @@ otherwise a remark. Numbers in brackets are statements or sections of MQTT 5.
 
 def advice_of(code: str) -> str:
     """Return the next step for readers of a reason."""
-    advice: str = _texts()["reasons"][code]["next"]
-    return advice
-
-
-def _texts() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    return next(row.next for row in REASONS if row.code == code)
 
 
 def markdown() -> str:
-    """Return docs/codes.md, with the texts of codes.toml."""
-    texts = _texts()
+    """Return docs/codes.md."""
 
-    def rows(kind: str, codes: Sequence[str]) -> tuple[str, ...]:
-        found = ((code, texts[kind][code]) for code in codes)
-        columns = ("seen", "meaning", "next")
-        return (*_HEAD, *(f"| `{c}` | {' | '.join(map(t.get, columns))} |" for c, t in found))
+    def rows(codes: Iterable[Code]) -> tuple[str, ...]:
+        return (
+            *_HEAD,
+            *(f"| `{row.code}` | {row.seen} | {row.meaning} | {row.next} |" for row in codes),
+        )
 
-    first = "GENERATOR_SATURATED"
-    reasons = rows("reasons", (first, *(code for code in CODES if code != first)))
-    remarks = rows("remarks", [row.code for row in REMARKS])
+    reasons = rows(sorted(REASONS, key=lambda row: row.code != "GENERATOR_SATURATED"))
     kinds = (f"| {one.words} | {'reason' if one.is_judged else 'remark'} |" for one in VIOLATIONS)
-    return "\n".join((_PAGE, *reasons, _REMARKS, *remarks, _VIOLATIONS, *kinds, ""))
+    return "\n".join((_PAGE, *reasons, _REMARKS, *rows(REMARKS), _VIOLATIONS, *kinds, ""))
 
 
 if __name__ == "__main__":

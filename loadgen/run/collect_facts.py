@@ -77,7 +77,7 @@ def facts_of(
             qos=plan.needs.qos,
             window=ledger,
             run=run_ledger,
-            imbalances=imbalances(window, total, witness, observed=observed),
+            imbalances=tuple(imbalances(window, total, witness, observed=observed)),
             proven=witness is not None or not state.messages,
             refusals=witness.refusals if witness else {},
             refusal=printable(witness.refusal, LONGEST_TEXT) if witness else "",

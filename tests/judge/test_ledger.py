@@ -131,7 +131,7 @@ class TestUnobserved:
 
 
 def proven(run: Counted = WHOLE, witness: Witness | None = WITNESS, **how: Any) -> tuple[Text, ...]:
-    return imbalances(Counted(), run, witness, **how)
+    return tuple(imbalances(Counted(), run, witness, **how))
 
 
 def with_counts(**counts: int) -> Counted:
