@@ -46,14 +46,13 @@ from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.removed import removal
 from loadgen.plan.scenario import Scenario, read_toml
-from loadgen.report.build.sides import Compared, ComparedSide, compare_sides, with_brokers
+from loadgen.report.build.compare import Compared, ComparedSide, compare_sides, with_brokers
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.build.sweep_report import sweep_report
 from loadgen.report.build.sweep_table import SweepTable, table_of
 from loadgen.report.headline import headline
 from loadgen.report.record import load_intervals, open_run
-from loadgen.report.render.comparison import write_comparison
-from loadgen.report.render.write import write_report
+from loadgen.report.render.write import write_comparison, write_report
 from loadgen.report.score_card import Counts, ScoreCard
 from loadgen.run.coordinator import RunResult
 from loadgen.run.devices_file import DEVICE_SCHEMA, read_devices

@@ -21,8 +21,7 @@ from loadgen.sentences import counted
 if TYPE_CHECKING:
     from loadgen.cli.result_text import Paper
     from loadgen.plan.scenario import Scenario
-    from loadgen.report.build.compare import Line
-    from loadgen.report.build.sides import Compared
+    from loadgen.report.build.compare import Compared, Line
     from loadgen.run.search.turns import Turn, TurnsResult
     from loadgen.spark.agents import Cluster
 
@@ -85,7 +84,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 
 def _compare_brokers(case: Case[Any], flags: options.Flags) -> int:
-    from loadgen.report.build.sides import ComparedSide, compare_sides, with_brokers
+    from loadgen.report.build.compare import ComparedSide, compare_sides, with_brokers
     from loadgen.run.rundir import directory_or_new
     from loadgen.run.secrets import take_secrets
 
@@ -171,7 +170,8 @@ def _directories_command() -> Callable[..., int]:
 
 
 def _compare_directories(flags: options.Flags) -> int:
-    from loadgen.report.build.sides import compared_runs
+    from loadgen.report.build.compare import ComparedSide, compare_sides
+    from loadgen.report.build.summary import summarize_run
     from loadgen.report.record import runs_in
 
     sides = flags["sides"]
@@ -182,7 +182,11 @@ def _compare_directories(flags: options.Flags) -> int:
             f"one of {', '.join(CASES)}"
         )
     runs = [runs_in(Path(side)) for side in sides]
-    return _show(compared_runs(sides, runs), flags["out"], flags)
+    compared = [
+        ComparedSide(side, tuple(paths), tuple(map(summarize_run, paths)))
+        for side, paths in zip(sides, runs, strict=True)
+    ]
+    return _show(compare_sides(compared), flags["out"], flags)
 
 
 # The result -----------------------------------------------------------------------------------
@@ -196,9 +200,8 @@ def _show(
 ) -> int:
     """Print the comparison and write its page; return the exit status."""
     from loadgen.cli.result_text import paper_of
-    from loadgen.report.build.sides import comparison_document
-    from loadgen.report.render.comparison import write_comparison
-    from loadgen.report.render.write import indented
+    from loadgen.report.build.compare import comparison_document
+    from loadgen.report.render.write import indented, write_comparison
 
     stream = sys.stderr if flags["json_"] else sys.stdout
     lines = list(comparison_lines(compared, paper_of(stream), brief=flags["quiet"]))
@@ -244,7 +247,7 @@ def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = Fals
 
 def _cells(line: "Line") -> list[str]:
     """Return a line of the table: each figure, and after the first its difference from that."""
-    from loadgen.report.build.sides import column_of, side_difference
+    from loadgen.report.build.compare import column_of
     from loadgen.report.headline import duration
     from loadgen.report.render.text import name, number
 
@@ -252,7 +255,11 @@ def _cells(line: "Line") -> list[str]:
     column = column_of(line)
     title = name(line.name) + ("" if column == "value" else f" {column}")
     cells = [title + ("" if timed else f", {name(line.unit)}")]
-    for place, cell in enumerate(line.cells):
-        shown = "" if cell is None else (duration if timed else number)(cell.median)
-        cells += [shown] if place == 0 else [shown, side_difference(line, place)]
+    for cell, difference in zip(line.cells, (None, *line.differences), strict=True):
+        cells.append("" if cell is None else (duration if timed else number)(cell.median))
+        if difference is not None:
+            noisy = difference.absolute and difference.exceeds is False
+            cells.append(difference.certainty if noisy else difference.text)
+        elif len(cells) > 2:
+            cells.append("")
     return cells

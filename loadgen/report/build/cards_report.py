@@ -12,9 +12,7 @@ from loadgen.report.build.compare import (
     Comparison,
     Line,
     Side,
-    difference_text,
     regressions,
-    spread_text,
 )
 from loadgen.report.build.comparison_chart import MOST_SIDES, comparison_chart
 from loadgen.report.build.rows import FIGURES, in_report_order
@@ -223,7 +221,7 @@ def _comparison(cards: Sequence[ScoreCard], comparison: Comparison) -> Iterator[
 
 
 def _line(line: Line, sides: Sequence[Side]) -> tuple[Cell, ...]:
-    cells = [Cell(f"{line.name} {line.column}", notes=(line.unit,))]
+    cells = [Cell(line.title, notes=(line.unit,))]
     for _, sample, difference in zip(sides, line.cells, (None, *line.differences), strict=False):
         if sample is None:
             cells.append(Cell(None))
@@ -231,7 +229,7 @@ def _line(line: Line, sides: Sequence[Side]) -> tuple[Cell, ...]:
         notes = []
         worse = difference is not None and difference.regression
         if difference is not None:
-            words = (difference_text(difference), spread_text(difference))
+            words = (difference.text, difference.certainty)
             notes.append(", ".join(filter(None, (*words, "REGRESSION" if worse else ""))))
         if len({*sample.values}) > 1:
             values = " · ".join(map(number, sample.values[:_LONGEST_LIST]))

@@ -22,21 +22,22 @@ Sides of different loads have no shares: twice the rate is not 100 % better.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, Literal
 
 from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
-from loadgen.plan.fields import Load
+from loadgen.plan.fields import Load, redact_url
 from loadgen.report.build.rows import DATA, END_TO_END, FIGURES, keyed
 from loadgen.report.messages import Message
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import digest_of
-from loadgen.sentences import listed
+from loadgen.sentences import counted, listed
 
 DEFAULT_BOUND = 0.05
 """Default bound: the tolerated change for the worse, as a share of the baseline."""
@@ -107,35 +108,29 @@ class Difference:
     exceeds: bool | None
     regression: bool
 
+    @property
+    def text(self) -> str:
+        """The difference as a share or a multiple, or in the unit without these."""
+        if not self.absolute:
+            return "equal"
+        if self.share is None or self.ratio is None:
+            return number(self.absolute)
+        if self.ratio >= _LARGE:
+            return _times(self.ratio)
+        if 0 < self.ratio <= 1 / _LARGE:
+            return f"{_times(1 / self.ratio)} less"
+        return f"{100 * self.share:+.1f} %"
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Tolerated change of figures for the worse, as a share: a default and exceptions by name.
-
-    A name is that of a column, as 99P, of a row, as FANIN, or of both, as FANIN 99P; the more
-    precise name counts.
-    """
-
-    default: float = DEFAULT_BOUND
-    named: Mapping[str, float] = field(default_factory=dict)
-
-    def of(self, row: str, column: str) -> float:
-        """Return the bound of a row's figure; `column` is its title."""
-        return next((self.named[n] for n in _names(row, column) if n in self.named), self.default)
-
-    def unknown(self, comparisons: "Sequence[Comparison]") -> str:
-        """Return a name that no line of these has, or ""."""
-        lines = [line for comparison in comparisons for line in comparison.lines]
-        names = {one for line in lines for one in _names(line.name, line.column)}
-        return next((name for name in self.named if name not in names), "")
+    @property
+    def certainty(self) -> str:
+        """The certainty in words; "" for a clear difference, and for equal sides."""
+        if self.exceeds or not self.absolute:
+            return ""
+        return "too few runs to tell" if self.exceeds is None else "too noisy to tell"
 
 
-def _names(row: str, column: str) -> tuple[str, ...]:
-    """Return the names of a row's figure in bounds, the most precise first."""
-    # FANIN is short for "FANIN, Received rate" and its like.
-    short = row.partition(",")[0]
-    names = (f"{row} {column}", f"{short} {column}", row, short, column)
-    return tuple(map(str.casefold, names))
+def _times(ratio: float) -> str:
+    return f"{float(f'{ratio:.3g}'):,.10g} times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +150,11 @@ class Line:
     differences: tuple[Difference | None, ...]
     bound: float | None = None
 
+    @property
+    def title(self) -> str:
+        """The row and the column; a row's value needs no title."""
+        return self.name if self.column == FIGURES["value"] else f"{self.name} {self.column}"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -172,145 +172,175 @@ class Comparison:
     remarks: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Tolerated change of figures for the worse, as a share: a default and exceptions by name.
+
+    A name is that of a column, as 99P, of a row, as FANIN, or of both, as FANIN 99P; the more
+    precise name counts.
+    """
+
+    default: float = DEFAULT_BOUND
+    named: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, row: str, column: str) -> float:
+        """Return the bound of a row's figure; `column` is its title."""
+        return next((self.named[n] for n in _names(row, column) if n in self.named), self.default)
+
+    def unknown(self, comparisons: Sequence[Comparison]) -> str:
+        """Return a name that no line of these has, or ""."""
+        lines = [line for comparison in comparisons for line in comparison.lines]
+        names = {one for line in lines for one in _names(line.name, line.column)}
+        return next((name for name in self.named if name not in names), "")
+
+
+def _names(row: str, column: str) -> tuple[str, ...]:
+    """Return the names of a row's figure in bounds, the most precise first."""
+    # FANIN is short for "FANIN, Received rate" and its like.
+    short = row.partition(",")[0]
+    names = (f"{row} {column}", f"{short} {column}", row, short, column)
+    return tuple(map(str.casefold, names))
+
+
 def compare(
-    cards: Sequence[ScoreCard], baselines: Sequence[bool] = (), bounds: Bounds = Bounds()
+    cards: Sequence[ScoreCard],
+    baselines: Sequence[bool] = (),
+    bounds: Bounds = Bounds(),
+    names: Sequence[str] = (),
 ) -> list[Comparison]:
     """Return a comparison for each case with several runs, in the order of the cards.
 
     `baselines` marks the cards of the baseline; if there are any, each case must have a baseline
-    and another run. Raise RunDirectoryError otherwise.
+    and another run. `names` are used instead of the names of the brokers. Raise RunDirectoryError.
     """
-    marks = list(baselines) or [False] * len(cards)
-    cases: dict[str, list[int]] = {}
+    cases: dict[str, dict[int, Facts]] = {}
     for place, card in enumerate(cards):
-        cases.setdefault(card.run.case, []).append(place)
+        broker = {"broker": names[place]} if names else {}
+        cases.setdefault(card.run.case, {})[place] = {**facts_of(card), **broker}
     comparisons = []
-    for case, places in cases.items():
-        marked = {place for place in places if marks[place]}
-        if any(marks) and not 0 < len(marked) < len(places):
+    for case, facts in cases.items():
+        marked = {place for place in facts if baselines and baselines[place]}
+        if any(baselines) and not 0 < len(marked) < len(facts):
             missing = Message.BASELINE_ALONE if marked else Message.NO_BASELINE
             raise RunDirectoryError(missing(case=name(case, 40)))
-        if len(places) > 1:
-            comparisons.append(_comparison(case, cards, places, marked, bounds))
+        if len(facts) > 1:
+            comparisons.append(_comparison(case, cards, facts, marked, bounds))
     return comparisons
 
 
-def difference_text(difference: Difference | None) -> str:
-    """Return a difference as a share or a multiple, or in the unit without these."""
-    if difference is None:
-        return ""
-    share, ratio = difference.share, difference.ratio
-    if not difference.absolute:
-        return "equal"
-    if share is None or ratio is None:
-        return number(difference.absolute)
-    if ratio >= _LARGE:
-        return f"{number(ratio)} times"
-    if 0 < ratio <= 1 / _LARGE:
-        return f"1/{number(1 / ratio)}"
-    return f"{100 * share:+.1f} %"
-
-
-def spread_text(difference: Difference | None) -> str:
-    """Return the certainty of a difference in words; "" for a clear one, and for equal sides."""
-    if difference is None or difference.exceeds or not difference.absolute:
-        return ""
-    return "too few runs to tell" if difference.exceeds is None else "too noisy to tell"
-
-
-def regressions(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return each regression as one line for people."""
-    lines = []
-    for comparison in comparisons:
-        labels = [name(side.label, _LONGEST_LABEL) for side in comparison.sides]
-        lines += [
-            f"{labels[place]}: INVALID, the baseline is VALID" for place in comparison.invalid
-        ]
-        lines += [
-            f"{name(line.name, 140)} {line.column}: {regression_text(line, place)} "
-            f"({labels[place]})"
-            for line in comparison.lines
-            for place, difference in enumerate(line.differences, start=1)
-            if difference is not None and difference.regression
-        ]
-    return lines
-
-
-def regression_text(line: Line, place: int) -> str:
-    """Return a regression in words: the figure of the side at a place and the baseline's."""
-    first, other, difference = line.cells[0], line.cells[place], line.differences[place - 1]
-    parts = (
-        f"{number(other.median if other else None)} {name(line.unit, 20)} against "
-        f"{number(first.median if first else None)} of the baseline",
-        difference_text(difference),
-        f"a regression beyond {100 * (line.bound or 0.0):g} %",
-        spread_text(difference),
-    )
-    return ", ".join(filter(None, parts))
-
-
-def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return the half width of the 95 % interval of two means' difference; None if too few."""
-    n, m = len(first), len(other)
-    if n < 2 and m < 2:
-        return None
-    if n >= 2 and m >= 2:
-        a, b = stdev(first) ** 2 / n, stdev(other) ** 2 / m
-        error = a + b
-        freedom = error**2 / (a**2 / (n - 1) + b**2 / (m - 1)) if error else float(n + m - 2)
-    else:
-        many = first if n >= 2 else other
-        error = stdev(many) ** 2 * (1 / n + 1 / m)
-        freedom = float(len(many) - 1)
-    # Welch's degrees of freedom can round to just below a whole number.
-    tabled = max(tabled for tabled in _T_95 if tabled <= max(freedom + 1e-9, 1))
-    return _T_95[tabled] * math.sqrt(error)
-
-
-# --- sides ----------------------------------------------------------------------------------
-
-
 def _comparison(
-    case: str, cards: Sequence[ScoreCard], places: Sequence[int], marked: set[int], bounds: Bounds
+    case: str,
+    cards: Sequence[ScoreCard],
+    facts: "Mapping[int, Facts]",
+    marked: set[int],
+    bounds: Bounds,
 ) -> Comparison:
-    facts = {place: facts_of(cards[place]) for place in places}
-    groups: dict[tuple[bool, str], list[int]] = {}
+    groups: dict[str, list[int]] = {}
     # Baselines are one side, even of different facts: the user chose them.
-    for place in sorted(places, key=lambda place: place not in marked):
-        key = (True, "") if place in marked else (False, digest_of(facts[place]))
+    for place in sorted(facts, key=lambda place: place not in marked):
+        key = "" if place in marked else digest_of(facts[place])
         groups.setdefault(key, []).append(place)
     firsts = [facts[runs[0]] for runs in groups.values()]
     differing = differing_facts(firsts)
     sides = []
-    for (baseline, _), runs in groups.items():
-        label = label_of(facts[runs[0]], differing)
-        role = "baseline" if baseline else "run" if marked else ""
-        shown = f"{role} ({label})" if role and label else role or label or "all runs"
-        sides.append(Side(shown, tuple(runs), baseline))
+    for (key, runs), of_side in zip(groups.items(), firsts, strict=True):
+        label = label_of(of_side, differing)
+        role = "" if not marked else "run" if key else "baseline"
+        label = f"{role} ({label})" if role and label else role or label or "all runs"
+        sides.append(Side(label, tuple(runs), baseline=not key))
     loads = [
-        {key: value for key, value in of_side.items() if _load_of_fact(key) == "amount"}
+        {k: v for k, v in of_side.items() if _loads().get(k.removeprefix("scenario.")) == "amount"}
         for of_side in firsts
     ]
     # With a baseline the user chose the comparison, even of different loads.
     alike = [bool(marked) or not differing_facts([loads[0], load]) for load in loads[1:]]
-    lines = _lines(cards, sides, alike, bounds if marked else None)
+    lines = tuple(_lines(cards, sides, alike, bounds if marked else None))
     valid = [all(cards[run].verdict.valid for run in side.runs) for side in sides]
+    worse = [place for place in range(1, len(sides)) if marked and valid[0] and not valid[place]]
     return Comparison(
         case=case,
         sides=tuple(sides),
         lines=lines,
         bound=bounds.default if marked else None,
-        invalid=tuple(
-            place for place in range(1, len(sides)) if marked and valid[0] and not valid[place]
-        ),
-        remarks=(
-            *_remarks([[facts[run] for run in side.runs] for side in sides]),
-            *_not_compared(lines),
-        ),
+        invalid=tuple(worse),
+        remarks=tuple(_remarks([[facts[run] for run in side.runs] for side in sides], lines)),
     )
 
 
+def _remarks(sides: "Sequence[Sequence[Facts]]", lines: Sequence[Line]) -> Iterator[str]:
+    """Yield remarks about differences other than load and broker, and about missing figures."""
+
+    def words(keys: Sequence[str]) -> str:
+        words = [_WORDS.get(key, key.removeprefix("scenario.")) for key in keys]
+        return name(" and ".join(filter(None, (", ".join(words[:-1]), words[-1]))), _LONGEST_LABEL)
+
+    # Only a baseline can hold runs that are not repetitions of each other.
+    if mixed := differing_facts(sides[0]):
+        yield (
+            f"The runs of the first side are no repetitions of each other: they differ in "
+            f"{words(mixed)}. Its median and spread mix them."
+        )
+    differing = differing_facts([one for side in sides for one in side])
+    other = [key for key in differing if key in _SETUP]
+    if len(sides) > 1 and other:
+        yield f"The sides differ in {words(other)}: a difference may come from there."
+    gone = [
+        f"{line.name} {line.column}"
+        for line in lines
+        if line.bound is not None and line.cells[0] is not None and None in line.cells
+    ]
+    if gone:
+        yield (
+            f"Not compared, for the baseline has a figure and a run has none: "
+            f"{name(listed(gone, _MOST_GONE))}."
+        )
+
+
+def checks(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+    """Yield the label of the side, the figure, and its failure or "", for each gated figure.
+
+    The verdict of each side is one. There are none without a baseline.
+    """
+    if comparison.bound is None:
+        return
+    labels = [side.label for side in comparison.sides]
+    for place, label in enumerate(labels[1:], start=1):
+        failed = place in comparison.invalid
+        yield label, "verdict", "INVALID, the baseline is VALID" if failed else ""
+    for line in comparison.lines:
+        first, *others = line.cells
+        for label, cell, difference in zip(labels[1:], others, line.differences, strict=True):
+            if line.bound is None or difference is None or first is None or cell is None:
+                continue
+            parts = (
+                f"{number(cell.median)} {name(line.unit, 20)} against {number(first.median)} of "
+                "the baseline",
+                difference.text,
+                f"a regression beyond {100 * line.bound:g} %",
+                difference.certainty,
+            )
+            failure = ", ".join(filter(None, parts)) if difference.regression else ""
+            yield label, f"{line.name} {line.column}", failure
+
+
+def regressions(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return each regression as one line for people."""
+    return [
+        f"{name(side)}: {failure}"
+        if figure == "verdict"
+        else f"{name(figure)}: {failure} ({name(side)})"
+        for comparison in comparisons
+        for side, figure, failure in checks(comparison)
+        if failure
+    ]
+
+
+# --- facts ----------------------------------------------------------------------------------
+
 Facts = Mapping[str, Any]
+
+_URL = re.compile(r"((?:\w+://)?[^/]*?)(?::(\d+))?(/.*)?", re.DOTALL)
+"""Any text, split into the part before the port, the port, and the path."""
 
 
 @cache
@@ -318,10 +348,6 @@ def _loads() -> Mapping[str, Load]:
     """Return the effect of each field on the load, by the names of run.json."""
     fields = (field for case in CASES.values() for field in case.scenario.fields().values())
     return {field.name: field.load for field in fields}
-
-
-def _load_of_fact(key: str) -> Load | None:
-    return _loads().get(key.removeprefix("scenario."))
 
 
 def facts_of(card: ScoreCard) -> Facts:
@@ -342,10 +368,6 @@ def facts_of(card: ScoreCard) -> Facts:
         **{key: run.environment.get(key) for key in _OF_THE_HOST},
         "program": run.program,
     }
-
-
-_URL = re.compile(r"((?:\w+://)?[^/]*?)(?::(\d+))?(/.*)?", re.DOTALL)
-"""Any text, split into the part before the port, the port, and the path."""
 
 
 def load_of(card: ScoreCard) -> str:
@@ -369,53 +391,17 @@ def differing_facts(facts: Sequence[Facts]) -> list[str]:
 
 def label_of(facts: Facts, keys: Iterable[str]) -> str:
     """Return these facts in words, such as "rate 1,000"."""
-    return name(", ".join(_shown(key, facts.get(key)) for key in keys), _LONGEST_LABEL)
-
-
-def _shown(key: str, value: object) -> str:
-    shown = "not given" if value is None else str(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        shown = number(value)
-    return shown if key in ("broker", "protocol") and value else f"{fact_words(key)} {shown}"
-
-
-def fact_words(key: str) -> str:
-    return _WORDS.get(key, key.removeprefix("scenario."))
-
-
-def _remarks(sides: Sequence[Sequence[Facts]]) -> Iterable[str]:
-    """Yield remarks about sides with differences other than load and broker.
-
-    Only a baseline can hold runs that are not repetitions of each other.
-    """
-    if mixed := differing_facts(sides[0]):
-        yield (
-            f"The runs of the first side are no repetitions of each other: they differ in "
-            f"{_and(mixed)}. Its median and spread mix them."
+    labels = []
+    for key in keys:
+        value = facts.get(key)
+        shown = "not given" if value is None else str(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            shown = number(value)
+        named = key in ("broker", "protocol") and value
+        labels.append(
+            shown if named else f"{_WORDS.get(key, key.removeprefix('scenario.'))} {shown}"
         )
-    differing = differing_facts([one for side in sides for one in side])
-    other = [key for key in differing if key in _SETUP]
-    if len(sides) > 1 and other:
-        yield f"The sides differ in {_and(other)}: a difference may come from there."
-
-
-def _and(keys: Sequence[str]) -> str:
-    words = [fact_words(key) for key in keys]
-    return name(" and ".join(filter(None, (", ".join(words[:-1]), words[-1]))), _LONGEST_LABEL)
-
-
-def _not_compared(lines: Sequence[Line]) -> Iterable[str]:
-    """Yield a remark about gated figures that the baseline has and a side lacks."""
-    gone = [
-        f"{line.name} {line.column}"
-        for line in lines
-        if line.bound is not None and line.cells[0] is not None and None in line.cells
-    ]
-    if gone:
-        yield (
-            f"Not compared, for the baseline has a figure and a run has none: "
-            f"{name(listed(gone, _MOST_GONE))}."
-        )
+    return name(", ".join(labels), _LONGEST_LABEL)
 
 
 # --- lines ----------------------------------------------------------------------------------
@@ -423,8 +409,8 @@ def _not_compared(lines: Sequence[Line]) -> Iterable[str]:
 
 def _lines(
     cards: Sequence[ScoreCard], sides: Sequence[Side], alike: Sequence[bool], bounds: Bounds | None
-) -> tuple[Line, ...]:
-    """Return a line for each number of the cards; `alike` marks sides of the first one's load."""
+) -> Iterator[Line]:
+    """Yield a line for each number of the cards; `alike` marks sides of the first one's load."""
     numbers = {place: _numbers(cards[place]) for side in sides for place in side.runs}
     # In the order of the card that has most of them.
     ordered = sorted(numbers.values(), key=len, reverse=True)
@@ -434,34 +420,33 @@ def _lines(
     # too little if a name has several units.
     twins = Counter((title, unit, column) for title, unit, _, column in keys)
     units = Counter(title for title, _ in {(title, unit) for title, unit, _, _ in keys})
-    lines = []
     for key in keys:
         title, unit, _, column = key
         if twins[title, unit, column] > 1 or (unit == "messages" and units[title] > 1):
             title = f"{title}, {name(descriptions[key].partition('.')[0], _LONGEST_TWIN)}"
-        cells = tuple(
-            sample_of([numbers[run][key][0] for run in side.runs if key in numbers[run]])
-            for side in sides
-        )
+        cells = []
+        for side in sides:
+            values = tuple(numbers[run][key][0] for run in side.runs if key in numbers[run])
+            deviation = stdev(values) if len(values) > 1 else None
+            sample = Sample(values, median(values), fmean(values), deviation) if values else None
+            cells.append(sample)
         better = _BETTER.get(unit)
         gates = bounds.of(title, FIGURES[column]) if bounds and column in _GATING else None
-        differences = tuple(
-            _difference(cells[0], cell, better if same else None, gates, shared=same)
-            for cell, same in zip(cells[1:], alike, strict=True)
+        yield Line(
+            name=title,
+            description=descriptions[key],
+            unit=unit,
+            column=FIGURES[column],
+            better=better,
+            cells=tuple(cells),
+            differences=tuple(
+                None
+                if cells[0] is None or cell is None
+                else _difference(cells[0], cell, better if same else None, gates, shared=same)
+                for cell, same in zip(cells[1:], alike, strict=True)
+            ),
+            bound=gates if better else None,
         )
-        lines.append(
-            Line(
-                title,
-                descriptions[key],
-                unit,
-                FIGURES[column],
-                better,
-                cells,
-                differences,
-                bound=gates if better else None,
-            )
-        )
-    return tuple(lines)
 
 
 _Key = tuple[str, str, int, str]
@@ -483,25 +468,9 @@ def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
     return numbers
 
 
-def sample_of(values: Iterable[float | None]) -> Sample | None:
-    """Return the sample of the values, None without any."""
-    numbers = tuple(value for value in values if value is not None)
-    if not numbers:
-        return None
-    deviation = stdev(numbers) if len(numbers) > 1 else None
-    return Sample(numbers, median(numbers), fmean(numbers), deviation)
-
-
 def _difference(
-    first: Sample | None,
-    other: Sample | None,
-    better: Better | None,
-    bound: float | None,
-    *,
-    shared: bool,
-) -> Difference | None:
-    if first is None or other is None:
-        return None
+    first: Sample, other: Sample, better: Better | None, bound: float | None, *, shared: bool
+) -> Difference:
     absolute = other.median - first.median
     related = first.median != 0 and shared
     share = absolute / abs(first.median) if related else None
@@ -523,3 +492,145 @@ def _difference(
             bound is not None and worse and share is not None and abs(share) > bound and not excused
         ),
     )
+
+
+def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
+    """Return the half width of the 95 % interval of two means' difference; None if too few."""
+    n, m = len(first), len(other)
+    if n < 2 and m < 2:
+        return None
+    if n >= 2 and m >= 2:
+        a, b = stdev(first) ** 2 / n, stdev(other) ** 2 / m
+        error = a + b
+        freedom = error**2 / (a**2 / (n - 1) + b**2 / (m - 1)) if error else float(n + m - 2)
+    else:
+        many = first if n >= 2 else other
+        error = stdev(many) ** 2 * (1 / n + 1 / m)
+        freedom = float(len(many) - 1)
+    # Welch's degrees of freedom can round to just below a whole number.
+    tabled = max(tabled for tabled in _T_95 if tabled <= max(freedom + 1e-9, 1))
+    return _T_95[tabled] * math.sqrt(error)
+
+
+# --- sides that a user named ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ComparedSide:
+    """The runs of a side, with their directories."""
+
+    name: str
+    directories: tuple[Path, ...]
+    cards: tuple[ScoreCard, ...]
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Codes of the reasons against its runs, each once."""
+        return tuple(dict.fromkeys(code for card in self.cards for code in card.verdict.codes))
+
+    @property
+    def valid(self) -> bool:
+        """True if all runs are VALID."""
+        return self.invalid_runs == 0
+
+    @property
+    def invalid_runs(self) -> int:
+        """Number of INVALID runs."""
+        return sum(not card.verdict.valid for card in self.cards)
+
+    @property
+    def broker(self) -> str:
+        """Name and version of the broker of its first run."""
+        return self.cards[0].run.broker_name
+
+    def __repr__(self) -> str:
+        verdict = "VALID" if self.valid else f"INVALID {', '.join(self.codes)}"
+        return f"ComparedSide({self.name!r}, {counted(len(self.cards), 'run')}, {verdict})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Compared:
+    """A comparison of sides, a `Comparison` for each case that they have."""
+
+    sides: tuple[ComparedSide, ...]
+    cases: tuple[Comparison, ...]
+
+    @property
+    def valid(self) -> bool:
+        """True if every run is VALID."""
+        return all(side.valid for side in self.sides)
+
+    @property
+    def rows(self) -> tuple[Line, ...]:
+        """The figures of all sides."""
+        return tuple(line for comparison in self.cases for line in comparison.lines)
+
+    @property
+    def cards(self) -> tuple[ScoreCard, ...]:
+        """The score cards of all runs, those of the first side first."""
+        return tuple(card for side in self.sides for card in side.cards)
+
+    def __repr__(self) -> str:
+        names = " and ".join(side.name for side in self.sides)
+        word = "VALID" if self.valid else "INVALID"
+        return f"Compared({names}: {word}, {counted(len(self.rows), 'row')})"
+
+
+def with_brokers(sides: Sequence[ComparedSide]) -> list[ComparedSide]:
+    """Return the sides with their brokers' names; if these are the same, their URLs follow."""
+    brokers = [side.broker for side in sides]
+    return [
+        replace(side, name=side.broker)
+        if side.broker and brokers.count(side.broker) == 1
+        else replace(side, name=" ".join(filter(None, (side.broker, redact_url(side.name)))))
+        for side in sides
+    ]
+
+
+def compare_sides(sides: Sequence[ComparedSide]) -> Compared:
+    """Compare sides that a user named, the first with each of the others."""
+    cards = [card for side in sides for card in side.cards]
+    names = [side.name for side in sides for _ in side.cards]
+    return Compared(tuple(sides), tuple(compare(cards, names=names)))
+
+
+def comparison_document(compared: Compared) -> dict[str, Any]:
+    """Return a comparison for programs."""
+    return {
+        "schema": 1,
+        "sides": [
+            {
+                "name": side.name,
+                "broker": side.broker,
+                "runs": [str(directory) for directory in side.directories],
+                "valid": side.valid,
+                "reasons": list(side.codes),
+            }
+            for side in compared.sides
+        ],
+        "rows": [
+            {
+                "case": comparison.case,
+                "name": line.name,
+                "column": column_of(line),
+                "unit": line.unit,
+                "values": [cell and list(cell.values) for cell in line.cells],
+                "medians": [cell and cell.median for cell in line.cells],
+                "differences": [
+                    one and {"ratio": one.ratio, "certain": one.exceeds} for one in line.differences
+                ],
+            }
+            for comparison in compared.cases
+            for line in comparison.lines
+        ],
+        "verdict": {
+            "valid": compared.valid,
+            "reasons": list(dict.fromkeys(code for side in compared.sides for code in side.codes)),
+        },
+    }
+
+
+def column_of(line: Line) -> str:
+    """Return the figure of a line as scorecard.json names it, with p99.9 for its title 99.9P."""
+    key = next(key for key, title in FIGURES.items() if title == line.column)
+    return key.replace("_", ".")

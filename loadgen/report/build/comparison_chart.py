@@ -1,13 +1,25 @@
-"""The chart of a comparison: its figures over a varied load, or every run of it as a mark."""
+"""Charts of a comparison and of a sweep: figures over a varied value, or every run as a mark."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
+from loadgen.cases.case import ChartStyle
 from loadgen.cases.registry import style_of
-from loadgen.report.build.compare import Comparison, Line, differing_facts, facts_of, label_of
-from loadgen.report.build.figures import Figure, axis, chart, color_of, layout, log_axis
+from loadgen.report.build.compare import Comparison, differing_facts, facts_of, label_of
+from loadgen.report.build.figures import (
+    Figure,
+    axis,
+    chart,
+    color_of,
+    from_zero,
+    layout,
+    line,
+    log_axis,
+    spread_axis,
+    varied_axis,
+)
 from loadgen.report.build.sweep_table import FIGURES, figures_of, median_of
-from loadgen.report.build.varied_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.model import Chart
 from loadgen.report.render.text import name
 from loadgen.report.score_card import ScoreCard
@@ -22,30 +34,101 @@ _NEAREST = (0.9, 1.1)
 MOST_SIDES, _MOST_MARKS = 12, 30
 """Most sides that are drawn, and most runs of each."""
 
+_SYMBOLS = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
+"""Marks of points through which no line goes."""
+
+_TAIL = "p99"
+"""Figure that is drawn below the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariedPoint:
+    """Figures at a varied value; `line` names its line, `mark` is empty for a point on it."""
+
+    at: float
+    line: str
+    figures: Mapping[str, float | None]
+    mark: str = ""
+
+
+def varied_chart(
+    title: str, note: str, varied: str, points: Sequence[VariedPoint], style: ChartStyle, unit: str
+) -> Chart:
+    """Return the lines of a style over a varied value, and the 99th percentile below them.
+
+    The second line of a style with two axes has an axis on the right. A line has gaps at points
+    with a mark, which are drawn separately.
+    """
+    points = sorted(points, key=lambda point: point.at)
+    members: dict[str, list[VariedPoint]] = {}
+    for point in points:
+        members.setdefault(point.line, []).append(point)
+    two_axes = style.two_axes and len(style.lines) > 1
+    tail = _TAIL not in dict(style.lines) and any(point.figures.get(_TAIL) for point in points)
+    shown = [*style.lines, *([(_TAIL, "99th percentile")] if tail else [])]
+    lines: list[Figure] = []
+    for label, own in members.items():
+        for which, (key, words) in enumerate(shown):
+            of_axis = "y3" if tail and key == _TAIL else "y2" if two_axes and which == 1 else "y"
+            color = color_of([*members].index(label) * len(shown) + which)
+            for mark in dict.fromkeys(("", *(point.mark for point in own))):
+                drawn = [(p.at, p.figures.get(key) if p.mark == mark else None) for p in own]
+                if all(y is None for _, y in drawn):
+                    continue
+                words_of_line = ", ".join(filter(None, (words, label, mark)))
+                trace = line(words_of_line, drawn, color, "%{y:,.1f}", of_axis, marked=True)
+                if mark:
+                    trace["mode"] = "markers"
+                    trace["marker"] = {"symbol": _SYMBOLS[mark], "size": 10, "color": color}
+                lines.append(trace)
+
+    def values(key: str) -> list[float | None]:
+        return [point.figures.get(key) for point in points]
+
+    main: Figure = {"domain": [0.4, 1.0]} if tail else {}
+    axes: Figure = {"yaxis": from_zero(unit, **main)}
+    if two_axes:
+        (left, _), (right, _) = style.lines
+        axes["yaxis"] = spread_axis(f"{left}, {unit}", values(left), **main)
+        # Separate ticks: at the places of the other axis they would be odd numbers.
+        main |= {"overlaying": "y", "side": "right", "showgrid": False, "tickmode": "auto"}
+        axes["yaxis2"] = from_zero(f"{right}, {unit}", **main)
+    xaxis = varied_axis(varied, [point.at for point in points], log=varied == "ratio")
+    if tail:
+        xaxis["anchor"] = "y3"
+        axes["yaxis3"] = spread_axis("99P, µs", values(_TAIL), domain=[0.0, 0.28])
+    look = layout(xaxis=xaxis, **axes, showlegend=True)
+    return chart(title, note, lines, look, height=480 if tail else 360)
+
+
+def unit_of(case: str) -> str:
+    """Return the unit of a case's main figure."""
+    return {"avg": "µs", "seconds": "s"}.get(style_of(case).main, "msgs/s")
+
 
 def comparison_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Chart | None:
-    """Return the chart of a comparison; None if the loads differ in no number."""
-    return _varied_chart(cards, comparison) or _marks_chart(comparison)
+    """Return figures over the field of the scenario in which the sides differ, or their runs.
 
-
-def _varied_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Chart | None:
-    """Return figures over the field of the scenario in which the sides differ, if there is one."""
+    Return None if there is nothing to draw.
+    """
     facts = [facts_of(cards[side.runs[0]]) for side in comparison.sides]
     differing = differing_facts(facts)
     fields = [key.removeprefix(_SCENARIO) for key in differing if key.startswith(_SCENARIO)]
-    ordered = [*(field for field in _VARIED if field in fields), *fields]
-    values = ([_number(one.get(f"{_SCENARIO}{field}")) for one in facts] for field in ordered)
-    over = next((pair for pair in zip(ordered, values, strict=True) if None not in pair[1]), None)
-    if over is None:
-        return None
-    field, at = over
-    others = [key for key in differing if key != f"{_SCENARIO}{field}"]
+    for varied in (*(field for field in _VARIED if field in fields), *fields):
+        at = [_number(side.get(f"{_SCENARIO}{varied}")) for side in facts]
+        if None not in at:
+            break
+    else:
+        return _marks_chart(comparison)
+    names = [key for key in differing if key != f"{_SCENARIO}{varied}"]
     points = []
     for side, of_side, value in zip(comparison.sides, facts, at, strict=True):
         runs = [cards[run] for run in side.runs]
+        figures = [figures_of(card) for card in runs]
+        medians = {key: median_of(run[key] for run in figures) for key in FIGURES}
         mark = "" if all(card.verdict.valid for card in runs) else "INVALID"
-        points.append(VariedPoint(value or 0.0, label_of(of_side, others), _medians(runs), mark))
-    words = field.replace("_", " ")
+        points.append(VariedPoint(value or 0.0, label_of(of_side, names), medians, mark))
+    words = varied.replace("_", " ")
     return varied_chart(
         f"{name(comparison.case.upper(), 60)} by {words}",
         "A point for each side, the median of its runs. A cross is INVALID.",
@@ -56,22 +139,11 @@ def _varied_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Chart |
     )
 
 
-def _medians(runs: Sequence[ScoreCard]) -> Mapping[str, float | None]:
-    figures = [figures_of(card) for card in runs]
-    return {key: median_of(one[key] for one in figures) for key in FIGURES}
-
-
 def _number(value: object) -> float | None:
     """Return a number of a scenario, or the largest payload of a size."""
     if isinstance(value, (list, tuple)) and value:
         value = value[-1]
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _share(line: Line, place: int) -> float | None:
-    """Return the relative difference of a side from the first one, if it has one."""
-    difference = line.differences[place - 1] if place else None
-    return None if difference is None else difference.share
 
 
 def _marks_chart(comparison: Comparison) -> Chart | None:
@@ -86,14 +158,14 @@ def _marks_chart(comparison: Comparison) -> Chart | None:
     ]
     alike = [
         place
-        for place, _ in enumerate(comparison.sides)
-        if not place or any(_share(item, place) is not None for item, _ in firsts)
+        for place in range(len(comparison.sides))
+        if not place
+        or any((one := item.differences[place - 1]) and one.share is not None for item, _ in firsts)
     ]
     if not firsts or (len(alike) == 1 and len(comparison.sides) > 1):
         return None
     marks: list[Figure] = []
     for place in alike[:MOST_SIDES]:
-        label = comparison.sides[place].label
         runs = [
             (item, value / middle, value)
             for item, middle in firsts
@@ -101,15 +173,14 @@ def _marks_chart(comparison: Comparison) -> Chart | None:
             for value in sample.values[:_MOST_MARKS]
             if value > 0
         ]
+        figures = [f"{item.title}, {item.unit}" for item, _, _ in runs]
         marks.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": escape(name(label)),
+                "name": escape(name(comparison.sides[place].label)),
                 "x": [float(f"{share:.6g}") for _, share, _ in runs],
-                "y": [
-                    escape(name(f"{item.name} {item.column}, {item.unit}")) for item, _, _ in runs
-                ],
+                "y": [escape(name(figure)) for figure in figures],
                 "text": [f"{value:,.6g} {escape(name(item.unit))}" for item, _, value in runs],
                 "hovertemplate": "%{text}, %{x:.4g} times",
                 "marker": {

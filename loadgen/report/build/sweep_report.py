@@ -7,8 +7,8 @@ from typing import Any
 from loadgen.cases.case import ChartStyle
 from loadgen.cases.registry import CASES, style_of
 from loadgen.plan.tables import Cell, DataTable
+from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.build.sweep_table import SweepRow, SweepTable
-from loadgen.report.build.varied_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.model import Chart, Charts, Paragraph, Report
 from loadgen.report.render.text import name, notice_lines, number, text_of
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import orjson
 
 from loadgen.errors import RunDirectoryError
+from loadgen.report.build.cards_report import report_of
+from loadgen.report.build.compare import Compared, comparison_document
 from loadgen.report.messages import Message
 from loadgen.report.model import Report
 from loadgen.report.render.histograms import to_hgrm, to_hlog, to_parquet
@@ -53,6 +55,14 @@ def write_report(report: Report, directory: Path, stem: str = "scorecard") -> di
     rendered["histograms.hlog"] = to_hlog(report.cards)
     rendered |= to_hgrm(report.cards)
     return write_files("score card", directory, rendered, make_private)
+
+
+def write_comparison(compared: Compared, directory: Path) -> Path:
+    """Write the report and comparison.json into a directory; return the path of the page."""
+    page = write_report(report_of(compared.cards, compared.cases), directory)["scorecard.html"]
+    document = indented(comparison_document(compared))
+    write_files("comparison", directory, {"comparison.json": document})
+    return page
 
 
 def write_files(
