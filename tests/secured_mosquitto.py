@@ -8,12 +8,12 @@ from pathlib import Path
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import (
-    Mosquitto,
     MosquittoSettings,
     find_mosquitto,
+    mosquitto,
     password_line,
 )
-from loadgen.brokers.process import running
+from loadgen.brokers.process import ProgramBroker, running
 from loadgen.plan.accounts import Account
 
 
@@ -27,7 +27,7 @@ class TlsFiles:
     require_client_certificate: bool = False
 
 
-class SecuredMosquitto(Mosquitto):
+class SecuredMosquitto(ProgramBroker):
     """A running Mosquitto; made by `run_secured`."""
 
     shape: Endpoint
@@ -64,7 +64,7 @@ async def run_secured(
             passwords.write_text(password_line(Account(username, password), b"twelve bytes") + "\n")
             lines += ["allow_anonymous false", f"password_file {passwords}"]
         chosen = MosquittoSettings(more_lines=(*lines, *more_lines))
-        broker = SecuredMosquitto(program, chosen, directory)
+        broker = SecuredMosquitto(mosquitto(program, chosen), chosen, directory)
         scheme = ("wss" if tls else "ws") if websocket else "mqtts" if tls else "mqtt"
         path = "/mqtt" if websocket else ""
         broker.shape = Endpoint(scheme, chosen.host, 0, username, password, path)

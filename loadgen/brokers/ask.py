@@ -2,6 +2,10 @@
 
 A CONNECT without CONNACK is explained by further attempts without any login: the same port with
 and without TLS and WebSocket, and another version of MQTT.
+
+Connections are for checks before a run, when speed does not matter. A library shows neither the
+first bytes of a peer that does not speak MQTT, nor all that a broker answers. A connection can be
+cancelled at any moment and starts no thread.
 """
 
 import asyncio
@@ -10,37 +14,44 @@ import errno
 import os
 import socket
 import ssl
+import uuid
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from websockets.client import ClientProtocol
+from websockets.frames import Frame
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.messages import Message
-from loadgen.brokers.packet_stream import (
-    SWITCHING,
-    PacketStream,
-    client_identifier,
-    open_socket,
-    shown,
-)
+from loadgen.brokers.ports import open_socket
 from loadgen.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
     CannotRunError,
     RemoteProtocolError,
 )
-from loadgen.mqtt import packets
+from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1, MQTT_3_1_1, MQTT_5, VERSION_NAMES
-from loadgen.mqtt.packets import ConnAck, Connect
+from loadgen.mqtt.packets import ConnAck, Connect, Disconnect, Packet
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode, is_failure, reason_name
 
 REACH_S: Final = 5.0
 """Longest time until a connection is made and answered, or an error explains why not."""
+PACKET_LIMIT_BYTES: Final = 64 << 10
+KEEP_ALIVE_S: Final = 60
 _PATIENCE_S: Final = 1.0  # without an answer, before other ways are tried
 _LOOK_S: Final = 2.0  # for the other ways
 _SILENT_S: Final = 3.0  # without an answer, if another version of MQTT got one
-KEEP_ALIVE_S: Final = 60
+_CLOSE_TIMEOUT_S: Final = 1.0
+_READ_BYTES: Final = 64 << 10
+_STATUS_BYTES: Final = 512
+_FIRST_BYTES: Final = 64
+_SWITCHING: Final = b"HTTP/1.1 101"
 
 _OTHER_VERSION: Final = {MQTT_3_1: MQTT_3_1_1, MQTT_3_1_1: MQTT_5, MQTT_5: MQTT_3_1_1}
 _PATHS: Final = {"mqtt": "", "mqtts": "", "ws": "/mqtt", "wss": "/mqtt"}
@@ -69,62 +80,21 @@ _EXPIRED: Final = 10
 _OTHER_NAME: Final = (62, 64)
 
 
-@dataclass(slots=True)
-class Attempt:
-    """One CONNECT and its result: `connack`, or `error`, or neither while it waits."""
+def client_identifier(role: str) -> str:
+    """Return a unique Client Identifier."""
+    return f"loadgen-{role}-{uuid.uuid4().hex[:8]}"
 
-    endpoint: Endpoint
-    packet: Connect
-    context: ssl.SSLContext | None = None
-    silent: bool = False  # no CONNECT is sent, so that the peer's own words can be read
-    reached: bool = False  # a TCP connection was made
-    encrypted: bool = False  # a TLS handshake was done
-    stream: PacketStream | None = None
-    connack: ConnAck | None = None
-    error: Exception | None = None
 
-    @property
-    def first_bytes(self) -> bytes:
-        """The first bytes from the peer."""
-        return b"" if self.stream is None else self.stream.first_bytes
+def tls_context_of(endpoint: Endpoint, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """Return None without TLS, else the given context or one with the system's trust."""
+    return (given or ssl.create_default_context()) if endpoint.tls else None
 
-    @property
-    def wrong_version(self) -> str:
-        """The answer of a broker that does not speak the version of the CONNECT, else ""."""
-        if self.connack is None or self.stream is None:
-            return ""
-        if self.connack.reason_code in _WRONG_VERSION:
-            return _name_of(self.connack)
-        downgraded = self.packet.protocol_version == MQTT_5 != self.stream.version
-        return Message.CONNACK_OF_3_1_1() if downgraded and not self.connack.reason_code else ""
 
-    async def run(self) -> None:
-        """Connect and wait for CONNACK; close the connection if none comes."""
-        endpoint = self.endpoint
-        try:
-            opened = await open_socket(endpoint.host, endpoint.port)
-            self.reached = True
-            self.stream = stream = PacketStream(self.packet.protocol_version)
-            await stream.open(opened, endpoint, self.context)
-            self.encrypted = endpoint.tls
-            if not self.silent:
-                if endpoint.websocket:
-                    await stream.upgrade(endpoint)
-                stream.send(self.packet)
-            answer = await stream.receive()
-            if not isinstance(answer, ConnAck):
-                raise RemoteProtocolError(f"{type(answer).__name__} came instead of CONNACK")
-            self.connack = answer
-        except (OSError, RemoteProtocolError, BrokerRefusedError) as error:
-            self.error = error
-        finally:
-            if self.connack is None:
-                await self.close()
-
-    async def close(self) -> None:
-        """Close the connection if it is open."""
-        if self.stream is not None:
-            await self.stream.close()
+def shown(text: str | bytes, limit: int = 120) -> str:
+    """Return a peer's text as one printable line of at most `limit` characters."""
+    if isinstance(text, bytes):
+        text = text[: 4 * limit].decode("utf-8", "replace")
+    return ascii(text.strip())[1:-1][:limit]
 
 
 def connect_of(endpoint: Endpoint, version: int, login: Connect | None = None) -> Connect:
@@ -137,105 +107,6 @@ def connect_of(endpoint: Endpoint, version: int, login: Connect | None = None) -
         user_name=endpoint.username if login is None else login.user_name,
         password=password if login is None else login.password,
     )
-
-
-async def ask(
-    endpoint: Endpoint,
-    packet: Connect,
-    tls_context: ssl.SSLContext | None = None,
-    *,
-    timeout_s: float = REACH_S,
-    spoken: bool = False,
-) -> tuple[PacketStream, ConnAck]:
-    """Return a connection that the broker accepted, and its CONNACK; the caller closes it.
-
-    Raises BrokerUnreachableError if nothing answers within `timeout_s`, and BrokerRefusedError for
-    any other answer. With `spoken` the broker is known to speak the version.
-    """
-    attempt = Attempt(endpoint, packet, tls_context)
-    running = asyncio.ensure_future(attempt.run())
-    try:
-        try:
-            await _answer(attempt, running, timeout_s, spoken=spoken)
-        finally:
-            await ended((running,))
-        assert attempt.stream is not None and attempt.connack is not None
-        if attempt.wrong_version:
-            raise _other_version(attempt, attempt.wrong_version)
-        if attempt.connack.reason_code:
-            raise _refusal(attempt, attempt.connack)
-    except BaseException:
-        await attempt.close()
-        raise
-    return attempt.stream, attempt.connack
-
-
-async def _answer(
-    attempt: Attempt, running: asyncio.Future[None], timeout_s: float, *, spoken: bool
-) -> None:
-    """Wait for the CONNACK of an attempt, or raise the error that explains its absence."""
-    loop = asyncio.get_running_loop()
-    begun_s = loop.time()
-
-    async def wait_until(s: float) -> None:
-        left_s = begun_s + min(s, timeout_s) - loop.time()
-        await asyncio.wait((running,), timeout=max(0.0, left_s))
-
-    await wait_until(_PATIENCE_S)
-    if isinstance(attempt.error, ssl.SSLCertVerificationError):
-        raise await _untrusted(attempt.endpoint, attempt.error)
-    further: tuple[Attempt, ...] = ()
-    if attempt.connack is None and attempt.reached:
-        left_s = begun_s + timeout_s - loop.time()
-        further = await _other_ways(attempt, left_s, spoken=spoken)
-        if not _is_named(attempt, further):
-            # The broker may be slow with this version, as with a login to be checked.
-            another = any(other.connack for other in further)
-            await wait_until(_SILENT_S if another else timeout_s)
-    if attempt.connack is None:
-        raise _explained(attempt, further, timeout_s, spoken=spoken)
-
-
-async def _other_ways(first: Attempt, left_s: float, *, spoken: bool) -> tuple[Attempt, ...]:
-    """Try the other ways to talk to the same port, without login and without trust."""
-    endpoint, version = first.endpoint, first.packet.protocol_version
-    ways = [(scheme, MQTT_3_1_1) for scheme in _PATHS if scheme != endpoint.scheme]
-    if not spoken:
-        ways.append((endpoint.scheme, _OTHER_VERSION[version]))
-    further = tuple(
-        Attempt(
-            Endpoint(scheme, endpoint.host, endpoint.port, path=_PATHS[scheme]),
-            Connect(client_identifier("ask"), other_version, keep_alive=KEEP_ALIVE_S),
-            _trusting(),
-        )
-        for scheme, other_version in ways
-    )
-    if endpoint.tls:
-        # Bytes that meet a closed socket destroy the alert in which the peer gives its reason.
-        further += (Attempt(endpoint, first.packet, first.context, silent=True),)
-    running = {asyncio.ensure_future(other.run()) for other in further}
-    end_s = asyncio.get_running_loop().time() + min(_LOOK_S, left_s)
-    pending = running
-    # The stack closes all of them even if this is cancelled.
-    async with contextlib.AsyncExitStack() as stack:
-        for other in further:
-            stack.push_async_callback(other.close)
-        stack.push_async_callback(ended, running)
-        while pending and not _is_named(first, further):
-            wait_s = end_s - asyncio.get_running_loop().time()
-            if wait_s <= 0:
-                break
-            _, pending = await asyncio.wait(
-                pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
-            )
-    return further
-
-
-def _trusting() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 async def ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
@@ -255,42 +126,323 @@ async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
         await ended(tasks)
 
 
+# One connection -------------------------------------------------------------------------------
+
+
+class BrokerConnection:
+    """A connection of one client, and the result of its CONNECT.
+
+    The result is `connack`, or `error`, or neither while it waits. If the connection is `silent`,
+    no CONNECT is sent, so that the peer's own words can be read.
+    """
+
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter | None = None
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        packet: Connect,
+        tls_context: ssl.SSLContext | None = None,
+        *,
+        silent: bool = False,
+    ) -> None:
+        self.endpoint = endpoint
+        self.packet = packet
+        self.silent = silent
+        self.tls_context = tls_context
+        self.version = packet.protocol_version
+        self.packet_limit_bytes = PACKET_LIMIT_BYTES
+        self.reached = False  # a TCP connection was made
+        self.encrypted = False  # a TLS handshake was done
+        self.first_bytes = b""  # that the peer sent
+        self.connack: ConnAck | None = None
+        self.error: Exception | None = None
+        self._framing: ClientProtocol | None = None
+        self._received = bytearray()
+
+    async def connect(self) -> None:
+        """Connect and wait for CONNACK; close the connection if none comes."""
+        try:
+            await self.open()
+            if not self.silent:
+                if self.endpoint.websocket:
+                    await self._upgrade()
+                self.send(self.packet)
+            answer = await self.receive()
+            if not isinstance(answer, ConnAck):
+                raise RemoteProtocolError(f"{type(answer).__name__} came instead of CONNACK")
+            self.connack = answer
+        except (OSError, RemoteProtocolError, BrokerRefusedError) as error:
+            self.error = error
+        finally:
+            if self.connack is None:
+                await self.close()
+
+    async def open(self) -> None:
+        """Connect TCP and TLS; raises OSError."""
+        host, context = self.endpoint.host, tls_context_of(self.endpoint, self.tls_context)
+        opened = await open_socket(host, self.endpoint.port)
+        self.reached = True
+        try:
+            self._reader, self._writer = await asyncio.open_connection(
+                sock=opened, ssl=context, server_hostname=host if context else None
+            )
+        except BaseException:
+            opened.close()
+            raise
+        self.encrypted = context is not None
+
+    async def close(self) -> None:
+        """Close the connection if it is open."""
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            writer.close()
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await writer.wait_closed()
+        finally:
+            writer.transport.abort()
+
+    def abort(self) -> None:
+        """Reset the connection, as a broken network would."""
+        self._out.transport.abort()
+
+    def send(self, packet: Packet) -> None:
+        """Send one packet; `receive` reports a closed connection."""
+        data = encode(packet, self.version)
+        if self._framing is None:
+            self._out.write(data)
+        elif self._framing.state is State.OPEN:
+            self._framing.send_binary(data)
+            self._out.writelines(self._framing.data_to_send())
+
+    async def receive(self) -> Packet:
+        """Return the next packet.
+
+        Raises ConnectionError if the broker closes, RemoteProtocolError for bytes that are not
+        MQTT, and OSError. A CONNACK of 3.1.1 in answer to MQTT 5 sets `version` to 3.1.1.
+        """
+        # Yield to the loop, so that a flooding peer cannot starve timeouts.
+        await asyncio.sleep(0)
+        while True:
+            received = bytes(self._received)
+            if self.version == MQTT_5 and received[:2] == b"\x20\x02":
+                # A broker without MQTT 5 may answer with the CONNACK of 3.1.1.
+                self.version = MQTT_3_1_1
+            decoded = decode(received, 0, len(received), self.version, self.packet_limit_bytes)
+            if decoded is not None:
+                packet, end = decoded
+                del self._received[:end]
+                return packet
+            data = await (self._read() if self._framing is None else self._unframed(self._framing))
+            if not data:
+                raise ConnectionResetError("the broker closed the connection")
+            self._received += data
+
+    async def _upgrade(self) -> None:
+        """Open a WebSocket (RFC 6455); raises BrokerRefusedError with the server's reason."""
+        endpoint = self.endpoint
+        uri = parse_uri(f"{endpoint.scheme}://{endpoint.address}{endpoint.path}")
+        self._framing = framing = ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
+        framing.send_request(framing.connect())
+        self._out.writelines(framing.data_to_send())
+        line, newline, answer = b"", b"", b""
+        # Any answer but "101 Switching Protocols" is an error, whatever may follow.
+        while not newline or (line.startswith(_SWITCHING) and framing.state is State.CONNECTING):
+            data = await self._read()
+            answer = (answer + data)[:_STATUS_BYTES]
+            line, newline, _ = answer.partition(b"\n")
+            if not data or len(line) == _STATUS_BYTES or framing.handshake_exc is not None:
+                break
+            framing.receive_data(data)
+        if framing.state is State.OPEN:
+            return
+        protocol, _, status = line.partition(b" ")
+        error = framing.handshake_exc
+        if not line:
+            fault = "it closed the connection"
+        elif not protocol.startswith(b"HTTP/"):
+            fault = f"it answered {shown(line)}"
+        elif not line.startswith(_SWITCHING) or error is None:
+            fault = f"HTTP {shown(status)}"
+        else:
+            fault = shown(str(error.__cause__ or error))
+        raise BrokerRefusedError(Message.NOT_UPGRADED(where=endpoint.redacted, fault=fault))
+
+    async def _unframed(self, framing: ClientProtocol) -> bytes:
+        """Return the content of the next frames, b"" at the end of the connection."""
+        while True:
+            frames = [event for event in framing.events_received() if isinstance(event, Frame)]
+            self._out.writelines(framing.data_to_send())
+            data = b"".join(bytes(frame.data) for frame in frames if not frame.opcode & 8)
+            if data or framing.state is not State.OPEN:
+                return data
+            raw = await self._read()
+            if not raw:
+                return b""
+            framing.receive_data(raw)
+
+    async def _read(self) -> bytes:
+        data = await self._reader.read(_READ_BYTES)
+        self.first_bytes = (self.first_bytes + data)[:_FIRST_BYTES]
+        return data
+
+    @property
+    def _out(self) -> asyncio.StreamWriter:
+        assert self._writer is not None
+        return self._writer
+
+    @property
+    def peer_certificate(self) -> bytes:
+        """The certificate of the peer of a TLS connection, in DER."""
+        encoded: bytes | None = self._out.get_extra_info("ssl_object").getpeercert(True)
+        return encoded or b""
+
+    @property
+    def wrong_version(self) -> str:
+        """The answer of a broker that does not speak the version of the CONNECT, else ""."""
+        if self.connack is None:
+            return ""
+        if self.connack.reason_code in _WRONG_VERSION:
+            return _name_of(self.connack)
+        downgraded = self.packet.protocol_version == MQTT_5 != self.version
+        return Message.CONNACK_OF_3_1_1() if downgraded and not self.connack.reason_code else ""
+
+    @property
+    def opening(self) -> str:
+        """The protocol of a peer that begins like this, "" if it may be MQTT."""
+        first_bytes = self.first_bytes
+        for opening, protocol in _OPENINGS:
+            if first_bytes.startswith(opening):
+                return protocol
+        line = first_bytes.partition(b"\n")[0]
+        if line.startswith(_SWITCHING):
+            return ""
+        if line.startswith(b"HTTP/"):
+            return Message.ANSWERED(answer=shown(b" ".join(line.split()[:2]), 40))
+        if first_bytes and first_bytes[0] not in (0x20, 0xE0):
+            return Message.ANSWERED(answer=f"'{shown(line, 40)}'")
+        return ""
+
+
+async def ask(
+    endpoint: Endpoint,
+    packet: Connect,
+    tls_context: ssl.SSLContext | None = None,
+    *,
+    timeout_s: float = REACH_S,
+    spoken: bool = False,
+) -> tuple[BrokerConnection, ConnAck]:
+    """Return a connection that the broker accepted, and its CONNACK; the caller closes it.
+
+    Raises BrokerUnreachableError if nothing answers within `timeout_s`, and BrokerRefusedError for
+    any other answer. With `spoken` the broker is known to speak the version.
+    """
+    first = BrokerConnection(endpoint, packet, tls_context)
+    running = asyncio.ensure_future(first.connect())
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+
+    def left_s(limit_s: float) -> float:
+        return max(0.0, begun_s + min(limit_s, timeout_s) - loop.time())
+
+    try:
+        try:
+            await asyncio.wait((running,), timeout=left_s(_PATIENCE_S))
+            if isinstance(first.error, ssl.SSLCertVerificationError):
+                raise await _untrusted(first, first.error)
+            further: tuple[BrokerConnection, ...] = ()
+            if first.connack is None and first.reached:
+                further = await _other_ways(first, left_s(timeout_s), spoken=spoken)
+                if not _is_named(first, further):
+                    # The broker may be slow with this version, as with a login to be checked.
+                    another = any(other.connack for other in further)
+                    limit_s = _SILENT_S if another else timeout_s
+                    await asyncio.wait((running,), timeout=left_s(limit_s))
+        finally:
+            await ended((running,))
+        if first.connack is None:
+            raise _explained(first, further, timeout_s, spoken=spoken)
+        if first.wrong_version:
+            raise _other_version(first, first.wrong_version)
+        if first.connack.reason_code:
+            raise _refusal(first, first.connack)
+    except BaseException:
+        await first.close()
+        raise
+    return first, first.connack
+
+
+async def _other_ways(
+    first: BrokerConnection, left_s: float, *, spoken: bool
+) -> tuple[BrokerConnection, ...]:
+    """Try the other ways to talk to the same port, without login and without trust."""
+    endpoint = first.endpoint
+    ways = [(scheme, MQTT_3_1_1) for scheme in _PATHS if scheme != endpoint.scheme]
+    if not spoken:
+        ways.append((endpoint.scheme, _OTHER_VERSION[first.packet.protocol_version]))
+    further = tuple(
+        BrokerConnection(
+            Endpoint(scheme, endpoint.host, endpoint.port, path=_PATHS[scheme]),
+            Connect(client_identifier("ask"), version, keep_alive=KEEP_ALIVE_S),
+            _trusting(),
+        )
+        for scheme, version in ways
+    )
+    if endpoint.tls:
+        # Bytes that meet a closed socket destroy the alert in which the peer gives its reason.
+        further += (BrokerConnection(endpoint, first.packet, first.tls_context, silent=True),)
+    pending = running = {asyncio.ensure_future(other.connect()) for other in further}
+    # The stack closes all of them even if this is cancelled.
+    async with contextlib.AsyncExitStack() as stack:
+        for other in further:
+            stack.push_async_callback(other.close)
+        stack.push_async_callback(ended, running)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(_LOOK_S, left_s)):
+                while pending and not _is_named(first, further):
+                    _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+    return further
+
+
+def _trusting() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 # Explanations ---------------------------------------------------------------------------------
 
 
-def _is_named(first: Attempt, further: Sequence[Attempt]) -> bool:
+def _is_named(first: BrokerConnection, further: Sequence[BrokerConnection]) -> bool:
     """Return True if another transport shows what the port is."""
     scheme = first.endpoint.scheme
-    openings = (_opening(one.first_bytes) for one in further if one.endpoint.scheme != scheme)
-    return any(openings) or bool(_other_transport(first.endpoint, further))
-
-
-def _opening(first_bytes: bytes) -> str:
-    """Return the protocol of a peer that begins like this, "" if it may be MQTT."""
-    for opening, protocol in _OPENINGS:
-        if first_bytes.startswith(opening):
-            return protocol
-    line = first_bytes.partition(b"\n")[0]
-    if line.startswith(SWITCHING):
-        return ""
-    if line.startswith(b"HTTP/"):
-        return Message.ANSWERED(answer=shown(b" ".join(line.split()[:2]), 40))
-    if first_bytes and first_bytes[0] not in (0x20, 0xE0):
-        return Message.ANSWERED(answer=f"'{shown(line, 40)}'")
-    return ""
+    others = [other for other in further if other.endpoint.scheme != scheme]
+    return any(other.opening for other in others) or bool(_other_transport(first.endpoint, others))
 
 
 def _explained(
-    first: Attempt, further: Sequence[Attempt], timeout_s: float, *, spoken: bool
+    first: BrokerConnection,
+    further: Sequence[BrokerConnection],
+    timeout_s: float,
+    *,
+    spoken: bool,
 ) -> CannotRunError:
     """Return the one error about a CONNECT without CONNACK."""
     endpoint, error = first.endpoint, first.error
     where = endpoint.redacted
     if not first.reached:
-        return _unreached(endpoint, error, timeout_s)
+        return _unreached(where, error, timeout_s)
     for attempt in (first, *(other for other in further if other.silent)):
         if attempt.encrypted and isinstance(attempt.error, ssl.SSLError):
-            return _certificate_refused(endpoint, attempt.error)
+            # The server judges our certificate after a handshake of TLS 1.3.
+            missing = "CERTIFICATE_REQUIRED" in (attempt.error.reason or "")
+            message = Message.CERTIFICATE_REQUIRED if missing else Message.CERTIFICATE_REFUSED
+            return BrokerRefusedError(message(where=where, fault=_fault(attempt.error)))
     for other in further:
         if other.endpoint.scheme == endpoint.scheme and other.connack and not other.wrong_version:
             return _other_version(first)
@@ -299,11 +451,10 @@ def _explained(
     if endpoint.websocket and isinstance(error, BrokerRefusedError):
         return error  # of the upgrade
     for attempt in (first, *further):
-        if opening := _opening(attempt.first_bytes):
+        if opening := attempt.opening:
             return BrokerRefusedError(Message.OTHER_PROTOCOL(where=where, opening=opening))
     if isinstance(error, ssl.SSLError):
-        fault = _words(error, "the handshake failed")
-        return BrokerRefusedError(Message.TLS_FAILED(where=where, fault=fault))
+        return BrokerRefusedError(Message.TLS_FAILED(where=where, fault=_fault(error)))
     if isinstance(error, RemoteProtocolError):
         return BrokerRefusedError(Message.BROKE_MQTT(where=where, fault=shown(str(error))))
     if error is None:
@@ -312,10 +463,10 @@ def _explained(
     return BrokerRefusedError(closes(where=where))
 
 
-def _other_transport(endpoint: Endpoint, further: Sequence[Attempt]) -> str:
+def _other_transport(endpoint: Endpoint, further: Sequence[BrokerConnection]) -> str:
     """Return the transport that the port speaks, with its URL; "" if it is unknown."""
     for other in further:
-        upgraded = other.first_bytes.startswith(SWITCHING)
+        upgraded = other.first_bytes.startswith(_SWITCHING)
         if other.endpoint.scheme == endpoint.scheme or not (other.connack or upgraded):
             continue
         url = other.endpoint.redacted
@@ -327,11 +478,8 @@ def _other_transport(endpoint: Endpoint, further: Sequence[Attempt]) -> str:
     return ""
 
 
-def _unreached(
-    endpoint: Endpoint, error: Exception | None, timeout_s: float
-) -> BrokerUnreachableError:
+def _unreached(where: str, error: Exception | None, timeout_s: float) -> BrokerUnreachableError:
     """Return the error of an attempt without a TCP connection."""
-    where = endpoint.redacted
     if error is None:
         return BrokerUnreachableError(Message.NO_ANSWER(where=where, timeout_s=timeout_s))
     if isinstance(error, socket.gaierror):
@@ -345,23 +493,23 @@ def _unreached(
 
 
 async def _untrusted(
-    endpoint: Endpoint, error: ssl.SSLCertVerificationError
+    first: BrokerConnection, error: ssl.SSLCertVerificationError
 ) -> BrokerUnreachableError:
-    """Return the error of a broker whose certificate is not trusted."""
+    """Return the error of a broker with an untrusted certificate."""
     from cryptography import x509
 
-    where, message = endpoint.redacted, error.verify_message
-    encoded = b""
+    endpoint = first.endpoint
+    where, encoded = endpoint.redacted, b""
     if error.verify_code in (_EXPIRED, *_OTHER_NAME):
-        stream = PacketStream(MQTT_3_1_1)
+        trusting = BrokerConnection(endpoint, first.packet, _trusting())
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_LOOK_S):
-                opened = await open_socket(endpoint.host, endpoint.port)
-                await stream.open(opened, endpoint, _trusting())
-                encoded = stream.peer_certificate
-        await stream.close()
+                await trusting.open()
+                encoded = trusting.peer_certificate
+        await trusting.close()
     if not encoded:
-        return BrokerUnreachableError(Message.CERTIFICATE_UNTRUSTED(where=where, fault=message))
+        fault = error.verify_message
+        return BrokerUnreachableError(Message.CERTIFICATE_UNTRUSTED(where=where, fault=fault))
     certificate = x509.load_der_x509_certificate(encoded)
     if error.verify_code == _EXPIRED:
         until = certificate.not_valid_after_utc.date().isoformat()
@@ -378,18 +526,11 @@ async def _untrusted(
     )
 
 
-def _certificate_refused(endpoint: Endpoint, error: ssl.SSLError) -> BrokerRefusedError:
-    """Return the error of a server that judges our certificate after a TLS 1.3 handshake."""
-    missing = "CERTIFICATE_REQUIRED" in (error.reason or "")
-    message = Message.CERTIFICATE_REQUIRED if missing else Message.CERTIFICATE_REFUSED
-    return BrokerRefusedError(message(where=endpoint.redacted, fault=_words(error, "TLS failed")))
+def _fault(error: ssl.SSLError) -> str:
+    return shown((error.reason or "the handshake failed").lower().replace("_", " "))
 
 
-def _words(error: ssl.SSLError, default: str) -> str:
-    return shown((error.reason or default).lower().replace("_", " "))
-
-
-def _other_version(attempt: Attempt, answer: str = "") -> BrokerRefusedError:
+def _other_version(attempt: BrokerConnection, answer: str = "") -> BrokerRefusedError:
     """Return the error of a broker that does not speak the version of a CONNECT."""
     version = VERSION_NAMES[attempt.packet.protocol_version]
     where = attempt.endpoint.redacted
@@ -398,7 +539,7 @@ def _other_version(attempt: Attempt, answer: str = "") -> BrokerRefusedError:
     )
 
 
-def _refusal(attempt: Attempt, connack: ConnAck) -> BrokerRefusedError:
+def _refusal(attempt: BrokerConnection, connack: ConnAck) -> BrokerRefusedError:
     """Return the error of a CONNACK with another failure."""
     message = _REFUSALS.get(connack.reason_code, Message.REFUSED)
     if message is Message.WRONG_LOGIN and attempt.packet.password is None:
@@ -458,22 +599,26 @@ async def greet(
     begun_s = loop.time()
     taken: dict[int, ConnAck] = {}
     answers_s: list[float] = []
-    errors: list[CannotRunError] = []
+    errors: dict[int, CannotRunError] = {}
 
     async def connect(version: int) -> None:
         packet = connect_of(endpoint, version, login)
         try:
-            stream, taken[version] = await ask(endpoint, packet, tls_context, timeout_s=timeout_s)
+            connection, taken[version] = await ask(
+                endpoint, packet, tls_context, timeout_s=timeout_s
+            )
         except CannotRunError as error:
-            errors.append(error)
+            errors[version] = error
             return
         answers_s.append(loop.time() - begun_s)
-        stream.send(packets.Disconnect())
-        await stream.close()
+        connection.send(Disconnect())
+        await connection.close()
 
     await together(*map(connect, versions))
     if not taken:
         # An error about one version says less than any other.
-        raise min(errors, key=lambda error: error.code == Message.OTHER_VERSION.name)
+        refusals = [errors[version] for version in versions]
+        raise min(refusals, key=lambda error: error.code == Message.OTHER_VERSION.name)
     stated = taken[MQTT_5].properties if MQTT_5 in taken else None
-    return Greeting(endpoint, login, tuple(sorted(taken)), stated, min(answers_s), tuple(errors))
+    refused = tuple(errors.values())
+    return Greeting(endpoint, login, tuple(sorted(taken)), stated, min(answers_s), refused)

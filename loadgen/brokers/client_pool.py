@@ -14,9 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from loadgen.brokers.ask import ask, connect_of, ended, named
+from loadgen.brokers.ask import (
+    PACKET_LIMIT_BYTES,
+    BrokerConnection,
+    ask,
+    connect_of,
+    ended,
+    named,
+    shown,
+)
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.packet_stream import PACKET_LIMIT_BYTES, PacketStream, shown
 from loadgen.brokers.process import UNKNOWN
 from loadgen.errors import CannotRunError, RemoteProtocolError
 from loadgen.mqtt import packets
@@ -41,8 +48,7 @@ _RETAINED_S: Final = 0.3
 class PoolClient:
     """One client of a pool, and all that it received."""
 
-    endpoint: Endpoint
-    stream: PacketStream
+    connection: BrokerConnection
     connack: packets.ConnAck
     suback: packets.SubAck | None = None  # the answer to the last SUBSCRIBE
     answers: dict[int, packets.Packet] = field(default_factory=dict)  # the first by identifier
@@ -53,25 +59,23 @@ class PoolClient:
 
     def publish(self, packet: packets.Publish) -> None:
         """Send, unless the connection has ended."""
-        if self.ended:
-            return
-        if packet.retain:
-            self.retained.add(packet.topic_name)
-        self.stream.send(packet)
+        if not self.ended:
+            if packet.retain:
+                self.retained.add(packet.topic_name)
+            self.connection.send(packet)
 
     def subscribe(
         self, filters: Sequence[str], qos: int, properties: Properties = NO_PROPERTIES
     ) -> None:
-        """Send a SUBSCRIBE."""
         subscriptions = tuple(packets.Subscription(topic, qos) for topic in filters)
         self.suback = None
-        self.stream.send(packets.Subscribe(_SUBSCRIBE_ID, subscriptions, properties))
+        self.connection.send(packets.Subscribe(_SUBSCRIBE_ID, subscriptions, properties))
 
     async def listen(self, notify: Callable[[], None]) -> None:
         """Receive until the connection ends."""
         try:
             while True:
-                self._take(await self.stream.receive())
+                self._take(await self.connection.receive())
                 notify()
         except (OSError, RemoteProtocolError) as error:
             number = error.errno if isinstance(error, OSError) else None
@@ -79,7 +83,7 @@ class PoolClient:
             notify()
 
     def _take(self, packet: packets.Packet) -> None:
-        send = self.stream.send
+        send = self.connection.send
         match packet:
             case packets.Publish():
                 self.inbox.append(packet)
@@ -105,9 +109,9 @@ class PoolClient:
         """Remove retained messages, send DISCONNECT and close."""
         if not self.ended:
             for topic in self.retained:
-                self.stream.send(packets.Publish(topic, retain=True))
-            self.stream.send(packets.Disconnect())
-        await self.stream.close()
+                self.connection.send(packets.Publish(topic, retain=True))
+            self.connection.send(packets.Disconnect())
+        await self.connection.close()
 
 
 @dataclass(slots=True, eq=False)
@@ -134,10 +138,10 @@ class ClientPool:
 
     async def join(self, endpoint: Endpoint, connect: packets.Connect) -> PoolClient:
         """Connect a client; raises the errors of `ask`."""
-        stream, connack = await ask(endpoint, connect, self.tls_context, spoken=self.spoken)
+        connection, connack = await ask(endpoint, connect, self.tls_context, spoken=self.spoken)
         self.spoken = True
-        stream.packet_limit_bytes = self.packet_limit_bytes
-        client = PoolClient(endpoint, stream, connack)
+        connection.packet_limit_bytes = self.packet_limit_bytes
+        client = PoolClient(connection, connack)
         self._stack.push_async_callback(client.leave)
         listening = asyncio.ensure_future(client.listen(self._notify))
         self._stack.push_async_callback(ended, (listening,))
@@ -187,10 +191,10 @@ async def version_of(
 
     It needs a separate connection: some brokers end one that subscribes to $SYS.
     """
-    packet = connect_of(endpoint, connect.protocol_version, connect)
     levels: dict[str, str] = {}
     with contextlib.suppress(CannotRunError):
         async with ClientPool(tls_context) as pool:
+            packet = connect_of(endpoint, connect.protocol_version, connect)
             client = await pool.join(endpoint, packet)
             for name, value in client.connack.properties.user_property:
                 if "version" in name.lower() and value.strip():

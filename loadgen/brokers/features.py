@@ -12,10 +12,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from loadgen.brokers.ask import Greeting
+from loadgen.brokers.ask import Greeting, client_identifier
 from loadgen.brokers.client_pool import ClientPool, PoolClient
 from loadgen.brokers.messages import Message
-from loadgen.brokers.packet_stream import client_identifier
 from loadgen.brokers.rehearsal import Wanted, rehearse
 from loadgen.errors import CannotRunError
 from loadgen.mqtt.packets import Publish, Will
@@ -90,23 +89,6 @@ class Trial:
         )
         return next(iter((await rehearse(wanted)).lacks), None)
 
-    async def works(self, *roles: Role) -> Feature:
-        """Return a feature that is there if the broker lacks nothing for these roles."""
-        lack = await self.lacks(*roles)
-        return Feature(lack is None, "tried", anonymous(lack or ""))
-
-    async def most(self, tried: Sequence[tuple[int, int, int]], detail: str = "") -> Feature:
-        """Return the first value that works, each tried with a QoS and a size of the payload."""
-        for value, qos, size_bytes in tried:
-            topic = _topic()
-            lack = await self.lacks(
-                _role(topic, qos=qos, sends=Publication(topic, qos, size_bytes))
-            )
-            if lack is None:
-                return Feature(value, "tried", detail)
-            detail = anonymous(lack)
-        return Feature(None, "tried", detail)
-
 
 def anonymous(text: str) -> str:
     """Return a sentence about a broker without the broker's address."""
@@ -129,42 +111,40 @@ def _role(
 # What devices do ------------------------------------------------------------------------------
 
 
-async def _maximum_qos(trial: Trial) -> Feature:
-    return await trial.most([(qos, qos, _SMALL_BYTES) for qos in (2, 1, 0)])
+async def _works(roles: Callable[[str], Sequence[Role]], trial: Trial) -> Feature:
+    """Return a feature that is there if the broker lacks nothing for these roles at a topic."""
+    lack = await trial.lacks(*roles(_topic()))
+    return Feature(lack is None, "tried", anonymous(lack or ""))
 
 
-async def _payload(trial: Trial) -> Feature:
-    return await trial.most([(n, 0, n) for n in _PAYLOADS_BYTES], Message.NO_LARGER())
+async def _most(tried: Sequence[tuple[int, int, int]], detail: str, trial: Trial) -> Feature:
+    """Return the first value that works, each tried with a QoS and a size of the payload."""
+    for value, qos, size_bytes in tried:
+        lack = await trial.lacks(_echoing(_topic(), qos=qos, size_bytes=size_bytes))
+        if lack is None:
+            return Feature(value, "tried", detail)
+        detail = anonymous(lack)
+    return Feature(None, "tried", detail)
 
 
-async def _wildcards(trial: Trial) -> Feature:
-    topic = _topic()
-    levels = (("+", "a"), ("#", "b"))
-    return await trial.works(
-        *(
-            _role(f"{topic}/{name}/{wild}", sends=Publication(f"{topic}/{name}/x", 0, _SMALL_BYTES))
-            for wild, name in levels
-        )
-    )
+def _echoing(
+    topic: str, *filters: str, qos: int = 0, size_bytes: int = _SMALL_BYTES, retain: bool = False
+) -> Role:
+    """Return a device that publishes to a topic, and subscribes to it or to filters."""
+    return _role(*(filters or (topic,)), qos=qos, sends=Publication(topic, qos, size_bytes, retain))
 
 
-async def _shared(trial: Trial) -> Feature:
-    topic = _topic()
+def _wildcards(topic: str) -> Sequence[Role]:
+    return _echoing(f"{topic}/a/x", f"{topic}/a/+"), _echoing(f"{topic}/b/x", f"{topic}/b/#")
+
+
+def _shared(topic: str) -> Sequence[Role]:
     shared = f"$share/{topic}/{topic}"
-    return await trial.works(
-        _role(shared, sends=Publication(topic, 0, _SMALL_BYTES)), _role(shared)
-    )
+    return _echoing(topic, shared), _role(shared)
 
 
-async def _sessions(trial: Trial) -> Feature:
-    topic = _topic()
-    sender = _role(sends=Publication(topic, 1, _SMALL_BYTES))
-    return await trial.works(_role(topic, qos=1, lasting=True), sender)
-
-
-async def _retained(trial: Trial) -> Feature:
-    topic = _topic()
-    return await trial.works(_role(topic, sends=Publication(topic, 0, _SMALL_BYTES, retain=True)))
+def _lasting(topic: str) -> Sequence[Role]:
+    return _role(topic, qos=1, lasting=True), _role(sends=Publication(topic, 1, _SMALL_BYTES))
 
 
 # What no device of a run does -----------------------------------------------------------------
@@ -177,7 +157,7 @@ async def _wills(trial: Trial) -> Feature:
         if not await pool.subscribed(reader, (topic,), 0, TRIAL_S):
             return Feature(None, "tried", Message.WILL_NOT_GRANTED())
         leaving = await trial.join(pool, will=Will(topic, ASKED))
-        leaving.stream.abort()
+        leaving.connection.abort()
         came = await pool.until(lambda: bool(reader.inbox), TRIAL_S)
     return Feature(came, "tried", "" if came else Message.NO_WILL())
 
@@ -251,16 +231,16 @@ async def _stated(name: str, silent: int | None, trial: Trial) -> Feature:
 TRIALS: Final[Mapping[str, Callable[[Trial], Awaitable[Feature]]]] = MappingProxyType(
     {
         "receive_maximum": partial(_stated, "receive_maximum", 65_535),
-        "maximum_qos": _maximum_qos,
+        "maximum_qos": partial(_most, [(qos, qos, _SMALL_BYTES) for qos in (2, 1, 0)], ""),
         "maximum_packet_size_bytes": partial(_stated, "maximum_packet_size", None),
-        "payload_bytes": _payload,
+        "payload_bytes": partial(_most, [(n, 0, n) for n in _PAYLOADS_BYTES], Message.NO_LARGER()),
         "topic_alias_maximum": _topic_aliases,
         "server_keep_alive_s": _keep_alive,
-        "retain_available": _retained,
-        "wildcard_subscription_available": _wildcards,
+        "retain_available": partial(_works, lambda topic: [_echoing(topic, retain=True)]),
+        "wildcard_subscription_available": partial(_works, _wildcards),
         "subscription_identifier_available": _subscription_identifiers,
-        "shared_subscription_available": _shared,
-        "session_available": _sessions,
+        "shared_subscription_available": partial(_works, _shared),
+        "session_available": partial(_works, _lasting),
         "session_expiry_s": _session_expiry,
         "will_available": _wills,
     }

@@ -16,7 +16,13 @@ from typing import Final
 import psutil
 
 from loadgen.brokers.messages import Message
-from loadgen.brokers.program import ProgramBroker, ProgramSettings, printed_version, run_program
+from loadgen.brokers.process import (
+    Program,
+    ProgramBroker,
+    ProgramSettings,
+    printed_version,
+    run_program,
+)
 from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
 
@@ -120,71 +126,52 @@ def rights_lines(account: Account) -> list[str]:
     ]
 
 
-class Mosquitto(ProgramBroker):
-    """A running Mosquitto; made by `run_mosquitto`. With persistence `stop` saves first."""
+def mosquitto(program: Path, settings: MosquittoSettings) -> Program:
+    """Return Mosquitto with these settings."""
+    # Its main loop writes the database after it has handled what the sockets brought, and with
+    # that has answered it (2.0.11, src/loop.c and src/handle_publish.c).
+    when = f"every {AUTOSAVE_S} s"
+    if settings.save_each:
+        when = "after each turn of its loop that changed something, when the answers are out"
+    storage = (
+        "mosquitto acknowledges a message before it stores it: it keeps messages in memory and "
+        f"writes its whole database to disk {when}. A crash may cost what it had not written; "
+        "no setting of Mosquitto 2.0 stores first."
+    )
 
-    patience_s = 30.0
-    ready = b" running"
-    failures = ("Error",)
+    def configure(directory: Path, ports: tuple[int, ...]) -> list[str]:
+        config, accounts = directory / "mosquitto.conf", settings.accounts
+        config.write_text(render_config(settings, directory, ports))
+        if accounts and not (directory / _RIGHTS).exists():
+            passwords = [password_line(one, os.urandom(_SALT_BYTES)) for one in accounts]
+            rights = [line for account in accounts for line in rights_lines(account)]
+            for name, lines in ((_PASSWORDS, passwords), (_RIGHTS, rights)):
+                (directory / name).write_text("\n".join(lines) + "\n", "utf-8")
+        return [str(program), "-c", str(config)]
 
-    def __init__(self, program: Path, settings: MosquittoSettings, directory: Path) -> None:
-        version = printed_version(program, "-h", b"mosquitto version ")
-        super().__init__("mosquitto", version, settings, directory)
-        self._program = program
-        self._settings = settings
-
-    @property
-    def storage(self) -> str:
-        # Its main loop writes the database after it has handled what the sockets brought, and with
-        # that has answered it (2.0.11, src/loop.c and src/handle_publish.c).
-        if not self._settings.persistence:
-            return super().storage
-        when = f"every {AUTOSAVE_S} s"
-        if self._settings.save_each:
-            when = "after each turn of its loop that changed something, when the answers are out"
-        return (
-            "mosquitto acknowledges a message before it stores it: it keeps messages in memory and "
-            f"writes its whole database to disk {when}. A crash may cost what it had not written; "
-            "no setting of Mosquitto 2.0 stores first."
-        )
-
-    def configure(self, ports: tuple[int, ...]) -> list[str]:
-        config = self._directory / "mosquitto.conf"
-        config.write_text(render_config(self._settings, self._directory, ports))
-        if self._settings.accounts and not (self._directory / _RIGHTS).exists():
-            self._write_accounts()
-        return [str(self._program), "-c", str(config)]
-
-    async def stop(self) -> None:
-        """End it, at once if it has nothing to save.
-
-        Its loop looks for signals only every 100 ms, and a run ends with this.
-        """
-        if not self._settings.persistence:
-            self.kill()
-        await super().stop()
-
-    def _write_accounts(self) -> None:
-        accounts = self._settings.accounts
-        passwords = (password_line(account, os.urandom(_SALT_BYTES)) for account in accounts)
-        rights = (line for account in accounts for line in rights_lines(account))
-        for name, lines in ((_PASSWORDS, passwords), (_RIGHTS, rights)):
-            (self._directory / name).write_text("\n".join(lines) + "\n", "utf-8")
+    return Program(
+        "mosquitto",
+        printed_version(program, "-h", b"mosquitto version "),
+        configure,
+        ready=b" running",
+        failures=("Error",),
+        storage=storage if settings.persistence else "",
+        # Its loop looks for signals only every 100 ms, and a run ends with this.
+        saves=settings.persistence,
+    )
 
 
 def run_mosquitto(
     settings: MosquittoSettings | None = None, *, program: Path | None = None
-) -> AbstractAsyncContextManager[Mosquitto]:
-    """Run a Mosquitto for the length of the block.
+) -> AbstractAsyncContextManager[ProgramBroker]:
+    """Run a Mosquitto for the length of the block; with persistence it saves at the end.
 
     Raises MissingProgramError if the program is absent, CannotRunError if it does not start.
     """
-    chosen = program or find_mosquitto()
+    chosen, settings = program or find_mosquitto(), settings or MosquittoSettings()
     if chosen is None:
         raise MissingProgramError(Message.NO_MOSQUITTO())
-    return run_program(
-        "mosquitto", lambda directory: Mosquitto(chosen, settings or MosquittoSettings(), directory)
-    )
+    return run_program(mosquitto(chosen, settings), settings)
 
 
 def default_memory_limit_bytes(brokers: int = 1) -> int:

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from loadgen.brokers.messages import Message
-from loadgen.brokers.program import ProgramBroker, ProgramSettings, printed_version, run_program
+from loadgen.brokers.process import (
+    Program,
+    ProgramBroker,
+    ProgramSettings,
+    printed_version,
+    run_program,
+)
 from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
 
@@ -84,42 +90,34 @@ def subjects(topic_filter: str) -> Iterator[str]:
         yield ".".join(words[:-1])
 
 
-class Nats(ProgramBroker):
-    """A running NATS server; made by `run_nats`. Sessions and messages outlive a restart."""
-
-    ready = b"Server is ready"
-    failures = ("[FTL]", "nats-server:")
-
-    def __init__(self, program: Path, settings: ProgramSettings, directory: Path) -> None:
-        version = printed_version(program, "--version", b"nats-server: v")
-        super().__init__("nats", version, settings, directory)
-        self._program = program
-        self._settings = settings
-
-    @property
-    def storage(self) -> str:
-        synced = f"and syncs the files to disk every {SYNC_MINUTES} minutes"
-        if self._settings.save_each:
-            synced = "and syncs the files to disk first"
-        return (
-            "nats-server writes a message of QoS 1 or 2 to files of its JetStream before it "
-            f"acknowledges the message, {synced}."
-        )
-
-    def configure(self, ports: tuple[int, ...]) -> list[str]:
-        config = self._directory / "nats.conf"
-        config.write_text(render_config(self._settings, self._directory / "data", ports[0]))
-        return [str(self._program), "-c", str(config)]
-
-
-def run_nats(settings: ProgramSettings | None = None) -> AbstractAsyncContextManager[Nats]:
-    """Run a NATS server for the length of the block.
+def run_nats(
+    settings: ProgramSettings | None = None,
+) -> AbstractAsyncContextManager[ProgramBroker]:
+    """Run a NATS server for the length of the block; sessions and messages outlive a restart.
 
     Raises MissingProgramError if the program is absent, CannotRunError if it does not start.
     """
-    program = find_nats()
+    program, chosen = find_nats(), settings or ProgramSettings()
     if program is None:
         raise MissingProgramError(Message.NO_NATS(package=_PACKAGE))
-    return run_program(
-        "nats", lambda directory: Nats(program, settings or ProgramSettings(), directory)
+    synced = f"and syncs the files to disk every {SYNC_MINUTES} minutes"
+    if chosen.save_each:
+        synced = "and syncs the files to disk first"
+
+    def configure(directory: Path, ports: tuple[int, ...]) -> list[str]:
+        config = directory / "nats.conf"
+        config.write_text(render_config(chosen, directory / "data", ports[0]))
+        return [str(program), "-c", str(config)]
+
+    nats = Program(
+        "nats",
+        printed_version(program, "--version", b"nats-server: v"),
+        configure,
+        ready=b"Server is ready",
+        failures=("[FTL]", "nats-server:"),
+        storage=(
+            "nats-server writes a message of QoS 1 or 2 to files of its JetStream before it "
+            f"acknowledges the message, {synced}."
+        ),
     )
+    return run_program(nats, chosen)

@@ -4,6 +4,7 @@ A listener inside `net.ipv4.ip_local_port_range` may find its port used as the l
 connection, and a restarted broker then cannot come back to it. So ports are chosen outside.
 """
 
+import asyncio
 import errno
 import ipaddress
 import os
@@ -70,6 +71,28 @@ def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
     reason = problem.strerror if problem is not None else "no port to try"
     place = f"{host}:{port}" if port else host
     raise HostLimitError(Message.CANNOT_LISTEN(place=place, reason=reason))
+
+
+async def open_socket(host: str, port: int) -> socket.socket:
+    """Connect to the first address of the host that accepts; raises OSError."""
+    loop = asyncio.get_running_loop()
+    refused = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        opened = socket.socket(family, kind, protocol)
+        opened.setblocking(False)
+        try:
+            await loop.sock_connect(opened, address)
+        except BaseException as error:
+            opened.close()
+            if not isinstance(error, OSError):
+                raise
+            refused = error
+        else:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return opened
+    raise refused
 
 
 def free_port(host: str) -> int:

@@ -1,4 +1,4 @@
-"""Starts and stops the processes that brokers run in.
+"""Starts and stops the programs that brokers run in.
 
 `subprocess.Popen` rather than the event loop's own: it needs no child watcher, works the same
 under asyncio and uvloop, and takes milliseconds. Start from a thread that lives as long as the
@@ -8,23 +8,30 @@ broker shall (the event loop's), because the parent-death signal follows the *th
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, Self, TypeVar
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.messages import Message
+from loadgen.brokers.ports import free_port
 from loadgen.errors import CannotRunError
+from loadgen.plan.accounts import Account
+from loadgen.scratch import scratch_directory
 from loadgen.sentences import listed
 
 UNKNOWN: Final = "unknown"
 """The version of a broker that does not state it."""
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _POLL_S: Final = 0.005
+_PATIENCE_S: Final = 30.0
+_PORT_ATTEMPTS: Final = 5
+_MAX_SHOWN_CHARACTERS: Final = 300
 
 
 def spawn(
@@ -68,7 +75,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-async def stop(process: subprocess.Popen[bytes], *, patience_s: float = 5.0) -> None:
+async def stop(process: subprocess.Popen[bytes], *, patience_s: float = _PATIENCE_S) -> None:
     """Terminate `process`, and kill it after `patience_s` or if this is cancelled."""
     try:
         if process.poll() is None:
@@ -84,17 +91,12 @@ async def stop(process: subprocess.Popen[bytes], *, patience_s: float = 5.0) -> 
 class BrokerProcess:
     """A broker in a separate process that loadgen starts; `running` is its life."""
 
-    patience_s = 5.0
-
     def __init__(self, name: str, version: str) -> None:
         self.name = name
         self.version = version
+        # The time when it stores and acknowledges a message, in words for the score card.
+        self.storage = f"{name} keeps messages in memory and stores nothing on disk."
         self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def storage(self) -> str:
-        """The time when it stores and acknowledges a message, in words for the score card."""
-        return f"{self.name} keeps messages in memory and stores nothing on disk."
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -129,15 +131,28 @@ class BrokerProcess:
         """End it in good order."""
         process, self._process = self._process, None
         if process is not None:
-            await stop(process, patience_s=self.patience_s)
+            await stop(process)
+
+
+BrokerT = TypeVar("BrokerT", bound=BrokerProcess)
+
+
+@contextlib.asynccontextmanager
+async def running(broker: BrokerT) -> AsyncIterator[BrokerT]:
+    """Start the broker for the length of the block; raises CannotRunError if it fails."""
+    try:
+        await broker.start()
+        yield broker
+    finally:
+        await broker.stop()
 
 
 @dataclass(frozen=True, slots=True)
 class ServedBroker:
     """The broker of a run.
 
-    `version` may be UNKNOWN. `brokers` are those that were started
-    here; a broker that starts again has another process.
+    `version` may be UNKNOWN. `brokers` are those that were started here; a broker that starts again
+    has another process.
     """
 
     name: str
@@ -170,14 +185,134 @@ class ServedBroker:
         return tuple(filter(None, (*(one.password for one in self.endpoints), *users)))
 
 
-BrokerT = TypeVar("BrokerT", bound=BrokerProcess)
+# Programs with a configuration file and a log in a private directory --------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSettings:
+    """Configuration of a private broker.
+
+    `host` is the address to listen on; `ports` are fixed ports, or empty for one chosen port. With
+    `save_each` messages are written to disk one by one. With a `certificate` and its key
+    connections are encrypted. With `accounts`, the operator's first, only those users may connect.
+    """
+
+    host: str = "127.0.0.1"
+    ports: tuple[int, ...] = ()
+    save_each: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
+    accounts: tuple[Account, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that serves MQTT.
+
+    `configure` writes the configuration for these ports into a directory and returns the command.
+    `ready` are words of its log that only a broker that serves prints; `failures` mark the line
+    with the reason why it ended at its start. With `saves` it has something to save at its end.
+    """
+
+    name: str
+    version: str
+    configure: Callable[[Path, tuple[int, ...]], list[str]]
+    ready: bytes
+    failures: tuple[str, ...] = ()
+    storage: str = ""
+    saves: bool = True
+    ready_s: float = 30.0  # longest time until it serves
+
+
+class ProgramBroker(BrokerProcess):
+    """A running program; made by `run_program`."""
+
+    def __init__(self, program: Program, settings: ProgramSettings, directory: Path) -> None:
+        super().__init__(program.name, program.version)
+        self.storage = program.storage or self.storage
+        self.log = directory / f"{program.name}.log"  # its output of all starts
+        self._program, self._settings = program, settings
+        self._ports = settings.ports
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        settings = self._settings
+        scheme = "mqtt" if settings.certificate is None else "mqtts"
+        operator = settings.accounts[0] if settings.accounts else None
+        login = () if operator is None else (operator.user_name, operator.password)
+        return tuple(Endpoint(scheme, settings.host, port, *login) for port in self._ports)
+
+    async def start(self) -> None:
+        attempts = 1 if self._ports else _PORT_ATTEMPTS
+        while True:
+            attempts -= 1
+            chosen = self._ports or (free_port(self._settings.host),)
+            try:
+                await self._start_on(chosen)
+            except _PortTakenError:
+                # Another process took the free port in the meantime.
+                if not attempts:
+                    raise
+            else:
+                self._ports = chosen
+                return
+
+    async def _start_on(self, ports: tuple[int, ...]) -> None:
+        directory, ready_s = self.log.parent, self._program.ready_s
+        command = await asyncio.to_thread(self._program.configure, directory, ports)
+        with self.log.open("ab") as log:
+            seen = log.tell()
+            environment = package_environment()
+            self._process = spawn(command, output=log, directory=directory, environment=environment)
+        try:
+            async with asyncio.timeout(ready_s):
+                while not self._is_ready(self.process, seen):
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise CannotRunError(Message.NOT_STARTED(name=self.name, timeout_s=ready_s)) from None
+
+    def _is_ready(self, process: subprocess.Popen[bytes], seen: int) -> bool:
+        """Return True if it serves by its log after `seen`; raises an error if it has ended."""
+        ended = process.poll() is not None
+        # A port that answers could be another program's; the log is this broker's.
+        output = self.log.read_bytes()[seen:]
+        if not ended:
+            return self._program.ready in output
+        lines = output.decode("utf-8", "replace").strip().splitlines()
+        marked = (line for line in lines if any(map(line.__contains__, self._program.failures)))
+        last = next(marked, "".join(lines[-1:]))
+        shown = ascii(last[:_MAX_SHOWN_CHARACTERS])[1:-1]
+        kind = _PortTakenError if b"address already in use" in output.lower() else CannotRunError
+        raise kind(Message.ENDED_AT_START(name=self.name, version=self.version, output=shown))
+
+    async def stop(self) -> None:
+        """End it, at once if it has nothing to save."""
+        if not self._program.saves:
+            self.kill()
+        await super().stop()
+
+
+class _PortTakenError(CannotRunError):
+    pass
+
+
+def printed_version(program: Path, option: str, pattern: bytes) -> str:
+    """Return the version that a program prints for an option, UNKNOWN if it prints none."""
+    try:
+        # Printing the help text is an error to some versions, so the status says nothing.
+        shown = subprocess.run(
+            [str(program), option], capture_output=True, timeout=10, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return UNKNOWN
+    match = re.match(pattern + rb"([\w.+~-]{1,40})", shown)
+    return match.group(1).decode("ascii", "replace") if match else UNKNOWN
 
 
 @contextlib.asynccontextmanager
-async def running(broker: BrokerT) -> AsyncIterator[BrokerT]:
-    """Start the broker for the length of the block; raises CannotRunError if it fails."""
-    try:
-        await broker.start()
-        yield broker
-    finally:
-        await broker.stop()
+async def run_program(program: Program, settings: ProgramSettings) -> AsyncIterator[ProgramBroker]:
+    """Run a program for the length of the block, in a private directory."""
+    # The directory has mode 0700: it holds the messages of a run.
+    with scratch_directory(program.name) as directory:
+        async with running(ProgramBroker(program, settings, directory)) as broker:
+            yield broker

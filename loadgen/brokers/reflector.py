@@ -12,13 +12,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import uvloop
 
 from loadgen import __version__
-from loadgen.brokers.program import ProgramBroker, ProgramSettings, run_program
+from loadgen.brokers.process import Program, ProgramBroker, ProgramSettings, run_program
 from loadgen.brokers.reflector_clients import Connection, ReflectorCounts, ReflectorHost, Session
 from loadgen.brokers.reflector_packets import QueuedMessage, StoredMessage
 from loadgen.errors import LoadgenError, RemoteProtocolError
@@ -36,28 +37,18 @@ _RUN_MESSAGES: Final = 1 << 15
 _MAX_ROUTES: Final = 200_000
 
 
-class ReflectorProgram(ProgramBroker):
-    """A running reflector or sink; made by `run_reflector`."""
-
-    ready = b"serving"
-    failures = ()
-    # Compiling the kernels takes a minute on a slow host.
-    ready_s = 300.0
-
-    def configure(self, ports: tuple[int, ...]) -> list[str]:
-        module = "loadgen.brokers.reflector"
-        return [sys.executable, "-m", module, self.name, self._host, str(ports[0])]
-
-
 def run_reflector(
     *, host: str = "127.0.0.1", port: int = 0, discards: bool = False
-) -> AbstractAsyncContextManager[ReflectorProgram]:
+) -> AbstractAsyncContextManager[ProgramBroker]:
     """Run a reflector for the length of the block; `port` 0 chooses one."""
     name = "sink" if discards else "reflector"
-    settings = ProgramSettings(host, (port,) if port else ())
-    return run_program(
-        name, lambda directory: ReflectorProgram(name, __version__, settings, directory)
-    )
+
+    def configure(_: Path, ports: tuple[int, ...]) -> list[str]:
+        return [sys.executable, "-m", "loadgen.brokers.reflector", name, host, str(ports[0])]
+
+    # Compiling the kernels takes a minute on a slow host.
+    program = Program(name, __version__, configure, b"serving", saves=False, ready_s=300.0)
+    return run_program(program, ProgramSettings(host, (port,) if port else ()))
 
 
 class ReflectorRoute(NamedTuple):

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from loadgen.brokers.ask import named, together
+from loadgen.brokers.ask import PACKET_LIMIT_BYTES, named, shown, together
 from loadgen.brokers.client_pool import ClientPool, PoolClient
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.messages import Message
-from loadgen.brokers.packet_stream import PACKET_LIMIT_BYTES, shown
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_3_1, MQTT_5
@@ -87,20 +86,29 @@ class Rehearsed:
 
 async def rehearse(wanted: Wanted) -> Rehearsed:
     """Play the roles; raises the errors of `ask` if a device cannot connect."""
+    roles = wanted.roles
+
+    async def join(number: int) -> _Player:
+        role, connect = roles[number], wanted.connects[number]
+        return _Player(role, connect, await pool.join(wanted.endpoints[role.target], connect))
+
     try:
         async with wanted.pool() as pool:
             # The first alone: if none can connect, one error explains it.
-            players = [await _join(wanted, pool, 0)]
-            others = range(1, len(wanted.roles))
-            players += await together(*(_join(wanted, pool, number) for number in others))
+            players = [await join(0)]
+            players += await together(*map(join, range(1, len(roles))))
             lacks = (
                 list(_limits(wanted, players))
                 or await _subscribe(wanted, pool, players)
                 or await _exchange(wanted, pool, players)
                 or await _retained(wanted, pool, players)
             )
-        # A broker of MQTT 3.1 does not say whether it kept a session.
-        for number in _durable(wanted.roles) if wanted.version != MQTT_3_1 else ():
+        durable: dict[str, int] = {}  # the first device of each group
+        for number, role in enumerate(roles):
+            # A broker of MQTT 3.1 does not say whether it kept a session.
+            if role.filters and not role.group.clean_start and wanted.version != MQTT_3_1:
+                durable.setdefault(role.group.name, number)
+        for number in durable.values():
             lacks += await _session(wanted, number)
     except BrokerRefusedError as error:
         if error.code != Message.OTHER_VERSION.name:
@@ -131,13 +139,8 @@ class _Player:
 
     def lack(self, sentence: Message, **values: Any) -> Text:
         """Return a sentence about the player's group and broker."""
-        where, group = self.client.endpoint.redacted, self.role.group.name
+        where, group = self.client.connection.endpoint.redacted, self.role.group.name
         return sentence(where=where, group=group, **values)
-
-
-async def _join(wanted: Wanted, pool: ClientPool, number: int) -> _Player:
-    role, connect = wanted.roles[number], wanted.connects[number]
-    return _Player(role, connect, await pool.join(wanted.endpoints[role.target], connect))
 
 
 # What CONNACK says ----------------------------------------------------------------------------
@@ -325,9 +328,6 @@ async def _exchange(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]
     def missing() -> list[_Expected]:
         return [delivery for delivery in expected if not delivery.arrived]
 
-    def acknowledged() -> bool:
-        return all(sending.acknowledged for sending in sent)
-
     end_s = time.monotonic() + wanted.return_s
     for sending in sent:
         sending.send(next(numbers))
@@ -335,33 +335,30 @@ async def _exchange(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]
         if not await pool.until(lambda: bool(faults()) or not missing(), _AGAIN_S):
             for sending in {delivery.sent for delivery in missing()}:
                 sending.send(next(numbers))
-    await pool.until(lambda: bool(faults()) or acknowledged(), wanted.answer_s)
+    await pool.until(
+        lambda: bool(faults()) or all(sending.acknowledged for sending in sent), wanted.answer_s
+    )
     if any(delivery.receivers[0].role.shares for delivery in expected):
         await asyncio.sleep(_SETTLE_S)
-    unacknowledged = [
-        sending.lack(Message.UNACKNOWLEDGED, answer_s=wanted.answer_s)
-        for sending in sent
-        if not sending.acknowledged
-    ]
-    wrong = [fault for delivery in expected if (fault := delivery.fault(wanted))]
-    return faults() or unacknowledged or _not_delivered(wanted, missing(), expected) or wrong
+    if wrong := faults():
+        return wrong
+    if late := [sending for sending in sent if not sending.acknowledged]:
+        return [one.lack(Message.UNACKNOWLEDGED, answer_s=wanted.answer_s) for one in late]
+    if lost := missing():
+        return [_not_delivered(wanted, lost[0], expected)]
+    return [fault for delivery in expected if (fault := delivery.fault(wanted))]
 
 
-def _not_delivered(
-    wanted: Wanted, missing: Sequence[_Expected], expected: Sequence[_Expected]
-) -> list[Text]:
-    """Return a sentence for the first missing delivery."""
-    if not missing:
-        return []
-    sent, receiver = missing[0].sent, missing[0].receivers[0]
+def _not_delivered(wanted: Wanted, lost: _Expected, expected: Sequence[_Expected]) -> Text:
+    sent, receiver = lost.sent, lost.receivers[0]
     within = [one for one in expected if not one.crosses]
     if within and all(one.arrived for one in within):
         separate = "use --separate-brokers, or " if wanted.may_separate else ""
-        other = receiver.client.endpoint.redacted
-        return [sent.lack(Message.UNACQUAINTED, other=other, separate=separate)]
+        other = receiver.client.connection.endpoint.redacted
+        return sent.lack(Message.UNACQUAINTED, other=other, separate=separate)
     needs = wanted.needs.shared if receiver.role.shares else ""
     values = {"receiver": receiver.role.group.name, "waited_s": wanted.waited_s, "needs": needs}
-    return [sent.lack(Message.NOT_DELIVERED, **values)]
+    return sent.lack(Message.NOT_DELIVERED, **values)
 
 
 async def _retained(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]) -> list[Text]:
@@ -389,42 +386,46 @@ async def _retained(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]
 # Sessions that last ---------------------------------------------------------------------------
 
 
-def _durable(roles: Sequence[Role]) -> list[int]:
-    """Return the first device of each group with durable sessions."""
-    first: dict[str, int] = {}
-    for number, role in enumerate(roles):
-        if not role.group.clean_start and role.filters:
-            first.setdefault(role.group.name, number)
-    return list(first.values())
-
-
 async def _session(wanted: Wanted, number: int) -> list[Text]:
     """Return a sentence if a session is lost between two connections; end the session."""
     role, connect = wanted.roles[number], wanted.connects[number]
-    where, lasting = wanted.endpoints[role.target].redacted, Properties()
+    endpoint, lasting = wanted.endpoints[role.target], Properties()
     if wanted.version == MQTT_5:
         lasting = Properties(session_expiry_interval=_SESSION_S)
     leaving = replace(connect, clean_start=False, properties=lasting)
+
+    async def join(pool: ClientPool, packet: Connect) -> PoolClient:
+        end_s = time.monotonic() + wanted.waited_s
+        while True:
+            try:
+                return await pool.join(endpoint, packet)
+            except BrokerRefusedError:
+                # RabbitMQ may not have noticed the end of the identifier's last connection yet.
+                if time.monotonic() >= end_s:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+
     try:
         async with wanted.pool(spoken=True) as pool:
-            client = await _join_again(wanted, pool, role, leaving)
+            client = await join(pool, leaving)
             await pool.subscribed(client, role.filters, role.qos, wanted.answer_s)
             granted = client.connack.properties.session_expiry_interval
         payload = await _publish_in_absence(wanted, number)
         async with wanted.pool(spoken=True) as pool:
-            client = await _join_again(wanted, pool, role, leaving)
+            client = await join(pool, leaving)
             # ActiveMQ keeps sessions and does not say so.
             present = client.connack.session_present or await pool.until(
                 lambda: any(message.payload == payload for message in client.inbox),
                 wanted.return_s if payload else 0.0,
             )
         async with wanted.pool(spoken=True) as pool:
-            await _join_again(wanted, pool, role, connect)
+            await join(pool, connect)
     except BrokerRefusedError as error:
         return [Message.SESSION_REFUSED(error=error.args[0], group=role.group.name)]
     if present and granted != 0:
         return []
-    return [Message.NO_SESSION(where=where, group=role.group.name, use=wanted.sessions)]
+    lost = Message.NO_SESSION
+    return [lost(where=endpoint.redacted, group=role.group.name, use=wanted.sessions)]
 
 
 async def _publish_in_absence(wanted: Wanted, number: int) -> bytes:
@@ -443,16 +444,3 @@ async def _publish_in_absence(wanted: Wanted, number: int) -> bytes:
         sender.publish(_packet(publication, payload, 1))
         await pool.until(lambda: 1 in sender.completed or bool(sender.ended), wanted.answer_s)
     return payload
-
-
-async def _join_again(wanted: Wanted, pool: ClientPool, role: Role, connect: Connect) -> PoolClient:
-    """Connect a client whose identifier was used a moment ago."""
-    end_s = time.monotonic() + wanted.waited_s
-    while True:
-        try:
-            return await pool.join(wanted.endpoints[role.target], connect)
-        except BrokerRefusedError:
-            # RabbitMQ may not have noticed yet that the last connection with this identifier ended.
-            if time.monotonic() >= end_s:
-                raise
-            await asyncio.sleep(_AGAIN_S)

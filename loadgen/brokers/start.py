@@ -19,8 +19,7 @@ from loadgen.brokers.mosquitto import (
     run_mosquitto,
 )
 from loadgen.brokers.nats import run_nats
-from loadgen.brokers.process import BrokerProcess, ServedBroker
-from loadgen.brokers.program import ProgramSettings
+from loadgen.brokers.process import BrokerProcess, ProgramSettings, ServedBroker
 from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import UsageError
 from loadgen.plan.accounts import Account

@@ -33,9 +33,9 @@ from typing import Any, Final
 import aiomqtt
 import psutil
 
+from loadgen.brokers.ask import client_identifier, tls_context_of
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.messages import Message
-from loadgen.brokers.packet_stream import client_identifier, tls_context_of
 from loadgen.errors import UsageError
 from loadgen.mqtt.topics import filter_matches
 

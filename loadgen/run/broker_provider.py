@@ -147,7 +147,7 @@ async def _target(endpoint: Endpoint) -> Target:
             ) from None
         host = str(addresses[0][4][0])
         if len(addresses) > 1:
-            from loadgen.brokers.packet_stream import open_socket
+            from loadgen.brokers.ports import open_socket
 
             # Such as localhost, where a broker may listen at one address of the two.
             with suppress(OSError):

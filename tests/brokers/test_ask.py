@@ -19,12 +19,11 @@ import uvloop
 
 from loadgen.brokers import ask as asking
 from loadgen.brokers import certificates
-from loadgen.brokers.ask import Attempt, Greeting, ask, connect_of, ended, greet
+from loadgen.brokers.ask import BrokerConnection, Greeting, ask, connect_of, ended, greet
 from loadgen.brokers.certificates import make_certificates
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.nats import run_nats
-from loadgen.brokers.packet_stream import open_socket
-from loadgen.brokers.ports import free_port
+from loadgen.brokers.ports import free_port, open_socket
 from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.mqtt.constants import MQTT_5
@@ -217,9 +216,9 @@ async def test_a_slow_broker_gets_its_time() -> None:
         await reader.read()
 
     async with serving(talk) as endpoint:
-        stream, connack = await ask(endpoint, connect_of(endpoint, 4))
-        await stream.close()
-        await stream.close()
+        connection, connack = await ask(endpoint, connect_of(endpoint, 4))
+        await connection.close()
+        await connection.close()
     assert connack.reason_code == 0
 
 
@@ -542,8 +541,8 @@ async def test_other_ways_are_closed_though_their_end_is_cancelled(
 
     broker = LittleBroker(drops=lambda packet: packet.protocol_version == MQTT_5)
     async with serving_little(broker) as endpoint:
-        attempt = Attempt(endpoint, connect_of(endpoint, 5))
-        await attempt.run()
+        attempt = BrokerConnection(endpoint, connect_of(endpoint, 5))
+        await attempt.connect()
         monkeypatch.setattr(asking, "ended", cancelled)
         with pytest.raises(asyncio.CancelledError):
             await asking._other_ways(attempt, 5.0, spoken=False)

@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from loadgen.brokers.mosquitto import (
-    Mosquitto,
     MosquittoSettings,
     find_mosquitto,
+    mosquitto,
     render_config,
     run_mosquitto,
 )
 from loadgen.brokers.ports import ephemeral_ports, listen
-from loadgen.brokers.program import printed_version
+from loadgen.brokers.process import ProgramBroker, printed_version
 from loadgen.brokers.start import serve
 from loadgen.brokers.watch import mqtt_client
 from loadgen.errors import CannotRunError, MissingProgramError
@@ -247,7 +247,8 @@ async def test_encrypted_with_users_who_have_their_own_topics(tmp_path: Path) ->
 def test_storage_is_said_as_it_is_configured(tmp_path: Path) -> None:
     def said(**settings: bool) -> tuple[str, str]:
         chosen = MosquittoSettings(**settings)  # type: ignore[arg-type]
-        broker = Mosquitto(Path("/bin/true"), chosen, tmp_path)
+        program = mosquitto(Path("/bin/true"), chosen)
+        broker = ProgramBroker(program, chosen, tmp_path)
         return broker.storage, render_config(chosen, tmp_path, (1883,))
 
     text, _ = said()

@@ -6,7 +6,7 @@ import pytest
 from loadgen.brokers import nats
 from loadgen.brokers.nats import find_nats, run_nats, subjects
 from loadgen.brokers.ports import ephemeral_ports
-from loadgen.brokers.program import ProgramSettings, printed_version
+from loadgen.brokers.process import ProgramSettings, printed_version
 from loadgen.errors import CannotRunError, MissingProgramError
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.plan.accounts import Account

@@ -9,7 +9,8 @@ from typing import Literal
 
 import pytest
 
-from loadgen.brokers.packet_stream import PacketStream
+from loadgen.brokers.ask import BrokerConnection, connect_of
+from loadgen.brokers.endpoints import Endpoint
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, PingResp
 from loadgen.plan.groups import Target
@@ -126,10 +127,11 @@ async def test_a_flood_of_packets_leaves_others_their_turn() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    stream = PacketStream(5)
-    stream._received += encode(PingResp(), 5) * 100
+    endpoint = Endpoint("mqtt", "127.0.0.1", 1)
+    connection = BrokerConnection(endpoint, connect_of(endpoint, 5))
+    connection._received += encode(PingResp(), 5) * 100
     beside = asyncio.ensure_future(other())
     for _ in range(100):
-        await stream.receive()
+        await connection.receive()
     beside.cancel()
     assert turns >= 100

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from loadgen.brokers.packet_stream import open_socket
+from loadgen.brokers.ports import open_socket
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError
 from loadgen.run.environment import environment, host_of, machine_identity

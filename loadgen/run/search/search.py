@@ -296,7 +296,7 @@ async def _require_broker(scenario: Scenario) -> None:
 
     In that case no load failed: the step is not stored, and is played again on continuing.
     """
-    from loadgen.brokers.packet_stream import open_socket
+    from loadgen.brokers.ports import open_socket
 
     for url in resolve(scenario).brokers.addresses:
         endpoint = parse_broker(url)
