@@ -28,11 +28,11 @@ import numpy.typing as npt
 
 from bench import cost, floor, player
 from loadgen.kernels import counting
-from loadgen.kernels.arrays import Arrays, Bytes, Int64Rows, Int64s, pointer_to
+from loadgen.kernels.arrays import Arrays, Int64Rows, Int64s, pointer_to
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.kernels.payload import read_i64, send_offset_ns
 from loadgen.kernels.reactor import entry_points
+from loadgen.kernels.receiver import MESSAGING
 from loadgen.plan.behaviour import Behaviour, PlannedFleet, behaviour_module
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.worker import lifecycle, messaging, reporter, worker
@@ -52,23 +52,16 @@ notes_of = pointer_to(Notes)
 
 
 @compiled
-def _note_message(
-    fleet: PlannedFleet,
-    row: int,
-    buffer: Bytes,
-    message: counting.ReceivedMessage,
-    now_ns: int,
-    position: int,
-) -> int:
-    notes = notes_of(fleet.own)
+def _note_message(fleet: PlannedFleet, message: counting.ReceivedMessage, position: int) -> int:
+    notes, buffer = notes_of(fleet.own), fleet.buffer
     number = notes.count[0]
     if number < len(notes.moments):
         intended_ns = read_i64(buffer, message.payload + 16)
         notes.moments[number, 0] = intended_ns
         notes.moments[number, 1] = intended_ns + send_offset_ns(buffer, message.payload)
-        notes.moments[number, 2] = now_ns
+        notes.moments[number, 2] = message.now_ns
         notes.count[0] = number + 1
-    return int(MESSAGING.on_message(fleet, row, buffer, message, now_ns, position))
+    return int(MESSAGING.on_message(fleet, message, position))
 
 
 NOTING = entry_points(MESSAGING._replace(on_message=_note_message))

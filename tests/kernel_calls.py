@@ -4,37 +4,35 @@ import numpy as np
 
 from loadgen.kernels import sender
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.messaging_handlers import MESSAGING
+from loadgen.kernels.receiver import MESSAGING
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
 
 
 @compiled
 def send_due(
-    fleet: PlannedFleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
+    fleet: PlannedFleet, number: int, now_ns: int, sent_ns: int, limit: int
 ) -> tuple[int, int]:
-    return sender.send_due(fleet, number, now_ns, sent_ns, limit, position, MESSAGING)
+    return sender.send_due(fleet, number, now_ns, sent_ns, limit, MESSAGING)
 
 
 @compiled
-def record_sent(
-    fleet: PlannedFleet, number: int, count: int, sent: int, sent_ns: int, start: int
-) -> None:
-    sender.record_sent(fleet, number, count, sent, sent_ns, start, MESSAGING)
+def record_sent(fleet: PlannedFleet, number: int, count: int, sent: int, sent_ns: int) -> None:
+    sender.record_sent(fleet, number, count, sent, sent_ns, MESSAGING)
 
 
 @compiled
 def begin_interactions(
-    fleet: PlannedFleet, number: int, now_ns: int, sent_ns: int, limit: int, position: int
+    fleet: PlannedFleet, number: int, now_ns: int, sent_ns: int, limit: int
 ) -> tuple[int, int]:
-    return sender.send_due(fleet, number, now_ns, sent_ns, limit, position, SUPPLY_CHAIN)
+    return sender.send_due(fleet, number, now_ns, sent_ns, limit, SUPPLY_CHAIN)
 
 
 @compiled
 def record_interactions(
-    fleet: PlannedFleet, number: int, count: int, sent: int, sent_ns: int, start: int
+    fleet: PlannedFleet, number: int, count: int, sent: int, sent_ns: int
 ) -> None:
-    sender.record_sent(fleet, number, count, sent, sent_ns, start, SUPPLY_CHAIN)
+    sender.record_sent(fleet, number, count, sent, sent_ns, SUPPLY_CHAIN)
 
 
 def fill(fleet: PlannedFleet, data: bytes) -> None:

@@ -45,6 +45,9 @@ from loadgen.kernels.compiled import is_plain
 if not is_plain():
     from loadgen.kernels import array_types
 
+Uint8 = Annotated[int, np.uint8]
+Uint16 = Annotated[int, np.uint16]
+Uint32 = Annotated[int, np.uint32]
 Int16 = Annotated[int, np.int16]
 Int32 = Annotated[int, np.int32]
 Int64 = Annotated[int, np.int64]

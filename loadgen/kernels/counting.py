@@ -11,7 +11,7 @@ import numpy as np
 from loadgen.kernels.accounting import DUPLICATE, NEW, account
 from loadgen.kernels.arrays import Bytes, copy_bytes
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.device import SHARED, Device
+from loadgen.kernels.device import SHARED
 from loadgen.kernels.fleet import CounterRecord, Fleet, RunConstants
 from loadgen.kernels.payload import (
     HEADER_BYTES,
@@ -80,12 +80,14 @@ FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)
 
 
 class ReceivedMessage(NamedTuple):
-    """The place of a PUBLISH in the buffer, and the values of its header.
+    """A PUBLISH in `fleet.buffer`: its device, its time, its place and the values of its header.
 
     `body_crc` is the CRC-32 of a body that was streamed and is not in the buffer; `end` is then
     where it would end. It is -1 if the buffer has the complete message.
     """
 
+    row: int
+    now_ns: int
     start: int
     topic: int
     topic_end: int
@@ -214,33 +216,33 @@ def violate(fleet: Fleet, row: int, kind: int, now_ns: int) -> None:
 
 
 @compiled
-def is_whole(buffer: Bytes, message: ReceivedMessage) -> bool:
+def is_whole(fleet: Fleet, message: ReceivedMessage) -> bool:
     """Return True if the CRC of a message of at least 32 bytes is correct."""
     if message.body_crc >= 0:
-        return bool(has_intact_header(buffer, message.payload, message.body_crc))
-    return bool(is_intact(buffer, message.payload, message.end))
+        return bool(has_intact_header(fleet.buffer, message.payload, message.body_crc))
+    return bool(is_intact(fleet.buffer, message.payload, message.end))
 
 
 @compiled
-def take_message(
-    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int
-) -> bool:
+def take_message(fleet: Fleet, message: ReceivedMessage) -> bool:
     """Account for a message; return True if it was expected and is not a duplicate."""
-    device = fleet.devices[row]
-    start = message.payload
-    if (
-        message.end - start < HEADER_BYTES
-        or read_u32(buffer, start) != fleet.run.run_tag
-        or not is_whole(buffer, message)
-    ):
-        _take_damaged(fleet, row, buffer, message, now_ns)
+    buffer, start, now_ns = fleet.buffer, message.payload, message.now_ns
+    device = fleet.devices[message.row]
+    is_ours = message.end - start >= HEADER_BYTES
+    is_ours = is_ours and read_u32(buffer, start) == fleet.run.run_tag
+    is_damaged = is_ours and not is_whole(fleet, message)
+    if not is_ours or (is_damaged and not _body_alone_is_damaged(fleet, message)):
+        count_doubtful(fleet, message)
         return False
     intended_ns = read_i64(buffer, start + 16)
     phase = phase_of(fleet.run, intended_ns)
     counts = fleet.counters[device.group, phase]
-    pair = pair_of(fleet, device, buffer, message)
+    pair = pair_of(fleet, message)
     if pair < 0:
         count_misrouted(fleet, counts)
+        return False
+    if is_damaged:
+        count_damaged(fleet, counts, message, pair)
         return False
     sequence = read_i64(buffer, start + 8)
     if device.held > 0:
@@ -249,13 +251,13 @@ def take_message(
     outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence)
     if outcome != NEW:
         if outcome == DUPLICATE:
-            count_repeated(fleet, row, counts, buffer, message, pair)
+            count_repeated(fleet, counts, message, pair)
             return False
         note_late(fleet, pair, sequence)
         if not device.flags & SHARED:
             counts.out_of_order += 1
     if message.qos != device.qos:
-        check_qos(fleet, row, counts, message, device.qos, now_ns)
+        check_qos(fleet, counts, message, device.qos)
     if phase == MEASURE:
         device.taken += 1
     counts.received += 1
@@ -263,7 +265,7 @@ def take_message(
     waited_ns = now_ns - intended_ns
     transit_ns = waited_ns - send_offset_ns(buffer, start)
     if message.dup | message.retain or is_copy(buffer, start):
-        note_delivery(fleet, row, buffer, message, pair, now_ns - transit_ns, now_ns)
+        note_delivery(fleet, message, pair, now_ns - transit_ns)
     # Only these messages waited for the device; those before its absence waited for the broker.
     if device.left_ns <= intended_ns < device.returned_ns:
         record(fleet, slot_of(device.group, S_RECONNECT, phase), waited_ns)
@@ -281,69 +283,54 @@ def count_misrouted(fleet: Fleet, counts: CounterRecord) -> None:
 
 
 @compiled
-def note_delivery(
-    fleet: Fleet,
-    row: int,
-    buffer: Bytes,
-    message: ReceivedMessage,
-    pair: int,
-    sent_ns: int,
-    now_ns: int,
-) -> None:
-    """Check the flags of the first delivery of an intact message, and note a copy."""
-    if is_copy(buffer, message.payload):
-        sequence = read_i64(buffer, message.payload + 8)
-        note_first_copy(fleet, pair, sequence, copy_number(buffer, message.payload))
-    if message.dup | message.retain:
-        _check_flags(fleet, row, message, sent_ns - _CLOCKS_NS, now_ns)
-
-
-@compiled
-def _check_flags(
-    fleet: Fleet, row: int, message: ReceivedMessage, sent_ns: int, now_ns: int
-) -> None:
-    """Check DUP and RETAIN of a message that was not sent before `sent_ns`.
+def note_delivery(fleet: Fleet, message: ReceivedMessage, pair: int, sent_ns: int) -> None:
+    """Check DUP and RETAIN of the first delivery of an intact message, and note a copy.
 
     One that was sent after the SUBACK is not a retained one, and one that was sent after the last
     CONNACK was not tried on an earlier connection. We never request Retain As Published.
     """
-    device = fleet.devices[row]
+    if is_copy(fleet.buffer, message.payload):
+        sequence = read_i64(fleet.buffer, message.payload + 8)
+        note_first_copy(fleet, pair, sequence, copy_number(fleet.buffer, message.payload))
+    device = fleet.devices[message.row]
+    sent_ns -= _CLOCKS_NS
     if message.retain and device.request_ns == 0 and sent_ns > device.subscribed_ns:
-        violate(fleet, row, RETAIN_ON_LIVE, now_ns)
+        violate(fleet, message.row, RETAIN_ON_LIVE, message.now_ns)
     # A queue's message may have been tried at another consumer.
     if message.dup and not device.flags & SHARED and sent_ns > device.returned_ns:
-        violate(fleet, row, DUP_ON_FIRST, now_ns)
+        violate(fleet, message.row, DUP_ON_FIRST, message.now_ns)
 
 
 @compiled
-def pair_of(fleet: Fleet, device: Device, buffer: Bytes, message: ReceivedMessage) -> int:
+def pair_of(fleet: Fleet, message: ReceivedMessage) -> int:
     """Return the pair of an intact message's stream and its device.
 
     -1 if the device must not receive the stream, or the topic is not that of the stream.
     """
-    stream = read_u32(buffer, message.payload + 4)
+    device = fleet.devices[message.row]
+    stream = read_u32(fleet.buffer, message.payload + 4)
     offset = stream - device.stream_first
     if offset < 0 or offset >= device.stream_count:
         return -1
-    group = fleet.groups[device.group]
     number = device.topic
     if number < 0:
+        group = fleet.groups[device.group]
         number = stream - group.senders_first
         if group.senders_topics != group.senders:
             number = number * group.senders_topics // group.senders
-    figures = message.topic + group.prefix_end - group.prefix
-    if _number_in(buffer, figures, message.topic_end) != number:
-        return -1
-    if not is_same(buffer, message.topic, figures, fleet.prefixes, group.prefix, group.prefix_end):
-        return -1
-    return device.pair_first + offset
+    return device.pair_first + offset if _topic_number(fleet, message) == number else -1
 
 
 @compiled
-def _number_in(buffer: Bytes, start: int, end: int) -> int:
-    """Return the number whose decimal digits are buffer[start:end], or -1."""
-    figures = end - start
-    if figures < 1 or figures > 12 or (figures > 1 and read_u8(buffer, start) == 48):
+def _topic_number(fleet: Fleet, message: ReceivedMessage) -> int:
+    """Return the number after the prefix of a topic; -1 if the device's group has another prefix.
+
+    The topic ends with the number, in decimal digits.
+    """
+    buffer, end = fleet.buffer, message.topic_end
+    group = fleet.groups[fleet.devices[message.row].group]
+    start = message.topic + group.prefix_end - group.prefix
+    if end - start < 1 or end - start > 12 or (end - start > 1 and read_u8(buffer, start) == 48):
         return -1
     number = 0
     for position in range(start, end):
@@ -351,7 +338,8 @@ def _number_in(buffer: Bytes, start: int, end: int) -> int:
         if figure < 0 or figure > 9:
             return -1
         number = number * 10 + figure
-    return number
+    is_ours = is_same(buffer, message.topic, start, fleet.prefixes, group.prefix, group.prefix_end)
+    return number if is_ours else -1
 
 
 @compiled
@@ -375,57 +363,26 @@ def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> 
 
 @compiled
 def count_repeated(
-    fleet: Fleet,
-    row: int,
-    counts: CounterRecord,
-    buffer: Bytes,
-    message: ReceivedMessage,
-    pair: int,
+    fleet: Fleet, counts: CounterRecord, message: ReceivedMessage, pair: int
 ) -> None:
     """Count an intact duplicate, and whether MQTT allows it (repeats.py)."""
     counts.duplicated += 1
-    if is_excused(fleet, row, buffer, message, pair):
-        counts.excused += 1
+    counts.excused += is_excused(fleet, message, pair)
 
 
 @compiled
-def check_qos(
-    fleet: Fleet, row: int, counts: CounterRecord, message: ReceivedMessage, qos: int, now_ns: int
-) -> None:
+def check_qos(fleet: Fleet, counts: CounterRecord, message: ReceivedMessage, qos: int) -> None:
     """Compare the QoS of a received message with the expected one."""
     if message.qos < qos:
         counts.below_qos += 1
     elif message.qos > qos:
-        violate(fleet, row, QOS_RAISED, now_ns)
+        violate(fleet, message.row, QOS_RAISED, message.now_ns)
 
 
 @compiled
-def _take_damaged(
-    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int
-) -> None:
-    """Account for a message that is not an intact one of this run.
-
-    If only the body is damaged, the header is used. All others are foreign or corrupt.
-    """
-    start = message.payload
-    if not _body_alone_is_damaged(fleet, buffer, message):
-        count_doubtful(fleet, row, buffer, message, now_ns)
-        return
-    device = fleet.devices[row]
-    counts = fleet.counters[device.group, phase_of(fleet.run, read_i64(buffer, start + 16))]
-    pair = pair_of(fleet, device, buffer, message)
-    if pair < 0:
-        count_misrouted(fleet, counts)
-        return
-    count_damaged(fleet, counts, buffer, message, pair)
-
-
-@compiled
-def count_damaged(
-    fleet: Fleet, counts: CounterRecord, buffer: Bytes, message: ReceivedMessage, pair: int
-) -> None:
+def count_damaged(fleet: Fleet, counts: CounterRecord, message: ReceivedMessage, pair: int) -> None:
     """Count a damaged message whose pair and sequence are intact."""
-    sequence = read_i64(buffer, message.payload + 8)
+    sequence = read_i64(fleet.buffer, message.payload + 8)
     if account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence) == DUPLICATE:
         counts.duplicated += 1  # MQTT allows some duplicates, but not a damaged one
     else:
@@ -434,60 +391,43 @@ def count_damaged(
 
 
 @compiled
-def _body_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: ReceivedMessage) -> bool:
-    """Return True if the header belongs to this run and matches the body that was sent.
+def _body_alone_is_damaged(fleet: Fleet, message: ReceivedMessage) -> bool:
+    """Return True if the header matches the body that was sent.
 
     This needs a constant body, of the received size or of the largest one.
     """
-    start = message.payload
-    size = message.end - start
-    if size < HEADER_BYTES or read_u32(buffer, start) != fleet.run.run_tag:
-        return False
     if len(fleet.template) > 0:
         return False
-    whole = len(fleet.body)
-    extra = min(size - HEADER_BYTES, whole)
-    if has_intact_header(buffer, start, crc_of_body(fleet.body_crc, fleet.body, extra)):
+    start, whole = message.payload, len(fleet.body)
+    extra = min(message.end - start - HEADER_BYTES, whole)
+    if has_intact_header(fleet.buffer, start, crc_of_body(fleet.body_crc, fleet.body, extra)):
         return True
-    return bool(has_intact_header(buffer, start, crc_of_body(fleet.body_crc, fleet.body, whole)))
+    crc = crc_of_body(fleet.body_crc, fleet.body, whole)
+    return bool(has_intact_header(fleet.buffer, start, crc))
 
 
 @compiled
-def count_doubtful(
-    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int
-) -> None:
+def count_doubtful(fleet: Fleet, message: ReceivedMessage) -> None:
     """Count a message with a damaged header: corrupt if it was ours, else foreign.
 
     It was ours if it has the run's tag, or is not intact and has an intended time of the run. If
     less than the tag is left, it was ours on one of our topics.
     """
     fleet.totals.strays += 1
-    start = message.payload
+    start, device = message.payload, fleet.devices[message.row]
     size = message.end - start
     is_ours = True
     for offset in range(min(size, 4)):
         tag_byte = fleet.run.run_tag >> 8 * offset & 0xFF
-        is_ours = is_ours and read_u8(buffer, start + offset) == tag_byte
-    if size < 4:
-        is_ours = is_ours and _is_received(fleet, fleet.devices[row], buffer, message)
+        is_ours = is_ours and read_u8(fleet.buffer, start + offset) == tag_byte
+    if size < 4 and is_ours:
+        topic = _topic_number(fleet, message)
+        is_ours = topic >= 0 and device.stream_count > 0 and device.topic in (-1, topic)
     if not is_ours and size >= 24:
         begun_ns = fleet.program[0].clock_ns
-        is_ours = 0 < begun_ns <= read_i64(buffer, start + 16) <= now_ns
-        if size >= HEADER_BYTES and is_whole(buffer, message):
+        is_ours = 0 < begun_ns <= read_i64(fleet.buffer, start + 16) <= message.now_ns
+        if size >= HEADER_BYTES and is_whole(fleet, message):
             is_ours = False
-    counts = fleet.counters[fleet.devices[row].group, phase_of_arrival(fleet.run, now_ns)]
-    if is_ours:
-        counts.corrupt += 1
-    else:
-        counts.foreign += 1
-
-
-@compiled
-def _is_received(fleet: Fleet, device: Device, buffer: Bytes, message: ReceivedMessage) -> bool:
-    """Return True if a device receives messages of this topic."""
-    group = fleet.groups[device.group]
-    figures = message.topic + group.prefix_end - group.prefix
-    topic = _number_in(buffer, figures, message.topic_end)
-    if topic < 0 or device.stream_count == 0 or (device.topic >= 0 and device.topic != topic):
-        return False
-    return is_same(buffer, message.topic, figures, fleet.prefixes, group.prefix, group.prefix_end)
+    counts = fleet.counters[device.group, phase_of_arrival(fleet.run, message.now_ns)]
+    counts.corrupt += is_ours
+    counts.foreign += not is_ours

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadgen.kernels.arrays import Int16, Int32, Int64, Record
+from loadgen.kernels.arrays import Int16, Int32, Int64, Record, Uint32
 from loadgen.kernels.compiled import compiled
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ SHARED = 16  # one of several consumers of a queue, so that it sees no order
 LISTED = 32  # the device is in `ready`, which must contain it once at most
 RESUMED = 64  # its session was resumed by the last CONNACK
 PUSHED_BACK = 128  # the publisher is late because it had to wait for its socket or its window
-BODY = 256  # a body is streamed; `partial` has the head of the message and its progress
 
 AWAY = 1
 """Value of `returned_ns` while a device is away. Its CONNACK replaces it by the time, because the
@@ -96,6 +95,10 @@ class Device(Record):
     stream_count: Int32
     partial_bytes: Int32
     """Stored bytes of an incomplete packet."""
+    body_left: Int32
+    """Bytes to come of a body that is streamed; `partial` has the head of the message."""
+    body_crc: Uint32
+    """CRC-32 of that body so far."""
     sender: Int32
     """Row in `senders` and `window`."""
     qos2: Int32

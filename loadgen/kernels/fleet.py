@@ -1,6 +1,6 @@
 """All arrays of a worker: the only list of their names and types (arrays.py)."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from loadgen.kernels.arrays import (
 )
 from loadgen.kernels.attention import Attention, Stall
 from loadgen.kernels.device import Device
-from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, SENDER_DTYPE
+from loadgen.kernels.in_flight import InFlight, Sender
 from loadgen.kernels.pacer import Due, ProgramStep, Publisher
 from loadgen.kernels.repeats import Copy, Doubt, Withheld
 from loadgen.kernels.template import Place
@@ -234,8 +234,8 @@ class Fleet(Arrays):
     copies: Rows[Copy]
     withheld: Rows[Withheld]
     prefixes: Bytes
-    senders: Annotated[npt.NDArray[np.void], SENDER_DTYPE, 1]
-    window: Annotated[npt.NDArray[np.void], IN_FLIGHT_DTYPE, 2]
+    senders: Rows[Sender]
+    window: Grid[InFlight]
     received_ids: ByteRows
     doubtful_ids: ByteRows
     """Those of `received_ids` when the last connection broke, without those that came again."""
@@ -264,8 +264,7 @@ class Fleet(Arrays):
     buffer: Bytes
     out: Bytes
     partial: ByteRows
-    """The begin of an incomplete packet of each device. If only its head is stored, the number of
-    missing bytes and the CRC-32 so far are at `run.whole_limit`, 4 bytes each."""
+    """The begin of an incomplete packet of each device; its head alone if its body is streamed."""
     batch: Rows[Sent]
     events: Rows[Event]
     control: Bytes

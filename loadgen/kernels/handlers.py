@@ -9,8 +9,8 @@ from loadgen.kernels.compiled import is_plain
 class Handlers(NamedTuple):
     """The functions of a case; `position` is the end of what was written to `out`.
 
-    on_message       (fleet, row, buffer, message, now_ns, position): acknowledge a message that
-                     arrived for the first time, and account for it; return the new position
+    on_message       (fleet, message, position): acknowledge a message that arrived for the first
+                     time, and account for it; return the new position
     on_acknowledged  (fleet, row, packet_id, now_ns, position): end a message that is acknowledged;
                      return the group that counts it, and the new position
     on_refused       (fleet, row, packet_id, phase): prepare the end of a refused message, before

@@ -48,7 +48,6 @@ from loadgen.kernels.counting import (
 )
 from loadgen.kernels.device import (
     BLOCKED,
-    BODY,
     CLOSED,
     CONNECT,
     CONNECTED,
@@ -65,11 +64,9 @@ from loadgen.kernels.device import (
 )
 from loadgen.kernels.fleet import Fleet, Sent
 from loadgen.kernels.handlers import Handlers
-from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.kernels.pacer import heap_pop, heap_replace
-from loadgen.kernels.receiver import receive_packets
-from loadgen.kernels.resume import redeliver_some
-from loadgen.kernels.sender import BATCH_LIMIT, record_sent, send_due
+from loadgen.kernels.receiver import MESSAGING, receive_packets
+from loadgen.kernels.sender import BATCH_LIMIT, record_sent, redeliver_some, send_due
 from loadgen.kernels.syscalls import (
     EPOLLERR,
     EPOLLET,
@@ -241,7 +238,7 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
         end = stored + got
         before = fleet.totals.publishes
         waited_ns = age_ns(fleet.message) if timed else 0
-        position, written = receive_packets(fleet, row, buffer, end, now_ns, handlers)
+        position, written = receive_packets(fleet, row, end, now_ns, handlers)
         if timed:
             _record_own_delay(fleet, row, fleet.totals.publishes - before, waited_ns, now_ns)
         if not keep_partial(fleet, row, buffer, position, end, now_ns):
@@ -314,7 +311,7 @@ def keep_partial(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int, no
 
     If a body is streamed, its head is stored already.
     """
-    if fleet.devices[row].flags & BODY:
+    if fleet.devices[row].body_left > 0:
         return True
     if end - start > fleet.run.whole_limit:
         push_event(fleet, BROKEN, row, _PACKET_TOO_LARGE, now_ns)
@@ -366,12 +363,12 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> None:
         if device.flags & (BLOCKED | WINDOW_FULL) or device.state != CONNECTED:
             _wait(fleet, row)
             continue
-        end, count = send_due(fleet, number, begun_ns, now_ns, BATCH_LIMIT, 0, handlers)
+        end, count = send_due(fleet, number, begun_ns, now_ns, BATCH_LIMIT, handlers)
         sent = count
         if count > 0:
             sent = _send_batch(fleet, row, end, count, now_ns)
             messages += count + fleet.batch[0].body_bytes // _BYTES_LIKE_A_MESSAGE
-        record_sent(fleet, number, count, sent, now_ns, 0, handlers)
+        record_sent(fleet, number, count, sent, now_ns, handlers)
         _next_turn(fleet, number, row)
         now_ns = monotonic_ns(fleet.clock)
         if tick_ns == 0:
@@ -527,7 +524,7 @@ def entry_points(handlers: Handlers) -> EntryPoints:
         # The buffer is not an argument: numba would count the references to an array from Python
         # for each message, which costs more than the message.
         before = fleet.totals.publishes
-        position, written = receive_packets(fleet, row, fleet.buffer, end, now_ns, handlers)
+        position, written = receive_packets(fleet, row, end, now_ns, handlers)
         _record_streamed(fleet, row, fleet.totals.publishes - before, now_ns)
         return position, written
 
@@ -601,7 +598,7 @@ def _connect_device(fleet: Fleet, row: int) -> None:
     device.descriptor = descriptor
     device.partial_bytes = 0
     device.pings = 0
-    device.flags &= ~BODY
+    device.body_left = 0
     device.syn_ns = now_ns
     transition(fleet, row, CONNECT)
     result = connect_socket(descriptor, address)

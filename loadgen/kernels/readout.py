@@ -26,8 +26,7 @@ def add_gauges(fleet: Fleet, now_ns: int, gauges: Table) -> int:
         if device.state == CONNECTED:
             gauges[device.group, CONNECTED_GAUGE] += 1
         if device.sender >= 0:
-            in_flight = np.int64(fleet.senders[device.sender]["in_flight"])
-            gauges[device.group, IN_FLIGHT] += in_flight
+            gauges[device.group, IN_FLIGHT] += fleet.senders[device.sender].in_flight
     if fleet.program[0].clock_ns == 0:
         return 0
     # One ns before the end is the last moment at which a message can be due.

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.kernels.accounting import DUPLICATE, account, first_missing, forget_gaps
-from loadgen.kernels.arrays import Bytes, Int64, Record
+from loadgen.kernels.arrays import Int64, Record
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.device import RESUMED, SHARED, Device
+from loadgen.kernels.device import RESUMED, SHARED
 from loadgen.kernels.payload import copy_number, read_i64
 
 if TYPE_CHECKING:
@@ -97,37 +97,29 @@ def doubt_pairs(fleet: "Fleet", first: int, count: int) -> None:
 
 
 @compiled
-def is_excused(
-    fleet: "Fleet", row: int, buffer: Bytes, message: "ReceivedMessage", pair: int
-) -> bool:
-    """Note the repeat of an intact message; return True if it is excused."""
-    sequence = read_i64(buffer, message.payload + 8)
-    doubtful = message.qos == 1 and _is_doubtful(fleet, fleet.devices[row], message, pair, sequence)
+def is_excused(fleet: "Fleet", message: "ReceivedMessage", pair: int) -> bool:
+    """Note the repeat of an intact message; return True if it is excused.
+
+    The first repeat of a delivery without a certain acknowledgement is. A queue may give it to
+    another consumer, for which it is not a second attempt.
+    """
+    sequence = read_i64(fleet.buffer, message.payload + 8)
+    flags = fleet.devices[message.row].flags
+    doubtful = message.qos == 1 and pair < len(fleet.doubts) and sequence < fleet.doubts[pair].end
+    if doubtful and (flags & SHARED or (flags & RESUMED and message.dup)):
+        status = account(fleet.repeats, fleet.repeat_gaps, fleet.repeat_pool, pair, sequence)
+        doubtful = status != DUPLICATE
+    else:
+        doubtful = False
     came = fleet.totals.withheld > 0 and _came_again(fleet, pair, sequence)
-    number = copy_number(buffer, message.payload)
+    number = copy_number(fleet.buffer, message.payload)
     if number > 0:
         first = _mark(fleet, pair, sequence, number)
     else:
         # The original follows its copy if a broker passes it on late.
-        first = _is_marked(fleet, pair, sequence, _FIRST_WAS_COPY)
-        first = first and _mark(fleet, pair, sequence, _ORIGINAL)
+        place = _place_of(fleet, pair, sequence * _MARKS + _FIRST_WAS_COPY)
+        first = fleet.copies[place].pair != 0 and _mark(fleet, pair, sequence, _ORIGINAL)
     return bool(doubtful or came or first)
-
-
-@compiled
-def _is_doubtful(
-    fleet: "Fleet", device: Device, message: "ReceivedMessage", pair: int, sequence: int
-) -> bool:
-    """Return True if this is the first repeat of a delivery without a certain acknowledgement.
-
-    A queue may give it to another consumer, for which it is not a second attempt.
-    """
-    if pair >= len(fleet.doubts) or sequence >= fleet.doubts[pair].end:
-        return False
-    if not device.flags & SHARED and (not device.flags & RESUMED or message.dup == 0):
-        return False
-    status = account(fleet.repeats, fleet.repeat_gaps, fleet.repeat_pool, pair, sequence)
-    return bool(status != DUPLICATE)
 
 
 @compiled
@@ -179,12 +171,6 @@ def _place_of(fleet: "Fleet", pair: int, identity: int) -> int:
             break
         place = (place + 1) % len(copies)
     return int(place)
-
-
-@compiled
-def _is_marked(fleet: "Fleet", pair: int, sequence: int, mark: int) -> bool:
-    place = _place_of(fleet, pair, sequence * _MARKS + mark)
-    return bool(fleet.copies[place].pair != 0)
 
 
 @compiled

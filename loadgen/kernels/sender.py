@@ -1,30 +1,26 @@
-"""Sending of the due messages of publishers, in batches.
+"""Sending of the due messages of publishers, in batches, and again after a connection broke.
 
 `send_due` writes the due messages of a publisher to a buffer, and `record_sent` counts those that
-the socket took and takes the others back.
+the socket took and takes the others back. `redeliver_some` sends messages again (MQTT 5, 4.4).
 """
 
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.kernels import counting, in_flight
 from loadgen.kernels import packet_bytes as mqtt
 from loadgen.kernels.arrays import copy_bytes
 from loadgen.kernels.attention import mostly_stalled
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.counting import (
-    FAILURE,
-    S_PUSHED_BACK,
-    S_SEND_DELAY,
-    count_sent,
-    phase_of,
-    record,
-    slot_of,
-)
+from loadgen.kernels.counting import phase_of, record, slot_of
 from loadgen.kernels.crc import crc32
-from loadgen.kernels.device import BLOCKED, PUSHED_BACK, WAITING, WINDOW_FULL, Device
+from loadgen.kernels.device import AWAY, BLOCKED, PUSHED_BACK, WAITING, WINDOW_FULL, Device
 from loadgen.kernels.fleet import Fleet, GroupRecord, Sent
 from loadgen.kernels.handlers import Handlers
-from loadgen.kernels.in_flight import acquire, on_puback, on_pubrec
 from loadgen.kernels.pacer import Publisher, advance, clock_of, heap_push, random_unit
-from loadgen.kernels.payload import HEADER_BYTES, crc_of_body, stamp
+from loadgen.kernels.payload import COPIES_MOST, HEADER_BYTES, crc_of_body, stamp
 from loadgen.kernels.template import fill_template
+from loadgen.mqtt.constants import PUBACK, PUBCOMP, PUBREL
 
 BATCH_LIMIT = 1024
 _SALT_CONTENT = 0x436F6E74  # so that contents do not depend on due times
@@ -67,19 +63,13 @@ def reschedule(fleet: Fleet) -> None:
 
 @compiled
 def send_due(
-    fleet: Fleet,
-    number: int,
-    now_ns: int,
-    sent_ns: int,
-    limit: int,
-    position: int,
-    handlers: Handlers,
+    fleet: Fleet, number: int, now_ns: int, sent_ns: int, limit: int, handlers: Handlers
 ) -> tuple[int, int]:
     """Write the messages that a publisher has to send at `now_ns`, at most `limit`.
 
     `sent_ns` goes into the headers. Step the schedule and take packet identifiers; each message
-    has a row in `batch`. Set WINDOW_FULL if the window is full. Return (end of the bytes written to
-    `out` from `position` on, messages).
+    has a row in `batch`. Set WINDOW_FULL if the window is full. Return (bytes written to `out`,
+    messages).
     """
     publisher = fleet.publishers[number]
     device = fleet.devices[publisher.device]
@@ -87,7 +77,7 @@ def send_due(
     room = len(fleet.out) - group.packet_most
     if group.body_apart:
         limit = 1
-    count = 0
+    position, count = 0, 0
     while count < limit and position <= room:
         due_ns = publisher.due_ns
         if due_ns > now_ns or due_ns >= fleet.run.end_ns:
@@ -116,12 +106,10 @@ def _take_packet_id(
 ) -> int:
     """Return a Packet Identifier for the next message; 0 if the window is full or the unit sent."""
     if group.unit > 1 and device.unit_sent >= group.unit:
-        if fleet.senders[device.sender]["in_flight"] > 0:
+        if fleet.senders[device.sender].in_flight > 0:
             return 0
         device.unit_sent = 0
-    packet_id = acquire(
-        fleet.senders, fleet.window, device.sender, group.qos, sequence, due_ns, sent_ns
-    )
+    packet_id = in_flight.acquire(fleet, device.sender, group.qos, sequence, due_ns, sent_ns)
     if packet_id > 0:
         fleet.totals.in_flight += 1
         if group.unit > 1:
@@ -131,31 +119,26 @@ def _take_packet_id(
 
 @compiled
 def record_sent(
-    fleet: Fleet,
-    number: int,
-    count: int,
-    sent: int,
-    sent_ns: int,
-    start: int,
-    handlers: Handlers,
+    fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, handlers: Handlers
 ) -> None:
     """Count the first `sent` of the `count` messages of a batch and take the others back.
 
-    `start` is the begin of the batch in the buffer. Messages that are taken back stay due, with the
-    same sequence and intended time. PUSHED_BACK stays until no message is unsent.
+    Messages that are taken back stay due, with the same sequence and intended time. PUSHED_BACK
+    stays until no message is unsent.
     """
     publisher = fleet.publishers[number]
     device = fleet.devices[publisher.device]
-    counted = fleet.groups[device.group].counts_as
-    before = start
+    group = fleet.groups[device.group]
+    counted = group.counts_as
+    before = 0
     for index in range(sent):
         message = fleet.batch[index]
         phase = phase_of(fleet.run, message.due_ns)
         size_bytes = message.end - before + message.body_bytes
-        count_sent(fleet, counted, phase, message.deliveries, size_bytes)
-        record(fleet, slot_of(counted, S_SEND_DELAY, phase), sent_ns - message.due_ns)
+        counting.count_sent(fleet, counted, phase, message.deliveries, size_bytes)
+        record(fleet, slot_of(counted, counting.S_SEND_DELAY, phase), sent_ns - message.due_ns)
         if device.flags & PUSHED_BACK and not mostly_stalled(fleet, message.due_ns, sent_ns):
-            record(fleet, slot_of(counted, S_PUSHED_BACK, phase), sent_ns - message.due_ns)
+            record(fleet, slot_of(counted, counting.S_PUSHED_BACK, phase), sent_ns - message.due_ns)
         handlers.on_sent(fleet, publisher.device, message, phase, sent_ns)
         before = message.end
     device.written_ns = sent_ns
@@ -167,27 +150,18 @@ def record_sent(
     # Messages that are taken back leave the window.
     device.flags &= ~WINDOW_FULL
     for index in range(sent, count):
-        handlers.on_unsent(fleet, fleet.batch[index])
-        _give_back_packet_id(fleet, device, fleet.batch[index].packet_id)
+        message = fleet.batch[index]
+        handlers.on_unsent(fleet, message)
+        if message.packet_id > 0:
+            in_flight.release(fleet, device.sender, message.packet_id)
+            fleet.totals.in_flight -= 1
+            if group.unit > 1:
+                device.unit_sent -= 1
     first = fleet.batch[sent]
     publisher.sequence = first.sequence
     publisher.sent = first.sequence
     publisher.due_ns = first.due_ns
     publisher.load_ns = first.load_ns
-
-
-@compiled
-def _give_back_packet_id(fleet: Fleet, device: Device, packet_id: int) -> None:
-    if packet_id == 0:
-        return
-    group = fleet.groups[device.group]
-    if group.qos == 1:
-        on_puback(fleet.senders, fleet.window, device.sender, packet_id)
-    else:
-        on_pubrec(fleet.senders, fleet.window, device.sender, packet_id, FAILURE)
-    fleet.totals.in_flight -= 1
-    if group.unit > 1:
-        device.unit_sent -= 1
 
 
 @compiled
@@ -284,3 +258,90 @@ def on_sent(fleet: Fleet, row: int, sent: Sent, phase: int, sent_ns: int) -> Non
 @compiled
 def on_unsent(fleet: Fleet, sent: Sent) -> None:
     pass
+
+
+# --- again -------------------------------------------------------------------------------------
+
+
+@compiled
+def write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, position: int) -> int:
+    device = fleet.devices[row]
+    message = fleet.window[packet_id - 1, device.sender]
+    number, sequence, sent_ns = device.publisher, message.sequence, message.sent_ns
+    return write_message(
+        fleet, number, sequence, message.intended_ns, sent_ns, packet_id, dup, copy, position
+    )
+
+
+@compiled
+def on_return(fleet: Fleet, row: int) -> None:
+    pass
+
+
+@compiled
+def redeliver_some(
+    fleet: Fleet,
+    row: int,
+    session_present: bool,
+    slots: npt.NDArray[np.int64],
+    count: int,
+    now_ns: int,
+    handlers: Handlers,
+) -> tuple[int, int, int]:
+    """Write again the messages that were unacknowledged when the connection broke.
+
+    The payload is marked as a copy if a receiver may get both (payload.py).
+
+    `slots[:count]` are those of `redelivery_order`. If the broker has the session, a PUBLISH has
+    DUP, and a message that waits for PUBCOMP gets its PUBREL. If not, messages are sent as new
+    ones, and those that the broker had accepted are given up. Return (slots handled, bytes written
+    to `out`, bytes of `body` that must follow); fewer slots than `count` if `out` is full or a body
+    must follow.
+    """
+    device = fleet.devices[row]
+    group = fleet.groups[device.group]
+    room = len(fleet.out) - group.packet_most
+    dup = 1 if session_present else 0
+    position = 0
+    handlers.on_return(fleet, row)
+    for index in range(count):
+        if position > room:
+            return index, position, 0
+        packet_id = slots[index] + 1
+        message = fleet.window[slots[index], device.sender]
+        if AWAY < device.returned_ns <= message.sent_ns:
+            continue  # it was first sent on this connection
+        if message.awaits != PUBCOMP:
+            copy = 0
+            if message.awaits == PUBACK or not session_present:
+                copy = min(message.copies + 1, COPIES_MOST)
+                message.copies = copy
+            position = handlers.write_again(fleet, row, packet_id, dup, copy, position)
+            if group.body_apart:
+                body_bytes = body_apart(fleet, device.publisher, message.sequence)
+                return index + 1, position, body_bytes
+        elif session_present:
+            position = mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
+        else:
+            _give_up(fleet, row, packet_id)
+            position = handlers.on_acknowledged(fleet, row, packet_id, now_ns, position)[1]
+    return count, position, 0
+
+
+@compiled
+def _give_up(fleet: Fleet, row: int, packet_id: int) -> None:
+    """End a handshake that was lost with the session."""
+    device = fleet.devices[row]
+    phase = phase_of(fleet.run, fleet.window[packet_id - 1, device.sender].intended_ns)
+    fleet.counters[device.group, phase].given_up += 1
+    in_flight.release(fleet, device.sender, packet_id)
+    fleet.totals.in_flight -= 1
+
+
+@compiled
+def give_up_all(fleet: Fleet, row: int) -> None:
+    """End all handshakes of a device, whose messages are not sent again."""
+    sender = fleet.devices[row].sender
+    for slot in range(fleet.senders[sender].cursor):
+        if fleet.window[slot, sender].awaits != in_flight.FREE:
+            _give_up(fleet, row, slot + 1)

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from loadgen.kernels.device import AWAY
-from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
+from loadgen.kernels.in_flight import RECEIVED_BYTES, InFlight, Sender
 from loadgen.mqtt.packets import Subscribe, Subscription
 from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour, PlannedFleet
 from loadgen.plan.groups import Target, one_worker
@@ -99,8 +99,8 @@ def equip(fleet: PlannedFleet, model: Model) -> Chains:
         fleet.devices["qos"][fleet.group == number] = asked.qos
     written = out_bytes(model, plan.root, len(fleet.buffer), window)
     fleet.replace(
-        senders=np.zeros(len(sending), SENDER_DTYPE),
-        window=np.zeros((window, len(sending)), IN_FLIGHT_DTYPE),
+        senders=Sender.rows(len(sending)),
+        window=InFlight.grid(window, len(sending)),
         received_ids=np.zeros((len(receiving), RECEIVED_BYTES), np.uint8),
         pairs=chains.pairs,
         out=np.zeros(written, np.uint8),

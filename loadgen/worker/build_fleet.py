@@ -31,7 +31,7 @@ from loadgen.kernels.fleet import (
     Sent,
     Stat,
 )
-from loadgen.kernels.in_flight import IN_FLIGHT_DTYPE, RECEIVED_BYTES, SENDER_DTYPE
+from loadgen.kernels.in_flight import RECEIVED_BYTES, InFlight, Sender
 from loadgen.kernels.pacer import (
     ARRIVALS,
     Due,
@@ -421,8 +421,8 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
         copies=many_rows(Copy, COPIES_LIMIT),
         withheld=many_rows(Withheld, WITHHELD_LIMIT),
         prefixes=rows.prefixes,
-        senders=np.zeros(rows.senders, SENDER_DTYPE),
-        window=np.zeros((rows.window, rows.senders), IN_FLIGHT_DTYPE),
+        senders=Sender.rows(rows.senders),
+        window=InFlight.grid(rows.window, rows.senders),
         received_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
         doubtful_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
         held_ids=np.zeros((rows.holders, rows.held), np.int64),

@@ -86,7 +86,7 @@ def unacknowledged(fleet: PlannedFleet) -> Header:
             if in_flight and len(messages) < MESSAGES_LIMIT:
                 window = fleet.window[:, sender]
                 stream = int(fleet.publishers["stream"][devices["publisher"][row]])
-                sequences = window["sequence"][window["state"] != FREE].astype(np.int64)
+                sequences = window["sequence"][window["awaits"] != FREE].astype(np.int64)
                 messages += [[stream, sequence] for sequence in sequences.tolist()]
     complete = counted == int(fleet.senders["in_flight"].sum()) and len(messages) <= MESSAGES_LIMIT
     streams, sent = fleet.publishers["stream"], np.maximum(fleet.publishers["sequence"], 0)

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from loadgen.errors import CannotRunError, LoadgenError
-from loadgen.kernels import counting, resume, sender
+from loadgen.kernels import counting, sender
 from loadgen.kernels.device import (
     AWAY,
     BLOCKED,
@@ -289,7 +289,7 @@ class Lifecycle:
             sends = group.publishes or group.responds
             maximum = receive_maximum or _RECEIVE_MAXIMUM
             capacity = maximum if sends is None else min(sends.window, maximum)
-            set_capacity(fleet.senders, fleet.window, sender, capacity)
+            set_capacity(fleet, sender, capacity)
         subscribes = fleet.group_of(connection).subscribes
         if subscribes is not None:
             # Brokers bound both directions alike; a larger batch would never fill.
@@ -381,7 +381,7 @@ class Lifecycle:
             self.subscriptions.ask(connection)
         if device.sender >= 0 and device.responses >= 0:
             # Responses are not stored; their requests count as lost unless the response arrived.
-            resume.give_up_all(fleet, connection)
+            sender.give_up_all(fleet, connection)
         elif device.sender >= 0:
             self._redeliver(connection, session_present)
         for data in begun:
@@ -393,7 +393,7 @@ class Lifecycle:
     def _redeliver(self, connection: int, session_present: bool) -> None:
         fleet = self._fleet
         device = fleet.devices[connection]
-        slots = redelivery_order(fleet.senders, fleet.window, device.sender)
+        slots = redelivery_order(fleet, device.sender)
         while len(slots):
             now_ns, count = clock_ns(), len(slots)
             handled, size, body_bytes = self._redeliver_some(

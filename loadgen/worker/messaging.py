@@ -1,7 +1,7 @@
 """Plain messaging: devices publish, receive and respond as their groups define."""
 
 from loadgen.errors import CannotRunError
-from loadgen.kernels.messaging_handlers import MESSAGING
+from loadgen.kernels.receiver import MESSAGING
 from loadgen.mqtt.packets import Subscribe, Subscription
 from loadgen.plan.addressing import topic_filter
 from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour, PlannedFleet

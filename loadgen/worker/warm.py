@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from loadgen.kernels import counting, receiver, resume, sender
+from loadgen.kernels import counting, receiver, sender
 from loadgen.kernels.compiled.cache import version_directory
 from loadgen.kernels.device import CONNECT, LOSE, OPEN, transition
 from loadgen.kernels.fleet import CounterRecord
@@ -120,8 +120,8 @@ def _called_by_workers(fleet: PlannedFleet) -> Sequence[Step]:
         lambda: arm_timer(run.timer, 0, fleet.clock),
         lambda: close_descriptor(make_timer()),
         lambda: [transition(fleet, 0, event) for event in (CONNECT, OPEN, LOSE)],
-        lambda: set_capacity(fleet.senders, fleet.window, 0, 4),
-        lambda: resume.give_up_all(fleet, 0),
+        lambda: set_capacity(fleet, 0, 4),
+        lambda: sender.give_up_all(fleet, 0),
         lambda: count_missing(fleet, four[:0], four[:0]),
         lambda: counting.phase_of_arrival(fleet.run, now_ns),
         lambda: settle(fleet, four[:0], four[:0]),

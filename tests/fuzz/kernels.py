@@ -20,13 +20,12 @@ from loadgen.kernels.arrays import copy_bytes
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import BROKEN, room_for_events
 from loadgen.kernels.crc import crc32
-from loadgen.kernels.device import AWAIT_CONNACK, BLOCKED, BODY, CONNECTED, WAITING, WINDOW_FULL
+from loadgen.kernels.device import AWAIT_CONNACK, BLOCKED, CONNECTED, WAITING, WINDOW_FULL
 from loadgen.kernels.handlers import Handlers
 from loadgen.kernels.in_flight import set_capacity
-from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.kernels.payload import HEADER_BYTES, stamp
 from loadgen.kernels.reactor import keep_partial
-from loadgen.kernels.receiver import receive_packets
+from loadgen.kernels.receiver import MESSAGING, receive_packets
 from loadgen.kernels.sender import BATCH_LIMIT, record_sent, send_due
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import PUBREL
@@ -169,8 +168,8 @@ def _publish(fleet: PlannedFleet, state: Numbers, handlers: Handlers) -> None:
     device.flags &= ~(BLOCKED | WINDOW_FULL | WAITING)
     now_ns = int(np.int64(state[NOW]))
     limit = min(1 + _draw(state, 4), BATCH_LIMIT)
-    _, count = send_due(fleet, number, now_ns, now_ns, limit, 0, handlers)
-    record_sent(fleet, number, count, _draw(state, count + 1), now_ns, 0, handlers)
+    _, count = send_due(fleet, number, now_ns, now_ns, limit, handlers)
+    record_sent(fleet, number, count, _draw(state, count + 1), now_ns, handlers)
 
 
 @compiled
@@ -201,7 +200,7 @@ def play_inputs(
         state[HELD_ROW] = row
         before = totals.publishes
         now_ns = int(np.int64(state[NOW]))
-        position, written = receive_packets(fleet, row, fleet.buffer, end, now_ns, handlers)
+        position, written = receive_packets(fleet, row, end, now_ns, handlers)
         state[PLAYED] += 1
         state[MESSAGES] += totals.publishes - before
         broken = _kept_promise(fleet, end, position, written)
@@ -219,7 +218,7 @@ def play_inputs(
         if over or not room_for_events(fleet, len(fleet.out)):
             # As when the connection is closed, and another one made.
             device.partial_bytes = 0
-            device.flags &= ~BODY
+            device.body_left = 0
             device.held = 0
             state[BROKEN_INPUTS] += over
         totals.events = 0
@@ -347,7 +346,7 @@ def _player(
     fleet.run.end_ns = START_NS + 10**6 * SECOND_NS
     fleet.devices["state"] = CONNECTED
     for row in range(len(fleet.senders)):
-        set_capacity(fleet.senders, fleet.window, row, WINDOW)
+        set_capacity(fleet, row, WINDOW)
     plan_schedule(fleet, START_NS)
     ends = np.cumsum([0, *map(len, packets)])
     state = np.zeros(STATE_WORDS, np.int64)

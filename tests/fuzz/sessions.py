@@ -144,9 +144,9 @@ class Player:
             return b""
 
     def publish(self, now_ns: int) -> bytes:
-        _, count = send_due(self.fleet, 0, now_ns, now_ns, 3, 0)
+        _, count = send_due(self.fleet, 0, now_ns, now_ns, 3)
         end = int(self.fleet.batch[count - 1].end) if count else 0
-        record_sent(self.fleet, 0, count, count, now_ns, 0)
+        record_sent(self.fleet, 0, count, count, now_ns)
         return self.fleet.out[:end].tobytes()
 
 

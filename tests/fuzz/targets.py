@@ -38,8 +38,8 @@ from loadgen.errors import (
     ScenarioError,
 )
 from loadgen.kernels.device import AWAIT_CONNACK, CONNECTED
-from loadgen.kernels.messaging_handlers import MESSAGING
 from loadgen.kernels.reactor import entry_points
+from loadgen.kernels.receiver import MESSAGING
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import Auth, Connect, PingReq, PubAck, Subscribe, Subscription, UnsubAck
 from loadgen.mqtt.properties import Properties

@@ -13,7 +13,7 @@ from loadgen.kernels.counting import WARMUP
 from loadgen.kernels.device import WAITING, WINDOW_FULL
 from loadgen.kernels.in_flight import redelivery_order
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
-from loadgen.kernels.resume import give_up_all
+from loadgen.kernels.sender import give_up_all
 from loadgen.metrics.interval import COUNTERS
 from loadgen.mqtt import violations
 from loadgen.mqtt.codec import encode
@@ -331,7 +331,7 @@ def test_what_our_publisher_sends_again_is_marked_where_both_may_come(
     f = bench.fleet
     sent = bench.send(0, START_NS + 2 * PERIOD_NS)
     assert len(sent) == 3
-    slots = redelivery_order(f.senders, f.window, 0)
+    slots = redelivery_order(f, 0)
     handled, size, _ = MESSAGING_ENTRY_POINTS.redeliver(f, 0, session_present, slots, len(slots), 1)
     assert handled == 3
     again = bench.messages(f.out[:size].tobytes())
@@ -597,7 +597,7 @@ def test_handshakes_that_went_with_the_session_are_given_up() -> None:
     f = bench.fleet
     bench.send(0, START_NS + 3 * PERIOD_NS)
     bench.receive(0, encode(PubRec(2), 4) + encode(PubRec(3), 4))
-    slots = redelivery_order(f.senders, f.window, 0)
+    slots = redelivery_order(f, 0)
     MESSAGING_ENTRY_POINTS.redeliver(f, 0, False, slots, len(slots), 1)
     assert counted(bench, 0) == {"sent": 4, "expected": 4, "given_up": 2}
     handshakes(bench)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from loadgen.kernels import counting
-from loadgen.kernels.device import BODY
 from loadgen.kernels.in_flight import redelivery_order
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS, keep_partial
 from loadgen.mqtt.codec import encode
@@ -46,14 +45,14 @@ def read(bench: Bench, pieces: list[bytes], now_ns: int = MEASURE_FROM_NS + 5) -
         data = kept + piece
         taken, answer = bench.receive(bench.subscriber, data, now_ns=now_ns)
         answers += answer
-        if device.flags & BODY:
+        if device.body_left:
             kept = bench.fleet.partial[bench.subscriber, : device.partial_bytes].tobytes()
             assert len(kept) < 200
         else:
             kept = data[taken:]
             device.partial_bytes = len(kept)
     assert not kept
-    assert not device.flags & BODY
+    assert not device.body_left
     return answers
 
 
@@ -153,7 +152,7 @@ def test_what_was_unacknowledged_goes_again_with_the_body_behind_it() -> None:
     bench = large_bench(qos=1)
     f = bench.fleet
     packets = bench.messages(b"".join(sent(bench, 0, 2)))
-    slots = redelivery_order(f.senders, f.window, 0)
+    slots = redelivery_order(f, 0)
     again = b""
     while len(slots):
         handled, size, body_bytes = MESSAGING_ENTRY_POINTS.redeliver(

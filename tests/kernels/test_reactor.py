@@ -109,7 +109,7 @@ class Rig:
             flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
             watch(self.epoll.fileno(), near.fileno(), flags, row, fleet.words)
         for row in range(len(fleet.senders)):
-            set_capacity(fleet.senders, fleet.window, row, 50)
+            set_capacity(fleet, row, 50)
         self.subscriber = publishers
         if connected:
             self.poll()

@@ -66,7 +66,7 @@ class Bench:
         f.run.end_ns = UNTIL_NS
         f.devices["state"] = CONNECTED
         for row in range(len(f.senders)):
-            set_capacity(f.senders, f.window, row, window)
+            set_capacity(f, row, window)
 
     def give(self, connection: int, data: bytes, now_ns: int = FROM_NS + 500) -> list[object]:
         """Hand over bytes; the packets that the device writes."""

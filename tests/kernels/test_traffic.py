@@ -126,7 +126,7 @@ class Bench:
         f.run.end_ns = WINDOW_END_NS
         f.devices["state"] = CONNECTED
         for row in range(len(f.senders)):
-            set_capacity(f.senders, f.window, row, window)
+            set_capacity(f, row, window)
         plan_schedule(f, START_NS)
 
     def come_back(self, *, session_present: bool = True, now_ns: int = 0) -> None:
@@ -190,19 +190,19 @@ class Bench:
     # --- sending --------------------------------------------------------------------------
 
     def fill(
-        self, publisher: int, now_ns: int, *, limit: int = BATCH_LIMIT, out: int = 0, room: int = 0
+        self, publisher: int, now_ns: int, *, limit: int = BATCH_LIMIT, room: int = 0
     ) -> tuple[int, int, bytes]:
         """(end in `out`, messages, their bytes); `room` cuts `out` short."""
         f = self.fleet
         whole = f.out
         if room:
             f.out = whole[:room]
-        end, count = send_due(f, publisher, now_ns, now_ns, limit, out)
+        end, count = send_due(f, publisher, now_ns, now_ns, limit)
         f.out = whole
-        return int(end), int(count), f.out[out:end].tobytes()
+        return int(end), int(count), f.out[:end].tobytes()
 
-    def settle(self, publisher: int, count: int, sent: int, now_ns: int, *, start: int = 0) -> None:
-        record_sent(self.fleet, publisher, count, sent, now_ns, start)
+    def settle(self, publisher: int, count: int, sent: int, now_ns: int) -> None:
+        record_sent(self.fleet, publisher, count, sent, now_ns)
 
     def send(self, publisher: int, now_ns: int) -> list[Publish]:
         """Everything due, all of it sent."""
@@ -695,15 +695,14 @@ def test_a_batch_stays_within_its_buffer() -> None:
     f = bench.fleet
     now_ns = START_NS + 1000 * PERIOD_NS
     f.out[:] = 0xEE
-    end, count, data = bench.fill(0, now_ns, out=50, room=1000)
+    end, count, data = bench.fill(0, now_ns, room=1000)
     assert 0 < count < 9
     assert len(bench.messages(data)) == count
     assert end <= 1000
-    assert (f.out[:50] == 0xEE).all()
     assert (f.out[end:] == 0xEE).all()
     # No room for one: nothing is written or taken.
     sequence = f.publishers[0].sequence
-    assert bench.fill(0, now_ns, out=950, room=1000) == (950, 0, b"")
+    assert bench.fill(0, now_ns, room=50) == (0, 0, b"")
     assert f.publishers[0].sequence == sequence
 
 
@@ -886,11 +885,11 @@ def test_what_was_sent_is_counted_by_phase_with_its_delay() -> None:
     assert bench.fleet.devices[0].written_ns == now_ns
 
 
-def test_sent_bytes_count_from_where_the_batch_began() -> None:
+def test_sent_bytes_are_those_of_the_packets() -> None:
     bench = Bench(size=(32, 200))
     now_ns = START_NS + 30 * PERIOD_NS
-    _, count, data = bench.fill(0, now_ns, out=77)
-    bench.settle(0, count, count, now_ns, start=77)
+    _, count, data = bench.fill(0, now_ns)
+    bench.settle(0, count, count, now_ns)
     assert bench.counted(0)["warmup"]["sent_bytes"] == len(data)
 
 

@@ -110,14 +110,14 @@ class World:
         publisher = self.fleet.devices[row].publisher
         self.now_ns = until_ms * MS
         end, count = begin_interactions(
-            self.fleet, publisher, self.now_ns, self.now_ns, sender.BATCH_LIMIT, 0
+            self.fleet, publisher, self.now_ns, self.now_ns, sender.BATCH_LIMIT
         )
         self.settle(publisher, count, count)
         self.hear(row, self.fleet.out[:end].tobytes())
         return count
 
     def settle(self, publisher: int, count: int, sent: int) -> None:
-        record_interactions(self.fleet, publisher, count, sent, self.now_ns, 0)
+        record_interactions(self.fleet, publisher, count, sent, self.now_ns)
 
     def give(self, row: int, data: bytes) -> bytes:
         """Hand bytes to a device; what it answers."""

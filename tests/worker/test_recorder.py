@@ -141,8 +141,8 @@ def test_every_group_has_its_gauges_in_the_current_phase(now_ns: int, phase: str
     fleet = started_fleet()
     fleet.devices["state"][[0, 1, 4, 6, 7, 8]] = CONNECTED
     for row in range(2):
-        set_capacity(fleet.senders, fleet.window, row, 10)
-        acquire(fleet.senders, fleet.window, row, 1, 0, START_NS, START_NS)
+        set_capacity(fleet, row, 10)
+        acquire(fleet, row, 1, 0, START_NS, START_NS)
     rows = rows_of(fleet, now_ns)
     assert {(row.group, row.phase) for row in rows} == {
         (name, phase) for name in ("publishers", "others", "subscribers")

@@ -15,12 +15,9 @@ transaction.
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from loadgen.kernels import packet_bytes as mqtt
 from loadgen.kernels.accounting import DUPLICATE, LATE, account
-from loadgen.kernels.arrays import copy_bytes
+from loadgen.kernels.arrays import Bytes, copy_bytes
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import (
     BROKEN,
@@ -81,8 +78,6 @@ from loadgen.specjms.kernels.trailer import (
     read_note,
     write_note,
 )
-
-Bytes = npt.NDArray[np.uint8]
 
 _SALT_FAMILY = 0x5EED
 _SALT_PRICE = 0xB1D
@@ -219,13 +214,7 @@ def _send_outputs(
         if output.qos > 0:
             chain.state.order += 1
             packet_id = acquire(
-                fleet.senders,
-                fleet.window,
-                sender,
-                output.qos,
-                chain.state.order,
-                note.intended_ns,
-                now_ns,
+                fleet, sender, output.qos, chain.state.order, note.intended_ns, now_ns
             )
             if packet_id == 0:
                 return position, False
@@ -316,9 +305,10 @@ def _prepare(fleet: Fleet, row: int, note: InteractionNote) -> bool:
 
 
 @compiled
-def _selected(chain: Chains, row: int, buffer: Bytes, message: ReceivedMessage) -> bool:
+def _selected(fleet: Fleet, message: ReceivedMessage) -> bool:
     """Return True if the properties of a PUBLISH satisfy the device's selector."""
-    role = chain.roles[row]
+    chain, buffer = chains_of(fleet.own), fleet.buffer
+    role = chain.roles[message.row]
     start = message.topic_end + (2 if message.qos > 0 else 0)
     while start < message.payload and buffer[start] >= 0x80:
         start += 1
@@ -375,49 +365,42 @@ def _pair_of(chain: Chains, row: int, note: InteractionNote, stream: int) -> int
 
 
 @compiled
-def _discard(fleet: Fleet, buffer: Bytes, message: ReceivedMessage) -> None:
+def _discard(fleet: Fleet, message: ReceivedMessage) -> None:
     """Count a message that a selector refused, in the phase of its intended time."""
     state = chains_of(fleet.own).state
     state.discarded_in_all += 1
-    if phase_of(fleet.run, read_i64(buffer, message.payload + 16)) == MEASURE:
+    if phase_of(fleet.run, read_i64(fleet.buffer, message.payload + 16)) == MEASURE:
         state.discarded += 1
         state.discarded_bytes += message.end - message.start
 
 
 @compiled
-def _accept(
-    fleet: Fleet,
-    row: int,
-    buffer: Bytes,
-    message: ReceivedMessage,
-    note: InteractionNote,
-    now_ns: int,
-) -> int:
+def _accept(fleet: Fleet, message: ReceivedMessage, note: InteractionNote) -> int:
     """Check a message and read its note; return its pair, or _NONE if it is only counted."""
-    chain = chains_of(fleet.own)
+    chain, row, buffer = chains_of(fleet.own), message.row, fleet.buffer
     state = chain.state
     start = message.payload
     shortest = HEADER_BYTES + TRAILER_BYTES
     if message.end - start < shortest or read_u32(buffer, start) != fleet.run.run_tag:
-        count_doubtful(fleet, row, buffer, message, now_ns)
+        count_doubtful(fleet, message)
         return _NONE
-    if chain.roles[row].terms > 0 and not _selected(chain, row, buffer, message):
-        _discard(fleet, buffer, message)
+    if chain.roles[row].terms > 0 and not _selected(fleet, message):
+        _discard(fleet, message)
         return _NONE
     state.checked -= 1
     is_checked = state.checked <= 0
     if is_checked:
         state.checked = state.check_every
     intact = not is_checked or is_intact(buffer, start, message.end)
-    readable = intact or _content_alone_is_damaged(fleet, buffer, message)
-    pair = _place_of(fleet, row, buffer, message, note) if readable else _NONE
+    readable = intact or _content_alone_is_damaged(fleet, message)
+    pair = _place_of(fleet, message, note) if readable else _NONE
     if pair == _NONE and not is_checked and not is_intact(buffer, start, message.end):
-        readable = _content_alone_is_damaged(fleet, buffer, message)
+        readable = _content_alone_is_damaged(fleet, message)
     if not readable:
-        count_doubtful(fleet, row, buffer, message, now_ns)
+        count_doubtful(fleet, message)
         return _NONE
     if pair == _OTHER_FAMILY:
-        _discard(fleet, buffer, message)
+        _discard(fleet, message)
         return _NONE
     if pair != _NONE and intact:
         return pair
@@ -426,23 +409,21 @@ def _accept(
         count_misrouted(fleet, fleet.counters[fleet.devices[row].group, phase])
     else:  # only its filler is damaged, so that the rest accounts for it
         counts = fleet.counters[chain.types[note.type].group, phase]
-        count_damaged(fleet, counts, buffer, message, pair)
+        count_damaged(fleet, counts, message, pair)
     return _NONE
 
 
 @compiled
-def _place_of(
-    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, note: InteractionNote
-) -> int:
+def _place_of(fleet: Fleet, message: ReceivedMessage, note: InteractionNote) -> int:
     """Read a message's note; return its pair as `_pair_of`, or _NONE if the topic is wrong."""
-    chain = chains_of(fleet.own)
+    chain, buffer = chains_of(fleet.own), fleet.buffer
     read_note(buffer, message.end - TRAILER_BYTES, note)
     if note.type >= len(chain.types) or note.size_class > 2:
         return _NONE
     kind = chain.types[note.type]
     if kind.group < 0:
         return _NONE
-    pair = _pair_of(chain, row, note, read_u32(buffer, message.payload + 4))
+    pair = _pair_of(chain, message.row, note, read_u32(buffer, message.payload + 4))
     if pair != _NONE:
         place = chain.destinations[kind.destination + _route(kind, note)]
         begin, end = place.topic_start, place.topic_end
@@ -452,9 +433,9 @@ def _place_of(
 
 
 @compiled
-def _content_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: ReceivedMessage) -> bool:
+def _content_alone_is_damaged(fleet: Fleet, message: ReceivedMessage) -> bool:
     """Return True if header and trailer match the undamaged content of the trailer's type."""
-    chain = chains_of(fleet.own)
+    chain, buffer = chains_of(fleet.own), fleet.buffer
     start, end = message.payload, message.end
     trailer = end - TRAILER_BYTES
     number = read_u8(buffer, trailer)
@@ -469,15 +450,14 @@ def _content_alone_is_damaged(fleet: Fleet, buffer: Bytes, message: ReceivedMess
 
 
 @compiled
-def _on_message(
-    fleet: Fleet, row: int, buffer: Bytes, message: ReceivedMessage, now_ns: int, position: int
-) -> int:
+def _on_message(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
     """Check a message, account for it and send the messages that it causes."""
-    chain = chains_of(fleet.own)
+    chain, buffer = chains_of(fleet.own), fleet.buffer
+    row, now_ns = message.row, message.now_ns
     note = chain.notes[0]
-    pair = _accept(fleet, row, buffer, message, note, now_ns)
+    pair = _accept(fleet, message, note)
     if pair == _NONE:
-        return acknowledge(fleet, row, message, position)
+        return acknowledge(fleet, message, position)
     kind = chain.types[note.type]
     start = message.payload
     note.intended_ns = read_i64(buffer, start + 16)
@@ -488,12 +468,12 @@ def _on_message(
     outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, read_i64(buffer, start + 8))
     chain.state.redelivered += message.dup != 0
     if outcome == DUPLICATE:
-        count_repeated(fleet, row, counts, buffer, message, pair)
+        count_repeated(fleet, counts, message, pair)
         chain.state.duplicated += 1
         chain.state.unmarked += message.dup == 0 and not is_copy(buffer, start)
         if phase == MEASURE:
             seen.duplicated += 1
-        return acknowledge(fleet, row, message, position)
+        return acknowledge(fleet, message, position)
     if outcome == LATE:
         note_late(fleet, pair, read_i64(buffer, start + 8))
     if _is_late(chain, row, kind, pair, read_i64(buffer, start + 8), outcome):
@@ -501,10 +481,10 @@ def _on_message(
         chain.state.out_of_order += 1
     qos = min(kind.qos, device.qos)
     if message.qos != qos:
-        check_qos(fleet, row, counts, message, qos, now_ns)
+        check_qos(fleet, counts, message, qos)
     # Outputs become expected before their input counts as received. Otherwise the run could seem
     # complete while an interaction continues.
-    position = _carry_on(fleet, row, message, note, now_ns, position)
+    position = _carry_on(fleet, message, note, position)
     counts.received += 1
     counts.received_bytes += message.end - message.start
     waited_ns = now_ns - note.intended_ns
@@ -512,7 +492,7 @@ def _on_message(
     record(fleet, slot_of(kind.group, S_END_TO_END, phase), waited_ns)
     record(fleet, slot_of(kind.group, S_TRANSIT, phase), transit_ns)
     if message.dup | message.retain or is_copy(buffer, start):
-        note_delivery(fleet, row, buffer, message, pair, now_ns - transit_ns, now_ns)
+        note_delivery(fleet, message, pair, now_ns - transit_ns)
     seen.received_in_all += 1
     if now_ns - transit_ns < device.returned_ns:
         chain.state.recovered += 1
@@ -545,19 +525,12 @@ def _is_late(
 
 
 @compiled
-def _carry_on(
-    fleet: Fleet,
-    row: int,
-    message: ReceivedMessage,
-    note: InteractionNote,
-    now_ns: int,
-    position: int,
-) -> int:
+def _carry_on(fleet: Fleet, message: ReceivedMessage, note: InteractionNote, position: int) -> int:
     """Send the outputs of a message, and acknowledge it unless a transaction does so later."""
-    chain = chains_of(fleet.own)
+    chain, row, now_ns = chains_of(fleet.own), message.row, message.now_ns
     kind = chain.types[note.type]
     if not _prepare(fleet, row, note):
-        return acknowledge(fleet, row, message, position)
+        return acknowledge(fleet, message, position)
     in_transaction = message.qos > 0 and kind.held > 0
     if in_transaction:
         number = chain.state.free_transaction
@@ -575,7 +548,7 @@ def _carry_on(
         push_event(fleet, BROKEN, row, _QUOTA_EXCEEDED, now_ns)
     if in_transaction:
         return position
-    return acknowledge(fleet, row, message, position)
+    return acknowledge(fleet, message, position)
 
 
 @compiled
@@ -705,7 +678,7 @@ def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, po
     chain = chains_of(fleet.own)
     sender = fleet.devices[row].sender
     cause = chain.causes[sender, packet_id - 1]
-    sent_ns = fleet.window[packet_id - 1, sender]["sent_ns"]
+    sent_ns = fleet.window[packet_id - 1, sender].sent_ns
     note = chain.sent_notes[sender, packet_id - 1]
     return _write_message(
         fleet, row, note, cause.type, cause.sequence, packet_id, sent_ns, dup, copy, position
@@ -721,9 +694,9 @@ def _on_return(fleet: Fleet, row: int) -> None:
     """
     chain = chains_of(fleet.own)
     sender = fleet.devices[row].sender
-    for slot in range(np.int64(fleet.senders[sender]["cursor"])):
+    for slot in range(fleet.senders[sender].cursor):
         number = chain.causes[sender, slot].transaction
-        if fleet.window[slot, sender]["state"] != FREE and number != _NONE:
+        if fleet.window[slot, sender].awaits != FREE and number != _NONE:
             chain.transactions[number].packet_id = _NONE
     waiting = chain.roles[row].wait_head
     while waiting != _NONE:

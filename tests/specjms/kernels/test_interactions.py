@@ -669,7 +669,7 @@ class TestReturns:
         """What the handler writes on its new connection, after it lost the one before."""
         fleet = world.fleet
         doubt(fleet, row)
-        slots = redelivery_order(fleet.senders, fleet.window, int(fleet.devices["sender"][row]))
+        slots = redelivery_order(fleet, int(fleet.devices["sender"][row]))
         count = len(slots)
         handled, size, body_bytes = SUPPLY_ENTRY_POINTS.redeliver(
             fleet, row, session_present, slots, count, world.now_ns
@@ -777,7 +777,7 @@ class TestDrivers:
         assert world.chains.roles[row].first == 0
         # As if the socket had taken one of three.
         world.now_ns = 2000 * MS
-        _, count = begin_interactions(world.fleet, publisher, world.now_ns, world.now_ns, 10, 0)
+        _, count = begin_interactions(world.fleet, publisher, world.now_ns, world.now_ns, 10)
         assert count == 3
         world.settle(publisher, 3, 1)
         assert world.fleet.totals.in_flight == 1
@@ -827,7 +827,7 @@ class TestDrivers:
                 world.fleet.senders["in_flight"] = 0
                 world.fleet.senders["cursor"] = 0
                 world.fleet.senders["first_free"] = world.fleet.senders["last_free"] = 0
-                world.fleet.window["state"] = 0
+                world.fleet.window["awaits"] = 0
         assert world.published
         calls = [note_of(packet) for _, packet in world.published]
         assert {note["family"] for note in calls} <= set(range(16))
