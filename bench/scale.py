@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from bench import floor
@@ -98,7 +98,7 @@ async def _measured(devices: int, rate: float, arguments: argparse.Namespace) ->
         phases = PhasePlan(
             arguments.warmup, arguments.seconds, 10, None, 64 * len(plan.workers), timeout_s=60
         )
-        played = await play(plan, phases)
+        played = await play(replace(plan, phases=phases))
     table = reduce_table(played.table, ("group", "phase", "series"), gauges="max").to_pylist()
     rows = {(row["group"], row["phase"], row["series"]): row for row in table}
     window = rows["devices", "measure", ""]

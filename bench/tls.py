@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -70,7 +70,7 @@ async def _connected(kind: Kind, devices: int, port: int, authority: Path) -> tu
         workers=(WorkerPlan(0, (Share(0, 0, devices, 1),)),),
         tls=kind.tls(authority) if kind.version else Tls(),
     )
-    played = await play(plan, PhasePlan(0, 2, 1, None, IN_FLIGHT, timeout_s=60))
+    played = await play(replace(plan, phases=PhasePlan(0, 2, 1, None, IN_FLIGHT, timeout_s=60)))
     connected = played.state.connected
     if connected is None or connected.failures:
         raise LoadgenError(f"not all of {devices} devices connected: {connected}")

@@ -51,9 +51,8 @@ SPARE_DESCRIPTORS: Final = 500
 PHASES: Final = PhasePlan(warmup_s=0.5, duration_s=3.0, drain_s=3.0)
 """Phases of each play; a shorter calibration is less precise."""
 
-_SENDERS: Final = "senders"
-"""Group of the first worker; that of the second is `_RECEIVERS`."""
-_RECEIVERS: Final = "receivers"
+GROUPS: Final = ("senders", "receivers")
+"""Group of each worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Played:
         return int(self.row(worker, "", phase).get("cpu_ns", 0))
 
 
-async def play(plan: Plan, phases: PhasePlan, interrupt: Interrupt | None = None) -> Played:
+async def play(plan: Plan, interrupt: Interrupt | None = None) -> Played:
     """Play the plan's phases with its workers against brokers that run already; leave no files.
 
     Raise CannotRunError if workers are lost, and RunInterruptedError if `interrupt` came.
@@ -88,7 +87,7 @@ async def play(plan: Plan, phases: PhasePlan, interrupt: Interrupt | None = None
         monitor = Monitor(plan, record, silent)
         try:
             async with start_workers(len(plan.workers), monitor.on_frame) as pool:
-                await PhaseRunner(plan, phases, pool, monitor, interrupt or Interrupt()).play()
+                await PhaseRunner(plan, pool, monitor, interrupt or Interrupt()).play()
         finally:
             events.close(time.monotonic_ns())
         ending = monitor.state.ending
@@ -125,7 +124,21 @@ async def calibrate(
         endpoint: Endpoint, title: str, groups: tuple[DeviceGroup, ...], tick_us: int = 0
     ) -> Played:
         progress(Snapshot(f"calibrate: {title}"))
-        return await play(_plan(groups, endpoint, tick_us), phases, interrupt)
+        plan = Plan(
+            run_tag=secrets.randbits(32),
+            scenario=Scenario(case="calibrate"),
+            groups=groups,
+            targets=(Target(endpoint.host, endpoint.port),),
+            # A worker for each group.
+            workers=tuple(
+                WorkerPlan(index, (Share(index, 0, group.count, 1),))
+                for index, group in enumerate(groups)
+            ),
+            phases=phases,
+            send_tick_us=tick_us,
+            max_packet_bytes=1 << 16,
+        )
+        return await play(plan, interrupt)
 
     async with run_reflector(discards=True) as sink:
         (endpoint,) = sink.endpoints
@@ -140,53 +153,45 @@ async def calibrate(
         pairs = _exchange(BATCHED_PAIRS, BATCHED_PAIRS, BATCHED_RECEIVE_RATE)
         received_batched = await play_on(endpoint, "batched receives", pairs, BATCH_TICK_US)
         timed = await play_on(endpoint, "latency", _exchange(1, 1, LATENCY_RATE))
+    connected = single.state.connected
+    if connected is None or connected.failures or connected.done != devices:
+        failures = tuple(connected.failures) if connected else ()
+        raise CannotRunError(RunMessage.NOT_CONNECTED(devices=devices, failures=failures))
     return {
         "schema": CALIBRATION_SCHEMA,
         "key": dict(key),
         "made": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "seconds": round(time.monotonic() - began_s, 1),
         "load_average_before": round(load, 2),
-        "connect": _connects(single, devices),
-        "send": {
-            "single": _rate(single, 0, _SENDERS, "sent"),
-            "batched": _rate(batched, 0, _SENDERS, "sent"),
+        "connect": {
+            "devices": devices,
+            "per_s": round(devices / connected.seconds),
+            "cpu_us": round(single.cpu_ns(0, "connect") / devices / 1000, 2),
         },
+        "send": {"single": _rate(single, 0, "sent"), "batched": _rate(batched, 0, "sent")},
         "receive": {
-            "single": _rate(received_single, 1, _RECEIVERS, "received"),
-            "batched": _rate(received_batched, 1, _RECEIVERS, "received"),
+            "single": _rate(received_single, 1, "received"),
+            "batched": _rate(received_batched, 1, "received"),
         },
         "latency": {
             "rate": LATENCY_RATE,
-            "transit_us": _latency_us(timed, 1, _RECEIVERS, "transit"),
-            "end_to_end_us": _latency_us(timed, 1, _RECEIVERS, "end_to_end"),
+            "transit_us": _latency_us(timed, 1, "transit"),
+            "end_to_end_us": _latency_us(timed, 1, "end_to_end"),
         },
         "send_delay": {
-            "single_us": _latency_us(single, 0, _SENDERS, "send_delay"),
-            "latency_us": _latency_us(timed, 0, _SENDERS, "send_delay"),
+            "single_us": _latency_us(single, 0, "send_delay"),
+            "latency_us": _latency_us(timed, 0, "send_delay"),
         },
     }
 
 
-def _connects(played: Played, devices: int) -> dict[str, Any]:
-    result = played.state.connected
-    if result is None or result.failures or result.done != devices or result.seconds <= 0:
-        failures = tuple(result.failures) if result else ()
-        raise CannotRunError(RunMessage.NOT_CONNECTED(devices=devices, failures=failures))
-    cpu_us = played.cpu_ns(0, "connect") / devices / 1000
-    return {
-        "devices": devices,
-        "per_s": round(devices / result.seconds),
-        "cpu_us": round(cpu_us, 2),
-    }
-
-
-def _rate(played: Played, worker: int, group: str, counter: str) -> dict[str, Any]:
+def _rate(played: Played, worker: int, counter: str) -> dict[str, Any]:
     """Return the rate and processor time of a message, and the rate that fills a core."""
-    start_ns, end_ns = played.state.windows.get("measure", (0, 0))
-    messages = int(played.row(worker, group, "measure").get(counter, 0))
+    start_ns, end_ns = played.state.windows["measure"]
+    messages = int(played.row(worker, GROUPS[worker], "measure").get(counter, 0))
     cpu_ns = played.cpu_ns(worker, "measure")
     if not messages or not cpu_ns:
-        raise CannotRunError(RunMessage.NO_MESSAGE(group=group))
+        raise CannotRunError(RunMessage.NO_MESSAGE(group=GROUPS[worker]))
     return {
         "rate": round(messages * NS / (end_ns - start_ns)),
         "cpu_us": round(cpu_ns / messages / 1000, 3),
@@ -194,17 +199,17 @@ def _rate(played: Played, worker: int, group: str, counter: str) -> dict[str, An
     }
 
 
-def _latency_us(played: Played, worker: int, group: str, series: str) -> dict[str, float]:
-    summary = summarize(played.row(worker, group, "measure", series))
+def _latency_us(played: Played, worker: int, series: str) -> dict[str, float]:
+    summary = summarize(played.row(worker, GROUPS[worker], "measure", series))
     if not summary.count:
-        raise CannotRunError(RunMessage.NO_MESSAGE(group=group))
+        raise CannotRunError(RunMessage.NO_MESSAGE(group=GROUPS[worker]))
     values = {name: getattr(summary, name) for name in PERCENTILES}
     return {name: round(float(value), 3) for name, value in values.items() if value is not None}
 
 
 def _senders(count: int, rate: float, deliveries: int = 0) -> DeviceGroup:
-    publishes = Publishes(f"calibrate/{_SENDERS}", count, 0, rate, deliveries)
-    return DeviceGroup(_SENDERS, count, publishes=publishes)
+    publishes = Publishes("calibrate/senders", count, 0, rate, deliveries)
+    return DeviceGroup(GROUPS[0], count, publishes=publishes)
 
 
 def _exchange(senders: int, receivers: int, rate: float) -> tuple[DeviceGroup, ...]:
@@ -212,21 +217,5 @@ def _exchange(senders: int, receivers: int, rate: float) -> tuple[DeviceGroup, .
     receivers."""
     return (
         _senders(senders, rate, receivers // senders),
-        DeviceGroup(_RECEIVERS, receivers, subscribes=Subscribes(_SENDERS)),
-    )
-
-
-def _plan(groups: tuple[DeviceGroup, ...], endpoint: Endpoint, tick_us: int) -> Plan:
-    """Return a plan with a worker for each group, against one broker."""
-    return Plan(
-        run_tag=secrets.randbits(32),
-        scenario=Scenario(case="calibrate"),
-        groups=groups,
-        targets=(Target(endpoint.host, endpoint.port),),
-        workers=tuple(
-            WorkerPlan(index, (Share(index, 0, group.count, 1),))
-            for index, group in enumerate(groups)
-        ),
-        send_tick_us=tick_us,
-        max_packet_bytes=1 << 16,
+        DeviceGroup(GROUPS[1], receivers, subscribes=Subscribes(GROUPS[0])),
     )

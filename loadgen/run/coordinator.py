@@ -25,13 +25,9 @@ from loadgen.plan.plan import Plan
 from loadgen.run.collect_facts import facts_of, rate_step_verdicts
 from loadgen.run.crashes import crash_brokers, cut_off_consumer, run_crash_command
 from loadgen.run.devices_file import write_devices
-from loadgen.run.hosts.worker_pool import WorkerPool
-from loadgen.run.interrupt import Interrupt
 from loadgen.run.interval_files import course, window_rows
-from loadgen.run.monitor import Monitor
 from loadgen.run.phases import PhaseRunner
 from loadgen.run.run_document import RunDocument
-from loadgen.run.rundir import EventLog
 from loadgen.run.tasks import background
 from loadgen.run.watched import Loads
 from loadgen.sentences import counted
@@ -61,91 +57,66 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """A run whose brokers and workers are ready.
+    """A run whose brokers and workers are ready."""
 
-    `previous` is the monitor of the run that connected the devices, None if this run connects them.
-    With `lends` it leaves them connected if another run can use them.
-    """
-
-    plan: Plan
+    phases: PhaseRunner
     broker: ServedBroker
-    directory: Path
     document: RunDocument
-    events: EventLog
-    monitor: Monitor
-    pool: WorkerPool
     loads: Loads
-    interrupt: Interrupt
-    previous: Monitor | None = None
-    lends: bool = False
     broken: dict[str, Any] = field(default_factory=dict)
+    """What was broken on request, and when."""
 
 
 async def main_loop(context: RunContext) -> bool:
     """Run all phases, and break what the scenario asks for; return True if devices can be lent."""
-    window_began = asyncio.Event()
-
-    def measuring() -> None:
-        context.document.write_unfinished(context.monitor.state)
-        window_began.set()
-
-    phases = PhaseRunner(
-        context.plan,
-        context.plan.phases,
-        context.pool,
-        context.monitor,
-        context.interrupt,
-        measuring,
-        context.previous,
-        lends=context.lends and not context.plan.crash,
-    )
-    context.document.write_begun(connects=context.previous is None)
+    phases, document = context.phases, context.document
+    document.write_begun(connects=phases.previous is None)
     try:
-        async with background(_crash(context, window_began)):
+        async with background(_in_window(context)):
             return await phases.play()
     except LoadgenError:
-        if not context.monitor.state.measured:
-            context.document.discard()
+        if not phases.monitor.state.measured:
+            document.discard()
         raise
 
 
-async def _crash(context: RunContext, window_began: asyncio.Event) -> None:
-    """Break a broker or a consumer within the window if the scenario asks for it."""
-    crash, events, broken = context.plan.crash, context.events, context.broken
+async def _in_window(context: RunContext) -> None:
+    """Write run.json when the window begins, and then break a broker or a consumer on request."""
+    phases, broken = context.phases, context.broken
+    plan, monitor, crash = phases.plan, phases.monitor, phases.plan.crash
+    await monitor.window_began.wait()
+    context.document.write_unfinished(monitor.state)
     if crash is None:
         return
-    await window_began.wait()
-    middle_s = context.plan.phases.duration_s / 2
-    await asyncio.sleep(middle_s if crash.after_s is None else crash.after_s)
+    await asyncio.sleep(plan.phases.duration_s / 2 if crash.after_s is None else crash.after_s)
+    events = monitor.record.events
     if crash.victim == "consumer":
         with suppress(LoadgenError, OSError):  # what goes wrong here shows in the run itself
-            broken.update(await cut_off_consumer(context.pool, context.plan, events))
+            broken.update(await cut_off_consumer(phases.pool, plan, events))
         return
-    command = crash.command
     broken["killed_ns"] = time.monotonic_ns()
-    context.monitor.watch_recovery(by_command=command is not None)
+    monitor.watch_recovery(by_command=crash.command is not None)
     try:
-        if command is None:
+        if crash.command is None:
             await crash_brokers(context.broker.brokers, events)
         else:
-            await run_crash_command(command, events)
+            await run_crash_command(crash.command, events)
         broken["started_ns"] = time.monotonic_ns()
     except (LoadgenError, OSError) as error:
         broken["failure"] = events.redacted(str(error))
-        events.write(time.monotonic_ns(), "crash_failed", str(error))
+        monitor.note("crash_failed", str(error))
 
 
 async def shutdown(context: RunContext) -> RunResult:
     """Judge a run that has ended, and write its results."""
-    plan, state = context.plan, context.monitor.state
-    lost = tuple(context.pool.losses)
+    plan, state = context.phases.plan, context.phases.monitor.state
+    directory, broken = context.document.directory, context.broken
     if plan.scenario.per_device:
-        await asyncio.to_thread(write_devices, context.directory, plan, state.finals)
-    held = int(context.broken.get("held", 0))
-    facts = facts_of(plan, state, lost, held)
-    failure = _crash_failure(plan, facts, state.recovery, context.broken)
+        await asyncio.to_thread(write_devices, directory, plan, state.finals)
+    facts = facts_of(plan, state, context.phases.pool.losses, int(broken.get("held", 0)))
+    failure = _crash_failure(plan, facts, state.recovery, broken)
     facts = replace(facts, ending=replace(facts.ending, crash_failure=failure))
-    if failure and "started_ns" in context.broken:
+    if failure and "started_ns" in broken:
         state.recovery = None  # what did not crash did not recover
     evidence = Evidence(
         plan=plan,
@@ -154,10 +125,10 @@ async def shutdown(context: RunContext) -> RunResult:
         windows=state.windows,
         counts=state.tally,
         loads=context.loads,
-        broken=context.broken,
+        broken=broken,
         broker_is_local=lambda: any(is_local(target.host) for target in plan.targets),
-        window_rows=lambda: window_rows(context.directory),
-        course=lambda: course(context.directory),
+        window_rows=lambda: window_rows(directory),
+        course=lambda: course(directory),
     )
     review = await asyncio.to_thread(case_of(plan.scenario.case).review, evidence)
     steps = rate_step_verdicts(state, plan, review.facts)
@@ -165,22 +136,10 @@ async def shutdown(context: RunContext) -> RunResult:
     asked = tuple(Remark("BROKER", remark) for remark in context.broker.remarks)
     verdict = replace(verdict, remarks=(*asked, *verdict.remarks))
     conclusion = await asyncio.to_thread(review.conclude, verdict)
-    await asyncio.to_thread(
-        context.document.write,
-        state,
-        review.facts,
-        conclusion,
-        steps,
-        plan.scenario.case,
-    )
-    return RunResult(
-        context.directory,
-        conclusion.verdict,
-        state.ending == "interrupted",
-        state.measured,
-        review.facts,
-        steps,
-    )
+    await asyncio.to_thread(context.document.write, state, review.facts, conclusion, steps)
+    interrupted = state.ending == "interrupted"
+    verdict, facts = conclusion.verdict, review.facts
+    return RunResult(directory, verdict, interrupted, state.measured, facts, steps)
 
 
 def _crash_failure(

@@ -7,6 +7,7 @@ two samples belongs to the time between them. None stands for a counter that the
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -93,46 +94,32 @@ def cpu_stat_files(pid: int | str = "self", proc: Path = Path("/proc")) -> tuple
         mounts = (proc / "self" / "mountinfo").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return ()
+    # The group in the hierarchy of version 2, and in that of the cpu controller.
+    paths: dict[str, str] = {}
+    for group in groups:
+        number, controllers, path = (group.split(":", 2) + [""] * 2)[:3]
+        if number == "0" and not controllers:
+            paths["cgroup2"] = path
+        elif "cpu" in controllers.split(","):
+            paths["cgroup"] = path
     directories: list[Path] = []
     for mount in mounts:
         fields, _, about = mount.partition(" - ")
         kind, _, options = (about.split() + [""] * 3)[:3]
-        if kind not in ("cgroup", "cgroup2") or (kind == "cgroup" and not _has_cpu(options)):
+        if kind not in paths or (kind == "cgroup" and "cpu" not in options.split(",")):
             continue
         root, point = fields.split()[3:5]
-        path = _group_path(groups, version_2=kind == "cgroup2")
-        if path is not None:
-            directories += _up_to(Path(_unescaped(point)), path, root)
+        # mountinfo writes white space as three octal digits.
+        point = point.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+        path = paths[kind]
+        if root != "/":
+            inside = path == root or path.startswith(f"{root}/")
+            path = path[len(root) :] if inside else "/"
+        parts = [part for part in path.split("/") if part]
+        if ".." in parts:
+            parts = []
+        directories += [Path(point, *parts[:length]) for length in range(len(parts), -1, -1)]
     return tuple(one / "cpu.stat" for one in directories)
-
-
-def _has_cpu(options: str) -> bool:
-    return "cpu" in options.split(",")
-
-
-def _group_path(groups: Iterable[str], *, version_2: bool) -> str | None:
-    """Return this process's group in the hierarchy of version 2, or of the cpu controller."""
-    for line in groups:
-        number, controllers, path = (line.split(":", 2) + [""] * 2)[:3]
-        if number == "0" and not controllers if version_2 else "cpu" in controllers.split(","):
-            return path
-    return None
-
-
-def _up_to(point: Path, path: str, root: str) -> list[Path]:
-    """Return the directories from a group up to the mount point of its hierarchy."""
-    inside = path
-    if root != "/":
-        inside = path[len(root) :] if path == root or path.startswith(f"{root}/") else "/"
-    parts = [part for part in inside.split("/") if part]
-    if ".." in parts:
-        parts = []
-    return [point.joinpath(*parts[:length]) for length in range(len(parts), -1, -1)]
-
-
-def _unescaped(point: str) -> str:
-    """Return a path of mountinfo, in which white space is written as three octal digits."""
-    return point.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 
 
 def worker_times(schedstat: str, status: str) -> WorkerTimes:
@@ -153,30 +140,23 @@ def worker_times(schedstat: str, status: str) -> WorkerTimes:
 
 def take_sample(pids: Mapping[int, int], proc: Path = Path("/proc")) -> HostSample:
     """Read the counters; `pids` are the processes of the workers by their row."""
-    workers = {}
+    workers, held = {}, {}
     for row, pid in pids.items():
-        try:
+        with suppress(OSError, ValueError):
             own = proc / str(pid)
             workers[row] = worker_times(
                 (own / "schedstat").read_text(), (own / "status").read_text()
             )
-        except (OSError, ValueError):
-            continue
     # A worker can be moved into a separate group, even while it runs.
-    files = {path for pid in pids.values() for path in cpu_stat_files(pid, proc)}
-    held = {path: value for path in files if (value := _read_throttled(path)) is not None}
+    for path in {path for pid in pids.values() for path in cpu_stat_files(pid, proc)}:
+        with suppress(OSError, ValueError):
+            if (value := throttled_ns(path.read_text())) is not None:
+                held[path] = value
     try:
         steal = steal_ns((proc / "stat").read_text())
     except (OSError, ValueError):
         steal = ()
     return HostSample(time.monotonic_ns(), steal, held, workers)
-
-
-def _read_throttled(path: Path) -> int | None:
-    try:
-        return throttled_ns(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def thinned(samples: list[HostSample]) -> list[HostSample]:
@@ -214,22 +194,20 @@ def between(
 def observed_host(samples: Sequence[HostSample], window: tuple[int, int]) -> dict[str, Any]:
     """Return the entry of run.json: the host's counters over the window and its workers' times."""
     steal_s, throttled_s = between(samples, [window])
-    before = [one for one in samples if one.time_ns <= window[0]] or samples[:1]
-    after = [one for one in samples if one.time_ns >= window[1]] or samples[-1:]
-    workers = []
+    workers: list[dict[str, Any]] = []
     if samples:
-        first, last = before[-1].workers, after[0].workers
-        workers = [
-            {"worker": row, **_difference(first[row], last[row])}
-            for row in sorted(first.keys() & last.keys())
-        ]
+        first = next((one for one in reversed(samples) if one.time_ns <= window[0]), samples[0])
+        last = next((one for one in samples if one.time_ns >= window[1]), samples[-1])
+        for row in sorted(first.workers.keys() & last.workers.keys()):
+            before, after = first.workers[row], last.workers[row]
+            workers.append(
+                {
+                    "worker": row,
+                    "busy_s": (after.busy_ns - before.busy_ns) / NS,
+                    "waited_s": (after.waited_ns - before.waited_ns) / NS,
+                    "voluntary_switches": after.voluntary_switches - before.voluntary_switches,
+                    "involuntary_switches": after.involuntary_switches
+                    - before.involuntary_switches,
+                }
+            )
     return {"steal_s": steal_s, "throttled_s": throttled_s, "workers": workers}
-
-
-def _difference(before: WorkerTimes, after: WorkerTimes) -> dict[str, float]:
-    return {
-        "busy_s": (after.busy_ns - before.busy_ns) / NS,
-        "waited_s": (after.waited_ns - before.waited_ns) / NS,
-        "voluntary_switches": after.voluntary_switches - before.voluntary_switches,
-        "involuntary_switches": after.involuntary_switches - before.involuntary_switches,
-    }

@@ -120,7 +120,6 @@ class RunMessage(Sentences):
 
     # Profiles of hosts
     UNKNOWN_PROFILE = "profile {name} is not known; use one of {names}"
-    PROFILE = "profile {name} cannot be used: {error}"
 
     # Brokers
     OTHER_USERS = "broker: the URLs have different users; use the same in all"

@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,6 @@ from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.metrics.interval import COUNTERS, Interval
 from loadgen.plan.groups import slow_group, topics_of
 from loadgen.plan.plan import Plan
-from loadgen.plan.thresholds import Threshold
 from loadgen.run.host_watch import thinned
 from loadgen.run.hosts.worker_pool import WorkerPool
 from loadgen.run.interval_files import IntervalWriter
@@ -69,55 +67,41 @@ class RunOutput:
 class Monitor:
     """The reports of the workers of one run, collected in `state`.
 
-    `page` is the live page, without workers until they are configured.
+    `page` is the live page, without workers until they are configured. With `ends_when_certain`
+    the window of a step ends as soon as its verdict is certain.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        record: RunOutput,
-        progress: Progress,
-        abort_on: Sequence[Threshold] = (),
-        *,
-        ends_when_certain: bool = False,
+        self, plan: Plan, record: RunOutput, progress: Progress, *, ends_when_certain: bool = False
     ) -> None:
         self.state = state_before(plan)
         self.record = record
         self.page = private_page(0, 0)
         self.marks: SubscriptionMarks | None = None
+        self.window_began = asyncio.Event()
+        """Set when the measurement begins: the window, or the time for which devices are held."""
         self.exception = asyncio.Event()
         """Set by the first thing that went wrong at a device."""
         self.window_ends: dict[int, tuple[int, int]] = {}
         """Messages owed, and since when the oldest was due, as each worker's window ended."""
         self.hopeless = asyncio.Event()
-        """Set when a threshold of `abort_on` cannot hold any more; `state.missed` says which."""
+        """Set when a threshold that ends the run cannot hold any more: one of `state.missed`."""
         self.certain = asyncio.Event()
-        """Set when the verdict of a step is certain, if `ends_when_certain`."""
-        self._ends_when_certain = ends_when_certain
-        self._course: list[BacklogSample] = []
-        self._abort_on = abort_on
-        self._plan = plan
-        self._timed = timed_groups(plan)
-        self._progress = progress
-        groups = plan.groups
-        self._publishing = [at for at, group in enumerate(groups) if group.publishes is not None]
-        self._deliveries_per_s = sum(
-            group.publishes.rate * group.publishes.deliveries
-            for group in groups
-            if group.publishes is not None
-        )
-        self._subscriptions = sum(group.count for group in groups if group.subscribes is not None)
-        self._groups = {group.name: number for number, group in enumerate(groups)}
-        slow = slow_group(plan.groups)
-        # Its number, and how many of its devices get each message.
-        self._slow = None
-        if slow is not None:
-            self._slow = self._groups[slow.name], slow.count / topics_of(slow, plan.groups)
-        self._reported = numbers_of(private_page(len(plan.workers), len(plan.groups)).counts)
-        self._fresh: list[Interval] = []
-        self._writing: asyncio.Future[None] | None = None
         self.phase = "start"
         self._phase_end_ns: int | None = None
+        self._plan = plan
+        self._progress = progress
+        self._ends_when_certain = ends_when_certain and not plan.phases.rates
+        self._course: list[BacklogSample] = []
+        self._abort_on = plan.thresholds if plan.scenario.abort_on_fail else ()
+        self._timed = timed_groups(plan)
+        groups = plan.groups
+        self._publishing = [at for at, group in enumerate(groups) if group.publishes is not None]
+        self._subscriptions = sum(group.count for group in groups if group.subscribes is not None)
+        self._groups = {group.name: number for number, group in enumerate(groups)}
+        self._reported = numbers_of(private_page(len(plan.workers), len(groups)).counts)
+        self._fresh: list[Interval] = []
+        self._writing: asyncio.Future[None] | None = None
         self._sampling = False
         self._p99_us: float | None = None
         self._rates: deque[tuple[int, int, int]] = deque(maxlen=5)
@@ -125,24 +109,25 @@ class Monitor:
     def on_frame(self, row: int, header: dict[str, Any], block: bytes) -> None:
         """Take a frame that answers no command; what is broken becomes an event."""
         try:
-            if "interval" in header:
-                self._on_intervals(row, header, block)
-            elif "stalls" in header:
-                self._on_stalls(row, header["stalls"])
-            elif "event" in header:
-                self._on_event(row, header["event"])
-            elif "window_end" in header:
-                end = header["window_end"]
-                self.window_ends[row] = (int(end["owed"]), int(end.get("owed_oldest_ns") or 0))
+            match header:
+                case {"interval": _}:
+                    for interval in decode_intervals(header, block):
+                        if interval.series == "" and interval.group:
+                            place = self._groups[interval.group]
+                            phase = INTENDED_PHASES.index(interval.phase)
+                            counts = [getattr(interval, name) for name in COUNTERS]
+                            self._reported[row][place, phase] += counts
+                        self._add(row, interval)
+                case {"stalls": stalls}:
+                    room = _STALLS_LIMIT - len(self.state.stalls)
+                    found = [WorkerStall(row, *map(int, times)) for times in stalls]
+                    self.state.stalls += found[:room]
+                case {"event": event}:
+                    self._on_event(row, event)
+                case {"window_end": end}:
+                    self.window_ends[row] = (int(end["owed"]), int(end.get("owed_oldest_ns") or 0))
         except (KeyError, TypeError, ValueError) as error:
             self.note("bad_frame", f"{type(error).__name__}: {error}", row)
-
-    def _on_intervals(self, row: int, header: dict[str, Any], block: bytes) -> None:
-        for interval in decode_intervals(header, block):
-            if interval.series == "" and interval.group:
-                place = self._groups[interval.group], INTENDED_PHASES.index(interval.phase)
-                self._reported[row][place] += [getattr(interval, name) for name in COUNTERS]
-            self._add(row, interval)
 
     def _add(self, row: int, interval: Interval) -> None:
         seen, record = self.state, self.record
@@ -152,6 +137,17 @@ class Monitor:
         if seen.rate_steps is not None:
             seen.rate_steps.add(known)
         self._fresh.append(known)
+
+    def _on_event(self, row: int, event: dict[str, Any]) -> None:
+        kind, detail = str(event["kind"]), str(event.get("detail") or "")
+        if kind == "disconnect" and not self.state.disconnect_reason:
+            self.state.disconnect_reason = printable(detail, 100)
+        if kind in EXCEPTIONS:
+            self.exception.set()
+        group = str(event.get("group") or "")
+        self.record.events.write(
+            int(event["time_ns"]), kind, detail, worker=row, group=group, device=event.get("device")
+        )
 
     def settle_lost(self, row: int) -> None:
         """Add what a lost worker had counted and could not report; after its last frame.
@@ -176,25 +172,6 @@ class Monitor:
                     values = dict(zip(COUNTERS, counted, strict=True))
                     self._add(row, replace(moment, group=group, phase=phase, **values))
 
-    def _on_stalls(self, row: int, stalls: list[list[int]]) -> None:
-        room = _STALLS_LIMIT - len(self.state.stalls)
-        self.state.stalls += [WorkerStall(row, *map(int, times)) for times in stalls][:room]
-
-    def _on_event(self, row: int, event: dict[str, Any]) -> None:
-        detail = str(event.get("detail") or "")
-        if event["kind"] == "disconnect" and not self.state.disconnect_reason:
-            self.state.disconnect_reason = printable(detail, 100)
-        if event["kind"] in EXCEPTIONS:
-            self.exception.set()
-        self.record.events.write(
-            int(event["time_ns"]),
-            str(event["kind"]),
-            detail,
-            worker=row,
-            group=str(event.get("group") or ""),
-            device=event.get("device"),
-        )
-
     def note(self, kind: str, detail: str, worker: int | None = None) -> None:
         """Write an event of this moment."""
         self.record.events.write(time.monotonic_ns(), kind, detail, worker=worker)
@@ -204,6 +181,8 @@ class Monitor:
         self.phase, self._phase_end_ns = phase, end_ns
         now_ns = time.monotonic_ns()
         self.record.events.write(now_ns, "phase", phase)
+        if phase in ("measure", "hold"):
+            self.window_began.set()
         return now_ns
 
     def watch_window(self, start_ns: int, end_ns: int) -> None:
@@ -219,11 +198,10 @@ class Monitor:
     def watch_recovery(self, *, by_command: bool) -> None:
         """Watch the return of devices and messages from a crash, from now on."""
         page, backlog = self.page, self.state.backlog
-        usual = 0 if backlog is None else backlog.high_water_mark
         self.state.recovery = RecoveryWatch(
             time.monotonic_ns(),
             page.total("connected"),
-            usual,
+            0 if backlog is None else backlog.high_water_mark,
             by_command=by_command,
             lost_before=page.counted("disconnects"),
         )
@@ -241,6 +219,9 @@ class Monitor:
         time_ns = time.monotonic_ns()
         under_way, owed = self._under_way(time_ns), page.total("owed")
         expected = page.counted("expected")
+        most = None if self.marks is None else self.marks.most()
+        if self._subscriptions == 1:
+            most = under_way
         return LiveSample(
             time_ns=time_ns,
             connected=page.total("connected"),
@@ -252,18 +233,19 @@ class Monitor:
             under_way=under_way,
             due=expected + owed,
             answered=answered,
-            most=self._most_under_way(under_way),
+            most=most,
         )
 
     def _under_way(self, time_ns: int) -> int:
         """Return the deliveries under way without those that wait for slow subscribers."""
-        page, backlog = self.page, self.state.backlog
-        if self._slow is None or backlog is None:
+        page, backlog, groups = self.page, self.state.backlog, self._plan.groups
+        slow = slow_group(groups)
+        if slow is None or backlog is None:
             return page.under_way()
         # Messages that slow subscribers never get are in this number, too. The watch recognizes
         # those of other subscribers that never arrive.
-        number, share = self._slow
-        waiting = round(page.counted("sent") * share) - page.counted("received", [number])
+        due = round(page.counted("sent") * slow.count / topics_of(slow, groups))
+        waiting = due - page.counted("received", [self._groups[slow.name]])
         if time_ns <= backlog.end_ns:
             self.state.slow_waited = max(waiting, 0)
         return max(page.outstanding() - waiting, 0)
@@ -309,26 +291,24 @@ class Monitor:
             self._writing = asyncio.ensure_future(work)
             await self._written()
 
+    async def _written(self) -> None:
+        """Wait for the write under way; a caller that is cancelled leaves it to the next one."""
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
+            self._writing.result()
+
     def _look_at_thresholds(self) -> None:
         """End a run in its window if a threshold cannot hold any more; later that saves no time."""
         if not self._abort_on or self.phase != "measure" or self.hopeless.is_set():
             return
         window_s = (time.monotonic_ns() - self.state.windows["measure"][0]) / NS
-        if window_s < _THRESHOLDS_S:
-            return
-        tally = self.state.tally
-        counted = ledger_of(Counted(tally.counts("measure")), observed=False)
-        so_far = Measured(tally.latencies(), counted, None, window_s)
-        self.state.missed = hopeless(self._abort_on, so_far)
-        if self.state.missed:
-            self.hopeless.set()
-
-    async def _written(self) -> None:
-        """Wait for the write under way; a caller that is cancelled leaves it to the next one."""
-        if self._writing is None:
-            return
-        await asyncio.wait((self._writing,))
-        self._writing.result()
+        if window_s >= _THRESHOLDS_S:
+            tally = self.state.tally
+            counted = ledger_of(Counted(tally.counts("measure")), observed=False)
+            so_far = Measured(tally.latencies(), counted, None, window_s)
+            self.state.missed = hopeless(self._abort_on, so_far)
+            if self.state.missed:
+                self.hopeless.set()
 
     def _sample(self) -> None:
         """Pass a sample to all watches, within the window and its drain."""
@@ -342,37 +322,30 @@ class Monitor:
             if watch is not None:
                 watch.sample(sample)
 
-    def _most_under_way(self, in_all: int) -> int | None:
-        """Return the most messages under way to one subscription, None if it is unknown."""
-        if self._subscriptions == 1:
-            return in_all
-        return None if self.marks is None else self.marks.most()
-
     def _look_at_certainty(self) -> None:
-        """End the window of a step as soon as its verdict is certain."""
-        if self.certain.is_set() or self.phase != "measure" or self.state.backlog is None:
+        backlog = self.state.backlog
+        if self.certain.is_set() or self.phase != "measure" or backlog is None:
             return
-        window_s = (self.state.backlog.end_ns - self.state.backlog.start_ns) / NS
-        tolerated = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * self._deliveries_per_s)
-        if is_certain(self._course, window_s, tolerated):
+        publishing = [one.publishes for one in self._plan.groups if one.publishes is not None]
+        deliveries_per_s = sum(one.rate * one.deliveries for one in publishing)
+        tolerated = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * deliveries_per_s)
+        if is_certain(self._course, (backlog.end_ns - backlog.start_ns) / NS, tolerated):
             self.certain.set()
 
     def _show(self) -> None:
-        if self.page.workers:
-            self._progress(self._snapshot())
-
-    def _snapshot(self) -> Snapshot:
-        devices = sum(map(self.devices_of, range(len(self._plan.workers))))
-        now_ns = time.monotonic_ns()
+        """Report the progress."""
         page = self.page
+        if not page.workers:
+            return
+        now_ns = time.monotonic_ns()
         sent, received = page.counted("sent"), page.counted("received")
         self._rates.append((now_ns, sent, received))
         before_ns, sent_before, received_before = self._rates[0]
         seconds = max((now_ns - before_ns) / NS, 1e-9)
         left = self._phase_end_ns
-        return Snapshot(
+        snapshot = Snapshot(
             phase=self.phase,
-            devices=devices,
+            devices=sum(map(self.devices_of, range(len(self._plan.workers)))),
             connected=page.total("connected"),
             failed=page.total("connect_failures"),
             sent_per_s=(sent - sent_before) / seconds,
@@ -381,3 +354,4 @@ class Monitor:
             p99_us=self._p99_us,
             left_s=None if left is None else (left - now_ns) / NS,
         )
+        self._progress(snapshot)

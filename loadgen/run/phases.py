@@ -10,9 +10,10 @@ belong to the coordinator.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -59,7 +60,10 @@ QUESTION_MESSAGES = 100_000
 """Messages without acknowledgement about which every worker is asked after the drain, at most."""
 STOP_TIMEOUT_S = 10.0
 """For a worker to close its connections; a second for each thousand is added."""
-_REMAINS = ("corrupt", "duplicated", "misrouted", "foreign", "violations", "refused", "given_up")
+_REMAINS = (
+    *("corrupt", "duplicated", "misrouted", "foreign", "violations", "refused", "given_up"),
+    "disconnects",
+)
 """Counters of what makes it doubtful that nothing of a run will come in the next one."""
 _REFUSALS = ("refused by", "0x", "reason", "connack")
 """Words in the reasons of failed connects for which the broker answered."""
@@ -104,16 +108,13 @@ class PhaseRunner:
     """The phases of one run, which fill `monitor.state`.
 
     `previous` is the monitor of the run that connected the devices, None if this run connects them.
-    With `lends` the run leaves its devices connected if another run can use them. `measuring` is
-    called at the start of the window.
+    With `lends` the run leaves its devices connected if another run can use them.
     """
 
     plan: Plan
-    phases: PhasePlan
     pool: WorkerPool
     monitor: Monitor
     interrupt: Interrupt
-    measuring: Callable[[], None] = lambda: None
     previous: Monitor | None = None
     lends: bool = False
 
@@ -132,7 +133,14 @@ class PhaseRunner:
         with (directory := memory_directory()):
             async with monitor.watching(pool):
                 try:
-                    await self._through_phases(directory)
+                    if self.previous is not None:
+                        await self._renew(self.previous)
+                    else:
+                        await self._configure(directory)
+                        await self._connect()
+                        if any(group.subscribes for group in self.plan.groups):
+                            await self._subscribe()
+                    await (self._exchange() if self._state.messages else self._hold())
                 except _CutError:
                     monitor.note("cut", self._state.ending or "")
                 except LoadgenError:
@@ -150,19 +158,6 @@ class PhaseRunner:
             if loss.last_words:
                 monitor.note("worker_said", loss.last_words, loss.worker)
         return lent
-
-    async def _through_phases(self, directory: "TemporaryDirectory[str]") -> None:
-        if self.previous is not None:
-            await self._renew(self.previous)
-        else:
-            await self._configure(directory)
-            await self._connect()
-            if any(group.subscribes for group in self.plan.groups):
-                await self._subscribe()
-        if self._state.messages:
-            await self._exchange()
-        else:
-            await self._hold()
 
     async def _configure(self, directory: "TemporaryDirectory[str]") -> None:
         monitor, plan = self.monitor, self.plan
@@ -205,7 +200,7 @@ class PhaseRunner:
         self._note_failures("connect_failed", seen.connected)
 
     async def _connect(self) -> None:
-        monitor, seen, phases = self.monitor, self._state, self.phases
+        monitor, seen, phases = self.monitor, self._state, self.plan.phases
         start_ns = monitor.enter("connect")
         workers = len(self.plan.workers)
         devices = [monitor.devices_of(row) for row in range(workers)]
@@ -217,9 +212,8 @@ class PhaseRunner:
             in_flight = max(1, round(phases.in_flight * share))
             first = in_flight if at_once == workers else max(1, phases.in_flight // at_once)
             each.append({"rate": rate, "in_flight": in_flight, "first_in_flight": first})
-        wait_s = phases.timeout_s
         work = self.pool.ask_all(
-            "connect", timeout_s=wait_s, start_ns=start_ns, each=each, at_once=at_once
+            "connect", timeout_s=phases.timeout_s, start_ns=start_ns, each=each, at_once=at_once
         )
         try:
             answers = await self._step(work)
@@ -243,7 +237,7 @@ class PhaseRunner:
 
     async def _subscribe(self) -> None:
         start_ns = self.monitor.enter("subscribe")
-        work = self.pool.ask_all("subscribe", timeout_s=self.phases.timeout_s)
+        work = self.pool.ask_all("subscribe", timeout_s=self.plan.phases.timeout_s)
         try:
             answers = await self._step(work)
         finally:
@@ -252,7 +246,7 @@ class PhaseRunner:
         self._note_failures("subscribe_failed", self._state.subscribed)
 
     async def _exchange(self) -> None:
-        phases, pool, seen = self.phases, self.pool, self._state
+        phases, pool, seen, monitor = self.plan.phases, self.pool, self._state, self.monitor
         lead_s = schedule_lead_s(len(self.plan.workers), phases.warmup_s)
         start_ns = time.monotonic_ns() + int(lead_s * NS)
         measure_ns = start_ns + int(phases.warmup_s * NS)
@@ -261,55 +255,49 @@ class PhaseRunner:
         await self._step(
             pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
         )
-        if phases.rates:
-            timed = timed_groups(self.plan)
-            watch = RateStepWatch(phases.rates, measure_ns, lambda: Tally(timed, ("measure",)))
-            seen.rate_steps = watch
-            for at_ns, factor in watch.changes(measure_ns, start_ns):
-                await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
+        timed = timed_groups(self.plan)
+        tally = partial(Tally, timed, ("measure",))
+        steps = RateStepWatch(phases.rates, start_ns, measure_ns, tally)
+        seen.rate_steps = steps if phases.rates else None
+        for at_ns, factor in steps.changes:
+            await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
         try:
             if phases.warmup_s > 0:
-                self.monitor.enter("warm-up", measure_ns)
+                monitor.enter("warm-up", measure_ns)
                 seen.windows["warmup"] = (start_ns, measure_ns)
             await self._until(measure_ns)
-            await self._measure(measure_ns, end_ns)
+            seen.windows["measure"] = (measure_ns, end_ns)
+            monitor.enter("measure", end_ns)
+            monitor.watch_window(measure_ns, end_ns)
+            for step, judged in zip(steps.steps, steps.bounds, strict=True):
+                monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
+                for moment_ns in judged:
+                    await self._until(moment_ns)
+                    steps.bound(monitor.live_sample())
+            await self._until(end_ns)
         except _CutError:
             await self._cut(measure_ns, end_ns)
             raise
         await self._drain(end_ns, phases.drain_s)
 
-    async def _measure(self, measure_ns: int, end_ns: int) -> None:
-        self.monitor.enter("measure", end_ns)
-        self._state.windows["measure"] = (measure_ns, end_ns)
-        self.measuring()
-        self.monitor.watch_window(measure_ns, end_ns)
-        watch = self._state.rate_steps
-        if watch is not None:
-            for step, judged in zip(watch.steps, watch.bounds, strict=True):
-                self.monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
-                for moment_ns in judged:
-                    await self._until(moment_ns)
-                    watch.bound(self.monitor.live_sample())
-        await self._until(end_ns)
-
     async def _cut(self, measure_ns: int, end_ns: int) -> None:
         """End the schedule now and let what is under way arrive."""
-        windows, pool = self._state.windows, self.pool
+        seen, pool = self._state, self.pool
         cut_ns = min(end_ns, time.monotonic_ns() + int(CUT_LEAD_S * NS))
-        for name, (start, stop) in list(windows.items()):
-            windows[name] = (start, min(stop, cut_ns))
+        for name, (start, stop) in list(seen.windows.items()):
+            seen.windows[name] = (start, min(stop, cut_ns))
         if cut_ns <= measure_ns:
-            windows.pop("measure", None)
-        if self._state.backlog is not None:
-            self._state.backlog.end_ns = cut_ns
+            seen.windows.pop("measure", None)
+        if seen.backlog is not None:
+            seen.backlog.end_ns = cut_ns
         with suppress(LoadgenError, TimeoutError):
             async with asyncio.timeout(1.0):
                 change = {"factor": STANDSTILL, "at_ns": cut_ns}
                 asked = [pool.ask(row, "rate", **change) for row in pool.alive]
                 await asyncio.gather(*asked, return_exceptions=True)
-        most_s = CERTAIN_DRAIN_S if self._state.ending == "certain" else CUT_DRAIN_S
+        most_s = CERTAIN_DRAIN_S if seen.ending == "certain" else CUT_DRAIN_S
         with suppress(_CutError):
-            await self._drain(cut_ns, min(most_s, self.phases.drain_s), cut=True)
+            await self._drain(cut_ns, min(most_s, self.plan.phases.drain_s), cut=True)
 
     async def _drain(self, start_ns: int, drain_s: float, *, cut: bool = False) -> None:
         """Wait until every message has its state and late repeats had their time.
@@ -323,52 +311,41 @@ class PhaseRunner:
         try:
             closed = await wait(self._closed(end_ns, cut=cut))
             seen.abandoned = cut and not closed
-            if self.plan.reconnect is not None and not cut:
-                await self._step(self._all_back())
+            if self.plan.reconnect is not None and seen.connected is not None and not cut:
+                # A device that was cut off last has as long for its return as any other.
+                connected = seen.connected.done
+                returned = self._returned(connected, time.monotonic_ns() + int(RETURN_S * NS))
+                await self._step(returned)
         finally:
             monitor.stop_sampling()
             seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
         if not closed and not cut:
-            seen.waiting = self._waiting(end_ns, drain_s)
-        if not closed and not cut and not seen.waiting:
-            seen.lost_unacknowledged = await self._lost_unacknowledged()
-            seen.lost_to_absent = await self._lost_to_absent()
-        seen.owed_at_end = monitor.page.total("owed")
+            # If nothing arrived at its end, a longer drain could not have seen more.
+            last_ns = end_ns - int(ARRIVING_SHARE * drain_s * NS)
+            if seen.backlog is not None and seen.backlog.last_arrival_ns >= last_ns:
+                seen.waiting = monitor.live_sample().under_way
+            if not seen.waiting:
+                seen.lost_unacknowledged = await self._lost_unacknowledged()
+                seen.lost_to_absent = await self._lost_to_absent()
+        seen.owed_at_window_end = seen.owed_at_end = monitor.page.total("owed")
         if monitor.window_ends:
             seen.owed_at_window_end = sum(owed for owed, _ in monitor.window_ends.values())
             seen.owed_oldest_ns = max(oldest for _, oldest in monitor.window_ends.values())
-        else:
-            seen.owed_at_window_end = seen.owed_at_end
 
     async def _closed(self, end_ns: int, *, cut: bool) -> bool:
         """Wait for the end of all messages; return True if none is owed or under way."""
+        page = self.monitor.page
         while (now_ns := time.monotonic_ns()) < end_ns:
-            page = self.monitor.page
             finished = page.total("finished") == page.workers or (cut and not page.total("owed"))
             if finished and not page.outstanding():
-                settle_s = CUT_SETTLE_S if cut else self.phases.settle_s
+                settle_s = CUT_SETTLE_S if cut else self.plan.phases.settle_s
                 await asyncio.sleep(min(settle_s, (end_ns - now_ns) / NS))
                 return True
             await asyncio.sleep(SAMPLE_S)
         return False
 
-    def _waiting(self, end_ns: int, drain_s: float) -> int:
-        """Return the missing deliveries that a longer drain could have seen, in a drain that ended.
-
-        None could have come if nothing arrived in the last part of it.
-        """
-        backlog, last_ns = self._state.backlog, int(ARRIVING_SHARE * drain_s * NS)
-        if backlog is None or backlog.last_arrival_ns < end_ns - last_ns:
-            return 0
-        return self.monitor.live_sample().under_way
-
-    async def _all_back(self) -> None:
-        """Wait for devices on their way back: who is cut off last has as long as any other."""
-        connected = self._state.connected
-        end_ns = time.monotonic_ns() + int(RETURN_S * NS)
-        while connected and time.monotonic_ns() < end_ns:
-            if self.monitor.page.total("connected") >= connected.done:
-                return
+    async def _returned(self, connected: int, end_ns: int) -> None:
+        while self.monitor.page.total("connected") < connected and time.monotonic_ns() < end_ns:
             await asyncio.sleep(SAMPLE_S)
 
     async def _lost_unacknowledged(self) -> int | None:
@@ -416,9 +393,8 @@ class PhaseRunner:
     async def _hold(self) -> None:
         """Keep the connections for the scenario's duration."""
         start_ns = time.monotonic_ns()
-        end_ns = start_ns + int(self.phases.duration_s * NS)
+        end_ns = start_ns + int(self.plan.phases.duration_s * NS)
         self.monitor.enter("hold", end_ns)
-        self.measuring()
         try:
             await self._until(end_ns)
         finally:
@@ -426,26 +402,24 @@ class PhaseRunner:
 
     async def _conclude(self) -> bool:
         """Collect the workers' accounts of the run; return True if its devices can be lent."""
-        seen, monitor, pool = self._state, self.monitor, self.pool
-        monitor.enter("stop")
+        seen, page, pool = self._state, self.monitor.page, self.pool
+        self.monitor.enter("stop")
         timeout_s = stop_timeout_s(self.plan)
         answers = await self._unless_insisted(pool.ask_left("conclude", timeout_s)) or {}
         seen.finals = {row: answer.get("final") or {} for row, answer in answers.items()}
-        connected = seen.connected
         ended_well = seen.ending in (None, "certain") and not pool.losses
-        if not (self.lends and may_be_kept(self.plan) and connected and ended_well):
+        if not (self.lends and may_be_kept(self.plan) and seen.connected and ended_well):
             return False
-        counts, page = seen.tally.counts(), monitor.page
+        counts = seen.tally.counts()
         devices = sum(group.count for group in self.plan.groups)
-        unsettled = (
-            counts["expected"] - counts["received"],
-            *(counts[name] for name in (*_REMAINS, "disconnects")),
-            seen.owed_at_end,
-            page.total("in_flight"),
-            devices - page.total("connected"),
-            any(one and one.failures for one in (connected, seen.subscribed)),
+        return not (
+            counts["expected"] - counts["received"]
+            or any(counts[name] for name in _REMAINS)
+            or seen.owed_at_end
+            or page.total("in_flight")
+            or devices - page.total("connected")
+            or any(one and one.failures for one in (seen.connected, seen.subscribed))
         )
-        return not any(unsettled)
 
     async def _stop(self) -> None:
         await self._unless_insisted(self.pool.ask_left("stop", stop_timeout_s(self.plan)))
@@ -460,12 +434,12 @@ class PhaseRunner:
             "threshold missed": self.monitor.hopeless,
             "certain": self.monitor.certain,
         }
-        if self.phases.stops_at_exception:
+        if self.plan.phases.stops_at_exception:
             early["exception"] = self.monitor.exception
         task = await finished_or(work, *early.values())
-        if not task.cancelled() and not self.pool.lost.is_set():
-            return task.result()
         if not task.cancelled():
+            if not self.pool.lost.is_set():
+                return task.result()
             with suppress(WorkerLostError):
                 task.result()
         self._state.ending = next(why for why, event in early.items() if event.is_set())

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import orjson
 
 from loadgen.errors import CannotRunError
 from loadgen.run.rundir import EventLog, appending
+from loadgen.run.tasks import background
 
 POWER_FILE = "power.jsonl"
 POWERCAP = Path("/sys/class/powercap")
@@ -40,16 +41,16 @@ class RaplPackages:
     def __init__(self, powercap: Path = POWERCAP) -> None:
         """Raise CannotRunError if the host has no package that can be read."""
         self._zones: dict[str, Path] = {}
+        self._range: dict[str, int] = {}
+        self._last: dict[str, int] = {}
         try:
             for zone in sorted(powercap.glob("intel-rapl:*")):
-                name = (zone / "name").read_text().strip()
+                name = (zone / "name").read_text().strip().replace("-", " ")
                 # psys and zones within a package would be counted twice.
                 if name.startswith("package") and zone.name.count(":") == 1:
-                    self._zones[name.replace("-", " ")] = zone
-            self._last = {name: _counter(zone, "energy_uj") for name, zone in self._zones.items()}
-            self._range = {
-                name: _counter(zone, "max_energy_range_uj") for name, zone in self._zones.items()
-            }
+                    self._zones[name] = zone
+                    self._range[name] = int((zone / "max_energy_range_uj").read_text())
+                    self._last[name] = int((zone / "energy_uj").read_text())
         except (OSError, ValueError) as error:
             raise CannotRunError(
                 f"--power rapl: {error}: run as a user who can read it, or use --power-command"
@@ -64,9 +65,8 @@ class RaplPackages:
     async def read(self) -> Reading:
         """Return the joules of each package since the first reading."""
         for name, zone in self._zones.items():
-            now = _counter(zone, "energy_uj")
-            used = now - self._last[name]
-            self._used[name] += used if used >= 0 else used + self._range[name]
+            now = int((zone / "energy_uj").read_text())
+            self._used[name] += (now - self._last[name]) % self._range[name]
             self._last[name] = now
         return {f"{name} total energy (J)": used / 1e6 for name, used in self._used.items()}
 
@@ -74,10 +74,10 @@ class RaplPackages:
 class PowerCommand:
     """A command that prints watts, JSON, or lines with a name and a value."""
 
+    covers = "output of --power-command"  # not the command itself, which may have a login
+
     def __init__(self, command: str) -> None:
         self._command = command
-        # Not the command itself, which may have a login.
-        self.covers = "output of --power-command"
 
     async def read(self) -> Reading:
         """Run the command; raise CannotRunError if it fails, or takes too long."""
@@ -121,10 +121,6 @@ def reading_of(output: str) -> Reading:
     )
 
 
-def _counter(zone: Path, file: str) -> int:
-    return int((zone / file).read_text())
-
-
 @asynccontextmanager
 async def sampled_power(
     directory: Path,
@@ -151,25 +147,20 @@ async def sampled_power(
             line = {**reading, "time": round(at_s, 6), "covers": source.covers}
             file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
-        await sample()
-        task = asyncio.create_task(_repeated(sample, events))
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            with suppress(CannotRunError, OSError):
-                await sample()
-
-
-async def _repeated(sample: Callable[[], Awaitable[None]], events: EventLog) -> None:
-    failed = False
-    while True:
-        await asyncio.sleep(_INTERVAL_S - time.time() % _INTERVAL_S)
-        try:
-            await sample()
+        async def keep_sampling() -> None:
             failed = False
-        except (CannotRunError, OSError) as error:
-            if not failed:
-                events.write(time.monotonic_ns(), "power_not_sampled", str(error))
-            failed = True
+            while True:
+                await asyncio.sleep(_INTERVAL_S - time.time() % _INTERVAL_S)
+                before, failed = failed, False
+                try:
+                    await sample()
+                except (CannotRunError, OSError) as error:
+                    failed = True
+                    if not before:
+                        events.write(time.monotonic_ns(), "power_not_sampled", str(error))
+
+        await sample()
+        async with background(keep_sampling()):
+            yield
+        with suppress(CannotRunError, OSError):
+            await sample()

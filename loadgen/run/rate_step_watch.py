@@ -28,29 +28,27 @@ class RateStepWatch:
     """
 
     def __init__(
-        self, steps: Sequence[RateStep], measure_ns: int, tally: Callable[[], Tally]
+        self,
+        steps: Sequence[RateStep],
+        start_ns: int,
+        measure_ns: int,
+        tally: Callable[[], Tally],
     ) -> None:
         self.steps = tuple(steps)
+        self.changes: list[tuple[int, float]] = []
+        """Time and factor of each change of the rate; the warm-up has that of the first step."""
         self.bounds: list[tuple[int, int]] = []
         """Judged part of each step, as planned (CLOCK_MONOTONIC ns)."""
-        start_ns = measure_ns
+        change_ns, begin_ns = start_ns, measure_ns
         for step in steps:
-            end_ns = start_ns + int(step.seconds * NS)
-            self.bounds.append((start_ns + int(step.settle_s * NS), end_ns))
-            start_ns = end_ns
+            self.changes.append((change_ns, step.share))
+            change_ns = begin_ns + int(step.seconds * NS)
+            self.bounds.append((begin_ns + int(step.settle_s * NS), change_ns))
+            begin_ns = change_ns
         self._tallies = [tally() for _ in steps]
         self._bounds: list[LiveSample] = []
         self._least_missing: list[int | None] = [None]
         self._backlog: list[BacklogSample] = []
-
-    def changes(self, measure_ns: int, start_ns: int) -> list[tuple[int, float]]:
-        """Return the time and factor of each change; the first step's is from the very start."""
-        moments = [start_ns]
-        at_ns = measure_ns
-        for step in self.steps[:-1]:
-            at_ns += int(step.seconds * NS)
-            moments.append(at_ns)
-        return [(at, step.share) for at, step in zip(moments, self.steps, strict=True)]
 
     def bound(self, sample: LiveSample) -> None:
         """Begin the judged part of a step, or end the one that has begun."""

@@ -71,7 +71,6 @@ class RunDocument:
         facts: RunFacts,
         conclusion: Conclusion,
         steps: Sequence[RateStepVerdict],
-        case: str,
     ) -> None:
         """Write the whole of a run that has ended, and the files of its case."""
         seen = self._seen(state, facts.ending.workers_lost)
@@ -86,7 +85,7 @@ class RunDocument:
         if state.recovery is not None:
             seen["observed"]["recovery"] = state.recovery.document(state.windows["measure"][0])
         if conclusion.observed is not None:
-            seen["observed"][case] = conclusion.observed
+            seen["observed"][self.begun["case"]] = conclusion.observed
         if conclusion.audit is not None:
             seen["audit"] = conclusion.audit
         if steps:

@@ -34,14 +34,13 @@ from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.interval_files import IntervalWriter, compact
 from loadgen.run.monitor import Monitor, RunOutput
-from loadgen.run.phases import stop_timeout_s
+from loadgen.run.phases import PhaseRunner, stop_timeout_s
 from loadgen.run.power_log import sampled_power
 from loadgen.run.preflight import (
     check_broker,
     check_host,
     downgraded,
     require_hosts,
-    tls_context,
     with_payload_size,
 )
 from loadgen.run.progress import Progress, Snapshot, reported, silent
@@ -78,7 +77,8 @@ class Testbed:
         self.command = command
         self.lends = lends
         self._stack = AsyncExitStack()
-        self._last: RunContext | None = None
+        self._last: PhaseRunner | None = None  # a run that has lent its devices
+        self._broker: ServedBroker | None = None
         self._has_run = False
 
     async def __aenter__(self) -> Self:
@@ -120,7 +120,7 @@ class Testbed:
                 await self.reset()
                 raise
             if lent:
-                self._last = context
+                self._last = context.phases
             else:
                 await self.reset()
             # The results are complete: nothing is written into them from here on.
@@ -149,10 +149,10 @@ class Testbed:
     ) -> RunContext:
         """Prepare a run up to its first connection; the parts that only this run uses end with
         `stack`."""
-        hosts = self.hosts
-        if plan.scenario.wait_quiet is not None:
+        hosts, scenario = self.hosts, plan.scenario
+        if scenario.wait_quiet is not None:
             await quiet_host(
-                plan.scenario.wait_quiet,
+                scenario.wait_quiet,
                 lambda load: progress(Snapshot("wait", busy=f"waiting: {load}")),
             )
         watching = asyncio.create_task(asyncio.to_thread(LoadWatch, is_first=not self._has_run))
@@ -161,10 +161,10 @@ class Testbed:
         check_host(plan)
         require_free(directory)
         server: Forkserver | None = None
-        last = self._last
+        last, broker = self._last, self._broker
         again = None if last is None else await self._plan_for_connections(last, plan)
-        if last is not None and again is not None:
-            plan, broker = again, last.broker
+        if again is not None and broker is not None:
+            plan = again
         else:
             last = None
             await self.reset(progress)
@@ -172,6 +172,7 @@ class Testbed:
                 # The workers' kernels are loaded while the broker starts.
                 server = self._stack.enter_context(forkserver(plan.behaviour))
             plan, broker = await self._start_broker(plan, progress)
+        self._broker = broker
         claim(directory)
         stack.callback(release, directory)
         events = EventLog(directory, (*broker.secrets, *known_secrets()))
@@ -182,24 +183,18 @@ class Testbed:
             progress = reported(progress, events, plan.report_every_s)
         intervals = IntervalWriter(directory, document.run)
         record = RunOutput(document.run, document.anchor_ns, events, intervals)
-        abort_on = plan.thresholds if plan.scenario.abort_on_fail else ()
-        certain = ends_when_certain and not plan.phases.rates
-        monitor = Monitor(plan, record, progress, abort_on, ends_when_certain=certain)
-        await _export_metrics(stack, plan, monitor, broker, directory)
-        watch = watched_broker(
-            directory,
-            events,
-            name=broker.name,
-            endpoints=[one.endpoints[0] for one in broker.brokers] or broker.endpoints,
-            # Read each time: a broker that crashes on request comes back as another process.
-            own_pids=(lambda: broker.pids) if broker.started_by_us else None,
-            broker_pid=plan.scenario.broker_pid,
-            # A message that is forwarded is counted by two brokers.
-            counts=plan.brokers.bridge is None,
-            tls_context=tls_context(plan),
-        )
-        await stack.enter_async_context(watch)
-        scenario = plan.scenario
+        monitor = Monitor(plan, record, progress, ends_when_certain=ends_when_certain)
+        # Few runs need the imports of live figures.
+        about = {"run": document.run, "case": scenario.case, "broker": broker.name}
+        if scenario.metrics is not None:
+            from loadgen.run.live_metrics import served_metrics
+
+            stack.enter_context(served_metrics(scenario.metrics, plan, monitor, about, directory))
+        if scenario.otlp is not None:
+            from loadgen.run.otlp import sent_metrics
+
+            await stack.enter_async_context(sent_metrics(scenario.otlp, plan, monitor, about))
+        await stack.enter_async_context(watched_broker(directory, events, plan, broker))
         rapl, command = scenario.power == "rapl", scenario.power_command
         power = sampled_power(directory, events, rapl=rapl, command=command)
         await stack.enter_async_context(power)
@@ -218,39 +213,31 @@ class Testbed:
             pool = await self._stack.enter_async_context(started)
         load = await asyncio.to_thread((await watching).load)
         if load is not None and load.is_busy:
-            events.write(time.monotonic_ns(), "busy_host", str(load))
+            monitor.note("busy_host", str(load))
             progress(Snapshot("busy", busy=f"{load}; this run will probably be INVALID"))
         pool.on_frame = monitor.on_frame
         stack.callback(pool.ignore_frames)
-        return RunContext(
-            plan=plan,
-            broker=broker,
-            directory=directory,
-            document=document,
-            events=events,
-            monitor=monitor,
-            pool=pool,
-            loads=loads,
-            interrupt=self.interrupt,
-            previous=None if last is None else last.monitor,
-            lends=self.lends,
-        )
+        previous = None if last is None else last.monitor
+        lends = self.lends and not plan.crash
+        phases = PhaseRunner(plan, pool, monitor, self.interrupt, previous, lends=lends)
+        return RunContext(phases, broker, document, loads)
 
     @property
     def _offers(self) -> list[Host] | None:
         """Resources of each host for the plan, None for this machine."""
         return None if self.hosts is None else [host.offer for host in self.hosts.agents]
 
-    async def _plan_for_connections(self, last: RunContext, plan: Plan) -> Plan | None:
+    async def _plan_for_connections(self, last: PhaseRunner, plan: Plan) -> Plan | None:
         """Return the plan of a run on the connections of the last one, None if it needs others."""
-        connected = last.monitor.state.connected
+        connected, broker = last.monitor.state.connected, self._broker
         present = last.monitor.page.total("connected")
         if last.pool.lost.is_set() or connected is None or present != connected.done:
             return None
-        plan = trusting(plan, last.broker.authority)
+        assert broker is not None
+        plan = trusting(plan, broker.authority)
         first_tag = last.plan.run_tag if last.plan.connected_by is None else last.plan.connected_by
         try:
-            plan = await plan_for(plan, last.broker.endpoints, self._offers, first_tag)
+            plan = await plan_for(plan, broker.endpoints, self._offers, first_tag)
         except LoadgenError:
             return None  # it may fit when the devices that are there are gone
         if without_rates(plan) != without_rates(last.plan):
@@ -280,22 +267,3 @@ class Testbed:
         plan = trusting(plan, broker.authority)
         plan = await plan_for(plan, broker.endpoints, self._offers)
         return plan, await check_broker(plan, broker)
-
-
-async def _export_metrics(
-    stack: AsyncExitStack,
-    plan: Plan,
-    monitor: Monitor,
-    broker: ServedBroker,
-    directory: Path,
-) -> None:
-    """Serve or send live figures if the scenario asks for it; few runs need these imports."""
-    about = {"run": monitor.record.run, "case": plan.scenario.case, "broker": broker.name}
-    if plan.scenario.metrics is not None:
-        from loadgen.run.live_metrics import served_metrics
-
-        stack.enter_context(served_metrics(plan.scenario.metrics, plan, monitor, about, directory))
-    if plan.scenario.otlp is not None:
-        from loadgen.run.otlp import sent_metrics
-
-        await stack.enter_async_context(sent_metrics(plan.scenario.otlp, plan, monitor, about))

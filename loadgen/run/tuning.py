@@ -17,9 +17,10 @@ import struct
 import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from loadgen.cases.registry import case_of
 from loadgen.errors import UsageError
@@ -184,43 +185,19 @@ def read_profile(name: str) -> Profile:
     names = profile_names()
     if name not in names:
         raise UsageError(RunMessage.UNKNOWN_PROFILE(name=printable(name, 60), names=names))
-    return parse_profile((shipped("tuning") / f"{name}.toml").read_text("utf-8"), name)
-
-
-def parse_profile(text: str, origin: str) -> Profile:
-    """Parse a profile from TOML; raise UsageError with the name of a wrong setting."""
-    try:
-        table = tomllib.loads(text)
-        return Profile(
-            name=str(table["name"]),
-            title=str(table["title"]),
-            settings=tuple(_setting(entry) for entry in table["setting"]),
-            advice=tuple(Note(**entry) for entry in table.get("advice", ())),
-            left_out=tuple(map(_left_out, table.get("left_out", ()))),
-        )
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(RunMessage.PROFILE(name=origin, error=error)) from None
-
-
-def _left_out(entry: Mapping[str, Any]) -> Note:
-    values = {str(name): str(value) for name, value in entry["values"].items()}
-    if not values or not entry["reason"].strip():
-        raise ValueError("something is left out without values or without a reason")
-    return Note(", ".join(values), entry["reason"], ", ".join(values.values()), values=values)
-
-
-def _setting(entry: Mapping[str, Any]) -> Setting:
-    name = str(entry.get("name", "?"))
-    setting = Setting(**entry)
-    for part, allowed in (("area", Area), ("rule", Rule), ("touches", Touches)):
-        if getattr(setting, part) not in get_args(allowed):
-            raise ValueError(f"{name}: {part} is not one of {', '.join(get_args(allowed))}")
-    if setting.needs and setting.needs not in Demand.__dataclass_fields__:
-        raise ValueError(f"{name}: {setting.needs!r} is not something that a run needs")
-    for part in ("value", "reason", "cost", "source"):
-        if not str(getattr(setting, part)).strip():
-            raise ValueError(f"{name}: {part} is empty")
-    return setting
+    table = tomllib.loads((shipped("tuning") / f"{name}.toml").read_text("utf-8"))
+    left_out = []
+    for entry in table["left_out"]:
+        values = entry["values"]
+        joined, published = ", ".join(values), ", ".join(values.values())
+        left_out.append(Note(joined, entry["reason"], published, values=values))
+    return Profile(
+        name=table["name"],
+        title=table["title"],
+        settings=tuple(Setting(**entry) for entry in table["setting"]),
+        advice=tuple(Note(**entry) for entry in table["advice"]),
+        left_out=tuple(left_out),
+    )
 
 
 def _number(word: str) -> float:
@@ -259,15 +236,6 @@ def _is_met(setting: Setting, actual: str, outgoing: range) -> bool:
             return all(better(_number(has), _number(want)) for want, has in pairs if want != "-")
 
 
-def _capacity(setting: Setting, actual: str) -> float:
-    """Return the number that a run's need is compared with."""
-    words = actual.split()
-    if setting.rule == "covers":
-        return _number(words[1]) - _number(words[0]) + 1
-    at = next(index for index, word in enumerate(setting.value.split()) if word != "-")
-    return _number(words[at])
-
-
 def compare(
     profile: Profile, actual: Mapping[str, str], demand: Demand | None = None
 ) -> tuple[Finding, ...]:
@@ -303,7 +271,10 @@ def _effect(
         return "none", f"not felt: {why_not}"
     if setting.needs:
         need = getattr(demand, setting.needs)
-        if need <= _capacity(setting, actual):
+        numbers = [_number(word) for word in actual.split()]
+        place = next(index for index, word in enumerate(setting.value.split()) if word != "-")
+        capacity = numbers[1] - numbers[0] + 1 if setting.rule == "covers" else numbers[place]
+        if need <= capacity:
             return "none", f"enough: the run needs {need:,}"
         return "costs", f"the run needs {need:,}: {setting.cost}"
     return ("none", "") if state == "met" else ("costs", setting.cost)
@@ -388,8 +359,12 @@ def observe(
         value: str | None = None
         match setting.area:
             case "sysctl":
-                value = _sysctl(root, setting.name)
-            case "limit" if setting.name in _LIMITS:
+                value = _text(root / "proc/sys" / setting.name.replace(".", "/"))
+                # The module may be loaded without a rule that asks for tracking.
+                tracked = root / "proc/sys/net/netfilter/nf_conntrack_count"
+                if setting.name == _TRACKING and _text(tracked) == "0":
+                    value = None
+            case "limit":
                 hard = resource.getrlimit(_LIMITS[setting.name])[1]
                 value = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
             case "cgroup":
@@ -413,25 +388,16 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _sysctl(root: Path, name: str) -> str | None:
-    directory = root / "proc/sys"
-    # The module may be loaded without a rule that asks for tracking; its table then stays empty.
-    if name == _TRACKING and _text(directory / "net/netfilter/nf_conntrack_count") == "0":
-        return None
-    return _text(directory / name.replace(".", "/"))
-
-
 def _cgroup(root: Path, name: str) -> str | None:
     """Return the tightest value from our control group up (version 2); "max" for no bound."""
-    groups = _text(root / "proc/self/cgroup") or ""
-    own = re.search(r"(?:^| )0::(\S+)", groups)
+    own = re.search(r"(?:^| )0::/(\S*)", _text(root / "proc/self/cgroup") or "")
     if own is None:
         return None
     mount = root / "sys/fs/cgroup"
-    path = mount / own.group(1).lstrip("/")
+    path = mount / own.group(1)
     way_up = [one for one in (path, *path.parents) if one.is_relative_to(mount)]
     found = [value for one in way_up if (value := _text(one / name)) is not None]
-    return min(found, key=lambda value: float("inf" if value == "max" else value), default=None)
+    return min(found, key=_number, default=None)
 
 
 def _cpu(root: Path, name: str) -> str | None:
@@ -458,14 +424,11 @@ def _cpu(root: Path, name: str) -> str | None:
 
 def interface_of(root: Path = Path("/")) -> str | None:
     """Return the interface with the default route, else the first that is up, but the loopback."""
-    try:
-        lines = (root / "proc/net/route").read_text("ascii").splitlines()[1:]
-    except (OSError, UnicodeDecodeError):
-        lines = []
-    for line in lines:
-        words = line.split()
-        if len(words) > 1 and words[1] == "00000000":
-            return words[0]
+    with suppress(OSError):
+        routes = (root / "proc/net/route").read_text("ascii", "replace")
+        # A line begins with interface and destination.
+        if default := re.search(r"^(\S+)\s+0{8}\s", routes, re.MULTILINE):
+            return default.group(1)
     for directory in sorted((root / "sys/class/net").glob("*")):
         if directory.name != "lo" and _text(directory / "operstate") == "up":
             return directory.name
@@ -474,34 +437,24 @@ def interface_of(root: Path = Path("/")) -> str | None:
 
 def _nic(root: Path, interface: str, name: str) -> str | None:
     directory = root / "sys/class/net" / interface
-    if name == "mtu":
-        return _text(directory / "mtu")
-    if name == "speed":
-        speed = _text(directory / "speed") or ""
-        return speed if speed.isdigit() else None
-    if name == "queues":
-        return str(len([*(directory / "queues").glob("rx-*")]) or "") or None
-    if root != Path("/"):
-        return None
+    match name:
+        case "mtu":
+            return _text(directory / "mtu")
+        case "speed":
+            speed = _text(directory / "speed") or ""
+            return speed if speed.isdigit() else None
+        case "queues":
+            return str(len([*(directory / "queues").glob("rx-*")]) or "") or None
     command, words, word = _ETHTOOL[name]
-    answer = _ethtool(interface, command, words)
-    if answer is None:
-        return None
-    return ("on" if answer[word] else "off") if name == "adaptive-rx" else str(answer[word])
-
-
-def _ethtool(interface: str, command: int, words: int) -> list[int] | None:
-    """Return the answer of the driver, else None."""
     answer = array.array("I", [command] + [0] * (words - 1))
     request = struct.pack("16sP", interface.encode()[:15], answer.buffer_info()[0])
-    # Room for the whole struct ifreq.
-    request += bytes(40 - len(request))
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            fcntl.ioctl(probe, _SIOCETHTOOL, request)
+            # With room for the whole struct ifreq.
+            fcntl.ioctl(probe, _SIOCETHTOOL, request.ljust(40, b"\0"))
     except OSError:
         return None
-    return answer.tolist()
+    return ("on" if answer[word] else "off") if name == "adaptive-rx" else str(answer[word])
 
 
 def render_script(profile: Profile, program: str) -> str:

@@ -2,17 +2,18 @@
 
 import asyncio
 import os
-import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.process import ServedBroker
 from loadgen.errors import DiskError
+from loadgen.plan.plan import Plan
+from loadgen.run.preflight import tls_context
 from loadgen.run.rundir import EventLog, appending
 from loadgen.run.tasks import background, every
 
@@ -31,41 +32,32 @@ _STUB_BROKERS = ("reflector", "sink")
 
 @asynccontextmanager
 async def watched_broker(
-    directory: Path,
-    events: EventLog,
-    *,
-    name: str,
-    endpoints: Sequence[Endpoint],
-    own_pids: Callable[[], Iterable[int]] | None,
-    broker_pid: int | None = None,
-    counts: bool = True,
-    tls_context: ssl.SSLContext | None = None,
+    directory: Path, events: EventLog, plan: Plan, broker: ServedBroker
 ) -> AsyncIterator[None]:
     """Record the broker's load, and what it counts itself, for the length of the block.
 
-    `endpoints` has one a broker. `own_pids` are the processes of brokers started here, None for
-    one that was not: then the process is `broker_pid`, or what listens at the only endpoint where
-    that is on this host. `counts` is whether the broker's counts can be held against ours: a
-    broker that forwards to others counts more. Several endpoints that were not started here may
-    be one broker, so their counts are not asked for. Raises UsageError for a pid without a process.
+    The processes are those started here, `broker_pid` of the scenario, or what listens at the only
+    endpoint if that is on this host. Counts are not requested from a bridge, which counts a message
+    twice, and not from several endpoints of others, which may be one broker. Raise UsageError for a
+    `broker_pid` without a process.
     """
     from loadgen.brokers.ports import is_local, listening_pids
     from loadgen.brokers.watch import require_process, watching
 
-    pids: Callable[[], Iterable[int]] = own_pids or tuple
-    if broker_pid is not None:
-        fixed = (require_process(broker_pid),)
-        pids = lambda: fixed  # noqa: E731
+    endpoints = [one.endpoints[0] for one in broker.brokers] or broker.endpoints
+    found: tuple[int, ...] = ()
+    if plan.scenario.broker_pid is not None:
+        found = (require_process(plan.scenario.broker_pid),)
     elif (
-        own_pids is None
+        not broker.started_by_us
         and len(endpoints) == 1
         # Either can take a while on a host with a million sockets, and no load is on yet.
         and await asyncio.to_thread(is_local, endpoints[0].host)
     ):
-        found = await asyncio.to_thread(listening_pids, endpoints[0].port)
-        pids = lambda: tuple(pid for pid in found if pid != os.getpid())  # noqa: E731
-    asked = endpoints if counts and name not in _STUB_BROKERS else ()
-    if own_pids is None and len(endpoints) > 1:
+        listening = await asyncio.to_thread(listening_pids, endpoints[0].port)
+        found = tuple(pid for pid in listening if pid != os.getpid())
+    asked = endpoints if broker.started_by_us or len(endpoints) == 1 else ()
+    if plan.brokers.bridge is not None or broker.name in _STUB_BROKERS:
         asked = ()
     left = MOST_RECORDS
     with appending(directory / BROKER_FILE) as file:
@@ -83,7 +75,9 @@ async def watched_broker(
                 with suppress(DiskError):
                     events.write(entry["time_ns"], "broker_not_watched", str(error.strerror))
 
-        async with watching(asked, pids, record, tls_context=tls_context):
+        # Read each time: a broker that crashes on request comes back as another process.
+        pids = (lambda: broker.pids) if broker.started_by_us and not found else (lambda: found)
+        async with watching(asked, pids, record, tls_context=tls_context(plan)):
             yield
 
 

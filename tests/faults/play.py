@@ -123,7 +123,7 @@ async def _broker(schedule: Schedule, transcript: Path) -> AsyncIterator[BrokerP
 
 async def _act(schedule: Schedule, stage: Stage) -> None:
     """Do each action at its moment of the window."""
-    windows = stage.context.monitor.state.windows
+    windows = stage.context.phases.monitor.state.windows
     window = "hold" if schedule.case == "connburst" else "measure"
     # A hold is known only when it has ended; it begins with the end of subscribing.
     while window not in windows and not (window == "hold" and "subscribe" in windows):
@@ -156,11 +156,11 @@ async def _kill_broker(stage: Stage, action: Action) -> None:
 
 
 async def _freeze_worker(stage: Stage, action: Action) -> None:
-    await _stopped(stage.context.pool.pids[0], action.value)
+    await _stopped(stage.context.phases.pool.pids[0], action.value)
 
 
 async def _kill_worker(stage: Stage, action: Action) -> None:
-    os.kill(stage.context.pool.pids[0], signal.SIGKILL)
+    os.kill(stage.context.phases.pool.pids[0], signal.SIGKILL)
 
 
 async def _freeze_coordinator(stage: Stage, action: Action) -> None:
@@ -185,7 +185,7 @@ async def _cut(stage: Stage, action: Action) -> None:
 
 
 async def _interrupt(stage: Stage, _action: Action) -> None:
-    stage.context.interrupt.asked.set()
+    stage.context.phases.interrupt.asked.set()
 
 
 async def _quota(stage: Stage, action: Action) -> None:
@@ -195,7 +195,7 @@ async def _quota(stage: Stage, action: Action) -> None:
     group.mkdir()
     try:
         (group / "cpu.cfs_quota_us").write_text(str(share_ms * 1_000))
-        for pid in stage.context.pool.pids:
+        for pid in stage.context.phases.pool.pids:
             (group / "cgroup.procs").write_text(str(pid))
         await asyncio.sleep(seconds)
     finally:

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +15,6 @@ from loadgen.kernels.counting import MEASURE, WARMUP
 from loadgen.metrics.interval import Interval
 from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, WorkerPlan, topics_of
 from loadgen.plan.plan import PhasePlan, Plan
-from loadgen.plan.thresholds import parse_threshold
 from loadgen.run.hosts.worker_pool import WorkerPool, start_workers
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.interval_files import IntervalWriter
@@ -28,6 +27,7 @@ from loadgen.run.phases import (
 from loadgen.run.progress import Snapshot
 from loadgen.run.run_state import NS, RunState
 from loadgen.run.rundir import EventLog, claim
+from loadgen.run.tasks import background
 from loadgen.worker.shared_counts import private_page
 from tests.plans import small_plan
 from tests.refusals import refused
@@ -60,14 +60,14 @@ def plan_of(workers: int = 2, *, messages: bool = True) -> Plan:
     )
 
 
+@dataclass
 class Played:
     """The state after a play with fake workers, and what they left in the run directory."""
 
-    def __init__(self, state: RunState, directory: Path, pool: WorkerPool) -> None:
-        self.state = state
-        self.pool = pool
-        self.snapshots: list[Snapshot] = []
-        self.directory = directory
+    state: RunState
+    directory: Path
+    pool: WorkerPool
+    snapshots: list[Snapshot]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -91,33 +91,21 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         ends_when_certain: bool = False,
         **wrong: object,
     ) -> Played:
-        plan = plan or plan_of()
+        plan = replace(plan or plan_of(), phases=phases)
         monkeypatch.setenv("FAKE_WORKER", json.dumps(wrong))
         directory = claim(tmp_path / "run")
         events = EventLog(directory, ["s3cret"])
-        seen: list[Played] = []
         snapshots: list[Snapshot] = []
-
-        def measuring() -> None:
-            snapshots.append(Snapshot("measuring was called"))
-
         record = RunOutput("run-1", time.monotonic_ns(), events, IntervalWriter(directory, "run-1"))
         monitor = Monitor(plan, record, snapshots.append, ends_when_certain=ends_when_certain)
         workers = len(plan.workers)
         async with start_workers(workers, monitor.on_frame, entry=ENTRY) as pool:
-            asked = interrupt or Interrupt()
-            runner = PhaseRunner(plan, phases, pool, monitor, asked, measuring)
-            played = Played(monitor.state, directory, pool)
-            played.snapshots = snapshots
-            task = asyncio.create_task(during(played)) if during else None
-            try:
-                await runner.play()
-            finally:
-                events.close(0)
-                if task is not None:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
-        seen.append(played)
+            played = Played(monitor.state, directory, pool, snapshots)
+            async with background(*([during(played)] if during else [])):
+                try:
+                    await PhaseRunner(plan, pool, monitor, interrupt or Interrupt()).play()
+                finally:
+                    events.close(0)
         return played
 
     return play
@@ -144,7 +132,6 @@ async def test_phases_counts_and_rows_of_an_ordinary_run(play: Play) -> None:
     assert 0 < state.tally.busy_share_max() < 0.2
     assert state.owed_at_window_end == 0
     assert state.finals == {0: {"devices": 15}, 1: {"devices": 15}}
-    assert Snapshot("measuring was called") in played.snapshots
     phases = {snapshot.phase for snapshot in played.snapshots}
     assert {"measure", "warm-up"} <= phases
     assert any(s.sent_per_s > 500 and s.p99_us for s in played.snapshots)
@@ -450,7 +437,10 @@ async def test_a_threshold_ends_the_window_and_not_the_drain(tmp_path: Path, pha
     now_ns = time.monotonic_ns()
     events = EventLog(tmp_path)
     record = RunOutput("r", now_ns, events, IntervalWriter(tmp_path, "r"))
-    monitor = Monitor(plan_of(), record, lambda snapshot: None, (parse_threshold("foreign==0"),))
+    plan = plan_of()
+    asked = {"require": ("foreign==0",), "abort_on_fail": True}
+    plan = replace(plan, scenario=plan.scenario.model_copy(update=asked))
+    monitor = Monitor(plan, record, lambda snapshot: None)
     monitor.state.windows["measure"] = (now_ns - 2 * NS, now_ns)
     monitor.state.tally.add(Interval(group="subscribers", phase="measure", foreign=1))
     monitor.enter(phase)

@@ -3,13 +3,18 @@
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.process import ServedBroker
+from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import UsageError
+from loadgen.plan.plan import Plan
 from loadgen.report.build.broker_section import BrokerRecords, read_broker
 from loadgen.run import watched
 from loadgen.run.rundir import EventLog
@@ -29,12 +34,23 @@ def events(tmp_path: Path) -> Iterator[EventLog]:
     log.close(0)
 
 
+def plan_of(**fields: Any) -> Plan:
+    return resolve(build_scenario("fanin", None, fields))
+
+
+def served(*endpoints: Endpoint, pids: Sequence[int] = ()) -> ServedBroker:
+    """A broker with these endpoints; with `pids` one that was started here."""
+    started: Any = tuple(SimpleNamespace(pid=pid, endpoints=endpoints) for pid in pids)
+    return ServedBroker("reflector" if pids else "x", "1", endpoints, started)
+
+
+HERE = Endpoint("mqtt", "127.0.0.1", 1)
+
+
 async def test_a_process_that_is_named(tmp_path: Path, events: EventLog) -> None:
     """Of several endpoints none is asked for its counts: they may be one broker."""
-    endpoints = [Endpoint("mqtt", "127.0.0.1", port) for port in (1, 2)]
-    async with watched_broker(
-        tmp_path, events, name="x", endpoints=endpoints, own_pids=None, broker_pid=os.getpid()
-    ):
+    broker = served(HERE, Endpoint("mqtt", "127.0.0.1", 2))
+    async with watched_broker(tmp_path, events, plan_of(broker_pid=os.getpid()), broker):
         await asyncio.sleep(0.05)
     found = records(tmp_path)
     # At the beginning and at the end, whatever is in between.
@@ -46,12 +62,10 @@ async def test_a_process_that_is_named(tmp_path: Path, events: EventLog) -> None
 async def test_a_broker_of_ours_that_comes_back_as_another_process(
     tmp_path: Path, events: EventLog
 ) -> None:
-    pids = [2**22 + 1]
-    async with watched_broker(
-        tmp_path, events, name="reflector", endpoints=[], own_pids=lambda: pids
-    ):
+    broker = served(HERE, pids=[2**22 + 1])
+    async with watched_broker(tmp_path, events, plan_of(), broker):
         await asyncio.sleep(0.05)
-        pids[0] = os.getpid()
+        broker.brokers[0].pid = os.getpid()  # type: ignore[misc]
     assert len(records(tmp_path).processes) == 1
 
 
@@ -62,9 +76,7 @@ async def test_what_listens_on_this_host_is_found(
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint("mqtt", "127.0.0.1", listener.getsockname()[1])
-        async with watched_broker(
-            tmp_path, events, name="external", endpoints=[endpoint], own_pids=None, counts=False
-        ):
+        async with watched_broker(tmp_path, events, plan_of(), served(endpoint)):
             await asyncio.sleep(0.05)
     assert len(records(tmp_path).processes) >= 2
 
@@ -73,20 +85,14 @@ async def test_a_pid_that_is_none_is_refused_before_anything(
     tmp_path: Path, events: EventLog
 ) -> None:
     with pytest.raises(UsageError, match="broker_pid: there is no process"):
-        async with watched_broker(
-            tmp_path, events, name="x", endpoints=[], own_pids=None, broker_pid=2**22 + 1
-        ):
+        async with watched_broker(tmp_path, events, plan_of(broker_pid=2**22 + 1), served(HERE)):
             raise AssertionError("must not get here")
     assert not (tmp_path / BROKER_FILE).exists()
 
 
-async def test_a_full_disk_does_not_end_the_run(
-    tmp_path: Path, events: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_does_not_end_the_run(tmp_path: Path, events: EventLog) -> None:
     (tmp_path / BROKER_FILE).symlink_to("/dev/full")
-    async with watched_broker(
-        tmp_path, events, name="x", endpoints=[], own_pids=lambda: [os.getpid()]
-    ):
+    async with watched_broker(tmp_path, events, plan_of(), served(HERE, pids=[os.getpid()])):
         await asyncio.sleep(0.05)
     told = (tmp_path / "events.jsonl").read_text().splitlines()
     assert len(told) == 1 and "No space left" in told[0]
@@ -96,9 +102,7 @@ async def test_records_are_bounded(
     tmp_path: Path, events: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched, "MOST_RECORDS", 1)
-    async with watched_broker(
-        tmp_path, events, name="x", endpoints=[], own_pids=lambda: [os.getpid()]
-    ):
+    async with watched_broker(tmp_path, events, plan_of(), served(HERE, pids=[os.getpid()])):
         await asyncio.sleep(0.05)
     assert len(records(tmp_path).processes) == 1
 
