@@ -64,7 +64,7 @@ class RunContext:
     document: RunDocument
     loads: Loads
     broken: dict[str, Any] = field(default_factory=dict)
-    """What was broken on request, and when."""
+    """The result of a break on request, and its times."""
 
 
 async def main_loop(context: RunContext) -> bool:

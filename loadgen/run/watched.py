@@ -45,9 +45,9 @@ async def watched_broker(
     from loadgen.brokers.watch import require_process, watching
 
     endpoints = [one.endpoints[0] for one in broker.brokers] or broker.endpoints
-    found: tuple[int, ...] = ()
+    named: tuple[int, ...] = ()
     if plan.scenario.broker_pid is not None:
-        found = (require_process(plan.scenario.broker_pid),)
+        named = (require_process(plan.scenario.broker_pid),)
     elif (
         not broker.started_by_us
         and len(endpoints) == 1
@@ -55,7 +55,7 @@ async def watched_broker(
         and await asyncio.to_thread(is_local, endpoints[0].host)
     ):
         listening = await asyncio.to_thread(listening_pids, endpoints[0].port)
-        found = tuple(pid for pid in listening if pid != os.getpid())
+        named = tuple(pid for pid in listening if pid != os.getpid())
     asked = endpoints if broker.started_by_us or len(endpoints) == 1 else ()
     if plan.brokers.bridge is not None or broker.name in _STUB_BROKERS:
         asked = ()
@@ -76,7 +76,7 @@ async def watched_broker(
                     events.write(entry["time_ns"], "broker_not_watched", str(error.strerror))
 
         # Read each time: a broker that crashes on request comes back as another process.
-        pids = (lambda: broker.pids) if broker.started_by_us and not found else (lambda: found)
+        pids = (lambda: broker.pids) if broker.started_by_us and not named else (lambda: named)
         async with watching(asked, pids, record, tls_context=tls_context(plan)):
             yield
 
