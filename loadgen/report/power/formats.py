@@ -14,13 +14,14 @@ from loadgen.report.power.messages import PowerMessage
 from loadgen.report.power.units import UNITS
 from loadgen.run.redaction import printable
 
-MARKS = {"point": ".", "comma": ","}
-TITLES = (*("time", "date", "outlet", "series", "value"), *("watts", "kwh", "interval"))
+FIGURES = {"watts": "power", "kwh": "energy", "interval": "energy"}
+"""Keys of columns with figures, and the quantities of their units."""
+TITLES = (*FIGURES, "time", "date", "outlet", "series", "value", "units")
 """Keys whose values are titles of columns."""
 CHOICES: Mapping[str, Sequence[str]] = {
     "unit": [name for name, unit in UNITS.items() if unit.kind == "power"],
     "counter_unit": [name for name, unit in UNITS.items() if unit.kind == "energy"],
-    "decimal": [*MARKS],
+    "decimal": ["point", "comma"],
     "dates": ["dmy", "mdy", "ymd"],
     "stamp": ["start", "end"],
     "hold": ["change"],
@@ -28,8 +29,12 @@ CHOICES: Mapping[str, Sequence[str]] = {
 KEYS = (*TITLES, *CHOICES, "format", "start")
 """Keys of `--pdu-columns`, and of a format."""
 
-_INSTEAD = ({"time", "date"}, {"watts", "kwh", "interval", "series", "value"}, {"outlet"})
-"""Groups of keys: if a user gives a key of a group, the make's titles in it do not count."""
+_INSTEAD = (
+    ({"time", "date"}, {"time", "date"}),
+    ({*FIGURES, "series", "value"}, {*FIGURES}),
+    ({"series", "value"}, {"series", "value"}),
+)
+"""If a user gives one of the first keys, the make's titles of the second keys do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +48,12 @@ class Format:
     name: str = ""
     header: tuple[str, ...] = ()
     line: str = ""
-    columns: tuple[str, ...] = ()
-    first: str = ""
     time: tuple[str, ...] = ()
     date: tuple[str, ...] = ()
     outlet: tuple[str, ...] = ()
     series: tuple[str, ...] = ()
     value: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
     watts: tuple[str, ...] = ()
     kwh: tuple[str, ...] = ()
     interval: tuple[str, ...] = ()
@@ -67,28 +71,22 @@ class Format:
 
     def with_options(self, options: "Format") -> "Format":
         """Return the format with what the user gave in its place."""
-        given: dict[str, Any] = {key: getattr(options, key) for key in options.named}
-        for group in _INSTEAD:
-            if group & options.named:
-                given |= dict.fromkeys(group - options.named, ())
-        return replace(self, **given, named=options.named)
+        values: dict[str, Any] = {}
+        for keys, instead in _INSTEAD:
+            if keys & options.named:
+                values |= dict.fromkeys(instead, ())
+        values |= {key: getattr(options, key) for key in options.named}
+        return replace(self, **values, named=options.named)
 
     def fits(self, titles: Sequence[str]) -> bool:
         """Return True if a log with these titles is of this make."""
-        if self.line:
-            return False
-        if not self.header:
-            figures = (*self.watts, *self.kwh, *self.interval, *self.value)
-            return any(is_like(title, pattern) for title in titles for pattern in figures)
-        return all(any(is_like(title, pattern) for title in titles) for pattern in self.header)
+        if self.header:
+            return all(any(is_like(title, pattern) for title in titles) for pattern in self.header)
+        figures = (*self.watts, *self.kwh, *self.interval, *self.value)
+        return not self.line and any(is_like(t, pattern) for t in titles for pattern in figures)
 
 
 NO_OPTIONS = Format()
-
-
-def is_like(title: str, pattern: str) -> bool:
-    """Return True for a title that equals a pattern; * stands for any text, {n} for a number."""
-    return title.casefold() == pattern.casefold() or bool(_expression(pattern).fullmatch(title))
 
 
 @cache
@@ -97,59 +95,58 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(wild, re.IGNORECASE)
 
 
+def is_like(title: str, pattern: str) -> bool:
+    """Return True for a title that equals a pattern; * stands for any text, {n} for a number."""
+    return title.casefold() == pattern.casefold() or bool(_expression(pattern).fullmatch(title))
+
+
+@cache
+def _data(name: str) -> Mapping[str, Any]:
+    return tomllib.loads(files("loadgen.report.power").joinpath(name).read_text("utf-8"))
+
+
 @cache
 def makes() -> tuple[Format, ...]:
     """Return the makes of the package."""
-    text = files("loadgen.report.power").joinpath("makes.toml").read_text("utf-8")
-    return tuple(_format(name, table, "makes.toml") for name, table in tomllib.loads(text).items())
+    return tuple(_format(name, table, "makes.toml") for name, table in _data("makes.toml").items())
 
 
 @cache
 def words(key: str) -> frozenset[str]:
     """Return the words of titles that say this of a column."""
-    return frozenset(_words()[key].split())
-
-
-@cache
-def _words() -> Mapping[str, str]:
-    text = files("loadgen.report.power").joinpath("words.toml").read_text("utf-8")
-    return tomllib.loads(text)
+    return frozenset(_data("words.toml")[key].split())
 
 
 def read_formats(path: Path) -> tuple[Format, ...]:
     """Return the formats of a user's file; raise PowerLogError."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise PowerLogError(PowerMessage.FORMAT_FILE(file=path, reason=reason)) from None
-    except ValueError as error:
-        reason = printable(str(error), 120)
+        for table in document.values():
+            re.compile(str(table.get("line", "")) if isinstance(table, dict) else "")
+    except (OSError, ValueError, re.error) as error:
+        reason = printable(str(getattr(error, "strerror", None) or error), 120).lower()
         raise PowerLogError(PowerMessage.FORMAT_FILE(file=path, reason=reason)) from None
     return tuple(_format(name, table, str(path)) for name, table in document.items())
 
 
 def _format(name: str, table: Any, file: str) -> Format:
-    kinds = {f.name: f.type for f in fields(Format) if f.name not in ("name", "named")}
-    values: dict[str, Any] = {}
-    for key, value in table.items() if isinstance(table, dict) else ():
-        is_text = isinstance(value, str) and key in kinds and key != "unused"
-        listed = isinstance(value, list) and all(isinstance(part, str) for part in value)
-        is_list = listed and "tuple" in str(kinds.get(key))
-        is_table = key == "unused" and isinstance(value, dict)
-        if not (is_text or is_list or is_table):
-            raise PowerLogError(PowerMessage.FORMAT_KEY(file=file, name=name, key=key))
-        if key in CHOICES and value not in CHOICES[key]:
-            raise _wrong_choice(key, value)
-        one_title = "tuple" in str(kinds[key]) and is_text
-        values[key] = (value,) if one_title else tuple(value) if is_list else value
-    try:
-        for key in ("line", "first"):
-            re.compile(values.get(key, ""))
-    except re.error as error:
-        raise PowerLogError(PowerMessage.FORMAT_FILE(file=file, reason=str(error))) from None
-    if not values:
+    kinds = {f.name: str(f.type) for f in fields(Format) if f.name not in ("name", "named")}
+    if not isinstance(table, dict) or not table:
         raise PowerLogError(PowerMessage.FORMAT_KEY(file=file, name=name, key=""))
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        kind = kinds.get(key, "")
+        if "tuple" in kind:
+            value = (value,) if isinstance(value, str) else value
+            is_valid = (
+                all(isinstance(v, str) for v in value) if isinstance(value, tuple | list) else False
+            )
+            value = tuple(value) if is_valid else value
+        else:
+            is_valid = isinstance(value, dict if key == "unused" else str) and kind != ""
+        if not is_valid:
+            raise PowerLogError(PowerMessage.FORMAT_KEY(file=file, name=name, key=key))
+        values[key] = _checked(key, value)
     return Format(name=name, **values)
 
 
@@ -165,14 +162,13 @@ def parse_columns(text: str) -> Format:
             raise PowerLogError(PowerMessage.COLUMNS_KEY(part=printable(part, 80), keys=KEYS))
         if key in values:
             raise PowerLogError(PowerMessage.COLUMNS_TWICE(key=key))
-        if key in CHOICES and value not in CHOICES[key]:
-            raise _wrong_choice(key, value)
-        values[key] = (value,) if key in TITLES else value
+        values[key] = (value,) if key in TITLES else _checked(key, value)
     return Format(**values, named=frozenset(values))
 
 
-def _wrong_choice(key: str, value: object) -> PowerLogError:
-    choices = tuple(CHOICES[key])
-    return PowerLogError(
-        PowerMessage.CHOICE(key=key, choices=choices, value=printable(str(value), 40))
-    )
+def _checked(key: str, value: Any) -> Any:
+    """Return a value if its key has it among its choices; raise PowerLogError otherwise."""
+    if value not in CHOICES.get(key, (value,)):
+        choices, shown = tuple(CHOICES[key]), printable(str(value), 40)
+        raise PowerLogError(PowerMessage.CHOICE(key=key, choices=choices, value=shown))
+    return value

@@ -1,7 +1,4 @@
-"""The reader of power logs: the samples of each outlet, in one pass over the lines.
-
-Numbers are read with decimal points; a line that proves a comma begins another pass.
-"""
+"""The reader of power logs: the samples of each outlet, in one pass over the lines."""
 
 import re
 from array import array
@@ -20,24 +17,20 @@ from numpy.typing import NDArray
 from loadgen.errors import PowerLogError
 from loadgen.report.power.columns import (
     AROUND_NAMES,
-    KEYS,
-    Heading,
+    Column,
     Layout,
-    LogError,
     are_alike,
-    heading_of,
+    column_of,
     layout_of,
     with_unit,
     words_of,
-    zone_in,
 )
-from loadgen.report.power.formats import MARKS, TITLES, Format, is_like, makes
-from loadgen.report.power.messages import PowerMessage
-from loadgen.report.power.numbers import MISSING, number_of
+from loadgen.report.power.formats import FIGURES, TITLES, Format, is_like, makes
+from loadgen.report.power.messages import LogError, PowerMessage
 from loadgen.report.power.settings import LogSettings, PduLog
 from loadgen.report.power.tables import SEPARATORS, Row, Source, Table, cells_of, table_of
-from loadgen.report.power.times import UNCERTAIN, BadTimeError, Clock, UnclearDatesError
-from loadgen.report.power.units import unit_of
+from loadgen.report.power.times import UNCERTAIN, Clock, is_time, zone_in
+from loadgen.report.power.units import MISSING, Number, number_of, unit_of
 from loadgen.run.redaction import printable
 
 _LARGEST_WATTS = 1e6
@@ -61,11 +54,11 @@ Float64Array = NDArray[np.float64]
 class Points:
     """Readings of one figure in ascending time: watts, or kilowatt-hours.
 
-    `kind` is that of the column; `step` is the last decimal place of the numbers. `is_mean` is
+    `role` is that of the column; `step` is the last decimal place of the numbers. `is_mean` is
     True for averages, `is_counter` for energy that its title or make states as a counter.
     """
 
-    kind: str
+    role: str
     at: Int64Array
     values: Float64Array
     step: float
@@ -98,29 +91,20 @@ class LogSamples:
     are_alike: bool
 
 
-@dataclass(slots=True)
-class _Figure:
-    """The readings of one column or series while a log is read: numbers of rows, and values."""
-
-    heading: Heading
-    read: dict[str, tuple[float, float]] = field(default_factory=dict)
-    rows: "array[int]" = field(default_factory=lambda: array("I"))
-    values: "array[float]" = field(default_factory=lambda: array("d"))
-    step: float = inf
-
-
-class _OtherMarkError(Exception):
-    """A number that proves another decimal mark than that of this pass."""
-
-
-def read_log(log: PduLog, settings: LogSettings) -> LogSamples:
+def read_log(log: PduLog, settings: LogSettings, *, may_grow: bool = False) -> LogSamples:
     """Return the samples of the chosen outlets of a log, with the PDU's clock set to the host's.
 
-    Raise PowerLogError if the log cannot be used.
+    Raise PowerLogError if the log cannot be used. A log that may grow is not complete, so that all
+    its outlets are returned.
     """
-    samples = _read(log, settings)
     try:
-        return _chosen(samples, log)
+        if log.path.exists() and not log.path.is_file():
+            raise OSError("not a file")
+        samples = samples_of(Source(log.path, may_grow), str(log.path), settings)
+        return samples if may_grow else _chosen(samples, log)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise PowerLogError(PowerMessage.UNREADABLE(log=log.path, reason=reason)) from None
     except LogError as error:
         raise PowerLogError(error.sentence(log=str(log.path), **error.values)) from None
 
@@ -128,17 +112,7 @@ def read_log(log: PduLog, settings: LogSettings) -> LogSamples:
 def require_readable(settings: LogSettings) -> None:
     """Raise PowerLogError for the first log that cannot be used so far; it may still grow."""
     for log in settings.logs:
-        _read(log, settings, may_grow=True)
-
-
-def _read(log: PduLog, settings: LogSettings, *, may_grow: bool = False) -> LogSamples:
-    try:
-        if log.path.exists() and not log.path.is_file():
-            raise OSError("not a file")
-        return samples_of(Source(log.path, may_grow), str(log.path), settings)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise PowerLogError(PowerMessage.UNREADABLE(log=log.path, reason=reason)) from None
+        read_log(log, settings, may_grow=True)
 
 
 def samples_of(source: Source, name: str, settings: LogSettings) -> LogSamples:
@@ -146,18 +120,7 @@ def samples_of(source: Source, name: str, settings: LogSettings) -> LogSamples:
     try:
         header = _Header(source, name, settings)
         layout, table = header.table()
-        decimal = layout.format.decimal or ("" if table.separator is not None else "point")
-        try:
-            return _Pass(layout, table, header.head, MARKS.get(decimal, ".")).run(settings.zone)
-        except _OtherMarkError as first:
-            if decimal:
-                values = {"number": str(first), "decimal": decimal}
-                raise LogError(PowerMessage.MARK_CONTRADICTED, **values) from None
-            try:
-                return _Pass(layout, table, header.head, ",").run(settings.zone)
-            except _OtherMarkError as second:
-                values = {"number": str(second), "other": str(first)}
-                raise LogError(PowerMessage.MARKS_MIXED, **values) from None
+        return _Reader(layout, table, header.head).read(settings.zone)
     except LogError as error:
         raise PowerLogError(error.sentence(log=name, **error.values)) from None
 
@@ -168,11 +131,11 @@ def _chosen(samples: LogSamples, log: PduLog) -> LogSamples:
     if log.outlets:
         chosen = tuple(_outlet_named(name, outlets) for name in log.outlets)
         return replace(samples, outlets=chosen)
-    names = tuple(printable(outlet.name or "(no name)", 60) for outlet in outlets)
+    names = tuple(printable(outlet.name or "(no name)", 60) for outlet in outlets)[:8]
     if not samples.are_alike:
-        raise LogError(PowerMessage.DIFFERENT_KINDS, names=names[:8])
+        raise LogError(PowerMessage.DIFFERENT_KINDS, names=names)
     if (total := _sum_among(outlets)) is not None:
-        raise LogError(PowerMessage.SUM_OF_OTHERS, name=total.name, names=names[:8])
+        raise LogError(PowerMessage.SUM_OF_OTHERS, name=total.name, names=names)
     return samples
 
 
@@ -246,20 +209,18 @@ class _Header:
         stated = re.fullmatch(r"sep=(.)", self.head[0], re.IGNORECASE)
         unclear: LogError | None = None
         fallback: tuple[Layout, Table] | None = None
-        if (bare := self._without_titles(self.head[:1])) is not None:
-            return bare
         for separator in (stated[1],) if stated else SEPARATORS:
             if unclear is not None and not separator:
                 break
-            rows = [_trimmed(cells_of(line, separator)) for line in self.head]
+            rows = [cells_of(line, separator) for line in self.head]
+            for row in rows:
+                while row and not row[-1]:
+                    row.pop()
             for first in range(1 + bool(stated), len(rows)):
-                if any(map(_is_time, rows[first - 1])):
+                if any(map(is_time, rows[first - 1])):
                     continue  # a line of samples
-                try:
-                    layout = self._layout_above(rows, first)
-                except LogError as error:
-                    unclear = unclear or error
-                    continue
+                layout, error = self._layout_above(rows, first)
+                unclear = unclear or error
                 if layout is None:
                     continue
                 header = frozenset(self.head[:first])
@@ -270,14 +231,15 @@ class _Header:
         bare_lines = unclear is not None and unclear.sentence is PowerMessage.NO_TIME
         if unclear is not None and not (bare_lines and self.head[0][0].isdigit()):
             raise unclear
-        fallback = fallback or self._without_titles(self.head)
         if fallback is not None:
             return fallback
         widest = max(self.head, key=lambda line: max(map(line.count, "\t;|,")))
         separator = max("\t;|,", key=widest.count)
         raise self._unknown(cells_of(widest, separator), widest)
 
-    def _layout_above(self, rows: Sequence[list[str]], first: int) -> Layout | None:
+    def _layout_above(
+        self, rows: Sequence[list[str]], first: int
+    ) -> tuple[Layout | None, LogError | None]:
         """Return the layout of the lines above a row, as many as have the same columns."""
         width = len(rows[first - 1])
         block: list[list[str]] = []
@@ -289,38 +251,20 @@ class _Header:
         while block:
             titles = [_title(cells) for cells in zip(*block, strict=True)]
             try:
-                layout = self._layout(titles, rows[first:])
+                if (layout := self._layout(titles, rows[first:])) is not None:
+                    return layout, None
             except LogError as error:
-                unclear, layout = error, None
-            if layout is not None:
-                return layout
+                unclear = error
             block.pop(0)
-        if unclear is not None:
-            raise unclear
-        return None
-
-    def _without_titles(self, lines: Sequence[str]) -> tuple[Layout, Table] | None:
-        """Return the layout of a make whose logs have no titles, if one of the lines is of it."""
-        for make in self._makes:
-            for first, line in enumerate(lines):
-                if make.first and not self._options.named and re.fullmatch(make.first, line):
-                    separator = next(mark for mark in line if mark in SEPARATORS)
-                    table = _table(self._source, make.columns, separator, first, frozenset())
-                    layout = self._layout(make.columns, (), make)
-                    return None if layout is None else (layout, table)
-        return None
+        return None, unclear
 
     def _unknown(self, titles: Sequence[str], header: str) -> LogError:
         """Return the error for a log without a header that can be read."""
         shown = printable(header, 120)
-        options = self._options
-        for key in TITLES:
-            for pattern in getattr(options, key):
-                parts = [pattern, *pattern.split("+")]
-                if not any(is_like(title, part) for title in titles for part in parts):
-                    return LogError(
-                        PowerMessage.NO_COLUMN, column=printable(pattern, 80), header=shown
-                    )
+        for pattern in (p for key in TITLES for p in getattr(self._options, key)):
+            parts = [pattern, *pattern.split("+")]
+            if not any(is_like(title, part) for title in titles for part in parts):
+                return LogError(PowerMessage.NO_COLUMN, column=printable(pattern, 80), header=shown)
         if re.match(r"\W*\d", self.head[0]):
             return LogError(PowerMessage.HEADER_MISSING, header=printable(self.head[0], 120))
         if len(titles) < 2:
@@ -341,262 +285,256 @@ def _table(
     return Table(tuple(titles), rows, separator=separator)
 
 
-def _trimmed(cells: list[str]) -> list[str]:
-    while cells and not cells[-1]:
-        cells.pop()
-    return cells
-
-
 def _title(cells: Sequence[str]) -> str:
     """Join the cells of a column's header; a unit in its cell gets brackets."""
-    parts = []
-    for cell in cells:
-        try:
-            is_unit = len(cells) > 1 and unit_of(cell) is not None
-        except ValueError:
-            is_unit = True
-        parts.append(f"({cell})" if is_unit else cell)
+    parts = [f"({cell})" if len(cells) > 1 and unit_of(cell) else cell for cell in cells]
     return " ".join(filter(None, parts)).strip()
 
 
 def _is_sample(layout: Layout, cells: Sequence[str]) -> bool:
-    if len(cells) <= max(layout.time):
+    places = layout.places("time", "date", "zone")
+    if len(cells) <= max(places):
         return False
-    start = "1970-01-01 00:00" if layout.format.start else ""
     try:
-        Clock("ymd", layout.format.format, start=start).add(_time_in(layout, cells), 0)
-    except BadTimeError:
+        start = "1970-01-01 00:00" if layout.format.start else ""
+        clock = Clock("ymd", layout.format.format, start=start)
+        clock.add(" ".join([cells[place] for place in places]), 0)
+    except LogError:
         return False
     return True
-
-
-def _is_time(cell: str) -> bool:
-    try:
-        Clock().add(cell, 0)
-    except BadTimeError:
-        return False
-    return True
-
-
-def _time_in(layout: Layout, cells: Sequence[str]) -> str:
-    return " ".join([cells[place] for place in layout.time])
 
 
 # --- rows -----------------------------------------------------------------------------------
 
 
-class _Pass:
-    """One pass over the rows of a log, whose numbers have this decimal mark."""
+@dataclass(slots=True)
+class _Figure:
+    """The readings of one column or series while a log is read: numbers of rows, and values."""
 
-    def __init__(self, layout: Layout, table: Table, head: Sequence[str], mark: str) -> None:
+    column: Column
+    read: dict[str, tuple[Number, float]] = field(default_factory=dict)
+    rows: "array[int]" = field(default_factory=lambda: array("I"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+    step: float = inf
+
+    def add(self, row: int, value: float, step: float) -> None:
+        self.rows.append(row)
+        self.values.append(value)
+        self.step = min(self.step, step)
+
+
+class _Reader:
+    """Reads the rows of a log."""
+
+    def __init__(self, layout: Layout, table: Table, head: Sequence[str]) -> None:
         form = layout.format
         above = (zone_in(line) for line in head if _ZONE_LINE.search(line))
         # "(UTC+01:00) Amsterdam" may or may not include summer time.
-        zone = layout.zone or next((z for z in above if z and not re.search(r"\d", z)), "")
+        zones = [zone_in(layout.titles[place]) for place in layout.places("time", "date")]
+        zones += [zone for zone in above if not re.search(r"\d", zone)]
         start = form.start
         if start and "start" not in form.named:
             start = next((m[1] for line in head if (m := re.fullmatch(start, line))), "")
-        try:
-            self._clock = Clock(form.dates, form.format, zone, start)
-        except BadTimeError as error:
-            raise _bad_time(error) from None
-        self._layout, self._table, self._mark = layout, table, mark
-        self._proven, self._unclear = bool(form.decimal), ""
-        self._figures: dict[str, list[_Figure]] = {}
-        self._left_out = [(h.title, h.why, _is_power(h)) for h in layout.unused]
+        zone = next(filter(None, zones), "")
+        self._clock = Clock(form.dates, form.format, zone, start)
+        self._layout, self._table = layout, table
+        self._figures: dict[tuple[str, str], list[_Figure]] = {}
+        self._left_out = [(c.title, c.why, c.is_power) for c in layout.columns if c.why]
+        self._columns = [c for c in layout.columns if c.role in FIGURES and not c.why]
+        self._time = layout.places("time", "date", "zone")
+        self._names = layout.places("outlet", "series")
+        self._numbers = layout.places("other")
+        self._value = next(iter(layout.places("value")), None)
+        self._units = next(iter(layout.places("units")), None)
         self._error: LogError | None = None
-        read = {*layout.time, *layout.names, *layout.numbers, layout.value, layout.unit}
-        read |= {heading.place for heading in (*layout.figures, *layout.unused)}
+        self._mark = {"point": ".", "comma": ","}.get(form.decimal, "")
+        if table.separator is None:
+            self._mark = self._mark or "."
+        self._proof = ""
+        self._ambiguous: list[tuple[_Figure, int, str]] = []
+        read = {column.place for column in layout.columns}
         self._unread = [place for place in range(len(layout.titles)) if place not in read]
         self._texts: dict[tuple[str, int], list[str]] = {}
 
-    def run(self, zone: ZoneInfo) -> LogSamples:
-        """Read all rows; raise LogError, or _OtherMarkError if the mark is another one."""
-        layout, width = self._layout, len(self._layout.titles)
+    def read(self, zone: ZoneInfo) -> LogSamples:
+        """Read all rows; raise LogError."""
+        width = len(self._layout.titles)
         for line, cells in self._table.rows():
             if len(cells) != width and (len(cells) < width or any(cells[width:])):
                 text = printable(" ".join(cells), 80)
                 values = {"line": line, "width": len(cells), "expected": width, "text": text}
                 raise LogError(PowerMessage.LINE_WIDTH, **values)
-            try:
-                self._clock.add(_time_in(layout, cells), line)
-            except BadTimeError as error:
-                raise _bad_time(error) from None
-            name = " ".join([cells[place] for place in layout.names])
-            row = len(self._clock) - 1
-            if layout.value is None:
-                for figure in self._figures.get(name) or self._outlet(name):
-                    self._add(figure, row, cells[figure.heading.place], line)
-            else:
+            row = len(self._clock)
+            self._clock.add(" ".join([cells[place] for place in self._time]), line)
+            name = " ".join(filter(None, (cells[place] for place in self._names)))
+            if self._value is not None:
                 self._add_value(name, cells, row, line)
+            else:
+                for figure in self._figures.get((name, "")) or self._begin(name):
+                    self._add(figure, row, cells[figure.column.place], line)
             if row < _COMPARED_LINES:
-                self._compare(name, cells)
-        if self._unclear and not self._proven and self._mark == ".":
-            raise LogError(PowerMessage.MARK_UNCLEAR, number=printable(self._unclear, 40))
+                for place in self._numbers:
+                    if (number := number_of(cells[place])) is not None:
+                        self._prove(number.mark, cells[place])
+                for place in self._unread:
+                    self._texts.setdefault((name, place), []).append(cells[place])
+        self._settle_marks()
         return self._samples(zone)
 
-    def _outlet(self, name: str) -> list["_Figure"]:
+    def _begin(self, name: str) -> list[_Figure]:
         """Begin an outlet, in a table with a column for each figure."""
+        shown = printable(name, 100)
+        figures = [
+            _Figure(replace(column, outlet=shown) if self._names else column)
+            for column in self._columns
+        ]
+        return self._remember((name, ""), figures)
+
+    def _remember(self, key: tuple[str, str], figures: list[_Figure]) -> list[_Figure]:
         if len(self._figures) >= _MOST_OUTLETS:
             raise LogError(PowerMessage.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
-        own_name = printable(name, 100)
-        self._figures[name] = [
-            _Figure(replace(heading, outlet=own_name) if self._layout.names else heading)
-            for heading in self._layout.figures
-        ]
-        return self._figures[name]
+        self._figures[key] = figures
+        return figures
 
     def _add_value(self, name: str, cells: Sequence[str], row: int, line: int) -> None:
         """Add the value of a row to its series."""
-        text = cells[self._layout.value or 0]
-        unit = "" if self._layout.unit is None else cells[self._layout.unit]
-        key = f"{name}\0{unit}"
-        is_missing = text.casefold() in MISSING
-        if unit and not is_missing:
-            text = f"{text} {unit}"
-        if key not in self._figures and not is_missing:
-            if len(self._figures) >= _MOST_OUTLETS:
-                raise LogError(PowerMessage.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
-            self._figures[key] = self._series(name, text)
-        for figure in self._figures.get(key, ()):
+        text = cells[self._value or 0]
+        unit = "" if self._units is None else cells[self._units]
+        if text.casefold() not in MISSING:
+            text = f"{text} {unit}".strip()
+            if (name, unit) not in self._figures:
+                self._remember((name, unit), self._series(name, text))
+        for figure in self._figures.get((name, unit), ()):
             self._add(figure, row, text, line)
 
-    def _series(self, name: str, text: str) -> list["_Figure"]:
+    def _series(self, name: str, text: str) -> list[_Figure]:
         """Return the figure of a series by its name and a value; empty if it is not used."""
         form = self._layout.format
         shown = printable(name, 100)
-        place = self._layout.value or 0
-        heading = heading_of(name, form, place, text)
-        if heading.unit is not None and not heading.named:
-            heading = replace(heading, kind=heading.unit.kind)
-        why = heading.why or ("another quantity" if heading.kind == "other" else "")
-        if heading.statistic not in ("", "mean"):
-            why = heading.statistic
+        column = column_of(name, form, self._value or 0, text)
+        if column.unit is not None and not column.is_named:
+            roles = {"power": "watts", "energy": "kwh"}
+            column = replace(column, role=roles.get(column.unit.kind, "other"))
+        why = column.why or ("another quantity" if column.role == "other" else "")
+        if column.statistic not in ("", "mean"):
+            why = column.statistic
+        if form.named & FIGURES.keys() and not column.is_named:
+            why = "not named"
         if not why:
             try:
-                kind = heading.kind if heading.kind in KEYS else "power"
-                heading = replace(heading, kind=kind, title=shown or self._layout.titles[place])
-                heading = with_unit(heading, form, named=bool(heading.named))
+                role = column.role if column.role in FIGURES else "watts"
+                title = shown or self._layout.titles[column.place]
+                column = with_unit(replace(column, role=role, title=title), form)
             except LogError as error:
                 self._error, why = self._error or error, "its unit is not certain"
         if why:
-            self._left_out.append((shown, why, heading.kind == "power"))
+            self._left_out.append((shown, why, column.role == "watts"))
             return []
         for figure in (figure for of in self._figures.values() for figure in of):
-            other = figure.heading
-            if (other.outlet, other.kind) == (heading.outlet, heading.kind):
-                if other.title == heading.title:
+            other = figure.column
+            if (other.outlet, other.role) == (column.outlet, column.role):
+                if other.title == column.title:
                     return [figure]  # the same series in another unit
-                heading = replace(heading, outlet=shown)
-        return [_Figure(heading)]
+                column = replace(column, outlet=shown)
+        return [_Figure(column)]
 
-    def _add(self, figure: "_Figure", row: int, text: str, line: int) -> None:
-        known = figure.read.get(text)
-        if known is None:
-            known = self._number(text, figure.heading, line)
+    def _add(self, figure: _Figure, row: int, text: str, line: int) -> None:
+        """Add the number in a cell; an ambiguous one is read when its mark is certain."""
+        if (cached := figure.read.get(text)) is None:
+            if text.casefold() in MISSING:
+                cached = Number(nan, 0, "", ""), inf
+            else:
+                cached = self._number(text, figure.column, line)
             if len(figure.read) < _CACHED:
-                figure.read[text] = known
-        value, step = known
-        if value == value or self._layout.format.hold:
-            figure.rows.append(row)
-            figure.values.append(value)
-        figure.step = min(figure.step, step)
+                figure.read[text] = cached
+        number, factor = cached
+        if number.mark == "?" and self._mark != ".":
+            self._ambiguous.append((figure, len(figure.rows), text))
+        if number.value == number.value or self._layout.format.hold:
+            figure.add(row, number.value * factor, factor * 10.0**-number.places)
 
-    def _number(self, text: str, heading: Heading, line: int) -> tuple[float, float]:
-        """Return a number in watts or kilowatt-hours and its last decimal place; NaN if missing."""
-        if text.casefold() in MISSING:
-            return nan, inf
-        values = {"line": line, "column": printable(heading.title, 60), "text": text[:40]}
-        number = number_of(text, self._mark)
-        if number is None:
-            raise LogError(PowerMessage.LINE_NUMBER, **values)
-        self._prove(number.mark, text)
-        try:
-            unit = unit_of(number.unit) if number.unit else heading.unit
-        except ValueError:
-            unit = None
-        quantity = "power" if heading.kind == "power" else "energy"
+    def _number(self, text: str, column: Column, line: int) -> tuple[Number, float]:
+        """Return the number in a cell, and the factor to watts or kilowatt-hours."""
+        values = {"line": line, "column": printable(column.title, 60), "text": text[:40]}
+        number = number_of(text)
+        unit = column.unit if number is None or not number.unit else unit_of(number.unit)
+        quantity = FIGURES[column.role]
         if unit is not None and unit.kind != quantity:
             raise LogError(PowerMessage.LINE_QUANTITY, **values, quantity=quantity)
-        if unit is None or number.value < 0 or not isfinite(number.value):
+        is_fine = number is not None and number.value >= 0 and isfinite(number.value)
+        if number is None or unit is None or unit.problem or not is_fine:
             raise LogError(PowerMessage.LINE_NUMBER, **values)
-        value = number.value * unit.factor
-        if quantity == "power" and value > _LARGEST_WATTS:
-            raise LogError(PowerMessage.TOO_LARGE, line=line, watts=value)
-        return value, unit.factor * 10.0**-number.places
+        self._prove(number.mark, text)
+        return number, unit.factor
 
     def _prove(self, mark: str, text: str) -> None:
-        """Note whether a number proves the decimal mark; raise _OtherMarkError for another one."""
-        if mark in (".", ","):
-            if mark != self._mark:
-                raise _OtherMarkError(printable(text, 40))
-            self._proven = True
-        # If commas separate columns, numbers have a point.
-        elif mark == "?" and (self._table.separator != "," or "," in text):
-            self._unclear = self._unclear or text
+        """Note whether a number proves the decimal mark; raise LogError for another one."""
+        if mark not in (".", ","):
+            return
+        number = printable(text, 40)
+        if self._mark not in (mark, "") and self._proof:
+            raise LogError(PowerMessage.MARKS_MIXED, number=number, other=self._proof)
+        if self._mark not in (mark, ""):
+            decimal = self._layout.format.decimal or "point"
+            raise LogError(PowerMessage.MARK_CONTRADICTED, number=number, decimal=decimal)
+        self._mark, self._proof = mark, self._proof or number
 
-    def _compare(self, name: str, cells: Sequence[str]) -> None:
-        """Keep what proves the decimal mark, and what may tell outlets apart."""
-        for place in self._layout.numbers:
-            number = number_of(cells[place], self._mark)
-            if number is not None and number.mark in (".", ","):
-                self._prove(number.mark, cells[place])
-        for place in self._unread:
-            self._texts.setdefault((name, place), []).append(cells[place])
+    def _settle_marks(self) -> None:
+        """Read the numbers with ambiguous marks; raise LogError if the log does not settle them."""
+        for figure, place, text in self._ambiguous:
+            # If commas separate columns, numbers have a point.
+            mark = self._mark or ("." if self._table.separator == "," and "," not in text else "")
+            if not mark:
+                raise LogError(PowerMessage.MARK_UNCLEAR, number=printable(text, 40))
+            _, factor = figure.read.get(text) or self._number(text, figure.column, 0)
+            number = number_of(text, mark)
+            assert number is not None, "an ambiguous number is well-formed with either mark"
+            figure.values[place] = number.value * factor
+            figure.step = min(figure.step, factor * 10.0**-number.places)
 
     def _samples(self, zone: ZoneInfo) -> LogSamples:
-        try:
-            wall_ns, local, foreign = self._clock.resolve(zone)
-        except UnclearDatesError as error:
-            raise LogError(PowerMessage.DATES_UNCLEAR, date=printable(str(error), 40)) from None
-        except BadTimeError as error:
-            raise _bad_time(error) from None
-        if foreign:
-            raise LogError(PowerMessage.FOREIGN_ZONE, named=printable(foreign, 40), zone=zone.key)
-        if len(wall_ns) and (wall_ns == UNCERTAIN).all():
-            raise LogError(PowerMessage.ONLY_CHANGED_TIMES, zone=zone.key)
-        outlets: dict[str, dict[str, Points]] = {}
+        wall_ns, local = self._clock.resolve(zone)
         layout = self._layout
+        outlets: dict[str, dict[str, Points]] = {}
         used = []
         figures = {id(figure): figure for of in self._figures.values() for figure in of}
         for figure in figures.values():
             points = _points(figure, wall_ns)
             if points is not None:
-                key = "watts" if points.kind == "power" else "energy"
-                outlets.setdefault(figure.heading.outlet, {})[key] = points
-                used.append(figure.heading.title)
+                key = "watts" if points.role == "watts" else "energy"
+                outlets.setdefault(figure.column.outlet, {})[key] = points
+                used.append(figure.column.title)
         if any("watts" in of for of in outlets.values()):
             outlets = {name: of for name, of in outlets.items() if "watts" in of}
+        for key in layout.format.named & FIGURES.keys():
+            for pattern in getattr(layout.format, key) if self._value is not None else ():
+                if not any(is_like(title, pattern) for title in used):
+                    titles = (title for title, *_ in self._left_out)
+                    shown = printable(", ".join((*used, *titles)), 120)
+                    raise LogError(PowerMessage.NO_COLUMN, column=pattern, header=shown)
         if not outlets:
             raise self._error or LogError(PowerMessage.NO_SAMPLE)
         self._refuse_turns()
-        chosen = layout.format.named & {*KEYS.values()} and not layout.names
+        chosen = layout.format.named & FIGURES.keys()
+        is_summed = self._value is not None or not self._names
         return LogSamples(
             tuple(Outlet(name, of.get("watts"), of.get("energy")) for name, of in outlets.items()),
             layout.format,
             used=tuple(dict.fromkeys(used)),
             unused=tuple(self._left_out),
-            local=bool(local.any()),
-            are_alike=bool(chosen) or are_alike([*outlets]),
+            local=local,
+            are_alike=bool(chosen and is_summed) or are_alike([*outlets]),
         )
 
     def _refuse_turns(self) -> None:
         """Raise LogError for an unread column that tells samples of one outlet apart."""
         for (name, place), texts in self._texts.items():
-            numbers = any(number_of(text, ".") for text in texts)
+            numbers = any(number_of(text) for text in texts)
             if not _take_turns(np.array(texts), numbers):
                 continue
             first, second = (printable(text, 40) for text in [*dict.fromkeys(texts)][:2])
             values = {"column": printable(self._layout.titles[place], 60), "second": second}
             raise LogError(PowerMessage.IN_TURN, name=printable(name, 60), first=first, **values)
-
-
-def _is_power(heading: Heading) -> bool:
-    return heading.unit.kind == "power" if heading.unit is not None else heading.kind == "power"
-
-
-def _bad_time(error: BadTimeError) -> LogError:
-    return LogError(PowerMessage.LINE_TIME, line=error.line, text=printable(str(error), 40))
 
 
 def _points(figure: _Figure, wall_ns: Int64Array) -> Points | None:
@@ -608,14 +546,16 @@ def _points(figure: _Figure, wall_ns: Int64Array) -> Points | None:
     at, values = at[certain][order], values[certain][order]
     if not len(at) or np.isnan(values).all():
         return None
-    heading = figure.heading
+    column = figure.column
+    name = printable(column.outlet, 60)
+    if column.role == "watts" and np.nanmax(values) > _LARGEST_WATTS:
+        raise LogError(PowerMessage.TOO_LARGE, name=name, watts=float(np.nanmax(values)))
     twice = np.flatnonzero(np.diff(at) == 0)
     if len(twice):
-        time = datetime.fromtimestamp(int(at[twice[0]]) / 1e9, UTC)
-        values_of = {"name": printable(heading.outlet, 60), "time": f"{time:%Y-%m-%d %H:%M:%S} UTC"}
-        raise LogError(PowerMessage.TWICE, **values_of)
-    is_mean = heading.statistic == "mean"
-    return Points(heading.kind, at, values, figure.step, is_mean, heading.is_counter)
+        time = f"{datetime.fromtimestamp(int(at[twice[0]]) / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        raise LogError(PowerMessage.TWICE, name=name, time=time)
+    is_mean = column.statistic == "mean"
+    return Points(column.role, at, values, figure.step, is_mean, column.is_counter)
 
 
 def _take_turns(texts: NDArray[np.str_], numbers: bool) -> bool:

@@ -1,5 +1,7 @@
 """Sentences about power logs."""
 
+from typing import Any
+
 from loadgen.sentences import Sentences
 
 
@@ -47,10 +49,10 @@ class PowerMessage(Sentences):
         "--pdu-columns {key}={choices}"
     )
     UNIT_UNCLEAR = (
-        "power log {log}: the unit of {column!r} is not certain ({unit}): give --pdu-columns "
+        "power log {log}: the unit of {column!r} may be milli or mega: give --pdu-columns "
         "{key}=NAME,{unit_key}={choices}, or convert it"
     )
-    UNIT_SCALED = "power log {log}: {column!r} counts {unit!r}: convert it to W or kWh"
+    UNIT_SCALED = "power log {log}: {column!r} counts parts of a unit: convert it to W or kWh"
     UNIT_CONTRADICTED = (
         "power log {log} says the unit of {column!r} itself: leave {unit_key}={unit} out"
     )
@@ -84,7 +86,7 @@ class PowerMessage(Sentences):
         "power log {log}, line {line}: {column} {text!r} is not {quantity}; name another column"
     )
     TOO_LARGE = (
-        "power log {log}, line {line}: {watts:g} watts at one outlet: correct --pdu-columns unit=W"
+        "power log {log} has {watts:g} watts at outlet {name!r}: correct --pdu-columns unit=W"
     )
     TWICE = (
         "power log {log} has a second sample of outlet {name!r} at {time}: if a column tells "
@@ -125,6 +127,14 @@ class PowerMessage(Sentences):
     HOST_ZONE_UNKNOWN = "this host's time zone has no name: give --pdu-timezone UTC or another"
     NO_WINDOW = "the window {window} must end after its start: correct --from or --to"
     NO_MOMENT = "{text!r} is not a time; expected one such as 2026-11-23T10:00:00Z"
+
+
+class LogError(ValueError):
+    """A log that cannot be used; `values` are those of the sentence without the log's name."""
+
+    def __init__(self, sentence: PowerMessage, **values: Any) -> None:
+        super().__init__(sentence.name)
+        self.sentence, self.values = sentence, values
 
 
 class PowerRemark(Sentences):

@@ -4,21 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import numpy as np
+
 from loadgen.errors import PowerLogError
 from loadgen.report.power.log import read_log
-from loadgen.report.power.messages import PowerMessage
+from loadgen.report.power.messages import LogError, PowerMessage
 from loadgen.report.power.power import (
     LEAST_COVERAGE,
     OutletPower,
-    Window,
     outlets_of_samples,
     require_no_clock_change,
     require_usable,
-    span_of,
+    steps_of,
     verdict_on,
 )
 from loadgen.report.power.settings import LogSettings
-from loadgen.report.power.times import BadTimeError, Clock, UnclearDatesError
+from loadgen.report.power.times import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,45 +50,39 @@ def overview(settings: LogSettings, start: str | None = None, end: str | None = 
     Raise PowerLogError if a log cannot be used, or does not cover the window.
     """
     read = [(log, read_log(log, settings)) for log in settings.logs]
-    spans = [
-        span_of(str(log.path), outlet, samples.format)
-        for log, samples in read
-        for outlet in samples.outlets
-    ]
-    offset_ns = settings.offset_ns
-    start_ns = min(since for since, _ in spans) - offset_ns
-    end_ns = max(until for _, until in spans) - offset_ns
-    if start is not None:
-        start_ns = _moment(start, settings)
-    if end is not None:
-        end_ns = _moment(end, settings)
-    window: Window = (start_ns, end_ns)
+    starts, ends = [], []
+    for log, samples in read:
+        for outlet in samples.outlets:
+            steps = steps_of(str(log.path), outlet, samples.format)
+            has_watts = ~np.isnan(steps.level)
+            starts += steps.since[has_watts][:1].tolist()
+            ends += steps.until[has_watts][-1:].tolist()
+    start_ns = min(starts, default=0) - settings.offset_ns
+    end_ns = max(ends, default=0) - settings.offset_ns
+    is_chosen = start is not None or end is not None
+    start_ns = start_ns if start is None else _moment(start, settings)
+    end_ns = end_ns if end is None else _moment(end, settings)
     shown = " to ".join(
-        f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d %H:%M:%SZ}" for ns in window
+        f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d %H:%M:%SZ}" for ns in (start_ns, end_ns)
     )
-    if end_ns <= start_ns and (start or end):
+    if end_ns <= start_ns and is_chosen:
         raise PowerLogError(PowerMessage.NO_WINDOW(window=shown))
     outlets = []
     for log, samples in read:
-        if start is not None or end is not None:
-            require_no_clock_change(log, samples, settings, window)
-        outlets += outlets_of_samples(log, samples, settings, window)
-    if start is not None or end is not None:
+        if is_chosen:
+            require_no_clock_change(log, samples, settings, (start_ns, end_ns))
+        outlets += outlets_of_samples(log, samples, settings, (start_ns, end_ns))
+    if is_chosen:
         require_usable(outlets, shown)
     else:
         outlets = [_without_gaps(outlet) for outlet in outlets]
+    logs = [
+        LogOverview(str(log.path), s.format.name, s.used, [part[:2] for part in s.unused])
+        for log, s in read
+    ]
     withheld, remark = verdict_on(outlets)
-    return Overview(
-        [
-            LogOverview(str(log.path), s.format.name, s.used, [part[:2] for part in s.unused])
-            for log, s in read
-        ],
-        outlets,
-        shown,
-        sum(outlet.watts for outlet in outlets),
-        withheld,
-        remark,
-    )
+    watts = sum(outlet.watts for outlet in outlets)
+    return Overview(logs, outlets, shown, watts, withheld, remark)
 
 
 def _without_gaps(outlet: OutletPower) -> OutletPower:
@@ -103,12 +98,9 @@ def _without_gaps(outlet: OutletPower) -> OutletPower:
 
 def _moment(text: str, settings: LogSettings) -> int:
     """Read a time in UTC nanoseconds; raise PowerLogError."""
-    clock = Clock("ymd")
     try:
+        clock = Clock("ymd")
         clock.add(text, 0)
-        moments, _, foreign = clock.resolve(settings.zone)
-    except (BadTimeError, UnclearDatesError):
-        foreign = text
-    if foreign:
-        raise PowerLogError(PowerMessage.NO_MOMENT(text=text))
-    return int(moments[0])
+        return int(clock.resolve(settings.zone)[0][0])
+    except LogError:
+        raise PowerLogError(PowerMessage.NO_MOMENT(text=text)) from None

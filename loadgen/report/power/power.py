@@ -52,7 +52,6 @@ _TELLING = 3
 watts implausible."""
 _NEAR_CHANGE_NS = 86_400 * 10**9
 """A change of the clock within a day of a run makes the times of its samples doubtful."""
-
 _NS_W_IN_KWH = 3.6e15
 
 Int64Array = NDArray[np.int64]
@@ -166,19 +165,19 @@ def require_no_clock_change(
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class Steps:
     """Watts in ascending, disjoint steps: `level` holds from `since` until `until`."""
 
     since: Int64Array
     until: Int64Array
     level: Float64Array
 
-    def within(self, start_ns: int, end_ns: int) -> "_Steps":
+    def within(self, start_ns: int, end_ns: int) -> "Steps":
         """Return the steps in a window, cut to it."""
         since = np.clip(self.since, start_ns, end_ns)
         until = np.clip(self.until, start_ns, end_ns)
         cut = (until > since) & ~np.isnan(self.level)
-        return _Steps(since[cut], until[cut], self.level[cut])
+        return Steps(since[cut], until[cut], self.level[cut])
 
     @property
     def covered_ns(self) -> int:
@@ -186,48 +185,22 @@ class _Steps:
 
     @property
     def watt_ns(self) -> float:
-        """Watts times nanoseconds."""
         return float((self.level * (self.until - self.since)).sum())
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The figure of an outlet that gives its watts, before a window cuts it."""
+def steps_of(log: str, outlet: Outlet, form: Format) -> Steps:
+    """Return the watts of an outlet before a window cuts them.
 
-    figure: Literal["watts", "counter", "energy"]
-    points: Points
-    steps: _Steps
-    step_w: float
-    counter: "_Counter | None"
-
-
-def span_of(log: str, outlet: Outlet, form: Format) -> Window:
-    """Return the start of the first sample's time and the end of the last one's."""
-    steps = _reading_of(log, outlet, form).steps
-    covered = ~np.isnan(steps.level)
-    if not covered.any():
-        return 0, 0
-    return int(steps.since[covered][0]), int(steps.until[covered][-1])
-
-
-def _reading_of(log: str, outlet: Outlet, form: Format) -> _Reading:
-    """Return the figure to use; raise PowerLogError for a lone counter that does not count up."""
-    points = outlet.energy
-    counter = None
-    if points is not None and points.kind == "energy":
-        counter = _Counter(points, _resolution(points))
+    Raise PowerLogError for a lone counter that does not count up.
+    """
     if outlet.watts is not None:
-        if counter is not None and counter.failure(alone=False):
-            counter = None
-        steps = _held(outlet.watts, form)
-        return _Reading("watts", outlet.watts, steps, _resolution(outlet.watts), counter)
-    if counter is not None:
-        if failure := counter.failure(alone=True):
-            raise PowerLogError(PowerMessage.NO_COUNTER(log=log, name=outlet.name, why=failure))
-        return _Reading("counter", counter.points, counter.steps, 0.0, counter)
-    points = points or Points("interval", np.zeros(0, np.int64), np.zeros(0), 0.0)
-    step_w = _resolution(points) * _NS_W_IN_KWH / max(_usual_ns(points.at), 1)
-    return _Reading("energy", points, _of_intervals(points, form), step_w, None)
+        return _held(outlet.watts, form)
+    assert outlet.energy is not None, "an outlet has a figure"
+    if outlet.energy.role == "interval":
+        return _of_intervals(outlet.energy, form)
+    if reason := _counter_failure(outlet.energy) or _counter_doubt(outlet.energy):
+        raise PowerLogError(PowerMessage.NO_COUNTER(log=log, name=outlet.name, why=reason))
+    return _counted(outlet.energy)
 
 
 def outlet_power(
@@ -246,32 +219,36 @@ def outlet_power(
     """
     start_ns, end_ns = window[0] + offset_ns, window[1] + offset_ns
     name = f"{log.path}#{outlet.name}" if outlet.name else str(log.path)
-    reading = _reading_of(str(log.path), outlet, form)
-    points, step_w = reading.points, reading.step_w
-    covered = reading.steps.within(start_ns, end_ns)
+    steps = steps_of(str(log.path), outlet, form)
+    covered = steps.within(start_ns, end_ns)
     covered_ns = covered.covered_ns
     watts = covered.watt_ns / covered_ns if covered_ns else 0.0
+    points = outlet.watts or outlet.energy
+    assert points is not None, "an outlet has a figure"
+    step_w, figure = _resolution(points), points.role
+    usual_ns = _usual_ns(points.at)
     energy: EnergyCheck | None = None
-    if reading.counter is not None and reading.figure == "counter":
-        energy = reading.counter.alone(start_ns, end_ns)
+    if outlet.watts is None and points.role == "interval":
+        step_w, figure = step_w * _NS_W_IN_KWH / max(usual_ns, 1), "energy"
+    elif outlet.watts is None:
+        energy, figure = _counter_alone(points, covered, start_ns, end_ns), "counter"
         step_w = watts * energy.resolution_kwh / energy.counter_kwh if energy.counter_kwh else 0.0
-    elif reading.counter is not None:
-        energy = reading.counter.against(reading.steps, start_ns, end_ns)
+    elif outlet.energy is not None and outlet.energy.role == "kwh":
+        energy = _against(outlet.energy, steps, start_ns, end_ns)
     is_inside = (points.at >= start_ns) & (points.at < end_ns)
     inside = int(is_inside.sum())
-    notes: list[str] = []
+    notes = [*remarks]
     if inside < LEAST_SAMPLES:
-        notes.append(PowerRemark.FEW_SAMPLES(name=name, samples=inside))
-    notes += remarks
+        notes.insert(0, PowerRemark.FEW_SAMPLES(name=name, samples=inside))
     if energy is not None and energy.result == "reset":
         notes.append(PowerRemark.RESET(name=name))
     if watts and NOTABLE_STEP < step_w / watts <= COARSE_STEP:
-        notes.append(PowerRemark.STEP(figure=reading.figure, name=name, share=step_w / watts))
-    if reading.figure == "watts":
+        notes.append(PowerRemark.STEP(figure=figure, name=name, share=step_w / watts))
+    if outlet.watts is not None:
         notes += _odd_samples(name, points.values[is_inside])
         if points.is_mean or form.stamp == "end":
-            values = {"seconds": _usual_ns(points.at) / 1e9, "stamp": form.stamp or "start"}
-            notes.append(PowerRemark.EDGES(name=name, **values))
+            stamp = form.stamp or "start"
+            notes.append(PowerRemark.EDGES(name=name, seconds=usual_ns / 1e9, stamp=stamp))
     since_s, until_s = (covered.since - start_ns) / 1e9, (covered.until - start_ns) / 1e9
     return OutletPower(
         log=str(log.path),
@@ -314,8 +291,7 @@ def _odd_samples(name: str, watts: Float64Array) -> list[str]:
     median, most = float(np.median(watts)), float(watts.max())
     if most >= _OUTLIER * median > 0:
         notes.append(PowerRemark.OUTLIER(name=name, watts=most, median=median))
-    zeros = int((watts[used[0] : used[-1]] == 0).sum())
-    if zeros:
+    if zeros := int((watts[used[0] : used[-1]] == 0).sum()):
         notes.append(PowerRemark.ZEROS(name=name, zeros=zeros))
     return notes
 
@@ -342,132 +318,114 @@ def require_usable(outlets: Iterable[OutletPower], run: str) -> None:
             raise PowerLogError(PowerMessage.COVERS_LITTLE(log=outlet.name, run=run, **values))
 
 
+# --- from points to steps -------------------------------------------------------------------
+
+
 def _usual_ns(at: Int64Array) -> int:
     spacing = np.diff(at)
     return int(np.median(spacing)) if len(spacing) else 0
 
 
-def _held(points: Points, form: Format) -> _Steps:
+def _held(points: Points, form: Format) -> Steps:
     """Return the time for which each sample of watts holds, before any window cuts it."""
     at, spacing, usual_ns = points.at, np.diff(points.at), _usual_ns(points.at)
     if form.hold:
-        last_ns = int(spacing.max(initial=0))
-        return _Steps(at, at + np.append(spacing, last_ns), points.values)
+        return Steps(at, at + np.append(spacing, int(spacing.max(initial=0))), points.values)
     held = np.minimum(spacing, int(HOLD_LIMIT * usual_ns))
     if form.stamp == "end":
-        return _Steps(at - np.insert(held, 0, usual_ns), at, points.values)
-    return _Steps(at, at + np.append(held, usual_ns), points.values)
+        return Steps(at - np.insert(held, 0, usual_ns), at, points.values)
+    return Steps(at, at + np.append(held, usual_ns), points.values)
 
 
-def _of_intervals(points: Points, form: Format) -> _Steps:
+def _of_intervals(points: Points, form: Format) -> Steps:
     """Return the watts of energies that were each used since the sample before."""
-    usual_ns = _usual_ns(points.at)
-    spacing = np.insert(np.diff(points.at), 0, usual_ns)
+    at, usual_ns = points.at, _usual_ns(points.at)
+    if not usual_ns:
+        return Steps(at[:0], at[:0], points.values[:0])
+    spacing = np.insert(np.diff(at), 0, usual_ns)
     # A sample after a gap is of the usual interval before it, not of the gap.
     spans = np.where(spacing <= 1.5 * usual_ns, spacing, usual_ns)
-    if not usual_ns:
-        return _Steps(points.at[:0], points.at[:0], points.values[:0])
     level = points.values * _NS_W_IN_KWH / spans
     if form.stamp == "start":
-        return _Steps(points.at, points.at + np.append(spans[1:], usual_ns), level)
-    return _Steps(points.at - spans, points.at, level)
+        return Steps(at, at + np.append(spans[1:], usual_ns), level)
+    return Steps(at - spans, at, level)
 
 
-# --- counters -------------------------------------------------------------------------------
+def _counted(points: Points) -> Steps:
+    """Return the mean watts between samples of a counter, without spans in which it was reset."""
+    used_kwh, span_ns = np.diff(points.values), np.diff(points.at)
+    rising = used_kwh >= 0
+    watts = used_kwh[rising] * _NS_W_IN_KWH / span_ns[rising]
+    return Steps(points.at[:-1][rising], points.at[1:][rising], watts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Counter:
-    """An outlet's counter of kilowatt-hours, with its resolution `step`."""
-
-    points: Points
-    step: float
-
-    def failure(self, *, alone: bool) -> str:
-        """Return the reason why this is not a counter, "" if it is one.
-
-        A counter resets to about zero. One that is not stated starts at or above what it gains,
-        and would make impossible watts if it were the energy of each interval.
-        """
-        values = self.points.values
-        gains = np.diff(values)
-        rises = gains[gains > 0]
-        if not len(values):
-            return "has no value"
-        about_zero = 3 * float(np.max(rises, initial=0.0)) + self.step
-        after_falls = values[1:][gains < 0]
-        if np.any(after_falls > about_zero) or len(after_falls) > max(1.0, 0.1 * len(gains)):
-            return "falls to other values than about zero"
-        if np.any(after_falls > 0.1 * values[:-1][gains < 0]):
-            return "falls to other values than about zero"
-        if not alone or self.points.is_counter:
-            return ""
-        if values[0] < rises.sum():
-            return "starts below what it gains"
-        spacing_ns = _usual_ns(self.points.at)
-        as_interval = float(np.median(values)) * _NS_W_IN_KWH / max(spacing_ns, 1)
-        return (
-            "" if as_interval > _LARGEST_OUTLET_W else "would be plausible as energy of intervals"
-        )
-
-    @property
-    def steps(self) -> _Steps:
-        """The mean watts between samples, without the spans in which the counter was reset."""
-        used_kwh, span_ns = np.diff(self.points.values), np.diff(self.points.at)
-        rising = used_kwh >= 0
-        watts = used_kwh[rising] * _NS_W_IN_KWH / span_ns[rising]
-        return _Steps(self.points.at[:-1][rising], self.points.at[1:][rising], watts)
-
-    def alone(self, start_ns: int, end_ns: int) -> EnergyCheck:
-        """Return the energy of a window by the counter alone."""
-        used_kwh = self.steps.within(start_ns, end_ns).watt_ns / _NS_W_IN_KWH
-        result: Literal["agrees", "too coarse", "reset"] = "agrees"
-        if self.step > COARSE_STEP * used_kwh:
-            result = "too coarse"
-        elif self._resets(start_ns, end_ns):
-            result = "reset"
-        return EnergyCheck(None, used_kwh, self.step, result)
-
-    def against(self, watts: _Steps, start_ns: int, end_ns: int) -> EnergyCheck | None:
-        """Compare the counter with watts, from its first sample in the window to its last.
-
-        Return None if it has too few samples there, or the watts have gaps.
-        """
-        at = self.points.at
-        inside = np.flatnonzero((at >= start_ns) & (at <= end_ns))
-        if len(inside) < 2:
-            return None
-        counted = self.steps.within(int(at[inside[0]]), int(at[inside[-1]]))
-        spans = [
-            watts.within(int(since), int(until))
-            for since, until in zip(*_joined(counted), strict=True)
-        ]
-        by_watts = sum(span.watt_ns for span in spans) / _NS_W_IN_KWH
-        covered_ns = sum(span.covered_ns for span in spans)
-        if covered_ns < LEAST_COVERAGE * counted.covered_ns or not covered_ns:
-            return None
-        by_counter = counted.watt_ns / _NS_W_IN_KWH
-        resets = self._resets(start_ns, end_ns)
-        result: Literal["agrees", "disagrees", "too coarse", "reset"] = "agrees"
-        if abs(by_counter - by_watts) > self.step * (1 + resets) + _TOLERATED * by_watts:
-            result = "disagrees"
-        elif resets:
-            result = "reset"
-        elif self.step > _NO_CHECK * by_watts:
-            result = "too coarse"
-        return EnergyCheck(by_watts, by_counter, self.step, result)
-
-    def _resets(self, start_ns: int, end_ns: int) -> int:
-        back = np.diff(self.points.values) < 0
-        at = self.points.at
-        return int((back & (at[1:] > start_ns) & (at[:-1] < end_ns)).sum())
+def _counter_failure(points: Points) -> str:
+    """Return the reason why energies are not those of a counter, which resets to about zero."""
+    values = points.values
+    gains = np.diff(values)
+    before, after = values[:-1][gains < 0], values[1:][gains < 0]
+    about_zero = 3 * float(gains.max(initial=0.0)) + _resolution(points)
+    too_many = len(after) > max(1.0, 0.1 * len(gains))
+    if too_many or np.any(after > about_zero) or np.any(after > 0.1 * before):
+        return "falls to other values than about zero"
+    return ""
 
 
-def _joined(steps: _Steps) -> tuple[Int64Array, Int64Array]:
-    """Join steps without a gap between them; return the starts and the ends."""
-    after_gap = np.flatnonzero(steps.since[1:] > steps.until[:-1]) + 1
-    firsts = np.concatenate(([0], after_gap)).astype(np.int64)[: len(steps.since)]
-    return steps.since[firsts], steps.until[np.append(firsts[1:] - 1, len(steps.until) - 1)]
+def _counter_doubt(points: Points) -> str:
+    """Return the reason why energies that no title states as a counter may be of intervals."""
+    if points.is_counter:
+        return ""
+    gains = np.diff(points.values)
+    if points.values[0] < gains[gains > 0].sum():
+        return "starts below what it gains"
+    usual_ns = max(_usual_ns(points.at), 1)
+    if float(np.median(points.values)) * _NS_W_IN_KWH / usual_ns > _LARGEST_OUTLET_W:
+        return ""
+    return "would be plausible as energy of intervals"
+
+
+def _resets(points: Points, start_ns: int, end_ns: int) -> int:
+    is_back = np.diff(points.values) < 0
+    return int((is_back & (points.at[1:] > start_ns) & (points.at[:-1] < end_ns)).sum())
+
+
+def _counter_alone(points: Points, covered: Steps, start_ns: int, end_ns: int) -> EnergyCheck:
+    """Return the energy of a window by its counter alone."""
+    step, used_kwh = _resolution(points), covered.watt_ns / _NS_W_IN_KWH
+    result: Literal["agrees", "too coarse", "reset"] = "agrees"
+    if step > COARSE_STEP * used_kwh:
+        result = "too coarse"
+    elif _resets(points, start_ns, end_ns):
+        result = "reset"
+    return EnergyCheck(None, used_kwh, step, result)
+
+
+def _against(points: Points, watts: Steps, start_ns: int, end_ns: int) -> EnergyCheck | None:
+    """Compare a counter with watts, from its first sample in the window to its last.
+
+    Return None if it is not a counter, has too few samples there, or the watts have gaps.
+    """
+    inside = np.flatnonzero((points.at >= start_ns) & (points.at <= end_ns))
+    if len(inside) < 2 or _counter_failure(points):
+        return None
+    counted = _counted(points).within(int(points.at[inside[0]]), int(points.at[inside[-1]]))
+    spans = [
+        watts.within(int(s), int(u)) for s, u in zip(counted.since, counted.until, strict=True)
+    ]
+    by_counter = counted.watt_ns / _NS_W_IN_KWH
+    by_watts = sum(span.watt_ns for span in spans) / _NS_W_IN_KWH
+    covered_ns = sum(span.covered_ns for span in spans)
+    if covered_ns < LEAST_COVERAGE * counted.covered_ns or not covered_ns:
+        return None
+    resets, step = _resets(points, start_ns, end_ns), _resolution(points)
+    result: Literal["agrees", "disagrees", "too coarse", "reset"] = "agrees"
+    if abs(by_counter - by_watts) > step * (1 + resets) + _TOLERATED * by_watts:
+        result = "disagrees"
+    elif resets:
+        result = "reset"
+    elif step > _NO_CHECK * by_watts:
+        result = "too coarse"
+    return EnergyCheck(by_watts, by_counter, step, result)
 
 
 def _resolution(points: Points) -> float:
@@ -480,7 +438,7 @@ def _resolution(points: Points) -> float:
     if not decimal or not np.isfinite(decimal):
         return 0.0
     steps = np.unique(np.rint(values / decimal))
-    while len(steps) >= (_TELLING if points.kind != "power" or decimal < 0.99 else 2 * _TELLING):
+    while len(steps) >= (_TELLING if points.role != "watts" or decimal < 0.99 else 2 * _TELLING):
         if np.any(steps % 10):
             break
         steps, decimal = steps / 10, decimal * 10

@@ -1,7 +1,4 @@
-"""Tables of power logs: lines of cells, from tables of text, from JSON, and from lines of tools.
-
-Every table can be read again, because a later line may show that numbers have a decimal comma.
-"""
+"""Tables of power logs: rows of cells, from lines of text, JSON, and the output of tools."""
 
 import csv
 import io
@@ -15,19 +12,23 @@ from typing import Any
 
 import orjson
 
-from loadgen.report.power.columns import LogError
 from loadgen.report.power.formats import Format
-from loadgen.report.power.messages import PowerMessage
+from loadgen.report.power.messages import LogError, PowerMessage
+from loadgen.report.power.times import is_time
 
 SEPARATORS = ("\t", ";", "|", ",", "")
 """Separators of columns; "" for blanks."""
 _LONGEST_LINE = 20_000
 _HEAD_LINES = 60
+_FIRST_RECORDS = 50
 _PAIR = re.compile(r"\s*([^\W\d][^:\t,;|{}]*?)\s*:\s+(\S.*?)\s*")
 """A line of a tool with a name and a value."""
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 Row = tuple[int, list[str]]
 """The number of a line, and its cells."""
+Record = tuple[int, dict[str, str]]
+"""The number of a line, and values by their titles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,43 +97,44 @@ def cells_of(line: str, separator: str) -> list[str]:
 
 
 def table_of(source: Source, head: Sequence[str], makes: Sequence[Format]) -> Table | None:
-    """Return the table of a log that is no lines of cells; None for any other log."""
-    if head[0][:1] in ("{", "["):
+    """Return the table of a log that is not lines of cells; None for any other log."""
+    if head[0][0] in "{[" or (head[0][-1] == "}" and "{" in head[0]):
         try:
-            titles = dict.fromkeys(
-                key for _, record in islice(_records(source), 50) for key in record
-            )
+            return _table_of_records(lambda: _documents(source))
         except LogError:
             if "}" in head[0] or '"' in "".join(head[1:3]):
                 raise
             return None  # a line such as [2013-04-26 10:04:05] 135
-        return Table(tuple(titles), lambda: _rows(_records(source), titles))
+    first = next((line for line in head if line[0] != "#"), "")
     for make in makes:
-        if make.line and any(re.fullmatch(make.line, line) for line in head):
+        if make.line and re.fullmatch(make.line, first):
             expression = re.compile(make.line)
-            rows = partial(_matches, source, expression)
-            return Table(tuple(expression.groupindex), rows, make)
-    pairs = [match for line in head if (match := _PAIR.fullmatch(line))]
-    if len(pairs) > 1 and len(pairs) >= 0.8 * len(head):
-        titles = dict.fromkeys(match[1] for match in pairs)
-        return Table(tuple(titles), lambda: _rows(_blocks(source), titles))
+            return Table(tuple(expression.groupindex), partial(_matches, source, expression), make)
+    pairs = sum(_PAIR.fullmatch(line) is not None for line in head)
+    if pairs > 1 and pairs >= 0.8 * len(head):
+        return _table_of_records(lambda: _blocks(source))
     return None
 
 
-def _rows(
-    records: "Iterator[tuple[int, dict[str, str]]]", titles: Sequence[str] | Any
-) -> Iterator[Row]:
-    for number, record in records:
-        yield number, [record.get(title, "") for title in titles]
+def _table_of_records(records: Callable[[], Iterator[Record]]) -> Table:
+    titles = dict.fromkeys(key for _, of in islice(records(), _FIRST_RECORDS) for key in of)
+
+    def rows() -> Iterator[Row]:
+        for number, record in records():
+            yield number, [record.get(title, "") for title in titles]
+
+    return Table(tuple(titles), rows)
 
 
 def _matches(source: Source, expression: re.Pattern[str]) -> Iterator[Row]:
     for number, line in source.lines():
         if match := expression.fullmatch(line):
             yield number, [cell or "" for cell in match.groupdict().values()]
+        elif line[0] != "#":
+            yield number, [line]
 
 
-def _blocks(source: Source) -> Iterator[tuple[int, dict[str, str]]]:
+def _blocks(source: Source) -> Iterator[Record]:
     """Yield records of lines with a name and a value; a name that repeats begins a record."""
     record: dict[str, str] = {}
     first = 0
@@ -151,24 +153,37 @@ def _blocks(source: Source) -> Iterator[tuple[int, dict[str, str]]]:
 # --- JSON -----------------------------------------------------------------------------------
 
 
-def _records(source: Source) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the samples of JSON documents, of a line each or indented, with flat names."""
-    text, first = "", 0
+def _documents(source: Source) -> Iterator[Record]:
+    """Yield the samples of JSON documents, of a line each or of several, with joined names.
+
+    What stands before a document in its line, such as a time and a topic, is part of its samples.
+    """
+    text, before, first, depth = "", "", 0, 0
     for number, line in source.lines():
-        first = first if text else number
+        if not text:
+            first, start = number, re.search(r"[{[]", line)
+            before, line = (line[: start.start()], line[start.start() :]) if start else ("", line)
         text += line + "\n"
-        # The last line of an indented document begins with its closing bracket.
-        if line[0] in "}]" or (first == number and line[-1] in "}]"):
-            try:
-                document = orjson.loads(text)
-            except orjson.JSONDecodeError:
-                if line[0] not in "}]":
-                    continue
-                raise LogError(PowerMessage.LINE_JSON, line=first, text=line[:60]) from None
-            yield from ((first, record) for record in _samples_in(document))
-            text = ""
+        bare = _QUOTED.sub("", line)
+        depth += sum(bare.count(mark) for mark in "{[") - sum(bare.count(mark) for mark in "}]")
+        if depth > 0:
+            continue
+        try:
+            samples = [*_samples_in(orjson.loads(text))]
+        except orjson.JSONDecodeError:
+            break
+        for sample in samples:
+            yield first, _with_words(sample, before.split()) if before else sample
+        text, depth = "", 0
     if text:
         raise LogError(PowerMessage.LINE_JSON, line=first, text=text[:60])
+
+
+def _with_words(sample: dict[str, str], before: Sequence[str]) -> dict[str, str]:
+    topic = " ".join(word for word in before if not is_time(word))
+    times = [word for word in before if is_time(word)]
+    has_time = any(name.rpartition(".")[2].lower() == "time" for name in sample)
+    return sample | {"topic": topic} | ({"time": " ".join(times)} if times and not has_time else {})
 
 
 def _samples_in(document: Any) -> Iterator[dict[str, str]]:
@@ -176,7 +191,6 @@ def _samples_in(document: Any) -> Iterator[dict[str, str]]:
     if isinstance(document, list):
         for part in document:
             yield from _samples_in(part)
-        return
     if not isinstance(document, dict):
         return
     data = document.get("data")
@@ -184,9 +198,8 @@ def _samples_in(document: Any) -> Iterator[dict[str, str]]:
         yield from _series_in(data["result"])
         return
     for value in document.values():
-        if isinstance(value, list) and value and all(_has_time(part) for part in value):
-            for part in value:
-                yield _flat(part)
+        if isinstance(value, list) and value and all(map(_has_time, value)):
+            yield from map(_flat, value)
             return
     yield _flat(document)
 
@@ -209,10 +222,8 @@ def _series_in(results: Sequence[Any]) -> Iterator[dict[str, str]]:
 def _flat(value: Any, name: str = "") -> dict[str, str]:
     """Return nested values by their joined names."""
     if isinstance(value, dict | list):
-        parts = value.items() if isinstance(value, dict) else enumerate(value)
         flat: dict[str, str] = {}
-        for key, part in parts:
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             flat |= _flat(part, f"{name}.{key}" if name else str(key))
         return flat
-    text = "" if value is None else repr(value) if isinstance(value, float) else str(value)
-    return {name: text}
+    return {name: "" if value is None else repr(value) if isinstance(value, float) else str(value)}

@@ -6,21 +6,26 @@
 
 import re
 from array import array
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
 from numpy.typing import NDArray
+
+from loadgen.report.power.messages import LogError, PowerMessage
+from loadgen.run.redaction import printable
+
+UNCERTAIN = np.iinfo(np.int64).min
+"""A local time that a change of the clock skips or repeats."""
 
 _DAY_NS = 86_400 * 10**9
 _MINUTE_NS = 60 * 10**9
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS_OF_EPOCH = ((1e11, 9), (1e14, 6), (1e17, 3), (float("inf"), 0))
-"""(upper bound, decimal places of nanoseconds) of times since 1970: seconds until the year 5138."""
+_LAST_YEAR = 2200
+_IN_UTC = 0
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
@@ -39,7 +44,11 @@ _TEXT = re.compile(
     re.IGNORECASE,
 )
 _OFFSET = re.compile(r"(?:utc|gmt)?\s?(?P<sign>[+-])(?P<hours>\d\d?):?(?P<minutes>\d\d)?")
-
+_ZONE = re.compile(
+    r"(?<![^\W_])(?:(?:utc|gmt)(?:\s?[+-]\d\d?(?::?\d\d)?)?|[a-z_]+/[a-z_/]+"
+    r"|(?:ce|ee|m|p|c|e|ae|nz)(?:s|d)t|cet|eet|bst|ist|msk|jst|kst|hkt|sgt)(?![^\W_])",
+    re.IGNORECASE,
+)
 _ORDERS = {
     "ymd": r"(?P<y>\d{4})[-/.]?(?P<m>\d{1,2})[-/.]?(?P<d>\d{1,2})",
     "dmy": r"(?P<d>\d{1,2})[-/.](?P<m>\d{1,2})[-/.](?P<y>\d{4}|\d\d)",
@@ -51,23 +60,6 @@ _ORDERS = {
     "month first, named": rf"(?P<m>{_MONTH})[\s-](?P<d>\d{{1,2}}),?[\s-](?P<y>\d{{4}})",
 }
 """Ways to write a date. Dates with points always begin with the day, so they are unambiguous."""
-
-_LAST_YEAR = 2200
-_IN_UTC = 0
-UNCERTAIN = np.iinfo(np.int64).min
-"""A local time that a change of the clock skips or repeats."""
-
-
-class UnclearDatesError(ValueError):
-    """Dates that fit more than one order; its text is an example."""
-
-
-class BadTimeError(ValueError):
-    """A text that is not a time, with its line."""
-
-    def __init__(self, text: str, line: int) -> None:
-        super().__init__(text)
-        self.line = line
 
 
 class Clock:
@@ -82,66 +74,54 @@ class Clock:
         self._order, self._form, self._zone = order, form, zone
         self._ns, self._date, self._zones = array("q"), array("i"), array("b")
         self._names = ["utc", ""]
+        self._lines: dict[str, int] = {}
         self._dates: dict[str, int] = {}
-        self._lines: list[int] = []
         self._start = self._parsed(start, 0) if start else None
 
     def __len__(self) -> int:
         return len(self._ns)
 
     def add(self, text: str, line: int) -> None:
-        """Append a time; raise BadTimeError."""
+        """Append a time; raise LogError."""
         if self._start is None:
             ns, day, zone = self._parsed(text, line)
-        else:
+        elif _ELAPSED.fullmatch(text):
             ns, day, zone = self._start
-            if not _ELAPSED.fullmatch(text):
-                raise BadTimeError(text, line)
             ns += round(float(text.replace(",", ".")) * 1e9)
+        else:
+            raise _bad_time(text, line)
         self._ns.append(ns)
         self._date.append(day)
         self._zones.append(zone)
 
     def _parsed(self, text: str, line: int) -> tuple[int, int, int]:
         """Return nanoseconds, the number of a date that is still to be read or -1, and a zone."""
-        if self._form:
-            return self._by_form(text, line)
-        if text[4:5] == "-" and len(text) >= 16:
-            with suppress(ValueError):
+        with suppress(ValueError, re.error):
+            if self._form:
+                return self._of(datetime.strptime(text, self._form))
+            if text[4:5] == "-" and len(text) >= 16:
                 return self._of(datetime.fromisoformat(text))
         if since := _SINCE_1970.fullmatch(text):
-            places = next(places for below, places in _UNITS_OF_EPOCH if int(since[1]) < below)
+            # Seconds until the year 5138; longer numbers are milli-, micro- or nanoseconds.
+            places = 9 - 3 * sum(int(since[1]) >= least for least in (1e11, 1e14, 1e17))
             fraction = (since[2] or "")[:places].ljust(places, "0")
-            ns = int(since[1] + fraction) if places else int(since[1])
-            if ns < 1 << 63:
+            ns = int(since[1] + fraction)
+            if ns < 1 << 63 and not self._form:
                 return ns, -1, _IN_UTC
-        match = _TEXT.fullmatch(text)
-        if match is None:
-            raise BadTimeError(text, line)
+        match = None if self._form else _TEXT.fullmatch(text)
+        if match is None or (match["year"] is None) != (match["day"] is None):
+            raise _bad_time(text, line)
         hour, minute, second = (int(match[key] or 0) for key in ("hour", "minute", "second"))
         if half := match["half"]:
-            if not 0 < hour <= 12:
-                raise BadTimeError(text, line)
-            hour = hour % 12 + 12 * (half[0] in "pP")
+            hour = hour % 12 + 12 * (half[0] in "pP") if 0 < hour <= 12 else 24
         if hour > 23 or minute > 59 or second > 59:
-            raise BadTimeError(text, line)
-        ns = ((hour * 60 + minute) * 60 + second) * 10**9 + int(
-            (match["fraction"] or "").ljust(9, "0")
-        )
+            raise _bad_time(text, line)
+        ns = ((hour * 60 + minute) * 60 + second) * 10**9
+        ns += int((match["fraction"] or "").ljust(9, "0"))
         zone, offset_ns = self._zone_of((match["zone"] or self._zone).strip())
         day = match["date"] or f"{match['day']} {match['year']}"
-        if (match["year"] is None) != (match["day"] is None):
-            raise BadTimeError(text, line)
-        number = self._dates.setdefault(day, len(self._dates))
-        if number == len(self._lines):
-            self._lines.append(line)
-        return ns - offset_ns, number, zone
-
-    def _by_form(self, text: str, line: int) -> tuple[int, int, int]:
-        try:
-            return self._of(datetime.strptime(text, self._form))
-        except (ValueError, re.error):
-            raise BadTimeError(text, line) from None
+        self._lines.setdefault(day, line)
+        return ns - offset_ns, self._dates.setdefault(day, len(self._dates)), zone
 
     def _of(self, read: datetime) -> tuple[int, int, int]:
         if not 1970 <= read.year <= _LAST_YEAR:
@@ -163,31 +143,76 @@ class Clock:
             self._names.append(name)
         return self._names.index(name), 0
 
-    def resolve(self, zone: ZoneInfo) -> tuple[NDArray[np.int64], NDArray[np.bool_], str]:
-        """Return all times in UTC, which of them are local, and a zone other than `zone`, or "".
+    def resolve(self, zone: ZoneInfo) -> tuple[NDArray[np.int64], bool]:
+        """Return all times in UTC, and True if some are in the zone of the user.
 
         `UNCERTAIN` stands for local times that a change of the clock skips or repeats. Raise
-        UnclearDatesError, or BadTimeError for a date that is not of the order of the others.
+        LogError for ambiguous dates, a date of another order, or times of another zone.
         """
         clock = np.array(self._ns, np.int64)
         if self._dates:
-            days = np.array([*_days(self._dates, self._order, self._lines), 0], np.int64)
-            clock += days[np.array(self._date)] * _DAY_NS
+            clock += np.array([*self._days(), 0], np.int64)[np.array(self._date)] * _DAY_NS
         zones = np.array(self._zones)
         local = zones != _IN_UTC
         # A zone's clock changes at full minutes; a conversion of each sample would take long.
         minutes, place = np.unique(clock[local] // _MINUTE_NS, return_inverse=True)
-        offsets = np.array([_offset_ns(zone, int(minute)) for minute in minutes], np.int64)
-        read = clock[local] - offsets[place] if len(offsets) else clock[local]
-        if len(offsets):
-            read[offsets[place] == UNCERTAIN] = UNCERTAIN
-        clock[local] = read
-        foreign = ""
+        if len(minutes):
+            offsets = np.array([_offset_ns(zone, int(minute)) for minute in minutes], np.int64)
+            read = np.where(offsets == UNCERTAIN, 0, offsets)[place]
+            clock[local] = np.where(offsets[place] == UNCERTAIN, UNCERTAIN, clock[local] - read)
         for number, name in enumerate(self._names[2:], 2):
             hours = np.unique(clock[(zones == number) & (clock != UNCERTAIN)] // (60 * _MINUTE_NS))
             if name != zone.key.lower() and any(_name_at(zone, int(h)) != name for h in hours):
-                foreign = name
-        return clock, local, foreign
+                raise LogError(PowerMessage.FOREIGN_ZONE, named=printable(name, 40), zone=zone.key)
+        if len(clock) and (clock == UNCERTAIN).all():
+            raise LogError(PowerMessage.ONLY_CHANGED_TIMES, zone=zone.key)
+        return clock, bool(local.any())
+
+    def _days(self) -> list[int]:
+        """Return the days since 1970 of each date; all dates of a log have the same order."""
+        orders = [
+            key for key in _ORDERS if not self._order or key[:3] == self._order or "named" in key
+        ]
+        if not self._order:
+            orders.remove("ymd, short")
+        read = {key: [_day(text, _ORDERS[key]) for text in self._dates] for key in orders}
+        # An order that fits fewer dates than another one is wrong.
+        least = min(days.count(None) for days in read.values())
+        fitting = [days for days in read.values() if days.count(None) == least]
+        for (text, line), *days in zip(self._lines.items(), *fitting, strict=True):
+            if len({day for day in days if day is not None}) > 1:
+                raise LogError(PowerMessage.DATES_UNCLEAR, date=printable(text, 40))
+            if days[0] is None:
+                raise _bad_time(text, line)
+        return [day for day in fitting[0] if day is not None]
+
+
+def is_time(text: str) -> bool:
+    """Return True if a text is a date with a time, or a number of seconds since 1970."""
+    try:
+        Clock().add(text, 0)
+    except LogError:
+        return False
+    return True
+
+
+def zone_in(text: str) -> str:
+    """Find the zone that a text names, as UTC+02:00, CEST or Europe/Berlin; "" for none."""
+    named = (zone[0] for zone in _ZONE.finditer(text))
+    return next((zone for zone in named if "/" not in zone or zone in available_timezones()), "")
+
+
+def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> list[int]:
+    """List the changes of the zone's clock between two moments, all in UTC nanoseconds."""
+    minutes = range(first_ns // _MINUTE_NS, last_ns // _MINUTE_NS + 1)
+    offsets = (
+        (m, (_EPOCH_UTC + timedelta(minutes=m)).astimezone(zone).utcoffset()) for m in minutes
+    )
+    return [later[0] * _MINUTE_NS for earlier, later in pairwise(offsets) if earlier[1] != later[1]]
+
+
+def _bad_time(text: str, line: int) -> LogError:
+    return LogError(PowerMessage.LINE_TIME, line=line, text=printable(text, 40))
 
 
 def _ns_of(since: timedelta) -> int:
@@ -209,45 +234,15 @@ def _offset_ns(zone: ZoneInfo, minute: int) -> int:
     return _ns_of(first) if first is not None and first == second else UNCERTAIN
 
 
-def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> list[int]:
-    """List the changes of the zone's clock between two moments, all in UTC nanoseconds."""
-    minutes = range(first_ns // _MINUTE_NS, last_ns // _MINUTE_NS + 1)
-    offsets = (
-        (m, (_EPOCH_UTC + timedelta(minutes=m)).astimezone(zone).utcoffset()) for m in minutes
-    )
-    return [later[0] * _MINUTE_NS for earlier, later in pairwise(offsets) if earlier[1] != later[1]]
-
-
-# --- dates ----------------------------------------------------------------------------------
-
-
-def _days(dates: Iterable[str], order: str, lines: list[int]) -> list[int]:
-    """Return the days since 1970 of each date."""
-    texts = [*dates]
-    orders = [key for key in _ORDERS if not order or key[:3] == order or "named" in key]
-    if not order:
-        orders.remove("ymd, short")
-    read = [[_day(text, _ORDERS[key]) for text in texts] for key in orders]
-    # All dates of a log have the same order, so an order that fits fewer of them is wrong.
-    most = max(len(texts) - days.count(None) for days in read)
-    first, *others = (days for days in read if len(texts) - days.count(None) == most)
-    for text, line, *days in zip(texts, lines, first, *others, strict=True):
-        if len({day for day in days if day is not None}) > 1:
-            raise UnclearDatesError(text)
-        if days[0] is None:
-            raise BadTimeError(text, line)
-    return [day for day in first if day is not None]
-
-
 def _day(text: str, pattern: str) -> int | None:
     match = re.fullmatch(pattern, text, re.IGNORECASE)
     if match is None:
         return None
     month, year = match["m"], int(match["y"])
-    try:
-        if year > _LAST_YEAR:
-            return None
+    with suppress(ValueError):
         number = int(month) if month.isdigit() else _MONTHS.index(month[:3].lower()) + 1
-        return (date(year + 2000 * (year < 100), number, int(match["d"])) - _EPOCH.date()).days
-    except ValueError:
-        return None
+        if year <= _LAST_YEAR:
+            return (
+                date(year + 2000 * (year < 100), number, int(match["d"])) - date(1970, 1, 1)
+            ).days
+    return None

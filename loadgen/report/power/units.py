@@ -1,8 +1,92 @@
-"""Units of power and energy in titles and cells of power logs. Pure."""
+"""Numbers and units in titles and cells of power logs, in the notation of any country. Pure.
+
+A comma can be a decimal mark or separate thousands, and so can a point. The whole log decides:
+"0,5", "12,34" and "1.100,5" are unambiguous, "1,100" alone is not. An ambiguous log is refused.
+"""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+MISSING = frozenset(
+    (
+        *("", "-", "--", "---", "\u2013", "\u2014", "n/a", "na", "#n/a", "nan", "null", "none"),
+        *("?", "not available", "unavailable", "unknown", "no data", "invalid", "[n/a]"),
+        *("[not supported]", "<not counted>", "<not supported>", "undefined"),
+    )
+)
+"""Cells that stand for a missing number, in lower case."""
+
+_SPACES = " \u00a0\u202f\u2009'\u2019"
+"""Separators of thousands besides commas and points: spaces of all kinds, and the apostrophe."""
+_CELL = re.compile(
+    rf"(?P<sign>[+-]?)(?P<digits>\d[\d.,{_SPACES}]*(?<![{_SPACES}])|[.,]\d+)"
+    r"(?P<exponent>[eE][+-]?\d{1,3})?\s*(?P<unit>[^\d\s].*)?"
+)
+_WELL_FORMED = {
+    mark: re.compile(
+        rf"(?:\d+|\d{{1,3}}(?:(?P<part>[{_SPACES}{other}])\d{{3}}(?:(?P=part)\d{{3}})*)"
+        # Indian notation: 1,35,000.
+        rf"|\d{{1,2}}(?:{re.escape(other)}\d\d)+{re.escape(other)}\d{{3}})"
+        rf"(?:{re.escape(mark)}\d*)?|{re.escape(mark)}\d+"
+    )
+    for mark, other in ((".", ","), (",", "."))
+}
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}[.,]\d{3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number with its decimal places and the text of its unit.
+
+    `mark` is the decimal mark that the text proves, "" if it has none, "?" if it is ambiguous.
+    """
+
+    value: float
+    places: int
+    unit: str
+    mark: str
+
+
+def number_of(cell: str, ambiguous: str = ".") -> Number | None:
+    """Return the number in a cell, None for another text; `ambiguous` is the mark of "1,100"."""
+    match = _CELL.fullmatch(cell)
+    if match is None:
+        return None
+    digits, exponent = match["digits"], match["exponent"] or ""
+    marks = re.findall("[.,]", digits)
+    if len(marks) < 2:
+        # A single mark that cannot separate thousands is decimal: "12,34", "1234,567", "0,135".
+        mark = "?" if _THOUSANDS.fullmatch(digits) else "".join(marks)
+    elif marks[0] != marks[-1]:
+        mark = marks[-1]
+    else:
+        # A repeated mark separates thousands, so the other one is the decimal mark.
+        mark = "," if marks[0] == "." else "."
+    decimal = mark if mark in (".", ",") else ambiguous
+    if not _WELL_FORMED[decimal].fullmatch(digits):
+        return None
+    plain = re.sub(rf"[^\d{decimal}]", "", digits).replace(decimal, ".")
+    places = len(plain.partition(".")[2]) - int(exponent[1:] or 0)
+    value = float(f"{match['sign']}{plain}{exponent}")
+    return Number(value, places, (match["unit"] or "").strip(), mark)
+
+
+# --- units ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Quantity of a unit, and the `factor` that converts it to watts or kilowatt-hours.
+
+    `problem` is "prefix" if the unit may be milli or mega, and "scaled" if the title counts
+    tenths of it, or divides it by something.
+    """
+
+    kind: Literal["power", "energy", "other"]
+    factor: float = 1.0
+    problem: Literal["", "prefix", "scaled"] = ""
+
 
 _PREFIXES = {"": 1.0, "k": 1e3, "kilo": 1e3, "mega": 1e6, "d": 0.1, "deci": 0.1, "milli": 1e-3}
 _PREFIXES |= dict.fromkeys(("u", "µ", "μ", "micro"), 1e-6)
@@ -10,14 +94,32 @@ _JOULE_IN_KWH = 1 / 3.6e6
 _TIMES_OF_WATTS = {"h": 1e-3, "m": 1 / 60e3, "s": _JOULE_IN_KWH}
 """Kilowatt-hours of a watt over an hour, a minute and a second, by the first letter of the time."""
 
+UNITS = {
+    "W": Unit("power"),
+    "kW": Unit("power", 1e3),
+    "MW": Unit("power", 1e6),
+    "mW": Unit("power", 1e-3),
+    "µW": Unit("power", 1e-6),
+    "uW": Unit("power", 1e-6),
+    "Wh": Unit("energy", 1e-3),
+    "kWh": Unit("energy"),
+    "MWh": Unit("energy", 1e3),
+    "Wmin": Unit("energy", 1 / 60e3),
+    "J": Unit("energy", _JOULE_IN_KWH),
+    "kJ": Unit("energy", 1e3 * _JOULE_IN_KWH),
+    "mJ": Unit("energy", 1e-3 * _JOULE_IN_KWH),
+    **dict.fromkeys(("µJ", "uJ"), Unit("energy", 1e-6 * _JOULE_IN_KWH)),
+}
+"""Units that an option or a format can name for a log that does not state them."""
+
+_OTHER = Unit("other")
 _UNIT = re.compile(
     r"(?<![^\W_])(?P<prefix>(?:kilo|mega|deci|milli|micro)[\s._-]?(?=watt|joule)|[kmduµμ])?"
-    r"(?:(?P<watt>watts?|w)(?:[\s._·*-]?(?P<time>hours?|hrs?|h|minutes?|min|seconds?|sec|s))?"
+    r"(?:(?P<watt>watts?|w)(?:[\s._·*-]?(?P<time>hours?|hrs?|hs?|minutes?|min|seconds?|sec|s))?"
     r"|(?P<joule>joules?|j)(?P<per_second>\s?/\s?s(?:ec)?)?)(?![^\W_])",
     re.IGNORECASE,
 )
 """A unit of power or energy without a letter or digit directly before or after it."""
-
 _OTHER_UNIT = re.compile(
     r"[kmµu]?(?:VA|VAR|V|A)h?|[kmd]?(?:V[\s·.*-]A)|(?:kilo|milli)?(?:amp(?:ere)?s?|volts?)"
     r"|volt[\s-]?amp(?:ere)?s?|[kMG]?Hz|%|percent|°?\s?[CF]|BTU(?:/h)?|hp|PF|rpm|cos ?φ|dBm"
@@ -27,7 +129,7 @@ _OTHER_UNIT = re.compile(
 _ENDS_IN_OTHER = re.compile(
     r"(?:^|[\s_,.])(?:[km]?VA|[km]?VAR|mA|mV|kV|V A|BTU/h|%)$", re.IGNORECASE
 )
-_OF_ANOTHER_SIZE = re.compile(
+_SCALED = re.compile(
     r"\b(?:ten|hundred|thousand)ths?\b|\b(?:zehn|hundert|tausend)stel\b"
     r"|(?:(?<!\d)[x×*/]|\b10\^)\s*(?:-\d|0[.,]0*1\b|10+\b)|\b1\s?/\s?10+\s?[km]?W",
     re.IGNORECASE,
@@ -40,84 +142,37 @@ _JOINED = re.compile(r"(?<=[a-z]{2})(kWh?|MWh|Wh|(?:Kilo|Milli|Micro)?(?:Watt|Jo
 """A unit at the end of a joined word, as in PkgWatt and EnergykWh."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Quantity of a unit, and the `factor` that converts it to watts or kilowatt-hours."""
-
-    kind: Literal["power", "energy", "other"]
-    factor: float = 1.0
-
-
-OTHER = Unit("other")
-WATT = Unit("power")
-KILOWATT_HOUR = Unit("energy")
-
-UNITS = {
-    "W": WATT,
-    "kW": Unit("power", 1e3),
-    "MW": Unit("power", 1e6),
-    "mW": Unit("power", 1e-3),
-    "µW": Unit("power", 1e-6),
-    "uW": Unit("power", 1e-6),
-    "Wh": Unit("energy", 1e-3),
-    "kWh": KILOWATT_HOUR,
-    "MWh": Unit("energy", 1e3),
-    "Wmin": Unit("energy", 1 / 60e3),
-    "J": Unit("energy", _JOULE_IN_KWH),
-    "kJ": Unit("energy", 1e3 * _JOULE_IN_KWH),
-    "mJ": Unit("energy", 1e-3 * _JOULE_IN_KWH),
-    "µJ": Unit("energy", 1e-6 * _JOULE_IN_KWH),
-    "uJ": Unit("energy", 1e-6 * _JOULE_IN_KWH),
-}
-"""Units that an option or a format can name for a log that does not state them."""
-
-
 def unit_of(text: str) -> Unit | None:
-    """Return the unit of a text such as "kW", "Watt-hours" or "V"; None for any other text.
-
-    Raise ValueError for a unit that may be milli or mega.
-    """
+    """Return the unit of a text such as "kW", "Watt-hours" or "V"; None for any other text."""
     match = _UNIT.fullmatch(text.strip())
     if match is not None:
         return _read(match, text)
-    return OTHER if _OTHER_UNIT.fullmatch(text.strip()) else None
-
-
-def is_unit(text: str) -> bool:
-    """Return True for a unit of power or energy, also if its prefix is ambiguous."""
-    return _UNIT.fullmatch(text.strip()) is not None
+    return _OTHER if _OTHER_UNIT.fullmatch(text.strip()) else None
 
 
 def unit_in(title: str) -> tuple[Unit | None, str]:
     """Return the unit that a title states, and the title without it.
 
-    A unit in brackets has precedence, and a later unit over an earlier one. Raise ValueError for
-    a unit that may be milli or mega, that has a number in its brackets, as in "(0.1 W)", or that
-    is counted in tenths or divided by something.
+    A unit in brackets has precedence, and a later unit over an earlier one.
     """
     title = _JOINED.sub(r" \1", title)
     for bracket in reversed([*_IN_BRACKETS.finditer(title)]):
         inside = bracket[1]
-        match = _UNIT.search(inside)
-        unit = _read(match, title) if match else None
-        if match:
+        unit = _OTHER if _OTHER_UNIT.fullmatch(inside) else None
+        if match := _UNIT.search(inside):
+            unit = _in_title(match, title)
             if re.search(r"\d", inside):
-                raise ValueError(inside)
-            _require_undivided(title, match, inside)
-        if unit is None and _OTHER_UNIT.fullmatch(inside):
-            unit = OTHER
+                unit = replace(unit, problem="scaled")
         if unit is not None:
             return unit, f"{title[: bracket.start()]} {title[bracket.end() :]}".strip()
     if _ENDS_IN_OTHER.search(title):
-        return OTHER, title
+        return _OTHER, title
     # A lone J in a longer title is a name, such as that of a rack.
     units = [m for m in _UNIT.finditer(title) if m[0] not in ("J", "j") or m[0] == title]
     if not units:
         return None, title
-    match = units[-1]
-    _require_undivided(title, match, title)
-    before = re.sub(r"\bin\s*$", "", title[: match.start()])
-    return _read(match, title), f"{before} {title[match.end() :]}".strip()
+    before = re.sub(r"\bin\s*$", "", title[: units[-1].start()])
+    return _in_title(units[-1], title), f"{before} {title[units[-1].end() :]}".strip()
 
 
 def has_strange_unit(title: str) -> bool:
@@ -126,25 +181,24 @@ def has_strange_unit(title: str) -> bool:
     return bool(lone) or any(re.search(r"[^\W\d]", b[1]) for b in _IN_BRACKETS.finditer(title))
 
 
-def _require_undivided(title: str, match: "re.Match[str]", around: str) -> None:
-    """Raise ValueError if a title multiplies or divides the unit that was `match` in `around`."""
-    if _OF_ANOTHER_SIZE.search(title) or _DIVIDED.match(around, match.end()):
-        raise ValueError(title)
+def _in_title(match: "re.Match[str]", title: str) -> Unit:
+    unit = _read(match, title)
+    if _SCALED.search(title) or _DIVIDED.match(match.string, match.end()):
+        return replace(unit, problem="scaled")
+    return unit
 
 
 def _read(match: "re.Match[str]", around: str) -> Unit:
     prefix = (match["prefix"] or "").strip(" ._-\t")
+    problem: Literal["", "prefix"] = ""
     if prefix in ("m", "M"):
         # Only the case separates milli from mega, so the other letters must be in lower case.
-        if match[0][1] in "wj" or around == around.upper():
-            raise ValueError(match[0])
+        problem = "prefix" if match[0][1] in "wj" or around == around.upper() else ""
         factor = 1e-3 if prefix == "m" else 1e6
     else:
         factor = _PREFIXES[prefix.casefold()]
-    if match["joule"]:
-        per_second = match["per_second"]
-        return Unit("power", factor) if per_second else Unit("energy", factor * _JOULE_IN_KWH)
-    time = match["time"]
-    return (
-        Unit("energy", factor * _TIMES_OF_WATTS[time[0].lower()]) if time else Unit("power", factor)
-    )
+    if match["joule"] and not match["per_second"]:
+        return Unit("energy", factor * _JOULE_IN_KWH, problem)
+    if match["time"]:
+        return Unit("energy", factor * _TIMES_OF_WATTS[match["time"][0].lower()], problem)
+    return Unit("power", factor, problem)

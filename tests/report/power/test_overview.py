@@ -1,4 +1,4 @@
-"""Logs of devices, tools and people, with the watts by hand: logs.toml."""
+"""Logs of devices, tools and people, with the watts by hand: logs.toml, makers.toml."""
 
 import tomllib
 from pathlib import Path
@@ -10,7 +10,10 @@ from loadgen.errors import PowerLogError
 from loadgen.report.power.overview import overview
 from loadgen.report.power.settings import log_settings
 
-LOGS = tomllib.loads((Path(__file__).parent / "logs.toml").read_text())
+LOGS, MAKERS = (
+    tomllib.loads((Path(__file__).parent / name).read_text())
+    for name in ("logs.toml", "makers.toml")
+)
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -37,3 +40,22 @@ def test_logs_with_their_watts_by_hand(name: str, tmp_path: Path) -> None:
     assert case.get("remark", "FEW_SAMPLES") in {remark.code for remark in remarks}
     if "unused" in case:
         assert [title for title, _ in shown.logs[0].unused] == case["unused"]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_logs_of_makers_are_right_or_refused(name: str, tmp_path: Path) -> None:
+    """A log that needs `columns` is refused without them."""
+    (case,) = MAKERS[name]
+    path = tmp_path / "pdu.log"
+    path.write_text(case["log"])
+    as_it_is = log_settings([path], "UTC")
+    settings = log_settings([path], "UTC", case.get("columns"))
+    assert as_it_is is not None and settings is not None
+    if "refused" in case:
+        with pytest.raises(PowerLogError) as refused:
+            overview(as_it_is)
+        assert refused.value.code == case["refused"], str(refused.value)
+    if "watts" in case:
+        shown = overview(settings)
+        assert not shown.withheld
+        assert shown.watts == pytest.approx(case["watts"])

@@ -47,8 +47,8 @@ def power_of(
 ) -> OutletPower:
     """`outlet_power` of samples by hand."""
     times = np.array(wall_ns, np.int64)
-    of_watts = Points("power", times, np.array(watts, np.float64), 0.01)
-    energy = Points("energy", times, np.array(kwh), step_kwh) if kwh else None
+    of_watts = Points("watts", times, np.array(watts, np.float64), 0.01)
+    energy = Points("kwh", times, np.array(kwh), step_kwh) if kwh else None
     outlet = Outlet("", of_watts, energy)
     return outlet_power(PduLog(Path(log)), outlet, (start_ns, end_ns), form)
 

@@ -97,7 +97,7 @@ def test_titles_may_have_commas_and_equals_signs() -> None:
     ("toml", "code"),
     [
         ("[a", "FORMAT_FILE"),
-        ("[a]\nfirst = '('", "FORMAT_FILE"),
+        ("[a]\nline = '('", "FORMAT_FILE"),
         ("[a]\nvolts = 'V'", "FORMAT_KEY"),
         ("[a]\nwatts = 5", "FORMAT_KEY"),
         ("a = 5", "FORMAT_KEY"),
