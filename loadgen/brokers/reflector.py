@@ -8,33 +8,39 @@ subscribers unchanged in one write. Every other message goes through `_serve` an
 """
 
 import asyncio
+import ssl
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import uvloop
 
 from loadgen import __version__
+from loadgen.brokers.ports import listen
 from loadgen.brokers.process import Program, ProgramBroker, ProgramSettings, run_program
-from loadgen.brokers.reflector_clients import Connection, ReflectorCounts, ReflectorHost, Session
-from loadgen.brokers.reflector_packets import QueuedMessage, StoredMessage
 from loadgen.errors import LoadgenError, RemoteProtocolError
 from loadgen.kernels.scan import ACK, MORE, RUN, SINGLE, next_item
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5, PUBACK, PUBLISH, PUBREC
+from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties, encode_properties
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import Group, SubscriptionTree, is_wild
+from loadgen.mqtt.wire import write_variable
 
 PACKET_LIMIT_BYTES: Final = 16 << 20
 _CONNECT_LIMIT_BYTES: Final = 512 << 10
 _RUN_MESSAGES: Final = 1 << 15
 _MAX_ROUTES: Final = 200_000
+_BUFFER_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 256 << 10
+_WRITE_HIGH_BYTES: Final = 8 << 20
+_BACKLOG: Final = 4096
 
 
 def run_reflector(
@@ -51,6 +57,264 @@ def run_reflector(
     return run_program(program, ProgramSettings(host, (port,) if port else ()))
 
 
+# Packets that are written for every message, without the codec --------------------------------
+
+
+class StoredMessage(NamedTuple):
+    """An application message; `properties` with their length, as MQTT 5 writes them."""
+
+    topic: bytes
+    payload: bytes
+    properties: bytes = b"\0"
+
+
+def publish_packet(message: StoredMessage, flags: int, packet_id: int, version: int) -> bytes:
+    """Return a PUBLISH (section 3.3) with DUP, QoS and RETAIN of `flags`."""
+    parts = [len(message.topic).to_bytes(2, "big"), message.topic]
+    if flags & 0x06:
+        parts.append(packet_id.to_bytes(2, "big"))
+    if version == MQTT_5:
+        parts.append(message.properties)
+    parts.append(message.payload)
+    body = b"".join(parts)
+    return bytes((PUBLISH << 4 | flags,)) + write_variable(len(body), "Remaining Length") + body
+
+
+def acknowledgement(packet_type: int, packet_id: int) -> bytes:
+    """Return PUBACK, PUBREC, PUBREL or PUBCOMP with success, equal in both versions."""
+    flags = 2 if packet_type == PUBREL else 0
+    return bytes((packet_type << 4 | flags, 2, packet_id >> 8, packet_id & 0xFF))
+
+
+# Connections ----------------------------------------------------------------------------------
+
+
+class ReflectorHost:
+    """The broker that serves connections, with the buffer into which all of them read."""
+
+    def __init__(self) -> None:
+        self.connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self.grow_buffer(_BUFFER_BYTES)
+
+    def grow_buffer(self, size: int) -> None:
+        """Replace the buffer by a larger one."""
+        self.buffer = np.zeros(size, np.uint8)
+        self.view = memoryview(self.buffer)  # type: ignore[arg-type]
+
+    def consume(self, connection: "Connection", end: int) -> int:
+        """Serve the packets in `view[:end]` and return where the first incomplete one begins.
+
+        Raises RemoteProtocolError if the client violates the protocol.
+        """
+        raise NotImplementedError
+
+    def detach(self, connection: "Connection") -> None:
+        """Handle the end of a connection."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop listening, and cut every connection."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.cut()
+
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None = None,
+    ) -> int:
+        """Listen, and return the port; `port` 0 chooses one."""
+        listener = listen(host, port, _BACKLOG)
+        self._server = await asyncio.get_running_loop().create_server(
+            protocol, sock=listener, backlog=_BACKLOG, ssl=tls
+        )
+        chosen: int = listener.getsockname()[1]
+        return chosen
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A network connection that reads into the shared buffer and writes with back-pressure."""
+
+    def __init__(self, host: ReflectorHost) -> None:
+        self.host = host
+        self.transport: asyncio.Transport
+        self.session: Session | None = None
+        self.version = MQTT_5
+        # The bytes of an incomplete packet.
+        self.partial = b""
+        self.closed = False
+        self.holds = 0
+        # True while the write buffer is full, and the connections that wait for its end.
+        self.blocked = False
+        self.held_up: set[Connection] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop transports are no subclass of asyncio.Transport.
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self.host.connections.add(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        host, partial = self.host, self.partial
+        if not partial:
+            return host.view
+        if len(partial) + _READ_BYTES > len(host.view):
+            host.grow_buffer(2 * len(partial) + _READ_BYTES)
+        host.view[: len(partial)] = partial
+        return host.view[len(partial) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.consume(len(self.partial) + nbytes)
+
+    def consume(self, end: int) -> None:
+        """Serve the first `end` bytes of the buffer."""
+        self.partial = b""
+        try:
+            position = self.host.consume(self, end)
+        except RemoteProtocolError as error:
+            self.end(error.reason_code)
+            return
+        if position < end and not self.closed:
+            self.partial = bytes(self.host.view[position:end])
+
+    def pause_writing(self) -> None:
+        self.blocked = True
+
+    def resume_writing(self) -> None:
+        self.blocked = False
+        waiting, self.held_up = self.held_up, set()
+        for connection in waiting:
+            connection.release()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.resume_writing()
+        self.host.connections.discard(self)
+        self.host.detach(self)
+
+    def write(self, data: bytes) -> None:
+        """Send, unless this connection is already closing."""
+        if not self.closed:
+            self.transport.write(data)
+
+    def answer(self, packet_type: int, packet_id: int) -> None:
+        """Send PUBACK, PUBREC, PUBREL or PUBCOMP."""
+        self.write(acknowledgement(packet_type, packet_id))
+
+    def end(self, reason_code: int | None) -> None:
+        """Close, with a DISCONNECT if the client understands it."""
+        if self.closed:
+            return
+        if reason_code is not None and self.version == MQTT_5 and self.session is not None:
+            self.transport.write(bytes((0xE0, 1, reason_code)))
+        self._leave()
+        self.transport.close()
+
+    def cut(self) -> None:
+        """Close at once, without a DISCONNECT."""
+        if not self.closed:
+            self._leave()
+            self.transport.abort()
+
+    def _leave(self) -> None:
+        self.closed = True
+        self.partial = b""
+        self.host.detach(self)
+
+    def hold(self) -> None:
+        """Stop reading until `release` has been called as often."""
+        self.holds += 1
+        if self.holds == 1 and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def release(self) -> None:
+        """Undo one `hold`."""
+        self.holds -= 1
+        if self.holds == 0 and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def wait_for(self, other: "Connection") -> None:
+        """Stop reading until `other` has room to write."""
+        if self not in other.held_up:
+            other.held_up.add(self)
+            self.hold()
+
+
+# Sessions -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """The state of a Client Identifier (MQTT 5, section 4.1)."""
+
+    client_id: str
+    connection: Connection | None = None
+    subscriptions: set[str] = field(default_factory=set)
+    lasts: bool = False  # it outlives the connection
+    # Towards the client: Receive Maximum, and the messages that are sent and not acknowledged, in
+    # their order, with their QoS; None once PUBREC has come and PUBCOMP is awaited.
+    window: int = 65535
+    inflight: dict[int, tuple[StoredMessage, int] | None] = field(default_factory=dict)
+    pending: deque[tuple[StoredMessage, int]] = field(default_factory=deque)
+    next_packet_id: int = 1
+    # From the client: QoS 2 messages that were served and await PUBREL.
+    received: set[int] = field(default_factory=set)
+
+    def send(self, message: StoredMessage, qos: int) -> None:
+        """Deliver now, or once the client is connected and its window has room."""
+        if qos:
+            self.pending.append((message, qos))
+            self.send_pending()
+        elif self.connection is not None:
+            self.connection.write(publish_packet(message, 0, 0, self.connection.version))
+
+    def resume(self, connection: Connection) -> None:
+        """Send unacknowledged messages again, in their order, before new ones (section 4.4)."""
+        for packet_id, item in list(self.inflight.items()):
+            if item is None:
+                connection.answer(PUBREL, packet_id)
+            else:
+                flags = 0x08 | item[1] << 1
+                connection.write(publish_packet(item[0], flags, packet_id, connection.version))
+        self.send_pending()
+
+    def send_pending(self) -> None:
+        """Send waiting messages as far as the window allows."""
+        connection, inflight = self.connection, self.inflight
+        while connection is not None and self.pending and len(inflight) < self.window:
+            packet_id = self.next_packet_id
+            while packet_id in inflight:
+                packet_id = packet_id % 65535 + 1
+            self.next_packet_id = packet_id % 65535 + 1
+            inflight[packet_id] = message, qos = self.pending.popleft()
+            connection.write(publish_packet(message, qos << 1, packet_id, connection.version))
+
+    def acknowledged(
+        self, connection: Connection, packet_type: int, packet_id: int, *, failed: bool = False
+    ) -> None:
+        """Handle a PUBACK, PUBREC, PUBREL or PUBCOMP (section 4.3)."""
+        item = self.inflight.get(packet_id)
+        if packet_type == PUBREL:
+            self.received.discard(packet_id)
+            connection.answer(PUBCOMP, packet_id)
+        elif packet_type == PUBREC and not failed:
+            if item is not None and item[1] == 2:
+                self.inflight[packet_id] = None
+            connection.answer(PUBREL, packet_id)
+        else:
+            awaited = PUBCOMP if item is None else PUBACK if item[1] == 1 else PUBREC
+            if packet_type == awaited:
+                self.inflight.pop(packet_id, None)
+        self.send_pending()
+
+
+# The broker -----------------------------------------------------------------------------------
+
+
 class ReflectorRoute(NamedTuple):
     """The subscribers of one topic."""
 
@@ -59,32 +323,20 @@ class ReflectorRoute(NamedTuple):
 
 
 class Reflector(ReflectorHost):
-    """The broker: sessions, subscriptions, routes and counts."""
+    """The broker: sessions, subscriptions and routes."""
 
     def __init__(self, *, discards: bool = False) -> None:
         super().__init__()
+        self.sessions: dict[str, Session] = {}
         self._discards = discards
         self._starts = np.zeros(_RUN_MESSAGES + 1, np.int64)
         self._payloads = np.zeros(_RUN_MESSAGES, np.int64)
-        self._sessions: dict[str, Session] = {}
         self._tree: SubscriptionTree[Session, int] = SubscriptionTree()
         self._routes: dict[bytes, ReflectorRoute] = {}
         self._assigned = 0
 
-    def snapshot(self) -> ReflectorCounts:
-        """Return the counts with those of the present moment."""
-        sessions = self._sessions.values()
-        return replace(
-            self.counts,
-            held=sum(len(session.pending) for session in sessions),
-            connected=sum(session.connection is not None for session in sessions),
-        )
-
-    # --- reading ---------------------------------------------------------------------------------
-
     def consume(self, connection: Connection, end: int) -> int:
-        buffer, view = self.buffer, self.view
-        starts, payloads = self._starts, self._payloads
+        view, payloads = self.view, self._payloads
         position = 0
         while position < end and not connection.closed:
             version, session = connection.version, connection.session
@@ -98,18 +350,15 @@ class Reflector(ReflectorHost):
                 self._connect(connection, packet)
                 continue
             kind, item_end, a, b, c = next_item(
-                buffer, position, end, version, PACKET_LIMIT_BYTES, starts, payloads
+                self.buffer, position, end, version, PACKET_LIMIT_BYTES, self._starts, payloads
             )
             if kind == MORE:
                 return position
             if kind == RUN:
-                topic = bytes(view[a:b])
-                route = self._routes.get(topic) or self._make_route(topic)
-                self._forward_run(connection, route, topic, position, item_end, c)
+                self._forward_run(connection, bytes(view[a:b]), c)
             elif kind == SINGLE:
-                flags = view[position]
                 message = StoredMessage(bytes(view[a:b]), bytes(view[payloads[0] : item_end]))
-                self._serve(connection, QueuedMessage(message, flags >> 1 & 3, False), c)
+                self._serve(connection, session, message, view[position] >> 1 & 3, c)
             elif kind == ACK:
                 session.acknowledged(connection, a >> 4, b)
             else:
@@ -121,7 +370,9 @@ class Reflector(ReflectorHost):
             position = item_end
         return position
 
-    def _make_route(self, topic: bytes) -> ReflectorRoute:
+    def _route(self, topic: bytes) -> ReflectorRoute:
+        if (route := self._routes.get(topic)) is not None:
+            return route
         try:
             text = topic.decode()
         except UnicodeDecodeError:
@@ -133,84 +384,68 @@ class Reflector(ReflectorHost):
         for session, qos in subscribers.single:
             # One delivery for overlapping subscriptions, with the highest QoS (section 3.3.4).
             best[session] = max(qos, best.get(session, 0))
-        route = ReflectorRoute(tuple(best.items()), tuple(subscribers.groups))
         if len(self._routes) >= _MAX_ROUTES:
             self._routes.clear()
+        route = ReflectorRoute(tuple(best.items()), tuple(subscribers.groups))
         self._routes[topic] = route
         return route
 
-    # --- QoS 0, as it came -----------------------------------------------------------------------
-
-    def _forward_run(
-        self,
-        connection: Connection,
-        route: ReflectorRoute,
-        topic: bytes,
-        start: int,
-        end: int,
-        count: int,
-    ) -> None:
-        view, starts = self.view, self._starts
-        self.counts.received += count
-        whole = bytes(view[start:end])
+    def _forward_run(self, connection: Connection, topic: bytes, count: int) -> None:
+        """Forward a run of QoS 0 messages as it came."""
+        route, view, starts = self._route(topic), self.view, self._starts
+        everything = bytes(view[starts[0] : starts[count]])
         for session, _ in route.targets:
-            self._forward(connection, session, whole, topic, range(count))
+            self._forward(connection, session, topic, everything, range(count))
         for group in route.groups:
             turns: dict[Session, list[int]] = {}
             for i in range(count):
-                turns.setdefault(_whose_turn(group), []).append(i)
+                turns.setdefault(_next_member(group), []).append(i)
             for session, numbers in turns.items():
                 data = b"".join(view[starts[i] : starts[i + 1]] for i in numbers)
-                self._forward(connection, session, data, topic, numbers)
+                self._forward(connection, session, topic, data, numbers)
 
     def _forward(
         self,
         connection: Connection,
         session: Session,
-        packets: bytes,
         topic: bytes,
+        data: bytes,
         numbers: Sequence[int],
     ) -> None:
-        """Pass packets of a run on: unchanged, or each written anew for another version."""
+        """Forward packets of a run: unchanged, or each written anew for another version."""
         target = session.connection
         if target is None:
-            self.counts.discarded += len(numbers)
-        elif target.version == connection.version:
-            target.write(packets)
-            self.counts.delivered += len(numbers)
+            return
+        if target.version == connection.version:
+            target.write(data)
         else:
             for i in numbers:
                 payload = bytes(self.view[self._payloads[i] : self._starts[i + 1]])
-                session.send(QueuedMessage(StoredMessage(topic, payload), 0, False))
-        if target is not None and target.blocked:
+                session.send(StoredMessage(topic, payload), 0)
+        if target.blocked:
             connection.wait_for(target)
 
-    # --- one message -----------------------------------------------------------------------------
-
-    def _serve(self, connection: Connection, item: QueuedMessage, packet_id: int) -> None:
-        message, qos = item.message, item.qos
-        route = self._routes.get(message.topic) or self._make_route(message.topic)
-        session = connection.session
-        if qos == 2 and session is not None and packet_id in session.received:
-            # Sent again because our PUBREC got lost with the connection; not to be served twice.
-            connection.answer(PUBREC, packet_id)
-            return
-        self.counts.received += 1
-        targets = route.targets
-        for group in route.groups:
-            member = _whose_turn(group)
-            targets += ((member, group.members[member]),)
-        for target, most in targets:
-            if target.connection is not None and target.connection.blocked:
-                connection.wait_for(target.connection)
-            target.send(item if qos <= most else item._replace(qos=most))
-        if qos == 1:
-            connection.answer(PUBACK, packet_id)
-        elif qos == 2 and session is not None:
+    def _serve(
+        self,
+        connection: Connection,
+        session: Session,
+        message: StoredMessage,
+        qos: int,
+        packet_id: int,
+    ) -> None:
+        route = self._route(message.topic)
+        # After a lost PUBREC a message is sent again, and is not to be served twice.
+        if qos < 2 or packet_id not in session.received:
+            members = [(_next_member(group), group) for group in route.groups]
+            shared = ((member, group.members[member]) for member, group in members)
+            for target, most in (*route.targets, *shared):
+                if target.connection is not None and target.connection.blocked:
+                    connection.wait_for(target.connection)
+                target.send(message, min(qos, most))
+        if qos == 2:
             session.received.add(packet_id)
-            connection.answer(PUBREC, packet_id)
-
-    # --- sessions --------------------------------------------------------------------------------
+        if qos:
+            connection.answer(PUBACK if qos == 1 else PUBREC, packet_id)
 
     def _connect(self, connection: Connection, packet: packets.Connect) -> None:
         connection.version = packet.protocol_version
@@ -218,16 +453,16 @@ class Reflector(ReflectorHost):
         if not client_id:
             self._assigned += 1
             client_id = f"reflector-{self._assigned}"
-        session = self._sessions.get(client_id)
+        session = self.sessions.get(client_id)
         if session is not None and session.connection is not None:
             session.connection.end(ReasonCode.SESSION_TAKEN_OVER)
-            session = self._sessions.get(client_id)
+            session = self.sessions.get(client_id)
         if session is not None and packet.clean_start:
             self._end_session(session)
             session = None
         present = session is not None
         if session is None:
-            session = self._sessions[client_id] = Session(client_id, self.counts)
+            session = self.sessions[client_id] = Session(client_id)
         session.connection, connection.session = connection, session
         session.window = packet.properties.receive_maximum or 65535
         session.lasts = not packet.clean_start
@@ -240,31 +475,26 @@ class Reflector(ReflectorHost):
                 subscription_identifier_available=0,
                 retain_available=0,
             )
-        self.counts.connects += 1
         connection.write(encode(packets.ConnAck(present, 0, answer), connection.version))
         session.resume(connection)
 
     def detach(self, connection: Connection) -> None:
         """Keep or end the session of a connection that ended."""
         session = connection.session
-        if session is None or session.connection is not connection:
-            return
-        self.counts.disconnects += 1
-        session.connection = None
-        if not session.lasts:
-            self._end_session(session)
+        if session is not None and session.connection is connection:
+            session.connection = None
+            if not session.lasts:
+                self._end_session(session)
 
     def _end_session(self, session: Session) -> None:
-        del self._sessions[session.client_id]
+        del self.sessions[session.client_id]
         for topic_filter in session.subscriptions:
             self._tree.unsubscribe(topic_filter, session)
         if session.subscriptions:
             self._routes.clear()
-        session.end()
-
-    # --- other packets ---------------------------------------------------------------------------
 
     def _take(self, connection: Connection, session: Session, packet: packets.Packet) -> None:
+        answer: packets.Packet | None = None
         match packet:
             case packets.Publish(properties=properties):
                 # Only with properties; the kernel has taken the others.
@@ -273,53 +503,47 @@ class Reflector(ReflectorHost):
                     raise RemoteProtocolError("a Topic Alias was not offered", code)
                 encoded = encode_properties(properties, PUBLISH)
                 message = StoredMessage(packet.topic_name.encode(), packet.payload, encoded)
-                self._serve(connection, QueuedMessage(message, packet.qos, False), packet.packet_id)
-            case packets.PubRec(reason_code=code) if is_failure(code):
-                session.refused(packet.packet_id)
+                self._serve(connection, session, message, packet.qos, packet.packet_id)
             case packets.PubAck() | packets.PubRec() | packets.PubRel() | packets.PubComp():
-                session.acknowledged(connection, packet.packet_type, packet.packet_id)
+                kind, failed = packet.packet_type, is_failure(packet.reason_code)
+                session.acknowledged(connection, kind, packet.packet_id, failed=failed)
             case packets.Subscribe(subscriptions=subscriptions):
                 for one in subscriptions:
                     session.subscriptions.add(one.topic_filter)
                     if not self._discards:
                         self._tree.subscribe(one.topic_filter, session, one.qos)
                 self._routes.clear()
-                granted = tuple(one.qos for one in subscriptions)
-                connection.write(
-                    encode(packets.SubAck(packet.packet_id, granted), connection.version)
-                )
+                answer = packets.SubAck(packet.packet_id, tuple(one.qos for one in subscriptions))
             case packets.Unsubscribe(topic_filters=filters):
                 for topic_filter in filters:
                     session.subscriptions.discard(topic_filter)
                     self._tree.unsubscribe(topic_filter, session)
                 self._routes.clear()
                 codes = (0,) * len(filters) if connection.version == MQTT_5 else ()
-                connection.write(
-                    encode(packets.UnsubAck(packet.packet_id, codes), connection.version)
-                )
+                answer = packets.UnsubAck(packet.packet_id, codes)
             case packets.PingReq():
-                connection.write(encode(packets.PingResp(), connection.version))
+                answer = packets.PingResp()
             case packets.Disconnect(properties=properties):
                 if properties.session_expiry_interval == 0:
                     session.lasts = False
                 connection.end(None)
             case _:
                 raise _protocol_error(f"unexpected {type(packet).__name__}")
+        if answer is not None:
+            connection.write(encode(answer, connection.version))
 
 
 def _protocol_error(detail: str) -> RemoteProtocolError:
     return RemoteProtocolError(detail, ReasonCode.PROTOCOL_ERROR)
 
 
-def _whose_turn(group: Group[Session, int]) -> Session:
+def _next_member(group: Group[Session, int]) -> Session:
     """Return the next connected member, or the next one if all are absent."""
-    first: Session | None = None
-    for session in group.turn():
-        if session.connection is not None:
-            return session
-        first = first or session
-    assert first is not None
-    return first
+    turn = group.turn()
+    first = next(turn)
+    if first.connection is not None:
+        return first
+    return next((member for member in turn if member.connection is not None), first)
 
 
 async def _serve(name: str, host: str, port: int) -> None:

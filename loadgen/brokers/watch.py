@@ -49,8 +49,8 @@ _CPUCLOCK_SCHED: Final = 2
 _AGAIN_S: Final = 2.0
 _CANCEL_AGAIN_S: Final = 0.1
 _LONGEST_TOPIC: Final = 200
-_LONGEST_NUMBER: Final = 30
 _LARGEST: Final = 1 << 62
+_NUMBER: Final = re.compile(rb"\s*\d{1,30}\s*")
 
 COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     # Mosquitto (mosquitto(8)); EMQX (documentation, metrics); VerneMQ (documentation).
@@ -77,15 +77,9 @@ COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 def require_process(pid: int) -> int:
     """Return the pid; raises UsageError if the process cannot be watched."""
-    load = load_of((pid,))
-    if load is None:
+    if ProcessLoad(lambda: (pid,)).read() is None:
         raise UsageError(Message.NO_PROCESS(pid=pid))
     return pid
-
-
-def load_of(pids: Iterable[int]) -> Record | None:
-    """Return the `process` of a record for these and their children, None if all have ended."""
-    return ProcessLoad(lambda: pids).read()
 
 
 class ProcessLoad:
@@ -115,7 +109,8 @@ class ProcessLoad:
         resident_bytes = processes = 0
         for process in self._processes:
             with suppress(psutil.Error, OSError):
-                self._used_ns[process] = _cpu_ns(process.pid)
+                clock = (~process.pid << 3) | _CPUCLOCK_SCHED  # clock_getcpuclockid(3)
+                self._used_ns[process] = time.clock_gettime_ns(clock)
                 resident_bytes += process.memory_info().rss
                 processes += 1
         if not processes:
@@ -130,21 +125,15 @@ class ProcessLoad:
 
 def _with_children(pids: Iterable[int]) -> Iterable[psutil.Process]:
     """Yield the processes and their children, in one look at the process table."""
+    processes = {process.pid: process for process in psutil.process_iter(["ppid"])}
     children: dict[int, list[psutil.Process]] = defaultdict(list)
-    processes = {process.pid: process for process in psutil.process_iter()}
     for process in processes.values():
-        with suppress(psutil.Error):
-            children[process.ppid()].append(process)
+        children[process.info["ppid"]].append(process)
     todo = [processes[pid] for pid in pids if pid in processes]
     while todo:
         process = todo.pop()
         yield process
         todo += children[process.pid]
-
-
-def _cpu_ns(pid: int) -> int:
-    """Return the processor time of a process, by the clock of clock_getcpuclockid(3)."""
-    return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
 
 
 # --- $SYS -----------------------------------------------------------------------------------
@@ -156,14 +145,6 @@ def count_of(topic: str) -> str | None:
         if any(filter_matches(one, topic) for one in filters):
             return count
     return None
-
-
-def _number(payload: object) -> int | None:
-    """Return a count as brokers print it, None for anything else."""
-    if not isinstance(payload, bytes | bytearray) or len(payload) > _LONGEST_NUMBER:
-        return None
-    text = bytes(payload).decode("ascii", "replace").strip()
-    return min(int(text), _LARGEST) if re.fullmatch(r"\d+", text) else None
 
 
 @asynccontextmanager
@@ -183,11 +164,21 @@ async def watching(
     of the processes.
     """
     load = ProcessLoad(pids)
-    tasks = [asyncio.ensure_future(_sample(load, record, interval_s))]
-    tasks += [
-        asyncio.ensure_future(_subscribe(place, endpoint, record, tls_context))
-        for place, endpoint in enumerate(endpoints)
-    ]
+
+    def record_load() -> None:
+        time_ns = time.monotonic_ns()
+        process = load.read()
+        if process is not None:
+            record({"time_ns": time_ns, "process": process})
+
+    async def sample() -> None:
+        for place in itertools.count():
+            record_load()
+            close_s = _CLOSE_INTERVAL_S if place < _CLOSE_SAMPLES else _INTERVAL_S
+            await asyncio.sleep(close_s if interval_s is None else interval_s)
+
+    watches = [_subscribe(*numbered, record, tls_context) for numbered in enumerate(endpoints)]
+    tasks = [asyncio.ensure_future(watch) for watch in (sample(), *watches)]
     try:
         yield
     finally:
@@ -197,33 +188,14 @@ async def watching(
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
-        _record_load(load, record)
+        record_load()
     for task in tasks:
         if not task.cancelled():
             task.result()
 
 
-async def _sample(load: ProcessLoad, record: Recorder, interval_s: float | None) -> None:
-    for place in itertools.count():
-        _record_load(load, record)
-        close = _CLOSE_INTERVAL_S if place < _CLOSE_SAMPLES else _INTERVAL_S
-        await asyncio.sleep(close if interval_s is None else interval_s)
-
-
-def _record_load(load: ProcessLoad, record: Recorder) -> None:
-    time_ns = time.monotonic_ns()
-    process = load.read()
-    if process is not None:
-        record({"time_ns": time_ns, "process": process})
-
-
 def mqtt_client(
-    endpoint: Endpoint,
-    role: str,
-    *,
-    version: int = 4,
-    tls_context: ssl.SSLContext | None = None,
-    timeout_s: float = 10.0,
+    endpoint: Endpoint, role: str, tls_context: ssl.SSLContext | None = None
 ) -> aiomqtt.Client:
     """Return an unconnected client of this broker; `role` is part of its Client Identifier.
 
@@ -235,11 +207,9 @@ def mqtt_client(
         username=endpoint.username,
         password=endpoint.password,
         identifier=client_identifier(role),
-        protocol=aiomqtt.ProtocolVersion(version),
         transport="websockets" if endpoint.websocket else "tcp",
         websocket_path=endpoint.path if endpoint.websocket else None,
         tls_context=tls_context_of(endpoint, tls_context),
-        timeout=timeout_s,
     )
 
 
@@ -249,23 +219,22 @@ async def _subscribe(
     reported = False
     watched = 0
     while True:
-        client = mqtt_client(endpoint, "watch", tls_context=tls_context)
         try:
-            async with client:
-                topics = [(topic, 0) for names in COUNTS.values() for topic in names]
-                await client.subscribe(topics)
+            async with mqtt_client(endpoint, "watch", tls_context) as client:
+                await client.subscribe([(topic, 0) for names in COUNTS.values() for topic in names])
                 async for message in client.messages:
                     watched += 1
-                    topic = str(message.topic)[:_LONGEST_TOPIC]
-                    count, value = count_of(topic), _number(message.payload)
-                    if count is not None and value is not None:
+                    topic, payload = str(message.topic)[:_LONGEST_TOPIC], message.payload
+                    count = count_of(topic)
+                    # Counts as brokers print them.
+                    if count and isinstance(payload, bytes) and _NUMBER.fullmatch(payload):
                         record(
                             {
                                 "time_ns": time.monotonic_ns(),
                                 "broker": place,
                                 "topic": topic,
                                 "count": count,
-                                "value": value,
+                                "value": min(int(payload), _LARGEST),
                                 "watched": watched,
                             }
                         )

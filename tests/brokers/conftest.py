@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.reflector import Reflector
-from loadgen.brokers.reflector_clients import Connection, ReflectorCounts
+from loadgen.brokers.reflector import Connection, Reflector
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
@@ -141,8 +140,21 @@ class LocalReflector:
         self._reflector = reflector
         self.close = reflector.close
 
-    async def counts(self) -> ReflectorCounts:
-        return self._reflector.snapshot()
+    @property
+    def connected(self) -> int:
+        return sum(one.connection is not None for one in self._reflector.sessions.values())
+
+    @property
+    def unfinished(self) -> int:
+        """Deliveries that wait, or are sent and not acknowledged."""
+        sessions = self._reflector.sessions.values()
+        return sum(len(session.pending) + len(session.inflight) for session in sessions)
+
+    async def finishes(self) -> None:
+        """Wait until all deliveries are acknowledged; the last PUBCOMP comes after all else."""
+        async with asyncio.timeout(10):
+            while self.unfinished:
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

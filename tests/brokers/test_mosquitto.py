@@ -224,7 +224,7 @@ async def test_encrypted_with_users_who_have_their_own_topics(tmp_path: Path) ->
 
         def client(user: str, password: str) -> aiomqtt.Client:
             login = replace(endpoint, username=user, password=password)
-            return mqtt_client(login, "test", tls_context=context)
+            return mqtt_client(login, "test", context)
 
         for user, password in (("ann", "b"), ("eve", "a"), ("ann", "")):
             with pytest.raises(aiomqtt.MqttError):

@@ -7,10 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.reflector import (
-    PACKET_LIMIT_BYTES,
-    run_reflector,
-)
+from loadgen.brokers.reflector import PACKET_LIMIT_BYTES, run_reflector
 from loadgen.errors import CannotRunError
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.packets import (
@@ -60,12 +57,11 @@ async def test_every_qos_and_version_to_every_other(
         assert [message.payload for message in subscriber.messages] == 2 * payloads
         assert {message.qos for message in subscriber.messages} == {min(qos, number % 3)}
         assert not any(message.dup or message.retain for message in subscriber.messages)
-    counts = await reflector.counts()
-    assert (counts.received, counts.delivered, counts.discarded) == (602, 3600, 0)
-    assert (counts.connects, counts.connected, counts.held) == (8, 8, 0)
+    assert reflector.connected == 8
+    await reflector.finishes()
 
 
-async def test_aiomqtt_counts_the_same(reflector: LocalReflector, endpoint: Endpoint) -> None:
+async def test_aiomqtt_gets_all(endpoint: Endpoint) -> None:
     protocol = aiomqtt.ProtocolVersion.V5
     async with (
         aiomqtt.Client(endpoint.host, endpoint.port, protocol=protocol) as subscriber,
@@ -84,8 +80,6 @@ async def test_aiomqtt_counts_the_same(reflector: LocalReflector, endpoint: Endp
     assert sorted(seen) == list(range(60))
     for qos in range(3):
         assert [n for n in seen if n % 3 == qos] == list(range(qos, 60, 3))
-    counts = await reflector.counts()
-    assert (counts.received, counts.delivered) == (120, 60)
 
 
 async def test_runs_of_many_topics_in_one_write(endpoint: Endpoint, client: ClientMaker) -> None:
@@ -167,8 +161,7 @@ async def test_durable_session_holds_messages(
     payloads = [b"%d" % number for number in range(500)]
     await publisher.publish("q/1", *payloads, qos=1)
     await publisher.publish("q/1", b"QoS 0 is not held", qos=0)
-    counts = await reflector.counts()
-    assert (counts.held, counts.delivered, counts.discarded) == (500, 0, 1)
+    assert reflector.unfinished == 500
     second = await client(endpoint, "durable", version, clean_start=False, **options)
     assert second.connack.session_present
     await second.until_count(500)
@@ -203,8 +196,7 @@ async def test_unacknowledged_messages_come_again(
     await second.sync()
     assert [message.payload for message in second.messages] == [b"0", b"1", b"2"][3 - again :]
     assert all(message.dup for message in second.messages)
-    counts = await reflector.counts()
-    assert (counts.delivered, counts.redelivered, counts.held) == (3, again, 0)
+    await reflector.finishes()
 
 
 async def test_receive_maximum_is_kept(
@@ -217,7 +209,7 @@ async def test_receive_maximum_is_kept(
     await publisher.publish("q", *[b"x"] * 10, qos=1)
     await slow.sync()
     assert len(slow.messages) == 3
-    assert (await reflector.counts()).held == 7
+    assert reflector.unfinished == 10
     slow.acknowledges = True
     for message in slow.messages[:3]:
         slow.send(PubAck(message.packet_id))
@@ -239,7 +231,6 @@ async def test_qos_2_is_served_once_though_sent_twice(
     await again.until(PubRec)
     await subscriber.sync()
     assert [message.payload for message in subscriber.messages] == [b"once"]
-    assert (await reflector.counts()).received == 1
 
 
 async def test_properties_reach_the_subscriber(endpoint: Endpoint, client: ClientMaker) -> None:
@@ -324,7 +315,6 @@ async def test_broken_packets_close_only_their_connection(
     await raw.close()
     await good.publish("t", b"still here")
     assert [message.payload for message in good.messages] == [b"still here"]
-    assert (await reflector.counts()).protocol_errors == 1
 
 
 def test_any_bytes_close_only_their_connection() -> None:
@@ -361,7 +351,6 @@ async def test_unsupported_protocol_is_refused(
     raw = await _raw(endpoint, bytes.fromhex("100f00064d51497364700402003c000161"))
     assert await raw.gone() is None
     await raw.close()
-    assert (await reflector.counts()).protocol_errors == 1
 
 
 # --- knobs ----------------------------------------------------------------------------------------
@@ -392,5 +381,3 @@ async def test_the_sink_takes_everything_and_delivers_nothing(
         assert (await one.subscribe("t", "#", qos=qos)).reason_codes == (qos, qos)
         await one.publish("t", *[b"x" * 50] * 700, qos=qos)
         assert one.messages == []
-        counts = await sink.counts()
-        assert (counts.received, counts.delivered) == (700, 0)

@@ -35,6 +35,10 @@ def test_topics_of_the_brokers_that_are_understood(topic: str, count: str | None
     assert watch.count_of(topic) == count
 
 
+def load_of(*pids: int) -> dict[str, Any] | None:
+    return watch.ProcessLoad(lambda: pids).read()
+
+
 def test_processor_time_and_memory_include_what_was_started() -> None:
     program = "import time; x = bytearray(30 << 20); x[::4096] = b'x' * len(x[::4096]); "
     parent = (
@@ -45,20 +49,20 @@ def test_processor_time_and_memory_include_what_was_started() -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
-        load = watch.load_of((process.pid,))
+        load = load_of(process.pid)
         assert load is not None
         assert load["processes"] == 2
         assert load["resident_bytes"] > 30 << 20
         assert load["cpu_ns"] > 0
         # Named twice is counted once.
-        both = watch.load_of((process.pid, process.pid))
+        both = load_of(process.pid, process.pid)
         assert both is not None and both["processes"] == 2
     finally:
         subprocess.run(["kill", *map(str, children_of(process.pid)), str(process.pid)], check=True)
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
-    assert watch.load_of((process.pid,)) is None
+    assert load_of(process.pid) is None
     with pytest.raises(UsageError, match="there is no process"):
         watch.require_process(process.pid)
 
@@ -70,11 +74,11 @@ def test_processor_time_is_counted_finer_than_in_ticks() -> None:
         [sys.executable, "-c", answer], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None and process.stdout is not None
-        before = watch.load_of((process.pid,))
+        before = load_of(process.pid)
         process.stdin.write("\n")
         process.stdin.flush()
         used_ns = int(process.stdout.readline())
-        after = watch.load_of((process.pid,))
+        after = load_of(process.pid)
     assert before is not None and after is not None
     assert before["processes"] == after["processes"] == 1
     assert before["cpu_ns"] <= used_ns <= after["cpu_ns"]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 
-from loadgen.brokers.reflector_clients import Connection, ReflectorHost
+from loadgen.brokers.reflector import Connection, ReflectorHost
 from loadgen.mqtt.constants import MQTT_5, PUBACK
 from loadgen.mqtt.packets import Subscribe
 from loadgen.mqtt.topics import filter_matches, split_shared

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.brokers.reflector_clients import ReflectorCounts
 from loadgen.errors import UsageError
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import topic_filter_fault
@@ -150,13 +149,26 @@ class Faults:
 
 
 @dataclass(slots=True)
-class FaultCounts(ReflectorCounts):
+class FaultCounts:
     """Counts of a relay since its start.
 
     With no reconnect and nothing in flight, `delivered + lost - repeated - injected` is the number
     of deliveries that the broker made to connected subscribers.
     """
 
+    connects: int = 0
+    disconnects: int = 0
+    received: int = 0
+    """PUBLISH packets served."""
+    delivered: int = 0
+    """PUBLISH packets written to subscribers, without redelivery after a reconnect."""
+    redelivered: int = 0
+    discarded: int = 0
+    """Deliveries that waited for a client that left."""
+    held: int = 0
+    """Deliveries waiting now."""
+    connected: int = 0
+    """Clients connected now."""
     refused: int = 0
     """CONNECT answered with a failure."""
     dropped: int = 0

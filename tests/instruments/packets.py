@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from loadgen.brokers.reflector_packets import QueuedMessage, StoredMessage, publish_packet
+from loadgen.brokers.reflector import StoredMessage, publish_packet
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode
 from loadgen.mqtt.wire import write_utf8, write_variable
@@ -45,8 +45,8 @@ class Delivery(NamedTuple):
 
     def packet(self, packet_id: int, version: int) -> bytes:
         """Return the PUBLISH with this packet identifier."""
-        item = QueuedMessage(self.message, self.qos, self.retain)
-        return publish_packet(item, packet_id, version, dup=self.dup)
+        flags = self.dup << 3 | self.qos << 1 | self.retain
+        return publish_packet(self.message, flags, packet_id, version)
 
 
 def with_topic_alias(message: StoredMessage) -> StoredMessage:

@@ -18,9 +18,12 @@ from typing import Final, NamedTuple
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import running
-from loadgen.brokers.reflector import run_reflector
-from loadgen.brokers.reflector_clients import Connection
-from loadgen.brokers.reflector_packets import StoredMessage, acknowledgement
+from loadgen.brokers.reflector import (
+    Connection,
+    StoredMessage,
+    acknowledgement,
+    run_reflector,
+)
 from loadgen.errors import RemoteProtocolError
 from loadgen.kernels.packet_bytes import INCOMPLETE, OK, ack_fields, frame, publish_fields
 from loadgen.mqtt import packets
