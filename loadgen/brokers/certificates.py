@@ -73,7 +73,15 @@ def make_certificates(
     that cannot be used and CannotRunError if files cannot be written; then no file is left.
     """
     names = _host_names(hosts)
-    _check(clients, client_name, days)
+    if not 0 <= clients <= CLIENTS_LIMIT:
+        raise UsageError(Message.CLIENTS_RANGE(clients=clients, most=CLIENTS_LIMIT))
+    if not 1 <= days <= DAYS_LIMIT:
+        raise UsageError(Message.DAYS_RANGE(days=days, most=DAYS_LIMIT))
+    longest = client_name.replace("{device}", str(max(clients - 1, 0)))
+    if not longest or len(longest) > NAME_CHARACTERS or not longest.isprintable():
+        raise UsageError(Message.CLIENT_NAME(name=ascii(client_name[:80]), most=NAME_CHARACTERS))
+    if clients > 1 and "{device}" not in client_name:
+        raise UsageError(Message.CLIENT_NAMES_EQUAL())
     until = datetime.now(UTC) + timedelta(days=days)
     authority = _name(f"loadgen test authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
     authority_key = _new_key(key)
@@ -81,7 +89,12 @@ def make_certificates(
     def issue(path: Path, subject: x509.Name, private: _Key, *more: x509.ExtensionType) -> None:
         certificate = _signed(subject, private, until, authority, authority_key, more)
         _write(path.with_suffix(".pem"), certificate)
-        _write(path.with_suffix(".key"), _key_pem(private), 0o600)
+        key_pem = private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        _write(path.with_suffix(".key"), key_pem, 0o600)
 
     with _claimed(directory):
         issue(directory / "ca", authority, authority_key)
@@ -119,18 +132,6 @@ def _host_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
     return x509.SubjectAlternativeName(names)
 
 
-def _check(clients: int, client_name: str, days: int) -> None:
-    if not 0 <= clients <= CLIENTS_LIMIT:
-        raise UsageError(Message.CLIENTS_RANGE(clients=clients, most=CLIENTS_LIMIT))
-    if not 1 <= days <= DAYS_LIMIT:
-        raise UsageError(Message.DAYS_RANGE(days=days, most=DAYS_LIMIT))
-    longest = client_name.replace("{device}", str(max(clients - 1, 0)))
-    if not longest or len(longest) > NAME_CHARACTERS or not longest.isprintable():
-        raise UsageError(Message.CLIENT_NAME(name=ascii(client_name[:80]), most=NAME_CHARACTERS))
-    if clients > 1 and "{device}" not in client_name:
-        raise UsageError(Message.CLIENT_NAMES_EQUAL())
-
-
 @contextlib.contextmanager
 def _claimed(directory: Path) -> Iterator[None]:
     """Refuse a directory that is not empty; remove all files after an error."""
@@ -141,23 +142,17 @@ def _claimed(directory: Path) -> Iterator[None]:
             raise UsageError(Message.DIRECTORY_OCCUPIED(path=shown))
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CannotRunError(
-            Message.DIRECTORY_NOT_MADE(path=shown, reason=error.strerror)
-        ) from None
+        message = Message.DIRECTORY_NOT_MADE(path=shown, reason=error.strerror)
+        raise CannotRunError(message) from None
     try:
         yield
     except BaseException as error:
-        for path in directory.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        if not existed:
-            directory.rmdir()
+        shutil.rmtree(directory, ignore_errors=True)
+        if existed:
+            directory.mkdir()
         if isinstance(error, OSError):
-            raise CannotRunError(
-                Message.FILE_NOT_WRITTEN(path=shown, reason=error.strerror)
-            ) from None
+            message = Message.FILE_NOT_WRITTEN(path=shown, reason=error.strerror)
+            raise CannotRunError(message) from None
         raise
 
 
@@ -217,11 +212,3 @@ def _signed(
         builder = builder.add_extension(extension, critical=False)
     certificate = builder.sign(issuer_key, hashes.SHA256())
     return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _key_pem(key: _Key) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )

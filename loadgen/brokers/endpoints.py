@@ -19,9 +19,12 @@ BROKER_NAMES: Final = ("auto", "mosquitto", "nats", "reflector", "sink")
 
 _DEFAULT_WEBSOCKET_PATH: Final = "/mqtt"
 _MAX_URL_CHARACTERS: Final = 2048
-_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
+_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_LOCATION: Final = re.compile(r"(?:\[([^]]+)\]|([^:]*))(?::([^:]*))?")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*", re.IGNORECASE)
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +99,8 @@ def parse_endpoint(text: str) -> Endpoint:
 
     login, at, location = authority.rpartition("@")
     username, password = _parse_login(login) if at else (None, None)
-    host, port_text = _split_location(location)
-    port = DEFAULT_PORTS[scheme] if port_text is None else _parse_port(port_text)
-    return Endpoint(scheme, _parse_host(host), port, username, password, path)
+    host, port = _parse_location(location)
+    return Endpoint(scheme, host, port or DEFAULT_PORTS[scheme], username, password, path)
 
 
 def parse_broker(text: str) -> Endpoint | str:
@@ -120,59 +122,37 @@ def parse_broker(text: str) -> Endpoint | str:
 
 def _parse_login(login: str) -> tuple[str, str | None]:
     user, colon, secret = login.partition(":")
-    if _BAD_ESCAPE.search(login):
-        raise UsageError(Message.URL_ESCAPE())
     if not user:
         raise UsageError(Message.URL_NO_USER())
     try:
         username, password = unquote(user, errors="strict"), unquote(secret, errors="strict")
     except UnicodeDecodeError:
-        raise UsageError(Message.URL_NOT_UTF_8()) from None
+        raise UsageError(Message.URL_ESCAPE()) from None
     # An MQTT UTF-8 string may not hold U+0000, and other control characters are discouraged
     # (MQTT 5, section 1.5.4); they would also reach a terminal.
-    if any(ord(character) < 32 or ord(character) == 127 for character in username + password):
-        raise UsageError(Message.URL_CONTROL())
+    if _BAD_ESCAPE.search(login) or _CONTROL.search(username + password):
+        raise UsageError(Message.URL_ESCAPE())
     return username, password if colon else None
 
 
-def _split_location(location: str) -> tuple[str, str | None]:
-    if location.startswith("["):
-        inside, bracket, after = location[1:].partition("]")
-        if not bracket or (after and not after.startswith(":")):
-            raise UsageError(Message.URL_BRACKET())
-        try:
-            address = ipaddress.IPv6Address(inside)
-        except ValueError:
-            raise UsageError(Message.HOST_NOT_IPV6(host=shown(inside))) from None
-        return str(address), after[1:] if after else None
-    host, colon, port = location.partition(":")
-    if ":" in port:
-        raise UsageError(Message.HOST_COLONS())
-    return host, port if colon else None
-
-
-def _parse_port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
-        raise UsageError(Message.URL_PORT(port=shown(text)))
-    return int(text)
-
-
-def _parse_host(host: str) -> str:
-    if not host:
+def _parse_location(location: str) -> tuple[str, int | None]:
+    """Return host and port of `host`, `host:port`, `[IPv6]` or `[IPv6]:port`."""
+    match = _LOCATION.fullmatch(location)
+    address, name, port = ("", location, None) if match is None else match.groups()
+    if not (address or name):
         raise UsageError(Message.URL_NO_HOST())
-    if ":" in host:
-        return host
-    if not host.isascii():
-        try:
-            host = host.encode("idna").decode("ascii")
-        except UnicodeError:
-            raise UsageError(Message.HOST_NAME(host=shown(host))) from None
-    labels = host.removesuffix(".").split(".")
-    if labels[-1].isdigit():
-        try:
-            return str(ipaddress.IPv4Address(host))
-        except ValueError:
-            raise UsageError(Message.HOST_NOT_IPV4(host=shown(host))) from None
-    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise UsageError(Message.HOST_NAME(host=shown(host)))
-    return host.lower()
+    if port is not None and not (_PORT.fullmatch(port) and 1 <= int(port) <= 65535):
+        raise UsageError(Message.URL_PORT(port=shown(port)))
+    try:
+        if address:
+            host = str(ipaddress.IPv6Address(address))
+        else:
+            host = (name if name.isascii() else name.encode("idna").decode("ascii")).lower()
+            labels = host.removesuffix(".").split(".")
+            if labels[-1].isdigit():
+                host = str(ipaddress.IPv4Address(host))
+            elif len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
+                raise ValueError
+    except ValueError:
+        raise UsageError(Message.HOST_NAME(host=shown(address or name))) from None
+    return host, None if port is None else int(port)

@@ -8,8 +8,9 @@ import contextlib
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from loadgen.brokers.ask import connect_of
@@ -121,45 +122,33 @@ async def require_forwarding(
         missing = {(route.backend, route.backend_topic): route for route in routes}
         async with ClientPool(tls_context) as pool:
             sender, *receivers = [
-                await pool.join(one, connect_of(one, version)) for one in (front, *backends)
+                await pool.join(broker, connect_of(broker, version))
+                for broker in (front, *backends)
             ]
             for number, receiver in enumerate(receivers):
                 topics = [route.backend_topic for route in routes if route.backend == number]
                 await pool.subscribed(receiver, topics, 1, timeout_s)
-            await _send_until_arrived(pool, sender, receivers, token, missing, timeout_s)
+            end_s = time.monotonic() + timeout_s
+            while missing and time.monotonic() < end_s:
+                for route in missing.values():
+                    sender.publish(Publish(route.front_topic, token))
+                await pool.until(partial(_all_arrived, receivers, token, missing), _AGAIN_S)
         if missing:
-            raise BrokerRefusedError(_not_carried(front, backends, missing))
+            shown = [
+                f"{one.front_topic} to {backends[one.backend].redacted} as {one.backend_topic}"
+                for one in missing.values()
+            ]
+            routes_shown = listed(shown, _MAX_SHOWN, "more topics")
+            message = Message.NOT_FORWARDED(where=front.redacted, routes=routes_shown)
+            raise BrokerRefusedError(message)
 
 
-async def _send_until_arrived(
-    pool: ClientPool,
-    sender: PoolClient,
-    receivers: Sequence[PoolClient],
-    token: bytes,
-    missing: dict[tuple[int, str], Route],
-    timeout_s: float,
-) -> None:
-    def all_arrived() -> bool:
-        for number, receiver in enumerate(receivers):
-            for message in receiver.inbox:
-                if message.payload == token:
-                    missing.pop((number, message.topic_name), None)
-        return not missing
-
-    end_s = time.monotonic() + timeout_s
-    while missing and time.monotonic() < end_s:
-        for route in missing.values():
-            sender.publish(Publish(route.front_topic, token))
-        await pool.until(all_arrived, _AGAIN_S)
-
-
-def _not_carried(
-    front: Endpoint, backends: Sequence[Endpoint], missing: Mapping[tuple[int, str], Route]
-) -> str:
-    shown = [
-        f"{route.front_topic} to {backends[route.backend].redacted} as {route.backend_topic}"
-        for route in missing.values()
-    ]
-    return Message.NOT_FORWARDED(
-        where=front.redacted, routes=listed(shown, _MAX_SHOWN, "more topics")
-    )
+def _all_arrived(
+    receivers: Sequence[PoolClient], token: bytes, missing: dict[tuple[int, str], Route]
+) -> bool:
+    """Remove the routes of received messages from `missing`; return True if none is left."""
+    for number, receiver in enumerate(receivers):
+        for message in receiver.inbox:
+            if message.payload == token:
+                missing.pop((number, message.topic_name), None)
+    return not missing
