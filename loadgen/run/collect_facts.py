@@ -19,7 +19,6 @@ from loadgen.judge.facts import (
 from loadgen.judge.ledger import (
     LONGEST_TEXT,
     Counted,
-    Witness,
     imbalances,
     ledgers_of,
     with_acknowledged,
@@ -35,7 +34,7 @@ from loadgen.plan.plan import Plan
 from loadgen.run.hosts.worker_pool import Loss
 from loadgen.run.own_delay_facts import own_delay_of, watchers_gaps
 from loadgen.run.redaction import printable
-from loadgen.run.run_state import NS, Outcome, RunState, Window
+from loadgen.run.run_state import NS, RunState, Window
 from loadgen.run.tally import Tally
 
 
@@ -52,15 +51,45 @@ def facts_of(
     start_ns, end_ns = state.result_window
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
     backlog = state.backlog
-    window = _counted(plan, state, "measure")
-    total = _counted(plan, state, None)
-    witness = _witness(plan, state)
+    confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
+
+    def counted(phase: str | None) -> Counted:
+        """Return the counts of the messages intended in a phase, or in the whole run."""
+        counts, sent = state.tally.counts(phase), state.tally.counts(phase, confirmed)["sent"]
+        return Counted(counts, confirmed=sent, owed=state.owed_at_end, waiting=state.waiting)
+
+    window, total = counted("measure"), counted(None)
+    closings = [final["closing"] for final in state.finals.values() if final.get("closing")]
+    # Without the statements of all workers nothing is proven.
+    witness = witness_of(closings) if len(closings) == len(plan.workers) else None
     unread = witness.unread if witness else 0
     observed = not (losses or state.abandoned or unread)
     ledger, run_ledger = with_acknowledged(
         *ledgers_of(window, total, observed=observed), state.lost_unacknowledged
     )
     case, bound_s = case_of(plan.scenario.case), plan.scenario.latency_bound
+    messages = Messages(
+        qos=plan.needs.qos,
+        window=ledger,
+        run=run_ledger,
+        imbalances=tuple(imbalances(window, total, witness, observed=observed)),
+        proven=witness is not None or not state.messages,
+        lost_named=state.lost_named,
+        held_when_cut=held_when_cut,
+        waiting=state.waiting,
+    )
+    if witness is not None:
+        kinds = ((VIOLATIONS[kind], count) for kind, count in witness.violations.items())
+        messages = replace(
+            messages,
+            refusals=witness.refusals,
+            refusal=printable(witness.refusal, LONGEST_TEXT),
+            violation=printable(witness.violation, LONGEST_TEXT),
+            redelivered=witness.redelivered,
+            unreleased=witness.unreleased,
+            remarked={kind.words: count for kind, count in kinds if not kind.is_judged},
+            sessions_lost=witness.violations.get(SESSION_LOST, 0),
+        )
     facts = RunFacts(
         window_s=(end_ns - start_ns) / NS,
         ending=Ending(
@@ -73,23 +102,7 @@ def facts_of(
         ),
         connects=_connects(plan, state),
         schedule=_schedule(plan, state),
-        messages=Messages(
-            qos=plan.needs.qos,
-            window=ledger,
-            run=run_ledger,
-            imbalances=tuple(imbalances(window, total, witness, observed=observed)),
-            proven=witness is not None or not state.messages,
-            refusals=witness.refusals if witness else {},
-            refusal=printable(witness.refusal, LONGEST_TEXT) if witness else "",
-            violation=printable(witness.violation, LONGEST_TEXT) if witness else "",
-            lost_named=state.lost_named,
-            held_when_cut=held_when_cut,
-            redelivered=witness.redelivered if witness else 0,
-            unreleased=witness.unreleased if witness else 0,
-            remarked=_remarked(witness.violations) if witness else {},
-            sessions_lost=witness.violations.get(SESSION_LOST, 0) if witness else 0,
-            waiting=state.waiting,
-        ),
+        messages=messages,
         generator=Generator(
             busy_share=state.tally.busy_share_max(),
             own_delay=_own_delay(state, state.tally, state.result_window),
@@ -129,12 +142,13 @@ def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:
 
 
 def _connects(plan: Plan, state: RunState) -> Connects:
-    connected = state.connected
-    connect_failures, connect_failure = _failures(connected)
-    again: Counter[str] = Counter(state.subscribed.failures if state.subscribed else {})
+    connected, subscribed = state.connected, state.subscribed
+    connect_failures, connect_failure = _most_frequent(connected.failures if connected else {})
+    again: Counter[str] = Counter(subscribed.failures if subscribed else {})
     for final in state.finals.values():
         again.update(final.get("subscribe_failures") or {})
     subscribe_failures, subscribe_failure = _most_frequent(again)
+    counts = state.tally.counts()
     return Connects(
         devices=sum(group.count for group in plan.groups),
         connected=connected.done if connected else 0,
@@ -144,29 +158,59 @@ def _connects(plan: Plan, state: RunState) -> Connects:
         connect_seconds=connected.seconds if connected else 0.0,
         subscribe_failures=subscribe_failures,
         subscribe_failure=subscribe_failure,
-        closed_at_subscribe=state.subscribed.closed if state.subscribed else 0,
+        closed_at_subscribe=subscribed.closed if subscribed else 0,
         lost_to_absent=state.lost_to_absent,
-        disconnects=state.tally.counts()["disconnects"],
+        disconnects=counts["disconnects"],
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
-        reconnects=state.tally.counts()["connects"] - (connected.made if connected else 0),
+        reconnects=counts["connects"] - (connected.made if connected else 0),
         overdue=_overdue(state),
     )
 
 
+def _most_frequent(failures: Mapping[str, int]) -> tuple[int, str]:
+    """Return the number of failures, and their most frequent reason."""
+    return sum(failures.values()), max(failures, key=lambda reason: failures[reason], default="")
+
+
+def _overdue(state: RunState) -> int:
+    return sum(final.get("overdue") or 0 for final in state.finals.values())
+
+
 def _schedule(plan: Plan, state: RunState) -> Schedule:
+    publishing = [group for group in plan.groups if group.publishes is not None]
+    leaving = [group for group in plan.groups if group.subscribes is not None and may_leave(group)]
+    publishers = sum(group.count for group in publishing)
+    rate = _rate(plan)
+    owed_by_leave = sum(sent_rate(group, plan.groups) for group in publishing)
+    owed_by_leave *= _seconds_away(plan, publishers)
+    names = [group.name for group in publishing]
+    responds = any(group.responds for group in plan.groups)
     return Schedule(
         connects_only=case_of(plan.scenario.case).connects_only,
-        target_rate=sum(one.publishes.rate for one in plan.groups if one.publishes is not None)
-        * plan.mean_share,
+        target_rate=rate * plan.mean_share,
         arrivals_random=plan.scenario.arrivals != "constant",
-        publishers=sum(group.count for group in plan.groups if group.publishes is not None),
-        scheduled=_scheduled(plan, state),
+        publishers=publishers,
+        # Without the responses, which others caused.
+        scheduled=state.tally.counts("measure", names)["sent"] if responds else None,
         owed_at_window_end=state.owed_at_window_end,
         # Devices that were not let in again did not leave their messages unsent on request.
-        owed_by_leave=0.0 if _overdue(state) else _owed_by_leave(plan),
-        waiting_by_leave=_waiting_by_leave(plan),
+        owed_by_leave=0.0 if _overdue(state) else owed_by_leave,
+        waiting_by_leave=rate
+        * plan.scenario.deliveries()
+        * _seconds_away(plan, sum(group.count for group in leaving)),
     )
+
+
+def _rate(plan: Plan) -> float:
+    return sum(group.publishes.rate for group in plan.groups if group.publishes is not None)
+
+
+def _seconds_away(plan: Plan, devices: int) -> float:
+    """Return the most seconds for which a device is away by churn, as a mean over the devices."""
+    longest_s = plan.scenario.away * 1.5
+    away = min((plan.scenario.churn or 0.0) * longest_s, devices)
+    return away * longest_s / devices if devices else 0.0
 
 
 def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
@@ -175,85 +219,15 @@ def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
     if slow is None or slow.subscribes is None:
         return None
     sent = state.tally.total(slow.subscribes.publishers, "sent", "measure")
-    counted = partial(state.tally.total, slow.name)
+    counted = state.tally.counts("measure", (slow.name,))
     return SlowFacts(
         devices=slow.count,
         bytes_per_s=slow.subscribes.read_rate,
         expected=sent * slow.count // topics_of(slow, plan.groups),
-        received=counted("received", "measure") + counted("corrupt", "measure"),
+        received=counted["received"] + counted["corrupt"],
         waited=state.slow_waited,
-        disconnects=counted("disconnects"),
+        disconnects=state.tally.total(slow.name, "disconnects"),
     )
-
-
-def _failures(outcome: Outcome | None) -> tuple[int, str]:
-    """Return the number of devices that failed, and the most frequent reason."""
-    return _most_frequent(outcome.failures if outcome is not None else {})
-
-
-def _most_frequent(failures: Mapping[str, int]) -> tuple[int, str]:
-    return sum(failures.values()), max(failures, key=lambda reason: failures[reason], default="")
-
-
-def _scheduled(plan: Plan, state: RunState) -> int | None:
-    """Return the messages of the window without those that others caused, None if there were none
-    of these."""
-    if not any(group.responds for group in plan.groups):
-        return None
-    publishing = [group.name for group in plan.groups if group.publishes is not None]
-    return state.tally.counts("measure", publishing)["sent"]
-
-
-def _remarked(violations: Mapping[int, int]) -> dict[str, int]:
-    """Return the violations that are not judged, by their words."""
-    return {
-        VIOLATIONS[kind].words: count
-        for kind, count in violations.items()
-        if not VIOLATIONS[kind].is_judged
-    }
-
-
-def _counted(plan: Plan, state: RunState, phase: str | None) -> Counted:
-    """Return the counts of the messages intended in a phase, or in the whole run."""
-    tally = state.tally
-    confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
-    return Counted(
-        counts=tally.counts(phase),
-        confirmed=tally.counts(phase, confirmed)["sent"],
-        owed=state.owed_at_end,
-        waiting=state.waiting,
-    )
-
-
-def _witness(plan: Plan, state: RunState) -> Witness | None:
-    """Return the workers' findings at the end, None unless all workers sent theirs."""
-    closings = [final["closing"] for final in state.finals.values() if final.get("closing")]
-    return witness_of(closings) if len(closings) == len(plan.workers) else None
-
-
-def _overdue(state: RunState) -> int:
-    return sum(final.get("overdue") or 0 for final in state.finals.values())
-
-
-def _owed_by_leave(plan: Plan) -> float:
-    """Return the most messages that publishers owe because churn disconnected them."""
-    publishing = [group for group in plan.groups if group.publishes is not None]
-    rate = sum(sent_rate(group, plan.groups) for group in publishing)
-    return rate * _seconds_away(plan, sum(group.count for group in publishing))
-
-
-def _waiting_by_leave(plan: Plan) -> float:
-    """Return the most deliveries that wait for subscribers because churn disconnected them."""
-    leaving = [group for group in plan.groups if group.subscribes is not None and may_leave(group)]
-    rate = sum(group.publishes.rate for group in plan.groups if group.publishes is not None)
-    return rate * plan.scenario.deliveries() * _seconds_away(plan, sum(g.count for g in leaving))
-
-
-def _seconds_away(plan: Plan, devices: int) -> float:
-    """Return the most seconds for which a device is away by churn, as a mean over the devices."""
-    longest_s = plan.scenario.away * 1.5
-    away = min((plan.scenario.churn or 0.0) * longest_s, devices)
-    return away * longest_s / devices if devices else 0.0
 
 
 def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -264,26 +238,21 @@ def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | N
     kinds: Counter[tuple[str, str]] = Counter()
     resumed = 0
     for final in finals.values():
-        found = final.get("tls") or {"connections": [], "resumed": 0}
-        for one in found["connections"]:
+        tls = final.get("tls") or {"connections": [], "resumed": 0}
+        for one in tls["connections"]:
             kinds[one["version"], one["cipher"]] += one["count"]
-        resumed += found["resumed"]
-    if not kinds:
-        return None
-    return {
-        "connections": [
-            {"version": version, "cipher": cipher, "count": count}
-            for (version, cipher), count in sorted(kinds.items(), key=lambda k: (-k[1], k[0]))
-        ],
-        "resumed": resumed,
-    }
+        resumed += tls["resumed"]
+    connections = [
+        {"version": version, "cipher": cipher, "count": count}
+        for (version, cipher), count in sorted(kinds.items(), key=lambda k: (-k[1], k[0]))
+    ]
+    return {"connections": connections, "resumed": resumed} if connections else None
 
 
 def rate_step_verdicts(
     state: RunState, plan: Plan, run_facts: RunFacts
 ) -> tuple[RateStepVerdict, ...]:
-    """Return the verdict on each rate step that was completed; `whole` are the facts of the run."""
+    """Return the verdict on each rate step that was completed."""
     if state.rate_steps is None:
         return ()
-    rate = sum(one.publishes.rate for one in plan.groups if one.publishes is not None)
-    return state.rate_steps.verdicts(run_facts, rate, partial(_own_delay, state))
+    return state.rate_steps.verdicts(run_facts, _rate(plan), partial(_own_delay, state))

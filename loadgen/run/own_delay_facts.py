@@ -12,13 +12,8 @@ PHASE = "measure"
 """Whose messages count; what came late for the window is in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessGap:
-    """A time in which a process that watches workers did not run (CLOCK_MONOTONIC)."""
-
-    process: str
-    start_ns: int
-    end_ns: int
+ProcessGap = tuple[str, int, int]
+"""Time in which a process that watches workers did not run: its name, start and end in ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +29,15 @@ class WorkerStall:
     busy_ns: int
     waited_ns: int
 
+    @property
+    def ns(self) -> int:
+        """Length of the stall."""
+        return self.end_ns - self.start_ns
+
     def within(self, start_ns: int, end_ns: int) -> "WorkerStall":
         """Return the part of it in this time, which can be empty."""
         first_ns, last_ns = max(self.start_ns, start_ns), min(self.end_ns, end_ns)
-        part = max(last_ns - first_ns, 0) / (self.end_ns - self.start_ns)
+        part = max(last_ns - first_ns, 0) / self.ns
         busy_ns, waited_ns = int(self.busy_ns * part), int(self.waited_ns * part)
         return WorkerStall(self.worker, first_ns, last_ns, busy_ns, waited_ns)
 
@@ -46,13 +46,10 @@ def watchers_gaps(
     attendance: HostAttendance, hosts: Mapping[int, Sequence[HostSample]]
 ) -> tuple[ProcessGap, ...]:
     """Return the times in which the coordinator or an agent did not run."""
-    ours = (ProcessGap("the coordinator", *times) for times in attendance.gaps)
-    agents = (
-        ProcessGap(f"the agent of host {number}", *times)
-        for number, samples in hosts.items()
-        for times in samples[-1].gaps
-    )
-    return (*ours, *agents)
+    gaps: list[ProcessGap] = [("the coordinator", *times) for times in attendance.gaps]
+    for number, samples in hosts.items():
+        gaps += [(f"the agent of host {number}", *times) for times in samples[-1].gaps]
+    return tuple(gaps)
 
 
 def own_delay_of(
@@ -60,61 +57,48 @@ def own_delay_of(
     hosts: Iterable[Sequence[HostSample]],
     tally: Tally,
     window: tuple[int, int],
-    gaps: Sequence[ProcessGap] = (),
+    watchers: Sequence[ProcessGap] = (),
 ) -> OwnDelay:
-    """Return the facts of a window whose messages are in `tally`; `hosts` are the samples of each
-    host, `gaps` those of the processes that watch the workers.
+    """Return the facts of a window whose messages are in `tally`.
 
-    The host's part is that of the host of the worker that stood longest.
+    `hosts` are the samples of each host, `watchers` the gaps of the processes that watch the
+    workers. The host's part is that of the host of the worker that stood longest.
     """
+    begun_ns = window[0]
     by_worker: defaultdict[int, list[WorkerStall]] = defaultdict(list)
     for stall in stalls:
         part = stall.within(*window)
         if part.end_ns > part.start_ns:
             by_worker[part.worker].append(part)
-    worst = max(by_worker.values(), key=_seconds, default=[])
-    longest = max(worst, key=lambda stall: stall.end_ns - stall.start_ns, default=None)
+    worst = max(by_worker.values(), key=lambda parts: sum(part.ns for part in parts), default=[])
+    stalled, longest = max(worst, key=lambda part: part.ns, default=None), None
+    if stalled is not None:
+        start_s = (stalled.start_ns - begun_ns) / NS
+        longest = LongestStall(stalled.worker, start_s, stalled.ns / NS)
+    samples: Sequence[HostSample] = ()
+    for of_host in (every := list(hosts)):
+        if len(every) == 1 or (stalled and any(stalled.worker in one.workers for one in of_host)):
+            samples = of_host
     busy_s, waited_s = tally.busiest_s()
-    samples = _host_of(None if longest is None else longest.worker, hosts)
+    spans = [(name, start_ns, end_ns, True) for name, start_ns, end_ns in watchers]
+    spans += [
+        (f"worker {stall.worker}", stall.start_ns, stall.end_ns, False)
+        for stall in stalls
+        if stall.ns >= GAP_NS
+    ]
     return OwnDelay(
-        stalled_s=_seconds(worst),
-        longest=None if longest is None else _longest(longest, window[0]),
+        stalled_s=sum(part.ns for part in worst) / NS,
+        longest=longest,
         in_stalls=TimeTaken(
-            *between(samples, [(stall.start_ns, stall.end_ns) for stall in worst]),
-            sum(stall.waited_ns for stall in worst) / NS,
-            sum(stall.busy_ns for stall in worst) / NS,
+            *between(samples, [(part.start_ns, part.end_ns) for part in worst]),
+            sum(part.waited_ns for part in worst) / NS,
+            sum(part.busy_ns for part in worst) / NS,
         ),
         in_window=TimeTaken(*between(samples, [window]), waited_s, busy_s),
-        gaps=(
-            *(_gap(gap.process, gap, window[0], watcher=True) for gap in gaps),
-            *(
-                _gap(f"worker {stall.worker}", stall, window[0], watcher=False)
-                for stall in stalls
-                if stall.end_ns - stall.start_ns >= GAP_NS
-            ),
+        gaps=tuple(
+            DelayGap(name, (start_ns - begun_ns) / NS, (end_ns - start_ns) / NS, watches)
+            for name, start_ns, end_ns, watches in spans
         ),
         read_p99_us=tally.p99_us(PHASE, "own_delay"),
         send_p99_us=tally.own_send_p99_us(PHASE),
     )
-
-
-def _gap(
-    process: str, times: ProcessGap | WorkerStall, begun_ns: int, *, watcher: bool
-) -> DelayGap:
-    start_s, seconds = (times.start_ns - begun_ns) / NS, (times.end_ns - times.start_ns) / NS
-    return DelayGap(process, start_s, seconds, watcher)
-
-
-def _host_of(worker: int | None, hosts: Iterable[Sequence[HostSample]]) -> Sequence[HostSample]:
-    """Return the samples of the only host, or of the worker's; () if it is unknown."""
-    known = list(hosts)
-    own = (samples for samples in known if any(worker in one.workers for one in samples))
-    return known[0] if len(known) == 1 else next(own, ())
-
-
-def _longest(stall: WorkerStall, begun_ns: int) -> LongestStall:
-    return LongestStall(stall.worker, (stall.start_ns - begun_ns) / NS, _seconds([stall]))
-
-
-def _seconds(stalls: Sequence[WorkerStall]) -> float:
-    return sum(stall.end_ns - stall.start_ns for stall in stalls) / NS

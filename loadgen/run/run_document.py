@@ -105,39 +105,46 @@ class RunDocument:
             write_json(self.directory / name, content)
         self._write(seen)
 
-    def _network(self) -> dict[str, int]:
-        """Return the TCP counters of the run, over all hosts that had workers."""
-        if self.hosts is None:
-            return difference(self.counters, network_counters())
-        total: Counter[str] = Counter()
-        for agent in self.hosts.agents:
-            total.update(agent.network)
-        return dict(total)
-
     def _write(self, seen: Mapping[str, Any]) -> None:
-        others = {} if self.hosts is None else {"hosts": self.hosts.document()}
-        write_json(self.directory / "run.json", {**self.begun, **others, **seen})
+        hosts = {} if self.hosts is None else {"hosts": self.hosts.document()}
+        write_json(self.directory / "run.json", {**self.begun, **hosts, **seen})
 
     def _seen(self, state: RunState, lost: Sequence[int]) -> dict[str, Any]:
-        tls, backlog = handshakes_of(state.finals), state.backlog
+        tls, backlog, window = handshakes_of(state.finals), state.backlog, state.result_window
+        observed: dict[str, Any] = {
+            "owed_at_window_end": state.owed_at_window_end,
+            "owed_at_end": state.owed_at_end,
+            "high_water_mark": None,
+            "subscription_high_water_mark": None,
+            "backlog_samples": [],
+            "busy_share_max": state.tally.busy_share_max(),
+            "workers_lost": list(lost),
+            "clock_bound_ns": state.clock_bound_ns,
+            "timed_between_hosts": self.between_hosts,
+        }
+        if backlog is not None:
+            observed["high_water_mark"] = backlog.high_water_mark
+            observed["subscription_high_water_mark"] = backlog.subscription_high_water_mark
+            observed["backlog_samples"] = backlog.samples()
+        if len(state.hosts) <= 1:
+            observed["host"] = observed_host(state.hosts.get(0, ()), window)
+        else:
+            observed["hosts"] = [
+                {"host": number, **observed_host(samples, window)}
+                for number, samples in sorted(state.hosts.items())
+            ]
+        if tls is not None:
+            observed["tls"] = tls
+        # The TCP counters of all hosts that had workers.
+        network: Counter[str] = Counter()
+        if self.hosts is None:
+            network.update(difference(self.counters, network_counters()))
+        for agent in self.hosts.agents if self.hosts else ():
+            network.update(agent.network)
         return {
             "windows": {name: list(window) for name, window in state.windows.items()},
-            "network": self._network(),
-            "observed": {
-                "owed_at_window_end": state.owed_at_window_end,
-                "owed_at_end": state.owed_at_end,
-                "high_water_mark": None if backlog is None else backlog.high_water_mark,
-                "subscription_high_water_mark": None
-                if backlog is None
-                else backlog.subscription_high_water_mark,
-                "backlog_samples": [] if backlog is None else backlog.samples(),
-                "busy_share_max": state.tally.busy_share_max(),
-                "workers_lost": list(lost),
-                "clock_bound_ns": state.clock_bound_ns,
-                "timed_between_hosts": self.between_hosts,
-                **_hosts_of(state),
-                **({} if tls is None else {"tls": tls}),
-            },
+            "network": dict(network),
+            "observed": observed,
             **_outcome("connect", "connected", state.connected),
             **_outcome("subscribe", "subscribed", state.subscribed),
         }
@@ -201,14 +208,6 @@ def _named(plan: Plan, broker: ServedBroker) -> dict[str, str]:
         name, version = plan.scenario.broker_name, ""
     noted = {"note": plan.scenario.broker_note} if plan.scenario.broker_note else {}
     return {"name": printable(name, 200), "version": printable(version, 200), **noted}
-
-
-def _hosts_of(state: RunState) -> dict[str, Any]:
-    """Return the counters of the host over the window; of each host if there are several."""
-    found = {number: observed_host(own, state.result_window) for number, own in state.hosts.items()}
-    if len(found) <= 1:
-        return {"host": found.get(0) or observed_host((), state.result_window)}
-    return {"hosts": [{"host": number, **found[number]} for number in sorted(found)]}
 
 
 def _outcome(name: str, done: str, outcome: Outcome | None) -> dict[str, Any]:
