@@ -54,6 +54,12 @@ class RunResult:
             return 3
         return 0 if self.verdict.valid else 1
 
+    @property
+    def why_unmeasured(self) -> str:
+        """The reasons of a run that was not measured."""
+        reasons = (f"{reason.code}: {reason.detail}" for reason in self.verdict.reasons)
+        return "; ".join(reasons) or "nothing was measured"
+
 
 @dataclass(frozen=True, slots=True)
 class RunContext:

@@ -10,7 +10,8 @@ reads the steps back and continues; an interrupted step is played again.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -181,57 +182,63 @@ async def search(
     be run: the steps until then are kept.
     """
     journal = journal_of(directory)
+    shown = printable(str(directory), 200)
     with exclusive(directory):
-        document = _begin(spec, journal, testbed.command)
-        steps, limit = journal.entries(), None
-        while True:
-            following = next_step(spec.aim, [step.tried for step in steps])
-            if isinstance(following, Limit):
-                limit = following
-                break
-            step = await _play_step(spec, steps, following, journal, testbed, watch)
+        document = journal.begun()
+        if document is None:
+            notice = {"notice": spec.case.notice} if spec.case.notice else {}
+            definition = {**notice, **spec.document(), "digest": spec.digest, "limit": None}
+            document = journal.begin(definition, testbed.command)
+        elif document.get("digest") != spec.digest:
+            raise RunDirectoryError(RunMessage.OTHER_SEARCH(path=shown))
+        steps = journal.entries()
+        while isinstance(probe := next_step(spec.aim, [step.tried for step in steps]), Probe):
+            step = await _play_step(SearchState(spec, steps, probe), probe, journal, testbed, watch)
             if step is None:
-                break
+                return SearchResult(directory, spec, steps, None)
             if any(reason.code == "DISCONNECTED" for reason in step.tried.reasons):
                 await _require_broker(spec.scenario)
-            _require_same_broker(steps, step, directory)
+            before = next((one.broker for one in steps if one.broker), "")
+            # The reflector is this program's: run.json has the version.
+            ours = before.startswith("reflector ") and step.broker.startswith("reflector ")
+            if before and step.broker and step.broker != before and not ours:
+                raise RunDirectoryError(
+                    RunMessage.OTHER_BROKER(path=shown, before=before, broker=step.broker)
+                )
             steps = (*steps, step)
             journal.write(steps)
-        result = SearchResult(directory, spec, steps, limit)
-        if limit is not None:
-            watch(SearchState(spec, steps, None, limit=limit))
-            shows = None if result.best is None else result.best.run
-            found = asdict(limit) | {"own": limit.own, "run": shows}
-            journal.rewrite(document | {"limit": found})
+        result = SearchResult(directory, spec, steps, probe)
+        watch(SearchState(spec, steps, None, limit=probe))
+        best = None if result.best is None else result.best.run
+        limit = asdict(probe) | {"own": probe.own, "run": best}
+        journal.rewrite(document | {"aim": asdict(spec.aim), "limit": limit})
     return result
 
 
 async def _play_step(
-    spec: Search,
-    steps: tuple[SearchStep, ...],
+    state: SearchState,
     probe: Probe,
     journal: Journal[SearchStep],
     testbed: Testbed,
     watch: Watch,
 ) -> SearchStep | None:
     """Play the next step; return None if it was interrupted."""
-    state = SearchState(spec, steps, probe)
 
     def progress(snapshot: Snapshot) -> None:
         watch(replace(state, snapshot=snapshot))
 
     watch(state)
-    number = len(steps) + 1
+    spec, number = state.search, len(state.steps) + 1
     confirms = probe.purpose == "confirm"
     if confirms and not spec.has_short_steps:
         await testbed.reset(progress)
     started = time.monotonic()
     try:
         for _ in range(CONFIRMATIONS if confirms and spec.has_short_steps else 1):
-            run_directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
+            directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
             result = await testbed.run(
                 step_scenario(spec, probe),
-                run_directory,
+                directory,
                 progress=progress,
                 ends_when_certain=spec.has_short_steps and not confirms,
             )
@@ -241,13 +248,17 @@ async def _play_step(
     except RunInterruptedError:
         return None
     except HostLimitError as error:
-        if not steps:
+        if not state.steps:
             raise
         reason = Reason("HOST_LIMIT", printable(str(error), _DETAIL_CHARACTERS))
         tried = Tried(probe.load, probe.purpose, False, (reason,))
         return SearchStep(number, tried, None, time.monotonic() - started)
     if result.interrupted:
         return None
+    broker = ""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        played = orjson.loads((directory / "run.json").read_bytes())["broker"]
+        broker = printable(f"{played['name']} {played['version']}", 200)
     facts = result.facts
     window_s = facts.window_s or 1.0
     messages = not spec.case.connects_only
@@ -260,35 +271,15 @@ async def _play_step(
             reasons=reasons,
             served=served_load(spec, probe.load, facts),
         ),
-        run=str(run_directory.relative_to(journal.directory)),
+        run=str(directory.relative_to(journal.directory)),
         seconds=time.monotonic() - started,
         sent_per_s=facts.begun / window_s if messages else None,
         received_per_s=facts.messages.window.intact / window_s if messages else None,
         lost=facts.messages.window.lost,
         p99_us=facts.service.latency_p99_us,
         busy_share=facts.generator.busy_share,
-        broker=_broker_of(run_directory),
+        broker=broker,
     )
-
-
-def _broker_of(run_directory: Path) -> str:
-    try:
-        broker = orjson.loads((run_directory / "run.json").read_bytes())["broker"]
-        return printable(f"{broker['name']} {broker['version']}", 200)
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def _require_same_broker(steps: Sequence[SearchStep], step: SearchStep, directory: Path) -> None:
-    """Raise RunDirectoryError if this step was played on another broker than the earlier ones."""
-    before = next((one.broker for one in steps if one.broker), "")
-    # The reflector is this program's: run.json has the version.
-    ours = before.startswith("reflector ") and step.broker.startswith("reflector ")
-    if before and step.broker and step.broker != before and not ours:
-        shown = printable(str(directory), 200)
-        raise RunDirectoryError(
-            RunMessage.OTHER_BROKER(path=shown, before=before, broker=step.broker)
-        )
 
 
 async def _require_broker(scenario: Scenario) -> None:
@@ -338,16 +329,11 @@ def served_load(spec: Search, load: float, facts: RunFacts) -> float | None:
         spec.aim.field != "devices"
         or (spec.case.scales_by_devices and spec.scenario.plain()["rate"] is None)
     )
-    if not (
-        scales
-        and facts.begun
-        and facts.messages.window.expected
-        and facts.schedule.target_rate
-        and facts.window_s
-    ):
+    expected, target = facts.messages.window.expected, facts.schedule.target_rate
+    if not (scales and facts.begun and expected and target and facts.window_s):
         return None
-    deliveries = facts.messages.window.expected / facts.begun
-    asked = facts.schedule.target_rate * facts.window_s * deliveries
+    deliveries = expected / facts.begun
+    asked = target * facts.window_s * deliveries
     backlog = tuple(
         (time_ns, 0, round(owed * deliveries) + outstanding)
         for time_ns, owed, outstanding in facts.service.backlog
@@ -364,21 +350,5 @@ def served_load(spec: Search, load: float, facts: RunFacts) -> float | None:
     return load * max(0.0, 1.0 - short)
 
 
-# The search's directory -----------------------------------------------------------------------
-
-
 def journal_of(directory: Path) -> Journal[SearchStep]:
     return Journal(directory, "search", "steps", "steps", SearchStep)
-
-
-def _begin(spec: Search, journal: Journal[SearchStep], command: Sequence[str]) -> dict[str, Any]:
-    """Return the definition, from an earlier start if there was one."""
-    begun = journal.begun()
-    if begun is None:
-        notice = {"notice": spec.case.notice} if spec.case.notice else {}
-        asked = {**notice, **spec.document(), "digest": spec.digest, "limit": None}
-        return journal.begin(asked, command)
-    if begun.get("digest") != spec.digest:
-        shown = printable(str(journal.directory), 200)
-        raise RunDirectoryError(RunMessage.OTHER_SEARCH(path=shown))
-    return begun | {"aim": asdict(spec.aim), "limit": None}

@@ -18,11 +18,10 @@ from typing import Any, Literal
 
 from loadgen.cases.registry import build_scenario, vary
 from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError
-from loadgen.judge.next_step import PRECISION, Aim, Limit, Probe
+from loadgen.judge.next_step import PRECISION, Aim, Probe
 from loadgen.plan.fields import Texts, redact_url
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
-from loadgen.run.coordinator import RunResult
 from loadgen.run.interrupt import RunInterruptedError
 from loadgen.run.messages import RunMessage
 from loadgen.run.progress import Progress, Snapshot
@@ -30,7 +29,7 @@ from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
-from loadgen.run.search.search import Search, SearchResult, SearchState, search, step_scenario
+from loadgen.run.search.search import Search, SearchState, search, step_scenario
 from loadgen.run.testbed import Testbed
 
 POINTS_LIMIT = 10_000
@@ -149,30 +148,25 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
     for combination in itertools.product(*(choices for _, choices in grid.axes)):
         values = dict(zip(names, combination, strict=True))
         scenario = vary(for_broker(grid.scenario, values.get("broker", "")), values)
-        wanted = None if grid.search is None else grid.search(scenario)
-        if wanted is not None:
-            _require_playable(wanted, values)
+        search = None if grid.search is None else grid.search(scenario)
+        if search is not None and search.aim.field in values:
+            raise ScenarioError(RunMessage.SEARCHED(field=search.aim.field))
+        try:
+            if search is not None:
+                step_scenario(search, Probe(search.aim.start, "first"))
+        except ScenarioError as error:
+            # The step's own time is the only field that is checked for the first time here.
+            text = str(error)
+            raise ScenarioError(f"step-{text}" if text.startswith("duration:") else text) from None
         document = {
             "scenario": with_removed(scenario.plain(), "field"),
-            "search": None if wanted is None else wanted.digest,
+            "search": None if search is None else search.digest,
         }
         key = digest_of(with_removed(document, "argument"))[:16]
         shown = {name: _shown(name, value) for name, value in values.items()}
         # 10k and 10000 are one value.
-        points.setdefault(key, SweepPoint(shown, scenario, wanted, key))
+        points.setdefault(key, SweepPoint(shown, scenario, search, key))
     return tuple(points.values())
-
-
-def _require_playable(wanted: Search, values: Mapping[str, str]) -> None:
-    """Raise ScenarioError if no step of the search can be played."""
-    if wanted.aim.field in values:
-        raise ScenarioError(RunMessage.SEARCHED(field=wanted.aim.field))
-    try:
-        step_scenario(wanted, Probe(wanted.aim.start, "first"))
-    except ScenarioError as error:
-        # The step's own time is the only field that is checked for the first time here.
-        text = str(error)
-        raise ScenarioError(f"step-{text}" if text.startswith("duration:") else text) from None
 
 
 def for_broker(scenario: Scenario, url: str) -> Scenario:
@@ -207,10 +201,6 @@ async def sweep(
     journal = journal_of(directory)
     repetitions = range(1, grid.repeat + 1)
     turns = [(point, repetition) for repetition in repetitions for point in points]
-
-    def progress_to(state: SweepState) -> Progress:
-        return lambda snapshot: watch(replace(state, snapshot=snapshot))
-
     with exclusive(directory):
         results = _begin(grid, points, journal, testbed.command)
         interrupted, last_repetition = False, 0
@@ -221,12 +211,16 @@ async def sweep(
                 results[point.key, repetition] = replace(held, values=point.values)
                 continue
             state = SweepState(point, number, len(turns), repetition)
+
+            def progress(snapshot: Snapshot, state: SweepState = state) -> None:
+                watch(replace(state, snapshot=snapshot))
+
             watch(state)
             if repetition != last_repetition:
                 # Each repetition has new connections.
-                await testbed.reset(progress_to(state))
+                await testbed.reset(progress)
                 last_repetition = repetition
-            entry = await _play_point(state, journal, testbed, watch, progress_to(state))
+            entry = await _play_point(state, journal, testbed, watch, progress)
             if entry is None:
                 interrupted = True
                 break
@@ -234,9 +228,7 @@ async def sweep(
                 entry = replace(entry, seconds=entry.seconds + held.seconds)
             results[point.key, repetition] = entry
             journal.write(results.values())
-    ordered = [
-        results.get((point.key, repetition)) for point in points for repetition in repetitions
-    ]
+    ordered = (results.get((point.key, number)) for point in points for number in repetitions)
     measured = tuple(one for one in ordered if one is not None)
     return SweepResult(directory, points, measured, interrupted)
 
@@ -249,55 +241,46 @@ async def _play_point(
     progress: Progress,
 ) -> PointResult | None:
     """Play one repetition of a point; return None if it was interrupted."""
-    point, directory = state.point, journal.directory
+    point = state.point
     started = time.monotonic()
     name = f"{point.key}-{state.repetition}"
-    blank = PointResult(point.key, point.values, state.repetition, None, False, 0.0)
+    entry = PointResult(point.key, point.values, state.repetition, None, False, 0.0)
+    run: Path | None = None
     try:
         if point.search is not None:
             ended = await search(
                 point.search,
-                directory / journal.folder / name,
+                journal.directory / journal.folder / name,
                 testbed,
                 watch=lambda searching: watch(replace(state, searching=searching)),
             )
-            entry = (
-                None if ended.limit is None else _of_search(blank, ended, ended.limit, directory)
+            if ended.limit is None:
+                return None
+            aim, limit = point.search.aim, asdict(ended.limit)
+            if ended.best is not None and ended.best.run is not None:
+                run = ended.directory / ended.best.run
+            stands = standing_of(limit, aim)
+            entry = replace(
+                entry,
+                valid=ended.limit.confirmed and stands == "closed",
+                limit=limit | {"own": ended.limit.own, "field": aim.field, "stands": stands},
             )
         else:
             result = await testbed.run(point.scenario, journal.new_part(name), progress=progress)
-            entry = None if result.interrupted else _of_run(blank, result, directory)
+            if result.interrupted:
+                return None
+            if result.measured:
+                run, entry = result.directory, replace(entry, valid=result.verdict.valid)
+            else:
+                why = printable(result.why_unmeasured, _DETAIL_CHARACTERS)
+                entry = replace(entry, error=why, status=result.exit_status)
     except RunInterruptedError:
         return None
     except LoadgenError as error:
-        entry = _failed(blank, f"{type(error).__name__}: {error}", error.exit_status)
-    return None if entry is None else replace(entry, seconds=time.monotonic() - started)
-
-
-def _of_run(blank: PointResult, result: RunResult, directory: Path) -> PointResult:
-    if result.measured:
-        path = str(result.directory.relative_to(directory))
-        return replace(blank, run=path, valid=result.verdict.valid)
-    why = "; ".join(f"{reason.code}: {reason.detail}" for reason in result.verdict.reasons)
-    return _failed(blank, why or "nothing was measured", result.exit_status)
-
-
-def _of_search(
-    blank: PointResult, found: SearchResult, limit: Limit, directory: Path
-) -> PointResult:
-    aim, best = found.search.aim, found.best
-    path = None if best is None or best.run is None else found.directory / best.run
-    stands = standing_of(asdict(limit), aim)
-    return replace(
-        blank,
-        run=None if path is None else str(path.relative_to(directory)),
-        valid=limit.confirmed and stands == "closed",
-        limit=asdict(limit) | {"own": limit.own, "field": aim.field, "stands": stands},
-    )
-
-
-def _failed(blank: PointResult, error: str, status: int) -> PointResult:
-    return replace(blank, error=printable(error, _DETAIL_CHARACTERS), status=status)
+        why = printable(f"{type(error).__name__}: {error}", _DETAIL_CHARACTERS)
+        entry = replace(entry, error=why, status=error.exit_status)
+    path = None if run is None else str(run.relative_to(journal.directory))
+    return replace(entry, run=path, seconds=time.monotonic() - started)
 
 
 def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
@@ -314,9 +297,6 @@ def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
     precision = PRECISION if aim is None else aim.precision
     near = above <= load * (1 + precision) or (aim is not None and aim.whole and above - load <= 1)
     return "closed" if near else "not closed"
-
-
-# The sweep's directory ------------------------------------------------------------------------
 
 
 def journal_of(directory: Path) -> Journal[PointResult]:

@@ -85,6 +85,10 @@ async def take_turns(
     require_free(directory)
     runs: list[list[RunResult]] = [[] for _ in scenarios]
     repeated: list[Turn] = []
+
+    def ended(*, interrupted: bool = False) -> TurnsResult:
+        return TurnsResult(directory, tuple(map(tuple, runs)), tuple(repeated), interrupted)
+
     for turn in turns(len(scenarios), repeat):
         for again in range(MOST_AGAIN + 1):
             attempt = replace(turn, again=again)
@@ -95,30 +99,17 @@ async def take_turns(
                 progress=lambda snapshot, now=attempt: watch(replace(now, snapshot=snapshot)),  # type: ignore[misc]
             )
             if result.interrupted:
-                return _ended(directory, runs, repeated, interrupted=True)
+                return ended(interrupted=True)
             if not result.measured:
-                why = "; ".join(
-                    f"{reason.code}: {reason.detail}" for reason in result.verdict.reasons
-                )
-                raise CannotRunError(f"side {turn.side}: {why or 'nothing was measured'}")
+                raise CannotRunError(f"side {turn.side}: {result.why_unmeasured}")
             if _SATURATED not in result.verdict.codes or again == MOST_AGAIN:
                 runs[turn.side - 1].append(result)
                 break
-            _put_aside(directory, attempt)
+            # Out of the directory of its side.
+            aside = directory / "saturated"
+            if not aside.exists():
+                make_private(aside)
+            name = "-".join((*attempt.folder.parts, str(again + 1)))
+            (directory / attempt.folder).rename(aside / name)
             repeated.append(attempt)
-    return _ended(directory, runs, repeated, interrupted=False)
-
-
-def _ended(
-    directory: Path, runs: list[list[RunResult]], repeated: list[Turn], *, interrupted: bool
-) -> TurnsResult:
-    return TurnsResult(directory, tuple(map(tuple, runs)), tuple(repeated), interrupted)
-
-
-def _put_aside(directory: Path, attempt: Turn) -> None:
-    """Move a saturated run out of the directory of its side."""
-    aside = directory / "saturated"
-    if not aside.exists():
-        make_private(aside)
-    name = "-".join((*attempt.folder.parts, str(attempt.again + 1)))
-    (directory / attempt.folder).rename(aside / name)
+    return ended()
