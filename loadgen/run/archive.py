@@ -35,10 +35,22 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
     again = None
     if repeat is not None:
         again, _ = read_finished(repeat)
-        _require_repetition(disclosure, run, main, repeat, again)
-    named = _named(run)
-    archive = named.parent / f"{named.name}.jar" if out is None else out
-    members: list[tuple[str, bytes | Path]] = [*_texts(disclosure, run, main, again).items()]
+        try:
+            why = disclosure.mismatch(main, again)
+        except _DAMAGED:
+            why = "a document of one of them is damaged"
+        if why:
+            reason = printable(why, 500)
+            message = RunMessage.NO_REPETITION(path=_shown(repeat), run=_shown(run), reason=reason)
+            raise RunDirectoryError(message)
+    try:
+        texts = disclosure.disclosed_files(main, again)
+        files = {name: text.encode() for name, text in texts.items()}
+    except _DAMAGED:
+        raise RunDirectoryError(RunMessage.DAMAGED_DOCUMENTS(path=_shown(run))) from None
+    scenario = orjson.dumps(main.run.get("scenario"), option=orjson.OPT_INDENT_2)
+    members: list[tuple[str, bytes | Path]] = [*files.items(), ("config/scenario.json", scenario)]
+    archive = _next_to(run, ".jar") if out is None else out
     # Before there is an archive, which may be in the directory that it is made of.
     for folder, directory in (("FinalRun", run), *([("RepeatRun", repeat)] if repeat else [])):
         # Hidden files are half written.
@@ -62,16 +74,19 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
             archive.unlink(missing_ok=True)
         if isinstance(error, DiskError):
             raise
-        reason = error.strerror or str(error)
-        raise RunDirectoryError(
-            RunMessage.NOT_WRITTEN(path=_shown(archive), reason=reason)
-        ) from None
+        message = RunMessage.NOT_WRITTEN(path=_shown(archive), reason=error.strerror or str(error))
+        raise RunDirectoryError(message) from None
     return archive
 
 
 def repeat_directory(run: Path) -> Path:
-    named = _named(run)
-    return named.parent / f"{named.name}-repeat"
+    return _next_to(run, "-repeat")
+
+
+def _next_to(run: Path, suffix: str) -> Path:
+    """Return a path next to the run, which can be "." or ".."."""
+    named = run if run.name not in ("", "..") else run.resolve()
+    return named.parent / f"{named.name}{suffix}"
 
 
 def compared(directory: Path, again: Path) -> str:
@@ -103,45 +118,13 @@ def read_finished(directory: Path) -> tuple[FinishedRun, DisclosureModule]:
     return finished, disclosure_module(case.disclosure)
 
 
-def _named(run: Path) -> Path:
-    """Return the run by a name that a file next to it can have, unlike "." and ".."."""
-    return run if run.name not in ("", "..") else run.resolve()
-
-
-def _require_repetition(
-    disclosure: DisclosureModule, run: Path, main: FinishedRun, repeat: Path, again: FinishedRun
-) -> None:
-    try:
-        why = disclosure.mismatch(main, again)
-    except _DAMAGED:
-        why = "a document of one of them is damaged"
-    if why:
-        raise RunDirectoryError(
-            RunMessage.NO_REPETITION(
-                path=_shown(repeat), run=_shown(run), reason=printable(why, 500)
-            )
-        )
-
-
-def _texts(
-    disclosure: DisclosureModule, run: Path, main: FinishedRun, again: FinishedRun | None
-) -> dict[str, bytes]:
-    try:
-        texts = disclosure.disclosed_files(main, again)
-        files = {name: text.encode() for name, text in texts.items()}
-    except _DAMAGED:
-        raise RunDirectoryError(RunMessage.DAMAGED_DOCUMENTS(path=_shown(run))) from None
-    scenario = orjson.dumps(main.run.get("scenario"), option=orjson.OPT_INDENT_2)
-    return files | {"config/scenario.json": scenario}
-
-
 def _document(directory: Path, name: str) -> Mapping[str, Any]:
     try:
         document = orjson.loads((directory / name).read_bytes())
     except OSError as error:
-        raise RunDirectoryError(
-            RunMessage.NO_DOCUMENT(path=_shown(directory), name=name, reason=error.strerror)
-        ) from None
+        reason = error.strerror
+        message = RunMessage.NO_DOCUMENT(path=_shown(directory), name=name, reason=reason)
+        raise RunDirectoryError(message) from None
     except orjson.JSONDecodeError:
         document = None
     if not isinstance(document, dict) or document.get("schema") != 1:

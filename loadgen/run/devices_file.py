@@ -51,25 +51,39 @@ def device_table(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Tabl
     def column(name: str) -> Column:
         return joined(answer[name] for answer in answers.values())
 
+    def or_null(values: Column, known: npt.NDArray[np.bool_]) -> pa.Array:
+        return pa.array(values, pa.int64(), mask=~known)
+
+    def named(numbers: Column, names: list[str]) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(names))
+
     sent, received, streams = column("sent"), column("received"), column("streams")
     expected = _expected(column("stream"), sent, column("first_stream"), streams)
     expected[received == UNKNOWN] = UNKNOWN
     received[streams == 0] = UNKNOWN
     is_known = expected != UNKNOWN
     group, device = column("group"), column("device")
-    names = [printable(f"{target.host}:{target.port}", 300) for target in plan.targets]
+    brokers = [printable(f"{target.host}:{target.port}", 300) for target in plan.targets]
+    file = plan.scenario.clients_file
+    listed = None if file is None else read_clients(Path(file))
+    client_ids = [
+        printable(listed[number][0], 300)
+        if listed is not None and index == 0
+        else client_id(plan, plan.groups[index], number)
+        for index, number in zip(group.tolist(), device.tolist(), strict=True)
+    ]
     columns = {
         "worker": joined(np.full(len(one["device"]), row) for row, one in answers.items()),
-        "group": _named(group, [of.name for of in plan.groups]),
+        "group": named(group, [of.name for of in plan.groups]),
         "device": device,
-        "client_id": _client_ids(plan, group, device),
-        "broker": _named(column("target"), names),
+        "client_id": client_ids,
+        "broker": named(column("target"), brokers),
         "connected": column("connected") == 1,
-        "sent": _or_null(sent, sent != UNKNOWN),
-        "expected": _or_null(expected, is_known),
-        "received": _or_null(received, received != UNKNOWN),
-        "lost": _or_null(expected - received, is_known),
-        "received_in_window": _or_null(column("received_in_window"), streams > 0),
+        "sent": or_null(sent, sent != UNKNOWN),
+        "expected": or_null(expected, is_known),
+        "received": or_null(received, received != UNKNOWN),
+        "lost": or_null(expected - received, is_known),
+        "received_in_window": or_null(column("received_in_window"), streams > 0),
     }
     return pa.table(columns, schema=DEVICE_SCHEMA)
 
@@ -112,25 +126,3 @@ def _expected(stream: Column, sent: Column, first: Column, streams: Column) -> C
     missing = unknown_before[first + streams] > unknown_before[first]
     expected[missing | (streams == 0)] = UNKNOWN
     return expected
-
-
-def _client_ids(plan: Plan, group: Column, device: Column) -> list[str]:
-    listed = (
-        None
-        if plan.scenario.clients_file is None
-        else read_clients(Path(plan.scenario.clients_file))
-    )
-    return [
-        printable(listed[number][0], 300)
-        if listed is not None and index == 0
-        else client_id(plan, plan.groups[index], number)
-        for index, number in zip(group.tolist(), device.tolist(), strict=True)
-    ]
-
-
-def _named(numbers: Column, names: list[str]) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(names))
-
-
-def _or_null(values: Column, known: npt.NDArray[np.bool_]) -> pa.Array:
-    return pa.array(values, pa.int64(), mask=~known)

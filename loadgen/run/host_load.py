@@ -8,6 +8,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,28 +89,21 @@ def _ticks(proc: Path) -> tuple[int, int, int, int] | None:
     """Return the ticks of all processors, those in use, those stolen, and ours of those in use."""
     try:
         times = [int(value) for value in (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]]
-        idle = sum(times[column] for column in _IDLE_COLUMNS)
-        return sum(times), sum(times) - idle, times[_STEAL_COLUMN], _own_ticks(proc)
+        idle, steal = sum(times[column] for column in _IDLE_COLUMNS), times[_STEAL_COLUMN]
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _own_ticks(proc: Path) -> int:
-    """Return the ticks of this process and its descendants."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for path in proc.glob("[0-9]*/stat"):
-        try:
+        with suppress(OSError, UnicodeDecodeError):  # it has ended
             fields = path.read_text().rpartition(")")[2].split()
-        except (OSError, UnicodeDecodeError):
-            continue  # it has ended
-        pid = int(path.parent.name)
-        children.setdefault(int(fields[1]), []).append(pid)
-        ticks[pid] = sum(map(int, fields[_TIMES]))
-    found = [os.getpid()]
-    for pid in found:
-        found += children.get(pid, ())
-    return sum(ticks.get(pid, 0) for pid in found)
+            pid = int(path.parent.name)
+            children.setdefault(int(fields[1]), []).append(pid)
+            ticks[pid] = sum(map(int, fields[_TIMES]))
+    ours = [os.getpid()]
+    for pid in ours:
+        ours += children.get(pid, ())
+    return sum(times), sum(times) - idle, steal, sum(ticks.get(pid, 0) for pid in ours)
 
 
 async def quiet_host(limit_s: float, show: Callable[[HostLoad], None], proc: Path = PROC) -> None:

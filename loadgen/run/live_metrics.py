@@ -30,7 +30,6 @@ from prometheus_client.registry import Collector
 from loadgen.errors import CannotRunError
 from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.metrics.histogram import highest_values
-from loadgen.metrics.interval import Interval
 from loadgen.plan.plan import Plan
 from loadgen.run.live_page import PageApplication
 from loadgen.run.messages import RunMessage
@@ -108,21 +107,19 @@ def figures(plan: Plan, monitor: Monitor) -> Iterator[Figure]:
             if total
         },
     )
-    timed = sorted(monitor.state.tally.series.copy().items())
+    latencies: dict[Labels, float | Distribution] = {}
+    for (intended, series), row in sorted(monitor.state.tally.series.copy().items()):
+        places = np.searchsorted(highest_values(row.bucket), _BOUNDS_NS, side="right")
+        up_to = np.concatenate([[0], np.cumsum(row.bucket_count)])[places]
+        seconds = (row.sum_ns / 1e9, row.min_ns / 1e9, row.max_ns / 1e9)
+        latencies[series, intended] = Distribution(tuple(up_to.tolist()), int(row.count), *seconds)
     yield Figure(
         "loadgen_latency_seconds",
         "Latencies of a series, by the phase in which their messages were intended.",
         "histogram",
         ("series", "phase"),
-        {(series, phase): _distribution(row) for (phase, series), row in timed},
+        latencies,
     )
-
-
-def _distribution(row: Interval) -> Distribution:
-    places = np.searchsorted(highest_values(row.bucket), _BOUNDS_NS, side="right")
-    up_to = np.concatenate([[0], np.cumsum(row.bucket_count)])[places]
-    seconds = (row.sum_ns / 1e9, row.min_ns / 1e9, row.max_ns / 1e9)
-    return Distribution(tuple(up_to.tolist()), int(row.count), *seconds)
 
 
 _FAMILIES = {

@@ -80,7 +80,17 @@ def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
         yield silent
         return
     if not stream.isatty():
-        yield _plain(stream)
+        shown_phase, shown_at = "", 0.0
+
+        def show_now_and_then(snapshot: Snapshot) -> None:
+            nonlocal shown_phase, shown_at
+            now = time.monotonic()
+            if snapshot.phase != shown_phase or now - shown_at >= PLAIN_EVERY_S:
+                shown_phase, shown_at = snapshot.phase, now
+                with suppress(OSError):
+                    print(describe(snapshot), file=stream, flush=True)
+
+        yield show_now_and_then
         return
     from rich.text import Text
 
@@ -108,21 +118,6 @@ def live_on(stream: TextIO) -> "Live":
     from rich.live import Live
 
     return Live(console=Console(file=stream), auto_refresh=False, transient=True)
-
-
-def _plain(stream: TextIO) -> Progress:
-    shown_phase = ""
-    shown_at = 0.0
-
-    def show(snapshot: Snapshot) -> None:
-        nonlocal shown_phase, shown_at
-        now = time.monotonic()
-        if snapshot.phase != shown_phase or now - shown_at >= PLAIN_EVERY_S:
-            shown_phase, shown_at = snapshot.phase, now
-            with suppress(OSError):
-                print(describe(snapshot), file=stream, flush=True)
-
-    return show
 
 
 def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:
