@@ -108,22 +108,34 @@ def default_directory(now: datetime, case: str) -> Path:
 
 
 @contextmanager
+def directory_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError about a directory into a RunDirectoryError or DiskError, within the block."""
+    try:
+        with disk_errors(path):
+            yield
+    except OSError as error:
+        is_file = isinstance(error, (FileExistsError, NotADirectoryError))
+        reason = "it is a file" if is_file else error.strerror
+        shown = printable(str(path), 200)
+        raise RunDirectoryError(RunMessage.NOT_WRITTEN(path=shown, reason=reason)) from None
+
+
+@contextmanager
 def new_directory(now: datetime, case: str) -> Iterator[Path]:
     """Make a default directory that no other process uses, even in the same second.
 
     It is removed if it stays empty.
     """
-    while True:
+    made = False
+    while not made:
         path = default_directory(now, case)
-        try:
-            with disk_errors(path):
+        with directory_errors(path):
+            try:
                 make_private(path)
-            break
-        except FileExistsError:
-            if not path.exists():
-                raise _unwritable(path, "a file is in its way") from None
-        except OSError as error:
-            raise _unwritable(path, error.strerror) from None
+                made = True
+            except FileExistsError:
+                if not path.exists():
+                    raise
     try:
         yield path
     finally:
@@ -144,23 +156,18 @@ def exclusive(directory: Path) -> Iterator[None]:
     itself, so that it leaves no file behind, and is gone with the process, however that ends.
     """
     made = not directory.exists()
-    try:
-        with disk_errors(directory), suppress(FileExistsError):
+    with directory_errors(directory):
+        with suppress(FileExistsError):
             make_private(directory)
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except (FileExistsError, NotADirectoryError):
-        raise _unwritable(directory, "it is a file") from None
-    except OSError as error:
-        raise _unwritable(directory, error.strerror) from None
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            message = RunMessage.IN_USE(path=printable(str(directory), 200))
-            raise RunDirectoryError(message) from None
-        except OSError:
-            # Some network file systems lock no directories. There it is as without this.
-            pass
+        # Some network file systems lock no directories. There it is as without this.
+        with suppress(OSError):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                message = RunMessage.IN_USE(path=printable(str(directory), 200))
+                raise RunDirectoryError(message) from None
         yield
     finally:
         if made:
@@ -170,19 +177,10 @@ def exclusive(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _unwritable(path: Path, reason: str | None) -> RunDirectoryError:
-    shown = printable(str(path), 200)
-    return RunDirectoryError(RunMessage.NOT_WRITTEN(path=shown, reason=reason))
-
-
 def require_free(path: Path) -> None:
     """Raise RunDirectoryError if the directory is taken; change nothing."""
-    try:
+    with directory_errors(path):
         occupied = path.exists() and next(path.iterdir(), None) is not None
-    except NotADirectoryError:
-        raise _unwritable(path, "it is a file") from None
-    except OSError as error:
-        raise _unwritable(path, error.strerror) from None
     if occupied:
         raise RunDirectoryError(RunMessage.NOT_EMPTY(path=printable(str(path), 200)))
 
@@ -190,13 +188,10 @@ def require_free(path: Path) -> None:
 def claim(path: Path) -> Path:
     """Create the run directory, or take an empty one; raises RunDirectoryError otherwise."""
     require_free(path)
-    try:
-        with disk_errors(path):
-            with suppress(FileExistsError):
-                make_private(path)
-            (path / "intervals").mkdir(mode=_mode_in(path, 0o777))
-    except OSError as error:
-        raise _unwritable(path, error.strerror) from None
+    with directory_errors(path):
+        with suppress(FileExistsError):
+            make_private(path)
+        (path / "intervals").mkdir(mode=_mode_in(path, 0o777))
     return path
 
 
@@ -282,13 +277,8 @@ class EventLog:
         """Note how many events of which kind were left out, and close the file."""
         for kind, count in self._counts.items():
             if count > EVENTS_A_KIND:
-                self._append(
-                    {
-                        "time_ns": time_ns,
-                        "kind": "not_written",
-                        "detail": f"{count - EVENTS_A_KIND} more of {kind}",
-                    }
-                )
+                left_out = f"{count - EVENTS_A_KIND} more of {kind}"
+                self._append({"time_ns": time_ns, "kind": "not_written", "detail": left_out})
         self._file.close()
 
     def _append(self, event: Mapping[str, Any]) -> None:

@@ -100,7 +100,13 @@ def _read(name: str, source: str) -> str:
     kind, _, where = source.partition(":")
     try:
         if kind == "prompt":
-            secret = _typed(name)
+            try:
+                with Path("/dev/tty").open("rb"), warnings.catch_warnings():
+                    # It must not show what is typed.
+                    warnings.simplefilter("error", getpass.GetPassWarning)
+                    secret = getpass.getpass(f"{_NAMES[name]}: ")
+            except (OSError, EOFError, getpass.GetPassWarning):
+                raise ScenarioError(RunMessage.NO_TERMINAL(field=name)) from None
         elif kind == "env":
             if not _withhold(where):
                 variable = printable(where, 100)
@@ -115,16 +121,6 @@ def _read(name: str, source: str) -> str:
         shown = printable(source, 200)
         raise ScenarioError(RunMessage.BAD_SECRET(field=name, source=shown, most=_LIMIT_BYTES))
     return secret
-
-
-def _typed(name: str) -> str:
-    """Return what is typed, without showing it."""
-    try:
-        with Path("/dev/tty").open("rb"), warnings.catch_warnings():
-            warnings.simplefilter("error", getpass.GetPassWarning)
-            return getpass.getpass(f"{_NAMES[name]}: ")
-    except (OSError, EOFError, getpass.GetPassWarning):
-        raise ScenarioError(RunMessage.NO_TERMINAL(field=name)) from None
 
 
 def _withhold(variable: str) -> bool:

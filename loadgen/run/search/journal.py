@@ -19,7 +19,7 @@ from loadgen.errors import RunDirectoryError
 from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable, redact_command
 from loadgen.run.rundir import (
-    disk_errors,
+    directory_errors,
     make_folder,
     numbered,
     require_free,
@@ -69,13 +69,9 @@ class Journal(Generic[Entry]):
             "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             "command": redact_command(command),
         }
-        try:
-            with disk_errors(self.directory):
-                make_folder(self.directory / self.folder)
+        with directory_errors(self.directory):
+            make_folder(self.directory / self.folder)
             self.rewrite(definition)
-        except OSError as error:
-            message = RunMessage.NOT_WRITTEN(path=_shown(self.directory), reason=error.strerror)
-            raise RunDirectoryError(message) from None
         return definition
 
     def rewrite(self, document: Mapping[str, Any]) -> None:
