@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from loadgen.cases.registry import build_scenario
 from loadgen.run.testbed import Testbed
-from loadgen.specjms.build_model import Choices, model_of
+from loadgen.specjms.build_model import model_of
 from loadgen.specjms.expected import group_rates
+from loadgen.specjms.scenario import SupplyChain
 
 BAR_US = 30.0
 TARGET_BASE = 500
@@ -64,7 +65,7 @@ async def main() -> None:
             result = await testbed.run(scenario, directory)
         each_us, busy, received = cost(directory)
         audit = json.loads((directory / "run.json").read_text()).get("audit", {})
-    model = model_of(Choices(base=TARGET_BASE))
+    model = model_of(SupplyChain(base=TARGET_BASE))
     wanted = sum(rate.received for rate in group_rates(model).values())
     passed = sum(test["pass"] for test in audit.values())
     print(f"{given.topology} BASE {given.base}: {'VALID' if result.verdict.valid else 'INVALID'}")

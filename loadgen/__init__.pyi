@@ -12,7 +12,7 @@ from loadgen.cases.latency import Latency as Latency
 from loadgen.cases.persistent import Persistent as Persistent
 from loadgen.cases.queue import Queue as Queue
 from loadgen.cases.request import Request as Request
-from loadgen.cases.specjms import SupplyChain as SupplyChain
+from loadgen.specjms.scenario import SupplyChain as SupplyChain
 
 __version__: str
 PROGRAM: str

@@ -16,7 +16,7 @@ from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour, PlannedFleet
 from loadgen.plan.groups import Target, one_worker
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
-from loadgen.specjms.build_model import Choices, model_of
+from loadgen.specjms.build_model import model_of
 from loadgen.specjms.chain_model import Model
 from loadgen.specjms.chain_plan import groups_of_model
 from loadgen.specjms.kernels.chains import Chains
@@ -31,6 +31,7 @@ from loadgen.specjms.layout import (
     subscriptions_at,
 )
 from loadgen.specjms.missing import gaps_of, streams_of
+from loadgen.specjms.scenario import SupplyChain
 
 _COUNTED = (
     *("discarded", "discarded_bytes", "calls_dropped", "waited", "duplicated", "out_of_order"),
@@ -69,7 +70,7 @@ def behave(fleet: PlannedFleet) -> Behaviour:
 
 
 def tiny_plan() -> Plan:
-    model = model_of(Choices(base=1))
+    model = model_of(SupplyChain(base=1))
     groups = groups_of_model(model)
     return Plan(
         scenario=Scenario(case="warm", mqtt="5"),

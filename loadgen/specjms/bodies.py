@@ -105,62 +105,36 @@ def _map(name: str, _line: str, lines: Lines, remark: str) -> bytes:
 
 def _object(name: str, line: str, lines: Lines, remark: str) -> bytes:
     """Return an object with an array of lines and a remark, its fields in Java's order."""
-    class_name = f"specjms.{name[0].upper()}{name[1:]}"
-    handles = _Handles()
-    described = handles.described(class_name, {"lines": f"[Lspecjms/{line};"}, True)
-    out = [b"\xac\xed\x00\x05\x73", described]
-    handles.count += 1  # the object itself
-    out += [b"\x75", handles.described(f"[Lspecjms.{line};", {}, False)]
-    handles.count += 1  # the array
-    out.append(struct.pack(">i", len(lines)))
-    reference: bytes | None = None
-    for fields in lines:
+    array = f"[Lspecjms/{line};"
+    described = [_field("[", "lines") + b"\x74" + _string(array)]
+    described.append(_field("L", "remark") + b"\x74" + _string("Ljava/lang/String;"))
+    out = [b"\xac\xed\x00\x05\x73", _class(f"{name[0].upper()}{name[1:]}", described)]
+    out += [b"\x75", _class(f"{line};", [], "[L"), struct.pack(">i", len(lines))]
+    for at, fields in enumerate(lines):
         numbers = sorted(key for key, value in fields.items() if not isinstance(value, str))
         texts = sorted(key for key, value in fields.items() if isinstance(value, str))
-        place = handles.count
-        described = reference or handles.described(
-            f"specjms.{line}", dict.fromkeys(numbers, "J"), False, texts
-        )
-        if reference is None:
-            reference = b"\x71" + struct.pack(">i", _FIRST_HANDLE + place)
-        out += [b"\x73", described, *(struct.pack(">q", int(fields[key])) for key in numbers)]
+        described = [_field("J", key) for key in numbers]
+        described += [_field("L", key) + _STRING_TYPE for key in texts]
+        out += [b"\x73", _LINE_CLASS if at else _class(line, described)]
+        out += [struct.pack(">q", int(fields[key])) for key in numbers]
         out += [b"\x74" + _string(str(fields[key])) for key in texts]
     return b"".join((*out, b"\x74", _string(remark)))
 
 
-_FIRST_HANDLE: Final = 0x7E0000
+_STRING_TYPE, _LINE_CLASS = (struct.pack(">Bi", 0x71, 0x7E0000 + handle) for handle in (2, 6))
+"""References to earlier parts by their handles: 0 the class of the object, 1 the type of its array
+and 2 of a string, 3 the object, 4 the class of the array, 5 the array, 6 the class of a line."""
 
 
-class _Handles:
-    """Handles of a stream of objects: numbers by which it refers to earlier parts."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._types: dict[str, int] = {}
-
-    def described(
-        self, name: str, fields: Mapping[str, str], remark: bool, texts: Sequence[str] = ()
-    ) -> bytes:
-        """Return a class: its name, and its fields as `J` (long) or type of an array or string."""
-        self.count += 1
-        every = {**fields, **dict.fromkeys((*texts, *(["remark"] if remark else [])), _STRING)}
-        parts = [b"\x72", _string(name), struct.pack(">qbH", 1, 2, len(every))]
-        for key, kind in every.items():
-            parts.append((kind[0] if kind[0] in "J[" else "L").encode() + _string(key))
-            if kind != "J":
-                parts.append(self._type(kind))
-        return b"".join((*parts, b"\x78\x70"))
-
-    def _type(self, kind: str) -> bytes:
-        """Return the name of a field's type, or a reference to its first occurrence."""
-        if kind in self._types:
-            return b"\x71" + struct.pack(">i", _FIRST_HANDLE + self._types[kind])
-        self._types[kind] = self.count
-        self.count += 1
-        return b"\x74" + _string(kind)
+def _class(name: str, fields: Sequence[bytes], kind: str = "") -> bytes:
+    """Return the description of a class: its name and its fields."""
+    head = b"\x72" + _string(f"{kind}specjms.{name}") + struct.pack(">qbH", 1, 2, len(fields))
+    return b"".join((head, *fields, b"\x78\x70"))
 
 
-_STRING: Final = "Ljava/lang/String;"
+def _field(kind: str, name: str) -> bytes:
+    return kind.encode() + _string(name)
+
 
 _ENCODINGS: Final[Mapping[BodyType, Callable[[str, str, Lines, str], bytes]]] = {
     "object": _object,

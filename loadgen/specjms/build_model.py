@@ -5,24 +5,22 @@ vertical topologies fix locations, rates, message sizes, shared connections and 
 integrity checks. The parameters of jms2009-PS may be set in every topology; the result lists them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from loadgen.errors import ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
-from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Quantity, read_table, read_value
+from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Quantity, read_table
 from loadgen.plan.units import shown
 from loadgen.sentences import counted
 from loadgen.specjms.chain_model import (
     ACKNOWLEDGED_AT_ONCE,
-    BASE_LIMIT,
     SUBSCRIPTION_TYPES,
     TARGETS,
     CaseStudy,
     MessageOptions,
     Model,
-    Selectors,
     enabled_types,
     handlers_of,
 )
@@ -37,170 +35,20 @@ from loadgen.specjms.messages import (
     MessageType,
     message_sizes,
 )
+from loadgen.specjms.scenario import SupplyChain
 from loadgen.specjms.topology import (
     VERTICAL_LOCATIONS,
     Locations,
-    Topology,
-    families_for,
     horizontal_locations,
     input_rates,
 )
 
-HANDLERS_LIMIT: Final = 100
-ENDPOINTS_LIMIT: Final = 1_000
-LOCATIONS_LIMIT: Final = 100_000
 RATE_LEAST: Final = 1e-4
 """One in almost three hours, so that periods can be counted in nanoseconds."""
 RATE_LIMIT: Final = 1_000_000
 SIZE_LIMIT_BYTES: Final = 256 * 1024
-_LEAST_BYTES: Final = HEADER_BYTES + TRAILER_BYTES
 
-Tables = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Fields of a scenario that shape the workload; None or empty if the scenario omits them.
-
-    locations      freeform: {"SM": 20, "DC": 4, "SP": 8, "HQ": 1}
-    agents         {"DC": 2}: agents of each location of a kind
-    connections    {"SM": 1}: connections that the event handlers of an agent share
-    interactions   {"1": {"rate": 5.0, "drivers": 2}, "2": 3.5, "3": false}; rates (a second, whole
-                   system) in freeform only, with all others off; endpoint
-    messages       {"order": {...}, "all": {...}}: transacted, persistent, qos, durable, queue,
-                   target, subscription, handlers, endpoint; in freeform sizes (bytes of the three
-                   classes), percent (their shares) and acknowledgement
-    quantities     freeform: x of the size formulas, three values each, and "percent", the share
-                   of each class
-    """
-
-    topology: Topology = "horizontal"
-    base: int = 10
-    headquarters: int = 1
-    handlers: int = 2
-    drivers: int = 1
-    selectors: Selectors = "broker"
-    mqtt: str = "5"
-    families: int | None = None
-    shared_connections: bool = False
-    check_every: int = 1
-    case_study: CaseStudy | None = None
-    locations: Tables = field(default_factory=dict)
-    agents: Tables = field(default_factory=dict)
-    connections: Tables = field(default_factory=dict)
-    interactions: Tables = field(default_factory=dict)
-    messages: Tables = field(default_factory=dict)
-    quantities: Tables = field(default_factory=dict)
-
-
-def model_of(choices: Choices) -> Model:
-    """Return the model of the choices; raises ScenarioError with one line if they are invalid."""
-    _refuse_overrides(choices)
-    choices = _of_the_case_study(choices)
-    if not 1 <= choices.base <= BASE_LIMIT:
-        raise ScenarioError(f"base: {choices.base} is not allowed; allowed: 1 to {BASE_LIMIT:,}")
-    places = _locations(choices)
-    rates, drivers, endpoints = _interactions(choices, places)
-    if not any(rates):
-        raise ScenarioError("interactions: all are off; allowed: at least one with a rate")
-    sizes, percent = _sizes(choices)
-    model = Model(
-        topology=choices.topology,
-        base=choices.base,
-        locations=places,
-        rates=rates,
-        families=choices.families or families_for(places.suppliers),
-        messages=_messages(choices, sizes),
-        drivers=drivers,
-        selectors=choices.selectors,
-        agents=_of_kinds("agents", choices.agents, _AGENTS, 1),
-        connections=_of_kinds(
-            "connections", choices.connections, _CONNECTIONS, int(choices.shared_connections)
-        ),
-        endpoints=endpoints,
-        check_every=choices.check_every,
-        class_percent=percent,
-    )
-    _check_protocol(model, choices.mqtt)
-    return model
-
-
-def changed_options(model: Model) -> tuple[str, ...]:
-    """Return the differences from SPECjms2007's workload, such as "order: queue"."""
-    usual = model_of(Choices(topology="horizontal", base=1))
-    changed = []
-    for number, message in enumerate(MESSAGES):
-        for name in ("qos", "durable", "transacted", "queue", "target", "subscription"):
-            option, published = (
-                getattr(options.messages[number], name) for options in (model, usual)
-            )
-            # Only topics have a target.
-            unused = name == "target" and model.messages[number].queue
-            if option != published and not unused:
-                changed.append(f"{message.name}: {name} {option}")
-    if model.selectors == "client" and changed:
-        changed.append("selectors: client")
-    if model.topology == "freeform":
-        changed.append("topology: freeform")
-    return tuple(changed)
-
-
-def _refuse_overrides(choices: Choices) -> None:
-    if choices.topology == "freeform":
-        return
-    usual = Choices()
-    fixed = "headquarters", "locations", "quantities", "families", "shared_connections"
-    for name in (*fixed, "check_every"):
-        if getattr(choices, name) != getattr(usual, name):
-            raise ScenarioError(
-                f"{name}: fixed in the {choices.topology} topology; allowed: with freeform"
-            )
-    for interaction, value in choices.interactions.items():
-        if not isinstance(value, Mapping) or "rate" in value:
-            raise ScenarioError(
-                f"interactions: the rate of {shown(interaction)} is fixed in the "
-                f"{choices.topology} topology; allowed: drivers, or a rate with freeform"
-            )
-    for name, value in choices.messages.items():
-        for own in ("sizes", "percent", "acknowledgement"):
-            if isinstance(value, Mapping) and own in value:
-                raise ScenarioError(
-                    f"messages: {own} of {shown(name)}: fixed in the {choices.topology} topology; "
-                    "allowed: with freeform"
-                )
-
-
-_CASE_STUDY: Final[Mapping[CaseStudy, Tables]] = {
-    "I": {},
-    "II": {"queue": False, "target": "MessageType"},
-    "III": {"queue": False, "target": "Central"},
-}
-"""The scenarios of the case study, as options of all message types (jms2009-PS paper, 4.2)."""
-
-
-def _of_the_case_study(choices: Choices) -> Choices:
-    """Return the choices on top of those of a scenario of the case study.
-
-    Each type has one handler, so that all scenarios have the same number of subscriptions. The
-    paper does not specify how a supplier selects its families.
-    """
-    if choices.case_study is None:
-        return choices
-    messages = dict(choices.messages)
-    messages["all"] = {**_CASE_STUDY[choices.case_study], **_mapping(messages.get("all"))}
-    if choices.case_study != "I":
-        messages["callForOffers"] = {
-            "subscription": "OR",
-            **_mapping(messages.get("callForOffers")),
-        }
-    return replace(choices, messages=messages, handlers=1)
-
-
-def _mapping(value: object) -> Tables:
-    return value if isinstance(value, Mapping) else {}
-
-
-# Values of tables -------------------------------------------------------------------------------
+Table = Mapping[str, Any]
 
 
 class Three(Quantity):
@@ -238,19 +86,15 @@ class RateOrOff(Quantity):
         return 0.0 if value in (0, False, "off") else super().parse(value)
 
 
-_HANDLERS: Final = Count(1, HANDLERS_LIMIT)
-_LOCATIONS: Final = {kind.name: Count(1, LOCATIONS_LIMIT) for kind in LocationKind}
-_AGENTS: Final = {kind.name: _HANDLERS for kind in LocationKind}
-_CONNECTIONS: Final = {kind.name: Count(1, len(MESSAGES)) for kind in LocationKind}
-_ENDPOINT: Final = Count(1, ENDPOINTS_LIMIT)
+_HANDLERS: Final = Count(1, 100)
+_ENDPOINT: Final = Count(1, 1_000)
+_PERCENT: Final = Percent(0, 100)
 _INTERACTION: Final = {
     "rate": RateOrOff(RATE_LEAST, RATE_LIMIT),
     "drivers": _HANDLERS,
     "endpoint": _ENDPOINT,
 }
-_PERCENT: Final = Percent(0, 100)
-_QUANTITIES: Final = {**dict.fromkeys(DEFAULT_QUANTITIES, Three(0, 100_000)), "percent": _PERCENT}
-_MESSAGE: Final[Tables] = {
+_MESSAGE: Final[Table] = {
     "transacted": Flag(),
     "persistent": Flag(),
     "qos": Count(0, 2),
@@ -261,84 +105,137 @@ _MESSAGE: Final[Tables] = {
     "handlers": _HANDLERS,
     "endpoint": _ENDPOINT,
     "acknowledgement": Choice(choices=tuple(ACKNOWLEDGED_AT_ONCE)),
-    "sizes": Three(_LEAST_BYTES, SIZE_LIMIT_BYTES),
+    "sizes": Three(HEADER_BYTES + TRAILER_BYTES, SIZE_LIMIT_BYTES),
     "percent": _PERCENT,
 }
 
+_CASE_STUDY: Final[Mapping[CaseStudy | None, Table]] = {
+    None: {},
+    "I": {},
+    "II": {"queue": False, "target": "MessageType"},
+    "III": {"queue": False, "target": "Central"},
+}
+"""The scenarios of the case study, as options of all message types (jms2009-PS paper, 4.2)."""
 
-# From the tables to the model -------------------------------------------------------------------
+
+def model_of(chain: SupplyChain) -> Model:
+    """Return the model of a scenario; raises ScenarioError with one line if it is invalid."""
+    freeform = chain.topology == "freeform"
+    if not freeform:
+        _refuse_overrides(chain)
+    places = replace(VERTICAL_LOCATIONS, headquarters=chain.headquarters)
+    if chain.topology != "vertical":
+        usual = horizontal_locations(chain.base, chain.headquarters)
+        places = Locations(*_of_kinds(chain, "locations", Count(1, 100_000), usual.of))
+    tables = {
+        name: value if isinstance(value, Mapping) else {"rate": value}
+        for name, value in chain.table("interactions").items()
+    }
+    given = read_table("interactions", tables, {str(n): _INTERACTION for n in INTERACTIONS})
+    rates = input_rates("horizontal" if freeform else chain.topology, chain.base, places)
+    if freeform and given:
+        rates = (0.0,) * len(rates)
+    overrides = [given.get(str(number), {}) for number in INTERACTIONS]
+    rates = tuple(
+        override.get("rate", usual) for override, usual in zip(overrides, rates, strict=True)
+    )
+    if not any(rates):
+        raise ScenarioError("interactions: all are off; allowed: at least one with a rate")
+    kinds = {**dict.fromkeys(DEFAULT_QUANTITIES, Three(0, 100_000)), "percent": _PERCENT}
+    quantities = read_table("quantities", chain.table("quantities"), kinds)
+    percent = quantities.pop("percent", CLASS_PERCENT)
+    shared = int(chain.shared_connections)
+    model = Model(
+        topology=chain.topology,
+        base=chain.base,
+        locations=places,
+        rates=rates,
+        # Not published: twice as many families as suppliers.
+        families=chain.families or 2 * places.suppliers,
+        messages=_options(chain, message_sizes({**DEFAULT_QUANTITIES, **quantities})),
+        drivers=tuple(each.get("drivers", chain.drivers) for each in overrides),
+        selectors=chain.selectors,
+        agents=_of_kinds(chain, "agents", _HANDLERS, lambda kind: 1),
+        connections=_of_kinds(chain, "connections", Count(1, len(MESSAGES)), lambda kind: shared),
+        endpoints=tuple(each.get("endpoint", 0) for each in overrides),
+        check_every=chain.check_every,
+        class_percent=percent,
+    )
+    _check_protocol(model, chain.mqtt)
+    return model
 
 
-def _locations(choices: Choices) -> Locations:
-    headquarters = read_value("headquarters", Count(1, 1000), choices.headquarters)
-    if choices.topology == "vertical":
-        return replace(VERTICAL_LOCATIONS, headquarters=headquarters)
-    usual = horizontal_locations(choices.base, headquarters)
-    given = read_table("locations", choices.locations, _LOCATIONS)
-    return Locations(*(given.get(kind.name, usual.of(kind)) for kind in LocationKind))
+def changed_options(model: Model) -> tuple[str, ...]:
+    """Return the differences from SPECjms2007's workload, such as "order: queue"."""
+    usual = model_of(SupplyChain(base=1))
+    changed = []
+    for message, options, published in zip(MESSAGES, model.messages, usual.messages, strict=True):
+        for name in ("qos", "durable", "transacted", "queue", "target", "subscription"):
+            option = getattr(options, name)
+            # Only topics have a target.
+            unused = name == "target" and options.queue
+            if option != getattr(published, name) and not unused:
+                changed.append(f"{message.name}: {name} {option}")
+    if model.selectors == "client" and changed:
+        changed.append("selectors: client")
+    if model.topology == "freeform":
+        changed.append("topology: freeform")
+    return tuple(changed)
+
+
+def _refuse_overrides(chain: SupplyChain) -> None:
+    """Refuse what only the freeform topology may change."""
+    fixed = f"fixed in the {chain.topology} topology; allowed:"
+    names = "headquarters", "locations", "quantities", "families", "shared_connections"
+    for name in (*names, "check_every"):
+        if getattr(chain, name) != SupplyChain.model_fields[name].default:
+            raise ScenarioError(f"{name}: {fixed} with freeform")
+    for interaction, value in chain.table("interactions").items():
+        if not isinstance(value, Mapping) or "rate" in value:
+            raise ScenarioError(
+                f"interactions: the rate of {shown(interaction)} is {fixed} drivers, or a rate "
+                "with freeform"
+            )
+    for name, value in chain.table("messages").items():
+        for option in ("sizes", "percent", "acknowledgement"):
+            if isinstance(value, Mapping) and option in value:
+                raise ScenarioError(f"messages: {option} of {shown(name)}: {fixed} with freeform")
 
 
 def _of_kinds(
-    name: str, given: object, kinds: Mapping[str, FieldKind], usual: int
+    chain: SupplyChain, name: str, field: FieldKind, usual: Callable[[LocationKind], int]
 ) -> tuple[int, ...]:
-    values = read_table(name, given, kinds)
-    return tuple(values.get(kind.name, usual) for kind in LocationKind)
+    """Return the numbers of a table by kind of location, completed with the usual ones."""
+    values = read_table(name, chain.table(name), {kind.name: field for kind in LocationKind})
+    return tuple(values.get(kind.name, usual(kind)) for kind in LocationKind)
 
 
-def _interactions(
-    choices: Choices, places: Locations
-) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the rates, numbers of drivers and endpoints, with one entry per interaction."""
-    freeform = choices.topology == "freeform"
-    rates = input_rates("horizontal" if freeform else choices.topology, choices.base, places)
-    if freeform and choices.interactions:
-        rates = (0.0,) * len(rates)
-    drivers = read_value("drivers", _HANDLERS, choices.drivers)
-    tables = {
-        name: value if isinstance(value, Mapping) else {"rate": value}
-        for name, value in choices.interactions.items()
-    }
-    given = read_table("interactions", tables, {str(n): _INTERACTION for n in INTERACTIONS})
-    overrides = [given.get(str(number), {}) for number in INTERACTIONS]
-    return (
-        tuple(
-            override.get("rate", usual) for override, usual in zip(overrides, rates, strict=True)
-        ),
-        tuple(override.get("drivers", drivers) for override in overrides),
-        tuple(override.get("endpoint", 0) for override in overrides),
-    )
-
-
-def _sizes(choices: Choices) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, int, int]]:
-    """Return payload bytes by message type and class, and the share of each class in percent."""
-    given = read_table("quantities", choices.quantities, _QUANTITIES)
-    percent = given.pop("percent", CLASS_PERCENT)
-    sizes = message_sizes({**DEFAULT_QUANTITIES, **given})
-    for name, bytes_of in zip(TYPES, sizes, strict=True):
-        if max(bytes_of) > SIZE_LIMIT_BYTES:
-            raise ScenarioError(
-                f"quantities: {name} would have {counted(max(bytes_of), 'byte')}; allowed: "
-                f"{SIZE_LIMIT_BYTES:,} at most"
-            )
-    return sizes, percent
-
-
-def _messages(
-    choices: Choices, sizes: Sequence[tuple[int, int, int]]
+def _options(
+    chain: SupplyChain, sizes: Sequence[tuple[int, int, int]]
 ) -> tuple[MessageOptions, ...]:
     """Return the options of each message type: published, overridden by `all`, then by its own."""
-    given = read_table("messages", choices.messages, dict.fromkeys(("all", *TYPES), _MESSAGE))
-    usual = {"handlers": read_value("handlers", _HANDLERS, choices.handlers)}
-    every = given.get("all", {})
-    return tuple(
-        _message(message, {**usual, "sizes": size}, every, given.get(message.name, {}))
-        for message, size in zip(MESSAGES, sizes, strict=True)
-    )
+    tables = chain.table("messages")
+    chosen = read_table("messages", tables, dict.fromkeys(("all", *TYPES), _MESSAGE))
+    every = {**_CASE_STUDY[chain.case_study], **chosen.get("all", {})}
+    # A scenario of the case study has one handler for each type, so that all scenarios have the
+    # same number of subscriptions.
+    handlers = 1 if chain.case_study else chain.handlers
+    options = []
+    for message, of_classes in zip(MESSAGES, sizes, strict=True):
+        if max(of_classes) > SIZE_LIMIT_BYTES:
+            raise ScenarioError(
+                f"quantities: {message.name} would have {counted(max(of_classes), 'byte')}; "
+                f"allowed: {SIZE_LIMIT_BYTES:,} at most"
+            )
+        usual, overrides = {"handlers": handlers, "sizes": of_classes}, chosen.get(message.name, {})
+        if message.spread == "family" and chain.case_study in ("II", "III"):
+            # The paper does not specify how a supplier selects its families.
+            overrides = {"subscription": "OR", **overrides}
+        options.append(_message(message, usual, every, overrides))
+    return tuple(options)
 
 
-def _message(
-    message: MessageType, usual: Tables, every: Tables, overrides: Tables
-) -> MessageOptions:
+def _message(message: MessageType, usual: Table, every: Table, overrides: Table) -> MessageOptions:
     chosen = dict(usual)
     for values in (every, overrides):
         # qos and persistent imply each other, so the later of them replaces both.
@@ -390,34 +287,32 @@ def _message(
     )
 
 
-# Needs of the protocol ---------------------------------------------------------------------
-
-
 def _check_protocol(model: Model, mqtt: str) -> None:
+    """Refuse what the version of MQTT, or a selector at the receivers, cannot do."""
     for number in enabled_types(model):
         message, options = MESSAGES[number], model.messages[number]
         handlers = handlers_of(model, number)
-        several = handlers > 1
-        if several and mqtt != "5":
+        if handlers > 1 and mqtt != "5":
             raise ScenarioError(
                 f"mqtt: {mqtt} has no shared subscriptions and {message.name} has "
                 f"{handlers} handlers at each location; use mqtt = 5 or handlers = 1"
             )
         selected = not options.queue and options.target != TARGETS[0]
         selected |= message.spread == "family" and options.subscription != "family"
-        if model.selectors == "client" and selected:
-            if mqtt != "5":
-                raise ScenarioError(
-                    f"mqtt: {mqtt} has no user properties for selectors at the client; use "
-                    "mqtt = 5 or selectors = broker"
-                )
-            if several:
-                raise ScenarioError(
-                    f"handlers: {message.name} is selected by its receivers, which cannot share a "
-                    "subscription; use handlers = 1 or selectors = broker"
-                )
-            if model.connections[message.consumer]:
-                raise ScenarioError(
-                    "connections: one of several receivers has no selector of one; use selectors = "
-                    "broker"
-                )
+        if model.selectors == "broker" or not selected:
+            continue
+        if mqtt != "5":
+            raise ScenarioError(
+                f"mqtt: {mqtt} has no user properties for selectors at the client; use "
+                "mqtt = 5 or selectors = broker"
+            )
+        if handlers > 1:
+            raise ScenarioError(
+                f"handlers: {message.name} is selected by its receivers, which cannot share a "
+                "subscription; use handlers = 1 or selectors = broker"
+            )
+        if model.connections[message.consumer]:
+            raise ScenarioError(
+                "connections: one of several receivers has no selector of one; use selectors = "
+                "broker"
+            )

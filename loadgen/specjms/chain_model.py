@@ -54,8 +54,6 @@ ACKNOWLEDGED_AT_ONCE: Final[Mapping[Acknowledgement, int]] = {"AUTO": 1, "CLIENT
 """Messages that an event handler acknowledges together, by the mode of a session that is not
 transacted (SPECjms2007 article, table 1). DUPS_OK is lazy; the others wait for the outputs only."""
 
-BASE_LIMIT: Final = 20_000
-
 
 @dataclass(frozen=True, slots=True)
 class MessageOptions:
@@ -172,30 +170,3 @@ def producers_of(model: Model, number: int) -> int:
     else:
         each = handlers_of(model, number_of(message.cause))
     return model.count_of(message.sender) * each
-
-
-# What a broker must offer -----------------------------------------------------------------------
-
-
-def shares_queues(model: Model) -> bool:
-    """Return True if shared subscriptions are needed: a type has several handlers at a location."""
-    return any(handlers_of(model, n) > 1 for n in enabled_types(model))
-
-
-def stores(model: Model) -> bool:
-    """Return True if the broker keeps messages for handlers that are away."""
-    return any(model.messages[n].durable for n in enabled_types(model))
-
-
-def uses_wildcards(model: Model) -> bool:
-    """Return True if filters with `+` are needed: messages share a topic and the broker selects."""
-    topics = [options for n in enabled_types(model) if not (options := model.messages[n]).queue]
-    return model.selectors == "broker" and any(
-        options.target != "LocationID-MessageType" or options.subscription == "IN"
-        for options in topics
-    )
-
-
-def highest_qos(model: Model) -> int:
-    """Return the highest QoS of any message type."""
-    return max(model.messages[n].qos for n in enabled_types(model))

@@ -14,7 +14,7 @@ from loadgen.specjms.chain_model import (
 )
 from loadgen.specjms.destinations import topic_of
 from loadgen.specjms.expected import rates_at
-from loadgen.specjms.layout import ModelPart, consumed_by, parts_of, subscriptions_at
+from loadgen.specjms.layout import consumed_by, parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
 
 RECEIVE_US = 8.0
@@ -31,7 +31,50 @@ def groups_of_model(
     The stream of a driver is its number among all drivers; `window` limits the messages that it may
     have unacknowledged.
     """
-    return tuple(_group(model, part, arrivals, window) for part in parts_of(model))
+    groups = []
+    for part in parts_of(model):
+        publishes = subscribes = None
+        consumed = consumed_by(model, part)
+        durable = any(model.messages[n].durable for n in consumed)
+        if part.role == "drivers":
+            first = FIRST_OF_INTERACTION[part.subject - 1]
+            options, rate = model.messages[first], model.rates[part.subject - 1]
+            publishes = Publishes(
+                topic_prefix=part.name,
+                topics=1,
+                first_stream=0,
+                rate=rate,
+                deliveries=math.ceil(mean_received_by(model, first)),
+                qos=options.qos,
+                size_bytes=(min(options.sizes_bytes), max(options.sizes_bytes)),
+                arrivals=arrivals,
+                window=window,
+            )
+            endpoints = {model.endpoints[part.subject - 1]}
+            busy_us = rate / part.count * BEGIN_US
+        else:
+            qos = max(model.messages[n].qos for n in consumed)
+            # The filters come from the model; with a topic, none are derived from publishers.
+            at_once = max(ACKNOWLEDGED_AT_ONCE[model.messages[n].acknowledgement] for n in consumed)
+            subscribes = Subscribes("", qos, topic=part.name, acknowledge_every=at_once)
+            endpoints = {model.messages[n].endpoint for n in consumed}
+            rates = rates_at(model, part.kind)
+            caused_us = {n: RECEIVE_US + CAUSE_US * len(outputs_of(n)) for n in consumed}
+            received_us = sum(rates[n].received * each_us for n, each_us in caused_us.items())
+            busy_us = received_us / max(part.per_place, 1)
+        groups.append(
+            DeviceGroup(
+                part.name,
+                part.count,
+                publishes=publishes,
+                subscribes=subscribes,
+                clean_start=not durable,
+                targets=tuple(sorted(number - 1 for number in endpoints if number)),
+                cores=busy_us * 1e-6,
+                parts=part.places if part.count else 0,
+            )
+        )
+    return tuple(groups)
 
 
 def roles_of_supply_chain(plan: Plan) -> tuple[Role, ...]:
@@ -72,57 +115,3 @@ def mixed_workers(plan: Plan) -> int:
         for worker in plan.workers
     )
     return sum(len(of_worker) > 1 for of_worker in kinds)
-
-
-def _group(model: Model, part: ModelPart, arrivals: Arrivals, window: int) -> DeviceGroup:
-    publishes = subscribes = None
-    durable = False
-    if part.role == "drivers":
-        publishes = _publishes(model, part, arrivals, window)
-        endpoints = {model.endpoints[part.subject - 1]}
-    else:
-        consumed = consumed_by(model, part)
-        durable = any(model.messages[n].durable for n in consumed)
-        qos = max(model.messages[n].qos for n in consumed)
-        # The filters come from the model; with a topic, none are derived from publishers.
-        at_once = max(ACKNOWLEDGED_AT_ONCE[model.messages[n].acknowledgement] for n in consumed)
-        subscribes = Subscribes("", qos, topic=part.name, acknowledge_every=at_once)
-        endpoints = {model.messages[n].endpoint for n in consumed}
-    return DeviceGroup(
-        part.name,
-        part.count,
-        publishes=publishes,
-        subscribes=subscribes,
-        clean_start=not durable,
-        targets=tuple(sorted(number - 1 for number in endpoints if number)),
-        cores=_cores(model, part),
-        parts=part.places if part.count else 0,
-    )
-
-
-def _publishes(model: Model, part: ModelPart, arrivals: Arrivals, window: int) -> Publishes:
-    first = FIRST_OF_INTERACTION[part.subject - 1]
-    options = model.messages[first]
-    return Publishes(
-        topic_prefix=part.name,
-        topics=1,
-        first_stream=0,
-        rate=model.rates[part.subject - 1],
-        deliveries=math.ceil(mean_received_by(model, first)),
-        qos=options.qos,
-        size_bytes=(min(options.sizes_bytes), max(options.sizes_bytes)),
-        arrivals=arrivals,
-        window=window,
-    )
-
-
-def _cores(model: Model, part: ModelPart) -> float:
-    """Return the share of a core that one device needs."""
-    if part.role == "drivers":
-        return model.rates[part.subject - 1] / part.count * BEGIN_US * 1e-6
-    rates = rates_at(model, part.kind)
-    cost_us = 0.0
-    for number in consumed_by(model, part):
-        each_us = RECEIVE_US + CAUSE_US * len(outputs_of(number))
-        cost_us += rates[number].received * each_us
-    return cost_us * 1e-6 / max(part.per_place, 1)

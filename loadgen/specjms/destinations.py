@@ -63,7 +63,7 @@ def destination_name(model: Model, number: int, destination: int) -> str:
 
 def topic_of(model: Model, root: str, number: int, destination: int) -> str:
     """Return the topic to which a message type is published for this destination."""
-    base = _base(model, root, number, destination)
+    base = shared_topic_of(model, root, number, destination)
     if model.selectors == "client" or not _selected(model, number):
         return base
     return "/".join((base, *_properties(model, number, destination).values()))
@@ -71,7 +71,18 @@ def topic_of(model: Model, root: str, number: int, destination: int) -> str:
 
 def shared_topic_of(model: Model, root: str, number: int, destination: int) -> str:
     """Return the topic of messages to this destination, without the levels that select."""
-    return _base(model, root, number, destination)
+    message, target = MESSAGES[number], _target(number, destination)
+    if _is_queue(model, number):
+        return f"{root}/{target}/{message.destination}Q"
+    own_topic = message.spread == "family" and not _families_share_a_topic(model, number)
+    family = str(destination) if own_topic else ""
+    topic = _TARGETS[model.messages[number].target][0].format(
+        owner=message.owner.name,
+        destination=message.destination,
+        interaction=message.interaction,
+        target=target,
+    )
+    return f"{root}/{topic}{family}"
 
 
 def properties_of(model: Model, number: int, destination: int) -> bytes:
@@ -102,15 +113,22 @@ def selector_of(model: Model, number: int, location: int) -> Selector:
 
 def subscriptions_of(model: Model, root: str, number: int, location: int) -> WantedFilters:
     """Return the subscriptions of a consumer of a message type at a location."""
-    packets: tuple[tuple[str, ...], ...]
+    options = model.messages[number]
+    places: tuple[int, ...] = (location,)
+    any_family = False
     if MESSAGES[number].spread == "family":
-        packets = _family_packets(model, root, number, location)
-    else:
-        packets = ((_filter(model, root, number, location),),)
+        places = families_at(model, location)
+        # The families share a topic, and the receiver discards the others.
+        any_family = options.subscription == "IN" or (
+            options.subscription != "family" and model.selectors == "client"
+        )
+        places = places[:1] if any_family else places
+    filters = [_filter(model, root, number, place, any_family=any_family) for place in places]
+    packets = [(text,) for text in filters] if options.subscription == "SET" else [filters]
     if handlers_of(model, number) > 1:
         share = consumed_at(model, number, location)
-        packets = tuple(tuple(f"$share/{share}/{one}" for one in packet) for packet in packets)
-    return WantedFilters(packets, model.messages[number].qos)
+        packets = [[f"$share/{share}/{text}" for text in packet] for packet in packets]
+    return WantedFilters(tuple(tuple(packet) for packet in packets if packet), options.qos)
 
 
 def consumed_at(model: Model, number: int, location: int) -> str:
@@ -140,22 +158,6 @@ def _families_share_a_topic(model: Model, number: int) -> bool:
     return MESSAGES[number].spread == "family" and model.messages[number].subscription != "family"
 
 
-def _base(model: Model, root: str, number: int, destination: int) -> str:
-    """Return the topic that messages share, without properties."""
-    message, target = MESSAGES[number], _target(number, destination)
-    if _is_queue(model, number):
-        return f"{root}/{target}/{message.destination}Q"
-    own_topic = message.spread == "family" and not _families_share_a_topic(model, number)
-    family = str(destination) if own_topic else ""
-    topic = _TARGETS[model.messages[number].target][0].format(
-        owner=message.owner.name,
-        destination=message.destination,
-        interaction=message.interaction,
-        target=target,
-    )
-    return f"{root}/{topic}{family}"
-
-
 def _properties(model: Model, number: int, destination: int) -> dict[str, str]:
     message = MESSAGES[number]
     values = (message.owner.name, _target(number, destination), message.name)
@@ -173,11 +175,9 @@ def _selected(model: Model, number: int) -> tuple[str, ...]:
     return (*named, _FAMILY) if _families_share_a_topic(model, number) else named
 
 
-def _filter(
-    model: Model, root: str, number: int, destination: int, *, any_family: bool = False
-) -> str:
+def _filter(model: Model, root: str, number: int, destination: int, *, any_family: bool) -> str:
     """Return the filter for messages to one destination, or to that of any family."""
-    base = _base(model, root, number, destination)
+    base = shared_topic_of(model, root, number, destination)
     selected = _selected(model, number)
     if model.selectors == "client" or not selected:
         return base
@@ -186,17 +186,3 @@ def _filter(
         for name, value in _properties(model, number, destination).items()
     ]
     return "/".join((base, *levels))
-
-
-def _family_packets(
-    model: Model, root: str, number: int, supplier: int
-) -> tuple[tuple[str, ...], ...]:
-    families = families_at(model, supplier)
-    if not families:
-        return ()
-    subscription = model.messages[number].subscription
-    if subscription == "IN" or (subscription != "family" and model.selectors == "client"):
-        # The families share a topic, and the receiver discards the others.
-        return ((_filter(model, root, number, families[0], any_family=True),),)
-    filters = tuple(_filter(model, root, number, family) for family in families)
-    return tuple((pattern,) for pattern in filters) if subscription == "SET" else (filters,)

@@ -180,10 +180,6 @@ def _streams(model: Model, number: int) -> int:
     return producers_of(model, number) * (1 if _fixed(number) else destinations_of(model, number))
 
 
-def largest_payload_bytes(model: Model) -> int:
-    return max(max(model.messages[n].sizes_bytes) for n in enabled_types(model))
-
-
 def _fixed(number: int) -> bool:
     """Return True if each producer of the type sends to one destination only."""
     message = MESSAGES[number]

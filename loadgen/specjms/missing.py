@@ -98,9 +98,18 @@ def name_missing(
             by_row[row].append((stream, consumer, first, last))
     named = {}
     for row, ranges in by_row.items():
-        count = sum(last - first + 1 for _, _, first, last in ranges)
-        names = tuple(_text(model, first_of, entry) for entry in sorted(ranges))
-        named[row] = names, lost[row] - count
+        names = []
+        count = 0
+        for stream, consumer, first, last in sorted(ranges):
+            count += last - first + 1
+            number = type_at(first_of, stream)
+            message, producers = MESSAGES[number], producers_of(model, number)
+            each = producers // model.count_of(message.sender)
+            place = (stream - first_of[number]) % producers // each
+            which = f"message {first}" if first == last else f"messages {first} to {last}"
+            to = f" at {location_name(message.consumer, consumer)}" if message.pubsub else ""
+            names.append(f"{which} from {location_name(message.sender, place)}{to}")
+        named[row] = tuple(names), lost[row] - count
     return named
 
 
@@ -138,34 +147,16 @@ def _missing_at_ends(
         for stream, consumer, sequence in zip(*report["next"], strict=True):
             if first <= stream < end:
                 following[stream, consumer] = sequence
+    spread = MESSAGES[number].spread
+    consumers: Sequence[int] = range(model.locations.supermarkets if spread == "all" else 1)
     for stream, count in sorted(sent):
-        for consumer in _consumers(model, number, stream - first):
+        if spread == "family":
+            family = destination_of_stream(model, number, stream - first)
+            consumers = suppliers_of(family, model.locations.suppliers)
+        for consumer in consumers:
             expected = following.get((stream, consumer), 0)
             if expected < count:
                 yield stream, consumer, expected, count - 1
-
-
-def _consumers(model: Model, number: int, stream: int) -> Sequence[int]:
-    match MESSAGES[number].spread:
-        case "family":
-            family = destination_of_stream(model, number, stream)
-            return suppliers_of(family, model.locations.suppliers)
-        case "all":
-            return range(model.locations.supermarkets)
-        case _:
-            return (0,)
-
-
-def _text(model: Model, first_of: Sequence[int], entry: Range) -> str:
-    """Name missing messages, such as `message 17 from SP4`."""
-    stream, consumer, first, last = entry
-    number = type_at(first_of, stream)
-    message, producers = MESSAGES[number], producers_of(model, number)
-    each = producers // model.count_of(message.sender)
-    sender = location_name(message.sender, (stream - first_of[number]) % producers // each)
-    to = f" at {location_name(message.consumer, consumer)}" if message.pubsub else ""
-    which = f"message {first}" if first == last else f"messages {first} to {last}"
-    return f"{which} from {sender}{to}"
 
 
 def type_at(firsts: Sequence[int], number: int) -> int:

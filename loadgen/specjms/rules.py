@@ -92,12 +92,21 @@ def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[RunR
             not around.endpoints,
             "endpoints given" if around.endpoints else "the same addresses in turn",
         ),
-        _in_order(seen),
+        RunRule("messages in order and not duplicated (4.2)", *_in_order(seen)),
         RunRule(
             "one message at a time outside of transactions (4.2.1)", None, "QoS 0 has no answers"
         ),
-        _marked(seen),
-        _recovered(seen.recovery),
+        # JMSRedelivered is the DUP flag of MQTT.
+        RunRule(
+            "messages that come again are marked (4.2.2)",
+            not seen.unmarked if seen.redelivered or seen.unmarked else None,
+            f"{seen.redelivered:,} with DUP, {seen.unmarked:,} without"
+            if seen.redelivered or seen.unmarked
+            else "none came again",
+        ),
+        RunRule(
+            f"recovery within {RECOVERY_LIMIT_S / 60:.0f} min (4.2.3)", *_recovered(seen.recovery)
+        ),
         RunRule("atomic transactions (4.3)", False, "at least once as one unit, not atomic"),
         RunRule(
             "persistent messages in non-volatile storage (5.1)",
@@ -119,32 +128,21 @@ def _at_least(period: str, least_s: float, seen_s: float) -> RunRule:
     return RunRule(text, seen_s >= least_s, f"{seen_s:,.0f} s")
 
 
-def _in_order(seen: Observed) -> RunRule:
-    text = "messages in order and not duplicated (4.2)"
+def _in_order(seen: Observed) -> tuple[bool | None, str]:
     counts = f"{seen.duplicated:,} duplicated, {seen.out_of_order:,} out of order"
     if seen.recovery is not None:
-        return RunRule(text, None, f"{counts}, around a failure that was asked for")
+        return None, f"{counts}, around a failure that was asked for"
     if seen.workers_silent:
-        return RunRule(text, None, "a worker gave no answer")
-    return RunRule(text, not seen.duplicated and not seen.out_of_order, counts)
+        return None, "a worker gave no answer"
+    return not seen.duplicated and not seen.out_of_order, counts
 
 
-def _marked(seen: Observed) -> RunRule:
-    """Return the rule on JMSRedelivered, which is the DUP flag of MQTT."""
-    text = "messages that come again are marked (4.2.2)"
-    if not seen.redelivered and not seen.unmarked:
-        return RunRule(text, None, "none came again")
-    observed = f"{seen.redelivered:,} with DUP, {seen.unmarked:,} without"
-    return RunRule(text, not seen.unmarked, observed)
-
-
-def _recovered(recovery: Recovery | None) -> RunRule:
-    text = f"recovery within {RECOVERY_LIMIT_S / 60:.0f} min (4.2.3)"
+def _recovered(recovery: Recovery | None) -> tuple[bool | None, str]:
     if recovery is None:
-        return RunRule(text, None, "not tried; see --recovery")
+        return None, "not tried; see --recovery"
     if recovery.limit_s < RECOVERY_LIMIT_S:
-        return RunRule(text, None, f"tried with {recovery.limit_s:,.6g} s only")
-    return RunRule(text, recovery.complete, recovery.observed)
+        return None, f"tried with {recovery.limit_s:,.6g} s only"
+    return recovery.complete, recovery.observed
 
 
 def steady(
@@ -161,10 +159,13 @@ def steady(
         return None, f"a window of less than {STEADY_LEAST_S:.0f} s is too short to tell"
     if warmup[1] - warmup[0] < each_ns:
         return None, f"a warm-up of less than {each_ns / 1e9:,.6g} s is too short to tell"
-    parts = [
-        _received(course, start_ns + at * each_ns, start_ns + (at + 1) * each_ns)
-        for at in range(-1, STEADY_PARTS)
-    ]
+    parts = [0.0] * (STEADY_PARTS + 1)
+    for at in range(len(parts)):
+        from_ns, until_ns = start_ns + (at - 1) * each_ns, start_ns + at * each_ns
+        for begin, end, count in course:
+            shared = min(end, until_ns) - max(begin, from_ns)
+            if shared > 0:
+                parts[at] += count * shared / (end - begin)
     mean = sum(parts[1:]) / STEADY_PARTS
     if not mean:
         return False, "nothing was received"
@@ -172,13 +173,3 @@ def steady(
     least, most = min(parts), max(parts)
     observed = f"{100 * (least / mean - 1):+.1f} to {100 * (most / mean - 1):+.1f} % of the mean"
     return mean - least <= allowed and most - mean <= allowed, observed
-
-
-def _received(course: ReceivedCourse, from_ns: int, until_ns: int) -> float:
-    """Return the messages received between two moments; each part of the course is even."""
-    total = 0.0
-    for begin, end, count in course:
-        shared = min(end, until_ns) - max(begin, from_ns)
-        if shared > 0:
-            total += count * shared / (end - begin)
-    return total

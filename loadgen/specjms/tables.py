@@ -20,7 +20,10 @@ def _audit(document: Object) -> DataTable:
         rows.append((str(test), word, *figures(result, "passed", "failed"), "", ""))
         wrong = [finding for finding in objects(result.get("findings")) if not finding.get("pass")]
         rows += [
-            ("", "FAIL", None, None, text(finding, "subject"), _difference(finding))
+            (
+                *("", "FAIL", None, None, text(finding, "subject")),
+                f"expected {text(finding, 'expected')}, observed {text(finding, 'observed')}",
+            )
             for finding in wrong[:_FAILED_SHOWN]
         ]
     note = (
@@ -30,10 +33,6 @@ def _audit(document: Object) -> DataTable:
     )
     header = ("test", "", "passed", "failed", "where", "")
     return DataTable("Audit", note, header, tuple(rows), texts=(0, 1, 4, 5))
-
-
-def _difference(finding: Object) -> str:
-    return f"expected {text(finding, 'expected')}, observed {text(finding, 'observed')}"
 
 
 def _message_types(document: Object) -> DataTable:
@@ -92,7 +91,10 @@ def _message_mix(document: Object) -> DataTable:
         *("sent_per_s", "target_sent_per_s", "received_per_s", "target_received_per_s"),
         *("percent", "target_percent"),
     )
-    rows = tuple((_group(one), *figures(one, *keys)) for one in objects(document.get("groups")))
+    rows = tuple(
+        (": ".join(filter(None, (str(row.get("group")), text(row, "name")))), *figures(row, *keys))
+        for row in objects(document.get("groups"))
+    )
     note = (
         "By how the messages were played, where options were changed too. Shares are of messages "
         "received, as the published 50/50 and 80/20 mixes are."
@@ -101,19 +103,11 @@ def _message_mix(document: Object) -> DataTable:
     return DataTable("Message mix", note, header, rows)
 
 
-def _group(row: Object) -> str:
-    name = text(row, "name")
-    return f"{row.get('group')}: {name}" if name else str(row.get("group"))
-
-
-_KEPT = ((True, "kept"), (False, "NOT KEPT"))
-
-
 def _run_rules(document: Object) -> DataTable:
     rows = tuple(
         (
             text(one, "rule"),
-            next((word for kept, word in _KEPT if one.get("kept") is kept), "not judged"),
+            {"True": "kept", "False": "NOT KEPT"}.get(str(one.get("kept")), "not judged"),
             text(one, "observed"),
         )
         for one in objects(document.get("rules"))

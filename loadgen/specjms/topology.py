@@ -66,11 +66,6 @@ def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[fl
     return tuple(rates)
 
 
-def families_for(suppliers: int) -> int:
-    """Return the number of product families if the scenario omits it."""
-    return 2 * suppliers
-
-
 def suppliers_of(family: int, suppliers: int) -> tuple[int, ...]:
     """Return the suppliers of a product family: two for even families, three for odd ones.
 

@@ -44,11 +44,11 @@ from loadgen.mqtt.properties import Properties
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Share, Target, WorkerPlan
 from loadgen.plan.plan import rooted
-from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
 from tests.plans import small_plan
 from tests.specjms.harness import World
+from tests.specjms.models import model_with
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
@@ -378,8 +378,8 @@ def messaging_player(seed: int, version: Version, name: str, flags: dict[str, An
 
 def supply_chain_player(seed: int, version: int) -> Player:
     """A small supply chain that has played a little: its messages are what is changed."""
-    choices = Choices(topology="freeform", base=15, handlers=2, headquarters=2)
-    world = World(model_of(choices), version=version, window=WINDOW, seed=7)
+    model = model_with(topology="freeform", base=15, handlers=2, headquarters=2)
+    world = World(model, version=version, window=WINDOW, seed=7)
     for interaction in range(1, 8):
         world.begin(interaction, 0, 2000)
         world.deliver()

@@ -14,10 +14,10 @@ from loadgen.errors import DiskError, RunDirectoryError
 from loadgen.run.archive import write_bundle
 from loadgen.run.seal import seal
 from loadgen.specjms.audit import DestinationCount, Observed, TypeCount, audit
-from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import number_of
 from loadgen.specjms.report import audit_summary, report
+from tests.specjms.models import model_with
 
 NS = 1_000_000_000
 LENGTH_S = 20
@@ -31,7 +31,7 @@ def made(
     base = changes.pop("base", 5)
     topology = changes.pop("topology", "horizontal")
     length_s = changes.pop("length_s", LENGTH_S)
-    model = model_of(Choices(topology=topology, base=base))
+    model = model_with(topology=topology, base=base)
     seen = [
         TypeCount(
             *(round(rate * length_s * share) for rate in (one.sent, one.received, one.received))

@@ -16,12 +16,12 @@ from loadgen.specjms.audit import (
     TypeCount,
     audit,
 )
-from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.chain_model import destinations_of, enabled_types
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, number_of
+from tests.specjms.models import model_with
 
-MODEL = model_of(Choices(base=15))
+MODEL = model_with(base=15)
 WINDOW_S = 100.0
 OFFER = number_of("offer")
 
@@ -104,7 +104,7 @@ def test_input_rate_may_be_off_by_5_percent(share: float, passes: bool) -> None:
 
 
 def test_one_interaction_more_or_less_fails_no_rate() -> None:
-    model = model_of(Choices(topology="vertical", base=1))
+    model = model_with(topology="vertical", base=1)
     rates = [round(rate * 20) for rate in model.rates]
     assert rates[2] == 1
     counts = [round(rate.sent * 20) for rate in type_rates(model)]
@@ -123,7 +123,7 @@ def test_one_interaction_more_or_less_fails_no_rate() -> None:
 
 def few(seconds: float, interaction: int, begun: int, late: int = 0) -> dict[str, str]:
     """Failed tests of an interaction of a small run, and what was observed."""
-    model = model_of(Choices(topology="vertical", base=1))
+    model = model_with(topology="vertical", base=1)
     sent = [round(rate.sent * seconds) for rate in type_rates(model)]
     received = [round(rate.received * seconds) for rate in type_rates(model)]
     first = FIRST_OF_INTERACTION[interaction - 1]
@@ -162,7 +162,7 @@ def test_an_interaction_that_was_due_and_never_began_fails() -> None:
 
 
 def test_few_calls_may_draw_families_of_few_suppliers() -> None:
-    model = model_of(Choices(topology="vertical", base=1))
+    model = model_with(topology="vertical", base=1)
     calls = 14
     for suppliers, passes in ((2, True), (1, False)):
         counts = [0] * len(MESSAGES)
@@ -272,7 +272,7 @@ def test_what_never_came_to_its_end_is_not_delivered(
 
 
 def test_interactions_that_are_off_are_not_tested() -> None:
-    model = model_of(Choices(topology="freeform", base=5, interactions={"4": 10}))
+    model = model_with(topology="freeform", base=5, interactions={"4": 10})
     zeros = [0] * len(MESSAGES)
     sent = list(zeros)
     sent[number_of("inventoryInfo")] = 1000

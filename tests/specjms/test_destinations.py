@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.mqtt.topics import filter_matches
-from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.chain_model import (
     SUBSCRIPTION_TYPES,
     TARGETS,
@@ -24,6 +23,7 @@ from loadgen.specjms.destinations import (
     user_property,
 )
 from loadgen.specjms.messages import MESSAGES, number_of
+from tests.specjms.models import model_with
 
 ORDER, CALL, PRICE = (number_of(n) for n in ("order", "callForOffers", "priceUpdate"))
 
@@ -36,16 +36,14 @@ def model(
     queue: bool = False,
     handlers: int = 1,
 ) -> Model:
-    return model_of(
-        Choices(
-            base=15,
-            handlers=handlers,
-            selectors=selectors,
-            messages={
-                "all": {"queue": queue, "target": target},
-                "callForOffers": {"subscription": subscription},
-            },
-        )
+    return model_with(
+        base=15,
+        handlers=handlers,
+        selectors=selectors,
+        messages={
+            "all": {"queue": queue, "target": target},
+            "callForOffers": {"subscription": subscription},
+        },
     )
 
 
@@ -69,7 +67,7 @@ HQ_CreditCardHotlistT
 
 
 def test_queues_are_named_as_in_the_kit() -> None:
-    usual = model_of(Choices(topology="freeform", base=15, headquarters=4))
+    usual = model_with(topology="freeform", base=15, headquarters=4)
     names = [
         destination_name(usual, number, min(2, destinations_of(usual, number) - 1))
         for number in range(len(MESSAGES))

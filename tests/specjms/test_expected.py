@@ -2,7 +2,6 @@
 
 import pytest
 
-from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.expected import (
     MessageRate,
     group_rates,
@@ -11,29 +10,30 @@ from loadgen.specjms.expected import (
     rates_at,
 )
 from loadgen.specjms.messages import GROUPS, MESSAGES, LocationKind, MixGroup
+from tests.specjms.models import model_with
 
 MODELS = [
-    model_of(Choices(base=100)),
-    model_of(Choices(topology="freeform", base=23, headquarters=3)),
-    model_of(Choices(topology="vertical", base=300)),
-    model_of(Choices(topology="freeform", base=3, interactions={"2": 4.0, "7": 1})),
+    model_with(base=100),
+    model_with(topology="freeform", base=23, headquarters=3),
+    model_with(topology="vertical", base=300),
+    model_with(topology="freeform", base=3, interactions={"2": 4.0, "7": 1}),
 ]
 
 
 @pytest.mark.parametrize("base", [10, 100, 500])  # with less there are not three suppliers
 def test_horizontal_totals(base: int) -> None:
-    total = sum(group_rates(model_of(Choices(base=base))).values(), MessageRate())
+    total = sum(group_rates(model_with(base=base)).values(), MessageRate())
     assert total.sent == pytest.approx(28.211 * base + 26.615, rel=1e-4)
     assert total.received == pytest.approx(55.467 * base, rel=1e-4)
 
 
 def test_horizontal_mix() -> None:
-    shares = mix(group_rates(model_of(Choices(base=100))))
+    shares = mix(group_rates(model_with(base=100)))
     assert shares == pytest.approx({"a": 37.2, "b": 12.7, "c": 24.4, "d": 25.7}, abs=0.06)
 
 
 def test_vertical_totals_and_mix() -> None:
-    rates = group_rates(model_of(Choices(topology="vertical", base=300)))
+    rates = group_rates(model_with(topology="vertical", base=300))
     total = sum(rates.values(), MessageRate())
     assert total.sent == pytest.approx(14.287 * 300, rel=1e-4)
     assert total.received == pytest.approx(17.261 * 300, rel=1e-4)

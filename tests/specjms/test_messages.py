@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import (
     DEFAULT_QUANTITIES,
@@ -17,6 +16,7 @@ from loadgen.specjms.messages import (
     number_of,
     outputs_of,
 )
+from tests.specjms.models import model_with
 
 ARTICLE = tomllib.loads((Path(__file__).parent / "article.toml").read_text())
 
@@ -114,7 +114,7 @@ def test_classes_are_in_order_and_hold_header_and_trailer() -> None:
 
 @pytest.mark.parametrize(("topology", "base"), [("horizontal", 100), ("vertical", 300)])
 def test_the_mean_message_sent_has_about_two_kilobytes(topology: str, base: int) -> None:
-    model = model_of(Choices(topology=topology, base=base))  # type: ignore[arg-type]
+    model = model_with(topology=topology, base=base)
     sent = bytes_sent = 0.0
     for rate, options in zip(type_rates(model), model.messages, strict=True):
         mean = sum(p * s for p, s in zip(model.class_percent, options.sizes_bytes, strict=True))

@@ -16,16 +16,16 @@ from loadgen.specjms.audit import (
     TypeCount,
     audit,
 )
-from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.chain_model import NOTICE, Model
 from loadgen.specjms.disclosure import FILL_IN, disclosed_files
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import MESSAGES, number_of
 from loadgen.specjms.report import audit_summary, report
 from loadgen.specjms.rules import Circumstances
+from tests.specjms.models import model_with
 from tests.specjms.test_rules import EVEN, WINDOWS
 
-MODEL = model_of(Choices(base=15))
+MODEL = model_with(base=15)
 
 
 def supply(**changed: Any) -> Observed:
@@ -111,7 +111,7 @@ def test_a_short_run_and_changed_options_are_not_compliant() -> None:
     document, _ = reported(MODEL, supply(window_s=1799.0, warmup_s=1.0))
     assert not document["compliant"]
     assert broken(document) == ["3.1", "3.1", "3.6"]
-    other = model_of(Choices(base=15, messages={"order": {"queue": False}}))
+    other = model_with(base=15, messages={"order": {"queue": False}})
     document, _ = reported(other, supply())
     assert document["changed_options"] == ["order: queue False"]
     assert broken(document) == ["jms2009-PS"]
@@ -144,19 +144,19 @@ def test_the_mix_is_of_what_was_played() -> None:
         "point to point, persistent",
     ]
     plain = {"transacted": False, "persistent": False, "durable": False}
-    document, _ = reported(model_of(Choices(base=15, messages={"all": plain})), supply())
+    document, _ = reported(model_with(base=15, messages={"all": plain}), supply())
     assert [round(row["percent"]) for row in document["groups"]] == [50, 0, 50, 0]
     for row in document["groups"]:
         assert row["percent"] == pytest.approx(row["target_percent"], abs=0.01)
     assert {row["group"] for row in document["types"]} == {"a", "c"}
     assert {row["published_group"] for row in document["types"]} == {"a", "b", "c", "d"}
-    topics = model_of(Choices(base=15, messages={"all": {"queue": False}}))
+    topics = model_with(base=15, messages={"all": {"queue": False}})
     document, _ = reported(topics, supply())
     assert [row["percent"] > 0 for row in document["groups"]] == [True, True, False, False]
     # What is persistent waits for who is away, on a topic as in a queue.
     assert document["groups"][1]["name"] == "pub/sub, persistent, durable"
     partly = {"queue": False, "durable": False}
-    document, _ = reported(model_of(Choices(base=15, messages={"order": partly})), supply())
+    document, _ = reported(model_with(base=15, messages={"order": partly}), supply())
     assert document["groups"][1]["name"] == "pub/sub, persistent, durable in part"
 
 

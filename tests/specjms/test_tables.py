@@ -7,14 +7,14 @@ import pytest
 
 from loadgen.plan.tables import DataTable
 from loadgen.specjms.audit import Observed, TypeCount, audit
-from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.expected import type_rates
 from loadgen.specjms.report import report
 from loadgen.specjms.tables import supply_tables
+from tests.specjms.models import model_with
 
 
 def sections(messages: dict[str, Any], **changed: Any) -> dict[str, DataTable]:
-    model = model_of(Choices(topology="freeform", base=5, messages=messages))
+    model = model_with(topology="freeform", base=5, messages=messages)
     fields: dict[str, Any] = {
         "window_s": 10.0,
         "warmup_s": 1.0,

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from loadgen.specjms import topology
 from loadgen.specjms.messages import LocationKind
+from tests.specjms.models import model_with
 
 # Run rules, section 3.6.1, tables 1 and 2, as printed.
 HORIZONTAL_A_BASE = (1.539201540, None, None, 3.378378378, 11.544011544, None, None)
@@ -51,7 +52,7 @@ def test_vertical_locations_are_fixed() -> None:
 
 @given(st.integers(3, 200))
 def test_two_or_three_suppliers_answer_equally_often(suppliers: int) -> None:
-    families = topology.families_for(suppliers)
+    families = model_with(base=5, topology="freeform", locations={"SP": suppliers}).families
     answers = [topology.suppliers_of(family, suppliers) for family in range(families)]
     assert [len(found) for found in answers] == [2, 3] * suppliers
     assert all(len(set(found)) == len(found) for found in answers)

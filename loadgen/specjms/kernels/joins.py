@@ -16,8 +16,7 @@ _FILL_PERCENT = 75
 class Join(Record):
     """An open call: offers so far, and the best of them. Free if `key` is 0."""
 
-    key: Int64
-    """Interaction number + 1."""
+    key: Int64  # interaction number + 1
     count: Int64
     price: Int64
     supplier: Int64

@@ -43,21 +43,16 @@ class InteractionNote(Record):
 
     number: Int64
     price: Int64
-    intended_ns: Int64
-    """When the interaction was due."""
-    places: Annotated[npt.NDArray[np.int64], np.int64, 4]
-    """The locations that take part, by kind."""
+    intended_ns: Int64  # when the interaction was due
+    places: Annotated[npt.NDArray[np.int64], np.int64, 4]  # the locations that take part, by kind
     type: Int32
     interaction: Int32
     size_class: Int32
     suppliers: Int32
     family: Int64
-    transaction: Int32
-    """Row of the transaction that its outputs belong to, -1 for none."""
-    next: Int32
-    """Number of the output to send next."""
-    link: Int32
-    """The next note in the line of a connection, or in the list of free ones."""
+    transaction: Int32  # row of the transaction that its outputs belong to, -1 for none
+    next: Int32  # number of the output to send next
+    link: Int32  # the next note in the line of a connection, or in the list of free ones
 
 
 @compiled

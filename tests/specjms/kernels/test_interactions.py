@@ -21,7 +21,6 @@ from loadgen.kernels.in_flight import redelivery_order
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, Publish
-from loadgen.specjms.build_model import Choices, model_of
 from loadgen.specjms.chain_model import TARGETS, Model, families_at
 from loadgen.specjms.layout import destination_of_stream, heard_by, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
@@ -30,12 +29,13 @@ from loadgen.specjms.topology import suppliers_of
 from loadgen.worker.doubts import doubt
 from tests.kernel_calls import begin_interactions
 from tests.specjms.harness import MS, ROOT, SUPPLY_ENTRY_POINTS, World, name_of, note_of
+from tests.specjms.models import model_with
 
 SMALL = {"topology": "freeform", "base": 15, "handlers": 2, "headquarters": 2}
 
 
 def made(**choices: Any) -> Model:
-    return model_of(Choices(**{**SMALL, **choices}))
+    return model_with(**{**SMALL, **choices})
 
 
 def begun(**choices: Any) -> World:
