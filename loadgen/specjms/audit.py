@@ -196,13 +196,37 @@ def audit(model: Model, seen: Observed) -> Audit:
         findings.append(AuditFinding("delivered", "workers", False, expected, observed))
     for interaction in interactions_on(model):
         findings += _interaction_findings(model, seen, interaction)
-    findings += (_in_time(model, heard) for heard in seen.heard)
+    for heard in seen.heard:
+        slower = counted(heard.handlers, "event handler")
+        received = counted(heard.received, "delivery", "deliveries")
+        findings.append(
+            AuditFinding(
+                "delivery_time",
+                f"{MESSAGES[heard.number].name} at {consumed_at(model, heard.number, heard.place)}",
+                not heard.over,
+                _IN_TIME,
+                f"{heard.over:,} of {slower} slower; {heard.slow:,} of {received}; "
+                f"{DELIVERY_PERCENTILE}P of the slowest: {heard.p90_ns / 1e6:,.3f} ms",
+            )
+        )
     enabled = enabled_types(model)
     for count in sorted(seen.destinations, key=lambda count: (count.number, count.destination)):
         forgotten = seen.recovery is not None and not is_persistent(model, count.number)
         if count.number in enabled and not forgotten:
             findings += _destination_findings(model, count)
-    findings += _unfinished(model, seen)
+    # Messages left unsent because an earlier step did not finish.
+    if 2 in interactions_on(model):
+        finished = not seen.calls_open and not seen.calls_dropped
+        expected = "every call with all of its offers, in the whole run"
+        observed = f"{counted(seen.calls_open, 'call')} without all offers, "
+        observed += f"{counted(seen.calls_dropped, 'offer')} dropped"
+        findings.append(AuditFinding("delivered", "calls for offers", finished, expected, observed))
+    if seen.unsent:
+        expected = "all of it sent when the run ends"
+        effects = "whose effects waited for the broker's acknowledgements"
+        observed = f"{counted(seen.unsent, 'message')} {effects}"
+        subject = "what messages cause"
+        findings.append(AuditFinding("delivered", subject, False, expected, observed))
     if seen.recovery is None:
         return Audit(tuple(findings))
     judged = [finding for finding in findings if finding.test in RECOVERY_TESTS]
@@ -276,61 +300,22 @@ _IN_TIME: Final = (
 )
 
 
-def _in_time(model: Model, heard: HandlerCount) -> AuditFinding:
-    """Return a finding that passes if no handler has more slow deliveries than tolerated."""
-    where = consumed_at(model, heard.number, heard.place)
-    return AuditFinding(
-        "delivery_time",
-        f"{MESSAGES[heard.number].name} at {where}",
-        not heard.over,
-        _IN_TIME,
-        f"{heard.over:,} of {counted(heard.handlers, 'event handler')} slower; {heard.slow:,} of "
-        f"{counted(heard.received, 'delivery', 'deliveries')}; "
-        f"{DELIVERY_PERCENTILE}P of the slowest: {heard.p90_ns / 1e6:,.3f} ms",
-    )
-
-
 def _destination_findings(model: Model, count: DestinationCount) -> Iterator[AuditFinding]:
     name = MESSAGES[count.number].name
     subject = f"{name} at {destination_name(model, count.number, count.destination)}"
     if count.expected and not count.received:
         yield AuditFinding("delivery_time", subject, False, _IN_TIME, "nothing was received")
+    lost = count.expected_in_all - count.received_in_all
+    missing = f", {-lost:,} more than sent" if lost < 0 else ""
+    if lost > 0:
+        more = [f"and {count.missing_unnamed:,} more"] if count.missing_unnamed else []
+        names = f": {', '.join([*count.missing, *more])}" if count.missing else ""
+        missing = f", {lost:,} missing{names}"
     yield AuditFinding(
         "delivered",
         subject,
-        count.expected_in_all == count.received_in_all,
+        not lost,
         f"{counted(count.expected_in_all, 'delivery', 'deliveries')} of "
         f"{counted(count.sent_in_all, 'message')} sent in the whole run",
-        f"{count.received_in_all:,}{_missing(count)}",
+        f"{count.received_in_all:,}{missing}",
     )
-
-
-def _missing(count: DestinationCount) -> str:
-    lost = count.expected_in_all - count.received_in_all
-    if lost <= 0:
-        return f", {-lost:,} more than sent" if lost else ""
-    more = [f"and {count.missing_unnamed:,} more"] if count.missing_unnamed else []
-    names = f": {', '.join([*count.missing, *more])}" if count.missing else ""
-    return f", {lost:,} missing{names}"
-
-
-def _unfinished(model: Model, seen: Observed) -> Iterator[AuditFinding]:
-    """Yield findings on messages left unsent because an earlier step did not finish."""
-    if 2 in interactions_on(model):
-        yield AuditFinding(
-            "delivered",
-            "calls for offers",
-            not seen.calls_open and not seen.calls_dropped,
-            "every call with all of its offers, in the whole run",
-            f"{counted(seen.calls_open, 'call')} without all offers, "
-            f"{counted(seen.calls_dropped, 'offer')} dropped",
-        )
-    if seen.unsent:
-        yield AuditFinding(
-            "delivered",
-            "what messages cause",
-            False,
-            "all of it sent when the run ends",
-            f"{counted(seen.unsent, 'message')} whose effects waited for the broker's "
-            "acknowledgements",
-        )

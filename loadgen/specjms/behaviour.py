@@ -23,7 +23,6 @@ from loadgen.specjms.kernels.chains import Chains
 from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
 from loadgen.specjms.layout import (
     build_chains,
-    control_bytes,
     heard_by,
     lines_length,
     out_bytes,
@@ -98,6 +97,7 @@ def equip(fleet: PlannedFleet, model: Model) -> Chains:
     for number in np.unique(fleet.group).tolist():
         asked = subscriptions_at(model, plan.root, parts[number], 0)
         fleet.devices["qos"][fleet.group == number] = asked.qos
+    # Of control packets: room for the output of two calls at a blocked socket.
     written = out_bytes(model, plan.root, len(fleet.buffer), window)
     fleet.replace(
         senders=Sender.rows(len(sending)),
@@ -105,7 +105,7 @@ def equip(fleet: PlannedFleet, model: Model) -> Chains:
         received_ids=np.zeros((len(receiving), RECEIVED_BYTES), np.uint8),
         pairs=chains.pairs,
         out=np.zeros(written, np.uint8),
-        control=np.zeros(control_bytes(written, len(fleet.buffer)), np.uint8),
+        control=np.zeros(2 * written + 4 * len(fleet.buffer), np.uint8),
         own=chains,
     )
     for row in np.flatnonzero(chains.roles["first"] >= 0).tolist():

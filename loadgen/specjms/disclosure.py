@@ -76,24 +76,18 @@ def mismatch(main: FinishedRun, again: FinishedRun) -> str:
     if other:
         more = len(other) - _MOST_NAMED
         return "; ".join([*list(other)[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
-    return _mismatch_of_windows(_window(main), _window(again))
-
-
-MeasuredSpan = tuple[float, float] | None
-
-
-def _mismatch_of_windows(ours: MeasuredSpan, theirs: MeasuredSpan) -> str:
-    if ours is None or theirs is None:
+    first_span, second_span = _window(main), _window(again)
+    if first_span is None or second_span is None:
         return "run.json of one of them does not say when it was measured"
-    our_s, their_s = ours[1] - ours[0], theirs[1] - theirs[0]
-    if abs(our_s - their_s) > _SAME_S:
-        return f"it was measured for {their_s:,.1f} s, not {our_s:,.1f} s"
-    if ours[0] < theirs[1] and theirs[0] < ours[1]:
+    first_s, second_s = first_span[1] - first_span[0], second_span[1] - second_span[0]
+    if abs(first_s - second_s) > _SAME_S:
+        return f"it was measured for {second_s:,.1f} s, not {first_s:,.1f} s"
+    if first_span[0] < second_span[1] and second_span[0] < first_span[1]:
         return "their measurement periods overlap"
     return ""
 
 
-def _window(played: FinishedRun) -> MeasuredSpan:
+def _window(played: FinishedRun) -> tuple[float, float] | None:
     """Return the measurement period in seconds of the wall clock, comparable across hosts."""
     clock = played.run.get("clock") or {}
     window = (played.run.get("windows") or {}).get("measure")
@@ -167,20 +161,14 @@ def disclosed_files(main: FinishedRun, repeat: FinishedRun | None) -> dict[str, 
     for name in _FILES:
         file = f"disclosure_files/{name.rpartition('/')[2]}.j2"
         template = (pkgutil.get_data("loadgen.specjms", file) or b"").decode()
-        environment = Environment(
-            autoescape=name.endswith(".xml"), finalize=_printable, keep_trailing_newline=True
+        environment = Environment(autoescape=name.endswith(".xml"), keep_trailing_newline=True)
+        text = environment.from_string(template).render(values)
+        # XML 1.0 may not hold some characters.
+        files[name] = "".join(
+            c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text
         )
-        files[name] = environment.from_string(template).render(values)
     files["ProviderModule/README.txt"] = "No provider module: the harness speaks MQTT itself.\n"
     return files
-
-
-def _printable(value: object) -> object:
-    """Replace the characters that XML 1.0 may not hold."""
-    text = str(value)
-    if text.isprintable():
-        return value
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _noncompliance(main: FinishedRun, repeat: FinishedRun | None) -> list[str]:

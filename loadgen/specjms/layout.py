@@ -14,7 +14,7 @@ destination, the producer's number identifies the stream.
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -167,17 +167,15 @@ def first_destinations(model: Model) -> tuple[int, ...]:
 
 def first_streams(model: Model) -> tuple[int, ...]:
     """Return the first stream of each message type; the last entry is the count of all."""
-    return _firsts(model, _streams)
+    return _firsts(
+        model, lambda _, n: producers_of(model, n) * (1 if _fixed(n) else destinations_of(model, n))
+    )
 
 
 def _firsts(model: Model, count_of: Callable[[Model, int], int]) -> tuple[int, ...]:
     on = enabled_types(model)
     counts = (count_of(model, n) if n in on else 0 for n in range(len(MESSAGES)))
     return tuple(accumulate(counts, initial=0))
-
-
-def _streams(model: Model, number: int) -> int:
-    return producers_of(model, number) * (1 if _fixed(number) else destinations_of(model, number))
 
 
 def _fixed(number: int) -> bool:
@@ -229,13 +227,6 @@ class _Rows:
         self.pairs = 0
         self.heard = 0
 
-    def add_terms(self, selector: Sequence[Sequence[bytes]]) -> None:
-        for term, alternatives in enumerate(selector):
-            for text in alternatives:
-                start = len(self.term_bytes)
-                self.term_bytes += text
-                self.terms.append((term, start, len(self.term_bytes)))
-
     def add_account(self, row: int, number: int, kind: TypeRow) -> None:
         """Add the accounts of a type that a device receives.
 
@@ -264,7 +255,8 @@ def build_chains(
     parts = parts_of(model)
     types, outputs, bodies = _type_rows(model, root, parts)
     most = int(types["handlers"].max())
-    offered, offered_first = _offered(model)
+    families = [families_at(model, supplier) for supplier in range(model.locations.suppliers)]
+    offered_first = list(accumulate(map(len, families), initial=0))
     rows = _Rows(len(group))
     for row in range(len(group)):
         part, number = parts[int(group[row])], int(device[row])
@@ -273,21 +265,45 @@ def build_chains(
         role.place = place
         role.producer = number
         if part.role == "drivers":
-            _driver_role(model, part, place, role, send_tick_ns)
+            center = place % model.locations.distribution_centers
+            reporting = {1: center, 2: place, 5: place}.get(part.subject, 0)
+            period_ns = part.count / model.rates[part.subject - 1] * 1e9
+            role.first = FIRST_OF_INTERACTION[part.subject - 1]
+            role.center = center
+            role.headquarters = reporting % model.locations.headquarters
+            role.late_ns = min(round(period_ns), PACING_SLACK_NS) + send_tick_ns
             rows.sending[row] = model.messages[role.first].qos > 0
             continue
         if part.kind == LocationKind.SP:
             role.family_first = offered_first[place]
-            role.families = len(families_at(model, place))
+            role.families = len(families[place])
         role.term_first = len(rows.terms)
         for consumed in consumed_by(model, part):
             rows.qos2[row] |= model.messages[consumed].qos == 2
             rows.sending[row] |= any(model.messages[n].qos > 0 for n in outputs_of(consumed))
-            rows.add_terms(selector_of(model, consumed, place))
+            for term, alternatives in enumerate(selector_of(model, consumed, place)):
+                for text in alternatives:
+                    start = len(rows.term_bytes)
+                    rows.term_bytes += text
+                    rows.terms.append((term, start, len(rows.term_bytes)))
             rows.add_account(row, consumed, types[consumed])
         role.terms = len(rows.terms) - role.term_first
     senders = int(rows.sending.sum())
-    destinations, topics, properties = _destinations(model, root)
+    state = HandlerState.rows(1)
+    state[0].check_every = state[0].checked = model.check_every
+    state[0].slow_ns = DELIVERY_LIMIT_MS * 1_000_000
+    state[0].small_percent, state[0].medium_percent = model.class_percent[:2]
+    places = [
+        (number, destination)
+        for number in enabled_types(model)
+        for destination in range(destinations_of(model, number))
+    ]
+    topics, topic_ends = _blob([topic_of(model, root, *each).encode() for each in places])
+    properties, property_ends = _blob([properties_of(model, *each) for each in places])
+    destinations = Destination.rows(len(places))
+    destinations["topic_start"], destinations["topic_end"] = topic_ends[:-1], topic_ends[1:]
+    destinations["property_start"] = property_ends[:-1]
+    destinations["property_end"] = property_ends[1:]
     suppliers = [len(suppliers_of(f, model.locations.suppliers)) for f in range(model.families)]
     return Chains(
         types=types,
@@ -295,7 +311,7 @@ def build_chains(
         roles=rows.roles,
         bases=rows.bases,
         sequences=np.zeros(int(types["streams"].sum()), np.int64),
-        offered=offered,
+        offered=np.array([*chain.from_iterable(families)] or [0], np.int64),
         answers=np.array(suppliers, np.int64),
         terms=Term.of(rows.terms),
         term_bytes=_bytes(bytes(rows.term_bytes)),
@@ -308,7 +324,7 @@ def build_chains(
         causes=CauseRow.grid(senders, window),
         seen=Seen.rows(first_destinations(model)[-1]),
         begins=Begun.rows(len(model.rates)),
-        state=_state(model),
+        state=state,
         notes=InteractionNote.rows(2),
         pairs=make_pairs(rows.pairs),
         last=np.zeros((rows.pairs if types["handlers"].max() > 1 else 0, most), np.int64),
@@ -319,30 +335,6 @@ def build_chains(
         sending=rows.sending,
         qos2=rows.qos2,
     )
-
-
-def _destinations(model: Model, root: str) -> tuple[Rows[Destination], Bytes, Bytes]:
-    """Return the rows of all destinations, the bytes of topics and the bytes of properties."""
-    places = [
-        (number, destination)
-        for number in enabled_types(model)
-        for destination in range(destinations_of(model, number))
-    ]
-    topics, topic_ends = _blob([topic_of(model, root, *place).encode() for place in places])
-    properties, property_ends = _blob([properties_of(model, *place) for place in places])
-    rows = Destination.rows(len(places))
-    rows["topic_start"], rows["topic_end"] = topic_ends[:-1], topic_ends[1:]
-    rows["property_start"], rows["property_end"] = property_ends[:-1], property_ends[1:]
-    return rows, topics, properties
-
-
-def _state(model: Model) -> Rows[HandlerState]:
-    rows = HandlerState.rows(1)
-    state = rows[0]
-    state.check_every = state.checked = model.check_every
-    state.slow_ns = DELIVERY_LIMIT_MS * 1_000_000
-    state.small_percent, state.medium_percent = model.class_percent[:2]
-    return rows
 
 
 def _type_rows(
@@ -401,29 +393,6 @@ def _overhead_bytes(model: Model, root: str, number: int) -> int:
     last = destinations_of(model, number) - 1
     topic = topic_of(model, root, number, last).encode()
     return len(topic) + len(properties_of(model, number, last)) + 16
-
-
-def _driver_role(
-    model: Model, part: ModelPart, place: int, role: DeviceRole, send_tick_ns: int
-) -> None:
-    places = model.locations
-    center = place % places.distribution_centers
-    reporting = {1: center, 2: place, 5: place}.get(part.subject, 0)
-    period_ns = part.count / model.rates[part.subject - 1] * 1e9
-    role.first = FIRST_OF_INTERACTION[part.subject - 1]
-    role.center = center
-    role.headquarters = reporting % places.headquarters
-    role.late_ns = min(round(period_ns), PACING_SLACK_NS) + send_tick_ns
-
-
-def _offered(model: Model) -> tuple[Table, list[int]]:
-    """Return the families of all suppliers end to end, and the start of each supplier's."""
-    families: list[int] = []
-    firsts = []
-    for supplier in range(model.locations.suppliers):
-        firsts.append(len(families))
-        families += families_at(model, supplier)
-    return np.array(families or [0], np.int64), firsts
 
 
 def _bytes(data: bytes) -> Bytes:
@@ -500,8 +469,3 @@ def out_bytes(model: Model, root: str, buffer_bytes: int, window: int) -> int:
             growth = max(growth, (written + 4) / (size + 4))
         largest = max(largest, _most_bytes(model, root, number))
     return round(buffer_bytes * growth) + (window + 1) * largest + HEADER_BYTES
-
-
-def control_bytes(out: int, buffer_bytes: int) -> int:
-    """Return the room for the output of two calls at a blocked socket, and for control packets."""
-    return 2 * out + 4 * buffer_bytes

@@ -4,6 +4,7 @@ A pure function of the model, the counts and the audit. Rates count the messages
 begun in the window, over its length, so that a run can be compared with the formulas.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -75,13 +76,21 @@ def report(
         "figures": _figures(seen, topics, around.case_study),
         "window_s": seen.window_s,
         "interactions": [
-            _interaction_row(model, seen, number) for number in interactions_on(model)
+            {
+                "interaction": number,
+                "rate": model.rates[number - 1],
+                "begun": seen.types[FIRST_OF_INTERACTION[number - 1]].sent,
+                "begun_in_window": seen.inside[number - 1],
+                "observed_rate": seen.inside[number - 1] / (seen.window_s or math.inf),
+                "late": seen.late[number - 1],
+            }
+            for number in interactions_on(model)
         ],
         "types": [_type_row(model, seen, number) for number in enabled_types(model)],
         "groups": _group_rows(model, seen),
         "rules": [asdict(rule) for rule in rules],
         "notes": [*seen.notes, *_notes(model, seen)],
-        "audit": {test: _test_row(audited, test) for test in audited.tests},
+        "audit": _audit_rows(audited),
         "traffic": _traffic(topics),
         "discarded": seen.discarded,
         "discarded_bytes": seen.discarded_bytes,
@@ -98,8 +107,28 @@ def report(
             "complete": recovery.complete,
         },
         "topics": topics,
-        "event_handlers": [_handler_row(model, heard) for heard in seen.heard],
-        "destinations": [_destination_row(model, count, root) for count in seen.destinations],
+        "event_handlers": [
+            {
+                "message": MESSAGES[heard.number].name,
+                "where": consumed_at(model, heard.number, heard.place),
+                "event_handlers": heard.handlers,
+                "over_limit": heard.over,
+                "received": heard.received,
+                "slow": heard.slow,
+                "p90_us": heard.p90_ns / 1000,
+            }
+            for heard in seen.heard
+        ],
+        "destinations": [
+            {
+                "message": MESSAGES[count.number].name,
+                "destination": destination_name(model, count.number, count.destination),
+                "topic": topic_of(model, root, count.number, count.destination),
+                **{name: getattr(count, name) for name in _COUNTED},
+                "missing": list(count.missing),
+            }
+            for count in seen.destinations
+        ],
         "compliant": all(rule.kept is True for rule in rules),
     }
 
@@ -169,18 +198,6 @@ def _traffic(topics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _handler_row(model: Model, heard: audit.HandlerCount) -> dict[str, Any]:
-    return {
-        "message": MESSAGES[heard.number].name,
-        "where": consumed_at(model, heard.number, heard.place),
-        "event_handlers": heard.handlers,
-        "over_limit": heard.over,
-        "received": heard.received,
-        "slow": heard.slow,
-        "p90_us": heard.p90_ns / 1000,
-    }
-
-
 def audit_summary(audited: audit.Audit) -> dict[str, Any]:
     """Return the audit for scorecard.json: the result of each test, and the number that passed."""
     summary: dict[str, Any] = {}
@@ -195,37 +212,28 @@ def audit_summary(audited: audit.Audit) -> dict[str, Any]:
     return summary
 
 
-def _test_row(audited: audit.Audit, test: audit.Test) -> dict[str, Any]:
-    """Return a test with all findings of interactions, but only failed ones of destinations."""
-    findings = audited.of(test)
-    failed = [finding for finding in findings if not finding.passed]
-    shown = failed if test in ("delivery_time", "delivered") else findings
-    return {
-        "pass": not failed,
-        "passed": len(findings) - len(failed),
-        "failed": len(failed),
-        "findings": [
-            {
-                "subject": finding.subject,
-                "pass": finding.passed,
-                "expected": finding.expected,
-                "observed": finding.observed,
-            }
-            for finding in shown[:_FINDINGS_SHOWN]
-        ],
-    }
-
-
-def _interaction_row(model: Model, seen: audit.Observed, interaction: int) -> dict[str, Any]:
-    inside = seen.inside[interaction - 1]
-    return {
-        "interaction": interaction,
-        "rate": model.rates[interaction - 1],
-        "begun": seen.types[FIRST_OF_INTERACTION[interaction - 1]].sent,
-        "begun_in_window": inside,
-        "observed_rate": inside / seen.window_s if seen.window_s else 0.0,
-        "late": seen.late[interaction - 1],
-    }
+def _audit_rows(audited: audit.Audit) -> dict[str, Any]:
+    """Return the tests with all findings of interactions, but only failed ones of destinations."""
+    rows: dict[str, Any] = {}
+    for test in audited.tests:
+        findings = audited.of(test)
+        failed = [finding for finding in findings if not finding.passed]
+        shown = failed if test in ("delivery_time", "delivered") else findings
+        rows[test] = {
+            "pass": not failed,
+            "passed": len(findings) - len(failed),
+            "failed": len(failed),
+            "findings": [
+                {
+                    "subject": finding.subject,
+                    "pass": finding.passed,
+                    "expected": finding.expected,
+                    "observed": finding.observed,
+                }
+                for finding in shown[:_FINDINGS_SHOWN]
+            ],
+        }
+    return rows
 
 
 def _type_row(model: Model, seen: audit.Observed, number: int) -> dict[str, Any]:
@@ -253,16 +261,6 @@ def _type_row(model: Model, seen: audit.Observed, number: int) -> dict[str, Any]
     }
 
 
-def _destination_row(model: Model, count: audit.DestinationCount, root: str) -> dict[str, Any]:
-    return {
-        "message": MESSAGES[count.number].name,
-        "destination": destination_name(model, count.number, count.destination),
-        "topic": topic_of(model, root, count.number, count.destination),
-        **{name: getattr(count, name) for name in _COUNTED},
-        "missing": list(count.missing),
-    }
-
-
 def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
     """Return the message mix that was played: rates, and shares of the messages received."""
     window_s = seen.window_s or 1.0
@@ -272,10 +270,16 @@ def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
         played = expected.group_played(model, number)
         observed[played] += expected.MessageRate(count.sent / window_s, count.received / window_s)
     shares, wanted = expected.mix(observed), expected.mix(target)
+    names = dict(_GROUP_NAMES)
+    for group in ("a", "b"):
+        types = [n for n in enabled_types(model) if expected.group_played(model, n) == group]
+        durable = [model.messages[n].durable for n in types]
+        if any(durable):
+            names[group] += ", durable" if all(durable) else ", durable in part"
     return [
         {
             "group": group,
-            "name": _group_name(model, group),
+            "name": names[group],
             "sent_per_s": observed[group].sent,
             "received_per_s": observed[group].received,
             "target_sent_per_s": target[group].sent,
@@ -285,12 +289,3 @@ def _group_rows(model: Model, seen: audit.Observed) -> list[dict[str, Any]]:
         }
         for group in GROUPS
     ]
-
-
-def _group_name(model: Model, group: MixGroup) -> str:
-    """Return the name of a group, with the durability that its types were played with."""
-    types = [n for n in enabled_types(model) if expected.group_played(model, n) == group]
-    durable = [model.messages[n].durable for n in types]
-    if group in ("c", "d") or not any(durable):
-        return _GROUP_NAMES[group]
-    return f"{_GROUP_NAMES[group]}, {'durable' if all(durable) else 'durable in part'}"

@@ -48,15 +48,21 @@ def supply_seen(
     start_ns, end_ns = windows.get("measure", (0, 0))
     warm_ns, warmed_ns = windows.get("warmup", (0, 0))
     destinations, notes = _destinations(model, answers, silent)
+    # One worker has all handlers of a type at a location.
+    heard = sorted(row for one in answers for row in one.get("heard", []))
+    begun = {
+        name: [sum(int(one.get(name, [0] * 7)[at]) for one in answers) for at in range(7)]
+        for name in ("inside", "late")
+    }
     return audit.Observed(
         window_s=(end_ns - start_ns) / NS,
         warmup_s=(warmed_ns - warm_ns) / NS,
         clock_ms=clock_ms,
         types=_types(rows, model),
-        inside=_added(answers, "inside"),
-        late=_added(answers, "late"),
+        inside=begun["inside"],
+        late=begun["late"],
         destinations=destinations,
-        heard=_heard(answers),
+        heard=[audit.HandlerCount(*map(int, row)) for row in heard],
         recovery=recovery,
         workers_silent=silent,
         progress_s=progress_s,
@@ -101,17 +107,6 @@ def without_forgotten(
 def _forgiven(ledger: Ledger, deliveries: int) -> Ledger:
     count = min(max(deliveries, 0), ledger.lost)
     return replace(ledger, lost=ledger.lost - count, unobserved=ledger.unobserved + count)
-
-
-def _heard(answers: Sequence[Mapping[str, Any]]) -> list[audit.HandlerCount]:
-    """Return the counts of event handlers; one worker has all handlers of a type at a location."""
-    rows = sorted(row for one in answers for row in one.get("heard", []))
-    return [audit.HandlerCount(*map(int, row)) for row in rows]
-
-
-def _added(answers: Sequence[Mapping[str, Any]], name: str) -> list[int]:
-    """Return the sums over the workers, one per interaction."""
-    return [sum(int(one.get(name, [0] * 7)[at]) for one in answers) for at in range(7)]
 
 
 def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[audit.TypeCount]:

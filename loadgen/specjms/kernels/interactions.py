@@ -130,7 +130,10 @@ def _write_message(
     stream = _stream(kind, chain.roles[row], route)
     place = chain.destinations[kind.destination + route]
     out = fleet.out
-    size_class = _size_class(fleet, kind, note, number)
+    size_class = note.size_class
+    if kind.percent[0] >= 0:
+        unit = random_unit(fleet.run.seed ^ _SALT_SIZE, number, note.number)
+        size_class = _drawn_class(unit, int(kind.percent[0]), int(kind.percent[1]))
     size = int(kind.sizes[size_class])
     payload = mqtt.write_publish(
         out,
@@ -150,18 +153,6 @@ def _write_message(
     run_tag, intended_ns = fleet.run.run_tag, note.intended_ns
     stamp(out, payload, run_tag, stream, sequence, intended_ns, sent_ns, crc, copy)
     return payload + size
-
-
-@compiled
-def _size_class(fleet: Fleet, kind: TypeRow, note: InteractionNote, number: int) -> int:
-    """Return the interaction's size class, or draw one if the type has separate shares."""
-    if kind.percent[0] < 0:
-        return note.size_class
-    return _drawn_class(
-        random_unit(fleet.run.seed ^ _SALT_SIZE, number, note.number),
-        int(kind.percent[0]),
-        int(kind.percent[1]),
-    )
 
 
 @compiled
@@ -264,47 +255,6 @@ def _line_up(fleet: Fleet, row: int, note: InteractionNote) -> bool:
 
 
 @compiled
-def _serve_line(fleet: Fleet, row: int, now_ns: int, position: int) -> int:
-    """Send outputs of the notes in line while the window allows; return the new position."""
-    chain = chains_of(fleet.own)
-    role = chain.roles[row]
-    while role.wait_head != _NONE:
-        head = role.wait_head
-        position, done = _send_outputs(fleet, row, chain.waiting[head], now_ns, position)
-        if not done:
-            break
-        fleet.totals.lined_up -= 1
-        role.wait_head = chain.waiting[head].link
-        if role.wait_head == _NONE:
-            role.wait_tail = _NONE
-        chain.waiting[head].link = chain.state.free_waiting
-        chain.state.free_waiting = head
-    return position
-
-
-@compiled
-def _prepare(fleet: Fleet, row: int, note: InteractionNote) -> bool:
-    """Prepare the outputs of a message; return False if it causes none (yet)."""
-    chain = chains_of(fleet.own)
-    kind = chain.types[note.type]
-    if kind.action == MAKE_OFFER:
-        supplier = chain.roles[row].place
-        note.places[2] = supplier
-        unit = random_unit(fleet.run.seed ^ _SALT_PRICE, supplier, note.number)
-        note.price = int(unit * _PRICES)
-    elif kind.action == JOIN_OFFERS:
-        outcome, supplier = join_offer(
-            chain.joins, note.number, note.suppliers, note.price, int(note.places[2])
-        )
-        if outcome != COMPLETE:
-            if outcome == FULL:
-                chain.state.calls_dropped += 1
-            return False
-        note.places[2] = supplier
-    return bool(kind.outputs > 0)
-
-
-@compiled
 def _selected(fleet: Fleet, message: ReceivedMessage) -> bool:
     """Return True if the properties of a PUBLISH satisfy the device's selector."""
     chain, buffer = chains_of(fleet.own), fleet.buffer
@@ -323,23 +273,15 @@ def _selected(fleet: Fleet, message: ReceivedMessage) -> bool:
             wanted = term.term
             held = False
         if not held:
-            alternative = chain.term_bytes[term.start : term.end]
-            held = _has_property(buffer, start, message.payload, alternative)
+            # It must be among the user properties (2.2.2.2), byte for byte.
+            position = start
+            while not held and 0 <= position < message.payload:
+                following = mqtt.after_property(buffer, position, message.payload)
+                held = buffer[position] == mqtt.USER_PROPERTY and is_same(
+                    buffer, position, following, chain.term_bytes, term.start, term.end
+                )
+                position = following
     return held
-
-
-@compiled
-def _has_property(buffer: Bytes, start: int, end: int, wanted: Bytes) -> bool:
-    """Return True if a user property (2.2.2.2) is among the properties, byte for byte."""
-    position = start
-    while 0 <= position < end:
-        following = mqtt.after_property(buffer, position, end)
-        if buffer[position] == mqtt.USER_PROPERTY and is_same(
-            buffer, position, following, wanted, 0, len(wanted)
-        ):
-            return True
-        position = following
-    return False
 
 
 @compiled
@@ -465,7 +407,8 @@ def _on_message(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
     counts = fleet.counters[kind.group, phase]
     seen = chain.seen[kind.destination + _route(kind, note)]
     device = fleet.devices[row]
-    outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, read_i64(buffer, start + 8))
+    sequence = read_i64(buffer, start + 8)
+    outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence)
     chain.state.redelivered += message.dup != 0
     if outcome == DUPLICATE:
         count_repeated(fleet, counts, message, pair)
@@ -475,8 +418,14 @@ def _on_message(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
             seen.duplicated += 1
         return acknowledge(fleet, message, position)
     if outcome == LATE:
-        note_late(fleet, pair, read_i64(buffer, start + 8))
-    if _is_late(chain, row, kind, pair, read_i64(buffer, start + 8), outcome):
+        note_late(fleet, pair, sequence)
+    is_late = outcome == LATE
+    if kind.handlers > 1:
+        # If several handlers share the messages of a location, each must get its part in order.
+        member = chain.roles[row].producer % kind.handlers
+        is_late = sequence < chain.last[pair, member]
+        chain.last[pair, member] = max(sequence + 1, chain.last[pair, member])
+    if is_late:
         counts.out_of_order += 1
         chain.state.out_of_order += 1
     qos = min(kind.qos, device.qos)
@@ -508,28 +457,27 @@ def _on_message(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
 
 
 @compiled
-def _is_late(
-    chain: Chains, row: int, kind: TypeRow, pair: int, sequence: int, outcome: int
-) -> bool:
-    """Return True if a handler received a message after a later one of its stream.
-
-    If several handlers share the messages of a location, each must receive its part in order.
-    """
-    if kind.handlers == 1:
-        return outcome == LATE
-    member = chain.roles[row].producer % kind.handlers
-    if sequence < chain.last[pair, member]:
-        return True
-    chain.last[pair, member] = sequence + 1
-    return False
-
-
-@compiled
 def _carry_on(fleet: Fleet, message: ReceivedMessage, note: InteractionNote, position: int) -> int:
-    """Send the outputs of a message, and acknowledge it unless a transaction does so later."""
+    """Send the outputs of a message, and acknowledge it unless a transaction does so later.
+
+    Of the offers to a call only the last one has an output.
+    """
     chain, row, now_ns = chains_of(fleet.own), message.row, message.now_ns
     kind = chain.types[note.type]
-    if not _prepare(fleet, row, note):
+    causes = kind.outputs > 0
+    if kind.action == MAKE_OFFER:
+        supplier = chain.roles[row].place
+        note.places[2] = supplier
+        unit = random_unit(fleet.run.seed ^ _SALT_PRICE, supplier, note.number)
+        note.price = int(unit * _PRICES)
+    elif kind.action == JOIN_OFFERS:
+        outcome, supplier = join_offer(
+            chain.joins, note.number, note.suppliers, note.price, int(note.places[2])
+        )
+        chain.state.calls_dropped += outcome == FULL
+        causes = causes and outcome == COMPLETE
+        note.places[2] = supplier
+    if not causes:
         return acknowledge(fleet, message, position)
     in_transaction = message.qos > 0 and kind.held > 0
     if in_transaction:
@@ -570,7 +518,19 @@ def _on_acknowledged(
                 )
             transaction.link = chain.state.free_transaction
             chain.state.free_transaction = number
-    return group, _serve_line(fleet, row, now_ns, position)
+    role = chain.roles[row]
+    while role.wait_head != _NONE:
+        head = role.wait_head
+        position, done = _send_outputs(fleet, row, chain.waiting[head], now_ns, position)
+        if not done:
+            break
+        fleet.totals.lined_up -= 1
+        role.wait_head = chain.waiting[head].link
+        if role.wait_head == _NONE:
+            role.wait_tail = _NONE
+        chain.waiting[head].link = chain.state.free_waiting
+        chain.state.free_waiting = head
+    return group, position
 
 
 @compiled
