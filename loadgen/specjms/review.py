@@ -49,9 +49,9 @@ def supply_seen(
     warm_ns, warmed_ns = windows.get("warmup", (0, 0))
     destinations, notes = _destinations(model, answers, silent)
     # One worker has all handlers of a type at a location.
-    heard = sorted(row for one in answers for row in one.get("heard", []))
+    heard = sorted(row for answer in answers for row in answer.get("heard", []))
     begun = {
-        name: [sum(int(one.get(name, [0] * 7)[at]) for one in answers) for at in range(7)]
+        name: [sum(answer.get(name, [0] * 7)[at] for answer in answers) for at in range(7)]
         for name in ("inside", "late")
     }
     return audit.Observed(
@@ -67,7 +67,7 @@ def supply_seen(
         workers_silent=silent,
         progress_s=progress_s,
         notes=notes,
-        **{name: sum(int(one.get(name, 0)) for one in answers) for name in _ADDED},
+        **{name: sum(answer.get(name, 0) for answer in answers) for name in _ADDED},
     )
 
 
