@@ -7,7 +7,6 @@ python -m tests.faults --clean 200
 
 import argparse
 import asyncio
-import json
 import shutil
 import sys
 import tempfile
@@ -15,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.cases.registry import BEHAVIOURS
@@ -47,7 +45,6 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what the runs wrote")
     parser.add_argument("--verbose", action="store_true", help="show reasons and ledgers")
-    parser.add_argument("--json", action="store_true", help="one JSON object a run to stdout")
     return parser.parse_args()
 
 
@@ -66,18 +63,6 @@ async def _result(
     except Exception as error:
         return None, [f"did not play: {type(error).__name__}: {error}"]
     return played, differences(expected(schedule, played.truth), played.codes, played.ledger)
-
-
-def _shown(schedule: Schedule, played: Played | None, wrong: list[str]) -> dict[str, Any]:
-    return {
-        "seed": schedule.seed,
-        "kind": schedule.kind,
-        "case": schedule.case,
-        "schedule": str(schedule),
-        "codes": list(played.codes) if played else [],
-        "remarks": list(played.remarks) if played else [],
-        "wrong": wrong,
-    }
 
 
 def _details(schedule: Schedule, played: Played) -> str:
@@ -114,17 +99,10 @@ async def _main(arguments: argparse.Namespace) -> int:
             count += 1
             if wrong:
                 failed.append(schedule.seed)
-            if arguments.json:
-                print(json.dumps(_shown(schedule, played, wrong)), flush=True)
             word = "WRONG" if wrong else "right"
             codes = ",".join(played.codes) or "VALID" if played else "-"
-            print(
-                f"{schedule.seed:>4} {word} {seconds:5.1f} s  {schedule}  -> {codes}",
-                file=sys.stderr if arguments.json else sys.stdout,
-                flush=True,
-            )
-            for text in wrong:
-                print(f"       {text}", file=sys.stderr if arguments.json else sys.stdout)
+            line = f"{schedule.seed:>4} {word} {seconds:5.1f} s  {schedule}  -> {codes}"
+            print(line, *wrong, sep="\n       ", flush=True)
             if arguments.verbose and played is not None:
                 print(_details(schedule, played), file=sys.stderr, flush=True)
             if arguments.keep is None:

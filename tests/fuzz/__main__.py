@@ -2,7 +2,6 @@
 
 python -m tests.fuzz                                   every target, ten seconds each
 python -m tests.fuzz kernels codec --seconds 600 --seed 7
-python -m tests.fuzz power --coverage --seconds 600    guided by coverage, where atheris is there
 NUMBA_BOUNDSCHECK=1 python -m tests.fuzz kernels       with an eye on every index
 
 An input may end in a result or in the documented error. Another exception, an input that takes
@@ -18,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10, help="for each target, as 600")
     parser.add_argument("--seed", type=int, default=1, help="the same seed, the same inputs")
     parser.add_argument("--find", type=Path, default=Path("find"), help="file for a find's input")
-    parser.add_argument("--coverage", action="store_true", help="guide it with atheris")
     found = parser.parse_args()
     if unknown := set(found.targets) - set(names):
         parser.error(f"no target {sorted(unknown)[0]!r}; there are {', '.join(names)}")
@@ -104,24 +101,6 @@ def _play(target: Target, seed: int, seconds: float, find: Path) -> tuple[int, s
     return played, ""
 
 
-def _guided(target: Target, seed: int, seconds: float, find: Path) -> None:
-    """The same with libFuzzer, which ends the process."""
-    atheris: Any = import_module("atheris")
-
-    def play(data: bytes) -> None:
-        with suppress(*target.errors):
-            target.play(data)
-
-    atheris.instrument_all()
-    kept = find.with_name(f"{find.name}-{target.name}-corpus")
-    kept.mkdir(exist_ok=True)
-    for number, data in enumerate(target.corpus()):
-        (kept / f"seed-{number}").write_bytes(data)
-    flags = [f"-max_total_time={seconds:.0f}", f"-seed={seed}", "-rss_limit_mb=3000", str(kept)]
-    atheris.Setup(["fuzz", f"-timeout={HANG_S}", f"-artifact_prefix={find}-", *flags], play)
-    atheris.Fuzz()
-
-
 def main() -> int:
     arguments = _arguments()
     signal.signal(signal.SIGALRM, _on_alarm)
@@ -130,9 +109,6 @@ def main() -> int:
         begun_s = time.monotonic()
         if name in KERNELS:
             played, why = _play_kernels(KERNELS[name], arguments.seed, arguments.seconds)
-        elif arguments.coverage:
-            _guided(TARGETS[name], arguments.seed, arguments.seconds, arguments.find)
-            continue
         else:
             played, why = _play(TARGETS[name], arguments.seed, arguments.seconds, arguments.find)
         seconds = time.monotonic() - begun_s

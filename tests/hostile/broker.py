@@ -1,24 +1,13 @@
-"""A broker that means harm: in front of a good one, it is good to all clients but some.
-
-Whom it harms is told by the client identifier; where nothing has been said yet, it is the second
-device that connects. `everyone` harms all, those too that ask before the load.
-"""
+"""Misdeeds of a broker that means harm, each to one connection."""
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
-from loadgen.brokers.endpoints import Endpoint
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Publish, SubAck
 from loadgen.mqtt.properties import Properties
-from tests.servers import closed, talking
 
-VICTIM = re.compile(rb"lg[0-9a-f]{8}[a-z]0-1(?![0-9])")
-"""The second device of a run's first group."""
-_DEVICE = re.compile(rb"lg[0-9a-f]{8}[a-z][0-9]+-[0-9]+")
 _PIECE = bytes(1 << 16)
 _STREAM_BYTES = 256 << 20
 _BYTE_EACH_S = 1.0
@@ -27,11 +16,10 @@ _HUGE = b"\xff\xff\xff\x7f"  # 268,435,455, the longest length that MQTT has
 
 @dataclass(slots=True)
 class Victim:
-    """A connection to be harmed, and the version of MQTT that it spoke, 5 where that is unknown."""
+    """A connection to be harmed."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    version: int = 5
 
     async def say(self, data: bytes) -> None:
         self.writer.write(data)
@@ -125,78 +113,6 @@ MISDEEDS = {
     "endless-pings": Misdeed(AFTER_CONNACK, _streaming(b"", b"\xd0\x00" * 32768)),
     "dribble-later": Misdeed(AFTER_CONNACK, _dribble),
 }
-
-
-@dataclass(slots=True)
-class HostileBroker:
-    """A listener before the broker at `behind`."""
-
-    misdeed: Misdeed
-    behind: Endpoint
-    everyone: bool = False
-    harmed: int = 0
-    devices: int = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        victim = Victim(reader, writer)
-        if self.misdeed.when == AT_ONCE and (
-            self.everyone or (self.devices == 1 and not self.harmed)
-        ):
-            await self._harm(victim)
-        else:
-            await self._pass_on(victim)
-        await closed(writer)
-
-    async def _harm(self, victim: Victim) -> None:
-        self.harmed += 1
-        await self.misdeed.harm(victim)
-
-    async def _pass_on(self, victim: Victim) -> None:
-        connect = await victim.reader.read(1 << 16)
-        self.devices += bool(_DEVICE.search(connect))
-        victim.version = connect[8] if len(connect) > 8 else 5
-        harmed = self.everyone or VICTIM.search(connect)
-        when = self.misdeed.when
-        if harmed and when == FOR_CONNACK:
-            await self._harm(victim)
-            return
-        near, far = await asyncio.open_connection(self.behind.host, self.behind.port)
-        try:
-            far.write(connect)
-            await victim.say(await near.read(1 << 16))
-            if harmed and when == AFTER_CONNACK:
-                # Once the device has spoken, all devices are connected.
-                far.write(await victim.reader.read(1 << 16))
-                await self._harm(victim)
-                return
-            both = (
-                asyncio.ensure_future(_carry(victim.reader, far)),
-                asyncio.ensure_future(_carry(near, victim.writer)),
-            )
-            try:
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for one in both:
-                    one.cancel()
-                await asyncio.gather(*both, return_exceptions=True)
-        finally:
-            far.close()
-
-
-async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    while data := await source.read(1 << 16):
-        target.write(data)
-        await target.drain()
-
-
-@asynccontextmanager
-async def hostile(
-    name: str, behind: Endpoint, *, everyone: bool = False
-) -> AsyncIterator[tuple[HostileBroker, int]]:
-    """The broker that does this, and its port."""
-    broker = HostileBroker(MISDEEDS[name], behind, everyone)
-    async with talking(broker.serve) as port:
-        yield broker, port
 
 
 def names(when: str) -> Iterator[str]:

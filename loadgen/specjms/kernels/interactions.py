@@ -17,7 +17,7 @@ from typing import Any
 
 from loadgen.kernels import packet_bytes as mqtt
 from loadgen.kernels.accounting import DUPLICATE, LATE, account
-from loadgen.kernels.arrays import Bytes, copy_bytes
+from loadgen.kernels.arrays import copy_bytes
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import (
     BROKEN,
@@ -272,15 +272,14 @@ def _selected(fleet: Fleet, message: ReceivedMessage) -> bool:
                 return False
             wanted = term.term
             held = False
-        if not held:
-            # It must be among the user properties (2.2.2.2), byte for byte.
-            position = start
-            while not held and 0 <= position < message.payload:
-                following = mqtt.after_property(buffer, position, message.payload)
-                held = buffer[position] == mqtt.USER_PROPERTY and is_same(
-                    buffer, position, following, chain.term_bytes, term.start, term.end
-                )
-                position = following
+        # The text must be among the user properties (2.2.2.2), byte for byte.
+        position = start
+        while not held and 0 <= position < message.payload:
+            following = mqtt.after_property(buffer, position, message.payload)
+            held = buffer[position] == mqtt.USER_PROPERTY and is_same(
+                buffer, position, following, chain.term_bytes, term.start, term.end
+            )
+            position = following
     return held
 
 
