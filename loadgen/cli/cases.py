@@ -132,8 +132,8 @@ def show(
     that makes several runs still prints one document.
     """
     from loadgen.cli.search_view import rate_step_lines
-    from loadgen.report.build.card_files import card_document
     from loadgen.report.render.write import indented
+    from loadgen.report.score_card import card_document
 
     try:
         card = score(result.directory, scenario)

@@ -81,8 +81,8 @@ def _command(case: Case[Any], field: str, value: str, doc: str) -> Callable[...,
 
 def _twice(scenario: "Scenario", flags: Flags) -> int:
     """Run twice, with a score card each, and compare the two."""
-    from loadgen.report.build.card_files import card_document
     from loadgen.report.render.write import indented
+    from loadgen.report.score_card import card_document
     from loadgen.run.archive import repeat_directory
     from loadgen.run.rundir import default_directory, require_free
 

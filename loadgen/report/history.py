@@ -20,14 +20,7 @@ from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.compare import load_of
 from loadgen.report.build.rows import PUBLISHED_FIGURES, Row, with_latency
 from loadgen.report.messages import Message
-from loadgen.report.score_card import (
-    Connecting,
-    Counts,
-    Curves,
-    PackedCurves,
-    Run,
-    ScoreCard,
-)
+from loadgen.report.score_card import SCHEMA, Connecting, Counts, Run, ScoreCard
 
 HISTORY_SCHEMA = pa.schema(
     [
@@ -48,9 +41,7 @@ others. The table is divided by `case` and `month` (2026-11).
 """
 
 _MONTH = re.compile(r"\d{4}-\d{2}")
-_NO_CURVES = PackedCurves(Curves(0, {}, (), (), pa.table({}), (), (), pa.table({})))
 _KEPT = ("run", "verdict", "rows", "counts", "latency")
-_SCHEMA = 1
 
 
 def documents_in(data: bytes, shown: str) -> list[dict[str, Any]]:
@@ -71,9 +62,9 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     """Return the lines of a card, as mappings with the columns of HISTORY_SCHEMA."""
     stored = {key: document.get(key) for key in _KEPT}
     card = past_card(orjson.dumps(stored).decode(), shown)
-    if document.get("schema") != _SCHEMA:
+    if document.get("schema") != SCHEMA:
         schema = str(document.get("schema"))[:20]
-        raise RunDirectoryError(Message.SCHEMA(where=shown, schema=schema, known=_SCHEMA))
+        raise RunDirectoryError(Message.SCHEMA(where=shown, schema=schema, known=SCHEMA))
     run = card.run
     about = {
         "run": run.id,
@@ -127,7 +118,6 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
             connect=Connecting(0, {}, None),
             network=MappingProxyType({}),
             rates=rates,
-            packed_curves=_NO_CURVES,
         )
     except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]

@@ -1,24 +1,26 @@
-"""The score card of a run as data: what scorecard.json holds, and the curves that pages draw.
+"""The score card of a run as data, and for programs: scorecard.json and scorecard.csv.
 
-Data that only pages need is in `Curves` and not in the JSON.
+Data that only pages need is in `Curves` and not in these files.
 """
 
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
-from weakref import ref
 
 import pyarrow as pa
 
+from loadgen.judge.ledger import Ledger
 from loadgen.judge.verdict import Verdict
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.tables import DataTable
 from loadgen.report.build.broker_section import BrokerLoad
-from loadgen.report.build.rows import Row
+from loadgen.report.build.rows import FIGURES, PUBLISHED_FIGURES, Row
 from loadgen.report.power.power import OutletPower
 from loadgen.report.record import PlannedGroup
 from loadgen.run.seal import Integrity
+
+SCHEMA = 1
 
 LATENCY_FIGURES = {
     "count": "count",
@@ -146,7 +148,7 @@ class GroupTotals:
     counters: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Curves:
     """The curves that pages draw and exports hold.
 
@@ -175,35 +177,10 @@ class Curves:
     """A row a `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, 0 to
     1, and `resident_bytes`."""
 
-
-class PackedCurves:
-    """Compressed curves, a tenth of the size, for a report of a thousand runs."""
-
-    __slots__ = ("_packed", "_size", "_unpacked")
-
-    def __init__(self, curves: Curves) -> None:
-        plain = pickle.dumps(curves, pickle.HIGHEST_PROTOCOL)
-        self._size = len(plain)
-        self._packed: bytes = pa.compress(plain, codec="zstd", asbytes=True)
-        self._unpacked = ref(curves)
-
-    def unpacked(self) -> Curves:
-        """Return the curves; the same object as long as a caller refers to it."""
-        curves = self._unpacked()
-        if curves is None:
-            plain = pa.decompress(self._packed, self._size, codec="zstd", asbytes=True)
-            curves = pickle.loads(plain)
-            self._unpacked = ref(curves)
-        return curves
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PackedCurves) and self.unpacked() == other.unpacked()
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __reduce__(self) -> tuple[type["PackedCurves"], tuple[Curves]]:
-        # A weak reference cannot be pickled for another process.
-        return PackedCurves, (self.unpacked(),)
+    def packed(self) -> tuple[int, bytes]:
+        """Return the size of the curves and their compressed bytes, which are a tenth of it."""
+        plain = pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
+        return len(plain), pa.compress(plain, codec="zstd", asbytes=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +201,11 @@ class ScoreCard:
     Those intended in the window: sent, expected, received. Into and out of the broker during the
     window: ingress, egress, and `asked`, the rate of the plan without steps.
     """
-    packed_curves: PackedCurves
+    packed_curves: tuple[int, bytes] = (0, b"")
     groups: tuple[GroupTotals, ...] = ()
     audit: Mapping[str, Any] | None = None
     ledger: Mapping[str, Any] | None = None
-    """Where every message ended (`report.build.record_sections`), None for a run without any."""
+    """Where every message ended (`judge.ledger`), None for a run without messages."""
     notice: str = ""
     """Notice before any figure."""
     sections: tuple[DataTable, ...] = ()
@@ -245,4 +222,91 @@ class ScoreCard:
     @property
     def curves(self) -> Curves:
         """The curves, unpacked each time: a caller that needs them twice stores them."""
-        return self.packed_curves.unpacked()
+        size, packed = self.packed_curves
+        curves: Curves = pickle.loads(pa.decompress(packed, size, codec="zstd", asbytes=True))
+        return curves
+
+
+# --- files ----------------------------------------------------------------------------------
+
+SERIES_TYPE = "Latency series"
+"""Type of the lines of latencies; their name is that of the series in scorecard.json."""
+
+_ROW = ("type", "name", "description", "unit", *FIGURES, "remark")
+_RATES = {"asked": "Asked ingress", "ingress": "Ingress", "egress": "Egress"}
+_STATES = ("intended", *(field.name for field in fields(Ledger)))
+
+CSV_HEADER = (
+    *("Type", "Name", "Description", "Unit", *PUBLISHED_FIGURES.values()),
+    *("Valid", "Reasons", "Case", "Run", "Started", "Seconds", "Broker"),
+    *("Scenario digest", "Results digest", "Remark"),
+    *("Count", "MIN", "90P", "99.9P"),
+    *(f"Ledger {state.replace('_', ' ')}" for state in _STATES),
+    *_RATES.values(),
+)
+"""New columns come at the end."""
+
+
+def card_document(card: ScoreCard) -> dict[str, Any]:
+    """Return a card as JSON values: keys in the order of the contract, then newer ones.
+
+    A notice precedes every figure, for a reader and for a stream.
+    """
+    return {
+        "schema": SCHEMA,
+        **({"notice": card.notice} if card.notice else {}),
+        "run": asdict(card.run),
+        "verdict": {
+            "valid": card.verdict.valid,
+            "reasons": [asdict(reason) for reason in card.verdict.reasons],
+        },
+        "rows": [{key.replace("_", "."): getattr(row, key) for key in _ROW} for row in card.rows],
+        "counts": asdict(card.counts),
+        "latency": {
+            series: {key.replace("_", "."): getattr(timed, key) for key in LATENCY_FIGURES}
+            for series, timed in card.latency.items()
+        },
+        "power": _without_courses(card.power),
+        "audit": None if card.audit is None else dict(card.audit),
+        "rates": dict(card.rates),
+        "connect": asdict(card.connect),
+        "network": dict(card.network),
+        "broker_load": _without_courses(card.broker),
+        **card.details,
+        "ledger": card.ledger,
+        "remarks": [asdict(remark) for remark in card.verdict.remarks],
+        "digest": {**card.integrity.digests, "state": card.integrity.state},
+    }
+
+
+def _without_courses(part: Any) -> dict[str, Any] | None:
+    """Return a part of the card, which may be None, without the data of charts."""
+    drawn = ("curve", "moments")
+    return part and asdict(part, dict_factory=lambda of: {k: v for k, v in of if k not in drawn})
+
+
+def csv_lines(card: ScoreCard) -> Iterator[tuple[object, ...]]:
+    """Yield a line for each row of the card, then one for each latency series.
+
+    Each line repeats the columns of the run, also the ledger of its window.
+    """
+    run, digests = card.run, card.integrity.digests
+    about = (
+        *(card.verdict.word, " ".join(reason.code for reason in card.verdict.reasons)),
+        *(run.case, run.id, run.started, run.seconds, run.broker_name),
+        *(digests.get("scenario"), digests.get("results")),
+    )
+    window = (card.ledger or {}).get("window", {})
+    last = (*(window.get(state) for state in _STATES), *(card.rates.get(key) for key in _RATES))
+    for row in card.rows:
+        yield (
+            *(row.type, row.name, row.description, row.unit),
+            *(getattr(row, key) for key in PUBLISHED_FIGURES),
+            *(*about, row.remark, None, None, None, row.p99_9, *last),
+        )
+    for series, timed in card.latency.items():
+        yield (
+            *(SERIES_TYPE, series, "", "microseconds"),
+            *(None, timed.avg, timed.p50, timed.p99, timed.max, timed.stdev),
+            *(*about, "", timed.count, timed.min, timed.p90, timed.p99_9, *last),
+        )

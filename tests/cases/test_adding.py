@@ -92,13 +92,11 @@ def test_a_run_and_its_score_card_follow(tmp_path: Path) -> None:
 # What a name in quotes may still be outside of `loadgen.cases`: a word of its own, or another
 # program's.
 WORDS = {
-    "report/build/card_files.py": {"latency"},  # a key of scorecard.json
+    "report/score_card.py": {"latency"},  # a key of scorecard.json
     "report/history.py": {"latency"},
     "report/build/rows.py": {"latency"},  # a measure
     "report/build/card.py": {"latency"},
-    "report/build/outages.py": {"latency"},
-    "report/build/observed.py": {"queue"},  # the number of one
-    "report/build/record_sections.py": {"latency"},  # a key of calibration
+    "report/build/sections.py": {"latency", "queue"},  # of calibration; the number of a queue
     "run/calibrate.py": {"latency"},
     "cli/calibrate.py": {"latency"},
     "cli/result_text.py": {"latency"},  # a histogram of it

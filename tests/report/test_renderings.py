@@ -21,7 +21,6 @@ import pytest
 
 from loadgen.errors import RunDirectoryError
 from loadgen.judge.verdict import Reason, Verdict
-from loadgen.report.build.card_files import CSV_HEADER, SERIES_TYPE
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.summary import summarize_run
@@ -30,7 +29,7 @@ from loadgen.report.render.html import PLOTLY, to_html
 from loadgen.report.render.markdown import escape, to_markdown
 from loadgen.report.render.text import cell, number
 from loadgen.report.render.write import RENDERINGS, to_csv, to_json, write_report
-from loadgen.report.score_card import ScoreCard
+from loadgen.report.score_card import CSV_HEADER, SERIES_TYPE, ScoreCard
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
 HOSTILE = '</script><script>alert(1)</script><img src=http://evil.example/x onerror="alert(2)">'

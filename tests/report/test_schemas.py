@@ -7,12 +7,11 @@ import orjson
 import pytest
 
 from loadgen.metrics.interval import INTERVAL_SCHEMA
-from loadgen.report.build.card_files import CSV_HEADER
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import compare
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.render.write import to_json
-from loadgen.report.score_card import About
+from loadgen.report.score_card import CSV_HEADER, About
 from tests.schemas import errors, schema
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")

@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from loadgen.errors import RunDirectoryError
-from loadgen.report.build.card_files import card_document
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import Bounds, load_of, regressions
 from loadgen.report.build.history_report import history_report
@@ -17,7 +16,7 @@ from loadgen.report.build.summary import summarize_run
 from loadgen.report.history import documents_in, past_card, weeks_of
 from loadgen.report.render.html import to_html
 from loadgen.report.render.write import to_json
-from loadgen.report.score_card import ScoreCard
+from loadgen.report.score_card import ScoreCard, card_document
 from loadgen.spark.history_table import add_cards, baseline_of, courses_of, past_comparisons
 
 if TYPE_CHECKING:

@@ -3,63 +3,51 @@
 Pure: it depends on neither Spark nor files.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
-from loadgen.judge.ledger import Counted, Ledger
+from loadgen.judge.ledger import Counted, ledgers_of
 from loadgen.judge.verdict import Reason, Remark, Verdict
 from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS
-from loadgen.metrics.reducer import LatencySummary, reduce_table, summarize
-from loadgen.plan.reading import figures
-from loadgen.report.build.broker_section import BrokerLoad, broker_load
-from loadgen.report.build.curves import curves_of, group_totals, rates_of
-from loadgen.report.build.observed import (
-    notice_of,
-    observed_details,
-    observed_rows,
-    observed_sections,
-)
-from loadgen.report.build.outages import (
-    lost_sections,
-    made_worse_remarks,
-    outage_sections,
-    recovery_remarks,
-)
-from loadgen.report.build.own_share import own_share_remark
+from loadgen.metrics.reducer import reduce_table, summarize
+from loadgen.plan.reading import figure, figures, part
+from loadgen.report.build.broker_section import broker_load
+from loadgen.report.build.curves import curves_of, rates_of
 from loadgen.report.build.published_rows import published_details, published_sections
-from loadgen.report.build.record_sections import (
+from loadgen.report.build.remarks import own_share_remark, recovery_remark, slow_remark
+from loadgen.report.build.rows import Facts, score_rows, with_latency
+from loadgen.report.build.sections import (
     ceiling_of,
     ledger_sections,
-    ledgers,
+    lost_sections,
+    notice_of,
+    observed_rows,
+    observed_sections,
+    outage_sections,
     record_details,
     system_sections,
-    tls_notice,
     tls_sections,
 )
-from loadgen.report.build.record_sections import rack_units as described_units
-from loadgen.report.build.rows import Facts, score_rows, with_latency
 from loadgen.report.messages import Message
 from loadgen.report.power.power import OutletPower, verdict_on
-from loadgen.report.record import RunFiles, RunRecord
+from loadgen.report.record import PlannedGroup, RunFiles, RunRecord
 from loadgen.report.score_card import (
     Connecting,
     Counts,
+    GroupTotals,
     NodePower,
-    PackedCurves,
     Power,
     Run,
     ScoreCard,
 )
 from loadgen.report.views import BACKGROUND, Views
 from loadgen.run.seal import Integrity
-
-"""Remarks of each kind that a row shows; the table of outlets has all of them."""
 
 _LISTS = ["bucket", "bucket_count"]
 
@@ -77,74 +65,82 @@ def build(
     `outlets` are over `wall_window`, None without power logs; `rack_units` is the height of the
     system under test. Raises RunDirectoryError if no row belongs to the measurement window.
     """
-    record = run.record
-    rack_units = described_units(record) if rack_units is None else rack_units
+    record, totals = run.record, views.totals
+    if rack_units is None:
+        rack_units = figure(part(record.sut, "machine"), "rack_units")
     start_ns, end_ns = measured_window(record, views)
     seconds = (end_ns - start_ns) / 1e9
-    messages = not _is_connect_only(record)
-    totals = views.totals
     counters = totals.filter(pc.and_(pc.equal(totals["series"], ""), _of_groups(totals)))
     in_window = counters.filter(pc.equal(counters["phase"], "measure"))
     sums, run_sums = _sums(in_window), _sums(counters)
     latency_rows = _latency_rows(totals, record.background)
-    latency = {series: summarize(row) for series, row in latency_rows.items()}
     curves = curves_of(record, views, latency_rows, (start_ns, end_ns))
+    messages = not _is_connect_only(record)
     rates = {
         name: sums[name] / seconds if messages else 0.0 for name in ("sent", "expected", "received")
     }
     rates |= rates_of(record, rates, curves.course, seconds)
-    broker = None
-    if run.broker is not None:
-        through = sums["sent"] + sums["received"] if messages else 0
-        broker = broker_load(run.broker, views.course, start_ns, end_ns, through)
-    connect = Connecting(
-        connected=run_sums["connects"] if record.connected is None else record.connected,
-        failures=record.connect_failures,
-        seconds=record.connect_seconds,
-    )
+    ledger, run_ledger = record.ledger, record.run_ledger
+    if ledger is None or run_ledger is None:
+        # A run that was cut off did not determine where its messages ended.
+        observed = record.valid is not None and not record.observed.get("workers_lost")
+        ledger, run_ledger = ledgers_of(Counted(sums), Counted(run_sums), observed=observed)
     mark, of_one = figures(record.observed, "high_water_mark", "subscription_high_water_mark")
     if sum(group.count for group in record.groups if group not in record.publishing) == 1:
         of_one = mark  # the only clock; older runs do not record it
-    power = None if outlets is None else _power(outlets, rates["egress"], rack_units)
-    facts = Facts(
-        record=record,
-        rates=rates,
-        latency=latency,
-        connected=connect.connected,
-        high_water_mark=None if mark is None else int(mark),
-        subscription_high_water_mark=None if of_one is None else int(of_one),
-        watts=power.watts if power and outlets and not power.withheld else None,
-        rack_units=rack_units,
-        messages_per_core_second=None if broker is None else broker.messages_per_core_second,
-        remarks=_joined(
-            made_worse_remarks(record),
-            _remarks(broker, power, latency),
-            recovery_remarks(record),
-        ),
-    )
-    ledger, run_ledger = ledgers(record, Counted(sums), Counted(run_sums))
-    notice = " ".join(filter(None, (notice_of(record), tls_notice(record))))
-    return ScoreCard(
+    through = sums["sent"] + sums["received"] if messages else 0
+    card = ScoreCard(
         run=_run(record, seconds),
         verdict=_verdict(record, run.integrity),
-        rows=with_latency((*score_rows(facts), *observed_rows(record)), record.case, latency),
+        rows=(),
         counts=Counts(
             **{field.name: sums[field.name] for field in fields(Counts) if field.name in sums}
             | {key: run_sums[key] for key in ("connects", "connect_failures", "disconnects")},
             lost=ledger.lost,
-            high_water_mark=facts.high_water_mark,
-            subscription_high_water_mark=facts.subscription_high_water_mark,
+            high_water_mark=None if mark is None else int(mark),
+            subscription_high_water_mark=None if of_one is None else int(of_one),
         ),
-        latency=latency,
-        power=power,
-        connect=connect,
+        latency={series: summarize(row) for series, row in latency_rows.items()},
+        power=None if outlets is None else _power(outlets, rates["egress"], rack_units),
+        connect=Connecting(
+            connected=run_sums["connects"] if record.connected is None else record.connected,
+            failures=record.connect_failures,
+            seconds=record.connect_seconds,
+        ),
         network=dict(sorted(record.network.items())),
         rates=rates,
-        broker=broker,
+        broker=None
+        if run.broker is None
+        else broker_load(run.broker, views.course, start_ns, end_ns, through),
         integrity=run.integrity,
         audit=record.audit or None,
-        notice=notice,
-        ledger=_ledger_document(record, ledger, run_ledger) if messages else None,
+        notice=notice_of(record),
+        ledger={
+            "window": ledger.document(),
+            "run": run_ledger.document(),
+            "refusals": dict(record.refusals),
+            "proven": record.proven,
+            "imbalances": list(record.imbalances),
+        }
+        if messages
+        else None,
+        packed_curves=curves.packed(),
+        groups=_groups(record, in_window),
+    )
+    facts = Facts(record, card, rack_units)
+    of_power = card.power.remark if card.power else ""
+    remarks = (
+        ("egress_rate", slow_remark(record)),
+        ("latency", own_share_remark(card.latency)),
+        ("messages_per_core_second", card.broker.withheld if card.broker else ""),
+        ("messages_per_watt", of_power),
+        ("joules_per_message", of_power),
+        ("recovery_seconds", recovery_remark(record)),
+    )
+    rows = (*score_rows(facts, remarks), *observed_rows(record))
+    return replace(
+        card,
+        rows=with_latency(rows, record.case, card.latency),
         sections=(
             *ledger_sections(record, ledger, run_ledger),
             *outage_sections(record, curves.course, curves.phases),
@@ -153,22 +149,10 @@ def build(
             *system_sections(record),
             *observed_sections(record),
             *tls_sections(record),
-            *ceiling_of(record, rates, latency),
+            *ceiling_of(record, rates, card.latency),
         ),
-        details=published_details(facts) | observed_details(record) | record_details(record),
-        packed_curves=PackedCurves(curves),
-        groups=group_totals(record, in_window),
+        details=published_details(facts) | record_details(record),
     )
-
-
-def _ledger_document(record: RunRecord, window: Ledger, run: Ledger) -> dict[str, Any]:
-    return {
-        "window": window.document(),
-        "run": run.document(),
-        "refusals": dict(record.refusals),
-        "proven": record.proven,
-        "imbalances": list(record.imbalances),
-    }
 
 
 def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
@@ -219,34 +203,12 @@ def _run(record: RunRecord, seconds: float) -> Run:
     return Run(**same, seconds=seconds, broker=broker, protocol=protocol)
 
 
-def _joined(*remarks: Mapping[str, str]) -> dict[str, str]:
-    """Return the remarks about each measure in one text."""
-    measures = {measure: None for one in remarks for measure in one}
-    return {
-        measure: " ".join(one[measure] for one in remarks if measure in one) for measure in measures
-    }
-
-
-def _remarks(
-    broker: BrokerLoad | None, power: Power | None, latency: Mapping[str, LatencySummary]
-) -> dict[str, str]:
-    """Return the remarks about rows, by their measure."""
-    of_power = "" if power is None else power.remark
-    remarks = {
-        "latency": own_share_remark(latency),
-        "messages_per_core_second": "" if broker is None else broker.withheld,
-        "messages_per_watt": of_power,
-        "joules_per_message": of_power,
-    }
-    return {measure: remark for measure, remark in remarks.items() if remark}
-
-
 def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
     """Return the verdict of the run; a run without one was killed.
 
     The recorded verdict does not hold for a run whose files were changed after its end.
     """
-    reasons = [Reason(cast("Any", code), detail) for code, detail in record.reasons]
+    reasons = [Reason(code, detail) for code, detail in record.reasons]
     cut_off = record.valid is None or record.interrupted
     if cut_off and all(reason.code != "INTERRUPTED" for reason in reasons):
         detail = "stopped before its end" if record.interrupted else "ended without a verdict"
@@ -255,9 +217,8 @@ def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
         changes = "; ".join(integrity.changes)
         reasons.append(Reason("CHANGED", f"since the run ended: {changes}"))
     if record.valid is False and not reasons:
-        reasons.append(Reason(cast("Any", "INVALID"), "the run gives no reason"))
-    remarks = [Remark(cast("Any", code), detail) for code, detail in record.remarks]
-    return Verdict(tuple(reasons), tuple(remarks))
+        reasons.append(Reason("INVALID", "the run gives no reason"))
+    return Verdict(tuple(reasons), tuple(Remark(code, detail) for code, detail in record.remarks))
 
 
 def _of_groups(table: pa.Table) -> pa.ChunkedArray:
@@ -276,20 +237,33 @@ def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dic
     rows = totals.filter(pc.and_(is_series, counted))
     is_background = pc.is_in(rows["group"], pa.array(sorted(background), pa.string()))
     merged: dict[str, dict[str, Any]] = {}
-    for prefix, part in (
+    for prefix, of_class in (
         ("", rows.filter(pc.invert(is_background))),
         (f"{BACKGROUND}.", rows.filter(is_background)),
     ):
-        table = reduce_table(part, ("series",))
+        table = reduce_table(of_class, ("series",))
         by_series = {row["series"]: row for row in table.drop_columns(_LISTS).to_pylist()}
         for name in _LISTS:
             # As arrays: lists of integers would take six times as much memory.
             for row, cell in zip(by_series.values(), table[name], strict=True):
                 row[name] = pa.array(cell.values.to_numpy().copy())
-        others = sorted(by_series.keys() - {*_SERIES_ORDER})
-        ordered = (*filter(by_series.get, _SERIES_ORDER), *others)
+        last = sorted(by_series.keys() - {*_SERIES_ORDER})
+        ordered = (*filter(by_series.get, _SERIES_ORDER), *last)
         merged |= {f"{prefix}{name}": by_series[name] for name in ordered}
     return merged
+
+
+def _groups(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
+    """Return the counters in the window of the plan's groups, then of other groups with rows."""
+    by_group = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
+    groups = {group.name: group for group in record.groups}
+    return tuple(
+        GroupTotals(
+            planned=groups.get(name) or PlannedGroup(name, 0),
+            counters={counter: by_group.get(name, {}).get(counter, 0) for counter in COUNTERS},
+        )
+        for name in (*groups, *sorted(by_group.keys() - groups.keys()))
+    )
 
 
 def _power(
@@ -303,8 +277,8 @@ def _power(
     return Power(
         outlets=tuple(outlets),
         nodes=tuple(
-            NodePower(node, len(own), sum(outlet.watts for outlet in own))
-            for node, own in nodes.items()
+            NodePower(node, len(members), sum(outlet.watts for outlet in members))
+            for node, members in nodes.items()
         ),
         watts=watts,
         messages_per_watt=received_per_s / watts if watts and not withheld else None,

@@ -3,24 +3,26 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
-from typing import Any
 
 from loadgen.plan.tables import Cell, DataTable
-from loadgen.report.build.card_files import CSV_HEADER, SCHEMA, card_document, csv_lines
 from loadgen.report.build.charts import charts_of
-from loadgen.report.build.compare import (
-    Comparison,
-    Line,
-    Side,
-    regressions,
-)
+from loadgen.report.build.compare import Comparison, Line, regressions
 from loadgen.report.build.comparison_chart import MOST_SIDES, comparison_chart
 from loadgen.report.build.rows import FIGURES, in_report_order
 from loadgen.report.build.run_section import run_section
 from loadgen.report.headline import headline
 from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Report
 from loadgen.report.render.text import name, number
-from loadgen.report.score_card import NOTHING_SAID, About, ScoreCard
+from loadgen.report.score_card import (
+    CSV_HEADER,
+    NOTHING_SAID,
+    SCHEMA,
+    About,
+    Run,
+    ScoreCard,
+    card_document,
+    csv_lines,
+)
 from loadgen.sentences import counted
 
 MOST_OPEN = 6
@@ -36,13 +38,17 @@ def report_of(
     comparisons: Sequence[Comparison] = (),
     about: About = NOTHING_SAID,
 ) -> Report:
-    """Return the report of these runs, in the order given."""
+    """Return the report of these runs, in the order given.
+
+    For programs one run is an object, several are {"schema", "runs": [...], "comparison": [...]}.
+    """
     cases = ", ".join(dict.fromkeys(name(card.run.case.upper()) for card in cards))
     several = len(cards) > 1
     compared = {run for item in comparisons for side in item.sides for run in side.runs}
     alone = [place for place in range(len(cards)) if place not in compared]
     charts = [cache(lambda card=card: charts_of(card)) for card in cards]
-    lead: list[Block] = [*_notices(cards, about)]
+    notices = (about.author, about.note, *dict.fromkeys(card.notice for card in cards))
+    lead: list[Block] = [Paragraph(notice) for notice in notices if notice]
     lead += [_answer(cards, "", (place,)) for place in alone]
     lead += [
         _answer(cards, f"{item.case.upper()} · {side.label}", side.runs)
@@ -63,62 +69,50 @@ def report_of(
         run_section(card, place, drawn, several=several, folded=len(cards) > MOST_OPEN)
         for place, (card, drawn) in enumerate(zip(cards, charts, strict=True))
     )
+    documents = [card_document(card) for card in cards]
+    comparison = [asdict(item) for item in comparisons]
+    document = {"schema": SCHEMA, "runs": documents, "comparison": comparison}
+    publisher = {"about": asdict(about)} if about != NOTHING_SAID else {}
     return Report(
         title=name(about.title) or f"Score card: {cases}",
         heading=about.title or "Score card",
         lead=tuple(lead),
         sections=tuple(sections),
-        document=_document(cards, comparisons, about),
+        document=(document if several or not cards else documents[0]) | publisher,
         header=CSV_HEADER,
         rows=tuple(line for card in cards for line in csv_lines(card)),
         cards=tuple(cards),
     )
 
 
-def _document(
-    cards: Sequence[ScoreCard], comparisons: Sequence[Comparison], about: About
-) -> dict[str, Any]:
-    """Return one run as an object, several as {"schema", "runs": [...], "comparison": [...]}."""
-    documents = [card_document(card) for card in cards]
-    publisher = {"about": asdict(about)} if about != NOTHING_SAID else {}
-    if len(documents) == 1:
-        return documents[0] | publisher
-    comparison = [asdict(comparison) for comparison in comparisons]
-    return {"schema": SCHEMA, "runs": documents, "comparison": comparison} | publisher
-
-
 # What is seen first --------------------------------------------------------------------------
-
-
-def _notices(cards: Sequence[ScoreCard], about: About) -> Iterator[Paragraph]:
-    for text in (about.author, about.note, *dict.fromkeys(card.notice for card in cards)):
-        if text:
-            yield Paragraph(text)
 
 
 def _answer(cards: Sequence[ScoreCard], title: str, runs: Sequence[int]) -> Judged:
     """Return the verdict of repetitions in one line; reasons that several have stand once."""
     members = [cards[run] for run in runs]
+    alone = len(members) == 1
+    of_all = counted(len(members), "run")
     invalid = [card for card in members if not card.verdict.valid]
     words = {card.verdict.word for card in members}
-    reasons: dict[str, list[str]] = {}
+    details: dict[str, list[str]] = {}
     for reason in (reason for card in invalid for reason in card.verdict.reasons):
-        reasons.setdefault(reason.code, []).append(reason.detail)
+        details.setdefault(reason.code, []).append(reason.detail)
+    reasons = (
+        (code, texts[0] if alone else f"in {len(texts)} of {of_all}: {texts[0]}")
+        for code, texts in details.items()
+    )
     remarks = dict.fromkeys(remark.detail for card in members for remark in card.verdict.remarks)
-    share = f"{len(invalid)} of {counted(len(members), 'run')} INVALID: " if invalid else ""
+    share = f"{len(invalid)} of {of_all} INVALID: " if invalid and not alone else ""
     broker = members[0].run.broker_name or "broker"
     return Judged(
         words.pop() if len(words) == 1 else "INVALID",
-        tuple((code, _repeated(details, len(members))) for code, details in reasons.items()),
-        tuple(remarks) if len(members) == 1 else (),
+        tuple(reasons),
+        tuple(remarks) if alone else (),
         name(title or f"{members[0].run.case.upper()} · {broker}"),
-        (share if len(members) > 1 else "") + headline(*members),
+        share + headline(*members),
         f"run-{runs[0] + 1}",
     )
-
-
-def _repeated(details: Sequence[str], runs: int) -> str:
-    return details[0] if runs == 1 else f"in {len(details)} of {counted(runs, 'run')}: {details[0]}"
 
 
 def _results(cards: Sequence[ScoreCard]) -> DataTable:
@@ -135,19 +129,21 @@ def _results(cards: Sequence[ScoreCard]) -> DataTable:
 
 def _about(cards: Sequence[ScoreCard]) -> list[Paragraph]:
     """Return lines with the programs, the dates, the hosts and the brokers of the runs."""
-    days = sorted({str(card.run.started)[:10] for card in cards if card.run.started})
-    programs = dict.fromkeys(card.run.program for card in cards if card.run.program)
+    runs = [card.run for card in cards]
+    days = sorted({str(run.started)[:10] for run in runs if run.started})
+    programs = dict.fromkeys(run.program for run in runs if run.program)
     lines = [", ".join(programs), " to ".join(dict.fromkeys(days[:1] + days[-1:]))]
-    lines += dict.fromkeys(map(_host, cards))
-    lines += dict.fromkeys(map(_broker, cards))
+    lines += dict.fromkeys([*map(_host, runs), *map(_broker, runs)])
     lines = [line for line in lines if line]
     if more := len(lines[_MOST_ABOUT_LINES:]):
         lines = [*lines[:_MOST_ABOUT_LINES], f"and {more} more, see each run"]
     return [Paragraph(line, "muted") for line in lines]
 
 
-def _host(card: ScoreCard) -> str:
-    environment = card.run.environment
+def _host(run: Run) -> str:
+    """Return the load host in words, "" if it is unknown."""
+    environment = run.environment
+    host = environment.get("host")
     cores, memory = environment.get("cores"), environment.get("memory_bytes")
     parts = (
         environment.get("cpu_model"),
@@ -156,20 +152,17 @@ def _host(card: ScoreCard) -> str:
         environment.get("os"),
         f"kernel {environment['kernel']}" if environment.get("kernel") else "",
     )
-    host, about = environment.get("host"), ", ".join(str(part) for part in parts if part)
-    return name(f"Load host {host}: {about}" if about else f"Load host {host}") if host else ""
+    about = ", ".join(str(part) for part in parts if part)
+    return name(": ".join(filter(None, (f"Load host {host}", about)))) if host else ""
 
 
-def _broker(card: ScoreCard) -> str:
-    broker = card.run.broker
-    local = broker.get("started_by_us") or any(map(_is_loopback, broker.get("urls") or ()))
+def _broker(run: Run) -> str:
+    """Return the broker, and if it is on the load host."""
+    urls = (str(url).partition("://")[2].rpartition("@")[2] for url in run.broker.get("urls") or ())
+    loopback = any(url.startswith(("127.", "localhost", "[::1]")) for url in urls)
+    local = run.broker.get("started_by_us") or loopback
     where = "on the same host as the load" if local else "on another host"
-    return name(f"{card.run.broker_name or 'Broker'}, {where}")
-
-
-def _is_loopback(url: object) -> bool:
-    host = str(url).partition("://")[2].rpartition("@")[2]
-    return host.startswith(("127.", "localhost", "[::1]"))
+    return name(f"{run.broker_name or 'Broker'}, {where}")
 
 
 def _all(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> DataTable:
@@ -208,7 +201,7 @@ def _comparison(cards: Sequence[ScoreCard], comparison: Comparison) -> Iterator[
         f"{name(comparison.case.upper())} side by side",
         note,
         ("Name", *(f"{side.label}, {counted(len(side.runs), 'run')}" for side in sides)),
-        tuple(_line(line, sides) for line in comparison.lines),
+        tuple(_line(line, len(sides)) for line in comparison.lines),
         look="sides",
     )
     if left_out := len(comparison.sides) - len(sides):
@@ -220,17 +213,17 @@ def _comparison(cards: Sequence[ScoreCard], comparison: Comparison) -> Iterator[
         yield Charts(lambda: [drawn])
 
 
-def _line(line: Line, sides: Sequence[Side]) -> tuple[Cell, ...]:
+def _line(line: Line, sides: int) -> tuple[Cell, ...]:
     cells = [Cell(line.title, notes=(line.unit,))]
-    for _, sample, difference in zip(sides, line.cells, (None, *line.differences), strict=False):
+    for sample, difference in list(zip(line.cells, (None, *line.differences), strict=True))[:sides]:
         if sample is None:
             cells.append(Cell(None))
             continue
         notes = []
         worse = difference is not None and difference.regression
         if difference is not None:
-            words = (difference.text, difference.certainty)
-            notes.append(", ".join(filter(None, (*words, "REGRESSION" if worse else ""))))
+            words = (difference.text, difference.certainty, "REGRESSION" if worse else "")
+            notes.append(", ".join(filter(None, words)))
         if len({*sample.values}) > 1:
             values = " · ".join(map(number, sample.values[:_LONGEST_LIST]))
             notes.append(values + (" · …" if len(sample.values) > _LONGEST_LIST else ""))

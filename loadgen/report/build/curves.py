@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.histogram import highest_values, percentiles
-from loadgen.metrics.interval import CONNECTED_AT, COUNTERS, PHASES
+from loadgen.metrics.interval import CONNECTED_AT, PHASES
 from loadgen.metrics.reducer import reduce_table
 from loadgen.report.messages import Message
-from loadgen.report.record import PlannedGroup, RunRecord
-from loadgen.report.score_card import Curve, Curves, GroupTotals
+from loadgen.report.record import RunRecord
+from loadgen.report.score_card import Curve, Curves
 from loadgen.report.views import TIMED, Views
 
 _CURVE_STEPS_A_DECADE = 24
@@ -38,18 +38,42 @@ def curves_of(
 ) -> Curves:
     """Return the curves of a run over a measurement window on the monotonic clock.
 
-    `latency` has the merged row of each series.
+    `latency` has the merged row of each series. Raise RunDirectoryError for malformed samples of
+    the backlog.
     """
     start_ns, end_ns = window
+    windows = [(phase, *record.windows[phase]) for phase in PHASES if phase in record.windows]
+    samples: Iterable[Sequence[Any]] = record.observed.get("backlog_samples") or ()
+    try:
+        backlog = tuple(((int(t) - start_ns) / 1e9, int(o), int(w)) for t, o, w in samples)
+    except (TypeError, ValueError) as error:
+        where = f"run {record.id[:80]}: run.json"
+        reason = f"backlog_samples: {error}"
+        raise RunDirectoryError(Message.DAMAGED(where=where, reason=reason)) from None
+    processes = views.processes
+    workers = zip(processes["host"].to_pylist(), processes["worker"].to_pylist(), strict=True)
+    span_ns = np.maximum(processes["span_ns"].to_numpy(), 1)
     return Curves(
         wall_start_ns=record.wall_ns(start_ns),
         histograms=latency,
-        phases=_phases(record, start_ns, end_ns),
+        # A phase that was cut off ends with the window.
+        phases=tuple(
+            (phase, (begin - start_ns) / 1e9, ((end or end_ns) - start_ns) / 1e9)
+            for phase, begin, end in windows
+        ),
         distribution=tuple(_distribution(*series) for series in latency.items()),
         connected=_connected(views.totals),
         course=_course(record, views.course, start_ns, end_ns),
-        backlog=_backlog(record, start_ns),
-        processes=_processes(views.processes, start_ns),
+        backlog=backlog,
+        processes=pa.table(
+            {
+                "worker": [f"{host}/{worker}" for host, worker in workers],
+                "at_s": (processes["time_ns"].to_numpy() - start_ns) / 1e9,
+                "used": processes["cpu_ns"].to_numpy() / span_ns,
+                "waited": processes["wait_ns"].to_numpy() / span_ns,
+                "resident_bytes": processes["resident_bytes"],
+            }
+        ),
     )
 
 
@@ -61,7 +85,7 @@ def rates_of(
     All are messages a second. In a VALID run the messages that were `due` in the window passed in
     it, within the bounds of the verdict. Rates of other runs are those of its full seconds.
     """
-    ingress, egress = due["sent"], due["received"]
+    rates = {"ingress": due["sent"], "egress": due["received"]}
     if not record.valid:
         rows = [row for row in course.to_pylist() if row["sent"] is not None]
         inside = [
@@ -71,12 +95,8 @@ def rates_of(
         ]
         measured = inside or [row for row in rows if 0 <= row["at_s"] < seconds]
         lasted_s = sum(row["span_s"] for row in measured)
-        if lasted_s:
-            ingress, egress = (
-                sum(row[name] * row["span_s"] for row in measured) / lasted_s
-                for name in ("sent", "received")
-            )
-    rates = {"ingress": ingress, "egress": egress}
+        for rate, column in (("ingress", "sent"), ("egress", "received")) if lasted_s else ():
+            rates[rate] = sum(row[column] * row["span_s"] for row in measured) / lasted_s
     if record.scenario.get("steps") is None:
         rates["asked"] = sum(group.rate or 0.0 for group in record.publishing)
     return rates
@@ -111,15 +131,6 @@ def _connected(totals: pa.Table) -> tuple[tuple[float, int], ...]:
     last = np.append(np.diff(at_ns // apart_ns) > 0, True)
     points = zip((at_ns[last] / 1e9).tolist(), counts[last].tolist(), strict=True)
     return ((0.0, 0), *points)
-
-
-def _phases(record: RunRecord, start_ns: int, end_ns: int) -> tuple[tuple[str, float, float], ...]:
-    """Return each phase, its start and its end; a phase that was cut off ends with the window."""
-    known = [(phase, *record.windows[phase]) for phase in PHASES if phase in record.windows]
-    return tuple(
-        (phase, (begin - start_ns) / 1e9, ((end or end_ns) - start_ns) / 1e9)
-        for phase, begin, end in known
-    )
 
 
 def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> pa.Table:
@@ -163,41 +174,3 @@ def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> 
         },
     }
     return pa.table(columns)
-
-
-def _backlog(record: RunRecord, start_ns: int) -> tuple[tuple[float, int, int], ...]:
-    """Return the samples of run.json; raises RunDirectoryError if one is malformed."""
-    samples: Iterable[Sequence[Any]] = record.observed.get("backlog_samples") or ()
-    try:
-        return tuple(((int(t) - start_ns) / 1e9, int(o), int(w)) for t, o, w in samples)
-    except (TypeError, ValueError) as error:
-        where = f"run {record.id[:80]}: run.json"
-        reason = f"backlog_samples: {error}"
-        raise RunDirectoryError(Message.DAMAGED(where=where, reason=reason)) from None
-
-
-def _processes(processes: pa.Table, start_ns: int) -> pa.Table:
-    names = zip(processes["host"].to_pylist(), processes["worker"].to_pylist(), strict=True)
-    span_ns = np.maximum(processes["span_ns"].to_numpy(), 1)
-    return pa.table(
-        {
-            "worker": [f"{host}/{worker}" for host, worker in names],
-            "at_s": (processes["time_ns"].to_numpy() - start_ns) / 1e9,
-            "used": processes["cpu_ns"].to_numpy() / span_ns,
-            "waited": processes["wait_ns"].to_numpy() / span_ns,
-            "resident_bytes": processes["resident_bytes"],
-        }
-    )
-
-
-def group_totals(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
-    """Return the counters in the window of the plan's groups, then of other groups with rows."""
-    by_group = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
-    groups = {group.name: group for group in record.groups}
-    return tuple(
-        GroupTotals(
-            planned=groups.get(name) or PlannedGroup(name, 0),
-            counters={counter: by_group.get(name, {}).get(counter, 0) for counter in COUNTERS},
-        )
-        for name in (*groups, *sorted(by_group.keys() - groups.keys()))
-    )

@@ -1,6 +1,6 @@
 """The published rows next to ours, and the differences that prevent a comparison."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from loadgen.cases.case import MEASURES
@@ -13,8 +13,8 @@ from loadgen.judge.published import (
     counterparts,
 )
 from loadgen.plan.tables import DataTable, TableCell
-from loadgen.report.build.record_sections import negotiated, stored_first
 from loadgen.report.build.rows import PUBLISHED_FIGURES, Facts, figures_of
+from loadgen.report.build.sections import negotiated, stored_first
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
 
@@ -65,19 +65,19 @@ def published_details(facts: Facts) -> dict[str, Any]:
     return {"published": published} if published else {}
 
 
-def published_sections(facts: Facts) -> tuple[DataTable, ...]:
-    """Return a table of the case's published rows next to ours, if there are any."""
+def published_sections(facts: Facts) -> Iterator[DataTable]:
+    """Yield a table of the case's published rows next to ours, if there are any."""
     compared = _compared(facts)
-    if not compared:
-        return ()
-    note = (
-        f"{PUBLISHED_SOURCE}: the limits of that report's appliance and network, as a yardstick. "
-        f"The rate of this run is a limit only if a search found it. {compared[0][0].relation}"
-    )
-    header = ("row", "figure", "published", "this run", "comparable")
-    rows = tuple(line for of_figure in compared for line in _lines(*of_figure, facts))
-    title = "Next to the published score card"
-    return (DataTable(title, note.strip(), header, rows, texts=(0, 1, 4)),)
+    if compared:
+        note = (
+            f"{PUBLISHED_SOURCE}: the limits of that report's appliance and network, as a "
+            "yardstick. The rate of this run is a limit only if a search found it. "
+            f"{compared[0][0].relation}"
+        )
+        header = ("row", "figure", "published", "this run", "comparable")
+        rows = tuple(line for of_figure in compared for line in _lines(*of_figure, facts))
+        title = "Next to the published score card"
+        yield DataTable(title, note.strip(), header, rows, texts=(0, 1, 4))
 
 
 _Compared = tuple[PublishedFigure, Mapping[str, float | None], tuple[str, ...]]
@@ -87,8 +87,7 @@ _Compared = tuple[PublishedFigure, Mapping[str, float | None], tuple[str, ...]]
 def _compared(facts: Facts) -> list[_Compared]:
     """Return the published rows of the case; without differences, the figures compare."""
     record = facts.record
-    case = CASES.get(record.case)
-    if case is None:
+    if record.case not in CASES:
         return []
     ours = conditions_of(record)
     # 0 s is a moment, and older runs have False.
@@ -98,13 +97,14 @@ def _compared(facts: Facts) -> list[_Compared]:
         if (value := record.scenario.get(key)) is not None and value is not False
     ]
     judged = [] if record.valid else ["this run is not VALID"]
+    published = CASES[record.case].published
     return [
         (
             figure,
             figures_of(figure.measure, facts),
             (*figure.conditions.differences(ours), *worse, *judged),
         )
-        for figure in counterparts(case.published, ours, record.scenario.get("published"))
+        for figure in counterparts(published, ours, record.scenario.get("published"))
     ]
 
 
@@ -138,40 +138,32 @@ def _lines(
     ours: Mapping[str, float | None],
     differences: tuple[str, ...],
     facts: Facts,
-) -> list[tuple[TableCell, ...]]:
-    """Return a line for each published column."""
-    comparable = f"no; {'; '.join(differences)}" if differences else "yes"
-    of_load = comparable
+) -> Iterator[tuple[TableCell, ...]]:
+    """Yield a line for each published column."""
+    unit = MEASURES[figure.measure].unit
+    comparable = of_load = f"no; {'; '.join(differences)}" if differences else "yes"
     if not differences and _same_load(figure, ours["value"]) is False:
-        unit = MEASURES[figure.measure].unit
         comparable = "yes, but this run had a smaller load, which is not a limit"
         difference = ComparisonSentence.DIFFERENCE(
             ours=f"{number(ours['value'])} {unit}",
             published=f"{number(figure.value)} {unit}",
         )
         of_load = f"no; {difference}"
-    lines: list[tuple[TableCell, ...]] = [
-        (
-            figure.name,
-            _title(figure.measure, "" if key == "value" else f" {title}"),
-            _published(figure, key),
-            ours[key],
-            _ABSENT.get(figure.measure, comparable) if ours[key] is None else comparable,
-        )
-        for key, title in PUBLISHED_FIGURES.items()
-        if getattr(figure, key) is not None
-    ]
-    if figure.high_water_mark is not None:
-        lines.append(
-            (
-                figure.name,
-                "high-water mark, messages",
-                _published(figure, _HIGH_WATER_MARK),
-                facts.subscription_high_water_mark,
-                f"{of_load}; {_UPPER_BOUND}",
-            )
-        )
-    return lines
+    for key, title in {**PUBLISHED_FIGURES, _HIGH_WATER_MARK: ""}.items():
+        value: float | None = getattr(figure, key)
+        if value is None:
+            continue
+        published = f"<{value:,g}" if key in figure.bounds else value
+        if key == _HIGH_WATER_MARK:
+            mark = facts.card.counts.subscription_high_water_mark
+            words = "high-water mark, messages"
+            yield figure.name, words, published, mark, f"{of_load}; {_UPPER_BOUND}"
+            continue
+        column = "" if key == "value" else f" {title}"
+        words = f"{figure.measure.replace('_', ' ')}{column}, {unit}"
+        words = _OWN_TITLES.get(figure.measure, words)
+        absent = _ABSENT.get(figure.measure) if ours[key] is None else None
+        yield figure.name, words, published, ours[key], absent or comparable
 
 
 def _same_load(figure: PublishedFigure, ours: float | None) -> bool | None:
@@ -179,14 +171,3 @@ def _same_load(figure: PublishedFigure, ours: float | None) -> bool | None:
     if not MEASURES[figure.measure].load or figure.value is None:
         return None
     return ours is not None and ours >= _NEAR * figure.value
-
-
-def _title(measure: str, column: str) -> str:
-    """Return the title of a line: `egress rate, msgs/sec`, or the unit alone if that is enough."""
-    unit = MEASURES[measure].unit
-    return _OWN_TITLES.get(measure, f"{measure.replace('_', ' ')}{column}, {unit}")
-
-
-def _published(figure: PublishedFigure, key: str) -> TableCell:
-    value: float | None = getattr(figure, key)
-    return f"<{value:,g}" if key in figure.bounds else value

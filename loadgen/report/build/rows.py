@@ -1,15 +1,16 @@
 """The rows of the published score card, filled with what a run measured.
 
 The rows of a case, with their names, types and units, are in its module of `loadgen.cases`, and the
-figures of each measure in `_MEASURES`. A value or a statistic that the published card leaves empty
-is None. An unknown case gets its rates.
+figures of each measure in `_VALUES` and `_SERIES`. A value or a statistic that the published card
+leaves empty is None. An unknown case gets its rates.
 """
 
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from loadgen.cases.case import MEASURES, RowSpec
 from loadgen.cases.registry import CASES
@@ -17,6 +18,9 @@ from loadgen.judge.published import SECURED, Figures, plain_number
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.reading import figure, part
 from loadgen.report.record import RunRecord
+
+if TYPE_CHECKING:
+    from loadgen.report.score_card import ScoreCard
 
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
@@ -29,6 +33,17 @@ FIGURES: Mapping[str, str] = {key: title for key, (title, _) in DATA["figures"].
 
 PUBLISHED_FIGURES = {key: FIGURES[key] for key, (_, known) in DATA["figures"].items() if known}
 """Those that the published card has."""
+
+END_TO_END = "end_to_end"
+_TRANSIT = ".TRANSIT"
+LARGE_MESSAGE_BYTES = 64 * 1024
+"""Size above which bytes a second say more than messages a second."""
+
+_UNKNOWN = (
+    RowSpec("{case}", "ingress_rate", "Ingress rate."),
+    RowSpec("{case}", "egress_rate", "Egress rate."),
+)
+"""Rows of a case that this program does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,71 +70,54 @@ RowKey = tuple[str, str, int]
 
 def keyed(rows: Sequence[Row]) -> dict[RowKey, Row]:
     """Return the rows of a run by keys that rows of another run of its case share."""
-    found: dict[RowKey, Row] = {}
+    by_key: dict[RowKey, Row] = {}
     alike: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        found[row.name, row.unit, alike[row.name, row.unit]] = row
+        by_key[row.name, row.unit, alike[row.name, row.unit]] = row
         alike[row.name, row.unit] += 1
-    return found
+    return by_key
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts for rows; rates as in `score_card.ScoreCard`.
-
-    `remarks` are those of rows, by their measure; a row with one is there without a figure, too.
-    """
+    """The facts for rows: the record, its figures as a card without rows, and the rack units."""
 
     record: RunRecord
-    rates: Mapping[str, float]
-    latency: Mapping[str, LatencySummary]
-    connected: int
-    high_water_mark: int | None
-    subscription_high_water_mark: int | None
-    watts: float | None
-    rack_units: float | None
-    messages_per_core_second: float | None = None
-    remarks: Mapping[str, str] = field(default_factory=dict)
+    card: "ScoreCard"
+    rack_units: float | None = None
 
 
-END_TO_END = "end_to_end"
-_TRANSIT = ".TRANSIT"
-LARGE_MESSAGE_BYTES = 64 * 1024
-"""Size above which bytes a second say more than messages a second."""
+def score_rows(facts: Facts, remarks: Sequence[tuple[str, str]] = ()) -> list[Row]:
+    """Return the rows of a run's case, in the order of the published card.
 
-_UNKNOWN = (
-    RowSpec("{case}", "ingress_rate", "Ingress rate."),
-    RowSpec("{case}", "egress_rate", "Egress rate."),
-)
-"""Rows of a case that this program does not know."""
-
-
-_COMMON = {
-    part: RowSpec(f"{{case}}.{part}", measure, description)
-    for part, (measure, description) in DATA["rows"].items()
-}
-"""Rows that every case gets if it has the figure, by the last part of the name."""
-
-
-def score_rows(facts: Facts) -> tuple[Row, ...]:
-    """Return the rows of a run's case, in the order of the published card."""
-    case = CASES.get(facts.record.case)
+    `remarks` are (measure, text); a row with one is there without a figure, too.
+    """
+    record, case = facts.record, CASES.get(facts.record.case)
     specs = case.rows if case else _UNKNOWN
     words = _Words(facts)
-    secured = SECURED if case and case.secured and facts.record.secure else ""
-    rows = [
-        _row(row_spec, facts, words, secured)
-        for spec in specs
-        for row_spec in ((spec, _transit_of(spec)) if spec.measure == "latency" else (spec,))
-    ]
-    words["case"] += secured
+    secured = SECURED if case and case.secured and record.secure else ""
+    named = []
+    for spec in specs:
+        title = f"{spec.name.format_map(words)}{secured}"
+        named.append((title, spec.measure, spec.description.format_map(words)))
+        if spec.measure == "latency":
+            really = "The same from the moment of really sending: broker and network, without late"
+            named.append((f"{title}{_TRANSIT}", "transit", f"{really} sending."))
     measured = {spec.measure for spec in specs}
-    rows += [
-        _row(row_spec, facts, words)
-        for row_spec in _COMMON.values()
-        if row_spec.measure not in measured
+    named += [
+        (f"{words['case']}{secured}.{short}", measure, description.format_map(words))
+        for short, (measure, description) in DATA["rows"].items()
+        if measure not in measured
     ]
-    return tuple(row for row in rows if row is not None)
+    rows = []
+    for title, measure, description in named:
+        figures = figures_of(measure, facts)
+        remark = " ".join(text for about, text in remarks if about == measure and text)
+        remark = remark or _known_to(measure, figures, record)
+        kind = MEASURES[measure]
+        if remark or not kind.optional or any(value is not None for value in figures.values()):
+            rows.append(Row(kind.type, title, description, kind.unit, **figures, remark=remark))
+    return rows
 
 
 def with_latency(
@@ -139,15 +137,7 @@ def with_latency(
     return (*rows, row)
 
 
-def figures_of(measure: str, facts: Facts) -> "_Found":
-    """Return the figures of a run for a measure, by the keys of `FIGURES`."""
-    if measure in _MEASURES:
-        return dict.fromkeys(FIGURES) | _MEASURES[measure](facts)
-    own = CASES[facts.record.case].case_figures(facts.record.scenario, None)
-    return dict.fromkeys(FIGURES) | {"value": own.get(measure)}
-
-
-def _known_to(measure: str, figures: "_Found", record: RunRecord) -> str:
+def _known_to(measure: str, figures: Mapping[str, float | None], record: RunRecord) -> str:
     """Return the uncertainty of a latency that two clocks measured; "" for one clock."""
     bound_ns = record.observed.get("clock_bound_ns")
     between = record.observed.get("timed_between_hosts") is True
@@ -160,112 +150,99 @@ def _known_to(measure: str, figures: "_Found", record: RunRecord) -> str:
     return f"Between hosts, known to within {bound_us:,.1f} µs{excess}."
 
 
-def _transit_of(spec: RowSpec) -> RowSpec:
-    """Return the row next to that of a latency, without the generator's lateness."""
-    return RowSpec(
-        f"{spec.name}{_TRANSIT}",
-        "transit",
-        "The same from the moment of really sending: broker and network, without late sending.",
-    )
-
-
-def _row(spec: RowSpec, facts: Facts, words: "_Words", suffix: str = "") -> Row | None:
-    figures = figures_of(spec.measure, facts)
-    remark = facts.remarks.get(spec.measure, "") or _known_to(spec.measure, figures, facts.record)
-    nothing = all(value is None for value in figures.values())
-    if MEASURES[spec.measure].optional and nothing and not remark:
-        return None
-    title = spec.name.format_map(words)
-    name = f"{title.removesuffix(_TRANSIT)}{suffix}{_TRANSIT if title.endswith(_TRANSIT) else ''}"
-    about = spec.description.format_map(words)
-    return Row(spec.type, name, about, spec.unit, **figures, remark=remark)
-
-
 def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
     """Return the rows of several runs as one card, each with its run's place.
 
-    Rows of the same name stay in the order given.
+    They are sorted by type, then by case; secured cases follow, unknown ones are last. Rows of the
+    same name stay in the order given.
     """
-    rows = [(place, row) for place, own in enumerate(runs) for row in own]
-    return sorted(rows, key=lambda one: _place(one[1]))
+    endings = [END_TO_END, *DATA["rows"]]
 
+    def place_of(row: Row) -> tuple[int, ...]:
+        case_name, _, ending = row.name.rpartition(".")
+        title = (case_name if ending in endings else row.name).removesuffix(_TRANSIT)
+        case = CASES.get(title.removesuffix(SECURED).lower())
+        return (
+            TYPES.index(row.type) if row.type in TYPES else len(TYPES),
+            case is None,
+            title.endswith(SECURED),
+            *((TYPES.index(case.rows[0].type), case.place) if case else (len(TYPES), 0)),
+            endings.index(ending) if ending in endings else -1,
+            row.name.endswith(_TRANSIT),
+        )
 
-def _place(row: Row) -> tuple[int, ...]:
-    """Return a sort key: by type, then by case; secured cases follow, unknown ones are last."""
-    parts = [END_TO_END, *_COMMON]
-    whole, _, part = row.name.rpartition(".")
-    title = whole if part in parts else row.name
-    title = title.removesuffix(_TRANSIT)
-    case = CASES.get(title.removesuffix(SECURED).lower())
-    own_type, place = (TYPES.index(case.rows[0].type), case.place) if case else (len(TYPES), 0)
-    return (
-        TYPES.index(row.type) if row.type in TYPES else len(TYPES),
-        case is None,
-        title.endswith(SECURED),
-        own_type,
-        place,
-        parts.index(part) if part in parts else -1,
-        row.name.endswith(_TRANSIT),
-    )
+    rows = [(number, row) for number, of_run in enumerate(runs) for row in of_run]
+    return sorted(rows, key=lambda numbered: place_of(numbered[1]))
 
 
 # --- figures --------------------------------------------------------------------------------
 
-_Found = dict[str, float | None]
+
+def figures_of(measure: str, facts: Facts) -> dict[str, float | None]:
+    """Return the figures of a run for a measure, by the keys of `FIGURES`.
+
+    The published card leaves the value of a distribution empty.
+    """
+    if measure in _SERIES:
+        timed = facts.card.latency.get(_SERIES[measure])
+        return {key: getattr(timed, key, None) for key in FIGURES}
+    if measure in _VALUES:
+        value = _VALUES[measure](facts)
+    else:
+        case = CASES[facts.record.case]
+        value = case.case_figures(facts.record.scenario, None).get(measure)
+    return dict.fromkeys(FIGURES) | {"value": value}
 
 
-def _rate(name: str) -> Callable[[Facts], _Found]:
-    return lambda facts: {"value": facts.rates[name]}
+_SERIES = {
+    # From the intended moment of sending, so that a late sender is charged.
+    "latency": END_TO_END,
+    "transit": "transit",
+    "connect_latency": "connect",
+}
+"""Measures that are distributions, and their series."""
 
 
-def _share(dividend: float | None, divisor: float | None) -> _Found:
-    """Return a quotient; None if either is missing or 0."""
-    return {"value": dividend / divisor if dividend and divisor else None}
+def _egress(facts: Facts) -> float:
+    return facts.card.rates["egress"]
 
 
-def _distribution(series: str) -> Callable[[Facts], _Found]:
-    """Return the distribution of a latency; the published card leaves the value empty."""
-    return lambda facts: {k: getattr(facts.latency.get(series), k, None) for k in FIGURES}
-
-
-def _connect_seconds(facts: Facts) -> _Found:
+def _connect_seconds(facts: Facts) -> float | None:
     """Return the time to connect all devices; None if a device did not connect."""
     devices = sum(group.count for group in facts.record.groups)
-    return {"value": facts.record.connect_seconds if facts.connected >= devices else None}
+    connect = facts.card.connect
+    return connect.seconds if connect.connected >= devices else None
 
 
-def _payload_rate(facts: Facts) -> _Found:
+def _payload_rate(facts: Facts) -> float | None:
     """Return MB/s out of the broker; None if messages are small or of several sizes."""
     sizes = {group.size_bytes for group in facts.record.publishing}
     (low, high) = sizes.pop() if len(sizes) == 1 else (0, 0)
-    if low != high or low <= LARGE_MESSAGE_BYTES:
-        return {"value": None}
-    return {"value": facts.rates["egress"] * low / 1e6}
+    return _egress(facts) * low / 1e6 if low == high and low > LARGE_MESSAGE_BYTES else None
 
 
-_MEASURES: Mapping[str, Callable[[Facts], _Found]] = {
-    "producers": lambda facts: {"value": sum(g.count for g in facts.record.publishing) or None},
-    "ingress_rate": _rate("ingress"),
-    "egress_rate": _rate("egress"),
+_VALUES: Mapping[str, Callable[[Facts], float | None]] = {
+    "producers": lambda facts: sum(group.count for group in facts.record.publishing) or None,
+    "ingress_rate": lambda facts: facts.card.rates["ingress"],
+    "egress_rate": _egress,
     # Stored by the broker and delivered: a message that only went in may never have been stored.
-    "persistent_rate": _rate("egress"),
-    "queue_rate": _rate("egress"),
-    "forwarding_rate": _rate("egress"),
-    "messages_per_watt": lambda facts: _share(facts.rates["egress"], facts.watts),
-    "messages_per_rack_unit": lambda facts: _share(facts.rates["egress"], facts.rack_units),
-    "joules_per_message": lambda facts: _share(facts.watts, facts.rates["egress"]),
-    "messages_per_core_second": lambda facts: {"value": facts.messages_per_core_second},
-    # From the intended moment of sending, so that a late sender is charged.
-    "latency": _distribution("end_to_end"),
-    "transit": _distribution("transit"),
-    "connect_latency": _distribution("connect"),
+    "persistent_rate": _egress,
+    "queue_rate": _egress,
+    "forwarding_rate": _egress,
+    "messages_per_watt": lambda f: (f.card.power and f.card.power.messages_per_watt) or None,
+    "joules_per_message": lambda f: (f.card.power and f.card.power.joules_per_message) or None,
+    "messages_per_rack_unit": lambda facts: (
+        _egress(facts) / facts.rack_units if _egress(facts) and facts.rack_units else None
+    ),
+    "messages_per_core_second": lambda facts: (
+        None if facts.card.broker is None else facts.card.broker.messages_per_core_second
+    ),
     "connect_seconds": _connect_seconds,
-    "recovery_seconds": lambda facts: {
-        "value": figure(part(facts.record.observed, "recovery"), "drained_s")
-    },
-    "high_water_mark": lambda facts: {"value": facts.subscription_high_water_mark},
+    "recovery_seconds": lambda facts: figure(part(facts.record.observed, "recovery"), "drained_s"),
+    "high_water_mark": lambda facts: facts.card.counts.subscription_high_water_mark,
     "payload_rate": _payload_rate,
 }
+"""Measures that are one value."""
 
 # --- what descriptions say ------------------------------------------------------------------
 

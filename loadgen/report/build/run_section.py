@@ -1,7 +1,7 @@
 """The section of one run: counts, tables, latencies, power, broker, charts and how to repeat it."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from loadgen.plan.tables import Cell, DataTable, TableCell
@@ -41,18 +41,21 @@ def run_section(
         f"{number(run.seconds)} s measured · {counted(run.workers, 'worker')} on "
         f"{counted(run.hosts, 'host')} · run {run.id}"
     )
+    reasons = tuple((reason.code, reason.detail) for reason in card.verdict.reasons)
+    remarks = tuple(remark.detail for remark in card.verdict.remarks)
+    command = shlex.join(run.command)
     blocks: list[Block] = [
         Paragraph(about, "muted"),
-        *([_reasons(card)] if several else []),
-        _counts(card),
+        *([Judged("", reasons, remarks)] if several else []),
+        _tiles(asdict(card.counts)),
         *card.sections,
-        *_latency(card),
-        *_connecting(card),
+        *_tables(card),
         *(_power(card.power) if card.power is not None else ()),
         *(_broker(card.broker) if card.broker is not None else ()),
         Charts(lambda: drawn() if several else drawn()[1:]),
         *_groups(card),
-        *_command(card),
+        Paragraph("Run again:" if command else "The run did not record its command.", "muted"),
+        *([Paragraph(name(command, COMMAND_CHARACTERS), "command")] if command else []),
         _seal(card),
         Fold("Scenario, environment and broker", (_facts(card),)),
     ]
@@ -65,42 +68,36 @@ def run_section(
     )
 
 
-def _reasons(card: ScoreCard) -> Judged:
-    verdict = card.verdict
-    reasons = tuple((reason.code, reason.detail) for reason in verdict.reasons)
-    return Judged("", reasons, tuple(remark.detail for remark in verdict.remarks))
-
-
-def _counts(card: ScoreCard) -> DataTable:
-    return _tile_table(
-        (key.replace("_", " "), Cell(value, wrong=bool(key in _WRONG_ABOVE_ZERO and value)))
-        for key, value in asdict(card.counts).items()
-    )
-
-
-def _tile_table(tiles: Iterable[tuple[str, Cell]]) -> DataTable:
-    return DataTable("", "", ("count", "value"), tuple(tiles), look="tiles")
-
-
-def _latency(card: ScoreCard) -> Iterator[DataTable]:
+def _tiles(figures: Mapping[str, float | None]) -> DataTable:
     rows = tuple(
-        (series, *(getattr(timed, key) for key in LATENCY_FIGURES))
-        for series, timed in card.latency.items()
+        (label.replace("_", " "), Cell(value, wrong=bool(label in _WRONG_ABOVE_ZERO and value)))
+        for label, value in figures.items()
     )
+    return DataTable("", "", ("count", "value"), rows, look="tiles")
+
+
+def _measured_tiles(figures: Mapping[str, float | None]) -> Iterator[DataTable]:
+    """Yield tiles of the figures that were measured, if there are any."""
+    measured = {label: value for label, value in figures.items() if value is not None}
+    if measured:
+        yield _tiles(measured)
+
+
+def _tables(card: ScoreCard) -> Iterator[DataTable]:
+    """Yield the tables of latencies and of connecting; those without rows are left out."""
+    series = tuple(
+        (name, *(getattr(timed, key) for key in LATENCY_FIGURES))
+        for name, timed in card.latency.items()
+    )
+    if series:
+        yield DataTable("Latency, µs", "", ("Series", *LATENCY_FIGURES.values()), series)
+    rows = [(f"Failed: {reason}", n) for reason, n in card.connect.failures.items()]
+    for counter, count in card.network.items():
+        if count:
+            rows.append((f"This host's {counter.replace('_', ' ')} over the run", count))
     if rows:
-        yield DataTable("Latency, µs", "", ("Series", *LATENCY_FIGURES.values()), rows)
-
-
-def _connecting(card: ScoreCard) -> Iterator[DataTable]:
-    failures = [(f"Failed: {reason}", n) for reason, n in card.connect.failures.items()]
-    network = [
-        (f"This host's {counter.replace('_', ' ')} over the run", count)
-        for counter, count in card.network.items()
-        if count
-    ]
-    if failures or network:
-        rows = (("Connected", card.connect.connected), *failures, *network)
-        yield DataTable("Connecting", "", ("", "count"), rows)
+        connected = ("Connected", card.connect.connected)
+        yield DataTable("Connecting", "", ("", "count"), (connected, *rows))
 
 
 def _power(power: Power) -> Iterator[Block]:
@@ -115,31 +112,22 @@ def _power(power: Power) -> Iterator[Block]:
         )
         for outlet in power.outlets
     ]
-    if len(power.nodes) > 1:
-        rows += [
-            (
-                node.name or "no node",
-                counted(node.outlets, "outlet"),
-                f"{node.watts:,.1f}",
-                *(None, None, None),
-            )
-            for node in power.nodes
-        ]
-    rows.append(("All", "", f"{power.watts:,.1f}", None, None, None))
-    yield DataTable(
-        "Power",
-        "",
-        ("node", "outlet", "mean W", "samples in the window", "covered", "kWh: watts, counter"),
-        tuple(rows),
-        texts=(0, 1, 5),
-        look="facts",
-    )
+    nodes = power.nodes if len(power.nodes) > 1 else ()
+    for node, outlets, watts in (
+        *((node.name or "no node", counted(node.outlets, "outlet"), node.watts) for node in nodes),
+        ("All", "", power.watts),
+    ):
+        rows.append((node, outlets, f"{watts:,.1f}", None, None, None))
+    header = ("node", "outlet", "mean W", "samples in the window", "covered", "kWh: watts, counter")
+    yield DataTable("Power", "", header, tuple(rows), texts=(0, 1, 5), look="facts")
     if power.remark:
         yield Paragraph(power.remark, "remark")
-    yield from _tiles(
-        ("messages per watt", power.messages_per_watt),
-        ("joules a message", power.joules_per_message),
-        ("watts per rack unit", power.watts_per_rack_unit),
+    yield from _measured_tiles(
+        {
+            "messages per watt": power.messages_per_watt,
+            "joules a message": power.joules_per_message,
+            "watts per rack unit": power.watts_per_rack_unit,
+        }
     )
 
 
@@ -158,42 +146,30 @@ def _energy(outlet: OutletPower) -> Cell:
 
 def _broker(load: BrokerLoad) -> Iterator[Block]:
     memory = load.resident_bytes_max
-    yield from _tiles(
-        ("broker's processor time, s", load.cpu_seconds),
-        ("processors in use", load.cores),
-        ("greatest memory, MiB", memory / _MIB if memory else None),
-        ("messages a core-second", load.messages_per_core_second),
-        ("dropped, by its own count", load.dropped),
+    yield from _measured_tiles(
+        {
+            "broker's processor time, s": load.cpu_seconds,
+            "processors in use": load.cores,
+            "greatest memory, MiB": memory / _MIB if memory else None,
+            "messages a core-second": load.messages_per_core_second,
+            "dropped, by its own count": load.dropped,
+        }
     )
-    rows = tuple(
-        (
-            _BROKER_COUNTS.get(check.count, check.count),
-            check.topic,
-            *(check.broker, check.ours, check.uncertain),
-            "agrees"
-            if check.agrees
-            else Cell(
-                "differs",
-                notes=(f"{check.broker / check.ours:.3f} times ours",) if check.ours else (),
-                wrong=True,
-            ),
-        )
-        for check in load.counts
-    )
+    rows = []
+    for check in load.counts:
+        times = (f"{check.broker / check.ours:.3f} times ours",) if check.ours else ()
+        result = Cell("agrees") if check.agrees else Cell("differs", notes=times, wrong=True)
+        count = _BROKER_COUNTS.get(check.count, check.count)
+        rows.append((count, check.topic, check.broker, check.ours, check.uncertain, result))
     if rows:
         header = ("count", "topic", "broker", "ours", "in flight", "")
-        yield DataTable("Broker", _BROKER_COUNTS_NOTE, header, rows, texts=(0, 1, 5))
+        yield DataTable("Broker", _BROKER_COUNTS_NOTE, header, tuple(rows), texts=(0, 1, 5))
     for trouble in load.troubles[:_MOST_TROUBLES]:
         yield Paragraph(trouble, "muted")
 
 
-def _tiles(*pairs: tuple[str, float | None]) -> Iterator[DataTable]:
-    tiles = [(label, Cell(value)) for label, value in pairs if value is not None]
-    if tiles:
-        yield _tile_table(tiles)
-
-
 def _groups(card: ScoreCard) -> Iterator[DataTable]:
+    """Yield a table of the groups, if one of them did anything."""
     if any(any(group.counters.values()) for group in card.groups):
         yield DataTable(
             "Groups of devices, over the window",
@@ -208,15 +184,6 @@ def _groups(card: ScoreCard) -> Iterator[DataTable]:
                 for group in card.groups
             ),
         )
-
-
-def _command(card: ScoreCard) -> Iterator[Paragraph]:
-    command = shlex.join(card.run.command)
-    if command:
-        yield Paragraph("Run again:", "muted")
-        yield Paragraph(name(command, COMMAND_CHARACTERS), "command")
-    else:
-        yield Paragraph("The run did not record its command.", "muted")
 
 
 def _seal(card: ScoreCard) -> Paragraph:
@@ -239,25 +206,25 @@ def _seal(card: ScoreCard) -> Paragraph:
 
 
 def _facts(card: ScoreCard) -> DataTable:
+    """Return every fact of the run, nested ones by their paths."""
+
+    def flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                yield from flat(f"{prefix}.{key}", item)
+        elif isinstance(value, (list, tuple)):
+            yield prefix, ", ".join(map(str, value))
+        elif value is not None:
+            yield prefix, str(value)
+
     run = card.run
     rows = (
         ("run", run.id),
         *((f"{key} SHA-256", value) for key, value in card.integrity.digests.items()),
         ("program", run.program),
         ("seed", "" if run.seed is None else str(run.seed)),
-        *_flat("scenario", run.scenario),
-        *_flat("broker", run.broker),
-        *_flat("environment", run.environment),
+        *flat("scenario", run.scenario),
+        *flat("broker", run.broker),
+        *flat("environment", run.environment),
     )
     return DataTable("", "", ("", ""), rows, texts=(0, 1), look="facts")
-
-
-def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
-    """Yield the (path, value) lines of a nested object."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _flat(f"{prefix}.{key}" if prefix else str(key), item)
-    elif isinstance(value, (list, tuple)):
-        yield prefix, ", ".join(map(str, value))
-    elif value is not None:
-        yield prefix, str(value)

@@ -14,7 +14,7 @@ from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.render.histograms import HISTOGRAM_SCHEMA, to_hgrm, to_hlog, to_parquet
-from loadgen.report.score_card import PackedCurves, ScoreCard
+from loadgen.report.score_card import ScoreCard
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +65,9 @@ def test_tags_of_several_runs_name_the_run_and_stay_one_word(
     other = replace(
         card,
         run=replace(card.run, id="b, c\n=1"),
-        packed_curves=PackedCurves(
-            replace(card.curves, wall_start_ns=card.curves.wall_start_ns - 10**9)
-        ),
+        packed_curves=replace(
+            card.curves, wall_start_ns=card.curves.wall_start_ns - 10**9
+        ).packed(),
     )
     found = read_log(to_hlog([card, other]), tmp_path / "a.hlog")
     tags = [tag for tag, _ in found]

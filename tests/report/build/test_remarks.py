@@ -1,4 +1,4 @@
-"""What the generator itself added to a latency stands at its row."""
+"""Remarks at the rows: the generator's own share of a latency, a recovery, slow subscribers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +8,9 @@ import pytest
 
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.cards_report import report_of
-from loadgen.report.build.own_share import own_share_remark
+from loadgen.report.build.remarks import own_share_remark, recovery_remark, slow_remark
 from loadgen.report.build.summary import summarize_run
+from loadgen.report.record import RunRecord
 from loadgen.report.render.html import to_html
 from loadgen.report.render.markdown import to_markdown
 
@@ -76,3 +77,39 @@ def test_the_row_has_transit_beside_it(make: ModuleType, tmp_path: Path) -> None
     assert card.rows[0].remark.startswith("Mostly the generator's own, not the broker's: 50P, ")
     for rendering in (to_html(report_of([card])), to_markdown(report_of([card]))):
         assert "Mostly the generator" in rendering.decode()
+
+
+def seen(**observed: object) -> RunRecord:
+    return RunRecord("run-1", "persistent", observed=observed)
+
+
+BACK = {"first_back_s": 0.1, "all_back_s": 1.26, "first_delivery_s": 0.2, "drained_s": 3}
+MORE = "ore waited to the end than before the crash."
+
+
+@pytest.mark.parametrize(
+    ("recovery", "remark"),
+    [
+        ({}, ""),
+        (
+            BACK,
+            "The first device was back after 0.10 s, all devices after 1.26 s, the first message "
+            "came after 0.20 s.",
+        ),
+        (
+            dict.fromkeys(BACK) | {"first_back_s": 0.1},
+            f"The first device was back after 0.10 s; m{MORE}",
+        ),
+        ({"drained_s": None}, f"M{MORE}"),
+        ({"drained_s": 3}, ""),
+    ],
+)
+def test_the_way_back_from_a_crash_is_told_as_far_as_it_went(
+    recovery: dict[str, object], remark: str
+) -> None:
+    assert recovery_remark(seen(recovery=recovery)) == remark
+
+
+def test_what_was_made_worse_on_request_is_said_at_its_rows() -> None:
+    assert slow_remark(seen()) == recovery_remark(seen()) == ""
+    assert slow_remark(seen(slow={"waited": 1200})).startswith("1,200 deliveries")

@@ -1,4 +1,4 @@
-"""The generator's own share of a latency: messages sent late, and read late. Pure.
+"""Remarks at the rows of a score card: the generator's share of a latency, and caused faults.
 
 A latency counts from the moment at which a message should have been sent until it was read. Two
 series show the generator's part: `transit` begins at the actual send, and `own_delay` is the time
@@ -10,12 +10,20 @@ which is a sample.
 from collections.abc import Mapping
 
 from loadgen.metrics.reducer import LatencySummary
+from loadgen.plan.reading import figure, figures, part
+from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
 
 _MOSTLY = 0.5
 
 _TAIL = "p99"
 _SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
+
+_MOMENTS = {
+    "first_back_s": "the first device was back after",
+    "all_back_s": "all devices after",
+    "first_delivery_s": "the first message came after",
+}
 
 
 def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
@@ -43,3 +51,22 @@ def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
     if mostly:
         return f"Mostly the generator's own, not the broker's: {'; '.join(mostly)}."
     return f"The generator's own part of {parts[_TAIL]}." if _TAIL in parts else ""
+
+
+def recovery_remark(record: RunRecord) -> str:
+    """Return how far the recovery from a crash went; "" without a crash."""
+    seen = part(record.observed, "recovery")
+    if not seen:
+        return ""
+    moments = zip(_MOMENTS.values(), figures(seen, *_MOMENTS), strict=True)
+    steps = ", ".join(f"{words} {at_s:.2f} s" for words, at_s in moments if at_s is not None)
+    rest = "more waited to the end than before the crash"
+    remark = "; ".join(filter(None, (steps, rest if figure(seen, "drained_s") is None else "")))
+    return f"{remark[0].upper()}{remark[1:]}." if remark else ""
+
+
+def slow_remark(record: RunRecord) -> str:
+    """Return the number of deliveries that waited for slow subscribers; "" without any."""
+    waited = figure(part(record.observed, "slow"), "waited")
+    words = "deliveries to slow subscribers waited when the window ended; those that came later"
+    return f"{waited:,.0f} {words} count, too." if waited else ""

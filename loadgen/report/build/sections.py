@@ -1,0 +1,409 @@
+"""Tables of a run for its score card: where its messages ended, its outages, TLS, the system under
+test, the limits of the harness, and the observations of its case.
+
+Unexpected parts of run.json are left out, and so is a table without rows.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from loadgen.cases.registry import CASES
+from loadgen.judge.ledger import Ledger
+from loadgen.metrics.reducer import LatencySummary
+from loadgen.plan.reading import Object, count, figure, figures, objects, part, text
+from loadgen.plan.sut import LINES, PARTS
+from loadgen.plan.tables import DataTable, TableCell
+from loadgen.report.build.rows import DATA, Row
+from loadgen.report.record import RunRecord
+from loadgen.report.render.text import NOTICE_CHARACTERS, name, number
+
+Rows = tuple[tuple[TableCell, ...], ...]
+
+_MOST_SHOWN = 20
+_MOST_HANDSHAKES = 40
+
+# --- messages -------------------------------------------------------------------------------
+
+_ALWAYS = ("sent", "expected", "intact", "lost")
+"""States that are shown even if they are 0."""
+
+
+def ledger_sections(record: RunRecord, window: Ledger, run: Ledger) -> Iterator[DataTable]:
+    """Yield the ledger as a table, if the run has messages."""
+    if not run.intended and not run.foreign:
+        return
+    columns = (window.document(), run.document())
+    rows: list[tuple[TableCell, ...]] = []
+    subject = ""
+    for about, state, words in DATA["ledger"]:
+        subject = about or subject
+        counts = [column[state] for column in columns]
+        # All intended messages were sent, unless the publishers still owe some.
+        wanted = run.owed if state == "intended" else any(counts) or state in _ALWAYS
+        if wanted:
+            rows.append((subject, words, *counts))
+            subject = ""
+    note = "Where every message ended, in the phase in which it was due."
+    if record.proven:
+        note += " Every message is accounted for."
+    elif record.imbalances:
+        note += f" Not every message is accounted for: {'; '.join(record.imbalances)}."
+    else:
+        note += " The sums could not be checked: a worker did not send its last report."
+    header = ("", "", "window", "whole run")
+    yield DataTable("Ledger", note, header, tuple(rows), texts=(0, 1))
+
+
+def lost_sections(record: RunRecord) -> Iterator[DataTable]:
+    """Yield a table of lost messages that the broker had acknowledged."""
+    lost = part(record.observed, "lost")
+    rows = tuple(
+        (
+            *figures(loss, "stream", "first", "last"),
+            f"{name(loss.get('group'))} {loss.get('device')}",
+        )
+        for loss in objects(lost.get("named"))[:_MOST_SHOWN]
+    )
+    if rows:
+        note = "The first that the broker had acknowledged; run.json has up to 100 ranges"
+        more = figure(lost, "more")
+        note += f", {more:,.0f} messages are not among them." if more else "."
+        header = ("stream", "from message", "to message", "not received by")
+        yield DataTable("Lost messages", note, header, rows, texts=(3,))
+
+
+# --- outages --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The time from the second in which devices were lost to that in which all were back.
+
+    Times are seconds after the window's start; `until_s` is None if the run ended first. `lost`
+    counts disconnects, `away` is the most devices without a connection at the end of a second, and
+    `most_connects` the most that reconnected within a second, as a rate.
+    """
+
+    from_s: float
+    until_s: float | None
+    lost: int
+    away: int
+    returned: int
+    failed_attempts: int
+    most_connects: float
+
+
+def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[Outage, ...]:
+    """Return the outages of a run; `course` has its seconds after the connect phase, in order.
+
+    Its rows are those of `score_card.Curves.course`. Connects and disconnects are used, because a
+    late worker lacks the gauge of connected devices for some seconds.
+    """
+    outages: list[Outage] = []
+    current: Outage | None = None
+    for second in course:
+        if current is None and not second["disconnects"]:
+            continue
+        current = current or Outage(second["at_s"], None, 0, 0, 0, 0, 0.0)
+        lost = current.lost + second["disconnects"]
+        returned = current.returned + second["connects"]
+        connect_rate = second["connects"] / max(second["span_s"], 1e-3)
+        current = replace(
+            current,
+            lost=lost,
+            away=max(current.away, lost - returned),
+            returned=returned,
+            failed_attempts=current.failed_attempts + second["connect_failures"],
+            most_connects=max(current.most_connects, connect_rate),
+        )
+        if returned >= lost:
+            outages.append(replace(current, until_s=second["at_s"] + second["span_s"]))
+            current = None
+    return (*outages, *(() if current is None else (current,)))
+
+
+def outage_sections(
+    record: RunRecord, course: pa.Table, phases: Iterable[tuple[str, float, float]]
+) -> Iterator[DataTable]:
+    """Yield a table of the run's outages; without churn, in which devices leave on request."""
+    bounds = {phase: (start_s, end_s) for phase, start_s, end_s in phases}
+    began_s = bounds.get("connect", (0.0, 0.0))[1]
+    ended_s = max((end_s for _, end_s in bounds.values()), default=0.0)
+    outages = outages_of(
+        second
+        for second in course.to_pylist()
+        if second["at_s"] + second["span_s"] > began_s and second["at_s"] < ended_s
+    )
+    if not outages or record.scenario.get("churn"):
+        return
+    wanted = figure(record.scenario, "connect_rate")
+    rate = "" if wanted is None else f", with a connect rate of {wanted:,g} a second"
+    note = (
+        "From the second in which devices lost their connections to the second in which all were "
+        f"connected again{rate}. Times are in seconds after the window's start."
+    )
+    if len(outages) > _MOST_SHOWN:
+        note += f" The first {_MOST_SHOWN} of {len(outages):,}."
+    header = (
+        "from s", "until s", "lasted s", "connections lost", "most devices away", "came back",
+        "attempts that failed", "most connects/s",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            round(outage.from_s, 1),
+            "not over" if outage.until_s is None else f"{outage.until_s:,.1f}",
+            None if outage.until_s is None else round(outage.until_s - outage.from_s, 1),
+            outage.lost,
+            outage.away,
+            outage.returned,
+            outage.failed_attempts,
+            round(outage.most_connects),
+        )
+        for outage in outages[:_MOST_SHOWN]
+    )
+    yield DataTable("Outages", note, header, rows, texts=(1,))
+
+
+# --- TLS ------------------------------------------------------------------------------------
+
+UNVERIFIED = (
+    "TLS without verification: the broker's certificate was not verified, any certificate would "
+    "have done, and what verifying one costs is in no figure here."
+)
+"""Notice before the figures of a run without verification."""
+
+
+def notice_of(record: RunRecord) -> str:
+    """Return the notice before any figure of the run; "" for a run that needs no notice."""
+    notice = str(record.case_observations.get("notice") or "")[:NOTICE_CHARACTERS]
+    unverified = record.encrypted and not _verified(record)
+    return " ".join(filter(None, (notice, UNVERIFIED if unverified else "")))
+
+
+def record_details(record: RunRecord) -> dict[str, Any]:
+    """Return the parts of scorecard.json that only some runs have.
+
+    They are the case's observations under its name, the description `sut`, and `tls`.
+    """
+    case, sut = dict(record.case_observations), dict(record.sut)
+    details: dict[str, Any] = {record.case: case} if case else {}
+    details |= {"sut": sut} if sut else {}
+    if record.encrypted:
+        details["tls"] = {"verified": _verified(record)}
+        connections, resumed = negotiated(record)
+        if connections:
+            keys = ("version", "cipher", "count")
+            entries = [dict(zip(keys, entry, strict=True)) for entry in connections]
+            details["tls"] |= {"connections": entries, "resumed": resumed}
+    return details
+
+
+def tls_sections(record: RunRecord) -> Iterator[DataTable]:
+    """Yield a table of the handshakes, if the run recorded them."""
+    connections, resumed = negotiated(record)
+    if record.encrypted and connections:
+        rows: Rows = connections
+        verified = "was verified" if _verified(record) else "was NOT verified"
+        note = (
+            "Versions and ciphers that devices negotiated in the run: "
+            f"{resumed:,} of {sum(entry[2] for entry in connections):,} resumed an earlier session."
+            f" The broker's certificate {verified}."
+        )
+        yield DataTable("TLS", note, ("version", "cipher", "connections"), rows, texts=(0, 1))
+
+
+def _verified(record: RunRecord) -> bool:
+    return record.scenario.get("tls_verify") is not False
+
+
+def negotiated(record: RunRecord) -> tuple[tuple[tuple[str, str, int], ...], int]:
+    """Return connections by version and cipher, and the number that resumed a session."""
+    tls = part(record.observed, "tls")
+    entries = tuple(
+        (text(kind, "version"), text(kind, "cipher"), count(kind, "count"))
+        for kind in objects(tls.get("connections"))[:_MOST_HANDSHAKES]
+        if count(kind, "count")
+    )
+    return entries, count(tls, "resumed")
+
+
+# --- the system under test ------------------------------------------------------------------
+
+_ACCESS = (
+    "Each device has its user and password, with the rights to publish and to receive its own "
+    "topics only; one more user administers the broker. A message that the broker rejects is "
+    "REFUSED in MQTT 5; older versions have no answer for it, and it counts as lost."
+)
+_DESCRIBED = "As described for this run (--sut); loadgen did not check it."
+_MOST_TEXTS = 20
+
+
+def system_sections(record: RunRecord) -> Iterator[DataTable]:
+    """Yield tables of the broker's note, users and storage, and of each described part."""
+    if note := text(record.broker, "note"):
+        yield DataTable("Broker", note, ("", ""), ())
+    if users := count(part(record.broker, "access_control"), "users"):
+        rows: Rows = (("users of the broker", users),)
+        yield DataTable("Access control", _ACCESS, ("", ""), rows)
+    if storage := text(record.broker, "storage"):
+        first = stored_first(record)
+        answer = "not known" if first is None else "yes" if first else "no"
+        rows = (("stored before it is acknowledged", answer),)
+        yield DataTable("Storage of the broker", storage, ("", ""), rows, texts=(0, 1))
+    for key, title in PARTS.items():
+        described = part(record.sut, key)
+        rows = tuple((LINES[line], _cell(described[line])) for line in LINES if line in described)
+        if rows:
+            title = f"System under test: {title}"
+            yield DataTable(title, _DESCRIBED, ("", "description"), rows, texts=(0, 1))
+
+
+def stored_first(record: RunRecord) -> bool | None:
+    """Return True if the broker stores a message before it acknowledges it; None if unknown."""
+    for description in (record.broker, part(record.sut, "broker")):
+        stored = description.get("stored_first")
+        if isinstance(stored, bool):
+            return stored
+    return None
+
+
+def _cell(value: object) -> TableCell:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return number(value)
+    return "; ".join(map(str, value[:_MOST_TEXTS])) if isinstance(value, list) else str(value)
+
+
+# --- limits of the harness ------------------------------------------------------------------
+
+
+def ceiling_of(
+    record: RunRecord, rates: Mapping[str, float], latency: Mapping[str, LatencySummary]
+) -> Iterator[DataTable]:
+    """Yield a table of the run and of `environment.calibration`, if the host was calibrated.
+
+    `rates` are messages a second of the whole run, `latency` its series in µs.
+    """
+    limits = part(record.environment, "calibration")
+    if not limits:
+        return
+    workers = max(record.workers, 1)
+    rows: list[tuple[TableCell, ...]] = []
+    for done, direction in (("sent", "send"), ("received", "receive")):
+        if rates.get(done):
+            kinds = ("single", "batched")
+            ceilings = (figure(part(limits, direction, kind), "per_s") for kind in kinds)
+            rows.append((f"messages {done} a second, a worker", rates[done] / workers, *ceilings))
+    if record.connected and record.connect_seconds:
+        each = record.connected / record.connect_seconds
+        rows.append(("connects a second", each, figure(part(limits, "connect"), "per_s"), None))
+    for series, where in (
+        ("end_to_end", ("latency", "end_to_end_us")),
+        ("transit", ("latency", "transit_us")),
+        ("send_delay", ("send_delay", "single_us")),
+    ):
+        ours = latency.get(series)
+        if ours is not None:
+            harness = part(limits, *where)
+            rows += [
+                (f"{series} 50P, µs", ours.p50, figure(harness, "p50"), None),
+                (f"{series} 99P, µs", ours.p99, figure(harness, "p99"), None),
+            ]
+    load = figure(limits, "load_average_before")
+    busy = "" if load is None else f" (load average before it {load:g})"
+    note = (
+        f"loadgen calibrate of {name(limits.get('made'))}{busy}, against instruments of our own "
+        "on this host: what one worker with a core to itself sends and receives, each message by "
+        "its own write or in batches; connects; the latency of one pair through the reflector."
+    )
+    header = ("", "this run", "harness", "harness, in batches")
+    if rows:
+        yield DataTable("Next to the limits of the harness", note, header, tuple(rows))
+
+
+# --- observations of the case ---------------------------------------------------------------
+
+
+def observed_sections(record: RunRecord) -> Iterator[DataTable]:
+    """Yield the tables of the case's observations, for any case that records their keys."""
+    document = record.case_observations
+    if document.get("spread"):
+        yield from _spread(document)
+    if document.get("backends"):
+        yield from _backends(document)
+    if record.case in CASES:
+        yield from CASES[record.case].tables(document)
+
+
+def observed_rows(record: RunRecord) -> Iterator[Row]:
+    """Yield further rows: the spread over consumers, the rate to each backend."""
+    document, title = record.case_observations, record.case.upper()
+    if spread := part(document, "spread"):
+        consumers = number(figure(spread, "consumers"))
+        yield Row(
+            "Throughput",
+            title,
+            f"Messages of the window that each of {consumers} consumers took; VALUE is the fewest.",
+            "messages",
+            value=figure(spread, "min"),
+            avg=figure(spread, "mean"),
+            max=figure(spread, "max"),
+            stdev=figure(spread, "stdev"),
+        )
+    for backend in objects(document.get("backends")):
+        where = f"backend {backend.get('number')} ({name(backend.get('url'))})"
+        rate, mark = figures(backend, "rate", "high_water_mark")
+        yield Row("Throughput", title, f"Forwarded to {where}.", "msgs/sec", value=rate)
+        before = f"High-water mark before {where}."
+        yield Row("Throughput", title, before, "messages", value=mark)
+
+
+def _spread(document: Object) -> Iterator[DataTable]:
+    keys = ("received", "min", "max", "mean", "stdev")
+    spread, cut = part(document, "spread"), part(document, "cut_off")
+    rows: list[tuple[TableCell, ...]] = [("all", *figures(spread, *keys))] if spread else []
+    queues = objects(spread.get("queues"))
+    rows += [(f"queue {queue.get('queue')}", *figures(queue, *keys)) for queue in queues]
+    note = "Messages of the window that the consumers of a queue took, each by one of them."
+    if cut:
+        note += (
+            f" Consumer {cut.get('consumer')} was cut off in the middle with "
+            f"{number(figure(cut, 'held'))} messages that it had not acknowledged."
+        )
+    header = ("", "received", "fewest", "most", "mean", "deviation")
+    if rows:
+        yield DataTable("Spread over the consumers", note, header, tuple(rows))
+
+
+def _backends(document: Object) -> Iterator[DataTable]:
+    def percent(share: float | None) -> str:
+        return "" if share is None else f"{share:.0%}"
+
+    backends, limit = objects(document.get("backends")), part(document, "limit")
+    rows: list[tuple[TableCell, ...]] = [
+        (
+            f"backend {backend.get('number')}",
+            str(backend.get("url") or ""),
+            *figures(backend, "rate", "expected", "received", "high_water_mark"),
+            percent(figure(backend, "busy_share")),
+        )
+        for backend in backends
+    ]
+    if not backends:
+        return
+    keys = ("rate", "expected", "received")
+    totals = [sum(figure(backend, key) or 0 for backend in backends) for key in keys]
+    rows.append(("all", "front", *totals, None, percent(figure(document, "front_busy_share"))))
+    yield DataTable(
+        "Backends",
+        f"What limited the rate: {limit.get('side') or 'not known'} "
+        f"({limit.get('detail') or '?'}). The high-water mark is the most that producers "
+        "had sent and consumers not received, once a second.",
+        ("", "broker", "msgs/sec", "expected", "received", "high-water mark", "busy"),
+        tuple(rows),
+        texts=(0, 1),
+    )
