@@ -436,7 +436,15 @@ def _explained(
     endpoint, error = first.endpoint, first.error
     where = endpoint.redacted
     if not first.reached:
-        return _unreached(where, error, timeout_s)
+        if error is None:
+            return BrokerUnreachableError(Message.NO_ANSWER(where=where, timeout_s=timeout_s))
+        number = error.errno if isinstance(error, OSError) else None
+        message = Message.NOT_RUNNING if number == errno.ECONNREFUSED else Message.NO_WAY
+        cause = os.strerror(number) if number else str(error) or "cannot be reached"
+        if isinstance(error, socket.gaierror):
+            # These errors have different numbers from the system's.
+            message, cause = Message.NO_NAME, error.strerror or "the name is not known"
+        return BrokerUnreachableError(message(where=where, cause=cause.lower()))
     for attempt in (first, *(other for other in further if other.silent)):
         if attempt.encrypted and isinstance(attempt.error, ssl.SSLError):
             # The server judges our certificate after a handshake of TLS 1.3.
@@ -478,24 +486,9 @@ def _other_transport(endpoint: Endpoint, further: Sequence[BrokerConnection]) ->
     return ""
 
 
-def _unreached(where: str, error: Exception | None, timeout_s: float) -> BrokerUnreachableError:
-    """Return the error of an attempt without a TCP connection."""
-    if error is None:
-        return BrokerUnreachableError(Message.NO_ANSWER(where=where, timeout_s=timeout_s))
-    if isinstance(error, socket.gaierror):
-        # These errors have different numbers from the system's.
-        cause = (error.strerror or "the name is not known").lower()
-        return BrokerUnreachableError(Message.NO_NAME(where=where, cause=cause))
-    number = error.errno if isinstance(error, OSError) else None
-    cause = (os.strerror(number) if number else str(error) or "cannot be reached").lower()
-    message = Message.NOT_RUNNING if number == errno.ECONNREFUSED else Message.NO_WAY
-    return BrokerUnreachableError(message(where=where, cause=cause))
-
-
 async def _untrusted(
     first: BrokerConnection, error: ssl.SSLCertVerificationError
 ) -> BrokerUnreachableError:
-    """Return the error of a broker with an untrusted certificate."""
     from cryptography import x509
 
     endpoint = first.endpoint
@@ -531,16 +524,12 @@ def _fault(error: ssl.SSLError) -> str:
 
 
 def _other_version(attempt: BrokerConnection, answer: str = "") -> BrokerRefusedError:
-    """Return the error of a broker that does not speak the version of a CONNECT."""
-    version = VERSION_NAMES[attempt.packet.protocol_version]
-    where = attempt.endpoint.redacted
-    return BrokerRefusedError(
-        Message.OTHER_VERSION(where=where, version=version, answer=answer, use="")
-    )
+    where, version = attempt.endpoint.redacted, VERSION_NAMES[attempt.packet.protocol_version]
+    message = Message.OTHER_VERSION(where=where, version=version, answer=answer, use="")
+    return BrokerRefusedError(message)
 
 
 def _refusal(attempt: BrokerConnection, connack: ConnAck) -> BrokerRefusedError:
-    """Return the error of a CONNACK with another failure."""
     message = _REFUSALS.get(connack.reason_code, Message.REFUSED)
     if message is Message.WRONG_LOGIN and attempt.packet.password is None:
         message = Message.NO_PASSWORD if attempt.packet.user_name else Message.NO_USER

@@ -85,23 +85,20 @@ class PoolClient:
     def _take(self, packet: packets.Packet) -> None:
         send = self.connection.send
         match packet:
-            case packets.Publish():
+            case packets.Publish(qos=qos):
                 self.inbox.append(packet)
-                if packet.qos:
-                    answer = packets.PubAck if packet.qos == 1 else packets.PubRec
-                    send(answer(packet.packet_id))
+                if qos:
+                    send((packets.PubAck if qos == 1 else packets.PubRec)(packet.packet_id))
             case packets.PubRel():
                 send(packets.PubComp(packet.packet_id))
             case packets.SubAck():
                 self.suback = packet
-            case packets.PubAck() | packets.PubRec():
+            case packets.PubAck() | packets.PubRec() | packets.PubComp():
                 self.answers.setdefault(packet.packet_id, packet)
                 if isinstance(packet, packets.PubRec) and not is_failure(packet.reason_code):
                     send(packets.PubRel(packet.packet_id))
                 else:
                     self.completed.add(packet.packet_id)
-            case packets.PubComp():
-                self.completed.add(packet.packet_id)
             case packets.Disconnect():
                 self.ended = named(packet.reason_code, packet.properties, MQTT_5)
 
@@ -192,6 +189,13 @@ async def version_of(
     It needs a separate connection: some brokers end one that subscribes to $SYS.
     """
     levels: dict[str, str] = {}
+
+    def is_named() -> bool:
+        for message in client.inbox:
+            level = message.topic_name.rpartition("/")[2]
+            levels.setdefault(level, shown_version(message.payload))
+        return len(levels) > 1 or any(one.topic_name == _VERSION_TOPICS[0] for one in client.inbox)
+
     with contextlib.suppress(CannotRunError):
         async with ClientPool(tls_context) as pool:
             packet = connect_of(endpoint, connect.protocol_version, connect)
@@ -200,16 +204,8 @@ async def version_of(
                 if "version" in name.lower() and value.strip():
                     return shown_version(value)
             await pool.subscribed(client, _VERSION_TOPICS, 0, _ANSWER_S)
-
-            def is_named() -> bool:
-                topics = [message.topic_name for message in client.inbox]
-                return len(topics) > 1 or _VERSION_TOPICS[0] in topics
-
             # Retained messages come at once, or never.
             await pool.until(is_named, _RETAINED_S)
-            for message in client.inbox:
-                level = message.topic_name.rpartition("/")[2]
-                levels.setdefault(level, shown_version(message.payload))
     return " ".join(levels[name] for name in ("sysdescr", "version") if name in levels) or UNKNOWN
 
 

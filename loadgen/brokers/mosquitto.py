@@ -42,7 +42,7 @@ class MosquittoSettings(ProgramSettings):
 
     With `persistence` its database is written every `AUTOSAVE_S`, with `save_each` after each
     change. `memory_limit_bytes` None is half of the memory now available, 0 none. `more_lines` end
-    the configuration, after the listeners, and overrule what it says; `front.py` makes those of a
+    the configuration, after the listener, and overrule what it says; `front.py` makes those of a
     bridge.
     """
 
@@ -58,7 +58,7 @@ def find_mosquitto() -> Path | None:
     return None if program is None else Path(program).resolve()
 
 
-def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int, ...]) -> str:
+def render_config(settings: MosquittoSettings, directory: Path, port: int) -> str:
     """Return the text of `mosquitto.conf`; `directory` is for its data."""
     memory_limit_bytes = settings.memory_limit_bytes
     if memory_limit_bytes is None:
@@ -101,10 +101,9 @@ def render_config(settings: MosquittoSettings, directory: Path, ports: tuple[int
         ]
     if settings.accounts:
         lines += [f"password_file {directory / _PASSWORDS}", f"acl_file {directory / _RIGHTS}"]
-    for port in ports:
-        lines += [f"listener {port} {settings.host}", "max_connections -1"]
-        if settings.certificate is not None:
-            lines += [f"certfile {settings.certificate}", f"keyfile {settings.key}"]
+    lines += [f"listener {port} {settings.host}", "max_connections -1"]
+    if settings.certificate is not None:
+        lines += [f"certfile {settings.certificate}", f"keyfile {settings.key}"]
     lines += settings.more_lines
     return "\n".join(lines) + "\n"
 
@@ -139,9 +138,9 @@ def mosquitto(program: Path, settings: MosquittoSettings) -> Program:
         "no setting of Mosquitto 2.0 stores first."
     )
 
-    def configure(directory: Path, ports: tuple[int, ...]) -> list[str]:
+    def configure(directory: Path, port: int) -> list[str]:
         config, accounts = directory / "mosquitto.conf", settings.accounts
-        config.write_text(render_config(settings, directory, ports))
+        config.write_text(render_config(settings, directory, port))
         if accounts and not (directory / _RIGHTS).exists():
             passwords = [password_line(one, os.urandom(_SALT_BYTES)) for one in accounts]
             rights = [line for account in accounts for line in rights_lines(account)]

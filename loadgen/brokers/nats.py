@@ -104,9 +104,9 @@ def run_nats(
     if chosen.save_each:
         synced = "and syncs the files to disk first"
 
-    def configure(directory: Path, ports: tuple[int, ...]) -> list[str]:
+    def configure(directory: Path, port: int) -> list[str]:
         config = directory / "nats.conf"
-        config.write_text(render_config(chosen, directory / "data", ports[0]))
+        config.write_text(render_config(chosen, directory / "data", port))
         return [str(program), "-c", str(config)]
 
     nats = Program(

@@ -10,7 +10,7 @@ import ipaddress
 import os
 import random
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from loadgen.errors import HostLimitError
 _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _DEFAULT_RANGE: Final = range(32768, 61000)
 _ATTEMPTS: Final = 200
-_FIRST_PREFERRED_PORT: Final = 10_000
+_FIRST_PORT: Final = 10_000
 _LISTEN: Final = " 0A "  # the state in a line of /proc/net/tcp
 
 
@@ -37,13 +37,11 @@ def ephemeral_ports() -> range:
 
 
 def _candidates() -> list[int]:
-    taken = ephemeral_ports()
-    outside = [port for port in range(1024, 65536) if port not in taken]
     # Small numbers belong to well-known services that may be started later.
-    preferred = [port for port in outside if port >= _FIRST_PREFERRED_PORT]
+    ports, taken = range(_FIRST_PORT, 65536), ephemeral_ports()
     # A tuned host may leave nothing outside; then any port is better than none.
-    pool = preferred or outside or list(range(_FIRST_PREFERRED_PORT, 65536))
-    return random.sample(pool, min(_ATTEMPTS, len(pool)))
+    outside = [port for port in ports if port not in taken] or list(ports)
+    return random.sample(outside, min(_ATTEMPTS, len(outside)))
 
 
 def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
@@ -124,18 +122,15 @@ def listening_pids(port: int) -> tuple[int, ...]:
 
     It reads /proc: psutil makes an object of each connection, and there may be a million.
     """
-    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
-    return tuple(sorted(pid for pid in psutil.pids() if _has_open(pid, sockets)))
-
-
-def _listening_inodes(port: int) -> Iterable[str]:
+    sockets: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError), Path(table).open(encoding="ascii") as lines:
             for line in lines:
                 if f":{port:04X} " in line and _LISTEN in line:
                     _, address, _, state, *_, inode = line.split()[:10]
                     if state == _LISTEN.strip() and address.endswith(f":{port:04X}"):
-                        yield inode
+                        sockets.add(f"socket:[{inode}]")
+    return tuple(sorted(pid for pid in psutil.pids() if _has_open(pid, sockets)))
 
 
 def _has_open(pid: int, files: Collection[str]) -> bool:

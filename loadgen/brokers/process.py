@@ -192,13 +192,13 @@ class ServedBroker:
 class ProgramSettings:
     """Configuration of a private broker.
 
-    `host` is the address to listen on; `ports` are fixed ports, or empty for one chosen port. With
-    `save_each` messages are written to disk one by one. With a `certificate` and its key
-    connections are encrypted. With `accounts`, the operator's first, only those users may connect.
+    It listens on `host` and `port`; 0 chooses a port. With `save_each` messages are written to disk
+    one by one. With a `certificate` and its key connections are encrypted. With `accounts`, the
+    operator's first, only those users may connect.
     """
 
     host: str = "127.0.0.1"
-    ports: tuple[int, ...] = ()
+    port: int = 0
     save_each: bool = False
     certificate: Path | None = None
     key: Path | None = None
@@ -209,14 +209,14 @@ class ProgramSettings:
 class Program:
     """A program that serves MQTT.
 
-    `configure` writes the configuration for these ports into a directory and returns the command.
+    `configure` writes the configuration for a port into a directory and returns the command.
     `ready` are words of its log that only a broker that serves prints; `failures` mark the line
     with the reason why it ended at its start. With `saves` it has something to save at its end.
     """
 
     name: str
     version: str
-    configure: Callable[[Path, tuple[int, ...]], list[str]]
+    configure: Callable[[Path, int], list[str]]
     ready: bytes
     failures: tuple[str, ...] = ()
     storage: str = ""
@@ -232,7 +232,7 @@ class ProgramBroker(BrokerProcess):
         self.storage = program.storage or self.storage
         self.log = directory / f"{program.name}.log"  # its output of all starts
         self._program, self._settings = program, settings
-        self._ports = settings.ports
+        self._port = settings.port
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -240,26 +240,24 @@ class ProgramBroker(BrokerProcess):
         scheme = "mqtt" if settings.certificate is None else "mqtts"
         operator = settings.accounts[0] if settings.accounts else None
         login = () if operator is None else (operator.user_name, operator.password)
-        return tuple(Endpoint(scheme, settings.host, port, *login) for port in self._ports)
+        return (Endpoint(scheme, settings.host, self._port, *login),)
 
     async def start(self) -> None:
-        attempts = 1 if self._ports else _PORT_ATTEMPTS
-        while True:
-            attempts -= 1
-            chosen = self._ports or (free_port(self._settings.host),)
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            chosen = self._port or free_port(self._settings.host)
             try:
                 await self._start_on(chosen)
             except _PortTakenError:
                 # Another process took the free port in the meantime.
-                if not attempts:
+                if self._port or attempt == _PORT_ATTEMPTS:
                     raise
             else:
-                self._ports = chosen
+                self._port = chosen
                 return
 
-    async def _start_on(self, ports: tuple[int, ...]) -> None:
+    async def _start_on(self, port: int) -> None:
         directory, ready_s = self.log.parent, self._program.ready_s
-        command = await asyncio.to_thread(self._program.configure, directory, ports)
+        command = await asyncio.to_thread(self._program.configure, directory, port)
         with self.log.open("ab") as log:
             seen = log.tell()
             environment = package_environment()

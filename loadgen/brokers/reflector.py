@@ -11,7 +11,7 @@ import asyncio
 import ssl
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,12 +49,12 @@ def run_reflector(
     """Run a reflector for the length of the block; `port` 0 chooses one."""
     name = "sink" if discards else "reflector"
 
-    def configure(_: Path, ports: tuple[int, ...]) -> list[str]:
-        return [sys.executable, "-m", "loadgen.brokers.reflector", name, host, str(ports[0])]
+    def configure(_: Path, port: int) -> list[str]:
+        return [sys.executable, "-m", "loadgen.brokers.reflector", name, host, str(port)]
 
     # Compiling the kernels takes a minute on a slow host.
     program = Program(name, __version__, configure, b"serving", saves=False, ready_s=300.0)
-    return run_program(program, ProgramSettings(host, (port,) if port else ()))
+    return run_program(program, ProgramSettings(host, port))
 
 
 # Packets that are written for every message, without the codec --------------------------------
@@ -346,7 +346,8 @@ class Reflector(ReflectorHost):
                     return position
                 packet, position = decoded
                 if not isinstance(packet, packets.Connect):
-                    raise _protocol_error("the first packet is not CONNECT")
+                    detail = "the first packet is not CONNECT"
+                    raise RemoteProtocolError(detail, ReasonCode.PROTOCOL_ERROR)
                 self._connect(connection, packet)
                 continue
             kind, item_end, a, b, c = next_item(
@@ -355,7 +356,7 @@ class Reflector(ReflectorHost):
             if kind == MORE:
                 return position
             if kind == RUN:
-                self._forward_run(connection, bytes(view[a:b]), c)
+                self._forward_run(connection, session, bytes(view[a:b]), c)
             elif kind == SINGLE:
                 message = StoredMessage(bytes(view[a:b]), bytes(view[payloads[0] : item_end]))
                 self._serve(connection, session, message, view[position] >> 1 & 3, c)
@@ -373,11 +374,8 @@ class Reflector(ReflectorHost):
     def _route(self, topic: bytes) -> ReflectorRoute:
         if (route := self._routes.get(topic)) is not None:
             return route
-        try:
-            text = topic.decode()
-        except UnicodeDecodeError:
-            text = "\0"
-        if "\0" in text or is_wild(text):
+        text = topic.decode("utf-8", "replace")
+        if "\0" in text or is_wild(text) or text.encode() != topic:
             raise RemoteProtocolError("a Topic Name is not valid", ReasonCode.TOPIC_NAME_INVALID)
         subscribers = self._tree.match(text)
         best: dict[Session, int] = {}
@@ -390,40 +388,22 @@ class Reflector(ReflectorHost):
         self._routes[topic] = route
         return route
 
-    def _forward_run(self, connection: Connection, topic: bytes, count: int) -> None:
-        """Forward a run of QoS 0 messages as it came."""
-        route, view, starts = self._route(topic), self.view, self._starts
-        everything = bytes(view[starts[0] : starts[count]])
-        for session, _ in route.targets:
-            self._forward(connection, session, topic, everything, range(count))
-        for group in route.groups:
-            turns: dict[Session, list[int]] = {}
-            for i in range(count):
-                turns.setdefault(_next_member(group), []).append(i)
-            for session, numbers in turns.items():
-                data = b"".join(view[starts[i] : starts[i + 1]] for i in numbers)
-                self._forward(connection, session, topic, data, numbers)
-
-    def _forward(
-        self,
-        connection: Connection,
-        session: Session,
-        topic: bytes,
-        data: bytes,
-        numbers: Sequence[int],
+    def _forward_run(
+        self, connection: Connection, session: Session, topic: bytes, count: int
     ) -> None:
-        """Forward packets of a run: unchanged, or each written anew for another version."""
-        target = session.connection
-        if target is None:
+        """Forward a run of QoS 0 messages: as it came, or each alone if that cannot be."""
+        route, view, starts = self._route(topic), self.view, self._starts
+        targets = [one.connection for one, _ in route.targets if one.connection is not None]
+        if route.groups or any(target.version != connection.version for target in targets):
+            for i in range(count):
+                payload = bytes(view[self._payloads[i] : starts[i + 1]])
+                self._serve(connection, session, StoredMessage(topic, payload), 0, 0)
             return
-        if target.version == connection.version:
+        data = bytes(view[starts[0] : starts[count]])
+        for target in targets:
             target.write(data)
-        else:
-            for i in numbers:
-                payload = bytes(self.view[self._payloads[i] : self._starts[i + 1]])
-                session.send(StoredMessage(topic, payload), 0)
-        if target.blocked:
-            connection.wait_for(target)
+            if target.blocked:
+                connection.wait_for(target)
 
     def _serve(
         self,
@@ -528,13 +508,10 @@ class Reflector(ReflectorHost):
                     session.lasts = False
                 connection.end(None)
             case _:
-                raise _protocol_error(f"unexpected {type(packet).__name__}")
+                detail = f"unexpected {type(packet).__name__}"
+                raise RemoteProtocolError(detail, ReasonCode.PROTOCOL_ERROR)
         if answer is not None:
             connection.write(encode(answer, connection.version))
-
-
-def _protocol_error(detail: str) -> RemoteProtocolError:
-    return RemoteProtocolError(detail, ReasonCode.PROTOCOL_ERROR)
 
 
 def _next_member(group: Group[Session, int]) -> Session:

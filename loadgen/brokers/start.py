@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -24,9 +23,6 @@ from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import UsageError
 from loadgen.plan.accounts import Account
 from loadgen.scratch import scratch_directory
-
-if TYPE_CHECKING:
-    from loadgen.brokers.certificates import CertificateFiles
 
 
 @contextlib.asynccontextmanager
@@ -74,10 +70,12 @@ async def serve(
     async with AsyncExitStack() as stack:
         authority, certificate, key = None, None, None
         if encrypted:
-            files = await asyncio.to_thread(_certificates, stack, host)
+            from loadgen.brokers.certificates import make_certificates  # and cryptography
+
+            directory = stack.enter_context(scratch_directory("certificates"))
+            files = await asyncio.to_thread(make_certificates, directory / "tls", [host])
             authority, certificate, key = files.authority, files.certificate, files.key
-        ports = (port,) if port else ()
-        common = (host, ports, save_each, certificate, key, tuple(accounts))
+        common = (host, port, save_each, certificate, key, tuple(accounts))
         starters: dict[str, Callable[[], AbstractAsyncContextManager[BrokerProcess]]] = {
             "mosquitto": lambda: run_mosquitto(
                 MosquittoSettings(*common, persistence, default_memory_limit_bytes(instances))
@@ -93,31 +91,22 @@ async def serve(
         yield ServedBroker(name, version, where, tuple(brokers), authority, len(accounts))
 
 
-def _certificates(stack: AsyncExitStack, host: str) -> "CertificateFiles":
-    """Make an authority and a certificate for brokers on this host, until the stack ends."""
-    from loadgen.brokers.certificates import make_certificates  # and cryptography
-
-    directory = stack.enter_context(scratch_directory("certificates"))
-    return make_certificates(directory / "tls", [host])
-
-
 def serve_forever(name: str, host: str = "127.0.0.1", port: int = 1883) -> None:
     """Run a broker in the foreground until SIGINT or SIGTERM, and print its URL.
 
     Raises the errors of `serve`.
     """
-    uvloop.run(_serve_until_signal(name, host, port))
-
-
-async def _serve_until_signal(name: str, host: str, port: int) -> None:
     if isinstance(parse_broker(name), Endpoint):
         raise UsageError(Message.FOREGROUND_URL())
-    over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, over.set)
-    async with serve(name, host=host, port=port) as served:
-        for endpoint in served.endpoints:
-            print(endpoint.redacted, flush=True)
-        print(f"{served.name} {served.version}, process {served.pids[0]}", file=sys.stderr)
-        await over.wait()
+
+    async def serve_until_signal() -> None:
+        over = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, over.set)
+        async with serve(name, host=host, port=port) as served:
+            for endpoint in served.endpoints:
+                print(endpoint.redacted, flush=True)
+            print(f"{served.name} {served.version}, process {served.pids[0]}", file=sys.stderr)
+            await over.wait()
+
+    uvloop.run(serve_until_signal())

@@ -1,66 +1,38 @@
-"""A client that sends exactly what it is told: the codec over a plain stream."""
+"""A client of the tests, and a reflector on their own loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
+from loadgen.brokers.ask import BrokerConnection
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.reflector import Connection, Reflector
 from loadgen.mqtt import packets
-from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 
 
-class GoneError(Exception):
-    """The broker closed the connection."""
-
-
-class Client:
+class Client(BrokerConnection):
     """One connection. `messages` are the PUBLISH packets received; they are acknowledged."""
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    connack: packets.ConnAck
+
+    def __init__(self, endpoint: Endpoint, packet: packets.Connect) -> None:
+        super().__init__(endpoint, packet)
+        self.packet_limit_bytes = 16 << 20
         self.messages: list[packets.Publish] = []
         self.acknowledges = True
-        self.connack = packets.ConnAck()
-        self._buffer = bytearray()
         self._next_id = 1
         self._completed = 0
 
-    async def open(self, endpoint: Endpoint) -> None:
-        self._reader, self._writer = await asyncio.open_connection(endpoint.host, endpoint.port)
-
-    async def connect(self, packet: packets.Connect) -> packets.ConnAck:
-        self.send(packet)
-        answer = await self.receive()
-        assert isinstance(answer, packets.ConnAck)
-        self.connack = answer
-        return answer
-
-    def send(self, packet: packets.Packet) -> None:
-        self._writer.write(encode(packet, self.version))
-
     def send_bytes(self, data: bytes) -> None:
-        self._writer.write(data)
+        self._out.write(data)
 
     async def receive(self) -> packets.Packet:
-        """The next packet; GoneError when the broker closed."""
-        while True:
-            decoded = decode(bytes(self._buffer), 0, len(self._buffer), self.version)
-            if decoded is not None:
-                packet, end = decoded
-                del self._buffer[:end]
-                return packet
-            try:
-                data = await asyncio.wait_for(self._reader.read(1 << 16), 30)
-            except ConnectionError:
-                data = b""
-            if not data:
-                raise GoneError
-            self._buffer += data
+        async with asyncio.timeout(30):
+            return await super().receive()
 
     async def until(self, kind: type[packets.Packet]) -> Any:
         """The next packet of a kind; messages on the way are kept and acknowledged."""
@@ -123,13 +95,8 @@ class Client:
         try:
             while True:
                 last = await self.receive()
-        except GoneError:
+        except ConnectionError:
             return last
-
-    async def close(self) -> None:
-        self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
 
 
 class LocalReflector:
@@ -178,13 +145,13 @@ async def client() -> AsyncIterator[ClientMaker]:
         async def make(
             endpoint: Endpoint, client_id: str = "", version: int = MQTT_5, **fields: Any
         ) -> Client:
-            made = Client(version)
-            await made.open(endpoint)
-            stack.push_async_callback(made.close)
             fields.setdefault("user_name", endpoint.username)
             if endpoint.password is not None:
                 fields.setdefault("password", endpoint.password.encode())
-            await made.connect(packets.Connect(client_id, version, **fields))
+            made = Client(endpoint, packets.Connect(client_id, version, **fields))
+            await made.connect()
+            assert made.error is None
+            stack.push_async_callback(made.close)
             return made
 
         yield make

@@ -19,7 +19,7 @@ import uvloop
 
 from loadgen.brokers import ask as asking
 from loadgen.brokers import certificates
-from loadgen.brokers.ask import BrokerConnection, Greeting, ask, connect_of, ended, greet
+from loadgen.brokers.ask import BrokerConnection, ask, connect_of, ended, greet
 from loadgen.brokers.certificates import make_certificates
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.nats import run_nats
@@ -496,16 +496,6 @@ async def test_close_frame_leaves_no_unread_exception(accepts: bool) -> None:
 
 
 # The end of connections -------------------------------------------------------------------------
-
-
-def test_on_uvloop_without_threads_left() -> None:
-    async def connect() -> Greeting:
-        async with run_reflector() as reflector:
-            return await greet(reflector.endpoints[0])
-
-    before = threading.active_count()
-    assert uvloop.run(connect()).versions == (4, 5)
-    assert threading.active_count() == before
 
 
 async def test_an_accepted_connection_is_closed_if_the_wait_is_cancelled(

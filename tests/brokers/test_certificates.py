@@ -107,22 +107,17 @@ def test_devices_have_a_certificate_each(files: CertificateFiles, tmp_path: Path
         shake_hands(files, context, "localhost", ask_client=True)
 
 
-def test_keys_are_for_their_owner_alone(files: CertificateFiles) -> None:
-    keys = [files.authority_key, files.key, client_file(files.client_key, 1)]
-    for key in keys:
-        assert stat.S_IMODE(key.stat().st_mode) == 0o600
-        assert b"PRIVATE KEY" in key.read_bytes()
-    for path in files.authority.parent.rglob("*.pem"):
-        assert b"PRIVATE" not in path.read_bytes()
-
-
-def test_keys_are_safe_under_an_open_umask(tmp_path: Path) -> None:
+def test_keys_are_for_their_owner_alone_under_an_open_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        made = make_certificates(tmp_path, ["a"], key="ecdsa")
+        made = make_certificates(tmp_path, ["a"], key="ecdsa", clients=2)
     finally:
         os.umask(before)
-    assert stat.S_IMODE(made.key.stat().st_mode) == 0o600
+    for key in (made.authority_key, made.key, client_file(made.client_key, 1)):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert b"PRIVATE KEY" in key.read_bytes()
+    for path in tmp_path.rglob("*.pem"):
+        assert b"PRIVATE" not in path.read_bytes()
 
 
 @pytest.mark.parametrize(("kind", "size"), [("rsa", 2048), ("ecdsa", 256)])

@@ -90,7 +90,7 @@ async def test_a_port_in_use_is_named() -> None:
     async with run_nats() as broker:
         port = broker.endpoints[0].port
         with pytest.raises(CannotRunError, match="address already in use"):
-            async with run_nats(ProgramSettings(ports=(port,))):
+            async with run_nats(ProgramSettings(port=port)):
                 pass
 
 
