@@ -1,5 +1,8 @@
+import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +32,6 @@ FANOUT = build_scenario("fanout", None, {"broker": "reflector"})
 GRID = Sweep(FANOUT, (("ratio", ("1", "10", "100")), ("size", ("32", "64"))))
 
 
-def make(directory: Path) -> None:
-    directory.mkdir(parents=True)
-
-
 class FakeRuns:
     """Stands for the runs of a testbed; `says` gives the verdict of a scenario, or raises."""
 
@@ -45,7 +44,7 @@ class FakeRuns:
     async def run(self, scenario: Scenario, directory: Path, **given: Any) -> RunResult:
         self.played.append(scenario)
         verdict = self.says(scenario)
-        make(directory)
+        await asyncio.to_thread(directory.mkdir, parents=True)
         facts = facts_with(sent=100, expected=100, received=100, window_s=1)
         return RunResult(directory, verdict, len(self.played) == self.cut_at, self.measures, facts)
 
@@ -59,14 +58,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
 
 def test_every_combination_the_first_field_varying_slowest() -> None:
     points = points_of(GRID)
-    assert [(p.scenario.ratio, p.scenario.size[0]) for p in points] == [
-        (1, 32),
-        (1, 64),
-        (10, 32),
-        (10, 64),
-        (100, 32),
-        (100, 64),
-    ]
+    combinations = [(ratio, size) for ratio in (1, 10, 100) for size in (32, 64)]
+    assert [(p.scenario.ratio, p.scenario.size[0]) for p in points] == combinations
     assert points[1].values == {"ratio": "1", "size": "64"}
     assert len({point.key for point in points}) == 6
 
@@ -173,12 +166,8 @@ async def test_repetitions_are_runs_of_their_own(runs: FakeRuns, tmp_path: Path)
     twice = Sweep(FANOUT, (("ratio", ("1", "2")),), repeat=2)
     result = await sweep(twice, tmp_path / "s")
     assert [scenario.ratio for scenario in runs.played] == [1, 2, 1, 2]
-    assert [(one.values["ratio"], one.repetition) for one in result.measured] == [
-        ("1", 1),
-        ("1", 2),
-        ("2", 1),
-        ("2", 2),
-    ]
+    rows = [(one.values["ratio"], one.repetition) for one in result.measured]
+    assert rows == [("1", 1), ("1", 2), ("2", 1), ("2", 2)]
     assert len({one.run for one in result.measured}) == 4
     runs.played.clear()
     await sweep(Sweep(FANOUT, twice.axes, repeat=3), tmp_path / "s")
@@ -203,8 +192,24 @@ async def test_repetitions_have_connections_of_their_own_in_a_sweep_that_goes_on
     assert set(reset_after) == {0, 2, 4}
 
 
-def searching(scenario: Scenario) -> Search:
-    return Search(scenario, aim_for(scenario, "rate", start=100), requirements(scenario, []))
+def searching(scenario: Scenario, *requires: str, **aim: Any) -> Search:
+    found = aim_for(scenario, "rate", **{"start": 100} | aim)
+    return Search(scenario, found, requirements(scenario, list(requires)))
+
+
+def up_to_500(scenario: Scenario) -> Verdict:
+    return Verdict((Reason("CORRUPT", "1"),) if (scenario.rate or 0) > 500 else ())
+
+
+def refusing(errors: dict[float, LoadgenError]) -> Callable[[Scenario], Verdict]:
+    """Raise the error of a ratio."""
+
+    def verdict(scenario: Scenario) -> Verdict:
+        if scenario.ratio in errors:
+            raise errors[scenario.ratio]
+        return Verdict()
+
+    return verdict
 
 
 async def test_limit_of_each_combination(runs: FakeRuns, tmp_path: Path) -> None:
@@ -230,16 +235,12 @@ def held(directory: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def searching_more(scenario: Scenario) -> Search:
-    return Search(scenario, aim_for(scenario, "rate", start=100), requirements(scenario, ["p99=1"]))
-
-
 @pytest.mark.parametrize(
     "other",
     [
         # A run is not the search of the same scenario.
         Sweep(FANOUT, (("ratio", ("1", "10")),), 2),
-        Sweep(FANOUT, (("ratio", ("1", "10", "20")),), 2, searching_more),
+        Sweep(FANOUT, (("ratio", ("1", "10", "20")),), 2, lambda s: searching(s, "p99=1")),
         Sweep(FANOUT, (("ratio", ("1", "20")),), 2, searching),
         Sweep(FANOUT, (("ratio", ("1", "10")),), 1, searching),
         Sweep(FANOUT, (("ratio", ("1", "10")), ("qos", ("1", "2"))), 2, searching),
@@ -254,7 +255,7 @@ def searching_more(scenario: Scenario) -> Search:
 async def test_another_sweep_does_not_take_the_place_of_what_was_measured(
     runs: FakeRuns, tmp_path: Path, other: Sweep
 ) -> None:
-    runs.says = lambda s: Verdict((Reason("CORRUPT", "1"),) if (s.rate or 0) > 500 else ())
+    runs.says = up_to_500
     await sweep(Sweep(FANOUT, (("ratio", ("1", "10")),), 2, searching), tmp_path / "s")
     runs.played.clear()
     before = held(tmp_path)
@@ -264,12 +265,7 @@ async def test_another_sweep_does_not_take_the_place_of_what_was_measured(
 
 
 async def test_value_that_could_not_be_run_may_be_left_out(runs: FakeRuns, tmp_path: Path) -> None:
-    def refuse(scenario: Scenario) -> Verdict:
-        if scenario.ratio == 10:
-            raise HostLimitError("no descriptors")
-        return Verdict()
-
-    runs.says = refuse
+    runs.says = refusing({10: HostLimitError("no descriptors")})
     result = await sweep(Sweep(FANOUT, (("ratio", ("1", "10")),)), tmp_path / "s")
     assert result.exit_status == 1
     result = await sweep(Sweep(FANOUT, (("ratio", ("1", "20")),)), tmp_path / "s")
@@ -289,13 +285,7 @@ async def test_value_that_could_not_be_run_may_be_left_out(runs: FakeRuns, tmp_p
 async def test_sweep_of_which_nothing_could_be_run_ends_like_such_a_run(
     runs: FakeRuns, tmp_path: Path, errors: tuple[LoadgenError | None, ...], status: int
 ) -> None:
-    def refuse(scenario: Scenario) -> Verdict:
-        error = errors[0 if scenario.ratio == 1 else 1]
-        if error is not None:
-            raise error
-        return Verdict()
-
-    runs.says = refuse
+    runs.says = refusing({ratio: error for ratio, error in enumerate(errors, 1) if error})
     result = await sweep(Sweep(FANOUT, (("ratio", ("1", "2")),)), tmp_path / "s")
     assert result.exit_status == status
 
@@ -315,11 +305,9 @@ async def test_run_that_measured_nothing_is_tried_again(runs: FakeRuns, tmp_path
 async def test_search_whose_steps_cannot_be_is_refused_before_anything_is_run(
     runs: FakeRuns, tmp_path: Path
 ) -> None:
-    def hasty(scenario: Scenario) -> Search:
-        return Search(scenario, aim_for(scenario, "rate"), requirements(scenario, []), step_s=0)
-
+    grid = Sweep(FANOUT, (("ratio", ("1",)),), search=lambda one: replace(searching(one), step_s=0))
     with pytest.raises(ScenarioError, match=r"^step-duration: 0 is too small"):
-        await sweep(Sweep(FANOUT, (("ratio", ("1",)),), search=hasty), tmp_path / "s")
+        await sweep(grid, tmp_path / "s")
     assert (runs.played, held(tmp_path)) == ([], {})
 
 
@@ -330,12 +318,8 @@ async def test_search_whose_steps_cannot_be_is_refused_before_anything_is_run(
 async def test_search_that_stopped_early_is_no_limit(
     runs: FakeRuns, tmp_path: Path, most_steps: int, highest: float | None, stands: str
 ) -> None:
-    runs.says = lambda s: Verdict((Reason("CORRUPT", "1"),) if (s.rate or 0) > 500 else ())
-
-    def stopping(scenario: Scenario) -> Search:
-        aim = aim_for(scenario, "rate", start=100, highest=highest, most_steps=most_steps)
-        return Search(scenario, aim, requirements(scenario, []))
-
+    runs.says = up_to_500
+    stopping = partial(searching, highest=highest, most_steps=most_steps)
     what = Sweep(FANOUT, (("ratio", ("1",)),), search=stopping)
     result = await sweep(what, tmp_path / "s")
     (one,) = result.measured
@@ -345,14 +329,11 @@ async def test_search_that_stopped_early_is_no_limit(
 
 
 async def test_searches_that_ran_out_of_steps_go_on(runs: FakeRuns, tmp_path: Path) -> None:
-    runs.says = lambda s: Verdict((Reason("CORRUPT", "1"),) if (s.rate or 0) > 500 else ())
+    runs.says = up_to_500
 
     def grid(most_steps: int) -> Sweep:
-        def searching(scenario: Scenario) -> Search:
-            aim = aim_for(scenario, "rate", start=100, most_steps=most_steps)
-            return Search(scenario, aim, requirements(scenario, []))
-
-        return Sweep(FANOUT, (("ratio", ("1", "2")),), search=searching)
+        stopping = partial(searching, most_steps=most_steps)
+        return Sweep(FANOUT, (("ratio", ("1", "2")),), search=stopping)
 
     first = await sweep(grid(5), tmp_path / "s")
     assert [one.limit["stands"] for one in first.measured if one.limit] == ["not closed"] * 2
