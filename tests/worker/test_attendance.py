@@ -4,7 +4,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -40,6 +40,15 @@ class Attended:
         if self.fleet.attention.stalls:
             self.attendance.report()
 
+    def longest_after(self, act: Callable[[], object]) -> tuple[int, int, int, int]:
+        """The longest stall of which the worker tells; a busy host can add shorter ones."""
+        self.look()
+        self.told.clear()
+        act()
+        self.look()
+        stalls = [tuple(one) for told in self.told for one in told["stalls"]]
+        return max(stalls, key=lambda stall: stall[1] - stall[0])
+
     def close(self) -> None:
         self.epoll.close()
         close_descriptor(self.fleet.run.linger_timer)
@@ -54,30 +63,28 @@ def attended() -> Iterator[Attended]:
 
 
 def test_a_loop_that_was_busy_tells_so(attended: Attended) -> None:
+    def work() -> None:
+        while time.thread_time_ns() and time.monotonic_ns() - begun_ns < 5 * STALL_FLOOR_NS:
+            pass
+
     begun_ns = time.monotonic_ns()
-    while time.thread_time_ns() and time.monotonic_ns() - begun_ns < 5 * STALL_FLOOR_NS:
-        pass
-    attended.look()
-    ((start_ns, end_ns, busy_ns, waited_ns),) = attended.told[0]["stalls"]
+    start_ns, end_ns, busy_ns, waited_ns = attended.longest_after(work)
     assert begun_ns < start_ns < end_ns <= time.monotonic_ns()
     assert busy_ns + waited_ns > 0
     assert busy_ns <= end_ns - start_ns
 
 
 def test_a_loop_that_slept_did_not_ask_for_a_processor(attended: Attended) -> None:
-    time.sleep(0.3)
-    attended.look()
-    ((start_ns, end_ns, busy_ns, _),) = attended.told[0]["stalls"]
+    start_ns, end_ns, busy_ns, _ = attended.longest_after(lambda: time.sleep(0.3))
     assert end_ns - start_ns > 200_000_000
     assert busy_ns < (end_ns - start_ns) // 2
 
 
 def test_a_stall_is_told_once(attended: Attended) -> None:
-    time.sleep(0.1)
+    stall = attended.longest_after(lambda: time.sleep(0.1))
     attended.look()
-    assert len(attended.told) == 1
-    attended.look()
-    assert len(attended.told) == 1
+    stalls = [tuple(one) for told in attended.told for one in told["stalls"]]
+    assert stalls.count(stall) == 1
 
 
 def test_the_tick_is_seen_in_compiled_code_and_does_not_end_the_stay(attended: Attended) -> None:
