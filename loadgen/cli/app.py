@@ -20,6 +20,7 @@ from loadgen.cli import (
     plan,
     power,
     probe,
+    report,
     scorecard,
     search,
     sweep,
@@ -62,6 +63,7 @@ def app() -> typer.Typer:
     add_plain_command(app, "demo", demo.command)
     add_plain_command(app, "scorecard", scorecard.command)
     add_command(app, "compare", compare.SUMMARY, compare.app)
+    add_command(app, "report", report.SUMMARY, report.command)
     for name, module in (("search", search), ("sweep", sweep), ("plan", plan), ("tune", tune)):
         add_command(app, name, module.SUMMARY, module.app)
     add_command(app, "probe", probe.SUMMARY, probe.command)

@@ -44,6 +44,9 @@ class RunMessage(Sentences):
     OTHER_SEARCH = (
         "{path} holds another search, not the requested one; name another directory with --out"
     )
+    OTHER_REPORT = (
+        "{path} holds another report, not the requested one; name another directory with --out"
+    )
     OTHER_CASE = "{path} holds a sweep of another case; name another directory with --out"
     OTHER_SWEEP = (
         "{path} holds another sweep: {rows} of its rows would not be in the table; request the "

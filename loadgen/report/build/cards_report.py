@@ -62,7 +62,7 @@ def report_of(
         lead += _comparison(cards, item)
     if not several:
         lead.append(Charts(lambda: charts[0]()[:1]))
-    lead += _about(cards)
+    lead += about_lines(cards)
     if several:
         lead.append(Fold(f"All {counted(len(cards), 'run')}", (_all(cards, comparisons),), True))
     sections = (
@@ -127,7 +127,7 @@ def _results(cards: Sequence[ScoreCard]) -> DataTable:
     return DataTable("Results", "", header, tuple(rows), texts=(0, 1, 2), look="score")
 
 
-def _about(cards: Sequence[ScoreCard]) -> list[Paragraph]:
+def about_lines(cards: Sequence[ScoreCard]) -> list[Paragraph]:
     """Return lines with the programs, the dates, the hosts and the brokers of the runs."""
     runs = [card.run for card in cards]
     days = sorted({str(run.started)[:10] for run in runs if run.started})
@@ -158,11 +158,15 @@ def _host(run: Run) -> str:
 
 def _broker(run: Run) -> str:
     """Return the broker, and if it is on the load host."""
+    where = "on the same host as the load" if is_local(run) else "on another host"
+    return name(f"{run.broker_name or 'Broker'}, {where}")
+
+
+def is_local(run: Run) -> bool:
+    """Return True if the broker of a run was on the host of the load."""
     urls = (str(url).partition("://")[2].rpartition("@")[2] for url in run.broker.get("urls") or ())
     loopback = any(url.startswith(("127.", "localhost", "[::1]")) for url in urls)
-    local = run.broker.get("started_by_us") or loopback
-    where = "on the same host as the load" if local else "on another host"
-    return name(f"{run.broker_name or 'Broker'}, {where}")
+    return bool(run.broker.get("started_by_us") or loopback)
 
 
 def _all(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> DataTable:

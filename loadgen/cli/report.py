@@ -1,0 +1,277 @@
+"""`loadgen report --broker URL ...`: every row at its limit, in one document."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from loadgen.cli import options
+from loadgen.cli.cases import tell
+from loadgen.cli.cluster import cluster_of, on_testbed
+from loadgen.cli.help import COMMON
+from loadgen.errors import ScenarioError
+from loadgen.plan.scenario import Scenario
+from loadgen.plan.units import parse_seconds
+
+if TYPE_CHECKING:
+    from loadgen.report.power.settings import LogSettings
+    from loadgen.run.progress import Progress
+    from loadgen.run.search.report_plan import ReportPlan
+    from loadgen.run.search.report_runs import ReportResult, ReportState
+
+SUMMARY = "Measure every row of a broker, or of several, at its limit, for one document."
+_HELP = f"""{SUMMARY}
+
+A broker's --broker may have an encrypted URL, too, for its rows with TLS: mqtt://a,mqtts://a. The
+same command with the same --out continues a report. Exit status 0: the document is complete, also
+if a row has no limit; 130: interrupted, with what was measured.
+
+Example: loadgen report --quick
+
+Example: loadgen report --broker mqtt://a --broker mqtt://b --budget 1h --out report"""
+
+_QUICK_BUDGET = "9m"
+_FIELDS = (
+    *("user", "password", "connect_timeout", "keep_alive", "in_flight", "tls_ca"),
+    *("tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version", "workers"),
+    *("affinity", "source_address", "wait_quiet", "anyway", "seed", "hosts", "place"),
+)
+"""Fields of a scenario that apply to every run of a report."""
+_LOG_FIELDS = ("pdu_timezone", "pdu_columns", "pdu_offset", "pdu_format")
+
+
+def command() -> Callable[..., int]:
+    """Return `loadgen report`."""
+    fields = Scenario.fields()
+    in_order = "For several brokers one each, in their order."
+    listed = [
+        options.field_option(fields["broker"], "Broker"),
+        options.option(
+            "quick", bool, False, panel=COMMON, help=f"The same as --budget {_QUICK_BUDGET}."
+        ),
+        options.option(
+            "budget",
+            str | None,
+            panel=COMMON,
+            metavar="TIME",
+            help="Longest time of all measurements, as 1h. It sets the length of the windows; the "
+            "last items of the plan are left out if it is too short. [default: windows of 5s]",
+            show_default=False,
+        ),
+        options.option(
+            "only",
+            str | None,
+            panel=COMMON,
+            metavar="NAME,...",
+            help="Items or cases to measure, as fanout,latency. [default: all]",
+            show_default=False,
+        ),
+        options.option(
+            "plan", bool, False, panel=COMMON, help="Show what would be measured, and end."
+        ),
+        options.option(
+            "sut",
+            list[str] | None,
+            panel="Broker",
+            metavar="FILE",
+            help=f"Description of the system under test. {in_order}",
+        ),
+        options.option(
+            "pdu",
+            list[str] | None,
+            panel="Power",
+            metavar="LOG,...",
+            help=f"Power logs of the broker. {in_order}",
+        ),
+        options.option(
+            "restart_command",
+            str | None,
+            panel="Broker",
+            metavar="COMMAND",
+            help="Command that restarts a broker that cannot be reached any more; "
+            "$LOADGEN_BROKER is its URL. [default: its other rows are left out]",
+            show_default=False,
+        ),
+        *options.run_options(),
+        *(options.field_option(fields[name], fields[name].panel) for name in _FIELDS),
+        *(options.field_option(fields[name], "Power") for name in _LOG_FIELDS),
+    ]
+    return options.with_options(_report, listed, _HELP)
+
+
+def _report(flags: options.Flags) -> int:
+    from loadgen.run.progress import progress_on
+    from loadgen.run.rundir import directory_or_new
+    from loadgen.run.search.report_plan import chosen_items, plan_of_document, report_scenario
+    from loadgen.run.search.report_runs import begun_plan, play_report, request_digest
+    from loadgen.run.secrets import take_secrets
+
+    brokers = [tuple(text.split(",")) for text in flags["broker"] or ["auto"]]
+    fields = {name: flags[name] for name in _FIELDS if flags[name] is not None}
+    budget_s = _budget_s(flags)
+    only = tuple(filter(None, (flags["only"] or "").split(",")))
+    chosen_items(only)
+    extras = [_of_broker(flags, place, len(brokers)) for place in range(len(brokers))]
+    power = {place: logs for place, (_, logs) in enumerate(extras, start=1) if logs is not None}
+    take_secrets({**fields, "broker": [url for urls in brokers for url in urls]})
+    digest = request_digest(brokers, fields, only, budget_s)
+    with directory_or_new(flags["out"], "report") as directory:
+        document = begun_plan(directory, digest)
+        if document is None:
+            plan = _surveyed(brokers, fields, [given for given, _ in extras], only, budget_s)
+        else:
+            plan = plan_of_document(document, brokers, fields, [given for given, _ in extras])
+        if not flags["quiet"] or flags["plan"]:
+            tell(plan_lines(plan))
+        if flags["plan"] or not plan.measurements:
+            return 0 if flags["plan"] else 1
+        with progress_on(sys.stderr, quiet=flags["quiet"]) as progress:
+            show = _shown_on(progress)
+
+            async def work(testbed: Any) -> "ReportResult":
+                restart = flags["restart_command"] or ""
+                return await play_report(
+                    plan, directory, testbed, digest, restart_command=restart, watch=show
+                )
+
+            cluster = cluster_of(report_scenario(plan, plan.measurements[0]), flags)
+            result = on_testbed(work, cluster, quiet=flags["quiet"])
+    return _written(result, power, flags)
+
+
+def _budget_s(flags: options.Flags) -> float | None:
+    if flags["quick"] and flags["budget"]:
+        raise ScenarioError("--quick is a budget by itself; leave --budget out")
+    text = _QUICK_BUDGET if flags["quick"] else flags["budget"]
+    if text is None:
+        return None
+    try:
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise ScenarioError(f"--budget: {error}") from None
+    if seconds < 60:
+        raise ScenarioError(f"--budget {text}: it must be at least 1m")
+    return seconds
+
+
+def _of_broker(
+    flags: options.Flags, place: int, brokers: int
+) -> "tuple[dict[str, str], LogSettings | None]":
+    """Return the fields and the power logs of one broker; raise ScenarioError."""
+    from loadgen.report.power.settings import log_settings
+
+    for name in ("sut", "pdu"):
+        given = len(flags[name] or ())
+        if given not in (0, brokers):
+            raise ScenarioError(f"--{name}: give one for each of the {brokers} brokers")
+    logs = flags["pdu"][place].split(",") if flags["pdu"] else ()
+    settings = log_settings(logs, *(flags[name] for name in _LOG_FIELDS))
+    return ({"sut": flags["sut"][place]} if flags["sut"] else {}), settings
+
+
+def _surveyed(
+    brokers: Sequence[Sequence[str]],
+    fields: dict[str, Any],
+    extras: Sequence[dict[str, str]],
+    only: Sequence[str],
+    budget_s: float | None,
+) -> "ReportPlan":
+    """Ask each broker what it can play, and return the plan."""
+    import asyncio
+
+    from loadgen.run.search.report_plan import ReportBroker, report_plan, split_urls
+
+    surveyed: list[ReportBroker] = []
+    for urls, extra in zip(brokers, extras, strict=True):
+        plain, secured = split_urls(urls)
+        answered = asyncio.run(_survey(plain, fields))
+        # Mosquitto says "mosquitto version 2.0.11".
+        name = answered.version.replace(" version ", " ") or answered.greeting.endpoint.redacted
+        if any(name == entry.name for entry in surveyed):
+            name = f"{name} {answered.greeting.endpoint.redacted}"
+        surveyed.append(
+            ReportBroker(
+                name,
+                plain,
+                secured,
+                {case: answer.mqtt for case, answer in answered.cases.items() if answer.runs},
+                {
+                    case: "; ".join(answer.lacks) or "it cannot play this case"
+                    for case, answer in answered.cases.items()
+                    if answer.runs is False
+                },
+                extra,
+            )
+        )
+    return report_plan(surveyed, fields, only=only, budget_s=budget_s)
+
+
+async def _survey(urls: Sequence[str], fields: dict[str, Any]) -> Any:
+    from loadgen.brokers.start import serve
+    from loadgen.run.survey import survey
+
+    plain = urls[0].partition("://")[0] in ("mqtt", "ws")
+    chosen = {name: v for name, v in fields.items() if not (plain and name.startswith("tls_"))}
+    async with serve(urls) as served:
+        return await survey({**chosen, "broker": [*urls]}, served)
+
+
+def plan_lines(plan: "ReportPlan") -> list[str]:
+    """Return what is measured, for how long, and what is left out and why."""
+    lines = []
+    for entry in plan.measurements:
+        item = entry.item
+        how = f"search of {item.search}" if item.search else "runs"
+        points = f" by {item.vary[0]}, {item.points} points" if item.vary else ""
+        broker = plan.brokers[entry.broker - 1].name
+        minutes = item.seconds(plan.window_s) / 60
+        secured = " with TLS" if entry.secured else ""
+        lines.append(f"{item.name:<22} {broker}: {how}{points}{secured}, about {minutes:.1f} min")
+    for missing in plan.left_out:
+        broker = plan.brokers[missing.measurement.broker - 1].name
+        lines.append(f"{missing.measurement.item.name:<22} {broker}: left out: {missing.reason}")
+    return [*lines, f"about {plan.seconds / 60:.0f} min, windows of {plan.window_s:g} s"]
+
+
+def _shown_on(progress: "Progress") -> "Callable[[ReportState], None]":
+    from loadgen.cli.search_view import bracket_line
+    from loadgen.run.progress import Snapshot
+
+    heading = ""
+
+    def show(state: "ReportState") -> None:
+        nonlocal heading
+        entry = state.measurement
+        title = (
+            f"{state.number} of {state.total}: {entry.item.name}, broker {entry.broker}"
+            f"{' with TLS' if entry.secured else ''}; about {state.left_s / 60:.0f} min left"
+        )
+        if title != heading:
+            heading = title
+            progress(Snapshot("busy", busy=title))
+        elif state.sweep is not None and state.sweep.searching is not None:
+            progress(Snapshot("search", busy=bracket_line(state.sweep.searching)))
+        elif state.sweep is not None and state.sweep.snapshot is not None:
+            progress(state.sweep.snapshot)
+
+    return show
+
+
+def _written(result: "ReportResult", power: "dict[int, LogSettings]", flags: options.Flags) -> int:
+    """Write the document and print its path, or its JSON; return the exit status."""
+    from loadgen.report.build.report_document import report_document
+    from loadgen.report.render.write import to_json, write_report
+
+    if not result.measured:
+        tell([f"loadgen: nothing was measured; see {result.directory}"])
+        return 130 if result.interrupted else 1
+    report = report_document(result, ("loadgen", *sys.argv[1:]), power)
+    paths = write_report(report, result.directory, "report")
+    if flags["json_"]:
+        print(to_json(report).decode(), end="", flush=True)
+    else:
+        print(paths["report.html"])
+    if result.interrupted:
+        again = f"the same command with --out {result.directory} continues"
+        tell([f"loadgen: interrupted with {len(result.measured)} measurements; {again}"])
+        return 130
+    return 0

@@ -1,0 +1,457 @@
+"""The document of `loadgen report`: every row at its limit, brokers next to each other.
+
+Its figures are those of the runs that confirmed a limit: the median, and the distance of the
+greatest and the least as a share of it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from loadgen.cases.registry import CASES, style_of
+from loadgen.errors import RunDirectoryError
+from loadgen.plan.tables import Cell, DataTable
+from loadgen.report.build.charts import charts_of
+from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
+from loadgen.report.build.summary import summarize
+from loadgen.report.build.sweep_report import verdict_of
+from loadgen.report.build.sweep_table import SweepRow, figures_of, table_of
+from loadgen.report.model import Block, Chart, Charts, Paragraph, Report, Section
+from loadgen.report.power.settings import LogSettings
+from loadgen.report.record import open_run
+from loadgen.report.render.text import name, number
+from loadgen.report.score_card import ScoreCard
+from loadgen.run.redaction import redact_command
+from loadgen.run.search.report_plan import REPEAT, LeftOut, Measurement, ReportItem, ReportRow
+from loadgen.run.search.report_runs import MeasuredItem, ReportResult
+from loadgen.sentences import Sentences, counted
+
+SCHEMA = 1
+_PER_WATT = ReportRow("MPW", "msgs/Watt", "messages_per_watt")
+_PER_RACK_UNIT = ReportRow("MPU", "msgs/sec/U", "messages_per_rack_unit")
+_OF_ONE_RUN = ("Latency distribution", "Connection curve", "Power by outlet and messages per watt")
+"""Charts of a run at its limit that the document shows."""
+_SIGNIFICANT = 0.05
+"""Share by which two limits must differ to be called different: the precision of a search."""
+_MARKS = {"closed": "NOT CONFIRMED", "at least": "at least", "not closed": "at least"}
+
+
+class ReportSentence(Sentences):
+    """Sentences of the document."""
+
+    KEY = "{case}, {row}: {figures}"
+    RATIO = "; the figure of {high} is {ratio:.2g} times that of {low}"
+    SAME_HOST = (
+        "Broker and load shared one host of {cores:core|cores}: a limit is that of both together."
+    )
+    OWN_LIMIT = "{case} on {broker}: the generator was the limit ({codes}), not the broker."
+    INVALID = "{case} on {broker}: {verdict}."
+    OPEN_LIMIT = "{case} on {broker}: the limit is at least the figure."
+    LEFT_OUT = "{case}{item} on {broker} was left out: {reason}"
+    METHOD = (
+        "Load is open loop: a message counts from the moment at which it was due. A search raises "
+        "the load until a run is INVALID, closes in to 5 %, and confirms the limit by {runs:window|"
+        "windows} of {window_s:g} s. Other figures are medians of {runs:run|runs}. The spread is "
+        "the distance of the greatest and the least of these, as a share of the median."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFigure:
+    """One figure of one broker; `value` is None without a limit, and `verdict` says why.
+
+    `spread` is a share of the value. `runs` are directories within that of the report.
+    """
+
+    case: str
+    name: str
+    unit: str
+    broker: str
+    value: float | None
+    spread: float | None
+    runs: tuple[str, ...]
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A measurement as the document shows it: its sweep's rows, the chosen one, and its runs."""
+
+    measurement: Measurement
+    broker: str
+    rows: tuple[SweepRow, ...]
+    row: SweepRow | None
+    cards: tuple[ScoreCard, ...]
+    directories: tuple[str, ...]
+
+
+def report_document(
+    result: ReportResult,
+    command: Sequence[str] = (),
+    power: Mapping[int, LogSettings] | None = None,
+    rack_units: float | None = None,
+) -> Report:
+    """Return the document of a report; `power` has the logs of each broker, counted from 1."""
+    names = [broker.name for broker in result.plan.brokers]
+    shown = [
+        _shown(
+            entry, result.directory, names, (power or {}).get(entry.measurement.broker), rack_units
+        )
+        for entry in sorted(
+            result.measured, key=lambda entry: CASES[entry.measurement.item.case].place
+        )
+    ]
+    left_out = (*result.plan.left_out, *result.left_out)
+    figures = [figure for entry in shown for figure in _figures(entry)]
+    figures += [
+        ReportFigure(
+            entry.measurement.title,
+            row.name,
+            row.unit,
+            names[entry.measurement.broker - 1],
+            None,
+            None,
+            (),
+            f"left out: {entry.reason}",
+        )
+        for entry in left_out
+        for row in entry.measurement.item.rows
+    ]
+    limitations = [*_limitations(shown, left_out, names)]
+    cards = [card for entry in shown for card in entry.cards[-1:]]
+    sections = (
+        Section("Score card", (_score_card(figures, names),), "score-card"),
+        *_charted(shown),
+        Section("System under test", tuple(_systems(shown)), "system"),
+        Section("Method", tuple(_method(result)), "method"),
+        Section("Runs", (_runs(shown),), "runs"),
+        Section("Limitations", tuple(Paragraph(text) for text in limitations), "limitations"),
+    )
+    title = f"Report: {' and '.join(names)}"
+    return Report(
+        title=title,
+        heading=title,
+        lead=(*map(Paragraph, _key_results(figures, names)), *_about(cards)),
+        sections=tuple(section for section in sections if section.blocks),
+        document={
+            "schema": SCHEMA,
+            "kind": "report",
+            "command": redact_command(command),
+            "brokers": [
+                {"name": entry.name, "urls": _redacted(entry.urls + entry.secured)}
+                for entry in result.plan.brokers
+            ],
+            "window_s": result.plan.window_s,
+            "interrupted": result.interrupted,
+            "rows": [asdict(figure) for figure in figures],
+            "limitations": limitations,
+        },
+        header=("case", "name", "unit", "broker", "value", "spread", "runs", "verdict"),
+        rows=tuple(
+            (f.case, f.name, f.unit, f.broker, f.value, f.spread, " ".join(f.runs), f.verdict)
+            for f in figures
+        ),
+    )
+
+
+def _redacted(urls: Sequence[str]) -> list[str]:
+    return redact_command(urls)
+
+
+# Figures --------------------------------------------------------------------------------------
+
+
+def _shown(
+    measured: MeasuredItem,
+    directory: Path,
+    names: Sequence[str],
+    logs: LogSettings | None,
+    rack_units: float | None,
+) -> _Shown:
+    measurement = measured.measurement
+    rows = table_of(measured.sweep).rows if measured.sweep.measured else ()
+    row = _chosen(rows, measurement.item)
+    paths = [] if row is None else _runs_of(row, measured.sweep.directory)
+    cards = {}
+    for path in paths:
+        try:
+            cards[str(path.relative_to(directory))] = summarize(open_run(path), logs, rack_units)
+        except RunDirectoryError:
+            continue
+    return _Shown(
+        measurement,
+        names[measurement.broker - 1],
+        rows,
+        row,
+        tuple(cards.values()),
+        tuple(cards),
+    )
+
+
+def _chosen(rows: Sequence[SweepRow], item: ReportItem) -> SweepRow | None:
+    """Return the row that an item reports: that with the best figure, among valid ones if any."""
+    measured = [row for row in rows if row.runs]
+    valid = [row for row in measured if row.valid]
+    candidates = valid or measured
+    if not candidates:
+        return rows[0] if rows else None
+    return (
+        max(candidates, key=lambda row: row.figures.get(item.best) or 0.0)
+        if item.best
+        else (candidates[0])
+    )
+
+
+def _runs_of(row: SweepRow, directory: Path) -> list[Path]:
+    """Return the directories of a row's runs: all that confirmed a limit, or all repetitions."""
+    if row.limit is None:
+        return [directory / entry for entry in row.directories]
+    confirming: list[Path] = []
+    for entry in row.directories:
+        last = directory / entry
+        step = last.name.partition("-")[0]
+        confirming += sorted(last.parent.glob(f"{step}-*"))[-REPEAT:]
+    return confirming
+
+
+def _figures(shown: _Shown) -> Iterator[ReportFigure]:
+    measured = [_with_power(card) for card in shown.cards]
+    row = shown.row
+    for wanted in (*shown.measurement.item.rows, _PER_WATT, _PER_RACK_UNIT):
+        values = [
+            entry[wanted.figure] for entry in measured if entry.get(wanted.figure) is not None
+        ]
+        value, spread = _middle(values)
+        if wanted.figure == "limit" and row is not None and row.limit is not None:
+            value = row.limit["load"]
+            main = style_of(shown.measurement.item.case).main
+            _, spread = _middle([entry.get(main) for entry in measured])
+        if value is None and wanted in (_PER_WATT, _PER_RACK_UNIT):
+            continue
+        yield ReportFigure(
+            shown.measurement.title,
+            wanted.name,
+            wanted.unit,
+            shown.broker,
+            value,
+            spread,
+            shown.directories,
+            "nothing was measured" if row is None else verdict_of(row),
+        )
+
+
+def _with_power(card: ScoreCard) -> dict[str, float | None]:
+    figures = figures_of(card)
+    measured = {row.name: row.value for row in card.rows}
+    ratios = (_PER_WATT, _PER_RACK_UNIT)
+    return figures | {ratio.figure: measured.get(ratio.name) for ratio in ratios}
+
+
+def _middle(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return the median, and the distance of the extremes as a share of it; None without any."""
+    present = [value for value in values if value is not None]
+    if not present:
+        return None, None
+    middle = median(present)
+    return middle, (max(present) - min(present)) / middle if middle and len(present) > 1 else None
+
+
+# Sections -------------------------------------------------------------------------------------
+
+
+def _key_results(figures: Sequence[ReportFigure], names: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for the first row of each case, with the ratio of two brokers."""
+    seen: set[str] = set()
+    for first in figures:
+        if first.case in seen:
+            continue
+        seen.add(first.case)
+        own = [f for f in figures if (f.case, f.name) == (first.case, first.name)]
+        held = [f for f in own if f.value]
+        if not held:
+            continue
+        texts = [f"{number(f.value)} {f.unit} on {f.broker}" for f in held]
+        sentence: str = ReportSentence.KEY(
+            case=first.case, row=first.name, figures=" and ".join(texts)
+        )
+        values = {f.broker: f.value for f in held if f.value}
+        high, low = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
+        if values[high] > values[low] * (1 + _SIGNIFICANT):
+            sentence += ReportSentence.RATIO(high=high, low=low, ratio=values[high] / values[low])
+        yield name(f"{sentence}.")
+
+
+def _score_card(figures: Sequence[ReportFigure], names: Sequence[str]) -> DataTable:
+    rows: list[tuple[Cell | str, ...]] = []
+    for case, row, unit in dict.fromkeys((f.case, f.name, f.unit) for f in figures):
+        own = {f.broker: f for f in figures if (f.case, f.name) == (case, row)}
+        rows.append((f"{case} {row}", unit, *(_cell(own.get(broker)) for broker in names)))
+    return DataTable("", "", ("Row", "Unit", *names), tuple(rows), texts=(0, 1), look="sides")
+
+
+def _cell(figure: ReportFigure | None) -> Cell:
+    if figure is None:
+        return Cell(None)
+    spread = "" if figure.spread is None else f"spread {figure.spread:.1%}"
+    good = figure.verdict in ("CONFIRMED", "VALID")
+    verdict = "" if good else name(figure.verdict, 160)
+    return Cell(
+        figure.value,
+        notes=tuple(filter(None, (spread, verdict))),
+        wrong=not (good or figure.verdict.startswith("AT LEAST")),
+    )
+
+
+def _charted(shown: Sequence[_Shown]) -> Iterator[Section]:
+    """Yield a section with the charts of each item that was varied, or has a chart of its run."""
+    for item in dict.fromkeys(entry.measurement.item for entry in shown):
+        members = [entry for entry in shown if entry.measurement.item is item]
+        blocks: list[Block] = []
+        if item.vary:
+            blocks += [
+                Charts(cache(lambda item=item, members=members: _by(item, members))),
+                _points(item, members),
+            ]
+        elif any(_at_limit(entry) for entry in members):
+            blocks.append(
+                Charts(
+                    cache(
+                        lambda members=members: [c for entry in members for c in _at_limit(entry)]
+                    )
+                )
+            )
+        if blocks:
+            by = f" by {item.vary[0].replace('_', ' ')}" if item.vary else ""
+            yield Section(f"{item.case.upper()}{by}", tuple(blocks), item.name)
+
+
+def _points(item: ReportItem, shown: Sequence[_Shown]) -> DataTable:
+    """Return the figures of the points of a chart."""
+    main = style_of(item.case).main
+    header = (item.vary[0].replace("_", " "), "Broker", main, "p99, µs", "Verdict")
+    rows = tuple(
+        (
+            row.values[item.vary[0]],
+            entry.broker + _tls(entry),
+            row.figures.get(main),
+            row.figures.get("p99"),
+            Cell(name(verdict_of(row), 160), wrong=not row.valid),
+        )
+        for entry in shown
+        for row in entry.rows
+    )
+    return DataTable("", "", header, rows, texts=(0, 1, 4))
+
+
+def _tls(shown: _Shown) -> str:
+    return " (TLS)" if shown.measurement.secured else ""
+
+
+def _by(item: ReportItem, shown: Sequence[_Shown]) -> list[Chart]:
+    points = [
+        VariedPoint(
+            row.numbers[item.vary[0]],
+            entry.broker + _tls(entry),
+            row.figures,
+            "" if row.valid else "INVALID" if row.limit is None else _MARKS[row.limit["stands"]],
+        )
+        for entry in shown
+        for row in entry.rows
+        if row.runs
+    ]
+    if not points:
+        return []
+    varied = item.vary[0].replace("_", " ")
+    note = "Each point is at its limit. " if item.search else "Each point is the median of runs. "
+    note += "A cross is INVALID or not confirmed; the limit is above a triangle."
+    title = f"{item.case.upper()} by {varied}"
+    return [varied_chart(title, note, varied, points, style_of(item.case), unit_of(item.case))]
+
+
+def _at_limit(shown: _Shown) -> list[Chart]:
+    if shown.measurement.item.case not in ("latency", "connburst") and not any(
+        card.power for card in shown.cards
+    ):
+        return []
+    return [
+        Chart(f"{chart.title}: {shown.broker}", chart.note, chart.figure, chart.table, chart.height)
+        for card in shown.cards[-1:]
+        for chart in charts_of(card)
+        if chart.title in _OF_ONE_RUN
+    ]
+
+
+def _about(cards: Sequence[ScoreCard]) -> list[Paragraph]:
+    from loadgen.report.build.cards_report import about_lines
+
+    return about_lines(cards)
+
+
+def _systems(shown: Sequence[_Shown]) -> Iterator[Block]:
+    """Yield the description of each broker's system, as its first run has it."""
+    for broker in dict.fromkeys(entry.broker for entry in shown):
+        cards = [card for entry in shown if entry.broker == broker for card in entry.cards]
+        if cards:
+            yield Paragraph(broker)
+        for section in cards[0].sections if cards else ():
+            if section.title.startswith(("System under test", "Broker", "Storage", "Access")):
+                yield section
+
+
+def _method(result: ReportResult) -> Iterator[Block]:
+    yield Paragraph(ReportSentence.METHOD(runs=REPEAT, window_s=result.plan.window_s))
+    cases = dict.fromkeys(entry.measurement.item.case for entry in result.measured)
+    rows = tuple((case.upper(), CASES[case].summary, CASES[case].example) for case in cases)
+    yield DataTable("Test cases", "", ("Case", "Load", "Example"), rows, texts=(0, 1, 2))
+
+
+def _runs(shown: Sequence[_Shown]) -> DataTable:
+    """Return a line for each measurement, with its runs, command and verdict."""
+    rows = []
+    for entry in shown:
+        item = entry.measurement.item
+        verdict = "nothing was measured" if entry.row is None else verdict_of(entry.row)
+        rows.append(
+            (
+                item.name + (".SEC" if entry.measurement.secured else ""),
+                entry.broker,
+                verdict,
+                counted(len(entry.rows), "point"),
+                f"measured/{entry.measurement.folder}",
+            )
+        )
+    header = ("Measurement", "Broker", "Verdict", "Points", "Directory")
+    return DataTable("", "", header, tuple(rows), texts=(0, 1, 2, 3, 4))
+
+
+def _limitations(
+    shown: Sequence[_Shown], left_out: Sequence[LeftOut], names: Sequence[str]
+) -> Iterator[str]:
+    from loadgen.report.build.cards_report import is_local
+
+    local = [card for entry in shown for card in entry.cards if is_local(card.run)]
+    cores = local[0].run.environment.get("cores") if local else None
+    if isinstance(cores, int):
+        yield ReportSentence.SAME_HOST(cores=cores)
+    for entry in shown:
+        about = {"case": entry.measurement.item.name, "broker": entry.broker}
+        row = entry.row
+        if row is None or not row.runs:
+            told = "nothing was measured" if row is None else verdict_of(row)
+            yield ReportSentence.INVALID(**about, verdict=told)
+        elif row.limit is not None and row.limit["own"]:
+            yield ReportSentence.OWN_LIMIT(**about, codes=" ".join(row.limit["codes"]))
+        elif row.limit is not None and row.limit["stands"] != "closed":
+            yield ReportSentence.OPEN_LIMIT(**about)
+        elif not row.valid:
+            yield ReportSentence.INVALID(**about, verdict=verdict_of(row))
+    for missing in left_out:
+        measurement = missing.measurement
+        yield ReportSentence.LEFT_OUT(
+            case=measurement.item.name,
+            item=".SEC" if measurement.secured else "",
+            broker=names[measurement.broker - 1],
+            reason=missing.reason.rstrip(". ") + ".",
+        )

@@ -1,0 +1,183 @@
+"""The runs of `loadgen report`: each measurement is a sweep in its directory.
+
+    DIR/plan.json                  the plan, written first
+    DIR/measured/ITEM/broker-N/    the sweep of an item on a broker
+
+A second start on the same directory continues: a sweep plays only the points that are missing.
+"""
+
+import asyncio
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadgen.brokers.endpoints import Endpoint, parse_broker
+from loadgen.brokers.ports import open_socket
+from loadgen.errors import RunDirectoryError
+from loadgen.plan.fields import redact_url
+from loadgen.run.messages import RunMessage
+from loadgen.run.redaction import printable
+from loadgen.run.rundir import exclusive
+from loadgen.run.seal import digest_of
+from loadgen.run.search.journal import Journal
+from loadgen.run.search.report_plan import LeftOut, Measurement, ReportPlan, plan_document, sweep_of
+from loadgen.run.search.sweep import PointResult, SweepResult, SweepState, sweep
+from loadgen.run.testbed import Testbed
+
+_RETURN_S = 60.0
+_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredItem:
+    """A measurement with the sweep that made it."""
+
+    measurement: Measurement
+    sweep: SweepResult
+
+
+@dataclass(frozen=True, slots=True)
+class ReportState:
+    """Where a report stands: the measurement `number` of `total`, and about how long is left."""
+
+    measurement: Measurement
+    number: int
+    total: int
+    left_s: float
+    sweep: SweepState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResult:
+    """The measurements that were made, and those that were not, with their reasons."""
+
+    directory: Path
+    plan: ReportPlan
+    measured: tuple[MeasuredItem, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    interrupted: bool = False
+
+
+Watch = Callable[[ReportState], None]
+
+
+def report_journal(directory: Path) -> Journal[PointResult]:
+    """Return the files of a report, whose definition is the plan."""
+    return Journal(directory, "plan", "points", "measured", PointResult)
+
+
+def request_digest(
+    brokers: Sequence[Sequence[str]],
+    fields: Mapping[str, Any],
+    only: Sequence[str],
+    budget_s: float | None,
+) -> str:
+    """Return the digest of a request, by which a second start is recognized as the same."""
+    redacted = [[redact_url(url) for url in urls] for urls in brokers]
+    return digest_of([redacted, {k: str(v) for k, v in fields.items()}, [*only], budget_s])
+
+
+def begun_plan(directory: Path, digest: str) -> dict[str, Any] | None:
+    """Return the plan of an earlier start, None in a new directory.
+
+    Raise RunDirectoryError if the directory holds another report, or something else.
+    """
+    document = report_journal(directory).begun()
+    if document is not None and document.get("digest") != digest:
+        raise RunDirectoryError(RunMessage.OTHER_REPORT(path=printable(str(directory), 200)))
+    return document
+
+
+async def play_report(
+    plan: ReportPlan,
+    directory: Path,
+    testbed: Testbed,
+    digest: str,
+    *,
+    restart_command: str = "",
+    watch: Watch = lambda _state: None,
+) -> ReportResult:
+    """Make the measurements of a plan that are missing in the directory.
+
+    A broker that cannot be reached any more is restarted by the command, once for each
+    measurement; without each, or if it stays away, its other measurements are left out.
+    """
+    journal = report_journal(directory)
+    measured: list[MeasuredItem] = []
+    left_out: list[LeftOut] = []
+    away: dict[int, str] = {}
+    used_s = 0.0
+    with exclusive(directory):
+        if journal.begun() is None:
+            journal.begin({**plan_document(plan), "digest": digest}, testbed.command)
+        for place, measurement in enumerate(plan.measurements):
+            folder = directory / journal.folder / measurement.folder
+            needed_s = measurement.item.seconds(plan.window_s)
+            reason = away.get(measurement.broker, "")
+            if plan.budget_s is not None and used_s + needed_s / 2 > plan.budget_s:
+                reason = reason or f"the budget of {plan.budget_s:,.0f} s was used up"
+            if reason and not folder.exists():
+                left_out.append(LeftOut(measurement, reason))
+                continue
+            rest = plan.measurements[place:]
+            state = ReportState(
+                measurement,
+                place + 1,
+                len(plan.measurements),
+                sum(each.item.seconds(plan.window_s) for each in rest),
+            )
+            watch(state)
+            played = await _play(state, plan, folder, testbed, watch)
+            if restart_command and _unreachable(played):
+                await testbed.reset()
+                urls = plan.brokers[measurement.broker - 1].urls
+                if await _restart(restart_command, urls):
+                    played = await _play(state, plan, folder, testbed, watch)
+            if error := _unreachable(played):
+                away[measurement.broker] = error
+            used_s += sum(each.seconds for each in played.measured)
+            measured.append(MeasuredItem(measurement, played))
+            if played.interrupted:
+                return ReportResult(directory, plan, tuple(measured), tuple(left_out), True)
+    return ReportResult(directory, plan, tuple(measured), tuple(left_out))
+
+
+async def _play(
+    state: ReportState, plan: ReportPlan, folder: Path, testbed: Testbed, watch: Watch
+) -> SweepResult:
+    def show(sweep_state: SweepState) -> None:
+        watch(ReportState(state.measurement, state.number, state.total, state.left_s, sweep_state))
+
+    return await sweep(sweep_of(state.measurement, plan), folder, testbed, watch=show)
+
+
+def _unreachable(played: SweepResult) -> str:
+    """Return the error of a broker that could not be reached any more, "" if it was."""
+    errors = (each.error for each in played.measured)
+    return next((error for error in errors if error.startswith("BrokerUnreachable")), "")
+
+
+async def _restart(command: str, urls: Sequence[str]) -> bool:
+    """Run the user's command; return True if the broker can be reached within a minute."""
+    environment = {**os.environ, "LOADGEN_BROKER": redact_url(urls[0])}
+    with suppress(OSError):
+        process = await asyncio.create_subprocess_exec(
+            *shlex.split(command),
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        await process.wait()
+    endpoint = parse_broker(urls[0])
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_RETURN_S):
+            while isinstance(endpoint, Endpoint):
+                with suppress(OSError):
+                    (await open_socket(endpoint.host, endpoint.port)).close()
+                    return True
+                await asyncio.sleep(_RETRY_S)
+    return False

@@ -1,0 +1,107 @@
+"""The document of all rows, from made-up runs and from a broker."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli.main import main
+from loadgen.judge.verdict import Verdict
+from loadgen.plan.scenario import Scenario
+from loadgen.report.build.report_document import report_document
+from loadgen.report.render.write import write_report
+from loadgen.run.coordinator import RunResult
+from loadgen.run.search.report_plan import ReportBroker, report_plan
+from loadgen.run.search.report_runs import play_report
+from loadgen.run.testbed import Testbed
+from tests.ledgers import facts_with
+from tests.needs import needs_mosquitto
+from tests.report.fabricate import fabricate
+
+ROW = {"case", "name", "unit", "broker", "value", "spread", "runs", "verdict"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--only fan",
+        "--budget 10s",
+        "--budget soon",
+        "--quick --budget 1h",
+        "--broker mqtt://a --broker mqtt://b --sut a.toml",
+        "--broker mqtt://a:1 --pdu a.csv --pdu b.csv",
+    ],
+)
+def test_what_cannot_be_reported_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", *words.split()]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.fixture
+def fabricated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a testbed that are made up, for the broker of the scenario."""
+    made = iter(range(1_000))
+
+    async def run(_testbed: Testbed, scenario: Scenario, directory: Path, **_: Any) -> RunResult:
+        name = scenario.broker[0].removeprefix("mqtt://")
+        fabricate(
+            directory,
+            run=f"run-{next(made)}",
+            case=scenario.case,
+            broker={"name": name, "version": "1", "urls": [], "started_by_us": True},
+        )
+        return RunResult(directory, Verdict(), False, True, facts_with(sent=1))
+
+    monkeypatch.setattr(Testbed, "run", run)
+
+
+@pytest.mark.usefixtures("fabricated")
+async def test_a_document_has_every_row_of_every_broker(tmp_path: Path) -> None:
+    brokers = [
+        ReportBroker("a 1", ("mqtt://a",)),
+        ReportBroker("b 1", ("mqtt://b",), lacks={"connburst": "no connects"}),
+    ]
+    plan = report_plan(brokers, {}, only=["connburst", "latency-by-background"])
+    async with Testbed() as testbed:
+        result = await play_report(plan, tmp_path / "r", testbed, "digest")
+    report = report_document(result, ("loadgen", "report", "--broker", "mqtt://u:secret@a"))
+    paths = write_report(report, tmp_path / "r", "report")
+    document = json.loads(paths["report.json"].read_bytes())
+    assert document["schema"] == 1 and [one["name"] for one in document["brokers"]] == [
+        "a 1",
+        "b 1",
+    ]
+    assert "secret" not in paths["report.json"].read_text()
+    rows = {(row["name"], row["broker"]): row for row in document["rows"]}
+    assert all(row.keys() == ROW for row in rows.values())
+    seconds = rows["Connect time", "a 1"]
+    assert (seconds["case"], seconds["unit"]) == ("CONNBURST", "seconds")
+    assert seconds["value"] == pytest.approx(0.8, abs=0.1)
+    assert len(seconds["runs"]) == 3 and all(
+        (tmp_path / "r" / run).is_dir() for run in seconds["runs"]
+    )
+    assert rows["Connect time", "b 1"]["value"] is None
+    assert rows["Connect time", "b 1"]["verdict"] == "left out: no connects"
+    text = paths["report.md"].read_text()
+    assert "LATENCY by background rate" in text and "no connects" in text
+    assert len(paths["report.csv"].read_text().splitlines()) == 1 + len(document["rows"])
+
+
+@needs_mosquitto
+def test_a_report_of_a_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "report"
+    words = ["report", "--broker=mosquitto", "--only=connburst", "--budget=1m", f"--out={out}"]
+    assert main([*words, "--plan"]) == 0
+    assert not (out / "plan.json").exists()
+    assert main([*words, "--json", "--quiet"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {row["name"] for row in document["rows"]} == {"Connect time", "99P connect latency"}
+    assert all(row["value"] > 0 and len(row["runs"]) == 3 for row in document["rows"])
+    made = {path: path.stat().st_mtime_ns for path in out.glob("measured/**/run.json")}
+    assert len(made) == 3
+    # A second start plays nothing again.
+    assert main([*words, "--quiet"]) == 0
+    assert capsys.readouterr().out.strip() == str(out / "report.html")
+    assert {path: path.stat().st_mtime_ns for path in out.glob("measured/**/run.json")} == made
+    assert main([*words[:-2], "--budget=2m", f"--out={out}"]) == 2
