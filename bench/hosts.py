@@ -17,17 +17,17 @@ import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pyarrow.parquet import read_metadata
 
 from loadgen.cases.registry import build_scenario
-from loadgen.run.environment import environment, host_of, machine_identity
+from loadgen.run.environment import environment, host_of, machine_identity, versions
 from loadgen.run.host_watch import HostSample, take_sample
 from loadgen.run.hosts.agent import Agent, HostedWorkers
-from loadgen.run.hosts.agent_link import AgentLink, agent_context
+from loadgen.run.hosts.agent_link import agent_context
 from loadgen.run.hosts.load_host import Header, LocalHost, OnEvent
 from loadgen.run.hosts.messages import Joined, WorkerFrame, WorkerStarted
 from loadgen.run.hosts.remote_host import Hosts, listening
@@ -36,6 +36,7 @@ from loadgen.run.testbed import Testbed
 from loadgen.worker.frames import FrameReader
 from tests.run.fake_worker import FakeWorker
 
+SECRET = b"of this bench alone"
 TICK_S = 0.1
 WINDOW_S = 10.0
 TOPICS_EACH = 10
@@ -107,14 +108,14 @@ class StandInAgent(Agent):
 
 
 async def _agent(number: int, settings: Mapping[str, Any], surroundings: dict[str, Any]) -> None:
-    agent = StandInAgent()
-    link = AgentLink("agent", bytes.fromhex(settings["secret"]), agent.take, agent.end)
-    agent.link = link
+    agent = StandInAgent(SECRET)
+    link = agent.link
     await asyncio.get_running_loop().create_connection(
         lambda: link, *settings["coordinator"], ssl=agent_context()
     )
     await link.opened
-    link.send(Joined(number, host_of(), machine_identity(), surroundings))
+    offer = replace(host_of(), name=str(number))
+    link.send(Joined(offer, machine_identity(), versions(), surroundings))
     samples = every(TICK_S, agent.tick), every(1.0, agent.send_counters)
     async with background(agent.ping(), *samples):
         await agent.ended
@@ -158,13 +159,13 @@ def _cpu_s() -> float:
 
 async def measure(hosts: int, workers: int, window_s: float = WINDOW_S) -> Line:
     """A run with this many hosts, each with this many workers."""
-    async with listening(one_machine=True) as server:
+    async with listening(secret=SECRET) as server:
         began, cpu = time.monotonic(), _cpu_s()
         agents = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.hosts", "--be-agents"), stdin=asyncio.subprocess.PIPE
         )
         assert agents.stdin is not None
-        settings = {"coordinator": server.address, "secret": server.secret, "hosts": hosts}
+        settings = {"coordinator": server.address, "hosts": hosts}
         agents.stdin.write(json.dumps(settings).encode())
         agents.stdin.close()
         found = await server.gathered(hosts, 120.0)

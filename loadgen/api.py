@@ -56,6 +56,7 @@ from loadgen.report.render.write import write_comparison, write_report
 from loadgen.report.score_card import Counts, ScoreCard
 from loadgen.run.coordinator import RunResult
 from loadgen.run.devices_file import DEVICE_SCHEMA, read_devices
+from loadgen.run.hosts.remote_host import Agents
 from loadgen.run.hosts.worker_pool import WorkerLostError
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.progress import Progress, Snapshot, silent
@@ -67,7 +68,7 @@ from loadgen.run.search.sweep import sweep as _sweep
 from loadgen.run.search.turns import Turn, take_turns
 from loadgen.run.secrets import take_secrets
 from loadgen.run.testbed import Testbed as _Testbed
-from loadgen.spark.agents import Cluster, hosts_of_cluster
+from loadgen.spark.agents import Cluster, HostSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEVICE_SCHEMA",
     "INTERVAL_SCHEMA",
+    "Agents",
     "BrokerRefusedError",
     "BrokerUnreachableError",
     "CannotRunError",
@@ -234,7 +236,7 @@ async def run_async(
     *,
     progress: Progress = silent,
     interrupt: Interrupt | None = None,
-    cluster: Cluster | None = None,
+    cluster: HostSource | None = None,
 ) -> Result:
     """Play a scenario, or a case by its name, into `out` (default: runs/TIME-CASE).
 
@@ -326,7 +328,7 @@ async def search_async(
     *,
     watch: Callable[[SearchState], None] = lambda _state: None,
     interrupt: Interrupt | None = None,
-    cluster: Cluster | None = None,
+    cluster: HostSource | None = None,
     **options: Unpack[SearchOptions],
 ) -> SearchResult:
     """Find the highest `target` (rate, devices, base) of the scenario whose run is valid.
@@ -355,7 +357,7 @@ async def sweep_async(
     target: str | None = None,
     watch: Callable[[SweepState], None] = lambda _state: None,
     interrupt: Interrupt | None = None,
-    cluster: Cluster | None = None,
+    cluster: HostSource | None = None,
     **options: Unpack[SearchOptions],
 ) -> SweepTable:
     """Play every combination of the axes' values, {"ratio": [1, 10, 100], "size": [32, 256]}.
@@ -400,7 +402,7 @@ async def compare_async(
     repeat: int = 3,
     watch: Callable[[Turn], None] = lambda _turn: None,
     interrupt: Interrupt | None = None,
-    cluster: Cluster | None = None,
+    cluster: HostSource | None = None,
 ) -> Compared:
     """Play the scenario with each of the brokers in turn, `repeat` times, and compare them.
 
@@ -431,7 +433,7 @@ async def compare_async(
 @asynccontextmanager
 async def _testbed(
     scenario: Scenario,
-    cluster: Cluster | None,
+    cluster: HostSource | None,
     interrupt: Interrupt | None,
     verb: str,
     *,
@@ -440,7 +442,7 @@ async def _testbed(
     """Provide a testbed with the hosts of a cluster, or on this host alone."""
     take_secrets(scenario.plain())  # before Spark is started with this environment
     command = (f"loadgen.api.{verb}", scenario.case)
-    async with nullcontext() if cluster is None else hosts_of_cluster(cluster) as hosts:
+    async with nullcontext() if cluster is None else cluster.opened() as hosts:
         testbed = _Testbed(hosts=hosts, interrupt=interrupt, command=command, lends=lends)
         async with testbed:
             yield testbed

@@ -5,6 +5,9 @@ import pytest
 from loadgen.errors import LoadgenError
 
 
-def refused(code: str) -> pytest.RaisesExc[LoadgenError]:
-    """Expect an error with this code."""
-    return pytest.raises(LoadgenError, check=lambda error: error.code == code)
+def refused(code: str, **values: object) -> pytest.RaisesExc[LoadgenError]:
+    """Expect an error with this code, and these values among its own."""
+    return pytest.raises(
+        LoadgenError,
+        check=lambda error: error.code == code and values.items() <= error.values.items(),
+    )

@@ -10,6 +10,7 @@ from loadgen import PROGRAM
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES
 from loadgen.cli import (
+    agent,
     broker,
     calibrate,
     certificates,
@@ -69,6 +70,7 @@ def app() -> typer.Typer:
     add_command(app, "probe", probe.SUMMARY, probe.command)
     add_plain_command(app, "power", power.command)
     add_plain_command(app, "broker", broker.command)
+    add_plain_command(app, "agent", agent.command)
     add_plain_command(app, "certificates", certificates.command)
     app.add_typer(history.app, name="history")
     app.add_typer(import_.app, name="import")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from loadgen.cases.case import Case
-from loadgen.cli.cluster import cluster_of, on_testbed
+from loadgen.cli.cluster import hosts_of, on_testbed
 from loadgen.cli.options import (
     Flags,
     case_options,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loadgen.report.score_card import ScoreCard
     from loadgen.run.coordinator import RunResult
     from loadgen.run.testbed import Testbed
-    from loadgen.spark.agents import Cluster
+    from loadgen.spark.agents import HostSource
 
 
 def case_command(case: Case[Any]) -> Callable[..., int]:
@@ -45,7 +45,7 @@ def play_and_show(scenario: Scenario, flags: Flags) -> int:
 
 def play_as_given(scenario: Scenario, out: Path | None, flags: Flags) -> "RunResult":
     """Run on the hosts that the options request."""
-    return play(scenario, out, quiet=flags["quiet"], cluster=cluster_of(scenario, flags))
+    return play(scenario, out, quiet=flags["quiet"], cluster=hosts_of(scenario, flags))
 
 
 def play(
@@ -54,7 +54,7 @@ def play(
     *,
     quiet: bool,
     command: Sequence[str] = (),
-    cluster: "Cluster | None" = None,
+    cluster: "HostSource | None" = None,
 ) -> "RunResult":
     """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
     from loadgen.run.progress import progress_on

@@ -1,5 +1,6 @@
-"""Runs on hosts of a Spark cluster, from the options of a run."""
+"""Runs on several hosts, from the options of a run."""
 
+import re
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
@@ -8,43 +9,67 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from loadgen.cli.options import Flags
 from loadgen.errors import ScenarioError
 from loadgen.plan.scenario import Scenario
-from loadgen.plan.units import parse_seconds, shown
+from loadgen.plan.units import parse_address, parse_seconds, shown
+from loadgen.sentences import counted
 
 if TYPE_CHECKING:
     from loadgen.run.hosts.remote_host import Hosts
     from loadgen.run.interrupt import Interrupt
     from loadgen.run.testbed import Testbed
-    from loadgen.spark.agents import Cluster
+    from loadgen.spark.agents import HostSource
 
 T = TypeVar("T")
 
 
-def cluster_of(scenario: Scenario, flags: Flags) -> "Cluster | None":
+def hosts_of(scenario: Scenario, flags: Flags) -> "HostSource | None":
     """Return the hosts that scenario and options request, None for this one; raises UsageError."""
-    master = flags["spark_master"]
+    master, listen = flags["spark_master"], flags["listen"]
     if master is None:
-        for name in ("spark_wait", "spark_conf", "ship"):
+        for name in ("spark_conf", "ship"):
             if flags[name]:
                 raise ScenarioError(f"{name}: there is no cluster; allowed: with --spark-master")
+    if master is None and listen is None:
+        for name in ("hosts_wait", "secret"):
+            if flags[name]:
+                raise ScenarioError(
+                    f"{name}: no agent is used; allowed: with --listen, or with --spark-master"
+                )
         if scenario.hosts > 1:
             raise ScenarioError(
-                "hosts: several hosts are those of a Spark cluster; allowed: with --spark-master"
+                "hosts: agents have to run on several hosts; allowed: with --listen for those of "
+                "loadgen agent, or with --spark-master"
             )
         return None
     from loadgen.cases.registry import resolve
     from loadgen.plan.fit import hosts_of_groups
-    from loadgen.spark.agents import WAIT_S, Cluster
+    from loadgen.run.hosts.remote_host import WAIT_S, Agents
+
+    numbered = [one for one in scenario.place if re.fullmatch(r".*=[0-9,]+", one)]
+    # Refused in a moment, and not when the agents have been started; labels are not known yet.
+    hosts_of_groups(numbered, resolve(scenario).groups, [""] * scenario.hosts)
+    wait_s = parsed("hosts_wait", flags["hosts_wait"] or f"{WAIT_S:g}s", parse_seconds)
+    address = None if listen is None else parsed("listen", listen, parse_address)
+    if master is None:
+        if not flags["secret"]:
+            raise ScenarioError("secret: it is missing; give that of the agents, as file:PATH")
+        from loadgen.run.secrets import agent_secret
+
+        assert address is not None
+        return Agents(scenario.hosts, address, agent_secret(flags["secret"]), wait_s)
+    from loadgen.spark.agents import Cluster
     from loadgen.spark.ship import packed_environment
 
-    # Refused in a moment, and not when the agents have been started.
-    hosts_of_groups(scenario.place, resolve(scenario).groups, scenario.hosts)
-    try:
-        wait_s = WAIT_S if flags["spark_wait"] is None else parse_seconds(flags["spark_wait"])
-    except ValueError as error:
-        raise ScenarioError(f"spark_wait: {error}") from None
     settings = spark_settings(flags["spark_conf"])
     archive = packed_environment() if flags["ship"] else None
-    return Cluster(master, scenario.hosts, settings, archive, wait_s)
+    return Cluster(master, scenario.hosts, settings, archive, wait_s, address)
+
+
+def parsed(name: str, text: str, parse: Callable[[object], T]) -> T:
+    """Return the value of an option; raises ScenarioError."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ScenarioError(f"{name}: {error}") from None
 
 
 def spark_settings(flags: Sequence[str] | None) -> dict[str, str]:
@@ -63,13 +88,13 @@ def _setting(text: str) -> tuple[str, str]:
 
 def on_testbed(
     work: "Callable[[Testbed], Coroutine[Any, Any, T]]",
-    cluster: "Cluster | None",
+    source: "HostSource | None",
     *,
     quiet: bool,
     command: Sequence[str] = (),
     lends: bool = True,
 ) -> T:
-    """Return the result of `work` on a testbed with the hosts of the cluster; Ctrl-C ends a run.
+    """Return the result of `work` on a testbed with the hosts of `source`; Ctrl-C ends a run.
 
     `command` is noted in run.json, by default the command line.
     """
@@ -82,26 +107,25 @@ def on_testbed(
 
         async with AsyncExitStack() as stack:
             hosts = None
-            if cluster is not None:
-                hosts = await _start_hosts(stack, cluster, interrupt, quiet=quiet)
+            if source is not None:
+                hosts = await _gathered(stack, source, interrupt, quiet=quiet)
             testbed = Testbed(hosts=hosts, interrupt=interrupt, command=words, lends=lends)
             return await work(await stack.enter_async_context(testbed))
 
     return interruptible(worked)
 
 
-async def _start_hosts(
-    stack: AsyncExitStack, cluster: "Cluster", interrupt: "Interrupt", *, quiet: bool
+async def _gathered(
+    stack: AsyncExitStack, source: "HostSource", interrupt: "Interrupt", *, quiet: bool
 ) -> "Hosts":
     from loadgen.run.interrupt import RunInterruptedError
     from loadgen.run.tasks import finished_or
-    from loadgen.spark.agents import hosts_of_cluster
 
     if not quiet:
-        agents = "an agent" if cluster.hosts == 1 else f"an agent on each of {cluster.hosts} hosts"
-        print(f"starting {agents} by Spark ...", file=sys.stderr, flush=True)
-    entered = stack.enter_async_context(hosts_of_cluster(cluster))
-    started = await finished_or(entered, interrupt.asked)
-    if started.cancelled():
+        agents = counted(source.hosts, "agent")
+        address = "" if source.listen is None else f" at {source.listen[0]}:{source.listen[1]}"
+        print(f"waiting for {agents}{address} ...", file=sys.stderr, flush=True)
+    gathered = await finished_or(stack.enter_async_context(source.opened()), interrupt.asked)
+    if gathered.cancelled():
         raise RunInterruptedError("interrupted before anything was measured")
-    return started.result()
+    return gathered.result()

@@ -13,7 +13,7 @@ from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES
 from loadgen.cli import options
 from loadgen.cli.cases import check_power_logs, score, tell
-from loadgen.cli.cluster import cluster_of, on_testbed
+from loadgen.cli.cluster import hosts_of, on_testbed
 from loadgen.cli.help import COMMON
 from loadgen.errors import UsageError
 from loadgen.sentences import counted
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loadgen.plan.scenario import Scenario
     from loadgen.report.build.compare import Compared, Line
     from loadgen.run.search.turns import Turn, TurnsResult
-    from loadgen.spark.agents import Cluster
+    from loadgen.spark.agents import HostSource
 
 SUMMARY = "Compare brokers, which take turns, or finished runs, in one table."
 _DIRECTORIES = "directories"
@@ -94,7 +94,7 @@ def _compare_brokers(case: Case[Any], flags: options.Flags) -> int:
     for scenario in scenarios:
         take_secrets(scenario.plain())
     check_power_logs(scenarios[0])
-    cluster = cluster_of(scenarios[0], flags)
+    cluster = hosts_of(scenarios[0], flags)
     with directory_or_new(flags["out"], f"compare-{case.name}") as directory:
         result = _played(scenarios, flags, directory, cluster)
         sides = []
@@ -128,7 +128,7 @@ def _played(
     scenarios: "Sequence[Scenario]",
     flags: options.Flags,
     directory: Path,
-    cluster: "Cluster | None",
+    cluster: "HostSource | None",
 ) -> "TurnsResult":
     from loadgen.run.progress import progress_on
     from loadgen.run.search.turns import take_turns

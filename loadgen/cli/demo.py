@@ -14,7 +14,7 @@ _CONNECTS_SPARE = 1_000
 """Descriptors left to the broker and a worker for everything but devices."""
 
 
-def sizes(cores: int, descriptors: int) -> dict[str, dict[str, object]]:
+def sizes(cores: float, descriptors: int) -> dict[str, dict[str, object]]:
     """Return the fields of each case for a host of this size."""
     chosen = {case.name: dict(case.demo) for case in CASES.values() if case.demo}
     for fields in chosen.values():

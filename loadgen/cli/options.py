@@ -163,11 +163,27 @@ def _cluster_options() -> list[inspect.Parameter]:
             show_default=False,
         ),
         option(
-            "spark_wait",
+            "listen",
             str | None,
             panel=HOSTS,
+            metavar="HOST:PORT",
+            help="Address of this host at which the agents of --hosts connect: those that run "
+            "loadgen agent --join, or that Spark starts.",
+        ),
+        option(
+            "secret",
+            str | None,
+            panel=HOSTS,
+            metavar="env:NAME|file:PATH",
+            help="Secret that loadgen agent has, too.",
+        ),
+        option(
+            "hosts_wait",
+            str | None,
+            short="--spark-wait",
+            panel=HOSTS,
             metavar="TIME",
-            help="Longest wait for the master, for its executors and for their agents. "
+            help="Longest wait for agents, for Spark's master and for its executors. "
             "[default: 30s]",
             show_default=False,
         ),

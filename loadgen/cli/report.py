@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cli import options
 from loadgen.cli.cases import tell
-from loadgen.cli.cluster import cluster_of, on_testbed
+from loadgen.cli.cluster import hosts_of, on_testbed
 from loadgen.cli.help import COMMON
 from loadgen.errors import ScenarioError
 from loadgen.plan.scenario import Scenario
@@ -133,7 +133,7 @@ def _report(flags: options.Flags) -> int:
                     plan, directory, testbed, digest, restart_command=restart, watch=show
                 )
 
-            cluster = cluster_of(report_scenario(plan, plan.measurements[0]), flags)
+            cluster = hosts_of(report_scenario(plan, plan.measurements[0]), flags)
             result = on_testbed(work, cluster, quiet=flags["quiet"])
     return _written(result, power, flags)
 

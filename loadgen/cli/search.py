@@ -13,7 +13,7 @@ import typer
 from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import score, tell
-from loadgen.cli.cluster import cluster_of, on_testbed
+from loadgen.cli.cluster import hosts_of, on_testbed
 from loadgen.cli.help import SEARCH
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.judge.next_step import (
@@ -31,7 +31,7 @@ from loadgen.plan.units import parse_count, parse_number
 
 if TYPE_CHECKING:
     from loadgen.run.search.search import Search, SearchResult
-    from loadgen.spark.agents import Cluster
+    from loadgen.spark.agents import HostSource
 
 
 SUMMARY = "Find the highest load whose run is VALID, and confirm it."
@@ -142,7 +142,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
             raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
         scenario = options.read_scenario(case, with_thresholds(flags)[0])
         request = searched(scenario, flags, flags["for_"])
-        cluster = cluster_of(scenario, flags)
+        cluster = hosts_of(scenario, flags)
         take_secrets(scenario.plain())
         with directory_or_new(flags["out"], f"search-{case.name}") as directory:
             result = _played(request, directory, flags["quiet"], cluster)
@@ -160,7 +160,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 
 def _played(
-    request: "Search", directory: Path, quiet: bool, cluster: "Cluster | None"
+    request: "Search", directory: Path, quiet: bool, cluster: "HostSource | None"
 ) -> "SearchResult":
     from loadgen.cli.search_view import search_progress
     from loadgen.report.render.text import notice_for

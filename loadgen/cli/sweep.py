@@ -12,7 +12,7 @@ import typer
 from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import tell
-from loadgen.cli.cluster import cluster_of, on_testbed
+from loadgen.cli.cluster import hosts_of, on_testbed
 from loadgen.cli.help import SEARCH
 from loadgen.cli.search import (
     SEARCH_OPTIONS,
@@ -26,7 +26,7 @@ from loadgen.plan.units import parse_count
 
 if TYPE_CHECKING:
     from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
-    from loadgen.spark.agents import Cluster
+    from loadgen.spark.agents import HostSource
 
 
 SUMMARY = "Run every combination of the values of some fields, for one table and chart."
@@ -117,7 +117,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         request = _wanted(case, flags)
         for point in points_of(request):
             take_secrets(point.scenario.plain())
-        cluster = cluster_of(request.scenario, flags)
+        cluster = hosts_of(request.scenario, flags)
         with directory_or_new(flags["out"], f"sweep-{case.name}") as directory:
             result = _played(request, directory, flags["quiet"], cluster)
         return _show(result, as_json=flags["json_"], quiet=flags["quiet"])
@@ -131,7 +131,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 
 def _played(
-    request: "Sweep", directory: Path, quiet: bool, cluster: "Cluster | None"
+    request: "Sweep", directory: Path, quiet: bool, cluster: "HostSource | None"
 ) -> "SweepResult":
     from loadgen.cli.search_view import search_progress
     from loadgen.report.render.text import notice_for, notice_lines

@@ -42,6 +42,7 @@ class LongestStall:
     worker: int
     start_s: float  # since the window began
     seconds: float
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class OwnDelay:
     read_p99_us: float | None = None  # readable to read
     send_p99_us: float | None = None  # send delay of publishers that did not wait for the broker
     gaps: tuple[DelayGap, ...] = ()
+    cuts: tuple[DelayGap, ...] = ()  # nothing came from a host although its agent ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class Cause(Sentences):
 
 def saturated(generator: Generator, bounds: DelayBounds) -> bool:
     """Return True if the window describes the generator rather than the broker."""
-    rules = (stalled, unwatched, late, busy, dominant, breaks_bounds)
+    rules = (stalled, unwatched, cut_off, late, busy, dominant, breaks_bounds)
     return any(True for rule in rules for _ in rule(generator, bounds))
 
 
@@ -150,6 +152,14 @@ def unwatched(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
         inside_s = gap.within(0, window_s)
         if at_edge_s >= edge_s / 2 or (gap.watcher and inside_s >= UNWATCHED_S):
             yield {"process": gap.process, "seconds": gap.seconds, "start_s": gap.start_s}
+            return
+
+
+def cut_off(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
+    """Find a host whose network was interrupted: its messages waited there, not in the broker."""
+    for cut in generator.own_delay.cuts:
+        if cut.within(0, bounds.window_s) >= UNWATCHED_S:
+            yield {"host": cut.process, "seconds": cut.seconds, "start_s": cut.start_s}
             return
 
 
@@ -214,6 +224,7 @@ def _stall_values(delay: OwnDelay, bounds: DelayBounds) -> Values:
     several = longest.seconds <= 0.95 * delay.stalled_s
     return {
         "worker": longest.worker,
+        "host": longest.host,
         "stalled_s": delay.stalled_s,
         "window_s": bounds.window_s,
         "longest_s": longest.seconds if several else None,

@@ -19,7 +19,7 @@ from loadgen.judge.facts import (
     Service,
     SlowFacts,
 )
-from loadgen.judge.own_delay import Generator, LongestStall
+from loadgen.judge.own_delay import DelayGap, Generator, LongestStall
 from loadgen.sentences import Values, counted, listed
 
 RATE_TOLERANCE = 0.01
@@ -328,12 +328,18 @@ def clocks_differ(service: Service) -> Found:
 def stood_still(growth: Growth, service: Service, generator: Generator, window_s: float) -> Found:
     # A standstill that made the backlog grow stands there; one of our own is not the broker's.
     shown = lasting(service.standstills, window_s) if growth.excessive else ()
-    longest = generator.own_delay.longest or LongestStall(0, 0.0, 0.0)
-    own_until_s = longest.start_s + longest.seconds
+    delay = generator.own_delay
+    pauses: list[DelayGap | LongestStall] = [*delay.cuts]
+    if delay.longest is not None:
+        pauses.append(delay.longest)
     standstills = []
     for standstill in service.standstills:
-        own_s = min(standstill.until_s, own_until_s) - max(standstill.from_s, longest.start_s)
-        is_own = own_s > (standstill.until_s - standstill.from_s) / 2
+        half_s = (standstill.until_s - standstill.from_s) / 2
+        is_own = any(
+            min(standstill.until_s, one.start_s + one.seconds) - max(standstill.from_s, one.start_s)
+            > half_s
+            for one in pauses
+        )
         if standstill not in shown and not is_own:
             standstills.append(standstill)
     if standstills:

@@ -30,7 +30,14 @@ from pydantic_core import CoreSchema, core_schema
 from loadgen.errors import ScenarioError
 from loadgen.plan.rate_steps import read_steps
 from loadgen.plan.thresholds import FORMS, parse_threshold
-from loadgen.plan.units import parse_count, parse_number, parse_seconds, parse_size, shown
+from loadgen.plan.units import (
+    parse_address,
+    parse_count,
+    parse_number,
+    parse_seconds,
+    parse_size,
+    shown,
+)
 
 Part = Literal["", "fleet", "schedule", "messages"]
 """Parts of the shared fields: for every run (""), for devices that differ only by group and number,
@@ -398,11 +405,7 @@ class ListenAddress(TextLine):
 
     def parse(self, value: object) -> str:
         text = _line(value)
-        host, colon, port = text.rpartition(":")
-        if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
-            raise ValueError(f"{shown(value)} has no port")
-        if ":" in host and not (host[0] == "[" and host[-1] == "]"):
-            raise ValueError(f"{shown(value)} has an address without brackets")
+        parse_address(text)
         return text
 
 
@@ -427,7 +430,7 @@ class Collector(TextLine):
 class Placement(Texts):
     """The hosts of groups of devices."""
 
-    allowed = "a group and its hosts, from 0 on, as publishers=0 subscribers=1,2"
+    allowed = "a group and its hosts by number or label, as publishers=0 subscribers=1,left"
 
     @property
     def shown_default(self) -> str:
@@ -436,7 +439,9 @@ class Placement(Texts):
     def parse(self, value: object) -> tuple[str, ...]:
         entries = [entry for text in super().parse(value) for entry in text.split()]
         for entry in entries:
-            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*=[0-9]{1,4}(,[0-9]{1,4})*", entry):
+            if not re.fullmatch(
+                r"[A-Za-z][A-Za-z0-9_-]*=[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*", entry
+            ):
                 raise ValueError(f"{shown(entry)} does not say on which hosts a group is")
         return tuple(entries)
 

@@ -69,7 +69,7 @@ class Host:
     unknown.
     """
 
-    cores: int
+    cores: float
     descriptors: int
     memory_bytes: int
     local_ports: int
@@ -208,7 +208,7 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
             f"{SPARE_DESCRIPTORS} and one for each device: raise the limit (ulimit -n)"
         )
     groups = costed(place.groups)
-    where = hosts_of_groups(place.scenario.place, place.groups, len(hosts))
+    where = hosts_of_groups(place.scenario.place, place.groups, [host.name for host in hosts])
     most = most_workers(groups)
     if most < len(hosts):
         raise ScenarioError(
@@ -250,23 +250,19 @@ def _too_few_descriptors(most: int, held: int, workers: int) -> str:
 
 
 def hosts_of_groups(
-    place: Sequence[str], groups: Iterable[DeviceGroup], hosts: int
+    place: Sequence[str], groups: Iterable[DeviceGroup], labels: Sequence[str]
 ) -> Mapping[str, tuple[int, ...]]:
-    """Return the hosts of each named group; an entry of `place` is such as `publishers=0,2`.
+    """Return the hosts of each named group; an entry of `place` is such as `publishers=0,left`.
 
-    A name is that of a group, in the singular or plural, or a common prefix of several names.
+    A name is that of a group, in the singular or plural, or a common prefix of several names. A
+    host is given by its number or by its label, which several hosts can have.
     Raises ScenarioError for an unknown group or host, and if a host has no group.
     """
     names = [group.name for group in groups]
     placed: dict[str, tuple[int, ...]] = {}
     for entry in place:
-        name, _, numbers = entry.partition("=")
-        where = tuple(sorted(set(map(int, numbers.split(",")))))
-        if where[-1] >= hosts:
-            raise ScenarioError(
-                f"place: there is no host {where[-1]}; allowed: 0 to {hosts - 1} with --hosts "
-                f"{hosts}"
-            )
+        name, _, wanted = entry.partition("=")
+        where = sorted({number for one in wanted.split(",") for number in _numbers(one, labels)})
         prefix = name.removesuffix("s")
         meant = [group for group in names if group.startswith(prefix)]
         if not meant:
@@ -274,13 +270,25 @@ def hosts_of_groups(
                 f"place: the case has no group {shown(name)}; allowed: "
                 f"{', '.join(dict.fromkeys(names))[:200]}"
             )
-        placed |= dict.fromkeys(meant, where)
-    idle = set(range(hosts)) - {number for where in placed.values() for number in where}
+        placed |= dict.fromkeys(meant, tuple(where))
+    idle = set(range(len(labels))) - {number for where in placed.values() for number in where}
     if idle and all(name in placed for name in names):
         raise ScenarioError(
             f"place: nothing is played on host {min(idle)}; allowed: a group for each host"
         )
     return placed
+
+
+def _numbers(text: str, labels: Sequence[str]) -> list[int]:
+    """Return the numbers of the hosts with this number or label."""
+    numbers = [number for number, label in enumerate(labels) if text in (str(number), label)]
+    if not numbers:
+        named = ", ".join(dict.fromkeys(filter(None, labels)))[:200]
+        raise ScenarioError(
+            f"place: there is no host {text}; allowed: 0 to {len(labels) - 1} with --hosts "
+            f"{len(labels)}" + (f", or one of {named}" if named else "")
+        )
+    return numbers
 
 
 # Ports and source addresses ---------------------------------------------------------------------

@@ -55,7 +55,7 @@ def host_needs(plan: Plan, host: Host) -> HostNeeds:
     """Return the needs of a plan whose hosts are all like `host`."""
     needs = asdict(needs_of(plan))
     phases = plan.phases
-    connects = float(CONNECTS_PER_CORE_S * host.cores)
+    connects = CONNECTS_PER_CORE_S * host.cores
     if phases.connect_rate is not None:
         connects = min(connects, phases.connect_rate / plan.scenario.hosts)
     connect_s = needs["devices"] / connects
@@ -130,9 +130,9 @@ def _lacking(plan: Plan, host: Host, targets: tuple[Target, ...]) -> str:
     except LoadgenError as error:
         return str(error)
     if needs.cores > BUSY_SHARE * host.cores:
-        return f"messages would take {needs.cores:.1f} of {host.cores} processors"
+        return f"messages would take {needs.cores:.1f} of {host.cores:g} processors"
     wanted = plan.phases.connect_rate or 0.0
-    most = CONNECTS_PER_CORE_S * host.cores
+    most = int(CONNECTS_PER_CORE_S * host.cores)
     if wanted / plan.scenario.hosts > most:
         return f"a host makes at most {counted(most, 'connect')} a second"
     return ""

@@ -95,10 +95,10 @@ def _has_background(groups: tuple[Costed, ...]) -> bool:
     return any(not one.group.timed and one.group.responds is None for one in groups)
 
 
-def workers_for_load(groups: tuple[Costed, ...], cores: int, hosts: int) -> int:
+def workers_for_load(groups: tuple[Costed, ...], cores: float, hosts: int) -> int:
     """Return the number of workers for the load, on hosts with this number of cores each."""
     load = sum(one.cores * one.group.count for one in groups)
-    wanted = min(max(1, cores * hosts - 1), max(1, math.ceil(load / WORKER_LOAD)))
+    wanted = min(max(1, math.floor(cores * hosts) - 1), max(1, math.ceil(load / WORKER_LOAD)))
     if _has_background(groups):
         wanted = max(2, wanted)
     return -(-wanted // hosts) * hosts

@@ -126,3 +126,14 @@ def parse_size(value: object) -> tuple[int, int]:
     if smallest > largest:
         raise ValueError(f"{shown(value)} has its smallest size above its largest")
     return smallest, largest
+
+
+def parse_address(value: object) -> tuple[str, int]:
+    """Read HOST:PORT; an IPv6 address is in brackets, and HOST may be empty."""
+    text = str(value)
+    host, colon, port = text.rpartition(":")
+    if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65_536:
+        raise ValueError(f"{shown(value)} has no port")
+    if ":" in host and not (host[0] == "[" and host[-1] == "]"):
+        raise ValueError(f"{shown(value)} has an address without brackets")
+    return host.strip("[]"), int(port)

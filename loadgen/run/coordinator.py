@@ -140,7 +140,10 @@ async def shutdown(context: RunContext) -> RunResult:
     steps = rate_step_verdicts(state, plan, review.facts)
     verdict = with_rate_steps(judge(review.facts), steps)
     asked = tuple(Remark("BROKER", remark) for remark in context.broker.remarks)
-    verdict = replace(verdict, remarks=(*asked, *verdict.remarks))
+    hosts = context.document.hosts
+    machines = [] if hosts is None else hosts.shared_machines()
+    shared = tuple(Remark(remark.code, remark) for remark in machines)
+    verdict = replace(verdict, remarks=(*asked, *shared, *verdict.remarks))
     conclusion = await asyncio.to_thread(review.conclude, verdict)
     await asyncio.to_thread(context.document.write, state, review.facts, conclusion, steps)
     interrupted = state.ending == "interrupted"

@@ -1,5 +1,6 @@
 """The record of the host of a run for run.json, without secrets, and its stored calibration."""
 
+import hashlib
 import os
 import platform
 import re
@@ -14,10 +15,12 @@ from typing import Any
 import orjson
 import psutil
 
+import loadgen
 from loadgen import PROGRAM
 from loadgen.brokers.ports import ephemeral_ports
 from loadgen.errors import CannotRunError
 from loadgen.plan.fit import Host
+from loadgen.run.control_groups import memory_left, processor_quota
 from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import make_folder, write_json
@@ -25,6 +28,7 @@ from loadgen.run.seal import digest_of
 from loadgen.run.tuning import Demand, compare, observe, read_profile, tuning_record
 
 CALIBRATION_SCHEMA = 1
+_SHARED_PACKAGES = ("numba", "numpy", "orjson", "pyarrow", "pydantic")
 _PACKAGES = ("loadgen", "numba", "numpy", "orjson", "pyarrow", "pydantic", "pyspark", "uvloop")
 
 _SYSCTL = (
@@ -67,12 +71,17 @@ def _cpu_model() -> str:
 
 
 def host_of() -> Host:
-    """Return this host's resources; workers raise their limit of descriptors to the hard one."""
+    """Return the resources of this host, or of the container that this process runs in.
+
+    Workers raise their limit of descriptors to the hard one.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    cores, quota = len(os.sched_getaffinity(0)), processor_quota()
+    available, left = psutil.virtual_memory().available, memory_left()
     return Host(
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores if quota is None else min(cores, quota),
         descriptors=hard if hard != resource.RLIM_INFINITY else 1 << 20,
-        memory_bytes=psutil.virtual_memory().available,
+        memory_bytes=available if left is None else min(available, left),
         local_ports=len(ephemeral_ports()),
         name=socket.gethostname(),
         addresses=tuple(
@@ -82,6 +91,23 @@ def host_of() -> Host:
             if one.family in (socket.AF_INET, socket.AF_INET6)
         ),
     )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that hosts of one run must share.
+
+    That of this package has a digest of its sources.
+    """
+    package = Path(loadgen.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    name, _, version = PROGRAM.partition(" ")
+    return {
+        "python": platform.python_version(),
+        name: f"{version} ({digest.hexdigest()[:12]})",
+        **{package: metadata.version(package) for package in _SHARED_PACKAGES},
+    }
 
 
 def machine_identity() -> str:

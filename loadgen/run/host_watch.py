@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from loadgen.run.control_groups import control_groups
+
 NS = 1_000_000_000
 _TICK_NS = NS // 100
 """Unit of /proc/stat: USER_HZ, a hundredth of a second on every Linux (proc(5))."""
@@ -22,6 +24,8 @@ SAMPLES_LIMIT = 4096
 GAP_NS = NS // 10
 GAPS_LIMIT = 1000
 """Last gaps that are kept."""
+SILENCE_NS = NS // 2
+"""Least time without anything from an agent, which sends every 20 to 100 ms, that is a silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +42,18 @@ class WorkerTimes:
 class HostSample:
     """The counters at one moment (CLOCK_MONOTONIC).
 
-    `steal_ns` has an entry a processor, `throttled_ns` one a control group. `gaps` are the times in
-    which the agent of the host did not run.
+    `steal_ns` has an entry a processor, `throttled_ns` one a control group. `host` names the host,
+    "" for the coordinator's. `gaps` are the times in which its agent did not run, `silences` those
+    in which nothing came from it.
     """
 
     time_ns: int
     steal_ns: tuple[int, ...] = ()
     throttled_ns: Mapping[Path, int] = field(default_factory=dict)
     workers: Mapping[int, WorkerTimes] = field(default_factory=dict)
+    host: str = ""
     gaps: tuple[tuple[int, int], ...] = ()
+    silences: tuple[tuple[int, int], ...] = ()
 
 
 class HostAttendance:
@@ -84,44 +91,6 @@ def throttled_ns(cpu_stat: str) -> int | None:
     return None
 
 
-def cpu_stat_files(pid: int | str = "self", proc: Path = Path("/proc")) -> tuple[Path, ...]:
-    """Return cpu.stat of the control group of a process and of its parent groups, its own first.
-
-    A quota limits a group with all its children, so each of them can be the one that throttles.
-    """
-    try:
-        groups = (proc / str(pid) / "cgroup").read_text().splitlines()
-        mounts = (proc / "self" / "mountinfo").read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return ()
-    # The group in the hierarchy of version 2, and in that of the cpu controller.
-    paths: dict[str, str] = {}
-    for group in groups:
-        number, controllers, path = (group.split(":", 2) + [""] * 2)[:3]
-        if number == "0" and not controllers:
-            paths["cgroup2"] = path
-        elif "cpu" in controllers.split(","):
-            paths["cgroup"] = path
-    directories: list[Path] = []
-    for mount in mounts:
-        fields, _, about = mount.partition(" - ")
-        kind, _, options = (about.split() + [""] * 3)[:3]
-        if kind not in paths or (kind == "cgroup" and "cpu" not in options.split(",")):
-            continue
-        root, point = fields.split()[3:5]
-        # mountinfo writes white space as three octal digits.
-        point = point.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
-        path = paths[kind]
-        if root != "/":
-            inside = path == root or path.startswith(f"{root}/")
-            path = path[len(root) :] if inside else "/"
-        parts = [part for part in path.split("/") if part]
-        if ".." in parts:
-            parts = []
-        directories += [Path(point, *parts[:length]) for length in range(len(parts), -1, -1)]
-    return tuple(one / "cpu.stat" for one in directories)
-
-
 def worker_times(schedstat: str, status: str) -> WorkerTimes:
     """Return the times of a worker from the texts of /proc/PID/schedstat and /proc/PID/status."""
     busy, waited, *_ = schedstat.split()
@@ -148,7 +117,8 @@ def take_sample(pids: Mapping[int, int], proc: Path = Path("/proc")) -> HostSamp
                 (own / "schedstat").read_text(), (own / "status").read_text()
             )
     # A worker can be moved into a separate group, even while it runs.
-    for path in {path for pid in pids.values() for path in cpu_stat_files(pid, proc)}:
+    groups = {path for pid in pids.values() for path in control_groups("cpu", pid, proc)}
+    for path in {group / "cpu.stat" for group in groups}:
         with suppress(OSError, ValueError):
             if (value := throttled_ns(path.read_text())) is not None:
                 held[path] = value

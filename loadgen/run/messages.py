@@ -10,13 +10,18 @@ class RunMessage(Sentences):
     NO_WORKERS = "workers cannot be started: {failure}"
     HOST_GONE = "host {host} is gone: {why}"
     NO_ANSWER_OF_HOST = "host {host} did not answer within {seconds:g} s ({request})"
-    NO_AGENT = (
-        "no agent came from host {hosts} within {seconds:g} s; can it reach {address}:{port}?"
+    FEW_AGENTS = (
+        "{joined} of {wanted:agent|agents} came to {address}:{port} within {seconds:g} s",
+        ", {names}",
+        "; {refused:connection was|connections were} refused, the last one because {refusal}",
+        "; start the others so that they reach this address, or wait longer with --hosts-wait",
     )
-    SAME_NUMBER = "two agents have the number {number}; give each host its own"
+    OTHER_VERSIONS = (
+        "host {host} has {theirs} and this host {ours}; install the same on both, or use --ship"
+    )
     SAME_MACHINE = (
-        "hosts {first} and {second} are one machine and would share its processors: give each a "
-        "separate machine"
+        "hosts {first} and {second} are one machine and share its processors; use a separate "
+        "machine for each"
     )
     NO_LISTENER = "agents cannot connect to {address}: {reason}; give an address of this machine"
     SOURCE_ADDRESS = (
@@ -77,7 +82,7 @@ class RunMessage(Sentences):
     PROCESSOR = "affinity: this process cannot use processor {missing}; use some of {usable}"
     OTHER_HOSTS = (
         "hosts: {wanted:host is|hosts are} requested and {count:host is|hosts are} there; give "
-        "--spark-master to run on hosts of a cluster, or leave it at 1"
+        "--listen to wait for agents or --spark-master to start them, or leave it at 1"
     )
     PRIVATE_BROKER = (
         "broker: a private broker listens on this machine alone and the hosts could not reach it; "
@@ -140,6 +145,10 @@ class RunMessage(Sentences):
     # Secrets
     BAD_SECRET = (
         "{field}: {source} must hold a text of 1 to {most:,} bytes, a user one without zero bytes"
+    )
+    SECRET_SOURCE = "secret: give its source and not itself, as prompt, env:NAME or file:PATH"
+    SHORT_SECRET = (
+        "secret: it has {size:byte|bytes}; use {least} or more, as from openssl rand -hex 32"
     )
     NO_TERMINAL = "{field}: there is no terminal to ask at; use env:NAME or file:PATH"
     NO_VARIABLE = "{field}: the environment has no {variable}"

@@ -47,9 +47,21 @@ def watchers_gaps(
 ) -> tuple[ProcessGap, ...]:
     """Return the times in which the coordinator or an agent did not run."""
     gaps: list[ProcessGap] = [("the coordinator", *times) for times in attendance.gaps]
-    for number, samples in hosts.items():
-        gaps += [(f"the agent of host {number}", *times) for times in samples[-1].gaps]
+    for samples in hosts.values():
+        host = samples[-1].host
+        gaps += [(f"the agent of host {host}", *times) for times in samples[-1].gaps]
     return tuple(gaps)
+
+
+def _cuts(hosts: Iterable[Sequence[HostSample]], gaps: Sequence[ProcessGap]) -> list[ProcessGap]:
+    """Return the times in which nothing came from a host although its agent and we ran."""
+    cuts: list[ProcessGap] = []
+    for samples in hosts:
+        for start_ns, end_ns in samples[-1].silences if samples else ():
+            ours = (min(until_ns, end_ns) - max(from_ns, start_ns) for _, from_ns, until_ns in gaps)
+            if sum(max(part_ns, 0) for part_ns in ours) < (end_ns - start_ns) / 2:
+                cuts.append((f"host {samples[-1].host}", start_ns, end_ns))
+    return cuts
 
 
 def own_delay_of(
@@ -72,20 +84,28 @@ def own_delay_of(
             by_worker[part.worker].append(part)
     worst = max(by_worker.values(), key=lambda parts: sum(part.ns for part in parts), default=[])
     stalled, longest = max(worst, key=lambda part: part.ns, default=None), None
-    if stalled is not None:
-        start_s = (stalled.start_ns - begun_ns) / NS
-        longest = LongestStall(stalled.worker, start_s, stalled.ns / NS)
     samples: Sequence[HostSample] = ()
     for of_host in (every := list(hosts)):
         if len(every) == 1 or (stalled and any(stalled.worker in one.workers for one in of_host)):
             samples = of_host
+    if stalled is not None:
+        start_s = (stalled.start_ns - begun_ns) / NS
+        host = samples[-1].host if samples else ""
+        longest = LongestStall(stalled.worker, start_s, stalled.ns / NS, host)
     busy_s, waited_s = tally.busiest_s()
-    spans = [(name, start_ns, end_ns, True) for name, start_ns, end_ns in watchers]
+    spans = [(*gap, True) for gap in watchers]
     spans += [
         (f"worker {stall.worker}", stall.start_ns, stall.end_ns, False)
         for stall in stalls
         if stall.ns >= GAP_NS
     ]
+
+    def gaps_of(spans: Iterable[tuple[str, int, int, bool]]) -> tuple[DelayGap, ...]:
+        return tuple(
+            DelayGap(name, (start_ns - begun_ns) / NS, (end_ns - start_ns) / NS, watches)
+            for name, start_ns, end_ns, watches in spans
+        )
+
     return OwnDelay(
         stalled_s=sum(part.ns for part in worst) / NS,
         longest=longest,
@@ -95,10 +115,8 @@ def own_delay_of(
             sum(part.busy_ns for part in worst) / NS,
         ),
         in_window=TimeTaken(*between(samples, [window]), waited_s, busy_s),
-        gaps=tuple(
-            DelayGap(name, (start_ns - begun_ns) / NS, (end_ns - start_ns) / NS, watches)
-            for name, start_ns, end_ns, watches in spans
-        ),
+        gaps=gaps_of(spans),
+        cuts=gaps_of((*cut, False) for cut in _cuts(every, watchers)),
         read_p99_us=tally.p99_us(PHASE, "own_delay"),
         send_p99_us=tally.own_send_p99_us(PHASE),
     )

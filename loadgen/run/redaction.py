@@ -12,7 +12,7 @@ _SECRET_GIVEN = re.compile(
     rf"(?:[\w-]+=)?[\w.-]*(?:{_SECRET_NAME.pattern})[\w.-]*=(?=.)", re.IGNORECASE
 )
 """NAME=, or OPTION=NAME=."""
-_SOURCE = re.compile(r"prompt|env:\w+|file:.+")
+SOURCE = re.compile(r"prompt|env:\w+|file:.+")
 """The source of a secret, which is not secret itself (`plan.fields.Secret`)."""
 
 
@@ -49,7 +49,7 @@ def redact_command(argv: Sequence[str], secrets: Iterable[str] = ()) -> list[str
     for argument in argv:
         name_given = _SECRET_GIVEN.match(argument)
         said = argument[name_given.end() :] if name_given is not None else argument
-        if _SOURCE.fullmatch(said):
+        if SOURCE.fullmatch(said):
             shown.append(argument)
             hide_next = False
         elif hide_next:

@@ -17,13 +17,14 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.errors import ScenarioError
 from loadgen.plan.plan import Plan
 from loadgen.run.messages import RunMessage
-from loadgen.run.redaction import printable
+from loadgen.run.redaction import SOURCE, printable
 
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         "user": "User name of the broker",
         "password": "Password of the broker",
         "tls_passphrase": "Passphrase of the TLS key",
+        "secret": "Secret of the agents",
     }
 )
 """Fields that say where a secret comes from, and what a prompt calls it."""
@@ -31,6 +32,9 @@ _NAMES: Mapping[str, str] = MappingProxyType(
 _OTLP_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
 _LIMIT_BYTES = 65_535
 """Limit of a Password (MQTT 5, section 3.1.3.6)."""
+
+_SHORTEST_BYTES = 16
+"""Least length of the agents' secret, so that it cannot be guessed."""
 
 _taken: dict[tuple[str, str], str] = {}
 """Secrets that were read, by field and source."""
@@ -51,6 +55,17 @@ def take_secrets(fields: Mapping[str, object]) -> None:
     if fields.get("otlp"):
         for variable in _OTLP_HEADERS:
             _withhold(variable)
+
+
+def agent_secret(source: str) -> bytes:
+    """Return the secret that agents share with the commands which use them."""
+    if not SOURCE.fullmatch(source):
+        raise ScenarioError(RunMessage.SECRET_SOURCE())
+    take_secrets({"secret": source})
+    secret = _taken["secret", source].encode()
+    if len(secret) < _SHORTEST_BYTES:
+        raise ScenarioError(RunMessage.SHORT_SECRET(size=len(secret), least=_SHORTEST_BYTES))
+    return secret
 
 
 def known_secrets() -> tuple[str, ...]:

@@ -1,83 +1,96 @@
 """Load hosts of a Spark cluster: a barrier job starts one agent on each of N executors.
 
-    async with hosts_of_cluster(Cluster("spark://master:7077", 4)) as hosts:
+    async with Cluster("spark://master:7077", 4).opened() as hosts:
         await run(scenario, directory, hosts=hosts)
 
-Spark only places the agents and keeps them. Its tasks meet once (`allGather`), to report their
-machines and what is missing there. After that an agent talks to the coordinator over a separate
-channel. The job brings the secret of that channel to the tasks, and a pipe brings it to the agents:
-it is in no argument, environment, setting or log.
+Spark only places the agents and keeps them: each is a task. It talks to the coordinator over a
+separate channel, whose secret the job brings to the tasks: it is in no argument, environment,
+setting or log.
 
 Spark must never repeat the stage, as that would play the load again: the job is collected directly,
 and a task that fails ends it.
 """
 
 import asyncio
-import json
 import os
+import secrets
 import socket
-import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from loadgen import PROGRAM
 from loadgen.errors import CannotRunError, LoadgenError, UsageError
-from loadgen.run.environment import machine_identity as machine_identity
-from loadgen.run.hosts.remote_host import Hosts, listening
+from loadgen.run.hosts.remote_host import WAIT_S, Agents, Hosts, listening
 from loadgen.run.redaction import printable
-from loadgen.run.tasks import finished_or
-from loadgen.spark.session import open_session, reason_in, require_answer
+from loadgen.run.tasks import background, finished_or
+from loadgen.spark.session import open_session, reason_in, require_answer, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WAIT_S = 30.0
-"""Longest wait for the master, for its executors, and for the agents."""
 END_S = 5.0
 """Longest wait for the job to end after its agents were released."""
 _LOOK_S = 0.1
 _MASTERS = "spark://HOST:7077, yarn, k8s://HOST:443 or local-cluster[HOSTS,CORES,MIB]"
 
-_Report = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """The requested hosts; `settings` are Spark's, and `archive` is a packed environment for the
-    executors."""
+    executors. Agents connect to `listen`, by default a free port on the route to the master."""
 
     master: str
     hosts: int
     settings: Mapping[str, str] = field(default_factory=dict)
     archive: Path | None = None
     wait_s: float = WAIT_S
+    listen: tuple[str, int] | None = None
+
+    def opened(self) -> AbstractAsyncContextManager[Hosts]:
+        """Provide the hosts, each with a connected agent; agents and job end with the block.
+
+        Raise UsageError for an invalid master, and CannotRunError if a step to get the hosts takes
+        longer than `wait_s`.
+        """
+        return _opened(self)
+
+
+HostSource: TypeAlias = Cluster | Agents
+"""Hosts of a run besides this one."""
 
 
 @asynccontextmanager
-async def hosts_of_cluster(cluster: Cluster) -> AsyncIterator[Hosts]:
-    """Provide the hosts, each with a connected agent; the agents and the job end with the block.
-
-    Raise UsageError for an invalid master, and CannotRunError or HostLimitError if a step to get
-    the hosts takes longer than `cluster.wait_s`.
-    """
+async def _opened(cluster: Cluster) -> AsyncIterator[Hosts]:
     await _require_master(cluster.master)
-    here = _own_address(cluster.master)
-    async with listening(here, one_machine=cluster.master.startswith("local")) as server:
-        work = _agents_task(cluster.hosts, (here, server.address[1]), server.secret)
-        async with _job(cluster, here, work) as job:
-            gathered = asyncio.ensure_future(server.gathered(cluster.hosts, cluster.wait_s))
-            ended = await finished_or(gathered, job.over)
+    here, port = cluster.listen or (_own_address(cluster.master), 0)
+    secret = secrets.token_hex(32).encode()
+    async with listening(here, port, secret) as server:
+        job = _Job(cluster, here, _agent_task(here, server.address[1], secret))
+        job.thread.start()
+        try:
+            await _started(job, cluster)
+            # First the executors have to come, then their agents.
+            gathering = server.gathered(cluster.hosts, 2 * cluster.wait_s)
+            gathered = await finished_or(gathering, job.over)
             if job.over.is_set():
                 raise job.error
-            try:
-                yield ended.result()
-            finally:
-                server.close()  # the agents go first, then the job can end
+            hosts = gathered.result()
+            async with background(_lose(hosts, job)):
+                yield hosts
+        finally:
+            server.close()  # the agents go first, then the job can end
+            await asyncio.shield(_end(job))
+
+
+async def _lose(hosts: Hosts, job: "_Job") -> None:
+    """Count hosts as lost if the job ends before they are released."""
+    await job.over.wait()
+    for agent in hosts.agents:
+        agent.lose(str(job.error))
 
 
 async def _require_master(master: str) -> None:
@@ -126,15 +139,14 @@ class _Job:
     def __init__(self, cluster: Cluster, here: str, task: Callable[..., Iterator[str]]) -> None:
         self.over = asyncio.Event()
         self.started = asyncio.Event()
-        self.ready = asyncio.Event()
         self.error: LoadgenError = CannotRunError("the Spark job ended before its agents came")
+        self.ending = False
+        self.thread = threading.Thread(target=self._run, name="spark", daemon=True)
         self._cluster = cluster
         self._settings = _settings(cluster, here)
         self._task = task
         self._loop = asyncio.get_running_loop()
         self._spark: SparkSession | None = None
-        self.ending = False
-        self.thread = threading.Thread(target=self._run, name="spark", daemon=True)
 
     def _run(self) -> None:
         try:
@@ -142,11 +154,11 @@ class _Job:
         except LoadgenError as error:
             self.error = error
         except Exception as error:
-            reason = reason_in(_text_of(error)) or type(error).__name__
-            self.error = CannotRunError(f"the Spark job failed: {printable(reason, 400)}")
-        self._tell(self.over)
+            reason = printable(reason_in(str(error)) or type(error).__name__, 400)
+            self.error = CannotRunError(f"Spark's driver failed: {reason}")
+        self._set(self.over)
 
-    def _tell(self, event: asyncio.Event) -> None:
+    def _set(self, event: asyncio.Event) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(event.set)
 
@@ -154,14 +166,12 @@ class _Job:
         cluster = self._cluster
         with open_session(cluster.master, options=self._settings) as spark:
             self._spark = spark
-            self._tell(self.started)
-            self._await_executors(spark)
-            self._tell(self.ready)
-            rows = spark.sparkContext.parallelize(range(cluster.hosts), cluster.hosts)
-            reports = [
-                json.loads(one) for one in rows.barrier().mapPartitions(self._task).collect()
-            ]
-        raise CannotRunError(problem_in(reports))
+            self._set(self.started)
+            with spark_errors("the Spark job failed"):
+                self._await_executors(spark)
+                rows = spark.sparkContext.parallelize(range(cluster.hosts), cluster.hosts)
+                ended = rows.barrier().mapPartitions(self._task).collect()
+        raise CannotRunError(f"the agent of host {printable(ended[0], 300)}")
 
     def _await_executors(self, spark: "SparkSession") -> None:
         """Wait until there is an executor for each host: the scheduler then gives every executor a
@@ -173,7 +183,7 @@ class _Job:
             if self.ending or time.monotonic() > until:
                 raise CannotRunError(
                     f"Spark gives {there} of {wanted} hosts within {self._cluster.wait_s:g} s: "
-                    "are there as many workers with free cores and memory? (--spark-wait waits "
+                    "are there as many workers with free cores and memory? (--hosts-wait waits "
                     "longer)"
                 )
             time.sleep(_LOOK_S)
@@ -201,38 +211,16 @@ class _Job:
             context._gateway = context._jvm = None
 
 
-def _text_of(error: Exception) -> str:
-    """Return the text of an error; that of a Java error needs the JVM, which may have ended."""
-    with suppress(Exception):
-        return str(error)
-    return ""
-
-
-@asynccontextmanager
-async def _job(
-    cluster: Cluster, here: str, task: Callable[..., Iterator[str]]
-) -> AsyncIterator[_Job]:
-    """Run the job that keeps the agents, from its tasks' start to its end."""
-    job = _Job(cluster, here, task)
-    job.thread.start()
-    try:
-        await _submitted(job, cluster)
-        yield job
-    finally:
-        await asyncio.shield(_end(job))
-
-
-async def _submitted(job: _Job, cluster: Cluster) -> None:
-    """Wait until the job is submitted; raise CannotRunError if Spark takes too long."""
+async def _started(job: _Job, cluster: Cluster) -> None:
+    """Wait until Spark has started; raise CannotRunError if it takes too long."""
     try:
         async with asyncio.timeout(cluster.wait_s):
             await finished_or(job.started.wait(), job.over)
     except TimeoutError:
         raise CannotRunError(
             f"Spark at {printable(cluster.master, 100)} did not start within {cluster.wait_s:g} s: "
-            "is this the address of its master? (--spark-wait waits longer)"
+            "is this the address of its master? (--hosts-wait waits longer)"
         ) from None
-    await finished_or(job.ready.wait(), job.over)
     if job.over.is_set():
         raise job.error
 
@@ -283,76 +271,31 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
 # On an executor ---------------------------------------------------------------------------------
 
 
-def _agents_task(
-    hosts: int, coordinator: tuple[str, int], secret: str
-) -> Callable[[Iterable[int]], Iterator[str]]:
-    """Return the task of each partition, which becomes the parent of that host's agent.
+def _agent_task(address: str, port: int, secret: bytes) -> Callable[[Iterable[int]], Iterator[str]]:
+    """Return the task of each partition, which is the agent of that host until it is released.
 
-    It yields one line of JSON when the agent has ended, or if a host lacks something. The function
-    is sent by value, so that a host without this package can report that.
+    The function is sent by value, so that a host without this package can report that.
     """
-    program = PROGRAM
 
     def task(_rows: Iterable[int]) -> Iterator[str]:
+        import asyncio
         import importlib
-        import json
         import socket
+        import sys
 
-        from pyspark import BarrierTaskContext
-
-        context: Any = BarrierTaskContext.get()
-        report = {"number": context.partitionId(), "name": socket.gethostname(), "lacks": ""}
+        name = socket.gethostname()
         try:
-            there = importlib.import_module("loadgen.spark.agents")
-            report |= {"machine": there.machine_identity(), "program": there.PROGRAM}
+            agent = importlib.import_module("loadgen.run.hosts.agent")
+            reason = asyncio.run(agent.serve(address, port, secret))
         except ImportError as error:
-            report["lacks"] = f"its Python has no {error.name or error}"
-        everyone = [json.loads(said) for said in context.allGather(json.dumps(report))]
-        if all(not one["lacks"] and one["program"] == program for one in everyone):
-            settings = {"coordinator": coordinator, "secret": secret, "host": report["number"]}
-            report["ended"] = there.keep_agent(settings)
-        yield json.dumps(report)
+            raise RuntimeError(
+                f"{name}: its Python, {sys.executable}, has no {error.name or error}; install "
+                "loadgen there, or use --ship"
+            ) from None
+        except OSError as error:
+            raise RuntimeError(
+                f"{name}: the coordinator at {address}:{port} cannot be reached: {error}"
+            ) from None
+        yield f"{name} ended: {reason}"
 
     return task
-
-
-def keep_agent(settings: Mapping[str, object]) -> str:
-    """Run an agent with these settings until it ends; return the reason.
-
-    If this process is killed, the agent's standard input closes, and the agent ends as well.
-    """
-    import sys
-
-    from loadgen.run.hosts.forkserver_process import child_environment
-
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "loadgen.run.hosts.agent"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=child_environment(),
-    ) as agent:
-        assert agent.stdin is not None and agent.stdout is not None
-        agent.stdin.write(json.dumps(settings).encode() + b"\n")
-        agent.stdin.flush()
-        output = agent.stdout.read().decode("utf-8", "replace").strip().splitlines()
-    with suppress(ValueError, IndexError, KeyError):
-        return str(json.loads(output[-1])["ended"])
-    return f"it ended with status {agent.returncode}"
-
-
-def problem_in(reports: Sequence[_Report]) -> str:
-    """Return the reason why the agents ended or were not started, in one line."""
-    lacking = [report for report in reports if report["lacks"]]
-    if lacking:
-        names = ", ".join(sorted({printable(report["name"], 60) for report in lacking})[:5])
-        return (
-            f"{names}: {printable(lacking[0]['lacks'], 100)}; install loadgen there, or use --ship"
-        )
-    first = next((report for report in reports if report["program"] != PROGRAM), reports[0])
-    name = printable(first["name"], 60)
-    if "ended" in first:
-        return f"the agent of host {name} ended: {printable(first['ended'], 200)}"
-    return (
-        f"{name}: it has {printable(first['program'], 60)} and this host {PROGRAM}; install the "
-        "same there, or use --ship"
-    )

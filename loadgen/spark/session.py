@@ -371,11 +371,16 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
             ) from error
 
 
+_RAISED = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(?:RuntimeError: )?(\S.*)"
+)
 _NOISE = ("To adjust logging level", "Setting default log level", "Using Spark's", "at ", "...")
 
 
 def reason_in(words: str) -> str:
     """Extract the informative lines from a launcher's output or an exception's text."""
+    if raised := _RAISED.findall(words):
+        return str(raised[-1])  # by Python on an executor
     lines = (line.strip(" :\t") for line in words.splitlines())
     telling = [line for line in lines if line and "WARN" not in line]
     telling = [line for line in telling if not line.startswith(_NOISE)]

@@ -1,31 +1,35 @@
 """What a command line says of hosts."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadgen.cases.registry import build_scenario
-from loadgen.cli.cluster import cluster_of
+from loadgen.cli.cluster import hosts_of
 from loadgen.cli.main import _spelled_out, main
 from loadgen.errors import CannotRunError, MissingProgramError, UsageError
+from loadgen.run.hosts.remote_host import Agents
 from loadgen.spark import ship
-from loadgen.spark.agents import Cluster
+from loadgen.spark.agents import Cluster, HostSource
 
 NOTHING: dict[str, Any] = {
     "spark_master": None,
-    "spark_wait": None,
+    "listen": None,
+    "secret": None,
+    "hosts_wait": None,
     "spark_conf": None,
     "ship": False,
 }
 
 
-def cluster(hosts: int = 1, **given: Any) -> Cluster | None:
-    return cluster_of(build_scenario("fanin", None, {"hosts": hosts}), NOTHING | given)
+def cluster(hosts: int = 1, **given: Any) -> HostSource | None:
+    return hosts_of(build_scenario("fanin", None, {"hosts": hosts}), NOTHING | given)
 
 
-class TestClusterOf:
+class TestHostsOf:
     def test_this_host(self) -> None:
         assert cluster() is None
 
@@ -33,7 +37,7 @@ class TestClusterOf:
         found = cluster(
             3,
             spark_master="spark://m:7077",
-            spark_wait="2m",
+            hosts_wait="2m",
             spark_conf=["spark.executor.cores=16", "spark.a=b=c"],
         )
         settings = {"spark.executor.cores": "16", "spark.a": "b=c"}
@@ -41,15 +45,27 @@ class TestClusterOf:
 
     def test_one_host_of_a_cluster(self) -> None:
         found = cluster(spark_master="yarn")
-        assert found is not None and (found.hosts, found.wait_s) == (1, 30.0)
+        assert isinstance(found, Cluster) and (found.hosts, found.wait_s) == (1, 30.0)
+
+    def test_agents_that_join(self, tmp_path: Path) -> None:
+        for text, refusal in (("x" * 15, "it has 15 bytes; use 16 or more"), ("x" * 16, "")):
+            (tmp_path / text).touch(0o600)
+            (tmp_path / text).write_text(text + "\n")
+            given = {"listen": "[::1]:7300", "secret": f"file:{tmp_path / text}"}
+            with pytest.raises(UsageError, match=refusal) if refusal else nullcontext():
+                assert cluster(2, **given) == Agents(2, ("::1", 7300), text.encode())
 
     @pytest.mark.parametrize(
         ("hosts", "given", "words"),
         [
-            (2, {}, "hosts: several hosts are those of a Spark cluster"),
+            (2, {}, "hosts: agents have to run on several hosts"),
+            (1, {"secret": "file:f"}, "secret: no agent is used"),
+            (1, {"listen": ":7300"}, "secret: it is missing"),
+            (1, {"listen": ":7300", "secret": "open"}, "secret: give its source"),
+            (1, {"listen": "h", "secret": "file:f"}, "listen: 'h' has no port"),
             (1, {"ship": True}, "ship: there is no cluster"),
             (1, {"spark_conf": ["spark.a=b"]}, "spark_conf: there is no cluster"),
-            (1, {"spark_master": "yarn", "spark_wait": "soon"}, "spark_wait: 'soon' is not"),
+            (1, {"spark_master": "yarn", "hosts_wait": "soon"}, "hosts_wait: 'soon' is not"),
             (1, {"spark_master": "yarn", "spark_conf": ["a=b"]}, "spark_conf: 'a=b' is no setting"),
         ],
     )
@@ -66,7 +82,7 @@ class TestClusterOf:
     def test_a_place_that_does_not_exist_starts_nothing(self, place: str, words: str) -> None:
         fields = {"hosts": 2, "place": (place,), "broker": "mqtt://192.0.2.1"}
         with pytest.raises(UsageError, match=words):
-            cluster_of(build_scenario("fanin", None, fields), NOTHING | {"spark_master": "yarn"})
+            hosts_of(build_scenario("fanin", None, fields), NOTHING | {"spark_master": "yarn"})
 
 
 @pytest.mark.parametrize("command", ["fanin", "search fanin --for rate", "sweep fanin --set qos=0"])

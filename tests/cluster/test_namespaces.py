@@ -4,6 +4,7 @@ Each host has an address and a kernel of its own as far as the network goes, the
 What is played must be what one host plays.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -21,8 +22,9 @@ import pytest
 from loadgen.cases.registry import build_scenario
 from loadgen.judge.next_step import aim_for, requirements
 from loadgen.report.build.summary import summarize_run
+from loadgen.run.progress import Snapshot
 from loadgen.run.search.search import Search
-from loadgen.spark.agents import Cluster, hosts_of_cluster
+from loadgen.spark.agents import Cluster
 from tests.cluster.networks import (
     Network,
     answers,
@@ -33,6 +35,7 @@ from tests.cluster.networks import (
 )
 from tests.cluster.networks import until as wait_until
 from tests.cluster.processes import MARK, new_mark, processes
+from tests.run.agents import agents
 from tests.run_files import manifest
 from tests.testbeds import run, search
 from tests.verdicts import faults, without_saturation
@@ -101,7 +104,7 @@ async def test_hosts_together_play_what_one_plays(
         assert not faults(result.verdict.reasons), name
         alone[name] = counts(tmp_path / f"{name}-alone")
     with spark_cluster(net, HOSTS) as cluster:
-        async with hosts_of_cluster(Cluster(cluster.master, count, wait_s=PATIENT_S)) as hosts:
+        async with Cluster(cluster.master, count, wait_s=PATIENT_S).opened() as hosts:
             for name in PLAYED:
                 directory = tmp_path / name
                 result = await run(scenario(name, broker, count), directory, hosts=hosts)
@@ -126,6 +129,45 @@ async def test_hosts_together_play_what_one_plays(
                 Search(what, aim, requirements(what, [])), tmp_path / "search", hosts=hosts
             )
             assert found.limit is not None and len(found.steps) >= 2
+
+
+async def test_agents_without_spark_play_what_one_host_plays(
+    net: Network, broker: str, tmp_path: Path
+) -> None:
+    within = [net.inside(name) for name in HOSTS[:2]]
+    async with agents(2, address=net.here, within=within) as found:
+        for name in ("fanout", "persistent"):
+            alone = await run(scenario(name, broker), tmp_path / f"{name}-alone")
+            result = await run(scenario(name, broker, 2), tmp_path / name, hosts=found.hosts)
+            assert not faults((*alone.verdict.reasons, *result.verdict.reasons)), name
+            assert counts(tmp_path / name) == counts(tmp_path / f"{name}-alone")
+        # Namespaces of one machine: hosts are numbered by their addresses.
+        (remark,) = [one for one in result.verdict.remarks if one.code == "SAME_MACHINE"]
+        assert remark.values == {"first": "0 (a)", "second": "1 (b)"}
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0])
+async def test_a_host_that_was_cut_off_is_named(
+    seconds: float, net: Network, broker: str, tmp_path: Path
+) -> None:
+    """The broker is not at fault, although latencies are as long as the cut."""
+    cut: list[float] = []
+
+    def look(snapshot: Snapshot) -> None:
+        if snapshot.phase == "measure" and not cut and snapshot.received_per_s:
+            cut.append(time.monotonic())
+            net.link("h1", "down")
+            asyncio.get_running_loop().call_later(seconds, net.link, "h1", "up")
+
+    within = [net.inside(name) for name in HOSTS[:2]]
+    flags = {"devices": 60, "duration": 6, "warmup": 1, "broker": broker, "hosts": 2}
+    async with agents(2, address=net.here, within=within) as found:
+        what = build_scenario("fanin", None, flags)
+        result = await run(what, tmp_path / "run", hosts=found.hosts, progress=look)
+    assert cut and result.facts.messages.window.lost == 0
+    (reason,) = [one for one in result.verdict.reasons if one.code == "GENERATOR_SATURATED"]
+    assert reason.values["host"] == "host 1 (b)"
+    assert reason.values["seconds"] >= seconds
 
 
 # What is lost ---------------------------------------------------------------------------------
@@ -176,7 +218,7 @@ def playing(master: str, broker: str, mark: str, out: Path) -> Iterator["subproc
 
 def load(mark: str) -> list[int]:
     """Processes that could still send: workers, what forks them, agents."""
-    words = ("hosts.agent", "hosts.forkserver")
+    words = ("pyspark.daemon", "hosts.forkserver")
     return sorted(processes(mark, lambda command: any(word in command for word in words)))
 
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from loadgen import PROGRAM
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import CannotRunError, LoadgenError, UsageError
 from loadgen.report.build.summary import summarize_run
-from loadgen.spark.agents import Cluster, _settings, hosts_of_cluster, problem_in
+from loadgen.spark.agents import Cluster, _settings
 from tests.cluster.networks import until
 from tests.cluster.processes import MARK, new_mark, processes
 from tests.testbeds import run
@@ -31,7 +30,7 @@ async def refused(master: str, wait_s: float = 30.0) -> tuple[str, float]:
     """What is said of a master that gives no hosts, and after how many seconds."""
     began = time.monotonic()
     with pytest.raises(LoadgenError) as caught:
-        async with hosts_of_cluster(Cluster(master, 2, wait_s=wait_s)):
+        async with Cluster(master, 2, wait_s=wait_s).opened():
             pass
     text = str(caught.value)
     assert text.isprintable()
@@ -53,7 +52,7 @@ class TestMaster:
     )
     async def test_what_has_no_executors(self, master: str) -> None:
         with pytest.raises(UsageError, match="--spark-master: "):
-            async with hosts_of_cluster(Cluster(master, 2)):
+            async with Cluster(master, 2).opened():
                 pass
 
     async def test_something_else_listens(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,39 +91,18 @@ class TestSettings:
         assert found["spark.pyspark.python"] == "./environment/bin/python"
 
 
-@pytest.mark.parametrize(
-    ("reports", "words"),
-    [
-        (
-            [{"name": "a", "lacks": "its Python has no numba"}, {"name": "b", "lacks": ""}],
-            "a: its Python has no numba; install loadgen there, or use --ship",
-        ),
-        (
-            [{"name": "a", "lacks": "", "program": "loadgen 9"}],
-            f"a: it has loadgen 9 and this host {PROGRAM}; install the same there, or use --ship",
-        ),
-        (
-            [{"name": "a", "lacks": "", "program": PROGRAM, "ended": "no answer"}],
-            "the agent of host a ended: no answer",
-        ),
-    ],
-)
-def test_why_there_are_no_agents(reports: list[dict[str, Any]], words: str) -> None:
-    assert problem_in(reports) == words
-
-
 async def test_executors_play_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is counted is what one host counts, and the secret is in no command or environment."""
     mark, secret = new_mark(), "5ec2e7" * 10 + "5ec2"
     monkeypatch.setenv(MARK, mark)
-    monkeypatch.setattr("loadgen.run.hosts.remote_host.secrets.token_hex", lambda count: secret)
+    monkeypatch.setattr("loadgen.spark.agents.secrets.token_hex", lambda count: secret)
     flags = {"devices": 40, "duration": 3, "warmup": 1, "broker": "reflector"}
     await run(build_scenario("fanin", None, flags), tmp_path / "alone")
     both = build_scenario("fanin", None, flags | {"hosts": 2})
-    async with hosts_of_cluster(Cluster(LOCAL, 2, wait_s=PATIENT_S)) as hosts:
-        assert len(processes(mark, lambda command: "run.hosts.agent" in command)) == 2
+    async with Cluster(LOCAL, 2, wait_s=PATIENT_S).opened() as hosts:
+        assert len(processes(mark, lambda command: "pyspark.daemon" in command)) >= 2
         assert secret not in said_by(mark)
         for name in ("first", "second"):
             found = await run(both, tmp_path / name, hosts=hosts)
@@ -132,7 +110,7 @@ async def test_executors_play_and_nothing_is_left(
             assert counts(tmp_path / name) == counts(tmp_path / "alone")
             document = (tmp_path / name / "run.json").read_text()
             assert json.loads(document)["plan"]["hosts"] == 2 and secret not in document
-    until(lambda: not processes(mark, lambda command: "run.hosts.agent" in command), "agents", 10)
+    until(lambda: not processes(mark, lambda command: "pyspark.daemon" in command), "agents", 10)
     until(lambda: not processes(mark, lambda command: "Executor" in command), "executors", 20)
 
 
@@ -174,5 +152,5 @@ def test_the_command_plays_on_a_cluster(tmp_path: Path) -> None:
 
 async def test_fewer_executors_than_hosts() -> None:
     with pytest.raises(CannotRunError, match=r"Spark gives [01] of 2 hosts within 40 s"):
-        async with hosts_of_cluster(Cluster("local-cluster[1,1,1024]", 2, wait_s=40)):
+        async with Cluster("local-cluster[1,1,1024]", 2, wait_s=40).opened():
             pass

@@ -49,6 +49,16 @@ def test_no_own_delay_is_neither_reason_nor_remark() -> None:
     assert not [*own_delay.noticeable_stalls(Generator(), BOUNDS)]
 
 
+@pytest.mark.parametrize(("seconds", "inside"), [(0.4, False), (0.6, True)])
+def test_a_host_that_was_cut_off_makes_the_window_describe_its_network(
+    seconds: float, inside: bool
+) -> None:
+    own = OwnDelay(cuts=(DelayGap("host 1 (left)", 3.0, seconds, watcher=False),))
+    values = {"host": "host 1 (left)", "seconds": seconds, "start_s": 3.0}
+    assert [*own_delay.cut_off(Generator(own_delay=own), BOUNDS)] == [values] * inside
+    assert is_saturated(own) == inside
+
+
 @pytest.mark.parametrize("window_s", [1.0, 100.0])
 def test_a_worker_may_stand_still_for_a_share_of_the_window_and_for_a_moment(
     window_s: float,

@@ -1,16 +1,20 @@
 """Agents as processes of this machine, for tests of runs on several hosts."""
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from loadgen.run.hosts.remote_host import Hosts, listening
 
+SECRET = "5ec2e7" * 10
 GATHER_S = 90.0
 _END_S = 20.0
+_LABELS = "abcdefgh"
+"""Agents of one address are in the order of their labels."""
 
 
 @dataclass
@@ -22,9 +26,11 @@ class Agents:
     processes: list[asyncio.subprocess.Process]
 
     async def words(self, number: int) -> str:
-        """Return why an agent ended, as it prints it."""
-        output, _ = await asyncio.wait_for(self.processes[number].communicate(), _END_S)
-        return str(json.loads(output.splitlines()[-1])["ended"])
+        """Return the next reason that an agent prints."""
+        output = self.processes[number].stderr
+        assert output is not None
+        line = await asyncio.wait_for(output.readline(), _END_S)
+        return line.decode().removeprefix("loadgen agent: ").strip()
 
 
 @asynccontextmanager
@@ -35,41 +41,41 @@ async def agents(
     within: Sequence[Sequence[str]] = (),
     relays: Mapping[int, tuple[str, int]] | None = None,
     targets: list[tuple[str, int]] | None = None,
-    secret: str | None = None,
-    one_machine: bool = True,
+    secret: str = SECRET,
 ) -> AsyncIterator[Agents]:
     """`count` agents; `within[host]` are words before the command, such as `ip netns exec NAME`.
 
     The agent of a host in `relays` connects to that address instead; `targets` gets the
-    coordinator's. `secret` is one that the coordinator does not know: nobody is waited for.
+    coordinator's. With another `secret` than the coordinator's no agent is waited for.
     """
-    async with listening(address, one_machine=one_machine) as server:
+    async with listening(address, 0, SECRET.encode()) as server:
         if targets is not None:
             targets.append(server.address)
         processes = []
-        for number in range(count):
-            settings = {
-                "coordinator": (relays or {}).get(number, server.address),
-                "secret": secret or server.secret,
-                "host": number,
-            }
-            process = await asyncio.create_subprocess_exec(
-                *(within[number] if within else ()),
-                *(sys.executable, "-P", "-m", "loadgen.run.hosts.agent"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-            processes.append(process)
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(settings).encode() + b"\n")
-        try:
-            hosts = Hosts(()) if secret else await server.gathered(count, GATHER_S)
-            yield Agents(server.address, hosts, processes)
-        finally:
-            server.close()
-            for process in processes:
-                try:
-                    await asyncio.wait_for(process.wait(), _END_S)
-                except TimeoutError:
-                    process.kill()
-                    await process.wait()
+        with TemporaryDirectory() as scratch:
+            file = Path(scratch) / "secret"
+            file.touch(0o600)
+            file.write_text(secret)
+            for number in range(count):
+                host, port = (relays or {}).get(number, server.address)
+                process = await asyncio.create_subprocess_exec(
+                    *(within[number] if within else ()),
+                    *(sys.executable, "-m", "loadgen", "agent", "--join", f"{host}:{port}"),
+                    *("--secret", f"file:{file}", "--label", _LABELS[number]),
+                    stderr=asyncio.subprocess.PIPE,
+                )
+                processes.append(process)
+            try:
+                foreign = secret != SECRET
+                hosts = Hosts(()) if foreign else await server.gathered(count, GATHER_S)
+                yield Agents(server.address, hosts, processes)
+            finally:
+                server.close()
+                for process in processes:
+                    if process.returncode is None:
+                        process.terminate()
+                    try:
+                        await asyncio.wait_for(process.communicate(), _END_S)
+                    except TimeoutError:
+                        process.kill()
+                        await process.communicate()

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.run.control_groups import control_groups, memory_left, processor_quota
 from loadgen.run.host_watch import (
     SAMPLES_LIMIT,
     HostAttendance,
     HostSample,
     WorkerTimes,
     between,
-    cpu_stat_files,
     observed_host,
     steal_ns,
     take_sample,
@@ -83,12 +83,55 @@ def proc_with(tmp_path: Path, cgroup: str, mountinfo: str) -> Path:
 def test_the_control_groups_of_this_process(
     tmp_path: Path, cgroup: str, mountinfo: str, groups: list[str]
 ) -> None:
-    found = cpu_stat_files("self", proc_with(tmp_path, cgroup, mountinfo))
-    assert [str(path) for path in found] == [f"{group}/cpu.stat" for group in groups]
+    found = control_groups("cpu", "self", proc_with(tmp_path, cgroup, mountinfo))
+    assert [str(path) for path in found] == groups
+
+
+@pytest.mark.parametrize(
+    ("files", "left", "processors"),
+    [
+        ({"memory.max": "max", "memory.current": "5", "cpu.max": "max 100000"}, None, None),
+        (
+            {
+                "memory.max": "700",
+                "memory.current": "500",
+                "memory.stat": "anon 1\ninactive_file 100\n",
+                "cpu.max": "20000 100000",
+            },
+            300,
+            0.2,
+        ),
+        (
+            {
+                "memory.limit_in_bytes": "700",
+                "memory.usage_in_bytes": "500",
+                "cpu.cfs_quota_us": "150000",
+                "cpu.cfs_period_us": "100000",
+            },
+            200,
+            1.5,
+        ),
+        ({"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_the_limits_of_the_tightest_group(
+    tmp_path: Path, files: dict[str, str], left: int | None, processors: float | None
+) -> None:
+    groups = tmp_path / "groups"
+    (groups / "pod" / "own").mkdir(parents=True)
+    for name, text in files.items():
+        (groups / "pod" / name).write_text(text + "\n")
+    wide = {"memory.max": "9000", "memory.current": "0", "cpu.max": "800000 100000"}
+    for name, text in wide.items() if left else ():
+        (groups / "pod" / "own" / name).write_text(text)
+    mount = f"31 23 0:28 / {groups} rw - cgroup2 cgroup2 rw\n"
+    proc = proc_with(tmp_path, "0::/pod/own\n", mount)
+    assert (memory_left(proc), processor_quota(proc)) == (left, processors)
 
 
 def test_without_control_groups_there_are_no_files(tmp_path: Path) -> None:
-    assert cpu_stat_files(7, tmp_path) == ()
+    assert control_groups("cpu", 7, tmp_path) == ()
 
 
 def test_the_scheduler_tells_of_a_worker() -> None:

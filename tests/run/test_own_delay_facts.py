@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from loadgen.judge.own_delay import OwnDelay, TimeTaken
+from loadgen.judge.own_delay import DelayGap, OwnDelay, TimeTaken
 from loadgen.kernels.counting import bucket_index
 from loadgen.metrics.interval import Interval
 from loadgen.run.host_watch import HostSample, WorkerTimes
@@ -43,6 +43,14 @@ def test_the_worker_that_stood_still_most_counts_and_only_within_the_window() ->
     assert found.longest is not None
     assert (found.longest.worker, found.longest.start_s, found.longest.seconds) == (1, 0.0, 1.0)
     assert found.in_stalls == TimeTaken(None, None, 0.55, 0.5)
+
+
+def test_a_silent_host_was_cut_off_unless_its_agent_or_the_coordinator_stood_still() -> None:
+    silences = ((101 * S, 103 * S), (104 * S, 105 * S))
+    samples = [HostSample(110 * S, host="1 (left)", silences=silences)]
+    gaps = [("the coordinator", 104 * S, 105 * S - 400 * MS)]
+    found = own_delay_of([], [samples], tally_of(), WINDOW, gaps)
+    assert found.cuts == (DelayGap("host 1 (left)", 1.0, 2.0, watcher=False),)
 
 
 def test_the_host_is_asked_about_the_seconds_of_the_stalls() -> None:

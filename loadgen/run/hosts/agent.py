@@ -1,38 +1,27 @@
 """The agent of a load host: starts the host's workers, and forwards their frames and commands.
 
-`python -P -m loadgen.run.hosts.agent` reads one line of JSON from its standard input:
-
-    {"coordinator": [ADDRESS, PORT], "secret": HEX, "host": NUMBER}
-
-and writes one when it ends, {"ended": WHY}, with status 0 if the coordinator ended it. It and its
-workers end when the coordinator releases it or is silent for `LEASE_S`, when the connection or its
-standard input is closed, and when its parent process dies.
-
-Its workers read the run's clock, which the agent requests ten times a second (clocks.py). Changes
-of their part of the live page are sent every `PAGE_S`.
+It serves a coordinator until this releases it, is silent for `LEASE_S`, or the connection ends;
+then its workers end as well. Its workers read the run's clock, which the agent requests ten times a
+second (clocks.py). Changes of their part of the live page are sent every `PAGE_S`.
 """
 
 import asyncio
-import ctypes
 import os
-import signal
 import socket
-import sys
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import orjson
 
 from loadgen.brokers.ports import open_socket
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError
-from loadgen.run.environment import environment, host_of, machine_identity
+from loadgen.run.environment import environment, host_of, machine_identity, versions
 from loadgen.run.host_watch import HostAttendance
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_context
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
@@ -58,10 +47,11 @@ from loadgen.run.hosts.messages import (
     WorkerEvent,
     WorkerFrame,
 )
+from loadgen.run.interrupt import ending_signals
 from loadgen.run.messages import RunMessage
 from loadgen.run.network import network_counters
 from loadgen.run.preflight import check_host, with_payload_size
-from loadgen.run.tasks import background, every
+from loadgen.run.tasks import background, every, finished_or
 from loadgen.scratch import memory_directory
 from loadgen.worker.shared_counts import SharedPage, create_live_page, rows_as_words
 
@@ -75,9 +65,12 @@ PAGE_S = 0.02
 PING_S = 0.1
 _FIRST_PINGS = 20
 _SAMPLE_S = 1.0
-_PR_SET_PDEATHSIG = 1
 _CONNECT_S = 30.0
+_DIAL_S = 1.0
 _REACH_S = 5.0
+
+
+RELEASED = "the coordinator released it"
 
 
 class HostedWorkers:
@@ -160,22 +153,17 @@ class HostedWorkers:
 class Agent:
     """The agent of this host, from its connection to its end."""
 
-    def __init__(self) -> None:
-        self.link: AgentLink
+    def __init__(self, secret: bytes) -> None:
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.link = AgentLink("agent", secret, self.take, self.end)
         self.clock = ClockWatch()
         self.workers: HostedWorkers | None = None
-        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._attendance = HostAttendance()
 
     def end(self, why: str) -> None:
         if not self.ended.done():
             self.ended.set_result(why)
-
-    def read(self, descriptor: int) -> None:
-        """End when the standard input closes; nothing else is expected there."""
-        if not os.read(descriptor, 4096):
-            self.end("its input was closed")
 
     def take(self, message: Message) -> None:
         """Handle a message of the coordinator."""
@@ -186,8 +174,8 @@ class Agent:
                 self.workers.forward(message, self.offset_ns)
             case SharedPlan(plan) if self.workers is not None:
                 self.workers.plan = plan
-            case Leave():
-                self.end("asked")
+            case Leave(refused):
+                self.end(f"the coordinator refused it: {refused}" if refused else RELEASED)
             case CheckScenario(scenario):
                 self._answer(message, self.check(scenario))
             case ReachBroker(targets, sources):
@@ -295,62 +283,60 @@ class Agent:
                     self.end(f"the coordinator was silent for {lease_s:g} s")
 
 
-async def served(settings: Mapping[str, Any], stdin: int | None) -> str:
-    """Serve as `serve_agent` does, in the running loop."""
-    loop = asyncio.get_running_loop()
-    agent = Agent()
-    secret = bytes.fromhex(settings["secret"])
-    agent.link = link = AgentLink("agent", secret, agent.take, agent.end)
-    address, port = settings["coordinator"]
+async def serve(address: str, port: int, secret: bytes, label: str = "") -> str:
+    """Serve the coordinator at this address, and return the reason of the end.
+
+    `label` replaces the name of this host. Raise OSError if the coordinator cannot be reached.
+    """
+    agent = Agent(secret)
     try:
         async with asyncio.timeout(_CONNECT_S):
-            await loop.create_connection(
-                lambda: link,
-                str(address),
-                int(port),
+            await asyncio.get_running_loop().create_connection(
+                lambda: agent.link,
+                address,
+                port,
                 ssl=agent_context(),
                 ssl_handshake_timeout=HANDSHAKE_S,
                 ssl_shutdown_timeout=CLOSE_S,
             )
-            await link.opened
-    except (TimeoutError, OSError) as error:
-        return f"the coordinator at {address}:{port} cannot be reached: {error or 'no answer'}"
-    if stdin is not None:
-        loop.add_reader(stdin, agent.read, stdin)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(ValueError, RuntimeError):  # in a thread: the process handles them itself
-            loop.add_signal_handler(number, agent.end, "a signal ended it")
+            await agent.link.opened
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {_CONNECT_S:g} s") from None
     try:
         surroundings = await asyncio.to_thread(environment)
-        link.send(Joined(int(settings["host"]), host_of(), machine_identity(), surroundings))
+        offer = host_of()
+        offer = replace(offer, name=label or offer.name)
+        agent.link.send(Joined(offer, machine_identity(), versions(), surroundings))
         samples = every(PAGE_S, agent.send_totals), every(_SAMPLE_S, agent.send_counters)
         async with background(agent.ping(), *samples, agent.watch()):
             return await agent.ended
     finally:
-        if stdin is not None:
-            loop.remove_reader(stdin)
         if agent.workers is not None:
             await agent.workers.end(0.5, ())
-        link.close()
+        agent.link.close()
 
 
-def serve_agent(settings: Mapping[str, Any], stdin: int | None = None) -> str:
-    """Serve as the agent of this host, and return why it ended; `settings` are as above.
+async def join_runs(
+    address: str, port: int, secret: bytes, label: str, show: Callable[[str], None]
+) -> None:
+    """Serve one coordinator after the other at this address until a signal to end.
 
-    The end of file of the descriptor `stdin` ends it.
+    `show` is called with each new reason for which the agent has no coordinator.
     """
-    return asyncio.run(served(settings, stdin))
-
-
-def main() -> int:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    line = b""
-    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
-        line += byte
-    why = serve_agent(orjson.loads(line), 0)
-    print(orjson.dumps({"ended": why}).decode(), flush=True)
-    return 0 if why == "asked" else 3
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    stopped = asyncio.Event()
+    for number in ending_signals():
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    shown = ""
+    while not stopped.is_set():
+        service = await finished_or(serve(address, port, secret, label), stopped)
+        if service.cancelled():
+            return
+        try:
+            reason = service.result()
+        except OSError as error:
+            cause = os.strerror(error.errno).lower() if error.errno else str(error)
+            reason = f"no coordinator at {address}:{port} yet: {cause}"
+        if reason != shown:
+            show(reason)
+            shown = reason
+        await finished_or(asyncio.sleep(_DIAL_S), stopped)

@@ -31,6 +31,8 @@ CLOSE_S = 2.0
 _HELLO: Final = struct.Struct(">8sH32s")
 _MAGIC: Final = b"loadgen\n"
 _PROOF_BYTES: Final = 32
+_REFUSED: Final = bytes(_PROOF_BYTES)
+"""Sent in place of a proof to a side without the secret."""
 
 
 def coordinator_context() -> tuple[ssl.SSLContext, bytes]:
@@ -108,6 +110,8 @@ class AgentLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = self._loop().time()
+        if self._why:
+            return  # what comes after the end does not count
         try:
             if not self.opened.done():
                 data = self._shake_hands(data)
@@ -115,6 +119,13 @@ class AgentLink(asyncio.Protocol):
                 self._on_message(decode(header, block))
         except (LoadgenError, ValueError) as error:
             self.end(str(error)[:200])
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """The address and port of the other end while it is connected."""
+        assert self._transport is not None
+        address, port, *_ = self._transport.get_extra_info("peername")
+        return address, port
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -136,9 +147,9 @@ class AgentLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def close(self) -> None:
+    def close(self, why: str = "it was closed from here") -> None:
         """Close the connection after everything is sent."""
-        self._why = self._why or "it was closed from here"
+        self._why = self._why or why
         if self._transport is not None:
             self._transport.close()
 
@@ -175,8 +186,13 @@ class AgentLink(asyncio.Protocol):
         if len(buffer) < end:
             return b""
         other: Role = "coordinator" if self._role == "agent" else "agent"
-        if not hmac.compare_digest(buffer[_HELLO.size : end], self._proof(other, nonce)):
-            raise ValueError("the other side does not have the secret")
+        proof = buffer[_HELLO.size : end]
+        if not hmac.compare_digest(proof, self._proof(other, nonce)):
+            if self._role == "agent" and proof == _REFUSED:
+                raise ValueError("the coordinator refused the secret; use the same on both sides")
+            self._write(_REFUSED)
+            self.close("the other side does not have the secret")
+            return b""
         if self._role == "coordinator":
             self._write(self._proof("coordinator", nonce))
         self.opened.set_result(None)

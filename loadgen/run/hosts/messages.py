@@ -15,7 +15,7 @@ from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.worker.frames import Header, encode_frame
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of these messages; both sides must have the same."""
 
 
@@ -24,11 +24,11 @@ VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The first message of an agent: the number of its host and what the host offers."""
+    """The first message of an agent: what its host is and offers, named by its label."""
 
-    host: int
     offer: Host
     machine: str
+    versions: dict[str, str]
     environment: dict[str, Any]
 
 
@@ -158,7 +158,9 @@ class WorkerCommand:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The end of the agent."""
+    """The end of the agent's service; `refused` is the reason if it is not wanted."""
+
+    refused: str = ""
 
 
 WorkerEvent = KernelsCompiled | WorkerStarted | WorkerFrame | WorkerEnded

@@ -1,7 +1,6 @@
 """The coordinator's side of load hosts elsewhere: agents connect, and runs use their hosts.
 
-    async with listening("10.0.0.1") as server:
-        ...                                 # start agents with server.address, server.secret
+    async with listening("10.0.0.1", 7300, secret) as server:
         hosts = await server.gathered(4, 60.0)
         await run(scenario, directory, hosts=hosts)
 
@@ -10,20 +9,23 @@ second: one that is silent for `SILENCE_S` is lost with its workers.
 """
 
 import asyncio
-import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from ipaddress import ip_address
+from itertools import combinations
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
-from loadgen.errors import CannotRunError, HostLimitError, LoadgenError
+from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
-from loadgen.run.host_watch import HostSample
+from loadgen.run.environment import versions
+from loadgen.run.host_watch import GAPS_LIMIT, SILENCE_NS, HostSample
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, coordinator_context
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.run.hosts.load_host import Header, OnEvent, error_from
@@ -52,8 +54,11 @@ from loadgen.run.messages import RunMessage
 from loadgen.run.network import difference
 from loadgen.run.redaction import printable
 from loadgen.run.tasks import background
+from loadgen.sentences import Text
 from loadgen.worker.shared_counts import SharedPage, rows_as_words
 
+WAIT_S = 30.0
+"""Longest wait for agents, by default."""
 SILENCE_S = 5.0
 _WATCH_S = 0.25
 _ANSWER_S = 30.0
@@ -67,9 +72,11 @@ class RemoteHost:
     """The host of an agent, with its workers of one run at a time."""
 
     def __init__(self, joined: Joined, link: AgentLink) -> None:
-        self.number = joined.host
+        self.number = 0
+        """Its place among the hosts of the command."""
         self.offer = joined.offer
         self.machine = joined.machine
+        self.versions = joined.versions
         self.environment = joined.environment
         self.link = link
         self.lost = ""
@@ -85,6 +92,8 @@ class RemoteHost:
         self._page: SharedPage | None = None
         self._plan_sent: object = None
         self._first_network: Mapping[str, int] | None = None
+        self._taken_ns = time.monotonic_ns()
+        self._silences: deque[tuple[int, int]] = deque(maxlen=GAPS_LIMIT)
 
     @property
     def name(self) -> str:
@@ -120,7 +129,9 @@ class RemoteHost:
             self.link.send(WorkerCommand(rows, header, by_row))
 
     def sample(self) -> HostSample | None:
-        return self._sample
+        if self._sample is None:
+            return None
+        return replace(self._sample, host=self.name, silences=tuple(self._silences))
 
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         if not self.lost:
@@ -130,6 +141,9 @@ class RemoteHost:
 
     def take(self, message: Message) -> None:
         """Handle a message of the agent; those about workers are for the run that has them."""
+        before_ns, self._taken_ns = self._taken_ns, time.monotonic_ns()
+        if self._taken_ns - before_ns >= SILENCE_NS:
+            self._silences.append((before_ns, self._taken_ns))
         match message:
             case Ping(sent_ns, clock):
                 if clock is not None:
@@ -258,9 +272,10 @@ class Hosts:
             raise errors.exceptions[0] from None
 
     def assign(self, plan: Plan) -> tuple[RemoteHost, ...]:
+        """Assign the workers of a plan to the hosts."""
         rows: list[list[int]] = [[] for _ in self.agents]
-        for worker in plan.workers:
-            rows[worker.host].append(worker.worker)
+        for row, worker in enumerate(plan.workers):
+            rows[worker.host].append(row)
         for agent, of_host in zip(self.agents, rows, strict=True):
             agent.assign(of_host, plan.behaviour)
         return self.agents
@@ -268,20 +283,28 @@ class Hosts:
     def document(self) -> list[dict[str, Any]]:
         return [agent.document() for agent in self.agents]
 
+    def shared_machines(self) -> list[Text]:
+        """Return a remark for each two hosts with one kernel, as containers of one machine have."""
+        return [
+            RunMessage.SAME_MACHINE(first=first.name, second=second.name)
+            for first, second in combinations(self.agents, 2)
+            if first.machine.partition("/")[0] == second.machine.partition("/")[0]
+        ]
+
 
 class AgentServer:
     """The address at which agents connect."""
 
-    def __init__(self, one_machine: bool) -> None:
+    def __init__(self, secret: bytes) -> None:
         self.address: tuple[str, int] = ("", 0)
-        self.secret = secrets.token_hex(32)
-        self._one_machine = one_machine
+        self._secret = secret
+        self._versions = versions()
         self._server: asyncio.Server | None = None
         self._certificate = b""
         self._links: WeakSet[AgentLink] = WeakSet()
-        self._agents: dict[int, RemoteHost] = {}
-        self._refusal: HostLimitError | None = None
-        self._news = asyncio.Event()
+        self._hosts: list[RemoteHost] = []
+        self._refusals: list[str] = []
+        self._joined = asyncio.Event()
 
     async def open(self, address: str, port: int) -> None:
         """Listen with a new certificate; raise OSError if that is not possible."""
@@ -297,27 +320,56 @@ class AgentServer:
         self.address = self._server.sockets[0].getsockname()[:2]
 
     async def gathered(self, count: int, timeout_s: float) -> Hosts:
-        """Wait for the agents of hosts 0 to count - 1, and stop listening.
+        """Wait for `count` agents, and stop listening; the order of addresses numbers the hosts.
 
-        Raise CannotRunError if one does not connect within `timeout_s` seconds, and HostLimitError
-        if two are on one machine.
+        Raise CannotRunError if fewer connect within `timeout_s` seconds, or if one of them has
+        other versions than this host.
         """
-        wanted = range(count)
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._agents.keys() >= set(wanted) and self._refusal is None:
-                    self._news.clear()
-                    await self._news.wait()
+                while len(self._hosts) < count:
+                    self._joined.clear()
+                    await self._joined.wait()
         except TimeoutError:
-            missing = tuple(number for number in wanted if number not in self._agents)
             address, port = self.address
             raise CannotRunError(
-                RunMessage.NO_AGENT(hosts=missing, seconds=timeout_s, address=address, port=port)
+                RunMessage.FEW_AGENTS(
+                    joined=len(self._hosts),
+                    wanted=count,
+                    names=tuple(host.offer.name for host in self._hosts),
+                    seconds=timeout_s,
+                    address=address,
+                    port=port,
+                    refused=len(self._refusals) or None,
+                    refusal=self._refusals[-1] if self._refusals else "",
+                )
             ) from None
-        if self._refusal is not None:
-            raise self._refusal
         self._stop_listening()
-        return Hosts(tuple(self._agents[number] for number in wanted))
+        agents = sorted(self._hosts[:count], key=_place)
+        for agent in self._hosts[count:]:
+            agent.link.send(Leave("there are as many agents as the command wants"))
+            agent.link.close()
+        for number, agent in enumerate(agents):
+            agent.number = number
+        for agent in agents:
+            self._require_versions(agent)
+        return Hosts(tuple(agents))
+
+    def _require_versions(self, agent: RemoteHost) -> None:
+        differing = {
+            name: version
+            for name, version in self._versions.items()
+            if agent.versions.get(name) != version
+        }
+        if differing:
+            theirs = (f"{name} {agent.versions.get(name, 'missing')}" for name in differing)
+            text = RunMessage.OTHER_VERSIONS(
+                host=agent.name,
+                theirs=tuple(printable(one, 60) for one in theirs),
+                ours=tuple(f"{name} {version}" for name, version in differing.items()),
+            )
+            agent.link.send(Leave(str(text)))
+            raise CannotRunError(text)
 
     def _make_link(self) -> AgentLink:
         agent: RemoteHost | None = None
@@ -328,34 +380,25 @@ class AgentServer:
                 agent.take(message)
             elif isinstance(message, Joined):
                 agent = RemoteHost(message, link)
-                self._admit(agent)
+                self._hosts.append(agent)
+                self._joined.set()
 
         def end(why: str) -> None:
             if agent is not None:
                 agent.lose(why)
+                if self._server is not None and self._server.is_serving():
+                    self._hosts.remove(agent)
+            else:
+                self._refusals.append(why)
 
-        secret = bytes.fromhex(self.secret)
-        link = AgentLink("coordinator", secret, take, end, self._certificate)
+        link = AgentLink("coordinator", self._secret, take, end, self._certificate)
         self._links.add(link)
         return link
-
-    def _admit(self, agent: RemoteHost) -> None:
-        same = [one for one in self._agents.values() if one.machine == agent.machine]
-        if agent.number in self._agents:
-            self._refusal = HostLimitError(RunMessage.SAME_NUMBER(number=agent.number))
-        elif same and not self._one_machine:
-            first, second = sorted((same[0], agent), key=lambda one: one.number)
-            self._refusal = HostLimitError(
-                RunMessage.SAME_MACHINE(first=first.name, second=second.name)
-            )
-        else:
-            self._agents[agent.number] = agent
-        self._news.set()
 
     async def watch(self) -> None:
         """Count hosts as lost that are silent."""
         while True:
-            for agent in tuple(self._agents.values()):
+            for agent in tuple(self._hosts):
                 # Data that arrived while this process was busy is still to be read: look twice.
                 if agent.link.silent_s() > SILENCE_S:
                     await asyncio.sleep(0.05)
@@ -378,16 +421,23 @@ class AgentServer:
             self._server.close()
 
 
+def _place(host: RemoteHost) -> tuple[int, int, str, int]:
+    """Return the key of the hosts' order: address, then name and port."""
+    address, port = host.link.peer
+    place = ip_address(address)
+    return place.version, int(place), host.offer.name, port
+
+
 @asynccontextmanager
 async def listening(
-    address: str = "127.0.0.1", port: int = 0, *, one_machine: bool = False
+    address: str = "127.0.0.1", port: int = 0, secret: bytes = b""
 ) -> AsyncIterator[AgentServer]:
     """Listen for agents at an address of this machine, on any free port if it is 0.
 
-    With `one_machine` several agents can be on one machine, as in a test. Agents end with the
-    block. Raise CannotRunError if the address cannot be used.
+    Agents must have the same secret. They are released at the end of the block. Raise
+    CannotRunError if the address cannot be used.
     """
-    server = AgentServer(one_machine)
+    server = AgentServer(secret)
     try:
         await server.open(address, port)
     except OSError as error:
@@ -398,3 +448,22 @@ async def listening(
             yield server
     finally:
         server.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """As many agents as `hosts`, started by others, that connect to `listen` with this secret."""
+
+    hosts: int
+    listen: tuple[str, int]
+    secret: bytes = field(repr=False)
+    wait_s: float = WAIT_S
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Hosts]:
+        """Provide the hosts until the end of the block, which releases the agents.
+
+        Raise CannotRunError if it takes longer than `wait_s` until all have connected.
+        """
+        async with listening(*self.listen, self.secret) as server:
+            yield await server.gathered(self.hosts, self.wait_s)

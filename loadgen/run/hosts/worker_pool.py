@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from loadgen.errors import CannotRunError
 from loadgen.plan.groups import MESSAGING
@@ -25,7 +25,7 @@ from loadgen.run.hosts.messages import (
 from loadgen.run.hosts.remote_host import RemoteHost
 from loadgen.worker.shared_counts import SharedPage
 
-LoadHost = LocalHost | RemoteHost
+LoadHost: TypeAlias = LocalHost | RemoteHost
 OnFrame = Callable[[int, Header, bytes], None]
 OnCompiled = Callable[[int, int], None]
 

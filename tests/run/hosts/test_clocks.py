@@ -111,7 +111,7 @@ def test_how_wrong_an_offset_was_is_known_from_the_next_one() -> None:
 def test_a_clock_that_jumps_in_a_run_is_in_its_bound() -> None:
     """Until the new offset was found, moments were wrong by the jump."""
     link = Mock(AgentLink)
-    agent = RemoteHost(Joined(0, host_of(), "m", {}), link)
+    agent = RemoteHost(Joined(host_of(), "m", {}, {}), link)
     for clock, worst_ns in (
         (None, 0),
         (ClockEstimate(7 * S, 40_000, 0.0, 80_000), 40_000),

@@ -28,8 +28,8 @@ from loadgen.worker.frames import FrameReader
 SAMPLE = HostSample(7, (1, 2), {Path("/sys/fs/cgroup/cpu.stat"): 3}, {0: WorkerTimes(1, 2, 3, 4)})
 
 MESSAGES: list[Message] = [
-    Joined(1, host_of(), "boot/1", {"kernel": "6.1", "tuning": {"met": 1}}),
-    Joined(0, Host(cores=1, descriptors=2, memory_bytes=3, local_ports=4), "m", {}),
+    Joined(host_of(), "boot/1", {"python": "3"}, {"kernel": "6.1", "tuning": {"met": 1}}),
+    Joined(Host(cores=1, descriptors=2, memory_bytes=3, local_ports=4), "m", {}, {}),
     Ping(5, None),
     Ping(5, ClockEstimate(1, 2, 0.5, 3)),
     Answer("Check"),
@@ -70,7 +70,7 @@ def test_a_plan_arrives_as_a_worker_reads_it() -> None:
         {"kind": ["Ping"]},
         {"kind": "Ping", "sent_ns": "soon", "clock": None},
         {"kind": "StartWorkers", "rows": 7, "behaviour": "messaging"},
-        {"kind": "Joined", "host": 0, "offer": {}, "machine": "m", "environment": {}},
+        {"kind": "Joined", "offer": {}, "versions": {}, "machine": "m", "environment": {}},
     ],
 )
 def test_a_header_that_is_not_a_message_is_refused(header: dict[str, object]) -> None:

@@ -7,7 +7,9 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -25,17 +27,17 @@ from loadgen.plan.groups import MESSAGING
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import open_run
 from loadgen.run.coordinator import RunResult
-from loadgen.run.environment import host_of
+from loadgen.run.environment import host_of, versions
 from loadgen.run.hosts import agent_link
 from loadgen.run.hosts.messages import CheckScenario, Joined, LiveTotals, ReachBroker
-from loadgen.run.hosts.remote_host import SILENCE_S, Hosts, RemoteHost, listening
+from loadgen.run.hosts.remote_host import SILENCE_S, AgentServer, Hosts, RemoteHost, listening
 from loadgen.run.preflight import require_hosts
 from loadgen.run.progress import Snapshot
 from loadgen.run.search.search import Search
 from loadgen.worker.shared_counts import private_page, rows_as_words
 from tests.needs import needs_mosquitto
 from tests.refusals import refused
-from tests.run.agents import Agents, agents
+from tests.run.agents import SECRET, Agents, agents
 from tests.run_files import manifest, rows
 from tests.testbeds import run, search
 from tests.verdicts import faults
@@ -319,6 +321,7 @@ async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path) -> No
         assert hosts_of_lost(result).startswith("1 (")
         assert seconds < PROMISED_S
         assert "silent" in await found.words(1)
+        found.processes[1].terminate()  # it would dial again
         assert left and await gone(left, 5) == []
         flowing.set()
 
@@ -351,52 +354,72 @@ async def test_what_an_agent_cannot_do_is_answered_at_once() -> None:
 
 def test_totals_of_a_host_come_into_its_own_rows_or_end_it() -> None:
     page = private_page(3, 2)
-    host = RemoteHost(Joined(0, host_of(), "m", {}), Mock())
-    host.assign([0, 2], MESSAGING)
-    host.begin(page)
-    host._on_event = Mock()
+    remote = host("x", "10.0.0.1")
+    remote.assign([0, 2], MESSAGING)
+    remote.begin(page)
+    remote._on_event = Mock()
     totals, counts = rows_as_words(page)
     widths = totals.shape[1], counts.shape[1]
     # The second number of both rows' totals, the last one of the second row's counts.
     places = np.array([1, widths[0] + 1, 2 * sum(widths) - 1], np.uint32).tobytes()
     values = np.array([7, 8, 9]).tobytes()
-    host.take(LiveTotals(places + values))
+    remote.take(LiveTotals(places + values))
     assert (totals[:, 1].tolist(), counts[:, -1].tolist()) == ([7, 0, 8], [0, 0, 9])
     beyond = np.array([2 * sum(widths)], np.uint32).tobytes()
     for block in (beyond + values[:8], places + values + b"more", places[:8]):
         with pytest.raises(ValueError, match="no place on the live page"):
-            host.take(LiveTotals(block))
+            remote.take(LiveTotals(block))
 
 
-async def test_two_agents_of_one_machine_and_a_missing_one_are_told(tmp_path: Path) -> None:
+async def test_missing_agents_and_hosts_are_named(tmp_path: Path) -> None:
     async with listening() as server:
-        with refused("NO_AGENT"):
+        with refused("FEW_AGENTS", joined=0, wanted=2, refused=None):
             await server.gathered(2, 0.1)
-    with refused("SAME_MACHINE"):
-        async with agents(2, one_machine=False):
-            pass
     with refused("PRIVATE_BROKER"):
         require_hosts(resolve(build_scenario("fanin", None, {"hosts": 2})), ["one", "two"])
     with refused("OTHER_HOSTS"):
         await run(build_scenario("fanin", None, {"hosts": 2}), tmp_path / "run")
 
 
-async def test_an_agent_ends_with_its_input_and_refuses_a_wrong_secret() -> None:
-    async with agents(1) as found:
-        (process,) = found.processes
-        assert process.stdin is not None
-        process.stdin.close()
-        assert await found.words(0) == "its input was closed"
-        assert process.returncode == 3
+def host(name: str, address: str, **joined: object) -> RemoteHost:
+    link = Mock(peer=(address, 1))
+    own: dict[str, Any] = {"machine": name, "versions": versions(), "environment": {}} | joined
+    return RemoteHost(Joined(replace(host_of(), name=name), **own), link)
+
+
+async def test_hosts_are_numbered_by_address_and_must_be_alike() -> None:
+    server = AgentServer(b"")
+    server._hosts = [host("x", "10.0.0.10"), host("z", "10.0.0.9"), host("y", "10.0.0.9")]
+    hosts = await server.gathered(3, 0.1)
+    assert [agent.name for agent in hosts.agents] == ["0 (y)", "1 (z)", "2 (x)"]
+    assert hosts.shared_machines() == []
+    server._hosts = [host("x", "10.0.0.1", versions=versions() | {"python": "3.0.1"})]
+    ours = versions()["python"]
+    with refused("OTHER_VERSIONS", theirs=("python 3.0.1",), ours=(f"python {ours}",)):
+        await server.gathered(1, 0.1)
+
+
+def test_containers_of_one_machine_are_a_remark() -> None:
+    both = host("x", "10.0.0.1", machine="boot/1"), host("y", "10.0.0.2", machine="boot/2")
+    (remark,) = Hosts(both).shared_machines()
+    assert remark.values == {"first": "0 (x)", "second": "0 (y)"}
+
+
+async def test_an_agent_serves_again_until_a_signal() -> None:
     async with agents(1) as found:
         found.hosts.agents[0].link.end("as if the coordinator had died")
         assert await found.words(0) == "the connection was closed"
-    async with agents(1) as found:
-        pass
-    assert await found.words(0) == "asked"
-    assert found.processes[0].returncode == 0
-    async with agents(1, secret="00" * 32) as found:
-        assert "cannot be reached: the connection was closed" in await found.words(0)
+        assert "connection refused" in await found.words(0)
+        found.processes[0].terminate()
+        assert await asyncio.wait_for(found.processes[0].wait(), 20) == 0
+    async with listening(secret=SECRET.encode()) as server:
+        port = server.address[1]
+    async with agents(1, relays={0: ("127.0.0.1", port)}, secret="none is waited for" * 2) as found:
+        assert "connection refused" in await found.words(0)
+        async with listening(port=port, secret=SECRET.encode()) as server:
+            assert "refused the secret" in await found.words(0)
+            with refused("FEW_AGENTS", refusal="the other side does not have the secret"):
+                await server.gathered(1, 3.0)
 
 
 async def test_nobody_connects_when_all_are_there_and_strangers_are_cut_off_at_the_end(

@@ -1,0 +1,92 @@
+"""The control groups of a process, of version 1 and 2, and their limits of its memory and time.
+
+A limit holds for a group with all its children, so each group from that of the process up to the
+root of a hierarchy can be the one that limits. In a container these are those of the container.
+"""
+
+from pathlib import Path
+
+_PROC = Path("/proc")
+_MEMORY = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Limit, use, and the row of memory.stat with what the kernel frees first, of version 2 and 1."""
+
+
+def control_groups(
+    controller: str, pid: int | str = "self", proc: Path = _PROC
+) -> tuple[Path, ...]:
+    """Return the directories of the groups of a process with this controller, its own first."""
+    try:
+        groups = (proc / str(pid) / "cgroup").read_text().splitlines()
+        mounts = (proc / "self" / "mountinfo").read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return ()
+    # The group in the hierarchy of version 2, and in that of the controller.
+    paths: dict[str, str] = {}
+    for group in groups:
+        number, controllers, path = (group.split(":", 2) + [""] * 2)[:3]
+        if number == "0" and not controllers:
+            paths["cgroup2"] = path
+        elif controller in controllers.split(","):
+            paths["cgroup"] = path
+    directories: list[Path] = []
+    for mount in mounts:
+        fields, _, about = mount.partition(" - ")
+        kind, _, options = (about.split() + [""] * 3)[:3]
+        if kind not in paths or (kind == "cgroup" and controller not in options.split(",")):
+            continue
+        root, point = fields.split()[3:5]
+        # mountinfo writes white space as three octal digits.
+        point = point.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+        path = paths[kind]
+        if root != "/":
+            inside = path == root or path.startswith(f"{root}/")
+            path = path[len(root) :] if inside else "/"
+        parts = [part for part in path.split("/") if part]
+        if ".." in parts:
+            parts = []
+        directories += [Path(point, *parts[:length]) for length in range(len(parts), -1, -1)]
+    return tuple(directories)
+
+
+def memory_left(proc: Path = _PROC) -> int | None:
+    """Return the bytes that the tightest group of this process still allows, None without one."""
+    left = []
+    for directory in control_groups("memory", "self", proc):
+        rows = (line.partition(" ") for line in _read(directory / "memory.stat"))
+        statistics = {name: value for name, _, value in rows}
+        for limit, use, freed in _MEMORY:
+            most, used = (_number(directory / name) for name in (limit, use))
+            if most is not None and used is not None:
+                left.append(max(0, most - used + int(statistics.get(freed, 0))))
+    return min(left, default=None)
+
+
+def processor_quota(proc: Path = _PROC) -> float | None:
+    """Return the processors that the tightest group of this process allows, None without one."""
+    quotas = []
+    for directory in control_groups("cpu", "self", proc):
+        words = " ".join(_read(directory / "cpu.max")).split()
+        quota, period = words if len(words) == 2 else ("", "")
+        if not words:
+            quota = "".join(_read(directory / "cpu.cfs_quota_us"))
+            period = "".join(_read(directory / "cpu.cfs_period_us"))
+        if quota.isdecimal() and period.isdecimal():  # not "max", and not -1
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def _read(path: Path) -> list[str]:
+    """Return the lines of a file; none if it cannot be read."""
+    try:
+        return path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file, None for another text or without the file."""
+    text = "".join(_read(path)).strip()
+    return int(text) if text.isdecimal() else None
