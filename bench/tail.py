@@ -28,9 +28,9 @@ import numpy.typing as npt
 
 from bench import cost, floor, player
 from loadgen.kernels import counting
-from loadgen.kernels.arrays import Arrays, Int64Rows, Int64s, pointer_to
+from loadgen.kernels.arrays import Arrays, Int64Rows, Int64s, pointer_to, read_i64
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.payload import read_i64, send_offset_ns
+from loadgen.kernels.payload import send_offset_ns
 from loadgen.kernels.reactor import entry_points
 from loadgen.kernels.receiver import MESSAGING
 from loadgen.plan.behaviour import Behaviour, PlannedFleet, behaviour_module

@@ -236,44 +236,38 @@ def pointer_to(layout: type[Arrays]) -> Any:
     return (lambda own: own) if is_plain() else array_types.pointer_to(layout)
 
 
-def plain_reader(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int], int]:
-    """Return `array_types.reader` in plain Python."""
-    signed = size_bytes == 8
-
+def _plain_reader(size_bytes: int) -> Any:
     def read(buffer: npt.NDArray[np.uint8], position: int) -> int:
         data = buffer[position : position + size_bytes].tobytes()
-        return int.from_bytes(data, "little", signed=signed)
+        return int.from_bytes(data, "little", signed=size_bytes == 8)
 
     return read
 
 
-def plain_writer(size_bytes: int) -> Callable[[npt.NDArray[np.uint8], int, int], None]:
-    """Return `array_types.writer` in plain Python."""
-    mask = (1 << 8 * size_bytes) - 1
-
+def _plain_writer(size_bytes: int) -> Any:
     def write(buffer: npt.NDArray[np.uint8], position: int, value: int) -> None:
-        data = (int(value) & mask).to_bytes(size_bytes, "little")
+        data = (int(value) & ((1 << 8 * size_bytes) - 1)).to_bytes(size_bytes, "little")
         buffer[position : position + size_bytes] = np.frombuffer(data, np.uint8)
 
     return write
 
 
-def plain_copy(
+def _plain_copy(
     target: npt.NDArray[np.uint8], at: int, source: npt.NDArray[np.uint8], start: int, count: int
 ) -> None:
-    """Copy bytes in plain Python."""
     target[at : at + count] = source[start : start + count]
 
 
-read_4_bytes = plain_reader(4) if is_plain() else array_types.reader(4)
-"""Reader of (buffer, position) that returns an unsigned number, without a check of bounds."""
-read_8_bytes = plain_reader(8) if is_plain() else array_types.reader(8)
-"""The same for a signed number."""
-write_4_bytes = plain_writer(4) if is_plain() else array_types.writer(4)
-"""Writer of (buffer, position, value): the low 32 bits, least byte first, without a check."""
-write_8_bytes = plain_writer(8) if is_plain() else array_types.writer(8)
-"""The same for 64 bits."""
-copy_bytes = plain_copy if is_plain() else array_types.copier()
+_reader: Any = _plain_reader if is_plain() else array_types.reader
+_writer: Any = _plain_writer if is_plain() else array_types.writer
+read_u8: Callable[[npt.NDArray[np.uint8], int], int] = _reader(1)
+read_u32: Callable[[npt.NDArray[np.uint8], int], int] = _reader(4)
+read_i64: Callable[[npt.NDArray[np.uint8], int], int] = _reader(8)
+"""Readers of (buffer, position), least byte first, without a check of bounds."""
+write_u32: Callable[[npt.NDArray[np.uint8], int, int], None] = _writer(4)
+write_i64: Callable[[npt.NDArray[np.uint8], int, int], None] = _writer(8)
+"""Writers of (buffer, position, value): its low bits, least byte first, without a check."""
+copy_bytes: Any = _plain_copy if is_plain() else array_types.copier()
 """Copy of (target, at, source, start, count), without a check of bounds.
 
 That is target[at : at + count] = source[start : start + count]; they must not overlap.

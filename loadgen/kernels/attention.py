@@ -65,34 +65,6 @@ def wake_ns(fleet: "Fleet", latest_ns: int) -> int:
 
 
 @compiled
-def attend(fleet: "Fleet", now_ns: int, asked_ns: int) -> bool:
-    """Note that the worker looks at `now_ns`; it was to wake at `asked_ns` at the latest.
-
-    Return True if it was stalled.
-    """
-    attention = fleet.attention
-    since_ns = max(attention.seen_ns, asked_ns)
-    attention.seen_ns = now_ns
-    stood_still = now_ns - since_ns > STALL_FLOOR_NS and since_ns > 0
-    if stood_still:
-        _note_stall(fleet, since_ns, now_ns)
-    return bool(stood_still)
-
-
-@compiled
-def attend_reading(fleet: "Fleet", now_ns: int, asked_ns: int) -> None:
-    """Note a look, after which the worker reads ready sockets."""
-    stood_still = attend(fleet, now_ns, asked_ns)
-    fleet.attention.missed_ns = fleet.attention.stall_start_ns if stood_still else 0
-
-
-@compiled
-def loop_wake_ns(fleet: "Fleet") -> int:
-    """Return the latest wake-up, by tick or schedule, of a worker that waits in its loop."""
-    return wake_ns(fleet, tick_or(fleet, NEVER_NS))
-
-
-@compiled
 def tick_or(fleet: "Fleet", moment_ns: int) -> int:
     """Return the earlier of the tick and this time."""
     tick_ns = fleet.attention.tick_ns
@@ -100,16 +72,22 @@ def tick_or(fleet: "Fleet", moment_ns: int) -> int:
 
 
 @compiled
-def _note_stall(fleet: "Fleet", start_ns: int, end_ns: int) -> None:
+def attend(fleet: "Fleet", now_ns: int, asked_ns: int) -> None:
+    """Note that the worker looks at its sockets; it was to wake at `asked_ns` at the latest."""
     attention = fleet.attention
-    attention.stall_start_ns = start_ns
-    attention.stall_end_ns = end_ns
-    attention.stalled_ns += end_ns - start_ns
-    attention.longest_stall_ns = max(attention.longest_stall_ns, end_ns - start_ns)
+    since_ns = max(attention.seen_ns, asked_ns)
+    attention.seen_ns = now_ns
+    attention.missed_ns = 0
+    if since_ns <= 0 or now_ns - since_ns <= STALL_FLOOR_NS:
+        return
+    attention.missed_ns = attention.stall_start_ns = since_ns
+    attention.stall_end_ns = now_ns
+    attention.stalled_ns += now_ns - since_ns
+    attention.longest_stall_ns = max(attention.longest_stall_ns, now_ns - since_ns)
     if attention.stalls < STALLS_LIMIT:
         stall = fleet.stalls[attention.stalls]
-        stall.start_ns = start_ns
-        stall.end_ns = end_ns
+        stall.start_ns = since_ns
+        stall.end_ns = now_ns
         attention.stalls += 1
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadgen.kernels.accounting import DUPLICATE, NEW, account
-from loadgen.kernels.arrays import Bytes, copy_bytes
+from loadgen.kernels.arrays import Bytes, copy_bytes, read_i64, read_u8, read_u32
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.device import SHARED
 from loadgen.kernels.fleet import CounterRecord, Fleet, RunConstants
@@ -20,9 +20,6 @@ from loadgen.kernels.payload import (
     has_intact_header,
     is_copy,
     is_intact,
-    read_i64,
-    read_u8,
-    read_u32,
     send_offset_ns,
 )
 from loadgen.kernels.repeats import is_excused, note_first_copy, note_late
@@ -119,14 +116,8 @@ def bucket_index(value_ns: int) -> int:
 
 
 @compiled
-def record(fleet: Fleet, slot: int, value_ns: int) -> None:
-    """Count a latency; a negative one, from clocks that differ, counts as 0."""
-    record_many(fleet, slot, value_ns, 1)
-
-
-@compiled
-def record_many(fleet: Fleet, slot: int, value_ns: int, count: int) -> None:
-    """Count a latency that `count` messages share."""
+def record(fleet: Fleet, slot: int, value_ns: int, count: int = 1) -> None:
+    """Count a latency of `count` messages; a negative one, from clocks that differ, counts as 0."""
     value = max(value_ns, 0)
     stat = fleet.stats[slot]
     fleet.histograms[slot, bucket_index(value)] += count

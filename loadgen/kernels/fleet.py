@@ -24,8 +24,8 @@ from loadgen.kernels.attention import Attention, Stall
 from loadgen.kernels.device import Device
 from loadgen.kernels.in_flight import InFlight, Sender
 from loadgen.kernels.pacer import Due, ProgramStep, Publisher
+from loadgen.kernels.payload import Place
 from loadgen.kernels.repeats import Copy, Doubt, Withheld
-from loadgen.kernels.template import Place
 from loadgen.metrics.interval import COUNTERS
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.kernels.arrays import read_8_bytes
+from loadgen.kernels.arrays import Bytes, read_i64, read_u8
 from loadgen.kernels.compiled import compiled
 from loadgen.mqtt.constants import MQTT_5, PUBLISH, PUBREL, SUBSCRIBE, UNSUBSCRIBE
 from loadgen.mqtt.properties import PROPERTY_TABLE
@@ -66,25 +66,18 @@ _FLAGS_2: Final = 1 << PUBREL | 1 << SUBSCRIBE | 1 << UNSUBSCRIBE
 
 
 @compiled
-def _u8(buffer: NDArray[np.uint8], position: int) -> int:
-    # The unsigned index avoids the check for negative indices. int64 keeps the callers' sums from
-    # becoming unsigned, which numba would convert to floats.
-    return int(np.int64(buffer[np.uint64(position)]))
-
-
-@compiled
-def _variable(buffer: NDArray[np.uint8], start: int, end: int) -> tuple[int, int, int]:
+def _variable(buffer: Bytes, start: int, end: int) -> tuple[int, int, int]:
     """Read a variable byte integer (spec 1.5.5); return status, value, position after it."""
     if start >= end:
         return INCOMPLETE, 0, start
-    byte = _u8(buffer, start)
+    byte = read_u8(buffer, start)
     if byte < 0x80:
         return OK, byte, start + 1
     value = byte & 0x7F
     for count in range(1, 4):
         if start + count >= end:
             return INCOMPLETE, 0, start
-        byte = _u8(buffer, start + count)
+        byte = read_u8(buffer, start + count)
         value |= (byte & 0x7F) << (7 * count)
         if byte < 0x80:
             if byte == 0:
@@ -94,9 +87,7 @@ def _variable(buffer: NDArray[np.uint8], start: int, end: int) -> tuple[int, int
 
 
 @compiled
-def frame(
-    buffer: NDArray[np.uint8], start: int, end: int, limit_bytes: int
-) -> tuple[int, int, int, int]:
+def frame(buffer: Bytes, start: int, end: int, limit_bytes: int) -> tuple[int, int, int, int]:
     """Read a fixed header (spec 2.1); return (status, first_byte, body_start, packet_end).
 
     OK: the complete packet is in `buffer[start:packet_end]`. INCOMPLETE: more bytes are needed; if
@@ -107,7 +98,7 @@ def frame(
     """
     if start >= end:
         return INCOMPLETE, 0, start, start
-    first_byte = _u8(buffer, start)
+    first_byte = read_u8(buffer, start)
     packet_type = first_byte >> 4
     if packet_type == PUBLISH:
         if first_byte & 0x06 == 0x06 or first_byte & 0x0E == 0x08:
@@ -125,14 +116,14 @@ def frame(
 
 
 @compiled
-def _is_text(buffer: NDArray[np.uint8], start: int, end: int, is_topic: bool) -> bool:
+def _is_text(buffer: Bytes, start: int, end: int, is_topic: bool) -> bool:
     """Return True if bytes are UTF-8 without U+0000 (spec 1.5.4), and without wildcards in a topic.
 
     That is also the meaning of well-formed in Python's decoder.
     """
     position = start
     while position < end:
-        byte = _u8(buffer, position)
+        byte = read_u8(buffer, position)
         position += 1
         if byte < 0x80:
             if byte == 0 or (is_topic and byte & 0xF7 == 0x23):
@@ -146,7 +137,7 @@ def _is_text(buffer: NDArray[np.uint8], start: int, end: int, is_topic: bool) ->
         least = 0xA0 if byte == 0xE0 else (0x90 if byte == 0xF0 else 0x80)
         most = 0x9F if byte == 0xED else (0x8F if byte == 0xF4 else 0xBF)
         for offset in range(more):
-            byte = _u8(buffer, position + offset)
+            byte = read_u8(buffer, position + offset)
             if byte < least or byte > most:
                 return False
             least, most = 0x80, 0xBF
@@ -164,19 +155,19 @@ def _oddities(word: int) -> int:
 
 
 @compiled
-def is_topic(buffer: NDArray[np.uint8], start: int, end: int) -> bool:
+def is_topic(buffer: Bytes, start: int, end: int) -> bool:
     """Return True if bytes are a Topic Name (spec 4.7); an empty one counts as such."""
     if end - start < 8:
         return _is_text(buffer, start, end, True)
-    odd = _oddities(int(read_8_bytes(buffer, end - 8)))
+    odd = _oddities(read_i64(buffer, end - 8))
     for position in range(start, end - 8, 8):
-        odd |= _oddities(int(read_8_bytes(buffer, position)))
+        odd |= _oddities(read_i64(buffer, position))
     return odd & _TOPS == 0 or _is_text(buffer, start, end, True)
 
 
 @compiled
 def publish_fields(
-    buffer: NDArray[np.uint8], first_byte: int, body_start: int, packet_end: int, version: int
+    buffer: Bytes, first_byte: int, body_start: int, packet_end: int, version: int
 ) -> tuple[int, int, int, int, int, int]:
     """Read the body of a PUBLISH (spec 3.3) that `frame` found.
 
@@ -188,7 +179,7 @@ def publish_fields(
     topic_start = body_start + 2
     if topic_start > packet_end:
         return MALFORMED, 0, 0, 0, 0, 0
-    topic_end = topic_start + (_u8(buffer, body_start) << 8 | _u8(buffer, body_start + 1))
+    topic_end = topic_start + (read_u8(buffer, body_start) << 8 | read_u8(buffer, body_start + 1))
     if topic_end > packet_end:
         return MALFORMED, 0, 0, 0, 0, 0
     position = topic_end
@@ -197,12 +188,12 @@ def publish_fields(
         position += 2
         if position > packet_end:
             return MALFORMED, 0, 0, 0, 0, 0
-        packet_id = _u8(buffer, position - 2) << 8 | _u8(buffer, position - 1)
+        packet_id = read_u8(buffer, position - 2) << 8 | read_u8(buffer, position - 1)
         if packet_id == 0:
             return MALFORMED, 0, 0, 0, 0, 0
     properties = 0
     if version == MQTT_5:
-        if position < packet_end and _u8(buffer, position) == 0:
+        if position < packet_end and read_u8(buffer, position) == 0:
             position += 1
         else:
             status, properties, position = read_properties(buffer, position, packet_end, PUBLISH)
@@ -214,9 +205,7 @@ def publish_fields(
 
 
 @compiled
-def read_properties(
-    buffer: NDArray[np.uint8], start: int, end: int, packet_type: int
-) -> tuple[int, int, int]:
+def read_properties(buffer: Bytes, start: int, end: int, packet_type: int) -> tuple[int, int, int]:
     """Check Property Length and properties of a packet (spec 2.2.2).
 
     Return (status, a bit for each identifier, position after them); status is OK or MALFORMED.
@@ -227,7 +216,7 @@ def read_properties(
     end = position + length
     seen = 0
     while position < end:
-        identifier = _u8(buffer, position)
+        identifier = read_u8(buffer, position)
         if identifier >= len(_RULES) or not _RULES[identifier, _PACKETS] >> packet_type & 1:
             return MALFORMED, 0, start
         repeatable = _RULES[identifier, _REPEATABLE] >> packet_type & 1
@@ -241,9 +230,9 @@ def read_properties(
 
 
 @compiled
-def after_property(buffer: NDArray[np.uint8], position: int, end: int) -> int:
+def after_property(buffer: Bytes, position: int, end: int) -> int:
     """Return the position after a property whose identifier is known; -1 if it is malformed."""
-    identifier = _u8(buffer, position)
+    identifier = read_u8(buffer, position)
     kind = _RULES[identifier, _KIND]
     position += 1
     if kind >= _TEXT:
@@ -260,7 +249,7 @@ def after_property(buffer: NDArray[np.uint8], position: int, end: int) -> int:
         return -1
     else:
         for _ in range(kind):
-            value = value << 8 | _u8(buffer, position)
+            value = value << 8 | read_u8(buffer, position)
             position += 1
     if value < _RULES[identifier, _LOW] or value > _RULES[identifier, _HIGH]:
         return -1
@@ -268,14 +257,12 @@ def after_property(buffer: NDArray[np.uint8], position: int, end: int) -> int:
 
 
 @compiled
-def _after_string(
-    buffer: NDArray[np.uint8], position: int, end: int, kind: int, must_be_topic: bool
-) -> int:
+def _after_string(buffer: Bytes, position: int, end: int, kind: int, must_be_topic: bool) -> int:
     """Return the position after a string or binary data; -1 if it is malformed."""
     if position + 2 > end:
         return -1
     start = position + 2
-    following = start + (_u8(buffer, position) << 8 | _u8(buffer, position + 1))
+    following = start + (read_u8(buffer, position) << 8 | read_u8(buffer, position + 1))
     if following > end or (must_be_topic and following == start):
         return -1
     if kind != _BINARY and not _is_text(buffer, start, following, must_be_topic):
@@ -285,7 +272,7 @@ def _after_string(
 
 @compiled
 def ack_fields(
-    buffer: NDArray[np.uint8], packet_type: int, body_start: int, packet_end: int, version: int
+    buffer: Bytes, packet_type: int, body_start: int, packet_end: int, version: int
 ) -> tuple[int, int, int]:
     """Read the body of PUBACK, PUBREC, PUBREL or PUBCOMP (spec 3.4 to 3.7).
 
@@ -295,12 +282,12 @@ def ack_fields(
     length = packet_end - body_start
     if length < 2 or (length > 2 and version != MQTT_5):
         return MALFORMED, 0, 0
-    packet_id = _u8(buffer, body_start) << 8 | _u8(buffer, body_start + 1)
+    packet_id = read_u8(buffer, body_start) << 8 | read_u8(buffer, body_start + 1)
     if packet_id == 0:
         return MALFORMED, 0, 0
     if length == 2:
         return OK, packet_id, 0
-    reason_code = _u8(buffer, body_start + 2)
+    reason_code = read_u8(buffer, body_start + 2)
     if length > 3:
         status, _, position = read_properties(buffer, body_start + 3, packet_end, packet_type)
         if status != OK or position != packet_end:
@@ -309,7 +296,7 @@ def ack_fields(
 
 
 @compiled
-def write_variable(out: NDArray[np.uint8], position: int, value: int) -> int:
+def write_variable(out: Bytes, position: int, value: int) -> int:
     """Write a variable byte integer (spec 1.5.5) and return the position after it."""
     while value >= 0x80:
         out[position] = value & 0x7F | 0x80
@@ -326,13 +313,13 @@ def _variable_size(value: int) -> int:
 
 @compiled
 def write_publish(
-    out: NDArray[np.uint8],
+    out: Bytes,
     position: int,
     flags: int,
-    topic: NDArray[np.uint8],
+    topic: Bytes,
     packet_id: int,
     version: int,
-    properties: NDArray[np.uint8],
+    properties: Bytes,
     payload_bytes: int,
 ) -> int:
     """Write a PUBLISH up to its payload (spec 3.3) and return where the payload belongs.
@@ -370,7 +357,7 @@ def write_publish(
 
 
 @compiled
-def write_ack(out: NDArray[np.uint8], pos: int, packet_type: int, packet_id: int) -> int:
+def write_ack(out: Bytes, pos: int, packet_type: int, packet_id: int) -> int:
     """Write PUBACK, PUBREC, PUBREL or PUBCOMP with success, in the four bytes that both versions
     read alike (spec 3.4.2.1), at `out[pos]`; return the position after it.
     """

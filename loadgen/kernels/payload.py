@@ -26,11 +26,19 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.kernels.arrays import read_4_bytes, read_8_bytes, write_4_bytes, write_8_bytes
+from loadgen.kernels.arrays import (
+    Bytes,
+    Int64,
+    Record,
+    Rows,
+    read_i64,
+    read_u8,
+    read_u32,
+    write_i64,
+    write_u32,
+)
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.crc import crc32, crc32_of_28
-
-Bytes = npt.NDArray[np.uint8]
 
 HEADER_BYTES = 32
 _CRC_OFFSET = 28
@@ -40,37 +48,6 @@ _MASK = 0xFFFFFFFF
 _RANDOM_BYTES = 1 << 20
 _EXACT_BYTES = 1 << 18
 _BLOCK_BYTES = 1 << 16
-
-
-@compiled
-def read_u8(buffer: Bytes, position: int) -> int:
-    """Return the byte at `position`."""
-    # The unsigned index spares the check for indices that count from the end.
-    return int(np.int64(buffer[np.uint64(position)]))
-
-
-@compiled
-def read_u32(buffer: Bytes, position: int) -> int:
-    """Return the unsigned 32-bit little-endian number at `position`."""
-    return int(read_4_bytes(buffer, position))
-
-
-@compiled
-def read_i64(buffer: Bytes, position: int) -> int:
-    """Return the signed 64-bit little-endian number at `position`."""
-    return int(read_8_bytes(buffer, position))
-
-
-@compiled
-def write_u32(out: Bytes, position: int, value: int) -> None:
-    """Write the low 32 bits of a number, least byte first."""
-    write_4_bytes(out, position, value)
-
-
-@compiled
-def write_i64(out: Bytes, position: int, value: int) -> None:
-    """Write a 64-bit number, least byte first."""
-    write_8_bytes(out, position, value)
 
 
 @compiled
@@ -115,13 +92,13 @@ def send_offset_ns(buffer: Bytes, position: int) -> int:
 @compiled
 def is_copy(buffer: Bytes, position: int) -> bool:
     """Return True if the header at `position` marks the message as sent again."""
-    return bool(buffer[position + 27] & 0x80)
+    return read_u8(buffer, position + 27) >= 0x80
 
 
 @compiled
 def copy_number(buffer: Bytes, position: int) -> int:
     """Return the number of the copy from the header at `position`, 0 for an original."""
-    return int(buffer[position + 24] & COPIES_MOST) if is_copy(buffer, position) else 0
+    return read_u8(buffer, position + 24) & COPIES_MOST if is_copy(buffer, position) else 0
 
 
 @compiled
@@ -133,10 +110,9 @@ def is_intact(buffer: Bytes, start: int, end: int) -> bool:
 @compiled
 def has_intact_header(buffer: Bytes, start: int, body_crc: int) -> bool:
     """Return True if the CRC of the header at `start` matches a body with this CRC-32."""
-    second, third = read_i64(buffer, start + 4), read_i64(buffer, start + 12)
-    crc = crc32_of_28(
-        body_crc, read_u32(buffer, start), second, third, read_i64(buffer, start + 20)
-    )
+    first, second = read_u32(buffer, start), read_i64(buffer, start + 4)
+    third, fourth = read_i64(buffer, start + 12), read_i64(buffer, start + 20)
+    crc = crc32_of_28(body_crc, first, second, third, fourth)
     return bool(crc == read_u32(buffer, start + _CRC_OFFSET))
 
 
@@ -174,3 +150,64 @@ def crc_of_body(states: npt.NDArray[np.int64], body: Bytes, length: int) -> int:
     blocks = (length - _EXACT_BYTES) // _BLOCK_BYTES
     known = _EXACT_BYTES + blocks * _BLOCK_BYTES
     return int(crc32(states[_EXACT_BYTES + blocks], body, known, length))
+
+
+# --- templates ---------------------------------------------------------------------------------
+
+
+class Place(Record):
+    """A place in a body, with the number that fills it and its digits."""
+
+    offset: Int64
+    digits: Int64
+    source: Int64
+    fill: Int64
+    """The character before the digits of the number."""
+
+
+SOURCES = ("device", "sequence", "time_ms", "random")
+"""The numbers that can fill a place; `Place.source` is an index of it."""
+DEVICE, SEQUENCE, TIME_MS = 0, 1, 2
+SPACE, ZERO = 0x20, 0x30
+
+
+@compiled
+def fill_template(
+    out: Bytes,
+    start: int,
+    places: Rows[Place],
+    device: int,
+    sequence: int,
+    time_ms: int,
+    random: int,
+) -> None:
+    """Write the numbers of one message into the body that begins at out[start]."""
+    for number in range(len(places)):
+        place = places[number]
+        source = place.source
+        if source == DEVICE:
+            value = device
+        elif source == SEQUENCE:
+            value = sequence
+        elif source == TIME_MS:
+            value = time_ms
+        else:
+            # Multiplied (Knuth, TAOCP 3.3.4) and folded twice: after one product alone two places
+            # of a message would differ by a constant.
+            value = random * 6364136223846793005 + (number + 1) * 1442695040888963407
+            value = (value >> 11) & 0xFFFFFFFFFFFFF
+            value ^= value >> 27
+            value = ((value * 3935559000370003845) >> 11) & 0xFFFFFFFFFFFFF
+            value ^= value >> 29
+        first = start + place.offset
+        position = first + place.digits - 1
+        fill = ZERO if source > TIME_MS else place.fill
+        while position >= first:
+            out[position] = ZERO + value % 10
+            value //= 10
+            position -= 1
+            if value == 0:
+                break
+        while position >= first:
+            out[position] = fill
+            position -= 1

@@ -16,33 +16,18 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.kernels.arrays import Rows, copy_bytes
-from loadgen.kernels.attention import (
-    NEVER_NS,
-    attend_reading,
-    loop_wake_ns,
-    tick_or,
-    wake_ns,
-)
+from loadgen.kernels import counting, syscalls
+from loadgen.kernels.arrays import Bytes, copy_bytes
+from loadgen.kernels.attention import NEVER_NS, attend, tick_or, wake_ns
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import (
     BROKEN,
-    CLOSED_BY_PEER,
     CONNECT_FAILED,
     CONNECT_PHASE,
-    EVENT_LIMIT,
-    MEASURE,
-    READY,
-    S_OWN_DELAY,
-    S_TCP,
-    UNSENT,
-    UNSENT_BODY,
-    WRITABLE,
     phase_of,
     push_bytes,
     push_event,
     record,
-    record_many,
     room_for_events,
     slot_of,
 )
@@ -62,7 +47,7 @@ from loadgen.kernels.device import (
     WINDOW_FULL,
     transition,
 )
-from loadgen.kernels.fleet import Fleet, Sent
+from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.handlers import Handlers
 from loadgen.kernels.pacer import heap_pop, heap_replace
 from loadgen.kernels.receiver import MESSAGING, receive_packets
@@ -74,26 +59,11 @@ from loadgen.kernels.syscalls import (
     EPOLLIN,
     EPOLLOUT,
     EPOLLRDHUP,
-    EVENT_DATA,
-    EVENT_WORDS,
-    age_ns,
-    arm_timer,
-    connect_socket,
-    keep_few_bytes,
     monotonic_ns,
-    open_socket,
-    processor_times,
-    receive_into,
-    receive_timed,
     send_from,
-    socket_error,
-    stamp_arrivals,
-    wait_events,
-    watch,
 )
 from loadgen.mqtt.reason_codes import ReasonCode
 
-Bytes = npt.NDArray[np.uint8]
 Table = npt.NDArray[np.int64]
 
 EVENTS_AT_ONCE = 256
@@ -143,16 +113,16 @@ def poll(fleet: Fleet, timeout_ms: int, asked_ns: int, handlers: Handlers) -> in
     totals.ready = 0
     epoll_events = fleet.epoll_events
     wait_ms = 0 if again else timeout_ms
-    events = wait_events(fleet.run.epoll, epoll_events, EVENTS_AT_ONCE, wait_ms)
+    events = syscalls.wait_events(fleet.run.epoll, epoll_events, EVENTS_AT_ONCE, wait_ms)
     now_ns = monotonic_ns(fleet.clock)
-    attend_reading(fleet, now_ns, asked_ns)
+    attend(fleet, now_ns, asked_ns)
     for index in range(again):
         row = fleet.ready[index]
         fleet.devices[row].flags &= ~LISTED
         _serve_device(fleet, row, EPOLLIN | EPOLLRDHUP, True, handlers)
     for index in range(max(events, 0)):
-        base = index * EVENT_WORDS
-        row = int(np.int64(epoll_events[base + EVENT_DATA]))
+        base = index * syscalls.EVENT_WORDS
+        row = int(np.int64(epoll_events[base + syscalls.EVENT_DATA]))
         if row >= 0:
             _serve_device(fleet, row, int(np.int64(epoll_events[base])), False, handlers)
         elif row == TIMER:
@@ -175,12 +145,12 @@ def _serve_device(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Ha
         return
     if device.flags & STREAMED:
         if room_for_events(fleet, 0):
-            push_event(fleet, READY, row, flags, monotonic_ns(fleet.clock))
+            push_event(fleet, counting.READY, row, flags, monotonic_ns(fleet.clock))
         elif not device.flags & LISTED:
             _list(fleet, row)
         return
     if flags & EPOLLOUT and device.flags & BLOCKED:
-        push_event(fleet, WRITABLE, row, 0, monotonic_ns(fleet.clock))
+        push_event(fleet, counting.WRITABLE, row, 0, monotonic_ns(fleet.clock))
     if flags & (EPOLLIN | ENDED) and not device.flags & LISTED:
         _read(fleet, row, flags, listed, handlers)
 
@@ -190,11 +160,11 @@ def _begin_session(fleet: Fleet, row: int) -> bool:
     """Send CONNECT after TCP has connected, unless TLS or WebSocket comes first; return success."""
     device = fleet.devices[row]
     now_ns = monotonic_ns(fleet.clock)
-    error = socket_error(device.descriptor, fleet.words)
+    error = syscalls.socket_error(device.descriptor, fleet.words)
     if error != 0:
         push_event(fleet, CONNECT_FAILED, row, error, now_ns)
         return False
-    record(fleet, slot_of(device.group, S_TCP, CONNECT_PHASE), now_ns - device.syn_ns)
+    record(fleet, slot_of(device.group, counting.S_TCP, CONNECT_PHASE), now_ns - device.syn_ns)
     device.tcp_ns = now_ns
     if device.flags & STREAMED:
         return True
@@ -204,7 +174,9 @@ def _begin_session(fleet: Fleet, row: int) -> bool:
     end = fleet.connect_ends[row + 1]
     written = send_from(device.descriptor, fleet.connect_packets, start, end)
     if written != end - start:
-        push_event(fleet, CLOSED_BY_PEER, row, -written if written < 0 else _EAGAIN, now_ns)
+        push_event(
+            fleet, counting.CLOSED_BY_PEER, row, -written if written < 0 else _EAGAIN, now_ns
+        )
         return False
     return True
 
@@ -213,7 +185,7 @@ def _begin_session(fleet: Fleet, row: int) -> bool:
 def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) -> None:
     """Read from a device a few times; it is listed in `ready` if there may be more."""
     device = fleet.devices[row]
-    buffer = fleet.buffer
+    attention, buffer = fleet.attention, fleet.buffer
     # Bytes that a slow reader leaves in its socket wait on purpose: no own delay.
     most = fleet.groups[device.group].read_most
     for turn in range(_READS_AT_ONCE):
@@ -223,25 +195,32 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
         if stored > 0:
             copy_bytes(buffer, 0, fleet.partial[row], 0, stored)
         limit = len(buffer) if most == 0 else min(len(buffer), stored + most)
-        timed = most == 0 and _is_timed(fleet)
+        timed = False
+        if most == 0:
+            attention.untimed_reads += 1
+            # After a stall all reads are timed.
+            timed = attention.missed_ns > 0 or attention.untimed_reads == READS_PER_TIMED
         if timed:
-            got = receive_timed(device.descriptor, buffer, stored, limit, fleet.message)
+            attention.untimed_reads = 0
+        if timed:
+            got = syscalls.receive_timed(device.descriptor, buffer, stored, limit, fleet.message)
         else:
-            got = receive_into(device.descriptor, buffer, stored, limit)
+            got = syscalls.receive_into(device.descriptor, buffer, stored, limit)
         now_ns = monotonic_ns(fleet.clock)
         if got == -_EAGAIN and stored > 0 and listed and turn == 0:
             got = 0  # the stored bytes may be complete packets for which events had no room
         elif got <= 0:
             if got != -_EAGAIN:
-                push_event(fleet, CLOSED_BY_PEER, row, -got, now_ns)
+                push_event(fleet, counting.CLOSED_BY_PEER, row, -got, now_ns)
             return
         end = stored + got
         before = fleet.totals.publishes
-        waited_ns = age_ns(fleet.message) if timed else 0
+        waited_ns = syscalls.age_ns(fleet.message) if timed else 0
         position, written = receive_packets(fleet, row, end, now_ns, handlers)
         if timed:
-            _record_own_delay(fleet, row, fleet.totals.publishes - before, waited_ns, now_ns)
-        if not keep_partial(fleet, row, buffer, position, end, now_ns):
+            messages = fleet.totals.publishes - before
+            _record_own_delay(fleet, row, messages, waited_ns, now_ns, READS_PER_TIMED)
+        if not keep_partial(fleet, row, position, end, now_ns):
             return
         if written > 0:
             _answer(fleet, row, written, now_ns)
@@ -265,49 +244,28 @@ def _list(fleet: Fleet, row: int) -> None:
 
 
 @compiled
-def _is_timed(fleet: Fleet) -> bool:
-    """Return True if this read is to be timed; after a stall all are."""
-    attention = fleet.attention
-    attention.untimed_reads += 1
-    timed = attention.missed_ns > 0
-    if timed or attention.untimed_reads == READS_PER_TIMED:
-        attention.untimed_reads = 0
-        timed = True
-    return bool(timed)
-
-
-@compiled
-def _record_own_delay(fleet: Fleet, row: int, messages: int, waited_ns: int, now_ns: int) -> None:
-    """Count the own delay of the messages of a timed read.
+def _record_own_delay(
+    fleet: Fleet, row: int, messages: int, waited_ns: int, now_ns: int, reads: int
+) -> None:
+    """Count the own delay of the messages of a read.
 
     `waited_ns` is that of the last message, -1 if the kernel reported no time. After a stall the
     others are taken to have arrived evenly since its begin. Otherwise all arrived together, and
-    also count for the reads that were not timed.
+    count for so many `reads`. An arrival after the window counts in the window.
     """
-    attention = fleet.attention
-    slot = _own_delay_slot(fleet, row, now_ns)
-    if attention.missed_ns > 0:
-        _record_evenly(fleet, slot, messages, max(waited_ns, 0), now_ns - attention.missed_ns)
+    phase = min(phase_of(fleet.run, now_ns), counting.MEASURE)
+    slot = slot_of(fleet.devices[row].group, counting.S_OWN_DELAY, phase)
+    if fleet.attention.missed_ns > 0:
+        least_ns, most_ns = max(waited_ns, 0), now_ns - fleet.attention.missed_ns
+        for place in range(messages):
+            record(fleet, slot, least_ns + (most_ns - least_ns) * place // messages)
     elif messages > 0 and waited_ns >= 0:
-        record_many(fleet, slot, waited_ns, messages * READS_PER_TIMED)
+        record(fleet, slot, waited_ns, messages * reads)
 
 
 @compiled
-def _own_delay_slot(fleet: Fleet, row: int, now_ns: int) -> int:
-    """Return the slot of own delay; an arrival after the window counts in the window."""
-    phase = min(phase_of(fleet.run, now_ns), MEASURE)
-    return slot_of(fleet.devices[row].group, S_OWN_DELAY, phase)
-
-
-@compiled
-def _record_evenly(fleet: Fleet, slot: int, messages: int, least_ns: int, most_ns: int) -> None:
-    for place in range(messages):
-        record(fleet, slot, least_ns + (most_ns - least_ns) * place // messages)
-
-
-@compiled
-def keep_partial(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int, now_ns: int) -> bool:
-    """Store buffer[start:end], an incomplete packet; return False if it is too large.
+def keep_partial(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> bool:
+    """Store fleet.buffer[start:end], an incomplete packet; return False if it is too large.
 
     If a body is streamed, its head is stored already.
     """
@@ -318,7 +276,7 @@ def keep_partial(fleet: Fleet, row: int, buffer: Bytes, start: int, end: int, no
         return False
     fleet.devices[row].partial_bytes = end - start
     if end > start:
-        copy_bytes(fleet.partial[row], 0, buffer, start, end - start)
+        copy_bytes(fleet.partial[row], 0, fleet.buffer, start, end - start)
     return True
 
 
@@ -332,7 +290,7 @@ def _answer(fleet: Fleet, row: int, end: int, now_ns: int) -> None:
         device.written_ns = now_ns
     if sent < end:
         device.flags |= BLOCKED
-        push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, sent, end)
+        push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, sent, end)
 
 
 # --- sending -----------------------------------------------------------------------------------
@@ -379,7 +337,7 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> None:
         # Messages that were due and did not fit into this call do not wait for the next tick.
         moment_ns = max(due_ns, now_ns if due_ns <= begun_ns else begun_ns + tick_ns)
     fleet.attention.alarm_ns = moment_ns
-    arm_timer(fleet.run.timer, moment_ns, fleet.clock)
+    syscalls.arm_timer(fleet.run.timer, moment_ns, fleet.clock)
 
 
 @compiled
@@ -410,7 +368,7 @@ def _send_batch(fleet: Fleet, row: int, end: int, count: int, now_ns: int) -> in
     device = fleet.devices[row]
     body_bytes = fleet.batch[0].body_bytes
     if device.flags & STREAMED:
-        push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, 0, end)
+        push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, 0, end)
         _leave_body(fleet, row, 0, body_bytes, now_ns)
         return count
     done = send_from(device.descriptor, fleet.out, 0, end)
@@ -422,11 +380,14 @@ def _send_batch(fleet: Fleet, row: int, end: int, count: int, now_ns: int) -> in
                 _leave_body(fleet, row, done, body_bytes, now_ns)
         return count
     device.flags |= BLOCKED
-    sent = _whole_messages(fleet.batch, count, max(done, 0))
+    # Messages with at least one sent byte count as sent.
+    sent, begun_end = 0, 0
+    while sent < count and begun_end < done:
+        begun_end = fleet.batch[sent].end
+        sent += 1
     if sent > 0:
-        begun_end = fleet.batch[sent - 1].end
         if begun_end > done:
-            push_bytes(fleet, UNSENT, row, 0, now_ns, fleet.out, done, begun_end)
+            push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, done, begun_end)
         _leave_body(fleet, row, 0, body_bytes, now_ns)
     return sent
 
@@ -436,19 +397,8 @@ def _leave_body(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> No
     """Queue a part of a body for Python to write."""
     if start < end:
         event = fleet.events[fleet.totals.events]
-        push_event(fleet, UNSENT_BODY, row, start, now_ns)
+        push_event(fleet, counting.UNSENT_BODY, row, start, now_ns)
         event.length = end - start
-
-
-@compiled
-def _whole_messages(batch: Rows[Sent], count: int, done: int) -> int:
-    """Return the messages of the batch with at least one sent byte: they count as sent."""
-    sent = 0
-    before = 0
-    while sent < count and before < done:
-        before = batch[sent].end
-        sent += 1
-    return sent
 
 
 # --- both --------------------------------------------------------------------------------------
@@ -465,7 +415,7 @@ def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> None:
     totals, attention = fleet.totals, fleet.attention
     now_ns = monotonic_ns(fleet.clock)
     end_ns = now_ns + linger_ns
-    asked_ns = loop_wake_ns(fleet)
+    asked_ns = wake_ns(fleet, tick_or(fleet, NEVER_NS))
     timeout_ms = 0
     attention.called = 0
     until_ns = _arm_linger(fleet, end_ns, now_ns)
@@ -473,12 +423,17 @@ def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> None:
         now_ns = poll(fleet, timeout_ms, asked_ns, handlers)
         if now_ns >= until_ns:
             if 0 < attention.tick_ns <= now_ns:
-                _tick(fleet, now_ns)
+                attention.tick_ns = now_ns + attention.tick_every_ns
+                if attention.stalls == 0:  # from these the cause of the next stall is found
+                    busy_ns, waited_ns = syscalls.processor_times(fleet.run.account, fleet.buffer)
+                    attention.busy_ns, attention.waited_ns = busy_ns, waited_ns
             until_ns = _arm_linger(fleet, end_ns, now_ns)
         if totals.rearm:
             pump_due(fleet, handlers)
-        if fleet.connects.count > 0:
-            _connect_waiting(fleet)
+        connects = fleet.connects
+        if connects.count > 0 and connects.in_flight > 0:
+            free = min(connects.in_flight - totals.connecting, counting.EVENT_LIMIT - totals.events)
+            connect_waiting(fleet, min(connects.count, free))
         if totals.events > 0 or attention.stalls > 0 or attention.called > 0 or now_ns >= end_ns:
             return
         asked_ns = wake_ns(fleet, until_ns)
@@ -492,19 +447,10 @@ def _arm_linger(fleet: Fleet, end_ns: int, now_ns: int) -> int:
     """Arm the linger timer for the tick, or for `end_ns` if it is earlier; return the time."""
     until_ns = tick_or(fleet, end_ns if end_ns > now_ns else NEVER_NS)
     if fleet.run.linger_timer >= 0:
-        arm_timer(fleet.run.linger_timer, until_ns if until_ns < NEVER_NS else 0, fleet.clock)
+        syscalls.arm_timer(
+            fleet.run.linger_timer, until_ns if until_ns < NEVER_NS else 0, fleet.clock
+        )
     return until_ns
-
-
-@compiled
-def _tick(fleet: Fleet, now_ns: int) -> None:
-    """Note the worker's processor times, from which the cause of the next stall is found."""
-    attention = fleet.attention
-    attention.tick_ns = now_ns + attention.tick_every_ns
-    if attention.stalls == 0:
-        busy_ns, waited_ns = processor_times(fleet.run.account, fleet.buffer)
-        attention.busy_ns = busy_ns
-        attention.waited_ns = waited_ns
 
 
 @cache
@@ -525,7 +471,8 @@ def entry_points(handlers: Handlers) -> EntryPoints:
         # for each message, which costs more than the message.
         before = fleet.totals.publishes
         position, written = receive_packets(fleet, row, end, now_ns, handlers)
-        _record_streamed(fleet, row, fleet.totals.publishes - before, now_ns)
+        messages, since_ns = fleet.totals.publishes - before, now_ns - fleet.attention.seen_ns
+        _record_own_delay(fleet, row, messages, since_ns, now_ns, 1)
         return position, written
 
     @compiled
@@ -537,21 +484,6 @@ def entry_points(handlers: Handlers) -> EntryPoints:
     return EntryPoints(serve, pump, receive, redeliver)
 
 
-@compiled
-def _record_streamed(fleet: Fleet, row: int, messages: int, now_ns: int) -> None:
-    """Count the own delay of messages that Python read, since the last look at the sockets.
-
-    After a stall they are taken to have arrived evenly since its begin.
-    """
-    attention = fleet.attention
-    slot = _own_delay_slot(fleet, row, now_ns)
-    waited_ns = now_ns - attention.seen_ns
-    if attention.missed_ns > 0:
-        _record_evenly(fleet, slot, messages, waited_ns, now_ns - attention.missed_ns)
-    elif messages > 0:
-        record_many(fleet, slot, waited_ns, messages)
-
-
 MESSAGING_ENTRY_POINTS = entry_points(MESSAGING)
 
 
@@ -559,53 +491,36 @@ MESSAGING_ENTRY_POINTS = entry_points(MESSAGING)
 
 
 @compiled
-def connect_some(fleet: Fleet, rows: Table) -> None:
-    """Begin to connect the devices in `rows`."""
-    for row in rows:
-        _connect_device(fleet, row)
-
-
-@compiled
-def _connect_waiting(fleet: Fleet) -> None:
-    """Begin as many connects as may be in progress, if they have no rate."""
-    connects, totals = fleet.connects, fleet.totals
-    while (
-        connects.count > 0
-        and totals.connecting < connects.in_flight
-        and totals.events < EVENT_LIMIT
-    ):
+def connect_waiting(fleet: Fleet, count: int) -> None:
+    """Begin to connect the next `count` devices of the queue; each may leave an event."""
+    connects = fleet.connects
+    for _ in range(count):
         row = int(np.int64(fleet.waiting[connects.first]))
         connects.first = (connects.first + 1) % len(fleet.waiting)
         connects.count -= 1
-        _connect_device(fleet, row)
-
-
-@compiled
-def _connect_device(fleet: Fleet, row: int) -> None:
-    device = fleet.devices[row]
-    transition(fleet, row, RETRY)
-    address = fleet.addresses[device.target, : fleet.address_bytes[device.target]]
-    descriptor = open_socket(address[0] | address[1] << 8, fleet.source, fleet.words)
-    now_ns = monotonic_ns(fleet.clock)
-    if descriptor < 0:
-        push_event(fleet, CONNECT_FAILED, row, -descriptor, now_ns)
-        return
-    stamp_arrivals(descriptor, fleet.words)
-    flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
-    if fleet.groups[device.group].read_most > 0:
-        keep_few_bytes(descriptor, fleet.words)
-        flags = EPOLLOUT | EPOLLRDHUP | EPOLLET  # at the times of `Poller.read_slowly`
-    device.descriptor = descriptor
-    device.partial_bytes = 0
-    device.pings = 0
-    device.body_left = 0
-    device.syn_ns = now_ns
-    transition(fleet, row, CONNECT)
-    result = connect_socket(descriptor, address)
-    if result == 0:
-        result = watch(fleet.run.epoll, descriptor, flags, row, fleet.words)
-    if result < 0:
-        push_event(fleet, CONNECT_FAILED, row, -result, now_ns)
+        device = fleet.devices[row]
+        transition(fleet, row, RETRY)
+        address = fleet.addresses[device.target, : fleet.address_bytes[device.target]]
+        family, is_slow = address[0] | address[1] << 8, fleet.groups[device.group].read_most > 0
+        descriptor = syscalls.open_socket(family, fleet.source, is_slow, fleet.words)
+        now_ns = monotonic_ns(fleet.clock)
+        if descriptor < 0:
+            push_event(fleet, CONNECT_FAILED, row, -descriptor, now_ns)
+            continue
+        flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
+        if is_slow:
+            flags = EPOLLOUT | EPOLLRDHUP | EPOLLET  # at the times of `Poller.read_slowly`
+        device.descriptor = descriptor
+        device.partial_bytes = 0
+        device.pings = 0
+        device.body_left = 0
+        device.syn_ns = now_ns
+        transition(fleet, row, CONNECT)
+        result = syscalls.connect_socket(descriptor, address)
+        if result == 0:
+            result = syscalls.watch(fleet.run.epoll, descriptor, flags, row, fleet.words)
+        if result < 0:
+            push_event(fleet, CONNECT_FAILED, row, -result, now_ns)
 
 
 @compiled

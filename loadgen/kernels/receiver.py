@@ -15,7 +15,7 @@ import numpy.typing as npt
 from loadgen.kernels import counting, in_flight
 from loadgen.kernels import packet_bytes as mqtt
 from loadgen.kernels.accounting import has_come
-from loadgen.kernels.arrays import copy_bytes
+from loadgen.kernels.arrays import copy_bytes, read_i64, read_u32
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import (
     BROKEN,
@@ -42,7 +42,7 @@ from loadgen.kernels.device import (
 )
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.handlers import Handlers
-from loadgen.kernels.payload import HEADER_BYTES, read_i64, read_u32
+from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.kernels.sender import on_return, on_sent, on_unsent, requeue, write_again, write_due
 from loadgen.mqtt import violations
 from loadgen.mqtt.constants import (

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.kernels.accounting import DUPLICATE, account, first_missing, forget_gaps
-from loadgen.kernels.arrays import Int64, Record
+from loadgen.kernels.arrays import Int64, Record, read_i64
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.device import RESUMED, SHARED
-from loadgen.kernels.payload import copy_number, read_i64
+from loadgen.kernels.payload import copy_number
 
 if TYPE_CHECKING:
     from loadgen.kernels.counting import ReceivedMessage

@@ -18,8 +18,7 @@ from loadgen.kernels.device import AWAY, BLOCKED, PUSHED_BACK, WAITING, WINDOW_F
 from loadgen.kernels.fleet import Fleet, GroupRecord, Sent
 from loadgen.kernels.handlers import Handlers
 from loadgen.kernels.pacer import Publisher, advance, clock_of, heap_push, random_unit
-from loadgen.kernels.payload import COPIES_MOST, HEADER_BYTES, crc_of_body, stamp
-from loadgen.kernels.template import fill_template
+from loadgen.kernels.payload import COPIES_MOST, HEADER_BYTES, crc_of_body, fill_template, stamp
 from loadgen.mqtt.constants import PUBACK, PUBCOMP, PUBREL
 
 BATCH_LIMIT = 1024

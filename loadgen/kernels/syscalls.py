@@ -36,8 +36,7 @@ EVENT_DATA = 1 if _PACKED else 2
 
 ACCOUNT_BYTES = 64
 """Bytes for three numbers, and some more."""
-_CLOCK_REALTIME = 0
-_CLOCK_MONOTONIC = 1
+_CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
 CLOCK_OFFSET = 4
 """Place in the scratch of `monotonic_ns` of the offset of the run's clock from this host's, after
 two `struct timespec`."""
@@ -46,28 +45,20 @@ _TFD_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
 _TFD_TIMER_ABSTIME = 1
 _MSG = 0x40 | 0x4000  # MSG_DONTWAIT | MSG_NOSIGNAL
 _SOCK_STREAM_FLAGS = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-_SOL_SOCKET = socket.SOL_SOCKET
-_SO_ERROR = socket.SO_ERROR
-_SO_RCVBUF = socket.SO_RCVBUF
 _FEW_BYTES = 2_048
-_TCP_MAXSEG = socket.TCP_MAXSEG
 _SEGMENT_BYTES = 1_448
 _SO_TIMESTAMPNS = 35
 _STAMP_BYTES = 32  # a control message with a struct timespec
-_STAMP_KIND = int(np.array([_SOL_SOCKET, _SO_TIMESTAMPNS], np.int32).view(np.int64)[0])
+_STAMP_KIND = int(np.array([socket.SOL_SOCKET, _SO_TIMESTAMPNS], np.int32).view(np.int64)[0])
 # Where in the scratch of `receive_timed` its parts begin: struct msghdr (seven words, on every
 # 64-bit Linux), struct iovec, room for one control message, a struct timespec.
 _MESSAGE, _IOVEC, _CONTROL, _TIME = 0, 7, 9, 17
 _CONTROL_BYTES = 8 * (_TIME - _CONTROL)
 MESSAGE_WORDS = _TIME + 2
 """64-bit words that `receive_timed` and `age_ns` need."""
-_IPPROTO_TCP = socket.IPPROTO_TCP
-_TCP_NODELAY = socket.TCP_NODELAY
-_IPPROTO_IP = 0
 _IP_BIND_ADDRESS_NO_PORT = 24
 _IP_LOCAL_PORT_RANGE = 51
 _WHOLE_RANGE = -65536  # 65535 << 16: no narrower than the host's
-_EINPROGRESS = errno.EINPROGRESS
 
 _address = types.uintp
 _int = types.int32
@@ -96,23 +87,16 @@ _timerfd_create = _external("timerfd_create", _int, _int, _int)
 _timerfd_settime = _external("timerfd_settime", _int, _int, _int, _address, _address)
 
 
-def _first_number(typing_context: Any, pointer: Any) -> Any:
+@intrinsic
+def _number_at(_typing: Any, _pointer: Any) -> Any:
     """Return the 32-bit number at a C pointer."""
-    signature = types.int32(_int_pointer)
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.load(arguments[0])
-
-    return signature, generate
-
-
-_first: Any = intrinsic(_first_number)
+    return types.int32(_int_pointer), lambda _c, builder, _s, values: builder.load(values[0])
 
 
 @compiled
 def _result(value: int) -> int:
     if value < 0:
-        return -int(np.int64(_first(_errno_location())))
+        return -int(np.int64(_number_at(_errno_location())))  # type: ignore[call-arg]
     return int(np.int64(value))
 
 
@@ -143,13 +127,6 @@ def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) ->
 def receive_into(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
     """Call recv for buffer[start:end]."""
     return _result(_recv(descriptor, buffer.ctypes.data + start, end - start, _MSG))
-
-
-@compiled
-def stamp_arrivals(descriptor: int, scratch: Words) -> int:
-    """Let the kernel record when it received the bytes of a socket (SO_TIMESTAMPNS)."""
-    scratch[0] = 1
-    return _result(_setsockopt(descriptor, _SOL_SOCKET, _SO_TIMESTAMPNS, scratch.ctypes.data, 4))
 
 
 @compiled
@@ -198,8 +175,17 @@ def close_descriptor(descriptor: int) -> int:
 
 
 @compiled
-def open_socket(family: int, source: Bytes, scratch: Words) -> int:
+def set_option(descriptor: int, level: int, option: int, value: int, scratch: Words) -> int:
+    """Call setsockopt with a 32-bit number."""
+    scratch[0] = value
+    return _result(_setsockopt(descriptor, level, option, scratch.ctypes.data, 4))
+
+
+@compiled
+def open_socket(family: int, source: Bytes, few_bytes: bool, scratch: Words) -> int:
     """Return a non-blocking TCP socket without Nagle's delay, bound to `source` if it is not empty.
+
+    The kernel records when it receives the socket's bytes (SO_TIMESTAMPNS).
 
     `source` is a sockaddr with port 0. The port is chosen at connect, so that an address serves as
     many connections as there are ports to each destination.
@@ -207,17 +193,22 @@ def open_socket(family: int, source: Bytes, scratch: Words) -> int:
     Without a port range of the socket (ip(7), since Linux 6.3), ports of one parity come first.
     After half of the range each connect tries all of them again, in 750 µs instead of 17. An older
     kernel refuses the option, which does no harm.
+
+    `few_bytes` makes the buffers of both kernels small. That of the receiver is as small as
+    possible. That of the sender depends on the largest segment, which is 64 KiB on loopback; its
+    buffer would be megabytes.
     """
     descriptor = _result(_socket(family, _SOCK_STREAM_FLAGS, 0))
     if descriptor < 0:
         return descriptor
-    scratch[0] = 1
-    _setsockopt(descriptor, _IPPROTO_TCP, _TCP_NODELAY, scratch.ctypes.data, 4)
-    scratch[0] = _WHOLE_RANGE
-    _setsockopt(descriptor, _IPPROTO_IP, _IP_LOCAL_PORT_RANGE, scratch.ctypes.data, 4)
-    scratch[0] = 1
+    set_option(descriptor, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1, scratch)
+    set_option(descriptor, socket.IPPROTO_IP, _IP_LOCAL_PORT_RANGE, _WHOLE_RANGE, scratch)
+    set_option(descriptor, socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1, scratch)
+    if few_bytes:
+        set_option(descriptor, socket.SOL_SOCKET, socket.SO_RCVBUF, _FEW_BYTES, scratch)
+        set_option(descriptor, socket.IPPROTO_TCP, socket.TCP_MAXSEG, _SEGMENT_BYTES, scratch)
     if len(source) > 0:
-        _setsockopt(descriptor, _IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, scratch.ctypes.data, 4)
+        set_option(descriptor, socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1, scratch)
         bound = _result(_bind(descriptor, source.ctypes.data, len(source)))
         if bound < 0:
             _close(descriptor)
@@ -226,23 +217,10 @@ def open_socket(family: int, source: Bytes, scratch: Words) -> int:
 
 
 @compiled
-def keep_few_bytes(descriptor: int, scratch: Words) -> None:
-    """Make the buffers of both kernels for this socket small, before it connects.
-
-    The buffer of the receiver is as small as possible. That of the sender depends on the largest
-    segment, which is 64 KiB on loopback; its buffer would be megabytes.
-    """
-    scratch[0] = _FEW_BYTES
-    _setsockopt(descriptor, _SOL_SOCKET, _SO_RCVBUF, scratch.ctypes.data, 4)
-    scratch[0] = _SEGMENT_BYTES
-    _setsockopt(descriptor, _IPPROTO_TCP, _TCP_MAXSEG, scratch.ctypes.data, 4)
-
-
-@compiled
 def connect_socket(descriptor: int, address: Bytes) -> int:
     """Begin to connect; return 0 if it has begun or is done."""
     result = _result(_connect(descriptor, address.ctypes.data, len(address)))
-    return 0 if result == -_EINPROGRESS else result
+    return 0 if result == -errno.EINPROGRESS else result
 
 
 @compiled
@@ -251,7 +229,7 @@ def socket_error(descriptor: int, scratch: Words) -> int:
     scratch[0] = 0
     scratch[1] = 4
     start = scratch.ctypes.data
-    _getsockopt(descriptor, _SOL_SOCKET, _SO_ERROR, start, start + 4)
+    _getsockopt(descriptor, socket.SOL_SOCKET, socket.SO_ERROR, start, start + 4)
     return int(np.int64(scratch[0]))
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from loadgen.errors import ScenarioError
 from loadgen.kernels.arrays import Rows
-from loadgen.kernels.template import SOURCES, SPACE, ZERO, Place
+from loadgen.kernels.payload import SOURCES, SPACE, ZERO, Place
 
 _DIGITS = dict(zip((name.encode() for name in SOURCES), (7, 10, 13, 4), strict=True))
 _SOURCES = {name: number for number, name in enumerate(_DIGITS)}

@@ -15,7 +15,7 @@ from loadgen.plan.plan import Plan
 from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import make_folder, replacing
-from loadgen.worker.device_rows import UNKNOWN
+from loadgen.worker.closing import UNKNOWN
 from loadgen.worker.logins import read_clients
 
 DEVICE_SCHEMA = pa.schema(

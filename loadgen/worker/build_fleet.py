@@ -41,12 +41,11 @@ from loadgen.kernels.pacer import (
     make_program,
     make_publishers,
 )
-from loadgen.kernels.payload import HEADER_BYTES, body_crc_states, make_body
+from loadgen.kernels.payload import HEADER_BYTES, Place, body_crc_states, make_body
 from loadgen.kernels.reactor import EVENTS_AT_ONCE
 from loadgen.kernels.repeats import COPIES_LIMIT, WITHHELD_LIMIT, Copy, Doubt, Withheld
 from loadgen.kernels.sender import BATCH_LIMIT
 from loadgen.kernels.syscalls import EVENT_WORDS, MESSAGE_WORDS
-from loadgen.kernels.template import Place
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.violations import VIOLATIONS

@@ -11,16 +11,13 @@ import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.kernels.counting import EVENT_LIMIT
 from loadgen.kernels.device import AWAIT_CONNACK, CLOSED, CONNECTING
-from loadgen.kernels.reactor import connect_some
+from loadgen.kernels.reactor import connect_waiting
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Reconnect
 from loadgen.worker.clock import clock_ns
-
-Numbers = npt.NDArray[np.int64]
 
 _TICK_S = 0.001  # the finest that a loop's timer can do
 _IDLE_TICK_S = 0.02
@@ -93,20 +90,9 @@ class Connector:
         self._kept_under_way[0] = 0 if self._rate else in_flight
 
     def _enqueue(self, connections: Sequence[int]) -> None:
-        waiting, count = self._fleet.waiting, len(connections)
-        waiting[self._places(int(self._count[0]), count)] = connections
-        self._count[0] += count
-
-    def _dequeue(self, count: int) -> Numbers:
-        connections = self._fleet.waiting[self._places(0, count)].astype(np.int64)
-        self._first[0] = (self._first[0] + count) % len(self._fleet.waiting)
-        self._count[0] -= count
-        return connections
-
-    def _places(self, start: int, count: int) -> Numbers:
-        """Return the places in the queue of these, `start` from its first."""
-        start += int(self._first[0])
-        return np.arange(start, start + count) % len(self._fleet.waiting)
+        waiting, first = self._fleet.waiting, int(self._first[0] + self._count[0])
+        waiting[np.arange(first, first + len(connections)) % len(waiting)] = connections
+        self._count[0] += len(connections)
 
     @property
     def connecting_all(self) -> bool:
@@ -171,7 +157,7 @@ class Connector:
         count = self._allowed() if self._count[0] else 0
         if count > 0:
             self._allowance -= count
-            connect_some(self._fleet, self._dequeue(count))
+            connect_waiting(self._fleet, count)
             if self._events[0]:
                 self._loop.call_soon(self._on_events)
         elif self._done is not None and not (

@@ -42,7 +42,6 @@ from loadgen.plan.behaviour import Behaviour
 from loadgen.plan.groups import DeviceGroup, Reconnect, sent_qos
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.connector import Connector
-from loadgen.worker.doubts import doubt
 from loadgen.worker.endings import NO_PINGRESP, before_connack, ending
 from loadgen.worker.loop import WorkerLoop
 from loadgen.worker.outgoing import Outgoing
@@ -51,6 +50,7 @@ from loadgen.worker.recorder import current_phase
 from loadgen.worker.reporter import Reporter
 from loadgen.worker.streams import Streams
 from loadgen.worker.subscriptions import Subscriptions
+from loadgen.worker.upkeep import doubt
 
 _LEFT = "left for a while"
 _UNANSWERED = (
@@ -102,7 +102,7 @@ class Lifecycle:
             self.streams = Streams(
                 fleet, self.outgoing, self._handle_events, self.lost, self._violated, receive
             )
-        self.connector = Connector(fleet, loop, self._on_events, self.lost)
+        self.connector = Connector(fleet, loop, self.poller.on_events, self.lost)
         packets = behaviour.subscribe_packets
         self.subscriptions = Subscriptions(fleet, reporter, self.outgoing, packets)
         self.failures: Counter[str] = Counter()
@@ -119,9 +119,6 @@ class Lifecycle:
         self._redeliver_some = kernels.redeliver
 
     # --- what the kernels left ----------------------------------------------------------------
-
-    def _on_events(self) -> None:
-        self.poller.on_events()
 
     def _handle_events(self) -> None:
         """Handle every event that the kernels queued."""
@@ -320,7 +317,11 @@ class Lifecycle:
                 device.left_ns = left_ns
                 doubt(fleet, connection)
                 if reason != _LEFT:
-                    self._count_disconnect(connection, reason)
+                    fleet.totals.disconnects += 1
+                    phase = current_phase(fleet, clock_ns())
+                    fleet.counters[device.group, phase].disconnects += 1
+                    self._report("disconnect", connection, reason)
+                    self.subscriptions.settle(connection, reason)
         else:
             fleet.totals.connect_failures += 1
             fleet.counters[device.group, counting.CONNECT_PHASE].connect_failures += 1
@@ -346,14 +347,6 @@ class Lifecycle:
         if device.descriptor >= 0 and not closed:
             os.close(device.descriptor)
         device.descriptor = -1
-
-    def _count_disconnect(self, connection: int, reason: str) -> None:
-        fleet = self._fleet
-        fleet.totals.disconnects += 1
-        phase = current_phase(fleet, clock_ns())
-        fleet.counters[fleet.devices[connection].group, phase].disconnects += 1
-        self._report("disconnect", connection, reason)
-        self.subscriptions.settle(connection, reason)
 
     def leave(self, connection: int) -> None:
         """Disconnect a device that is to reconnect."""
@@ -383,21 +376,15 @@ class Lifecycle:
             # Responses are not stored; their requests count as lost unless the response arrived.
             sender.give_up_all(fleet, connection)
         elif device.sender >= 0:
-            self._redeliver(connection, session_present)
+            slots = redelivery_order(fleet, device.sender)
+            while len(slots):
+                handled, size, body_bytes = self._redeliver_some(
+                    fleet, connection, session_present, slots, len(slots), clock_ns()
+                )
+                self.outgoing.write(connection, fleet.out[:size].tobytes(), body_bytes)
+                slots = slots[handled:].copy()
         for data in begun:
             self.outgoing.keep(connection, data)
         self.outgoing.flush(connection)
         sender.requeue(fleet, connection)
         self._report("return", connection, "connected again")
-
-    def _redeliver(self, connection: int, session_present: bool) -> None:
-        fleet = self._fleet
-        device = fleet.devices[connection]
-        slots = redelivery_order(fleet, device.sender)
-        while len(slots):
-            now_ns, count = clock_ns(), len(slots)
-            handled, size, body_bytes = self._redeliver_some(
-                fleet, connection, session_present, slots, count, now_ns
-            )
-            self.outgoing.write(connection, fleet.out[:size].tobytes(), body_bytes)
-            slots = slots[handled:].copy()

@@ -61,18 +61,16 @@ class ProcessAccount:
         os.close(self._memory)
 
 
-def gauges_of(fleet: PlannedFleet, now_ns: int) -> tuple[Table, int]:
-    """Return the gauges of each group, like GAUGES, and the age in ns of the oldest owed message.
+def gauges_of(fleet: PlannedFleet, now_ns: int) -> tuple[Table, int, int]:
+    """Return the gauges of each group, like GAUGES; all owed messages, and the age of the oldest.
 
-    Messages that are due and not sent are owed; sent and unacknowledged ones are in flight.
+    Messages that are due and not sent are owed; sent and unacknowledged ones are in flight. Owed
+    messages are also noted on the live page. The age is in ns.
     """
     gauges = np.zeros((len(fleet.groups), len(GAUGES)), np.int64)
-    return gauges, int(add_gauges(fleet, now_ns, gauges))
-
-
-def owed_of(gauges: Table) -> int:
-    """Return the messages of all groups that are due and not sent."""
-    return int(gauges[:, OWED].sum())
+    age_ns = int(add_gauges(fleet, now_ns, gauges))
+    fleet.totals.owed = owed = int(gauges[:, OWED].sum())
+    return gauges, owed, age_ns
 
 
 def current_phase(fleet: PlannedFleet, now_ns: int) -> int:
@@ -84,18 +82,6 @@ def numbers_of(counts: Any) -> Table:
     """Return records `Counts` as a table of the same memory, shape (..., COUNTERS)."""
     numbers: Table = counts.view(np.int64).reshape(*counts.shape, len(COUNTERS))
     return numbers
-
-
-def take_intervals(
-    fleet: PlannedFleet, reported: Grid[CounterRecord], now_ns: int
-) -> tuple[list[Row], bytes]:
-    """Return rows of everything counted since the last call, and the block of their histograms.
-
-    `reported` is as `take_counters` has it. There may be SLOTS_AT_ONCE latencies.
-    """
-    rows = take_counters(fleet, reported, gauges_of(fleet, now_ns)[0], now_ns)
-    latencies, block, _ = take_latencies(fleet, 0)
-    return rows + latencies, block
 
 
 def take_counters(

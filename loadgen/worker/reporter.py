@@ -11,14 +11,7 @@ from loadgen.kernels.fleet import CounterRecord
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.frames import Header
-from loadgen.worker.recorder import (
-    ProcessAccount,
-    Row,
-    gauges_of,
-    owed_of,
-    take_counters,
-    take_latencies,
-)
+from loadgen.worker.recorder import ProcessAccount, Row, gauges_of, take_counters, take_latencies
 
 _NS = 1_000_000_000
 _EVENTS_OF_A_KIND = 20
@@ -113,7 +106,7 @@ class Reporter:
     def _send_counters(self) -> None:
         now_ns = clock_ns()
         times = self.account.times()
-        gauges, _ = gauges_of(self._fleet, now_ns)
+        gauges, _, _ = gauges_of(self._fleet, now_ns)
         rows = take_counters(self._fleet, self._reported, gauges, now_ns)
         stalled_ns, longest_stall_ns = take_stalled(self._fleet)
         rows.append(
@@ -136,7 +129,6 @@ class Reporter:
         }
         self._start_ns = now_ns
         self._times = times
-        self._fleet.totals.owed = owed_of(gauges)
         self._fleet.totals.beat_ns = now_ns
         self._send_rows(rows, b"")
         self._is_counted, self._slot = True, 0
@@ -155,10 +147,8 @@ class Reporter:
     def end_window(self) -> None:
         """Report the remaining backlog at the end of the schedule."""
         self.enter("drain")
-        gauges, age_ns = gauges_of(self._fleet, clock_ns())
-        total = owed_of(gauges)
-        self._fleet.totals.owed = total
-        self._send({"window_end": {"owed": total, "owed_oldest_ns": age_ns}})
+        _, owed, age_ns = gauges_of(self._fleet, clock_ns())
+        self._send({"window_end": {"owed": owed, "owed_oldest_ns": age_ns}})
 
     def watch_drain(self, unsent: Sized) -> float | None:
         """Mark on the live page when nothing is left to send or to be acknowledged.
@@ -168,8 +158,7 @@ class Reporter:
         """
         if self.phase != "drain":
             return None
-        owed = owed_of(gauges_of(self._fleet, clock_ns())[0])
-        self._fleet.totals.owed = owed
+        _, owed, _ = gauges_of(self._fleet, clock_ns())
         in_flight = self._fleet.totals.in_flight + self._fleet.totals.unreleased
         self._fleet.totals.finished = int(not in_flight and not unsent and not owed)
         return _DRAIN_S

@@ -307,7 +307,7 @@ class Streams:
             self._give_back(connection, link)
         position, written = self._kernel(fleet, connection, end, now_ns)
         if stored or position < end:
-            keep_partial(fleet, connection, fleet.buffer, position, end, now_ns)
+            keep_partial(fleet, connection, position, end, now_ns)
         if written:
             self._outgoing.write(connection, bytes(self._out[:written]))
         if self._events[0]:

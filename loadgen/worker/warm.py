@@ -7,8 +7,8 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import numpy as np
@@ -22,7 +22,7 @@ from loadgen.kernels.pacer import with_rate
 from loadgen.kernels.reactor import (
     TIMER,
     EntryPoints,
-    connect_some,
+    connect_waiting,
     entry_points,
     keep_partial,
     ping_idle,
@@ -34,24 +34,9 @@ from loadgen.plan.behaviour import BehaviourModule, PlannedFleet, behaviour_modu
 from loadgen.plan.groups import MESSAGING
 from loadgen.worker import messaging
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
-from loadgen.worker.recorder import take_intervals
+from loadgen.worker.recorder import gauges_of, take_counters, take_latencies
 
 _LATER_NS = 10**12
-
-
-def _tiny_fleet(module: BehaviourModule) -> tuple[PlannedFleet, EntryPoints]:
-    plan = module.tiny_plan()
-    fleet = build_fleet(plan, plan.workers[0])
-    return fleet, entry_points(module.behave(fleet).handlers)
-
-
-@contextmanager
-def _ready(fleet: PlannedFleet) -> Iterator[PlannedFleet]:
-    """Yield a fleet with an epoll set and a peer, without a timer."""
-    with selectors.EpollSelector() as epoll:
-        fleet.run.epoll = epoll.fileno()
-        fleet.run.end_ns = time.monotonic_ns() + 3 * _LATER_NS
-        yield fleet
 
 
 Step = Callable[[], object]
@@ -66,12 +51,20 @@ def warm(behaviour: str = MESSAGING, report: Report = lambda *_: None) -> None:
     Each is called once with the types that a run uses. In the first run of a version, processes
     compile on all processors, and `report` is called with the number of finished calls and of all.
     """
-    with ExitStack() as stack:
-        fleet, _ = _tiny_fleet(messaging)
-        own, kernels = _tiny_fleet(behaviour_module(behaviour))
-        for one in (fleet, own):
-            stack.enter_context(_ready(one))
-        steps = [*_entry_points(own, kernels), *_called_by_workers(fleet)]
+    fleet, _ = _tiny_fleet(messaging)
+    played, kernels = _tiny_fleet(behaviour_module(behaviour))
+    sending = int(np.flatnonzero(played.devices["sender"] >= 0)[0])
+    with selectors.EpollSelector() as epoll:
+        for one in (fleet, played):
+            one.run.epoll = epoll.fileno()
+            one.run.end_ns = time.monotonic_ns() + 3 * _LATER_NS
+        steps: Sequence[Step] = (
+            lambda: kernels.pump(played),
+            lambda: kernels.serve(played, 0),
+            lambda: kernels.receive(played, 0, 0, 1),
+            lambda: kernels.redeliver(played, sending, True, np.zeros(4, np.int64), 0, 1),
+            *_called_by_workers(fleet),
+        )
         marker = version_directory() / behaviour
         if not marker.exists():
             _compile(steps, report)
@@ -81,18 +74,10 @@ def warm(behaviour: str = MESSAGING, report: Report = lambda *_: None) -> None:
             marker.touch()
 
 
-def _entry_points(fleet: PlannedFleet, kernels: EntryPoints) -> Sequence[Step]:
-    return (
-        lambda: kernels.pump(fleet),
-        lambda: kernels.serve(fleet, 0),
-        lambda: kernels.receive(fleet, 0, 0, 1),
-        lambda: kernels.redeliver(fleet, _sender_of(fleet), True, np.zeros(4, np.int64), 0, 1),
-    )
-
-
-def _sender_of(fleet: PlannedFleet) -> int:
-    """Return a device that sends at QoS 1 or 2."""
-    return int(np.flatnonzero(fleet.devices["sender"] >= 0)[0])
+def _tiny_fleet(module: BehaviourModule) -> tuple[PlannedFleet, EntryPoints]:
+    plan = module.tiny_plan()
+    fleet = build_fleet(plan, plan.workers[0])
+    return fleet, entry_points(module.behave(fleet).handlers)
 
 
 def _called_by_workers(fleet: PlannedFleet) -> Sequence[Step]:
@@ -101,17 +86,19 @@ def _called_by_workers(fleet: PlannedFleet) -> Sequence[Step]:
 
     def take_rows() -> None:
         counting.record(fleet, 0, 1)
-        take_intervals(fleet, CounterRecord.grid(*fleet.counters.shape), now_ns)
+        reported = CounterRecord.grid(*fleet.counters.shape)
+        take_counters(fleet, reported, gauges_of(fleet, now_ns)[0], now_ns)
+        take_latencies(fleet, 0)
 
     def change_rate() -> None:
         fleet.program = with_rate(fleet.program, now_ns + 2 * _LATER_NS, 2.0)
         sender.reschedule(fleet)
 
     return (
-        lambda: connect_some(fleet, np.zeros(0, np.int64)),
+        lambda: connect_waiting(fleet, 0),
         lambda: plan_schedule(fleet, now_ns + _LATER_NS),
         lambda: ping_idle(fleet, now_ns, np.zeros(2, np.uint8), four),
-        lambda: keep_partial(fleet, 0, fleet.buffer, 0, 0, now_ns),
+        lambda: keep_partial(fleet, 0, 0, 0, now_ns),
         take_rows,
         change_rate,
         lambda: sender.requeue(fleet, 0),

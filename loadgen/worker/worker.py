@@ -25,30 +25,32 @@ from loadgen.plan.plan import read_plan
 from loadgen.worker.attendance import Attendance
 from loadgen.worker.build_fleet import build_fleet, plan_schedule, renew_fleet
 from loadgen.worker.channel import LEASE_S, Channel, Command
-from loadgen.worker.churn import churn
 from loadgen.worker.clock import clock_ns, follow
 from loadgen.worker.closing import (
     absent_streams,
     closing_statement,
+    device_columns,
     lost_ranges,
     missing_of,
     sent_on,
     unacknowledged,
 )
-from loadgen.worker.device_rows import device_columns
-from loadgen.worker.doubts import settle_doubts, withhold
 from loadgen.worker.durable import forget_sessions
 from loadgen.worker.frames import Header
-from loadgen.worker.keep_alive import keep_alive
 from loadgen.worker.lifecycle import Lifecycle
 from loadgen.worker.loop import WorkerLoop
 from loadgen.worker.reporter import Reporter
 from loadgen.worker.shared_counts import open_live_page
 from loadgen.worker.subscription_marks import share_streams
+from loadgen.worker.upkeep import churn, keep_alive, settle_doubts, withhold
 from loadgen.worker.warm import warm as warm
 
 _PR_SET_TIMERSLACK = 29
 _READ_REST_S = 1.0
+_COMMANDS = (
+    *("configure", "connect", "subscribe", "start", "clock", "rate", "drop", "unacknowledged"),
+    *("missing", "absent", "sent_on", "conclude", "renew", "stop"),
+)
 
 
 class Worker:
@@ -64,22 +66,7 @@ class Worker:
         self.attendance: Attendance
         self._stopped = False
         self._timers: list[asyncio.TimerHandle] = []
-        self.commands: dict[str, Command] = {
-            "configure": self.configure,
-            "connect": self.connect,
-            "subscribe": self.subscribe,
-            "start": self.start,
-            "clock": self.clock,
-            "rate": self.rate,
-            "drop": self.drop,
-            "unacknowledged": self.unacknowledged,
-            "missing": self.missing,
-            "absent": self.absent,
-            "sent_on": self.sent_on,
-            "conclude": self.conclude,
-            "renew": self.renew,
-            "stop": self.stop,
-        }
+        self.commands: dict[str, Command] = {name: getattr(self, name) for name in _COMMANDS}
 
     async def configure(self, header: Header) -> Header:
         """Build the fleet and everything that plays it."""
@@ -215,6 +202,12 @@ class Worker:
     async def conclude(self, header: Header) -> Header:
         """Account for the run and send the remaining rows; counting ends here."""
         fleet, streams = self.fleet, self.lifecycle.streams
+        # Messages of the window that each device took, by group of shared subscribers.
+        queues = {
+            group.name: fleet.devices["taken"][fleet.group == index].tolist()
+            for index, group in enumerate(fleet.plan.groups)
+            if group.subscribes is not None and group.subscribes.shared is not None
+        }
         overdue = self.lifecycle.connector.overdue()
         self.lifecycle.connector.stop()
         self.lifecycle.poller.end_schedule()
@@ -231,7 +224,7 @@ class Worker:
                 "forgotten_gaps": fleet.totals.forgotten_gaps,
                 "overdue": overdue,
                 "subscribe_failures": dict(self.lifecycle.subscriptions.failed_again),
-                "spread": _spread_of_queues(fleet),
+                "spread": queues,
                 "devices": device_columns(fleet) if fleet.plan.scenario.per_device else None,
                 "tls": None if streams is None else streams.handshakes.summary(),
             }
@@ -262,15 +255,6 @@ class Worker:
             detail = f"{remaining} durable sessions may remain at the broker"
             self.reporter.event("cleanup", None, detail)
         return {}
-
-
-def _spread_of_queues(fleet: PlannedFleet) -> dict[str, list[int]]:
-    """Return the messages of the window that each device took, by group of shared subscribers."""
-    return {
-        group.name: fleet.devices["taken"][fleet.group == index].tolist()
-        for index, group in enumerate(fleet.plan.groups)
-        if group.subscribes is not None and group.subscribes.shared is not None
-    }
 
 
 def _keep_time(processors: tuple[int, ...]) -> None:

@@ -206,7 +206,7 @@ def play_inputs(
         broken = _kept_promise(fleet, end, position, written)
         if broken > 0:
             return broken
-        is_kept = keep_partial(fleet, row, fleet.buffer, position, end, now_ns)
+        is_kept = keep_partial(fleet, row, position, end, now_ns)
         if device.partial_bytes > fleet.run.whole_limit:
             return 6
         over = not is_kept

@@ -38,9 +38,9 @@ from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Publishes, Reconnect, Subscribes, one_worker
 from loadgen.worker.build_fleet import build_fleet, many_rows, plan_schedule
-from loadgen.worker.doubts import settle_doubts
 from loadgen.worker.lifecycle import Lifecycle
 from loadgen.worker.messaging import behave
+from loadgen.worker.upkeep import settle_doubts
 from tests.fuzz.mutate import changed
 from tests.fuzz.session_checker import Checker, Event, message_of
 from tests.kernel_calls import fill, record_sent, send_due

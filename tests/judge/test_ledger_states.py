@@ -27,7 +27,7 @@ from loadgen.mqtt.packets import (
     PubRel,
 )
 from loadgen.mqtt.properties import Properties
-from loadgen.worker.doubts import doubt, withhold
+from loadgen.worker.upkeep import doubt, withhold
 from tests.fleets import total_of
 from tests.kernels.test_traffic import (
     MEASURE_FROM_NS,

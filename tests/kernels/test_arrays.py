@@ -24,10 +24,10 @@ from loadgen.kernels.arrays import (
     Rows,
     copy_bytes,
     pointer_to,
-    read_4_bytes,
-    read_8_bytes,
-    write_4_bytes,
-    write_8_bytes,
+    read_i64,
+    read_u32,
+    write_i64,
+    write_u32,
 )
 from loadgen.kernels.compiled import compiled
 
@@ -96,9 +96,9 @@ def move(
 
 @compiled
 def write_both(buffer: np.ndarray[Any, Any], position: int, value: int) -> tuple[int, int]:
-    write_4_bytes(buffer, position, value)
-    write_8_bytes(buffer, position + 4, value)
-    return read_4_bytes(buffer, position), read_8_bytes(buffer, position + 4)
+    write_u32(buffer, position, value)
+    write_i64(buffer, position + 4, value)
+    return read_u32(buffer, position), read_i64(buffer, position + 4)
 
 
 def street(**changed: Any) -> Street:
@@ -223,12 +223,12 @@ def test_with_bounds_checks_what_reads_and_copies_at_once_keeps_within_its_array
     script = """
 import numpy as np
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.arrays import copy_bytes, read_8_bytes, write_4_bytes
+from loadgen.kernels.arrays import copy_bytes, read_i64, write_u32
 
 @compiled
-def read(a, at): return read_8_bytes(a, at)
+def read(a, at): return read_i64(a, at)
 @compiled
-def write(a, at): write_4_bytes(a, at, 7)
+def write(a, at): write_u32(a, at, 7)
 @compiled
 def copy(a, at, count): copy_bytes(a, at, np.ones(8, np.uint8), 0, count)
 

@@ -5,11 +5,10 @@ from loadgen.kernels.attention import (
     STALL_FLOOR_NS,
     STALLS_LIMIT,
     attend,
-    attend_reading,
-    loop_wake_ns,
     mostly_stalled,
     take_stalled,
     take_stalls,
+    tick_or,
     wake_ns,
 )
 from loadgen.plan.behaviour import PlannedFleet
@@ -54,7 +53,7 @@ def test_what_was_done_after_the_moment_asked_for_is_a_stall_from_the_last_look(
 def test_the_first_look_of_all_is_no_stall() -> None:
     plan = one_worker_plan(DeviceGroup("devices", 1))
     fleet = build_fleet(plan, plan.workers[0])
-    attend(fleet, START_NS, loop_wake_ns(fleet))
+    attend(fleet, START_NS, wake_ns(fleet, tick_or(fleet, NEVER_NS)))
     assert (take_stalled(fleet), take_stalls(fleet)) == ((0, 0), [])
 
 
@@ -63,7 +62,7 @@ def test_the_earliest_of_tick_and_schedule_is_what_the_loop_asked_for() -> None:
         fleet = attentive_fleet()
         fleet.attention.tick_ns = START_NS + tick_ns
         fleet.attention.alarm_ns = START_NS + alarm_ns if alarm_ns else 0
-        attend(fleet, START_NS + 100 * MS, loop_wake_ns(fleet))
+        attend(fleet, START_NS + 100 * MS, wake_ns(fleet, tick_or(fleet, NEVER_NS)))
         assert take_stalled(fleet)[0] == 80 * MS
 
 
@@ -90,11 +89,11 @@ def test_the_sum_holds_stalls_that_there_is_no_room_to_list() -> None:
 def test_only_what_is_read_right_after_a_stall_waited_for_it() -> None:
     fleet = attentive_fleet()
     attention = fleet.attention
-    attend_reading(fleet, START_NS + MS, NEVER_NS)
+    attend(fleet, START_NS + MS, NEVER_NS)
     assert attention.missed_ns == 0
-    attend_reading(fleet, START_NS + 60 * MS, 0)
+    attend(fleet, START_NS + 60 * MS, 0)
     assert attention.missed_ns == START_NS + MS
-    attend_reading(fleet, START_NS + 61 * MS, NEVER_NS)
+    attend(fleet, START_NS + 61 * MS, NEVER_NS)
     assert attention.missed_ns == 0
 
 

@@ -141,7 +141,7 @@ def test_a_head_that_is_itself_too_long_ends_the_connection_and_touches_no_other
     properties = Properties(user_property=(("k", "v" * 50_000), ("k", "w" * 50_000)))
     data = encode(Publish("bench/t/0", bytes(SIZE), properties=properties), 5)[:150_000]
     taken, _ = bench.receive(row, data, now_ns=now_ns)
-    assert not keep_partial(f, row, f.buffer, taken, len(data), now_ns)
+    assert not keep_partial(f, row, taken, len(data), now_ns)
     assert [event[:3] for event in bench.events()] == [
         (counting.BROKEN, row, ReasonCode.PACKET_TOO_LARGE)
     ]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import ScenarioError
-from loadgen.kernels.template import fill_template
+from loadgen.kernels.payload import fill_template
 from loadgen.plan.payload_template import no_template, read_template
 
 

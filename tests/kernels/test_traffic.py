@@ -48,7 +48,7 @@ from loadgen.mqtt.violations import MALFORMED, UNEXPECTED_PACKET
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, Share, Subscribes, WorkerPlan
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
-from loadgen.worker.doubts import doubt, settle_doubts
+from loadgen.worker.upkeep import doubt, settle_doubts
 from tests.fleets import total_of
 from tests.kernel_calls import fill, record_sent, send_due
 from tests.plans import small_plan

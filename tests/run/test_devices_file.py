@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.plan import groups
 from loadgen.run.devices_file import DEVICE_SCHEMA, device_table, read_devices, write_devices
-from loadgen.worker.device_rows import UNKNOWN
+from loadgen.worker.closing import UNKNOWN
 from tests.plans import small_plan
 from tests.refusals import refused
 

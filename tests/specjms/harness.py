@@ -13,7 +13,6 @@ import numpy as np
 from loadgen.kernels import sender
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.pacer import begin_schedule
-from loadgen.kernels.payload import read_u32
 from loadgen.kernels.reactor import entry_points
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
@@ -26,7 +25,7 @@ from loadgen.specjms.kernels.trailer import TRAILER_BYTES, InteractionNote, read
 from loadgen.specjms.layout import parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, TYPES
 from loadgen.worker.build_fleet import build_fleet
-from loadgen.worker.doubts import settle_doubts
+from loadgen.worker.upkeep import settle_doubts
 from tests.kernel_calls import begin_interactions, fill, record_interactions
 from tests.plans import small_plan
 
@@ -220,7 +219,7 @@ def note_of(packet: Publish) -> dict[str, int]:
     names = ("type", "interaction", "size_class", "suppliers", "family", "number", "price")
     found = {name: int(getattr(note, name)) for name in names}
     found |= dict(zip(("SM", "DC", "SP", "HQ"), note.places.tolist(), strict=True))
-    found["stream"] = read_u32(data, 4)
+    found["stream"] = int.from_bytes(data[4:8].tobytes(), "little")
     return found
 
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from loadgen.brokers.ports import free_port
@@ -82,6 +81,7 @@ class Bench:
         fleet: object = SimpleNamespace(
             devices=Device.rows(devices),
             totals=totals[0],
+            connects=connects[0],
             held={"totals": totals, "connects": connects},
             waiting=np.zeros(devices, np.int32),
             group=np.zeros(devices, np.int64),
@@ -92,12 +92,16 @@ class Bench:
         loop: Any = self.clock
         monkeypatch.setattr(connector_module, "clock_ns", lambda: int(loop.now_s * 1e9))
         self.expired: list[tuple[float, int]] = []
-        monkeypatch.setattr(connector_module, "connect_some", self.begin)
+        monkeypatch.setattr(connector_module, "connect_waiting", self.begin)
         self.connector = Connector(self.fleet, loop, lambda: None, self.expire)
         self.policy = Reconnect()
 
-    def begin(self, _fleet: PlannedFleet, connections: npt.NDArray[np.int64]) -> None:
-        for connection in connections.tolist():
+    def begin(self, fleet: PlannedFleet, count: int) -> None:
+        first = fleet.connects.first
+        places = np.arange(first, first + count) % len(fleet.waiting)
+        fleet.connects.first = (first + count) % len(fleet.waiting)
+        fleet.connects.count -= count
+        for connection in fleet.waiting[places].tolist():
             self.begun.append((self.clock.now_s, connection))
             self.fleet.devices[connection].syn_ns = int(self.clock.now_s * 1e9)
             if self.answers(connection):

@@ -17,7 +17,7 @@ from typing import Any
 
 from loadgen.kernels import packet_bytes as mqtt
 from loadgen.kernels.accounting import DUPLICATE, LATE, account
-from loadgen.kernels.arrays import copy_bytes
+from loadgen.kernels.arrays import copy_bytes, read_i64, read_u8, read_u32
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import (
     BROKEN,
@@ -49,9 +49,6 @@ from loadgen.kernels.payload import (
     has_intact_header,
     is_copy,
     is_intact,
-    read_i64,
-    read_u8,
-    read_u32,
     send_offset_ns,
     stamp,
 )

@@ -26,9 +26,8 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.kernels.arrays import Int32, Int64, Record
+from loadgen.kernels.arrays import Int32, Int64, Record, read_i64, read_u32, write_u32
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.payload import read_i64, read_u32, write_u32
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -26,7 +26,7 @@ from loadgen.specjms.layout import destination_of_stream, heard_by, lines_length
 from loadgen.specjms.messages import MESSAGES, TYPES, number_of
 from loadgen.specjms.missing import NAMED_LIMIT, gaps_of, name_missing, streams_of
 from loadgen.specjms.topology import suppliers_of
-from loadgen.worker.doubts import doubt
+from loadgen.worker.upkeep import doubt
 from tests.kernel_calls import begin_interactions
 from tests.specjms.harness import MS, ROOT, SUPPLY_ENTRY_POINTS, World, name_of, note_of
 from tests.specjms.models import model_with
