@@ -15,23 +15,14 @@ from loadgen.judge.verdict import Verdict
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.tables import DataTable
 from loadgen.report.build.broker_section import BrokerLoad
-from loadgen.report.build.rows import FIGURES, PUBLISHED_FIGURES, Row
+from loadgen.report.build.rows import DATA, FIGURES, PUBLISHED_FIGURES, Row
 from loadgen.report.power.power import OutletPower
 from loadgen.report.record import PlannedGroup
 from loadgen.run.seal import Integrity
 
 SCHEMA = 1
 
-LATENCY_FIGURES = {
-    "count": "count",
-    "avg": "avg",
-    "p50": "50p",
-    "p90": "90p",
-    "p99": "99p",
-    "p99_9": "99.9p",
-    "max": "max",
-    "stdev": "stdev",
-}
+LATENCY_FIGURES: Mapping[str, str] = DATA["latency"]
 """Figures of a latency series that a score card shows, and the title of each column."""
 
 

@@ -100,11 +100,8 @@ def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
 def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
     """Return all three views of a table of INTERVAL_SCHEMA with all rows of a run."""
     parts = parts_of(intervals, background)
-    return Views(
-        parts.totals,
-        course_of_parts(parts.counters, parts.latencies, background),
-        processes_of_parts(parts.processes),
-    )
+    course = course_of_parts(parts.counters, parts.latencies, background)
+    return Views(parts.totals, course, processes_of_parts(parts.processes))
 
 
 def totals_of(intervals: pa.Table) -> pa.Table:
@@ -120,40 +117,27 @@ def course_of_parts(
     The arguments are results of `parts_of`, concatenated, with all rows of their seconds.
     """
     counters = _by_class(reduce_table(counters, _COUNTERS_BY), background)
-    merged = pa.concat_tables(
-        [
-            reduce_table(counters, _COURSE_BY, gauges="sum"),
-            reduce_table(latencies, _COURSE_BY),
-        ]
-    )
+    by_second = reduce_table(counters, _COURSE_BY, gauges="sum")
+    merged = pa.concat_tables([by_second, reduce_table(latencies, _COURSE_BY)])
+
+    def keys(table: pa.Table) -> list[tuple[object, ...]]:
+        return list(zip(*(table[name].to_pylist() for name in _COURSE_BY), strict=True))
+
+    place = {key: number for number, key in enumerate(keys(merged))}
+    of = np.array([place[key] for key in keys(counters)], np.int64)
+    span_s = np.maximum(counters["span_ns"].to_numpy(), _SHORTEST_SPAN_NS) / 1e9
     columns = {name: merged[name] for name in (*_COURSE_BY, *_COURSE_COUNTS, "max_ns")}
-    columns |= _rates(counters, merged)
-    columns |= dict(
-        zip(_COURSE_LEVELS, row_percentiles(merged, tuple(_COURSE_LEVELS.values())), strict=True)
-    )
+    for name, counter in _COURSE_RATES.items():
+        rates = counters[counter].to_numpy() / span_s
+        columns[name] = pa.array(np.bincount(of, rates, minlength=merged.num_rows))
+    levels = row_percentiles(merged, tuple(_COURSE_LEVELS.values()))
+    columns |= zip(_COURSE_LEVELS, levels, strict=True)
     return pa.table([columns[name] for name in COURSE_SCHEMA.names], schema=COURSE_SCHEMA)
 
 
 def processes_of_parts(processes: pa.Table) -> pa.Table:
     """Return processor time and memory of every worker by second, from reduced rows."""
     return reduce_table(processes, _PROCESS_BY).select(PROCESS_SCHEMA.names)
-
-
-def _rates(counters: pa.Table, merged: pa.Table) -> dict[str, pa.Array]:
-    """Return messages a second of each row of `merged`, from the counters of each worker."""
-    place = {key: number for number, key in enumerate(_keys(merged))}
-    of = np.array([place[key] for key in _keys(counters)], np.int64)
-    span_s = np.maximum(counters["span_ns"].to_numpy(), _SHORTEST_SPAN_NS) / 1e9
-    return {
-        name: pa.array(
-            np.bincount(of, counters[counter].to_numpy() / span_s, minlength=merged.num_rows)
-        )
-        for name, counter in _COURSE_RATES.items()
-    }
-
-
-def _keys(table: pa.Table) -> list[tuple[object, ...]]:
-    return list(zip(*(table[name].to_pylist() for name in _COURSE_BY), strict=True))
 
 
 def _by_class(table: pa.Table, background: Collection[str]) -> pa.Table:

@@ -5,7 +5,7 @@ ours. This shows a generator that sends more than it counts, and a broker that r
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +33,12 @@ _LEAST_MOMENT_NS = 900_000_000
 """Samples closer than this are drawn as one moment."""
 _GRANTED = 0.001
 """Share by which two counts may differ in addition to messages in flight."""
+_OURS = {
+    "publish_received": ("sent",),
+    # Repeated, damaged and foreign messages came from the broker, too.
+    "publish_sent": ("received", "duplicated", "corrupt", "foreign"),
+}
+"""A broker's counts to our counters of the same messages, which have the opposite direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +135,8 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RunDirectoryError(
-            Message.FILE_UNREADABLE(where=path, reason=error.strerror)
-        ) from None
+        reason = error.strerror
+        raise RunDirectoryError(Message.FILE_UNREADABLE(where=path, reason=reason)) from None
     processes, counts, troubles = [], [], []
     for place, line in enumerate(lines, start=1):
         try:
@@ -145,8 +150,7 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
         except (ValueError, TypeError) as error:
             if place == len(lines):
                 break  # a killed run leaves half a line
-            where = f"{path}, line {place}"
-            reason = type(error).__name__
+            where, reason = f"{path}, line {place}", type(error).__name__
             raise RunDirectoryError(Message.DAMAGED(where=where, reason=reason)) from None
     return BrokerRecords(tuple(processes), tuple(counts), tuple(troubles))
 
@@ -158,23 +162,32 @@ def broker_load(
 
     `course` is of the whole run, of `views.COURSE_SCHEMA`.
     """
-    cpu_s = _cpu_seconds(records.processes, start_ns, end_ns)
-    inside = [s for s in records.processes if start_ns <= s.time_ns <= end_ns]
-    withheld = "" if cpu_s is None else _too_coarse(cpu_s, records.processes)
+    samples, cpu_s, withheld = records.processes, None, ""
+    watched_until = samples[-1].time_ns if len(samples) > 1 else 0
+    if watched_until >= end_ns - _LATE_NS and samples[0].time_ns <= start_ns + _LATE_NS:
+        # Relative to the window: nanoseconds since boot would lose digits as floats.
+        relative = np.array([sample.time_ns - start_ns for sample in samples], np.int64)
+        first, last = np.interp([0.0, float(end_ns - start_ns)], relative, _used_ns(samples))
+        cpu_s = float(last - first) / 1e9
+        step_s = max(sample.step_ns for sample in samples) / 1e9
+        if cpu_s < _LEAST_STEPS * step_s:
+            withheld = (
+                f"Withheld: the broker used {cpu_s:.2g} s of processor time, counted in steps of "
+                f"{step_s:g} s; at least {_LEAST_STEPS * step_s:g} s are needed."
+            )
+    inside = [s.resident_bytes for s in samples if start_ns <= s.time_ns <= end_ns]
+    dropped = [last.value - first.value for first, last in _spans(records, "publish_dropped")[0]]
     return BrokerLoad(
         cpu_seconds=cpu_s,
         cores=None if cpu_s is None else cpu_s / ((end_ns - start_ns) / 1e9),
-        resident_bytes_max=max((s.resident_bytes for s in inside), default=None),
+        resident_bytes_max=max(inside, default=None),
         messages_per_core_second=messages / cpu_s if cpu_s and messages and not withheld else None,
-        counts=tuple(_checks(records.counts, course.filter(pc.equal(course["series"], "")))),
-        dropped=_dropped(records.counts),
-        moments=tuple(_moments(records.processes, start_ns)),
+        counts=tuple(_checks(records, course.filter(pc.equal(course["series"], "")))),
+        dropped=sum(dropped) if dropped else None,
+        moments=tuple(_moments(samples, start_ns)),
         troubles=records.troubles,
         withheld=withheld,
     )
-
-
-# --- processor time -------------------------------------------------------------------------
 
 
 def _used_ns(samples: Sequence[ProcessSample]) -> NDArray[np.int64]:
@@ -184,70 +197,28 @@ def _used_ns(samples: Sequence[ProcessSample]) -> NDArray[np.int64]:
     return np.cumsum(np.concatenate(([0], np.where(grown >= 0, grown, cpu_ns[1:]))))
 
 
-def _cpu_seconds(samples: Sequence[ProcessSample], start_ns: int, end_ns: int) -> float | None:
-    if (
-        len(samples) < 2
-        or samples[0].time_ns > start_ns + _LATE_NS
-        or samples[-1].time_ns < end_ns - _LATE_NS
-    ):
-        return None
-    # Relative to the window: nanoseconds since boot would lose digits as floats.
-    relative = np.array([sample.time_ns - start_ns for sample in samples], np.int64)
-    first, last = np.interp([0.0, float(end_ns - start_ns)], relative, _used_ns(samples))
-    return float(last - first) / 1e9
-
-
-def _too_coarse(cpu_s: float, samples: Sequence[ProcessSample]) -> str:
-    """Return the reason if the processor time is too short to divide by, else ""."""
-    step_s = max(sample.step_ns for sample in samples) / 1e9
-    if cpu_s >= _LEAST_STEPS * step_s:
-        return ""
-    return (
-        f"Withheld: the broker used {cpu_s:.2g} s of processor time, counted in steps of "
-        f"{step_s:g} s; at least {_LEAST_STEPS * step_s:g} s are needed."
-    )
-
-
-def _moments(samples: Sequence[ProcessSample], start_ns: int) -> Iterable[BrokerMoment]:
-    samples = _spaced(samples)
-    for (before, after), used_ns in zip(pairwise(samples), np.diff(_used_ns(samples)), strict=True):
-        span_ns = after.time_ns - before.time_ns
-        if span_ns > 0:
-            yield BrokerMoment(
-                at_s=(before.time_ns - start_ns) / 1e9,
-                span_s=span_ns / 1e9,
-                used=float(used_ns / span_ns),
-                resident_bytes=after.resident_bytes,
-            )
-
-
-def _spaced(samples: Sequence[ProcessSample]) -> list[ProcessSample]:
-    """Return samples with at least _LEAST_MOMENT_NS between them."""
-    kept: list[ProcessSample] = []
+def _moments(samples: Sequence[ProcessSample], start_ns: int) -> Iterator[BrokerMoment]:
+    spaced: list[ProcessSample] = []
     for sample in samples:
-        if not kept or sample.time_ns - kept[-1].time_ns >= _LEAST_MOMENT_NS:
-            kept.append(sample)
-    return kept
+        if not spaced or sample.time_ns - spaced[-1].time_ns >= _LEAST_MOMENT_NS:
+            spaced.append(sample)
+    for (before, after), used_ns in zip(pairwise(spaced), np.diff(_used_ns(spaced)), strict=True):
+        span_ns = after.time_ns - before.time_ns
+        yield BrokerMoment(
+            at_s=(before.time_ns - start_ns) / 1e9,
+            span_s=span_ns / 1e9,
+            used=float(used_ns / span_ns),
+            resident_bytes=after.resident_bytes,
+        )
 
 
-# --- counts ---------------------------------------------------------------------------------
-
-_OURS = {
-    "publish_received": ("sent",),
-    # Repeated, damaged and foreign messages came from the broker, too.
-    "publish_sent": ("received", "duplicated", "corrupt", "foreign"),
-}
-"""A broker's counts to our counters of the same messages, which have the opposite direction."""
-
-
-def _checks(samples: Sequence[CountSample], counters: pa.Table) -> Iterable[CountCheck]:
+def _checks(records: BrokerRecords, counters: pa.Table) -> Iterator[CountCheck]:
     """Yield the broker's counts next to ours, which count as even over each interval."""
     since_ns = counters["time_ns"].to_numpy()
     length_ns = np.maximum(counters["span_ns"].to_numpy(), 1)
     for count, ours in _OURS.items():
-        every = _spans(samples, count)
-        spans = [span for span in every if span is not None]
-        if not spans or len(spans) < len(every):
+        spans, complete = _spans(records, count)
+        if not spans or not complete:
             continue
         passed = sum(counters[name].to_numpy() for name in ours)
 
@@ -271,27 +242,21 @@ def _checks(samples: Sequence[CountSample], counters: pa.Table) -> Iterable[Coun
         )
 
 
-def _dropped(samples: Sequence[CountSample]) -> int | None:
-    known = [
-        last.value - first.value for first, last in filter(None, _spans(samples, "publish_dropped"))
-    ]
-    return sum(known) if known else None
-
-
 def _spans(
-    samples: Sequence[CountSample], count: str
-) -> list[tuple[CountSample, CountSample] | None]:
+    records: BrokerRecords, count: str
+) -> tuple[list[tuple[CountSample, CountSample]], bool]:
     """Return the first and the last report of a count, by broker and topic.
 
-    An entry is None if there is only one report, or if the broker restarted in between.
+    Those with one report, or of a broker that restarted in between, are left out; True if there are
+    none.
     """
     topics: dict[tuple[int, str], list[CountSample]] = {}
-    for sample in samples:
+    for sample in records.counts:
         if sample.count == count:
             topics.setdefault((sample.broker, sample.topic), []).append(sample)
-    return [
-        (own[0], own[-1])
-        if len(own) > 1 and all(a.value <= b.value for a, b in pairwise(own))
-        else None
-        for own in topics.values()
+    spans = [
+        (samples[0], samples[-1])
+        for samples in topics.values()
+        if len(samples) > 1 and all(a.value <= b.value for a, b in pairwise(samples))
     ]
+    return spans, len(spans) == len(topics)

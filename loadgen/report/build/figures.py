@@ -24,11 +24,8 @@ _NEAR, _FEW_DECADES = 4.0, 300.0
 _FEW_POINTS = 10
 """Most points that are marked one by one."""
 
-_FAR = 20.0
-"""Factor between varied values above which their axis is logarithmic."""
-
-_SPREAD = 8.0
-"""Factor between the figures of a chart above which their axis is logarithmic."""
+_FAR, _SPREAD = 20.0, 8.0
+"""Factors between varied values, and between figures, above which their axis is logarithmic."""
 
 _MOST_NAMED = 10
 """Most varied values that are ticks themselves."""
@@ -41,22 +38,15 @@ def chart(
     title: str, note: str, lines: Sequence[Figure], layout: Figure, height: int = 320
 ) -> Chart:
     """Return a chart of these lines; its CSV has a row for each of their points."""
-    figure = {"data": [*lines], "layout": layout}
-    across = unescape(layout["xaxis"]["title"]["text"])
-    rows = [
-        (unescape(trace["name"]), x, y, unescape(_y_axis(layout, trace)["title"]["text"]), text)
-        for trace in lines
-        for x, y, text in zip(
-            trace["x"], trace["y"], trace.get("text") or [""] * len(trace["x"]), strict=True
-        )
-    ]
-    header = ("line", across, "value", "unit", "note")
-    return Chart(title, note, figure, csv_of(header, rows), height)
-
-
-def _y_axis(layout: Figure, trace: Figure) -> Figure:
-    found: Figure = layout[trace.get("yaxis", "y").replace("y", "yaxis")]
-    return found
+    rows = []
+    for trace in lines:
+        of_axis = layout[trace.get("yaxis", "y").replace("y", "yaxis")]
+        label, unit = unescape(trace["name"]), unescape(of_axis["title"]["text"])
+        texts = trace.get("text") or [""] * len(trace["x"])
+        points = zip(trace["x"], trace["y"], texts, strict=True)
+        rows += [(label, x, y, unit, text) for x, y, text in points]
+    header = ("line", unescape(layout["xaxis"]["title"]["text"]), "value", "unit", "note")
+    return Chart(title, note, {"data": [*lines], "layout": layout}, csv_of(header, rows), height)
 
 
 def line(
@@ -101,6 +91,11 @@ def axis(title: str, **more: object) -> Figure:
     }
 
 
+def from_zero(title: str, **more: object) -> Figure:
+    """Return an axis that begins at 0."""
+    return axis(title, rangemode="tozero", **more)
+
+
 def log_axis(title: str, values: Iterable[float | None], **more: object) -> Figure:
     """Return a logarithmic axis over these values, from tick to tick, each written out.
 
@@ -127,7 +122,9 @@ def _ticks(low: float, high: float) -> list[float]:
     They have a fixed step, or are 1, 2 and 5 of each decade, or 1 of each of many decades.
     """
     if high < _NEAR * low:
-        step = _round_down((high - low) / 4)
+        quarter = (high - low) / 4
+        decade = 10.0 ** math.floor(math.log10(quarter))
+        step = max(part for part in (1, 2, 5) if part <= quarter / decade * (1 + 1e-9)) * decade
         return [step * n for n in range(math.floor(low / step), math.ceil(high / step - 1e-9) + 1)]
     parts = (1, 2, 5) if high < _FEW_DECADES * low else (1,)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -137,12 +134,6 @@ def _ticks(low: float, high: float) -> list[float]:
     return [tick for tick in all_ticks if first <= tick <= last]
 
 
-def _round_down(value: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, at most the value."""
-    decade = 10.0 ** math.floor(math.log10(value))
-    return max(part for part in (1, 2, 5) if part <= value / decade * (1 + 1e-9)) * decade
-
-
 def varied_axis(title: str, values: Iterable[float], *, log: bool = False) -> Figure:
     """Return an axis over varied values, which are the ticks unless they are many.
 
@@ -150,8 +141,7 @@ def varied_axis(title: str, values: Iterable[float], *, log: bool = False) -> Fi
     """
     ticks = sorted(set(values))
     low, high = ticks[0], ticks[-1]
-    log = low > 0 and (log or high > _FAR * low)
-    if not log:
+    if low <= 0 or not (log or high > _FAR * low):
         return axis(title)
     if len(ticks) > _MOST_NAMED:
         return log_axis(title, ticks)
@@ -171,11 +161,6 @@ def spread_axis(title: str, values: Iterable[float | None], **more: object) -> F
     if positive and max(positive) > _SPREAD * min(positive) > 0:
         return log_axis(title, positive, **more)
     return from_zero(title, **more)
-
-
-def from_zero(title: str, **more: object) -> Figure:
-    """Return an axis that begins at 0."""
-    return axis(title, rangemode="tozero", **more)
 
 
 def layout(short_names: Sequence[Figure] = (), /, **more: object) -> Figure:
@@ -201,15 +186,14 @@ def layout(short_names: Sequence[Figure] = (), /, **more: object) -> Figure:
 def phases_shaded(phases: Iterable[tuple[str, float, float]]) -> Figure:
     """Return shapes and annotations of a layout: shaded phases, named if there is room."""
     phases = list(phases)
-    total = max((end for _, _, end in phases), default=0.0) - min(
-        (start for _, start, _ in phases), default=0.0
-    )
+    first = min((start for _, start, _ in phases), default=0.0)
+    total = max((end for _, _, end in phases), default=0.0) - first
+    upright: Figure = {"xref": "x", "yref": "paper"}
     return {
         "shapes": [
             {
+                **upright,
                 "type": "rect",
-                "xref": "x",
-                "yref": "paper",
                 "x0": start,
                 "x1": end,
                 "y0": 0,
@@ -222,12 +206,11 @@ def phases_shaded(phases: Iterable[tuple[str, float, float]]) -> Figure:
         ],
         "annotations": [
             {
-                "xref": "x",
-                "yref": "paper",
-                "x": (start + end) / 2,
+                **upright,
                 "y": 1,
                 "yanchor": "bottom",
                 "showarrow": False,
+                "x": (start + end) / 2,
                 "text": escape(phase),
                 "font": {"size": 11, "color": "$muted"},
             }

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from loadgen.metrics.interval import CONNECT_SERIES, CONNECTED_AT, SERIES
-from loadgen.report.build.charts import _SERIES_COLORS, charts_of
+from loadgen.report.build.charts import charts_of
+from loadgen.report.build.rows import DATA
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.score_card import ScoreCard
 from tests.report import fabricate as make
@@ -59,4 +60,4 @@ def test_a_long_burst_has_points_ten_milliseconds_apart(tmp_path: Path) -> None:
 def test_each_series_has_a_colour_of_its_chart() -> None:
     messages = {*SERIES} - {*CONNECT_SERIES, CONNECTED_AT}
     for together in (messages, {*CONNECT_SERIES}):
-        assert len({_SERIES_COLORS[series] for series in together}) == len(together)
+        assert len({DATA["colors"][series] for series in together}) == len(together)
