@@ -54,6 +54,7 @@ PLAYED = [
     ),
     _schedule(
         "return", "fanin", 1, "5", devices=5, rate=100.0, reconnect=0.1, reconnect_max=0.2,
+        transport="websocket",
         actions=(
             Action(0.4, "faults", "reset=200ms,drop=1/40,seed=3"),
             Action(1.4, "faults", "none"),

@@ -10,9 +10,9 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +20,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import running
 from loadgen.brokers.reflector import (
     Connection,
+    ReflectorHost,
     StoredMessage,
     acknowledgement,
     run_reflector,
@@ -43,14 +44,23 @@ from loadgen.mqtt.constants import (
 )
 from loadgen.mqtt.packets import Subscription
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
-from loadgen.mqtt.topics import filter_matches
+from loadgen.mqtt.topics import filter_matches, split_shared
 from tests.instruments.child import ChildBroker, Json, Serving, run_child
-from tests.instruments.erring import REJECTED, ErringConnection, ErringHost
-from tests.instruments.faults import FaultCounts, Faults, parse_faults
-from tests.instruments.packets import Delivery, refusal
+from tests.instruments.faults import COUNTED_AS, Dice, FaultCounts, Faults, parse_faults
+from tests.instruments.mischief import Mischief, Notes
+from tests.instruments.packets import Delivery, refusal, rejection, subscribe_refusal
+from tests.instruments.transcript import Transcript
 from tests.instruments.websocket_server import WebSocketServer
 
 PACKET_LIMIT_BYTES: Final = 16 << 20
+REJECTED = "rejected on request"
+"""The Reason String of the fault `reject`."""
+SUBSCRIBE_FAILURE = 0x80
+"""The only failure that SUBACK has in MQTT 3.1.1 (section 3.9.3)."""
+NO_CONNACK = -1
+"""What a transcript has in place of a reason code where no CONNACK was sent."""
+NOBODYS_PACKET_ID = 65_535
+"""The Packet Identifier of the fault `unsolicited`; publishers count from 1."""
 OWN_PACKET_IDS: Final = range(65_535, 60_000, -1)
 """Packet Identifiers of deliveries that the broker did not make; it counts from 1."""
 
@@ -131,11 +141,48 @@ class Packet(NamedTuple):
     end: int
 
 
-class Side(ErringConnection):
-    """One of the two connections by which a client and the broker are joined."""
+class Side(Connection):
+    """One of the two connections by which a client and the broker are joined.
 
+    It is not read during a stall, and its answers are in the transcript.
+    """
+
+    host: "Relay"
     client: "Client"
     other: "Side | None" = None
+
+    def __init__(self, host: "Relay") -> None:
+        super().__init__(host)
+        self.client_id = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.host.stalled:
+            # uvloop begins to read right after this, and may read once before it pauses; see
+            # `buffer_updated`.
+            self.holds += 1
+            asyncio.get_running_loop().call_soon(self._pause_if_held)
+
+    def _pause_if_held(self) -> None:
+        if self.holds and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.host.stalled:
+            self.partial = bytes(self.host.view[: len(self.partial) + nbytes])
+        else:
+            super().buffer_updated(nbytes)
+
+    def catch_up(self) -> None:
+        """Serve what was read during a stall."""
+        if self.partial and not self.closed:
+            # Copies the partial packet to the beginning of the view, as before a read.
+            self.get_buffer(-1)
+            self.consume(len(self.partial))
+
+    def answer(self, packet_type: int, packet_id: int) -> None:
+        super().answer(packet_type, packet_id)
+        self.host.notes.transcript.answer(self.client_id, packet_type, packet_id, 0)
 
 
 class Upstream(Side):
@@ -198,11 +245,23 @@ class Client(Side):
         self.host.notes.transcript.release(self.client_id, packet_id)
 
 
-class Relay(ErringHost):
-    """Clients on one side, on the other `broker`, its host and port."""
+class Relay(ReflectorHost):
+    """Clients on one side, on the other `broker`, its host and port.
+
+    It sets faults, draws their dice, stalls, and cuts connections.
+    """
 
     def __init__(self, broker: tuple[str, int], faults: Faults, record: str = "") -> None:
-        super().__init__(record)
+        super().__init__()
+        self.stalled = False
+        self.counts: FaultCounts = FaultCounts()
+        self.notes = Notes(self.counts, Transcript(record))
+        self.mischief = Mischief(self.notes, self._elsewhere)
+        self.faults = Faults()
+        self._loop = asyncio.get_running_loop()
+        self._dice: dict[str, Dice] = {}
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._reset_timer: asyncio.TimerHandle | None = None
         self._broker = broker
         self._unnamed = 0
         # What the clients subscribed to, by Client Identifier: a session keeps it.
@@ -216,18 +275,101 @@ class Relay(ErringHost):
         self._pump: asyncio.TimerHandle | None = None
         self.set_faults(faults)
 
-    def receivers(self) -> Iterable[Client]:
+    def receivers(self) -> list[Client]:
+        """Return all clients that may get deliveries."""
         return [one for one in self.connections if isinstance(one, Client) and one.accepted]
 
+    def sides(self) -> list[Side]:
+        """Return the connections of clients and those to the broker."""
+        return [one for one in self.connections if isinstance(one, Side)]
+
+    def snapshot(self) -> FaultCounts:
+        """Return the counts as of now, gauges filled in."""
+        receivers = self.receivers()
+        held = self.mischief.held + sum(len(receiver.delay_line) for receiver in receivers)
+        gauges = {"held": held, "connected": len(receivers), "waiting": len(self._waiting)}
+        return replace(self.notes.counts, **gauges)
+
+    def answer(self, question: Json) -> Json:
+        """What the parent asks: counts, after a change of faults or a cut."""
+        if "faults" in question:
+            self.set_faults(parse_faults(question["faults"]))
+        dropped = self.drop_connections(question["drop"]) if "drop" in question else 0
+        return {"counts": asdict(self.snapshot()), "dropped": dropped}
+
     def set_faults(self, faults: Faults) -> None:
+        """From now on, these; what the earlier ones held back is let go first, and dice restart."""
+        if self.stalled:
+            if self._stall_timer is not None:
+                self._stall_timer.cancel()
+            self._end_stall()
+        self.mischief.release(self.receivers())
         self._looks |= bool(
             faults.on_deliveries or faults.on_publishes or faults.ceiling or self.notes.transcript
         )
-        super().set_faults(faults)
+        self.faults = faults
+        self.mischief.set_faults(faults)
+        self._dice = {name: faults.dice(name) for name in COUNTED_AS if faults.chance(name)}
+        if self._reset_timer is not None:
+            self._reset_timer.cancel()
+            self._reset_timer = None
+        if faults.reset_ns:
+            self._reset_timer = self._loop.call_later(faults.reset_ns / 1e9, self._on_reset)
+        if faults.stall_ns:
+            if self._stall_timer is not None:
+                self._stall_timer.cancel()
+            self._stall_timer = self._loop.call_later(faults.stall_ns / 1e9, self._end_stall)
+            self.stalled = self.mischief.stalled = True
+            for connection in self.connections:
+                connection.hold()
         self._serve_waiting()
 
-    def snapshot(self) -> FaultCounts:
-        return replace(super().snapshot(), waiting=len(self._waiting))
+    def happens(self, name: str, client: "Client", payload: bytes | None = None) -> bool:
+        """Return True, and count it, if the fault of this name happens this time."""
+        dice = self._dice.get(name)
+        if dice is None or not dice.roll():
+            return False
+        self.notes.fault(name, client.client_id, payload)
+        return True
+
+    def drop_connections(self, number: int | None) -> int:
+        """Cut `number` clients (None: all) in the order of their identifiers; how many it did."""
+        chosen = self._clients()[:number]
+        for connection in chosen:
+            self.notes.fault("drop", connection.client_id)
+            connection.cut()
+        return len(chosen)
+
+    def _clients(self) -> list[Side]:
+        """Return those that may be cut, in the order of their Client Identifiers."""
+        named = [one for one in self.sides() if one.client_id and not one.closed]
+        return sorted(named, key=lambda connection: connection.client_id)
+
+    def _on_reset(self) -> None:
+        self._reset_timer = self._loop.call_later(self.faults.reset_ns / 1e9, self._on_reset)
+        clients = self._clients()
+        if clients and not self.stalled:
+            chosen = clients[self._dice["reset"].below(len(clients))]
+            self.notes.fault("reset", chosen.client_id)
+            chosen.cut()
+
+    def _elsewhere(self, _: object, item: Delivery, dice: Dice) -> Client | None:
+        topic = item.topic
+        others = [
+            other
+            for other in self.receivers()
+            if not any(filter_matches(split_shared(f)[1], topic) for f in other.subscriptions)
+        ]
+        return others[dice.below(len(others))] if others else None
+
+    def _end_stall(self) -> None:
+        self._stall_timer = None
+        self.stalled = self.mischief.stalled = False
+        for connection in self.sides():
+            connection.release()
+            connection.catch_up()
+        self.mischief.after_stall(self.receivers())
+        self._serve_waiting()
 
     def consume(self, connection: Connection, end: int) -> int:
         assert isinstance(connection, Side)
@@ -281,9 +423,12 @@ class Relay(ErringHost):
         client.delay_line.clear()
 
     def close(self) -> None:
-        for task in self._opening:
-            task.cancel()
+        """Cut every connection and stop every timer."""
+        for task in (*self._opening, self._stall_timer, self._reset_timer):
+            if task is not None:
+                task.cancel()
         super().close()
+        self.notes.transcript.close()
 
     # From the client. Each returns whether the packet goes on as it came.
 
@@ -294,10 +439,11 @@ class Relay(ErringHost):
         self._unnamed += not connect.client_id
         client.client_id = connect.client_id or f"relayed-{self._unnamed}"
         client.version, client.clean_start = connect.protocol_version, connect.clean_start
-        if self.closes(client, client.client_id, clean_start=client.clean_start):
+        if self.happens("close", client):
+            self._note_connect(client, present=False, code=NO_CONNACK)
+            client.end(None)
             return False
-        if self.rolls("refuse"):
-            self.notes.fault("refuse", client.client_id)
+        if self.happens("refuse", client):
             self._note_connect(client, present=False, code=self.faults.refuse)
             client.write(refusal(self.faults.refuse, client.version))
             client.end(None)
@@ -329,15 +475,21 @@ class Relay(ErringHost):
     def _on_subscribe(self, client: Client, packet: Packet) -> bool:
         subscribe = self._decoded(packet, client.version)
         assert isinstance(subscribe, packets.Subscribe)
-        refused, lowered = self.subscribing(client, subscribe)
-        if refused:
+        asked, faults = subscribe.subscriptions, self.faults
+        if self.happens("subrefuse", client):
+            code = faults.subrefuse if client.version == MQTT_5 else SUBSCRIBE_FAILURE
+            refused = subscribe_refusal(subscribe.packet_id, code, len(asked), client.version)
+            client.write(refused)
+            self.notes.transcript.subscribe(client.client_id, asked, (code,) * len(asked))
             return False
-        asked = subscribe.subscriptions
+        most = 2 if faults.subgrant is None else faults.subgrant
+        lowers = any(one.qos > most for one in asked) and self.happens("subgrant", client)
         client.asked[subscribe.packet_id] = asked
         client.subscriptions.update((one.topic_filter, one) for one in asked)
-        if lowered is not subscribe and client.other is not None:
-            client.other.write(encode(lowered, client.version))
-        return lowered is subscribe
+        if lowers and client.other is not None:
+            lowered = tuple(replace(one, qos=min(one.qos, most)) for one in asked)
+            client.other.write(encode(replace(subscribe, subscriptions=lowered), client.version))
+        return not lowers
 
     def _on_unsubscribe(self, client: Client, packet: Packet) -> bool:
         unsubscribe = self._decoded(packet, client.version)
@@ -352,11 +504,13 @@ class Relay(ErringHost):
         self.notes.transcript.publish(client.client_id, packet_id, item, dup=item.dup)
         if not self._selects(message):
             return True
-        if code := self.rejects(client, item.qos, message.payload):
-            answer = PUBACK if item.qos == 1 else PUBREC
-            client.reject(answer, packet_id, code, REJECTED)
+        answered, payload = item.qos > 0, message.payload
+        if answered and client.version == MQTT_5 and self.happens("reject", client, payload):
+            answer, code = PUBACK if item.qos == 1 else PUBREC, self.faults.reject
+            client.write(rejection(answer, packet_id, code, REJECTED))
+            self.notes.transcript.answer(client.client_id, answer, packet_id, code)
             return False
-        if self.withholds(client, item.qos, message.payload):
+        if answered and self.happens("withhold", client, payload):
             client.withheld.add(packet_id)
         if self.faults.ceiling:
             self._waiting.append((client, bytes(self.view[packet.start : packet.end])))
@@ -365,7 +519,10 @@ class Relay(ErringHost):
         else:
             self.counts.received += 1
             self._pass_on(client, packet.start, packet.end)
-        self.after_publish(client, message.payload)
+        if self.happens("unsolicited", client, payload):
+            client.answer(PUBACK, NOBODYS_PACKET_ID)
+        if self.happens("drop", client, payload):
+            client.cut()
         return False
 
     def _serve_waiting(self) -> None:
@@ -389,10 +546,6 @@ class Relay(ErringHost):
             wait_s = max(0.001, (self._next_service_ns - now_ns) / 1e9)
             self._pump = self._loop.call_later(wait_s, self._serve_waiting)
 
-    def _end_stall(self) -> None:
-        super()._end_stall()
-        self._serve_waiting()
-
     def _on_client_ack(self, client: Client, packet: Packet) -> bool:
         _, packet_id, reason = self._ack_fields(client, packet)
         self.notes.transcript.taken(client.client_id, packet.first_byte >> 4, packet_id)
@@ -413,8 +566,7 @@ class Relay(ErringHost):
             self.counts.connects += 1
             kept = self._subscriptions.get(client.client_id, {}) if present else {}
             client.subscriptions = self._subscriptions[client.client_id] = kept
-            if client.clean_start and self.rolls("session"):
-                self.notes.fault("session", client.client_id)
+            if client.clean_start and self.happens("session", client):
                 present = True
                 self.view[packet.body] = 1
         self._note_connect(client, present=present, code=code)

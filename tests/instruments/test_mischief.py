@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
-from loadgen.mqtt.packets import Disconnect, PingReq, Publish
-from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode
-from tests.brokers.conftest import Client, ClientMaker
+from loadgen.mqtt.packets import Publish
+from tests.brokers.conftest import ClientMaker
 from tests.instruments.conftest import erring
 from tests.instruments.faults import FaultCounts
 from tests.instruments.relay import ErringBroker, run_erring
@@ -117,33 +115,6 @@ async def test_the_seed_decides(client: ClientMaker) -> None:
     assert outcomes[0] == outcomes[1] != outcomes[2]
 
 
-async def test_each_subscriber_has_its_own_faults(client: ClientMaker) -> None:
-    async with erring("lose=1/3") as reflector:
-        (endpoint,) = reflector.endpoints
-        subscribers = [await client(endpoint, f"s{n}") for n in range(4)]
-        for subscriber in subscribers:
-            await subscriber.subscribe("t")
-        publisher = await client(endpoint, "p")
-        await publisher.publish("t", *map(_payload, range(300)))
-        for subscriber in subscribers:
-            await subscriber.sync()
-        total = sum(len(subscriber.messages) for subscriber in subscribers)
-        counts = await reflector.counts()
-    assert counts.lost == 400
-    assert total == counts.delivered == 800
-
-
-async def test_nothing_next_to_swap_with(client: ClientMaker) -> None:
-    async with erring("reorder=1/1") as reflector:
-        one = await client(reflector.endpoints[0], "s")
-        await one.subscribe("t")
-        await one.publish("t", b"0", b"1", b"2")
-        await one.until_count(3)
-        counts = await reflector.counts()
-    assert [message.payload for message in one.messages] == [b"1", b"0", b"2"]
-    assert counts.reordered == 1
-
-
 async def test_delay_keeps_the_order(client: ClientMaker) -> None:
     async with erring("delay=200ms@1/10") as reflector:
         (endpoint,) = reflector.endpoints
@@ -212,67 +183,6 @@ async def test_ceiling_acknowledges_when_served(client: ClientMaker) -> None:
         await reflector.set_faults("none")
         await one.until_count(3)
         assert (await reflector.counts()).received == 3
-
-
-async def test_stall(client: ClientMaker) -> None:
-    async with run_erring() as reflector:
-        (endpoint,) = reflector.endpoints
-        one = await client(endpoint, "s")
-        await one.subscribe("t")
-        start = time.monotonic()
-        await reflector.set_faults("stall=500ms")
-        # Who comes during the stall waits as well.
-        late = asyncio.create_task(client(endpoint, "late"))
-        await one.publish("t", b"x")
-        assert time.monotonic() - start >= 0.5
-        await late
-        assert [message.payload for message in one.messages] == [b"x"]
-
-
-@pytest.mark.parametrize(
-    ("version", "answer"),
-    [(MQTT_5, ReasonCode.SERVER_BUSY), (MQTT_3_1_1, ConnectReturnCode.SERVER_UNAVAILABLE)],
-)
-async def test_refuse(client: ClientMaker, version: int, answer: int) -> None:
-    async with erring("refuse=0x89@1/3") as reflector:
-        codes = [
-            (await client(reflector.endpoints[0], f"c{n}", version)).connack.reason_code
-            for n in range(9)
-        ]
-        counts = await reflector.counts()
-    assert codes == [0, 0, answer] * 3
-    assert (counts.refused, counts.connects) == (3, 6)
-
-
-async def test_drop_closes_the_publisher(client: ClientMaker) -> None:
-    async with run_erring("drop=1/10") as reflector:
-        (endpoint,) = reflector.endpoints
-        subscriber = await client(endpoint, "s")
-        await subscriber.subscribe("t")
-        for number in range(3):
-            publisher = await client(endpoint, f"p{number}")
-            for message in range(25):
-                publisher.send(Publish("t", _payload(message)))
-            with pytest.raises(ConnectionError):
-                publisher.send(PingReq())
-                await publisher.receive()
-        await subscriber.sync()
-        counts = await reflector.counts()
-    assert (counts.dropped, counts.received, counts.disconnects) == (3, 30, 3)
-    assert len(subscriber.messages) == 30
-
-
-async def test_drop_on_command(client: ClientMaker) -> None:
-    async with erring() as reflector:
-        clients: list[Client] = [await client(reflector.endpoints[0], f"c{n}") for n in range(5)]
-        assert await reflector.drop_connections(2) == 2
-        for dropped in clients[:2]:
-            assert await dropped.gone() is None
-        for kept in clients[2:]:
-            await kept.sync()
-        assert await reflector.drop_connections() == 3
-        assert (await reflector.counts()).dropped == 5
-        assert not isinstance(await clients[4].gone(), Disconnect)
 
 
 async def test_what_was_said_is_written_down(client: ClientMaker, tmp_path: Path) -> None:

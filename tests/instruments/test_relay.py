@@ -11,9 +11,8 @@ from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.brokers.watch import mqtt_client
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_5
-from loadgen.mqtt.packets import Connect, Publish
+from loadgen.mqtt.packets import Connect
 from loadgen.mqtt.properties import Properties
-from loadgen.mqtt.reason_codes import ReasonCode
 from tests.brokers.conftest import ClientMaker
 from tests.brokers.full_listener import full_listener
 from tests.instruments.conftest import relayed
@@ -135,44 +134,6 @@ async def test_broker_and_client_both_finish_what_goes_wrong(
         assert right.count(False) == wrong
         if name == "misrouted":
             assert len(other.messages) + len(publisher.messages) == number
-
-
-async def test_refuses_and_resets(client: ClientMaker) -> None:
-    async with relayed("refuse=0x89@1/2") as (relay, reflector):
-        (endpoint,) = relay.endpoints
-        first = await client(endpoint, "a")
-        assert (await client(endpoint, "b")).connack.reason_code == ReasonCode.SERVER_BUSY
-        assert reflector.connected == 1
-        await relay.set_faults("reset=10ms")
-        assert await first.gone() is None
-        while reflector.connected:
-            await asyncio.sleep(0.01)
-        await relay.set_faults("none")
-        assert await relay.drop_connections() == 0
-
-
-async def test_a_stall_holds_both_directions(client: ClientMaker) -> None:
-    async with relayed() as (relay, reflector):
-        direct = await client(reflector.endpoints[0], "d")
-        await direct.subscribe("t")
-        one = await client(relay.endpoints[0], "s")
-        await one.subscribe("t")
-        await relay.set_faults("stall=1h")
-        one.send(Publish("t", b"x"))
-        late = asyncio.create_task(client(relay.endpoints[0], "late"))
-        await asyncio.sleep(0.2)
-        await direct.sync()
-        assert direct.messages == []
-        await relay.set_faults("none")
-        await one.until_count(1)
-        await late
-
-
-async def test_a_broker_that_goes_takes_its_clients_along(client: ClientMaker) -> None:
-    async with relayed() as (relay, reflector):
-        one = await client(relay.endpoints[0], "s")
-        reflector.close()
-        assert await one.gone() is None
 
 
 @needs_mosquitto

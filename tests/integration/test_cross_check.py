@@ -14,9 +14,11 @@ RATE = 200
 
 
 async def test_an_independent_subscriber_counts_the_same(tmp_path: Path) -> None:
-    flags = {"devices": 20, "rate": RATE, "qos": 1}
     times = {"warmup": WARM_UP_S, "duration": WINDOW_S, "drain": 5, "settle": 0.2}
-    directory = tmp_path / "run"
+    directory, file = tmp_path / "run", tmp_path / "payload"
+    content = bytes(range(256)) + b"\0\xff" * 50
+    file.write_bytes(content)
+    flags = {"devices": 20, "rate": RATE, "qos": 1, "payload": str(file)}
     async with run_mosquitto() as broker, listening(broker.endpoints[0]) as payloads:
         where = {"broker": broker.endpoints[0].redacted}
         await run(build_scenario("fanin", None, {**where, **flags, **times}), directory)
@@ -26,7 +28,8 @@ async def test_an_independent_subscriber_counts_the_same(tmp_path: Path) -> None
     assert len(payloads) == round(RATE * (WARM_UP_S + WINDOW_S))
     assert len(set(payloads)) == len(payloads)
     for payload in payloads:
-        body = zlib.crc32(payload[32:])
+        assert payload[32:] == content
+        body = zlib.crc32(content)
         assert int.from_bytes(payload[28:32], "little") == zlib.crc32(payload[:28], body)
     intended_ns = sorted(int.from_bytes(payload[16:24], "little") for payload in payloads)
     first_of_window_ns = intended_ns[0] + int(WARM_UP_S * 1e9)

@@ -5,7 +5,6 @@ import json
 import os
 import ssl
 import time
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -309,32 +308,6 @@ async def test_the_will_of_a_device_that_was_cut_off_reaches_others(driver: Driv
             assert str(message.topic) == "dead/end"
 
 
-async def test_the_payload_of_a_file_follows_the_header(driver: Driver, tmp_path: Path) -> None:
-    path = tmp_path / "payload"
-    path.write_bytes(bytes(range(256)) + b"\0\xff" * 50)
-    content = path.read_bytes()
-    async with run_mosquitto() as broker:
-        endpoint = broker.endpoints[0]
-        plan = one_worker_plan(
-            publishers(1, 50.0, size=32 + len(content)),
-            subscribers(1),
-            targets=targets(broker),
-            payload=str(path),
-        )
-        async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
-            await client.subscribe("t/#")
-            await play(driver, plan)
-            message = await asyncio.wait_for(anext(client.messages), HANG_S)
-            data = message.payload
-            assert isinstance(data, bytes)
-            assert data[32:] == content
-            crc = zlib.crc32(data[:28], zlib.crc32(data[32:]))
-            assert crc == int.from_bytes(data[28:32], "little")
-            await driver.finished()
-        await driver.stop()
-    check_nothing_lost(driver)
-
-
 async def test_a_worker_stays_on_its_processor(driver: Driver) -> None:
     processor = max(os.sched_getaffinity(0))
     plan = one_worker_plan(groups.DeviceGroup("devices", 1), port=1)
@@ -428,24 +401,6 @@ async def test_fanin_over_websocket(
     assert driver.counted("acknowledged") == (500 if qos else 0)
     assert driver.recorded_count("tls") == (6 if secure else 0)
     assert driver.events == []
-
-
-async def test_websocket_devices_return_too(driver: Driver) -> None:
-    async with run_secured(websocket=True) as broker:
-        plan = one_worker_plan(
-            publishers(5, 500.0, qos=1),
-            targets=targets(broker),
-            reconnect=groups.Reconnect(0.02, 0.1, 0.5),
-        )
-        await play(driver, plan, measure_ms=800)
-        await driver.until(lambda: driver.now("sent") > 100)
-        broker.kill()
-        await driver.until(lambda: driver.now("connected") == 0)
-        await broker.start()
-        await driver.until(lambda: driver.window_ends and driver.now("finished"))
-        await driver.stop()
-    assert driver.counted("sent") == driver.counted("acknowledged") == 450
-    assert driver.counted("connects") == 10
 
 
 async def test_what_is_no_websocket_is_refused(driver: Driver, start_broker: StartBroker) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.summary import summarize_run
@@ -14,7 +13,6 @@ from loadgen.run.coordinator import RunResult
 from tests.instruments.runs import play_erring
 from tests.integration.listener import listening
 from tests.run_files import events
-from tests.secured_mosquitto import TlsFiles, run_secured
 from tests.testbeds import run
 
 SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3, "settle": 0.2}
@@ -28,20 +26,18 @@ async def ask(tmp_path: Path, *, faults: str = "none", **fields: Any) -> RunResu
 
 
 @pytest.mark.parametrize(
-    ("broker", "mqtt", "qos"),
+    ("broker", "mqtt", "qos", "tls"),
     [
-        ("mosquitto", "3.1.1", 0),
-        ("mosquitto", "5", 2),
-        ("nats", "3.1.1", 1),
+        ("mosquitto", "3.1.1", 0, False),
+        ("mosquitto", "5", 2, False),
+        ("mosquitto", "3.1.1", 1, True),
+        ("nats", "3.1.1", 1, False),
     ],
 )
 async def test_every_request_has_its_response(
-    tmp_path: Path, broker: str, mqtt: str, qos: int
+    tmp_path: Path, broker: str, mqtt: str, qos: int, tls: bool
 ) -> None:
-    every_response(await ask(tmp_path, broker=broker, mqtt=mqtt, qos=qos, workers=2))
-
-
-def every_response(result: RunResult) -> None:
+    result = await ask(tmp_path, broker=broker, mqtt=mqtt, qos=qos, workers=2, tls=tls)
     assert not set(result.verdict.codes) & {"LOST", "DUPLICATED", "CORRUPT", "OUT_OF_ORDER"}
     card = summarize_run(result.directory)
     # 300 requests and as many responses.
@@ -53,13 +49,6 @@ def every_response(result: RunResult) -> None:
     assert round_trip.avg > one_way.avg
     (row, *_) = card.rows
     assert (row.name, row.avg) == ("REQUEST", round_trip.avg)
-
-
-async def test_over_tls(tmp_path: Path, certificates: CertificateFiles) -> None:
-    files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, False)
-    async with run_secured(tls=files) as served:
-        url = f"mqtts://localhost:{served.endpoints[0].port}"
-        every_response(await ask(tmp_path, broker=url, tls_ca=str(certificates.authority), qos=1))
 
 
 async def test_a_response_that_is_lost_is_told(tmp_path: Path) -> None:

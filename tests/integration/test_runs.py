@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import BrokerRefusedError, ScenarioError
@@ -21,7 +20,7 @@ from loadgen.run.coordinator import RunResult
 from tests.instruments.runs import play_erring
 from tests.run_files import events, manifest, rows
 from tests.schemas import errors
-from tests.secured_mosquitto import TlsFiles, run_secured
+from tests.secured_mosquitto import run_secured
 from tests.testbeds import run
 from tests.verdicts import faults, without_saturation
 
@@ -233,24 +232,6 @@ async def test_devices_log_in_with_what_their_file_says_and_no_secret_is_kept(
         path.write_text("client_id,username,password\nm,meter,wrong\n")
         with pytest.raises(BrokerRefusedError, match="password"):
             await play(tmp_path / "all", "connburst", devices=1, **wanted)
-
-
-async def test_devices_with_certificates_of_their_own(
-    tmp_path: Path, certificates: CertificateFiles
-) -> None:
-    files = TlsFiles(certificates.certificate, certificates.key, certificates.authority, True)
-    async with run_secured(tls=files) as served:
-        result = await play(
-            tmp_path,
-            "fanin",
-            broker=f"mqtts://localhost:{served.endpoints[0].port}",
-            devices=6,
-            rate=60,
-            tls_ca=str(certificates.authority),
-            tls_certificate=certificates.client_certificate,
-            tls_key=certificates.client_key,
-        )
-    assert not faults(result.verdict.reasons)
 
 
 @pytest.mark.parametrize(

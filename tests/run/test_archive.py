@@ -13,11 +13,10 @@ from loadgen.cli.main import main
 from loadgen.errors import DiskError, RunDirectoryError
 from loadgen.run.archive import write_bundle
 from loadgen.run.seal import seal
-from loadgen.specjms.audit import DestinationCount, Observed, TypeCount, audit
-from loadgen.specjms.expected import type_rates
+from loadgen.specjms.audit import DestinationCount, audit
 from loadgen.specjms.messages import number_of
 from loadgen.specjms.report import audit_summary, report
-from tests.specjms.models import model_with
+from tests.specjms.models import model_with, observed
 
 NS = 1_000_000_000
 LENGTH_S = 20
@@ -32,19 +31,10 @@ def made(
     topology = changes.pop("topology", "horizontal")
     length_s = changes.pop("length_s", LENGTH_S)
     model = model_with(topology=topology, base=base)
-    seen = [
-        TypeCount(
-            *(round(rate * length_s * share) for rate in (one.sent, one.received, one.received))
-        )
-        for one in type_rates(model)
-    ]
-    supply = Observed(
-        window_s=length_s,
-        warmup_s=1.0,
-        clock_ms=0.0,
-        types=seen,
-        inside=[round(rate * length_s) for rate in model.rates],
-        late=[0] * 7,
+    supply = observed(
+        model,
+        length_s,
+        types=observed(model, length_s * share).types,
         destinations=[DestinationCount(number_of("offer"), 1, 10, 10, 10)],
     )
     found = audit(model, supply)

@@ -1,6 +1,5 @@
 """The five audit tests, each shown to pass and to fail at its bound."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,39 +12,21 @@ from loadgen.specjms.audit import (
     HandlerCount,
     Observed,
     Recovery,
-    TypeCount,
     audit,
 )
 from loadgen.specjms.chain_model import destinations_of, enabled_types
-from loadgen.specjms.expected import type_rates
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, number_of
-from tests.specjms.models import model_with
+from tests.specjms.models import model_with, observed
 
 MODEL = model_with(base=15)
 WINDOW_S = 100.0
 OFFER = number_of("offer")
 
 
-def counted(sent: Sequence[int], received: Sequence[int]) -> list[TypeCount]:
-    return [
-        TypeCount(sent=one, received=other, delivery={"p90": 1000.0})
-        for one, other in zip(sent, received, strict=True)
-    ]
-
-
 def sound(**changed: Any) -> Observed:
     """What a correct run of the model shows."""
-    counts = [
-        DestinationCount(
-            number,
-            destination,
-            sent=50,
-            expected=100,
-            received=100,
-            sent_in_all=60,
-            expected_in_all=120,
-            received_in_all=120,
-        )
+    destinations = [
+        DestinationCount(number, destination, 50, 100, 100, 0, 60, 120, 120)
         for number in enabled_types(MODEL)
         for destination in range(destinations_of(MODEL, number))
     ]
@@ -54,20 +35,8 @@ def sound(**changed: Any) -> Observed:
         for number in enabled_types(MODEL)
         for place in range(MODEL.count_of(MESSAGES[number].consumer))
     ]
-    seen = Observed(
-        window_s=WINDOW_S,
-        warmup_s=600.0,
-        clock_ms=100.0,
-        types=counted(
-            [round(rate.sent * WINDOW_S) for rate in type_rates(MODEL)],
-            [round(rate.received * WINDOW_S) for rate in type_rates(MODEL)],
-        ),
-        inside=[round(rate * WINDOW_S) for rate in MODEL.rates],
-        late=[0] * 7,
-        destinations=counts,
-        heard=heard,
-    )
-    return replace(seen, **changed)
+    known = {"clock_ms": 100.0, "destinations": destinations, "heard": heard, **changed}
+    return observed(MODEL, WINDOW_S, **known)
 
 
 def failed(observed: Observed) -> dict[str, list[str]]:
@@ -103,44 +72,22 @@ def test_input_rate_may_be_off_by_5_percent(share: float, passes: bool) -> None:
     assert failed(sound(inside=inside)) == ({} if passes else {"input_rate": ["interaction 5"]})
 
 
-def test_one_interaction_more_or_less_fails_no_rate() -> None:
-    model = model_with(topology="vertical", base=1)
-    rates = [round(rate * 20) for rate in model.rates]
-    assert rates[2] == 1
-    counts = [round(rate.sent * 20) for rate in type_rates(model)]
-    received = [round(rate.received * 20) for rate in type_rates(model)]
-    seen = replace(
-        sound(destinations=(), heard=()),
-        window_s=20.0,
-        types=counted(counts, received),
-        inside=rates,
-    )
-    for inside in (0, 1, 2):
-        rates[2] = inside
-        tests = {f.test for f in audit(model, seen).failed if f.subject == "interaction 3"}
-        assert "input_rate" not in tests
-
-
 def few(seconds: float, interaction: int, begun: int, late: int = 0) -> dict[str, str]:
     """Failed tests of an interaction of a small run, and what was observed."""
     model = model_with(topology="vertical", base=1)
-    sent = [round(rate.sent * seconds) for rate in type_rates(model)]
-    received = [round(rate.received * seconds) for rate in type_rates(model)]
+    seen = observed(model, seconds)
     first = FIRST_OF_INTERACTION[interaction - 1]
-    sent[first], received[first] = begun, 10 * begun
-    inside = [round(rate * seconds) for rate in model.rates]
-    inside[interaction - 1] = begun
-    lates = [0] * 7
-    lates[interaction - 1] = late
-    seen = replace(
-        sound(destinations=(), heard=()),
-        window_s=seconds,
-        types=counted(sent, received),
-        inside=inside,
-        late=lates,
-    )
+    types, inside, lates = list(seen.types), list(seen.inside), [0] * 7
+    types[first] = replace(types[first], sent=begun, received=10 * begun)
+    inside[interaction - 1], lates[interaction - 1] = begun, late
+    seen = replace(seen, types=types, inside=inside, late=lates)
     subject = f"interaction {interaction}"
     return {f.test: f.observed for f in audit(model, seen).failed if f.subject == subject}
+
+
+def test_one_interaction_more_or_less_fails_no_rate() -> None:
+    for begun in (0, 1, 2):
+        assert "input_rate" not in few(20.0, 3, begun)
 
 
 def test_an_interaction_that_was_not_due_fails_nothing() -> None:
@@ -165,21 +112,13 @@ def test_few_calls_may_draw_families_of_few_suppliers() -> None:
     model = model_with(topology="vertical", base=1)
     calls = 14
     for suppliers, passes in ((2, True), (1, False)):
-        counts = [0] * len(MESSAGES)
-        for number, message in enumerate(MESSAGES):
-            if message.interaction == 2:
-                counts[number] = calls
-        counts[OFFER] = calls * suppliers
-        received = list(counts)
-        received[number_of("callForOffers")] = calls * suppliers
-        inside = [0, calls, 0, 0, 0, 0, 0]
-        seconds = calls / model.rates[1]
-        seen = replace(
-            sound(destinations=(), heard=()),
-            window_s=seconds,
-            types=counted(counts, received),
-            inside=inside,
-        )
+        seen = observed(model, calls / model.rates[1])
+        types = [replace(one, sent=calls, received=calls) for one in seen.types]
+        many = calls * suppliers
+        types[OFFER] = replace(types[OFFER], sent=many, received=many)
+        call = number_of("callForOffers")
+        types[call] = replace(types[call], received=many)
+        seen = replace(seen, types=types, inside=[0, calls, 0, 0, 0, 0, 0])
         tests = {f.test for f in audit(model, seen).failed if f.subject == "interaction 2"}
         assert tests == (set() if passes else {"message_count"})
 
@@ -273,11 +212,7 @@ def test_what_never_came_to_its_end_is_not_delivered(
 
 def test_interactions_that_are_off_are_not_tested() -> None:
     model = model_with(topology="freeform", base=5, interactions={"4": 10})
-    zeros = [0] * len(MESSAGES)
-    sent = list(zeros)
-    sent[number_of("inventoryInfo")] = 1000
-    inside = [0, 0, 0, 1000, 0, 0, 0]
-    seen = sound(types=counted(sent, sent), inside=inside, destinations=(), heard=())
+    seen = observed(model, WINDOW_S)
     found = audit(model, seen)
     assert found.passed
     assert {finding.subject for finding in found.findings} == {"interaction 4"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
-from loadgen.errors import HostLimitError, ScenarioError
+from loadgen.errors import HostLimitError
 from loadgen.plan.fit import Host, describe, fit_plan
 from loadgen.plan.groups import Target
 from loadgen.plan.plan import Plan
@@ -100,8 +100,3 @@ def test_a_host_that_is_too_small_is_told() -> None:
     small = Host(cores=2, descriptors=300, memory_bytes=32 << 30, local_ports=28_000)
     with pytest.raises(HostLimitError, match="ulimit"):
         planned(small, base=50, workers=1)
-
-
-def test_a_scenario_that_contradicts_itself_is_told() -> None:
-    with pytest.raises(ScenarioError, match="shared subscriptions"):
-        planned(mqtt="3.1.1")

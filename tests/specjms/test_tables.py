@@ -6,28 +6,15 @@ from typing import Any
 import pytest
 
 from loadgen.plan.tables import DataTable
-from loadgen.specjms.audit import Observed, TypeCount, audit
-from loadgen.specjms.expected import type_rates
+from loadgen.specjms.audit import audit
 from loadgen.specjms.report import report
 from loadgen.specjms.tables import supply_tables
-from tests.specjms.models import model_with
+from tests.specjms.models import model_with, observed
 
 
 def sections(messages: dict[str, Any], **changed: Any) -> dict[str, DataTable]:
     model = model_with(topology="freeform", base=5, messages=messages)
-    fields: dict[str, Any] = {
-        "window_s": 10.0,
-        "warmup_s": 1.0,
-        "clock_ms": 0.0,
-        "types": [
-            TypeCount(sent=round(10 * rate.sent), received=round(10 * rate.received))
-            for rate in type_rates(model)
-        ],
-        "inside": [round(10 * rate) for rate in model.rates],
-        "late": [0] * 7,
-        "destinations": [],
-    }
-    seen = Observed(**{**fields, **changed})
+    seen = observed(model, 10.0, **{"warmup_s": 1.0, **changed})
     document = json.loads(json.dumps(report(model, seen, audit(model, seen))))
     return {table.title: table for table in supply_tables(document)}
 
