@@ -170,16 +170,20 @@ def _topic_rows(model: Model, seen: audit.Observed, root: str) -> list[dict[str,
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
     types: dict[str, set[str]] = {}
+    at_broker: dict[str, set[str]] = {}
     for count in seen.destinations:
         topic = shared_topic_of(model, root, count.number, count.destination)
         sent[topic] += count.sent
         received[topic] += count.received
         types.setdefault(topic, set()).add(MESSAGES[count.number].name)
+        selected = topic_of(model, root, count.number, count.destination)
+        at_broker.setdefault(topic, set()).add(selected)
     window_s = seen.window_s or 1.0
     return [
         {
             "topic": topic,
             "message_types": len(types[topic]),
+            "topics_at_broker": len(at_broker[topic]),
             "sent_per_s": messages / window_s,
             "received_per_s": received[topic] / window_s,
         }
@@ -192,6 +196,7 @@ def _traffic(topics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     rates = [one["sent_per_s"] for one in topics]
     return {
         "topics": len(topics),
+        "topics_at_broker": sum(one["topics_at_broker"] for one in topics),
         "sent_per_s_mean": sum(rates) / max(len(rates), 1),
         "sent_per_s_most": max(rates, default=0.0),
         "busiest": topics[:_TOPICS_SHOWN],

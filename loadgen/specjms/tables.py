@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from loadgen.plan.reading import Object, figure, figures, objects, part, text
 from loadgen.plan.tables import DataTable, TableCell
+from loadgen.sentences import counted
 
 _FAILED_SHOWN = 10
 
@@ -77,10 +78,11 @@ def _topics(document: Object) -> DataTable:
         for one in objects(traffic.get("busiest"))
     )
     count, mean, most = figures(traffic, "topics", "sent_per_s_mean", "sent_per_s_most")
+    at_broker = figure(traffic, "topics_at_broker") or count or 0
     note = (
-        f"{count or 0:,.0f} topics, as they are at the broker and without the levels by which it "
-        f"selects; messages sent to one a second: {mean or 0:,.3f} in the mean, {most or 0:,.3f} "
-        "to the busiest. These are the busiest."
+        f"{counted(int(at_broker), 'topic')} at the broker, {count or 0:,.0f} without the levels "
+        f"by which it selects; messages sent to one of these a second: {mean or 0:,.3f} in the "
+        f"mean, {most or 0:,.3f} to the busiest. These are the busiest."
     )
     header = ("topic", "message types", "sent/s", "received/s")
     return DataTable("Traffic by topic", note, header, rows)

@@ -79,39 +79,6 @@ def check_nothing_lost(driver: Driver) -> None:
 # --- coming back -----------------------------------------------------------------------------
 
 
-async def test_devices_of_a_broker_that_was_killed_return_without_a_storm(driver: Driver) -> None:
-    count, rate, in_flight = 120, 250.0, 8
-    async with run_mosquitto() as broker:
-        plan = one_worker_plan(
-            groups.DeviceGroup("devices", count),
-            targets=targets(broker),
-            reconnect=groups.Reconnect(0.05, 0.2, 0.5),
-        )
-        await driver.configure(plan)
-        assert (await driver.connect(in_flight=in_flight, rate=rate))["connected"] == count
-        broker.kill()
-        await driver.until(lambda: driver.now("connected") == 0)
-        await driver.until(lambda: driver.now("connect_failures") > 10)
-        await broker.start()
-        seen: list[tuple[float, float, int]] = []
-        async with asyncio.timeout(HANG_S):
-            while not seen or seen[-1][2] < count:
-                before_s = time.monotonic()
-                connected = driver.now("connected")
-                seen.append((before_s, time.monotonic(), connected))
-                driver.send("beat")
-                await asyncio.sleep(0.001)
-        await driver.stop()
-    for first, (before_s, _, fewer) in enumerate(seen):
-        for _, after_s, more in seen[first:]:
-            # Those that were under way, the rate, and the 20 ms that a late tick makes up for.
-            allowed = in_flight + rate * (after_s - before_s + 0.02) + 1
-            assert more - fewer <= allowed, (more - fewer, after_s - before_s)
-    assert driver.counted("disconnects") == count
-    assert driver.counted("connects") == 2 * count
-    assert len(driver.said("return")) == 20
-
-
 @pytest.mark.parametrize(("version", "qos"), [(4, 1), (5, 2)])
 async def test_durable_sessions_lose_nothing_when_the_broker_restarts(
     driver: Driver, version: int, qos: int
@@ -178,23 +145,6 @@ async def test_devices_leave_and_return_at_the_rate_and_lose_nothing(
     assert driver.counted("duplicated") == driver.counted("excused")
     # Only a subscriber whose session was kept may leave, and messages wait for it alone.
     assert (driver.recorded_count("reconnect") > 0) == durable
-
-
-async def test_who_left_tries_again_when_the_broker_is_gone_for_a_moment(driver: Driver) -> None:
-    async with run_mosquitto() as broker:
-        plan = one_worker_plan(
-            publishers(3, 30.0, qos=1), targets=targets(broker), churn=20.0, away=0.2
-        )
-        await play(driver, plan, measure_ms=700)
-        await driver.until(lambda: driver.now("connected") < 3)
-        broker.kill()
-        await driver.until(lambda: driver.now("connect_failures") > 0)
-        # Who was thrown out stays out, for no reconnect was asked; who had left comes back.
-        thrown_out = driver.now("disconnects")
-        await broker.start()
-        await driver.until(lambda: driver.now("connected") == 3 - thrown_out)
-        assert thrown_out < 3
-        await driver.stop()
 
 
 async def test_what_comes_with_connack_had_waited_for_the_device(

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from loadgen.plan.tables import DataTable
-from loadgen.specjms.audit import audit
+from loadgen.specjms.audit import DestinationCount, audit
+from loadgen.specjms.messages import number_of
 from loadgen.specjms.report import report
 from loadgen.specjms.tables import supply_tables
 from tests.specjms.models import model_with, observed
@@ -45,3 +46,15 @@ def test_rules_and_notes_are_shown() -> None:
         row[:2] for row in rules.rows
     ]
     assert "delivered is of the whole run" in sections({})["Audit"].note
+
+
+@pytest.mark.parametrize(("selectors", "at_broker"), [("broker", 5 + 1 + 2 + 1), ("client", 1)])
+def test_topics_are_counted_as_the_broker_has_them(selectors: str, at_broker: int) -> None:
+    model = model_with(base=5, case_study="III", selectors=selectors)
+    places = [("inventoryInfo", 5), ("offer", 1), ("pOrder", 2), ("priceUpdate", 1)]
+    counts = [
+        DestinationCount(number_of(name), place) for name, count in places for place in range(count)
+    ]
+    seen = observed(model, 10.0, destinations=counts)
+    traffic = report(model, seen, audit(model, seen))["traffic"]
+    assert (traffic["topics"], traffic["topics_at_broker"]) == (1, at_broker)

@@ -161,13 +161,34 @@ def _drawn_class(unit: float, small_percent: int, medium_percent: int) -> int:
 
 
 @compiled
-def _take_sequence(chain: Chains, row: int, note: InteractionNote, number: int) -> int:
-    """Take the next sequence of the stream that a message belongs to."""
+def _write_new(
+    fleet: Fleet,
+    row: int,
+    note: InteractionNote,
+    number: int,
+    packet_id: int,
+    transaction: int,
+    deliveries: int,
+    sent_ns: int,
+    position: int,
+) -> int:
+    """Write the next message of its stream; note it if it is to be acknowledged."""
+    chain = chains_of(fleet.own)
     kind = chain.types[number]
-    stream = _stream(kind, chain.roles[row], _route(kind, note))
-    sequence = chain.sequences[stream]
+    route = _route(kind, note)
+    stream = _stream(kind, chain.roles[row], route)
+    sequence = int(chain.sequences[stream])
     chain.sequences[stream] = sequence + 1
-    return int(sequence)
+    if packet_id > 0:
+        sender = fleet.devices[row].sender
+        cause = chain.causes[sender, packet_id - 1]
+        cause.type = number
+        cause.transaction = transaction
+        cause.destination = kind.destination + route
+        cause.deliveries = deliveries
+        cause.sequence = sequence
+        chain.sent_notes[sender, packet_id - 1] = note
+    return _write_message(fleet, row, note, number, sequence, packet_id, sent_ns, 0, 0, position)
 
 
 @compiled
@@ -207,18 +228,10 @@ def _send_outputs(
             if packet_id == 0:
                 return position, False
             fleet.totals.in_flight += 1
-            under_way = chain.causes[sender, packet_id - 1]
-            under_way.type = number
-            under_way.transaction = note.transaction if output.transacted else _NONE
-            under_way.destination = output.destination + _route(output, note)
-            under_way.deliveries = output.deliveries
-        sequence = _take_sequence(chain, row, note, number)
-        if packet_id > 0:
-            under_way.sequence = sequence
-            chain.sent_notes[sender, packet_id - 1] = note
-        before = position
-        position = _write_message(
-            fleet, row, note, number, sequence, packet_id, now_ns, 0, 0, position
+        transaction = note.transaction if output.transacted else _NONE
+        deliveries, before = output.deliveries, position
+        position = _write_new(
+            fleet, row, note, number, packet_id, transaction, deliveries, now_ns, position
         )
         count_sent(fleet, output.group, phase, output.deliveries, position - before)
         _see_sent(chain, output.destination + _route(output, note), phase, output.deliveries)
@@ -544,39 +557,6 @@ def _on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
 
 
 @compiled
-def _new_note(
-    fleet: Fleet, row: int, note: InteractionNote, interaction_number: int, intended_ns: int
-) -> None:
-    """Fill the note of a new interaction; its number decides all draws."""
-    chain = chains_of(fleet.own)
-    role = chain.roles[row]
-    interaction = chain.types[role.first].interaction
-    note.type = role.first
-    note.interaction = interaction
-    note.size_class = 0
-    note.suppliers = 0
-    note.family = 0
-    note.number = interaction_number
-    note.price = 0
-    note.intended_ns = intended_ns
-    note.places[:] = NOWHERE
-    note.places[3] = role.headquarters
-    # A number that identifies the driver in all workers.
-    salt = role.first << 24 ^ role.producer
-    if interaction == 2:
-        note.places[1] = role.place
-        families = len(chain.answers)
-        unit = random_unit(fleet.run.seed ^ _SALT_FAMILY, salt, interaction_number)
-        note.family = min(int(unit * families), families - 1)
-        note.suppliers = chain.answers[note.family]
-    elif interaction in (1, 4, 5):
-        note.places[0] = role.place
-        note.places[1] = role.center
-    unit = random_unit(fleet.run.seed, salt, interaction_number)
-    note.size_class = _drawn_class(unit, chain.state.small_percent, chain.state.medium_percent)
-
-
-@compiled
 def _write_due(
     fleet: Fleet, number: int, packet_id: int, sent_ns: int, position: int, sent: Sent
 ) -> int:
@@ -588,23 +568,34 @@ def _write_due(
     kind = chain.types[role.first]
     note = chain.notes[1]
     interaction_number = publisher.stream << 32 | publisher.sequence
-    _new_note(fleet, row, note, interaction_number, publisher.due_ns)
+    note.type = role.first
+    note.interaction = kind.interaction
+    note.suppliers = 0
+    note.family = 0
+    note.number = interaction_number
+    note.price = 0
+    note.intended_ns = publisher.due_ns
+    note.places[:] = NOWHERE
+    note.places[3] = role.headquarters
+    # The number of the interaction, and the driver's among all workers, decide all draws.
+    salt = role.first << 24 ^ role.producer
+    if kind.interaction == 2:
+        note.places[1] = role.place
+        families = len(chain.answers)
+        unit = random_unit(fleet.run.seed ^ _SALT_FAMILY, salt, interaction_number)
+        note.family = min(int(unit * families), families - 1)
+        note.suppliers = chain.answers[note.family]
+    elif kind.interaction in (1, 4, 5):
+        note.places[0] = role.place
+        note.places[1] = role.center
+    unit = random_unit(fleet.run.seed, salt, interaction_number)
+    note.size_class = _drawn_class(unit, chain.state.small_percent, chain.state.medium_percent)
     route = _route(kind, note)
     sent.stream = _stream(kind, role, route)
     sent.destination = kind.destination + route
     sent.deliveries = kind.deliveries if kind.deliveries > 0 else note.suppliers
-    sequence = _take_sequence(chain, row, note, role.first)
-    if packet_id > 0:
-        sender = fleet.devices[row].sender
-        cause = chain.causes[sender, packet_id - 1]
-        cause.type = role.first
-        cause.transaction = _NONE
-        cause.destination = sent.destination
-        cause.deliveries = sent.deliveries
-        cause.sequence = sequence
-        chain.sent_notes[sender, packet_id - 1] = note
-    return _write_message(
-        fleet, row, note, role.first, sequence, packet_id, sent_ns, 0, 0, position
+    return _write_new(
+        fleet, row, note, role.first, packet_id, _NONE, sent.deliveries, sent_ns, position
     )
 
 
