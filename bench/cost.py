@@ -45,8 +45,8 @@ class Pair:
     c_checked: float | None = None
 
 
-def publishers(count: int, rate: float, deliveries: int = 0) -> DeviceGroup:
-    return DeviceGroup("publishers", count, Publishes("floor", count, 0, rate, deliveries))
+def publishers(count: int, rate: float) -> DeviceGroup:
+    return DeviceGroup("publishers", count, Publishes("floor/{topic}", rate))
 
 
 def _send(connections: int, rate: float, seconds: float, batch: int) -> Pair:
@@ -84,8 +84,8 @@ def _receive(connections: int, rate: float, seconds: float, burst: int) -> Pair:
     )
     messages = round(rate * seconds)
     groups = (
-        DeviceGroup("subscribers", connections, subscribes=Subscribes("source")),
-        DeviceGroup("source", connections, Publishes("floor", connections, 0, 1.0, 1)),
+        DeviceGroup("subscribers", connections, subscribes=Subscribes(("floor/{topic}",))),
+        DeviceGroup("source", connections, Publishes("floor/{topic}", 1.0)),
     )
     with floor.source(
         subscribers=connections,
@@ -165,8 +165,8 @@ def latency(seconds: float) -> Pair:
     with mosquitto() as port:
         c = floor.latency_floor(host="127.0.0.1", port=port, rate=RATE, seconds=seconds)
         groups = (
-            publishers(1, RATE, 1),
-            DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers")),
+            publishers(1, RATE),
+            DeviceGroup("subscribers", 1, subscribes=Subscribes(("floor/{topic}",))),
         )
         ours = player.play(groups, port, seconds=seconds)
     median_us = ours.latency["subscribers", "transit"].p50

@@ -69,7 +69,7 @@ class Size:
 
 def _plan(devices: int, rate: float, qos: int, targets: Sequence[Target], each: int) -> Plan:
     count = -(-devices // each)
-    publishes = Publishes("scale", devices, 0, rate, 0, qos)
+    publishes = Publishes("scale/{topic}", rate, qos)
     workers = tuple(
         # A source address each: one has too few ports for all of them.
         WorkerPlan(row, (Share(0, row, devices, count),), f"127.1.{row >> 8}.{(row & 255) or 254}")

@@ -48,8 +48,8 @@ POOL = 64
 """Different histograms, drawn from at random: making a million would measure the making."""
 
 GROUPS = (
-    DeviceGroup("publishers", RATE, Publishes("t", RATE, 0, RATE, 1, 0, size_bytes=(32, 32))),
-    DeviceGroup("subscriber", 1, None, Subscribes("publishers", wildcard=True)),
+    DeviceGroup("publishers", RATE, Publishes("t/{topic}", RATE)),
+    DeviceGroup("subscriber", 1, None, Subscribes(("t/+",))),
 )
 
 

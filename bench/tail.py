@@ -128,8 +128,8 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
         lifecycle.entry_points = lambda _: kernels  # type: ignore
         try:
             groups = (
-                cost.publishers(1, cost.RATE, 1),
-                DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers")),
+                cost.publishers(1, cost.RATE),
+                DeviceGroup("subscribers", 1, subscribes=Subscribes(("floor/{topic}",))),
             )
             player.play(groups, port, seconds=seconds)
         finally:

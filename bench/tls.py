@@ -65,7 +65,7 @@ async def _connected(kind: Kind, devices: int, port: int, authority: Path) -> tu
         run_tag=secrets.randbits(32),
         scenario=Scenario(case="bench"),
         # One message a second of all: without any there is no window to look at memory in.
-        groups=(DeviceGroup("devices", devices, Publishes("bench", devices, 0, 1.0, 0)),),
+        groups=(DeviceGroup("devices", devices, Publishes("bench/{topic}", 1.0)),),
         targets=(Target("127.0.0.1", port, kind.transport, "/mqtt"),),  # type: ignore[arg-type]
         workers=(WorkerPlan(0, (Share(0, 0, devices, 1),)),),
         tls=kind.tls(authority) if kind.version else Tls(),

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from loadgen.cases.case import Case, RowSpec
 from loadgen.plan.fields import Count
 from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import MaxUnacknowledged, Scenario, TotalRate
 
 
@@ -20,17 +19,15 @@ class Broadcast(Scenario):
 
 
 def _groups(scenario: Broadcast) -> tuple[DeviceGroup, ...]:
-    publishes = scenario.publishes(
-        f"{ROOT}/broadcast",
-        topics=1,
-        rate=scenario.rate,
-        deliveries=scenario.subscribers,
-        window=scenario.max_unacknowledged,
-    )
+    window = scenario.max_unacknowledged
+    publishes = scenario.publishes("broadcast", scenario.rate, window=window)
     return (
         DeviceGroup("publisher", 1, publishes=publishes),
         DeviceGroup(
-            "subscribers", scenario.subscribers, subscribes=Subscribes("publisher", scenario.qos)
+            "subscribers",
+            scenario.subscribers,
+            subscribes=Subscribes((publishes.topic,), scenario.qos),
+            topics=1,
         ),
     )
 

@@ -119,27 +119,26 @@ def _groups(scenario: BridgeScenario) -> tuple[DeviceGroup, ...]:
     for backend in range(backends):
         each, more = divmod(scenario.devices, backends)
         count = each + (backend < more)
-        senders = f"producers_{backend + 1}"
+        publishes = replace(
+            scenario.publishes("", rate_each * count, window=scenario.max_unacknowledged),
+            topic=f"{scenario.front_root}/{backend + 1}/{{topic}}",
+            arrives_as=f"{scenario.backend_root}/{backend + 1}/{{topic}}",
+        )
         groups += (
             DeviceGroup(
-                senders,
+                f"producers_{backend + 1}",
                 count,
-                publishes=scenario.publishes(
-                    f"{scenario.front_root}/{backend + 1}",
-                    topics,
-                    rate_each * count,
-                    window=scenario.max_unacknowledged,
-                ),
+                publishes=publishes,
+                topics=topics,
                 targets=tuple(range(fronts)),
             ),
             DeviceGroup(
                 f"consumers_{backend + 1}",
                 topics,
                 subscribes=Subscribes(
-                    senders,
+                    (publishes.arrives_as,),
                     scenario.qos,
                     acknowledge_every=scenario.acknowledge_every,
-                    topic_prefix=f"{scenario.backend_root}/{backend + 1}",
                 ),
                 clean_start=not scenario.durable,
                 targets=(fronts + backend,),
@@ -221,8 +220,7 @@ def backends_seen(evidence: Evidence) -> tuple[BackendFacts, ...]:
 def _seen(
     evidence: Evidence, group: DeviceGroup, number: int, busy_share: float | None
 ) -> BackendFacts:
-    assert group.subscribes is not None
-    counts, senders = evidence.counts, group.subscribes.publishers
+    counts, senders = evidence.counts, f"producers_{number + 1}"
     start_ns, end_ns = evidence.windows.get("measure", (0, 0))
     course = counts.under_way((senders, group.name))
     during = tuple((at_ns, 0, count) for at_ns, count in course if start_ns <= at_ns <= end_ns)

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
 from loadgen.plan.fields import Flag
-from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.plan.plan import ROOT, Plan, needs_of_broker, plan_of
+from loadgen.plan.groups import DeviceGroup, Subscribes, wildcard_of
+from loadgen.plan.plan import Plan, needs_of_broker, plan_of
 from loadgen.plan.scenario import (
     DeviceCount,
     MaxUnacknowledged,
@@ -37,19 +37,13 @@ class Fanin(Scenario):
 def _groups(scenario: Fanin) -> tuple[DeviceGroup, ...]:
     count = scenario.devices
     rate = float(count) if scenario.rate is None else scenario.rate
+    publishes = scenario.publishes("fanin", rate, window=scenario.max_unacknowledged)
     return (
-        DeviceGroup(
-            "publishers",
-            count,
-            publishes=scenario.publishes(
-                f"{ROOT}/fanin", count, rate, window=scenario.max_unacknowledged
-            ),
-            clean_start=not scenario.durable,
-        ),
+        DeviceGroup("publishers", count, publishes=publishes, clean_start=not scenario.durable),
         DeviceGroup(
             "subscriber",
             1,
-            subscribes=Subscribes("publishers", scenario.qos, wildcard=True),
+            subscribes=Subscribes((wildcard_of(publishes.topic),), scenario.qos),
             clean_start=not scenario.durable,
             each_broker=True,
         ),

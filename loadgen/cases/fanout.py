@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
 from loadgen.plan.fields import Count, Flag, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MaxUnacknowledged,
@@ -67,32 +66,23 @@ class Fanout(Scenario):
 
 def _groups(scenario: Fanout) -> tuple[DeviceGroup, ...]:
     topics, ratio, slow = scenario.topics, scenario.ratio, scenario.slow_subscribers or 0
+    publishes = scenario.publishes("fanout", scenario.rate, window=scenario.max_unacknowledged)
     subscribers = DeviceGroup(
         "subscribers",
         topics * (ratio - slow),
-        subscribes=Subscribes("publishers", scenario.qos),
+        subscribes=Subscribes((publishes.topic,), scenario.qos),
+        topics=topics,
         clean_start=not scenario.durable,
     )
     slow_ones = replace(
         subscribers,
         name="slow_subscribers",
         count=topics * slow,
-        subscribes=Subscribes("publishers", scenario.qos, read_rate=scenario.read_rate),
+        subscribes=Subscribes((publishes.topic,), scenario.qos, read_rate=scenario.read_rate),
         timed=False,
     )
     return (
-        DeviceGroup(
-            "publishers",
-            topics,
-            publishes=scenario.publishes(
-                f"{ROOT}/fanout",
-                topics,
-                scenario.rate,
-                deliveries=ratio,
-                window=scenario.max_unacknowledged,
-            ),
-            clean_start=not scenario.durable,
-        ),
+        DeviceGroup("publishers", topics, publishes=publishes, clean_start=not scenario.durable),
         subscribers,
         *((slow_ones,) if slow else ()),
     )

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
 from loadgen.plan.fields import Count, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.plan.plan import ROOT
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     RATE_LIMIT,
@@ -50,29 +49,26 @@ def _groups(scenario: Latency) -> tuple[DeviceGroup, ...]:
     rate = float(scenario.devices) if given is None else given
     # A topic without a publisher would add a subscriber that receives nothing.
     topics = min(scenario.topics, scenario.devices)
-    background = (
+    background = scenario.publishes("background", rate, window=window)
+    pair = scenario.publishes("pair", scenario.rate, window=window)
+    groups = (
         DeviceGroup(
             "background_publishers",
             scenario.devices,
-            publishes=scenario.publishes(f"{ROOT}/background", topics, rate, window=window),
+            publishes=background,
+            topics=topics,
             timed=False,
         ),
         DeviceGroup(
             "background_subscribers",
             topics,
-            subscribes=Subscribes("background_publishers", scenario.qos),
+            subscribes=Subscribes((background.topic,), scenario.qos),
             timed=False,
         ),
+        DeviceGroup("pair_publisher", 1, publishes=pair),
+        DeviceGroup("pair_subscriber", 1, subscribes=Subscribes((pair.topic,), scenario.qos)),
     )
-    pair = (
-        DeviceGroup(
-            "pair_publisher",
-            1,
-            publishes=scenario.publishes(f"{ROOT}/pair", 1, scenario.rate, window=window),
-        ),
-        DeviceGroup("pair_subscriber", 1, subscribes=Subscribes("pair_publisher", scenario.qos)),
-    )
-    return (*background, *pair) if scenario.devices else pair
+    return groups if scenario.devices else groups[2:]
 
 
 CASE = Case(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from loadgen.cases.case import Case, RowSpec, published_figures
 from loadgen.plan.fields import Count, Quantity, Seconds, TextLine
 from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.plan.plan import ROOT, Crash, Plan, plan_of
+from loadgen.plan.plan import Crash, Plan, plan_of
 from loadgen.plan.rate_steps import rate_steps
 from loadgen.plan.scenario import (
     DURATION_LIMIT_S,
@@ -78,22 +78,13 @@ class Persistent(Scenario):
 
 def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:
     pairs = scenario.pairs
+    publishes = scenario.publishes("persistent", scenario.rate, window=scenario.max_unacknowledged)
+    subscribes = Subscribes(
+        (publishes.topic,), scenario.qos, acknowledge_every=scenario.acknowledge_every
+    )
     return (
-        DeviceGroup(
-            "publishers",
-            pairs * scenario.producers,
-            publishes=scenario.publishes(
-                f"{ROOT}/persistent", pairs, scenario.rate, window=scenario.max_unacknowledged
-            ),
-        ),
-        DeviceGroup(
-            "subscribers",
-            pairs,
-            subscribes=Subscribes(
-                "publishers", scenario.qos, acknowledge_every=scenario.acknowledge_every
-            ),
-            clean_start=False,
-        ),
+        DeviceGroup("publishers", pairs * scenario.producers, publishes=publishes, topics=pairs),
+        DeviceGroup("subscribers", pairs, subscribes=subscribes, clean_start=False),
     )
 
 

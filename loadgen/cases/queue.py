@@ -19,7 +19,7 @@ from loadgen.cases.case import (
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.fields import Count, Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.plan.plan import ROOT, Crash, Plan, needs_of_broker, plan_of
+from loadgen.plan.plan import Crash, Plan, needs_of_broker, plan_of
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MqttVersion,
@@ -73,17 +73,15 @@ class Queue(Scenario):
 
 def _groups(scenario: Queue) -> tuple[DeviceGroup, ...]:
     queues, batch = scenario.queues, scenario.batch
-    publishes = scenario.publishes(f"{ROOT}/queue", queues, scenario.rate, window=batch)
+    publishes = replace(scenario.publishes("queue", scenario.rate, window=batch), unit=batch)
+    shared = f"$share/consumers/{publishes.topic}"
     return (
-        DeviceGroup(
-            "producers", queues * scenario.producers, publishes=replace(publishes, unit=batch)
-        ),
+        DeviceGroup("producers", queues * scenario.producers, publishes=publishes, topics=queues),
         DeviceGroup(
             "consumers",
             queues * scenario.consumers,
-            subscribes=Subscribes(
-                "producers", scenario.qos, shared="consumers", acknowledge_every=batch
-            ),
+            subscribes=Subscribes((shared,), scenario.qos, acknowledge_every=batch),
+            topics=queues,
             clean_start=not scenario.durable,
         ),
     )
@@ -122,12 +120,9 @@ def spread_of(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> dict[str, 
         if len(counts) != len(devices):
             return None
         taken |= zip(devices, counts, strict=True)
-    publishes = plan.group("producers").publishes
-    assert publishes is not None
     queues: dict[int, list[int]] = {}
     for device in sorted(taken):
-        queue = device * publishes.topics // consumers.count
-        queues.setdefault(queue, []).append(taken[device])
+        queues.setdefault(consumers.topic_number(device), []).append(taken[device])
     return {
         "consumers": len(taken),
         **_spread(list(taken.values())),

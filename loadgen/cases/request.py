@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, RowSpec
 from loadgen.plan.fields import Count
-from loadgen.plan.groups import DeviceGroup, Responds, Subscribes
-from loadgen.plan.plan import ROOT
+from loadgen.plan.groups import ROOT, DeviceGroup, Responds, Subscribes
 from loadgen.plan.scenario import (
     DeviceCount,
     MaxUnacknowledged,
@@ -43,21 +42,21 @@ class Request(Scenario):
 
 
 def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:
-    responders, responses = scenario.responders, f"{ROOT}/response"
     rate = float(scenario.devices) if scenario.rate is None else scenario.rate
+    publishes = scenario.publishes("request", rate, window=scenario.max_unacknowledged)
+    responses = f"{ROOT}/response/{{device}}"
     return (
         DeviceGroup(
             "requesters",
             scenario.devices,
-            publishes=scenario.publishes(
-                f"{ROOT}/request", responders, rate, window=scenario.max_unacknowledged
-            ),
-            subscribes=Subscribes("requesters", scenario.qos, topic_prefix=responses, answers=True),
+            publishes=publishes,
+            subscribes=Subscribes((responses,), scenario.qos),
+            topics=scenario.responders,
         ),
         DeviceGroup(
             "responders",
-            responders,
-            subscribes=Subscribes("requesters", scenario.qos),
+            scenario.responders,
+            subscribes=Subscribes((publishes.topic,), scenario.qos),
             responds=Responds(responses, scenario.qos, scenario.max_unacknowledged),
             timed=False,
         ),

@@ -12,7 +12,15 @@ from loadgen.kernels.accounting import DUPLICATE, NEW, account
 from loadgen.kernels.arrays import Bytes, copy_bytes, read_i64, read_u8, read_u32
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.device import SHARED
-from loadgen.kernels.fleet import CounterRecord, Fleet, RunConstants
+from loadgen.kernels.fleet import (
+    NO_NUMBER,
+    TOPIC_NUMBER,
+    CounterRecord,
+    Fleet,
+    RunConstants,
+    StreamRange,
+    StreamSource,
+)
 from loadgen.kernels.payload import (
     HEADER_BYTES,
     copy_number,
@@ -228,10 +236,12 @@ def take_message(fleet: Fleet, message: ReceivedMessage) -> bool:
     intended_ns = read_i64(buffer, start + 16)
     phase = phase_of(fleet.run, intended_ns)
     counts = fleet.counters[device.group, phase]
-    pair = pair_of(fleet, message)
-    if pair < 0:
+    number = range_of(fleet, message)
+    if number < 0:
         count_misrouted(fleet, counts)
         return False
+    received = fleet.ranges[number]
+    pair = pair_in(fleet, received, message)
     if is_damaged:
         count_damaged(fleet, counts, message, pair)
         return False
@@ -247,8 +257,8 @@ def take_message(fleet: Fleet, message: ReceivedMessage) -> bool:
         note_late(fleet, pair, sequence)
         if not device.flags & SHARED:
             counts.out_of_order += 1
-    if message.qos != device.qos:
-        check_qos(fleet, counts, message, device.qos)
+    if message.qos != received.qos:
+        check_qos(fleet, counts, message, received.qos)
     if phase == MEASURE:
         device.taken += 1
     counts.received += 1
@@ -293,44 +303,77 @@ def note_delivery(fleet: Fleet, message: ReceivedMessage, pair: int, sent_ns: in
 
 
 @compiled
-def pair_of(fleet: Fleet, message: ReceivedMessage) -> int:
-    """Return the pair of an intact message's stream and its device.
+def range_of(fleet: Fleet, message: ReceivedMessage) -> int:
+    """Return the row in `ranges` of an intact message's stream at its device.
 
     -1 if the device must not receive the stream, or the topic is not that of the stream.
     """
     device = fleet.devices[message.row]
     stream = read_u32(fleet.buffer, message.payload + 4)
-    offset = stream - device.stream_first
-    if offset < 0 or offset >= device.stream_count:
-        return -1
-    number = device.topic
-    if number < 0:
-        group = fleet.groups[device.group]
-        number = stream - group.senders_first
-        if group.senders_topics != group.senders:
-            number = number * group.senders_topics // group.senders
-    return device.pair_first + offset if _topic_number(fleet, message) == number else -1
+    for number in range(device.range_first, device.range_first + device.range_count):
+        received = fleet.ranges[number]
+        offset = stream - received.stream_first
+        if offset < 0 or offset >= received.stream_count:
+            continue
+        source = fleet.sources[received.source]
+        sender = stream - source.first_stream
+        topic = received.topic
+        if topic < 0:
+            topic = sender
+            if source.topics != source.senders:
+                topic = sender * source.topics // source.senders
+        if _has_topic(fleet, source, topic, sender, message):
+            return int(number)
+    return -1
 
 
 @compiled
-def _topic_number(fleet: Fleet, message: ReceivedMessage) -> int:
-    """Return the number after the prefix of a topic; -1 if the device's group has another prefix.
+def pair_in(fleet: Fleet, received: StreamRange, message: ReceivedMessage) -> int:
+    """Return the pair of an intact message's stream in a range that has the stream."""
+    stream = read_u32(fleet.buffer, message.payload + 4)
+    return stream - received.stream_first + received.pair_first
 
-    The topic ends with the number, in decimal digits.
+
+@compiled
+def _has_topic(
+    fleet: Fleet, source: StreamSource, topic: int, sender: int, message: ReceivedMessage
+) -> bool:
+    """Return True if the topic of a message is one of a source with these numbers, -1 for any."""
+    buffer, position = fleet.buffer, message.topic
+    for index in range(source.part, source.part_end):
+        part = fleet.parts[index]
+        end = position + part.end - part.start
+        if end > message.topic_end:
+            return False
+        if not is_same(buffer, position, end, fleet.pattern_text, part.start, part.end):
+            return False
+        position = end
+        if part.number != NO_NUMBER:
+            wanted = topic if part.number == TOPIC_NUMBER else sender
+            position = _after_number(buffer, position, message.topic_end, wanted)
+            if position < 0:
+                return False
+    return bool(position == message.topic_end)
+
+
+@compiled
+def _after_number(buffer: Bytes, start: int, end: int, wanted: int) -> int:
+    """Return the end of the decimal number that begins at `start`, -1 unless it is `wanted`.
+
+    A `wanted` of -1 is any number.
     """
-    buffer, end = fleet.buffer, message.topic_end
-    group = fleet.groups[fleet.devices[message.row].group]
-    start = message.topic + group.prefix_end - group.prefix
-    if end - start < 1 or end - start > 12 or (end - start > 1 and read_u8(buffer, start) == 48):
-        return -1
     number = 0
-    for position in range(start, end):
+    position = start
+    while position < min(end, start + 12):
         figure = read_u8(buffer, position) - 48
         if figure < 0 or figure > 9:
-            return -1
+            break
         number = number * 10 + figure
-    is_ours = is_same(buffer, message.topic, start, fleet.prefixes, group.prefix, group.prefix_end)
-    return number if is_ours else -1
+        position += 1
+    figures = position - start
+    if figures < 1 or (figures > 1 and read_u8(buffer, start) == 48):
+        return -1
+    return position if wanted < 0 or number == wanted else -1
 
 
 @compiled
@@ -412,8 +455,7 @@ def count_doubtful(fleet: Fleet, message: ReceivedMessage) -> None:
         tag_byte = fleet.run.run_tag >> 8 * offset & 0xFF
         is_ours = is_ours and read_u8(fleet.buffer, start + offset) == tag_byte
     if size < 4 and is_ours:
-        topic = _topic_number(fleet, message)
-        is_ours = topic >= 0 and device.stream_count > 0 and device.topic in (-1, topic)
+        is_ours = _is_received(fleet, message)
     if not is_ours and size >= 24:
         begun_ns = fleet.program[0].clock_ns
         is_ours = 0 < begun_ns <= read_i64(fleet.buffer, start + 16) <= message.now_ns
@@ -422,3 +464,15 @@ def count_doubtful(fleet: Fleet, message: ReceivedMessage) -> None:
     counts = fleet.counters[device.group, phase_of_arrival(fleet.run, message.now_ns)]
     counts.corrupt += is_ours
     counts.foreign += not is_ours
+
+
+@compiled
+def _is_received(fleet: Fleet, message: ReceivedMessage) -> bool:
+    """Return True if the device of a message receives messages of its topic."""
+    device = fleet.devices[message.row]
+    for number in range(device.range_first, device.range_first + device.range_count):
+        received = fleet.ranges[number]
+        source = fleet.sources[received.source]
+        if _has_topic(fleet, source, received.topic, -1, message):
+            return True
+    return False

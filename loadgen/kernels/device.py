@@ -90,9 +90,9 @@ class Device(Record):
     descriptor: Int32
     group: Int32
     publisher: Int32
-    pair_first: Int32
-    stream_first: Int32
-    stream_count: Int32
+    range_first: Int32
+    """Row in `ranges` of the first streams that it must receive."""
+    range_count: Int32
     partial_bytes: Int32
     """Stored bytes of an incomplete packet."""
     body_left: Int32
@@ -112,10 +112,8 @@ class Device(Record):
     responses: Int32
     """Index in `topic_ends` of the first topic of its responses."""
     target: Int32
-    topic: Int32
-    """Number of the only topic that it receives; -1 if each stream has a topic."""
     qos: Int32
-    """QoS with which messages must arrive: the lower of the published and the granted one."""
+    """QoS of its subscriptions: the lower of the requested and the granted one."""
 
 
 @compiled

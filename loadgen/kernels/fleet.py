@@ -34,7 +34,6 @@ class GroupRecord(Record):
 
     qos: Int64
     retain: Int64
-    deliveries: Int64
     size_least: Int64
     size_most: Int64
     packet_most: Int64
@@ -48,13 +47,6 @@ class GroupRecord(Record):
     first_stream: Int64
     counts_as: Int64
     """The group whose counters count the messages of its publishers."""
-    prefix: Int64
-    """The topics that its subscribers receive begin with prefixes[prefix : prefix_end]."""
-    prefix_end: Int64
-    senders_first: Int64
-    """First stream, number and topics of the publishers of its messages."""
-    senders: Int64
-    senders_topics: Int64
     connack_bytes: Int64
     """Length of its usual CONNACK in `connacks`, 0 before the first."""
     capacity: Int64
@@ -62,6 +54,42 @@ class GroupRecord(Record):
     keep_alive_ns: Int64
     acknowledge_every: Int64
     """Keep-alive and batch of acknowledgements of each device after that CONNACK."""
+
+
+class StreamSource(Record):
+    """The publishers of messages, or of the requests that they respond to, and their topics."""
+
+    first_stream: Int64
+    senders: Int64
+    topics: Int64
+    part: Int64
+    """Their topics are parts[part : part_end], one after the other."""
+    part_end: Int64
+
+
+class TopicPart(Record):
+    """The text pattern_text[start : end] of topics, and the number that follows it."""
+
+    start: Int32
+    end: Int32
+    number: Int32
+    """NO_NUMBER, TOPIC_NUMBER or DEVICE_NUMBER."""
+
+
+NO_NUMBER, TOPIC_NUMBER, DEVICE_NUMBER = 0, 1, 2
+
+
+class StreamRange(Record):
+    """Streams of one source that a device must receive, with a pair each."""
+
+    stream_first: Int32
+    stream_count: Int32
+    pair_first: Int32
+    source: Int32
+    topic: Int32
+    """Number of the topic that all of them have, -1 if they have several."""
+    qos: Int32
+    """QoS with which messages must arrive: the lower of the published and the granted one."""
 
 
 class ConnectQueue(Record):
@@ -233,7 +261,11 @@ class Fleet(Arrays):
     repeat_pool: GapPool
     copies: Rows[Copy]
     withheld: Rows[Withheld]
-    prefixes: Bytes
+    ranges: Rows[StreamRange]
+    """Ranges by device, in order; several consumers of a queue have the same pairs."""
+    sources: Rows[StreamSource]
+    parts: Rows[TopicPart]
+    pattern_text: Bytes
     senders: Rows[Sender]
     window: Grid[InFlight]
     received_ids: ByteRows

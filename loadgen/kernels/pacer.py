@@ -44,6 +44,8 @@ class Publisher(Record):
     arrival: Int32
     device: Int32
     """Row of the device that publishes it."""
+    deliveries: Int32
+    """Deliveries that each message must have."""
 
 
 class ProgramStep(Record):

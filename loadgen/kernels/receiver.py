@@ -282,10 +282,13 @@ def _take_in_use(fleet: Fleet, message: ReceivedMessage) -> None:
     counts = fleet.counters[device.group, phase]
     counts.duplicated += 1
     is_other = False
-    if is_ours and device.stream_count > 0:
-        pair = counting.pair_of(fleet, message)
-        sequence = read_i64(fleet.buffer, start + 8)
-        is_other = pair < 0 or not has_come(fleet.pairs, fleet.gaps, pair, sequence)
+    if is_ours and device.range_count > 0:
+        is_other = True
+        number = counting.range_of(fleet, message)
+        if number >= 0:
+            pair = counting.pair_in(fleet, fleet.ranges[number], message)
+            sequence = read_i64(fleet.buffer, start + 8)
+            is_other = not has_come(fleet.pairs, fleet.gaps, pair, sequence)
     if is_other or not message.dup:
         violate(fleet, message.row, violations.IDENTIFIER_IN_USE, message.now_ns)
     elif intact and device.flags & RESUMED:
@@ -499,7 +502,8 @@ def _respond(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
                 push_event(fleet, counting.UNANSWERED, message.row, 0, now_ns)
             return position
         fleet.totals.in_flight += 1
-    number = device.responses + read_u32(buffer, start + 4) - device.stream_first
+    first = fleet.ranges[device.range_first].stream_first
+    number = device.responses + read_u32(buffer, start + 4) - first
     topic = fleet.topics[fleet.topic_ends[number] : fleet.topic_ends[number + 1]]
     size, version, nothing = message.end - start, fleet.run.version, fleet.topics[:0]
     payload = mqtt.write_publish(
@@ -522,7 +526,9 @@ def on_acknowledged(
 @compiled
 def on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
     device = fleet.devices[row]
-    return 1 if device.responses >= 0 else fleet.groups[device.group].deliveries
+    if device.responses >= 0:
+        return 1
+    return int(fleet.publishers[device.publisher].deliveries)
 
 
 MESSAGING: Any = Handlers(

@@ -168,7 +168,7 @@ def write_due(
     fleet: Fleet, number: int, packet_id: int, sent_ns: int, position: int, sent: Sent
 ) -> int:
     publisher = fleet.publishers[number]
-    sent.deliveries = fleet.groups[fleet.devices[publisher.device].group].deliveries
+    sent.deliveries = publisher.deliveries
     sent.body_bytes = body_apart(fleet, number, publisher.sequence)
     return write_message(
         fleet, number, publisher.sequence, publisher.due_ns, sent_ns, packet_id, 0, 0, position

@@ -9,8 +9,9 @@ import hmac
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from loadgen.plan.addressing import streams_received, topic_filter
-from loadgen.plan.groups import DeviceGroup, publishing_to, topic_name, topic_number
+from loadgen.mqtt.topics import split_shared
+from loadgen.plan.addressing import filters_of, matches_to
+from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.plan import Plan, rooted
 
 OPERATOR = "loadgen"
@@ -50,27 +51,24 @@ def accounts(plan: Plan, key: str, listed: Sequence[Login] = ()) -> Iterator[Acc
         for device in range(group.count):
             chosen = listed if number == 0 and listed else None
             user, password = login_of(key, group, device) if chosen is None else chosen[device]
-            yield Account(
-                user, password, _publishes(plan, group, device), _receives(plan, group, device)
-            )
+            yield Account(user, password, _publishes(plan, group, device), _receives(group, device))
 
 
 def _publishes(plan: Plan, group: DeviceGroup, device: int) -> tuple[str, ...]:
     topics: list[str] = []
     if group.publishes is not None:
-        number = topic_number(device, group.count, group.publishes.topics)
-        topics.append(topic_name(group.publishes, number))
-    if group.responds is not None and publishing_to(group, plan.groups) is not None:
-        first, count = streams_received(plan, group, device)
-        topics += [f"{group.responds.topic_prefix}/{n}" for n in range(first, first + count)]
+        topics.append(group.expand(group.publishes.topic, device))
+    if group.responds is not None:
+        for match in matches_to(plan, group):
+            senders = match.source.senders
+            topics += (
+                senders.expand(group.responds.topic, sender) for sender in match.senders_to(device)
+            )
     if group.will is not None:
         topics.append(group.will.replace("{device}", str(device)))
     return tuple(topics)
 
 
-def _receives(plan: Plan, group: DeviceGroup, device: int) -> tuple[str, ...]:
-    if group.subscribes is None:
-        return ()
-    asked = topic_filter(plan, group, device)
+def _receives(group: DeviceGroup, device: int) -> tuple[str, ...]:
     # Rights are for topics, so a shared subscription needs those of its filter alone.
-    return (asked.split("/", 2)[2] if asked.startswith("$share/") else asked,)
+    return tuple(split_shared(one)[1] for one in filters_of(group, device))

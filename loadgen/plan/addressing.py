@@ -1,15 +1,10 @@
 """Names and addresses of a plan's single devices: identifiers, topics, streams, targets."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from loadgen.plan.groups import (
-    MESSAGING,
-    DeviceGroup,
-    publishing_to,
-    slow_group,
-    topic_number,
-    topics_of,
-)
+from loadgen.plan.deliveries import Flow, direct_senders, matches_of, received_by
+from loadgen.plan.groups import MESSAGING, DeviceGroup, slow_group
 from loadgen.plan.plan import PhasePlan, Plan
 from loadgen.plan.scenario import Scenario
 
@@ -63,31 +58,19 @@ def without_rates(plan: Plan) -> Plan:
     )
 
 
-def topic_filter(plan: Plan, group: DeviceGroup, device: int) -> str:
-    subscribes = group.subscribes
-    if subscribes is None:
-        raise ValueError(f"group {group.name} does not subscribe")
-    if subscribes.topic is not None:
-        return subscribes.topic
-    publishes = plan.group(subscribes.publishers).publishes
-    if publishes is None:
-        raise ValueError(f"group {subscribes.publishers} does not publish")
-    prefix = subscribes.topic_prefix or publishes.topic_prefix
-    if subscribes.answers:
-        return f"{prefix}/{device}"
-    number = topic_number(device, group.count, publishes.topics)
-    name = f"{prefix}/+" if subscribes.wildcard else f"{prefix}/{number}"
-    return name if subscribes.shared is None else f"$share/{subscribes.shared}/{name}"
+def filters_of(group: DeviceGroup, device: int) -> tuple[str, ...]:
+    """Return the filters to which a device subscribes."""
+    patterns = group.subscribes.filters if group.subscribes is not None else ()
+    return tuple(group.expand(pattern, device) for pattern in patterns)
 
 
 def target_number(plan: Plan, group: DeviceGroup, device: int) -> int:
     if group.targets:
         return group.targets[device % len(group.targets)]
     targets = len(plan.targets)
-    if not plan.separate_brokers:
+    if plan.separate_count == 1:
         return device % targets
-    topics = topics_of(group, plan.groups)
-    return topic_number(device, group.count, topics) * targets // topics
+    return group.topic_number(device) * targets // group.topic_count
 
 
 def timed_between_hosts(plan: Plan) -> bool:
@@ -98,35 +81,38 @@ def timed_between_hosts(plan: Plan) -> bool:
         return {w.host for w in plan.workers if any(s.group == number for s in w.shares)}
 
     for group in plan.groups:
-        sender = publishing_to(group, plan.groups)
-        if group.timed and sender is not None and len(hosts(group) | hosts(sender)) > 1:
+        senders = direct_senders(plan.groups, group.name) if group.timed else ()
+        if any(len(hosts(group) | hosts(sender)) > 1 for sender in senders):
             return True
     # Devices of any other behaviour may send to any group.
     return plan.behaviour != MESSAGING and len({worker.host for worker in plan.workers}) > 1
 
 
-def streams_received(plan: Plan, group: DeviceGroup, device: int) -> tuple[int, int]:
-    """Return the first stream and the number of streams that a device must receive."""
-    subscribes = group.subscribes
-    if subscribes is None or subscribes.topic is not None:
-        return 0, 0
-    senders = plan.group(subscribes.publishers)
-    publishes = senders.publishes
-    if publishes is None:
-        raise ValueError(f"group {subscribes.publishers} does not publish")
-    if subscribes.answers:
-        return publishes.first_stream + device, 1
-    topics = publishes.topics
-    number, following = 0, topics
-    if not subscribes.wildcard:
-        number = topic_number(device, group.count, topics)
-        following = number + 1
-    elif plan.separate_brokers:
-        # At one of several brokers a wildcard matches only the topics that are published there.
-        targets = len(plan.targets)
-        target = target_number(plan, group, device)
-        number = -(-target * topics // targets)
-        following = -(-(target + 1) * topics // targets)
-    first = -(-number * senders.count // topics)
-    last = -(-following * senders.count // topics)
-    return publishes.first_stream + first, last - first
+def matches_to(plan: Plan, group: DeviceGroup) -> tuple[Flow, ...]:
+    """Return the deliveries to a group, with the streams of each publishing group."""
+    return tuple(received_by(plan.groups, group.name, plan.separate_count))
+
+
+def deliveries_to_each(plan: Plan, group: DeviceGroup) -> Callable[[int], int]:
+    """Return a function of the deliveries of each message of a publishing device."""
+    stated = group.publishes.deliveries if group.publishes is not None else 0
+    if stated is not None:
+        return lambda device: stated
+    matches = [
+        match
+        for match in matches_of(plan.groups, plan.separate_count)
+        if match.source.senders.name == group.name
+    ]
+    return lambda device: sum(match.copies(device) for match in matches)
+
+
+def streams_received(plan: Plan, group: DeviceGroup, device: int) -> list[range]:
+    """Return the ranges of streams that a device must receive."""
+    return [streams for match in matches_to(plan, group) if (streams := streams_of(match, device))]
+
+
+def streams_of(match: Flow, device: int) -> range:
+    """Return the streams of a source that a device must receive."""
+    publishes, senders = match.source.senders.publishes, match.senders_to(device)
+    first = publishes.first_stream if publishes is not None else 0
+    return range(first + senders.start, first + senders.stop)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, cycle
 
 from loadgen.errors import HostLimitError, ScenarioError
+from loadgen.plan.deliveries import mean_deliveries
 from loadgen.plan.groups import (
     DeviceGroup,
     Share,
@@ -16,7 +17,6 @@ from loadgen.plan.groups import (
     largest_payload_bytes,
     one_worker,
     target_url,
-    topics_of,
 )
 from loadgen.plan.plan import Brokers, Plan, rooted
 from loadgen.plan.scenario import INSTANCES_LIMIT, Scenario, processors_of
@@ -207,7 +207,7 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
             f"a process may open only {opened} files here and a worker needs "
             f"{SPARE_DESCRIPTORS} and one for each device: raise the limit (ulimit -n)"
         )
-    groups = costed(place.groups)
+    groups = costed(place.groups, place.brokers.separate_count)
     where = hosts_of_groups(place.scenario.place, place.groups, [host.name for host in hosts])
     most = most_workers(groups)
     if most < len(hosts):
@@ -418,7 +418,7 @@ def _most_to_one_target(
     for share in shares:
         group = groups[share.group]
         if separate and not group.targets:
-            topics = topics_of(group, groups)
+            topics = group.topic_count
             block = -(-group.count * -(-topics // targets) // topics)
             each = min(share.count, -(-block // share.step))
             most = [connections + each for connections in most]
@@ -532,7 +532,7 @@ def needs_by_host(plan: Plan) -> list[Needs]:
     for worker in plan.workers:
         by_host.setdefault(worker.host, []).append(worker)
     each = device_bytes(plan.encrypted)
-    cores = [one.cores for one in costed(plan.groups)]
+    cores = [one.cores for one in costed(plan.groups, plan.separate_count)]
     body_bytes = largest_payload_bytes(plan.groups)
     needs = []
     for host in sorted(by_host):
@@ -569,7 +569,7 @@ def describe(plan: Plan) -> dict[str, object]:
         "max_packet_bytes": plan.max_packet_bytes,
         "targets": [target_url(target) for target in plan.targets],
         "tls": plan.encrypted,
-        "groups": [_describe_group(group) for group in plan.groups],
+        "groups": [describe_group(plan, group) for group in plan.groups],
         "shares": [
             {
                 "worker": worker.worker,
@@ -583,15 +583,18 @@ def describe(plan: Plan) -> dict[str, object]:
     }
 
 
-def _describe_group(group: DeviceGroup) -> dict[str, object]:
+def describe_group(plan: Plan, group: DeviceGroup) -> dict[str, object]:
+    """Return a group of the plan as plain JSON values."""
     shared = ("name", "count", "timed", "clean_start", "keep_alive_s", "targets")
-    sent = ("topics", "rate", "deliveries", "qos", "size_bytes", "arrivals", "unit")
-    received = ("publishers", "qos", "wildcard", "shared", "acknowledge_every")
+    sent = ("topic", "rate", "qos", "retain", "size_bytes", "arrivals", "unit")
     described = _columns(group, shared) or {}
-    subscribes = _columns(group.subscribes, received)
-    if subscribes is not None:
-        subscribes["shared"] = subscribes["shared"] is not None
-    return described | {"publishes": _columns(group.publishes, sent), "subscribes": subscribes}
+    publishes = _columns(group.publishes, sent)
+    if publishes is not None and group.publishes is not None:
+        deliveries = mean_deliveries(group, plan.groups, plan.separate_count)
+        whole = int(deliveries) if deliveries.is_integer() else round(deliveries, 3)
+        publishes |= {"topics": group.distinct(group.publishes.topic), "deliveries": whole}
+    subscribes = _columns(group.subscribes, ("filters", "qos", "acknowledge_every"))
+    return described | {"publishes": publishes, "subscribes": subscribes}
 
 
 def _columns(value: object, names: tuple[str, ...]) -> dict[str, object] | None:

@@ -1,83 +1,96 @@
 """Groups of like devices, and their shares among the workers.
 
-A case turns a scenario into `DeviceGroup`s (`loadgen.cases`), a `Plan` spreads them over workers
-(`plan.py`), and a worker expands its shares into arrays. Everything that can be derived from a
-device's number is derived, so that a plan for a million devices is a few hundred bytes.
+A scenario is groups, and a case is a preset of groups with its rows (`loadgen.cases`). A `Plan`
+spreads them over workers (`plan.py`), and a worker expands its shares into arrays. Everything that
+can be derived from a device's number is derived, so that a plan for a million devices is a few
+hundred bytes.
 
-Device numbers count from 0 within their group. A publishing device i owns the stream
-`first_stream + i`; its messages are numbered from 0 in that stream. With `count` devices over
-`topics` topics, device i uses topic number `i * topics // count`. So the streams of one topic are
-contiguous, and two numbers define the streams that a subscriber must receive.
+Device numbers count from 0 within their group. Of `count` devices over `topics` topics, device i
+has topic number `i * topics // count`. Topics and filters are patterns: `{device}` stands for the
+number of the device, and `{topic}` for that of its topic. A publishing device i owns the stream
+`first_stream + i`; its messages are numbered from 0 in that stream.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loadgen.mqtt.topics import split_shared
+
 Arrivals = Literal["constant", "uniform", "poisson"]
 Version = Literal[3, 4, 5]
+
+ROOT = "$run"
+"""First level of the run's topics until `plan.rooted` replaces it; no user's topic begins so."""
+
+NUMBER = re.compile(r"\{(device|topic)\}")
+"""The number of a device, or of its topic, in a pattern."""
+
+
+def finest_number(pattern: str) -> str:
+    """Return the number by which a pattern differs: "device", else "topic", "" for neither."""
+    return min(NUMBER.findall(pattern), default="")
+
+
+def wildcard_of(topic: str) -> str:
+    """Return the filter of all topics of a pattern."""
+    return "/".join("+" if NUMBER.search(level) else level for level in topic.split("/"))
 
 
 @dataclass(frozen=True, slots=True)
 class Publishes:
     """The messages that each device of a group sends.
 
-    `rate` is in messages a second of the entire group. `deliveries` is the number of subscribers
-    that must receive each message, `window` the messages that a device may have unacknowledged (QoS
-    1 and 2). With a `unit` above 1 a device sends that many messages, and the next when all of them
-    are acknowledged, which stands for a JMS transaction. `size_bytes` is the payload's smallest and
-    largest size, the 32-byte header included.
+    `topic` is a pattern, and `arrives_as` that of the topics at the subscribers if a bridge renames
+    them. `rate` is in messages a second of the entire group. `window` is the number of messages
+    that a device may have unacknowledged (QoS 1 and 2). With a `unit` above 1 a device sends that
+    many messages, and the next when all of them are acknowledged, which stands for a JMS
+    transaction. `size_bytes` is the payload's smallest and largest size, the 32-byte header
+    included. `deliveries` of a message are stated only if they do not follow from filters.
     """
 
-    topic_prefix: str
-    topics: int
-    first_stream: int
+    topic: str
     rate: float
-    deliveries: int
     qos: int = 0
     retain: bool = False
     size_bytes: tuple[int, int] = (32, 32)
     arrivals: Arrivals = "constant"
     window: int = 100
     unit: int = 1
+    first_stream: int = 0
+    arrives_as: str = ""
+    deliveries: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribes:
-    """The subscription of each device of a group.
+    """The subscriptions of each device of a group.
 
-    publishers         name of the publishing group; "" with a `topic`
-    wildcard           a device subscribes to all topics of the publishers with one filter;
-                       otherwise device j of `count` subscribes to topic `j * topics // count`
-    shared             share name by which the devices of a topic are the consumers of a queue:
-                       each message goes to one of them
-    acknowledge_every  messages that a device acknowledges at a time (QoS 1)
-    topic              the only topic of every device, without a publisher
-    topic_prefix       replaces that of the publishers if a bridge renames their topics
-    answers            the group itself publishes; a device subscribes to `topic_prefix`/NUMBER,
-                       with its number, for the responses to its messages
-    read_rate          most bytes a second that a device reads; 0 for no limit
+    `filters` are patterns, all of one QoS; there are none if the devices' behaviour has filters.
+    `acknowledge_every` is the number of messages that a device acknowledges at a time (QoS 1).
+    `read_rate` is the most bytes a second that a device reads, 0 for no limit.
     """
 
-    publishers: str
+    filters: tuple[str, ...]
     qos: int = 0
-    wildcard: bool = False
-    shared: str | None = None
     acknowledge_every: int = 1
-    topic: str | None = None
-    topic_prefix: str | None = None
-    answers: bool = False
     read_rate: float = 0.0
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The shared filters: each of their messages goes to one of the devices with the filter."""
+        return tuple(one for one in self.filters if split_shared(one)[0] is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Responds:
     """The responses of each device of a subscribing group, with the payload of the request.
 
-    A message of device i of the publishing group is answered on topic `topic_prefix`/i.
+    The numbers in the pattern `topic` are those of the device that sent the request.
     """
 
-    topic_prefix: str
+    topic: str
     qos: int = 0
     window: int = 100
 
@@ -86,10 +99,11 @@ class Responds:
 class DeviceGroup:
     """Devices that differ only by their number.
 
-    `timed` marks the group whose latencies are the case's result; other groups are reported as
-    background. With `clean_start` False the broker keeps the session. `will` is the topic of a Will
-    Message and may hold `{device}`, the device's number. `targets` are numbers of the plan's
-    targets that the devices use in turn; empty for all.
+    `topics` is the number of topics over which they are spread, 0 for one each. `timed` marks the
+    group whose latencies are the case's result; other groups are reported as background. With
+    `clean_start` False the broker keeps the session. `will` is the topic of a Will Message and may
+    hold `{device}`. `targets` are numbers of the plan's targets that the devices use in turn; empty
+    for all.
 
     The planner uses `cores` and `parts`. `cores` is the share of a processor that one device takes.
     `parts` is the largest number of parts, of neighbouring devices, into which workers may divide
@@ -102,6 +116,7 @@ class DeviceGroup:
     publishes: Publishes | None = None
     subscribes: Subscribes | None = None
     responds: Responds | None = None
+    topics: int = 0
     timed: bool = True
     clean_start: bool = True
     keep_alive_s: int = 300
@@ -110,6 +125,26 @@ class DeviceGroup:
     cores: float | None = None
     parts: int | None = None
     each_broker: bool = False
+
+    @property
+    def topic_count(self) -> int:
+        """Number of topics over which the devices are spread."""
+        return self.topics or max(1, self.count)
+
+    def topic_number(self, device: int) -> int:
+        """Return the number of the topic of a device."""
+        return device * self.topic_count // max(1, self.count)
+
+    def distinct(self, pattern: str) -> int:
+        """Return the number of different topics or filters that a pattern stands for."""
+        return {"device": self.count, "topic": min(self.topic_count, self.count), "": 1}[
+            finest_number(pattern)
+        ]
+
+    def expand(self, pattern: str, device: int) -> str:
+        """Return the topic or filter of a device."""
+        topic = str(self.topic_number(device))
+        return pattern.replace("{device}", str(device)).replace("{topic}", topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,22 +243,6 @@ def largest_payload_bytes(groups: Iterable[DeviceGroup]) -> int:
     return max((one.publishes.size_bytes[1] for one in groups if one.publishes), default=0)
 
 
-def topic_number(device: int, devices: int, topics: int) -> int:
-    """Return the number of the topic, of `topics`, that device `device` of `devices` uses."""
-    return device * topics // devices
-
-
-def topic_name(publishes: Publishes, number: int) -> str:
-    return f"{publishes.topic_prefix}/{number}"
-
-
-def publishing_to(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> DeviceGroup | None:
-    """Return the publishing group that a group subscribes to; None if there is no such group."""
-    name = group.subscribes.publishers if group.subscribes is not None else ""
-    found = (other for other in groups if other.name == name and other.publishes is not None)
-    return next(found, None)
-
-
 def slow_group(groups: Iterable[DeviceGroup]) -> DeviceGroup | None:
     """Return the group of slow readers; None if there is no such group."""
     return next((one for one in groups if one.subscribes and one.subscribes.read_rate), None)
@@ -236,14 +255,6 @@ def may_leave(group: DeviceGroup) -> bool:
     return group.publishes is not None
 
 
-def sent_rate(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> float:
-    """Return the messages a second that a group publishes, or sends as responses, by plan."""
-    sending = group if group.publishes is not None else None
-    if sending is None and group.responds is not None:
-        sending = publishing_to(group, groups)
-    return sending.publishes.rate if sending is not None and sending.publishes is not None else 0.0
-
-
 def sent_qos(group: DeviceGroup) -> int:
     """Return the QoS of the messages that are counted as sent by a group.
 
@@ -252,14 +263,3 @@ def sent_qos(group: DeviceGroup) -> int:
     """
     sending = group.publishes or group.responds or group.subscribes
     return sending.qos if sending is not None else 0
-
-
-def topics_of(group: DeviceGroup, groups: Iterable[DeviceGroup]) -> int:
-    """Return the number of topics over which a group is spread; without topics that of devices."""
-    sending: DeviceGroup | None = group
-    if group.publishes is None:
-        whole = group.subscribes is None or group.subscribes.wildcard
-        sending = None if whole else publishing_to(group, groups)
-    if sending is None or sending.publishes is None:
-        return max(1, group.count)
-    return sending.publishes.topics

@@ -12,8 +12,11 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from loadgen.errors import ScenarioError
+from loadgen.mqtt.topics import split_shared
+from loadgen.plan.deliveries import require_exact
 from loadgen.plan.groups import (
     MESSAGING,
+    ROOT,
     DeviceGroup,
     Reconnect,
     Target,
@@ -27,9 +30,6 @@ from loadgen.plan.thresholds import Threshold, parse_threshold
 from loadgen.plan.units import shown
 
 _VERSIONS: Mapping[str, Version] = {"3.1": 3, "3.1.1": 4, "5": 5}
-
-ROOT = "$run"
-"""First level of the run's topics until `rooted` replaces it; a user's topic cannot begin so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +199,11 @@ class Plan:
         return any(target.transport in ("tls", "wss") for target in self.targets)
 
     @property
+    def separate_count(self) -> int:
+        """Number of targets without a connection to each other; 1 for several of one system."""
+        return len(self.targets) if self.separate_brokers else 1
+
+    @property
     def thresholds(self) -> tuple[Threshold, ...]:
         """The user's requirements for the run."""
         return tuple(map(parse_threshold, self.scenario.require))
@@ -242,6 +247,7 @@ def plan_of(
         bridge=bridge,
         may_be_several="fleet" in scenario.parts and bridge is None,
     )
+    require_exact(rooted(groups, "run"), brokers.separate_count)
     reconnect = reconnect or scenario.reconnecting()
     returns = reconnect is not None or bool(scenario.churn)
     plan = Plan(
@@ -347,27 +353,26 @@ def _finished(
 
 
 def rooted(groups: tuple[DeviceGroup, ...], root: str) -> tuple[DeviceGroup, ...]:
-    """Replace ROOT by `root` in the topics of the groups."""
-    return tuple(_rooted(group, root) for group in groups)
+    """Replace ROOT by `root` in the topics and filters of the groups."""
 
+    def replaced(pattern: str) -> str:
+        name, plain = split_shared(pattern)
+        if not plain.startswith(f"{ROOT}/"):
+            return pattern
+        plain = root + plain.removeprefix(ROOT)
+        return plain if name is None else f"$share/{name}/{plain}"
 
-def _rooted(group: DeviceGroup, root: str) -> DeviceGroup:
-    def replaced(topic: str) -> str:
-        return root + topic.removeprefix(ROOT) if topic.startswith(f"{ROOT}/") else topic
+    def with_topics(group: DeviceGroup) -> DeviceGroup:
+        publishes, subscribes, responds = group.publishes, group.subscribes, group.responds
+        if publishes is not None:
+            publishes = replace(publishes, topic=replaced(publishes.topic))
+        if subscribes is not None:
+            subscribes = replace(subscribes, filters=tuple(map(replaced, subscribes.filters)))
+        if responds is not None:
+            responds = replace(responds, topic=replaced(responds.topic))
+        return replace(group, publishes=publishes, subscribes=subscribes, responds=responds)
 
-    publishes, subscribes, responds = group.publishes, group.subscribes, group.responds
-    if publishes is not None:
-        publishes = replace(publishes, topic_prefix=replaced(publishes.topic_prefix))
-    if subscribes is not None:
-        topic, prefix = subscribes.topic, subscribes.topic_prefix
-        subscribes = replace(
-            subscribes,
-            topic=None if topic is None else replaced(topic),
-            topic_prefix=None if prefix is None else replaced(prefix),
-        )
-    if responds is not None:
-        responds = replace(responds, topic_prefix=replaced(responds.topic_prefix))
-    return replace(group, publishes=publishes, subscribes=subscribes, responds=responds)
+    return tuple(map(with_topics, groups))
 
 
 # To the workers -------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from loadgen.mqtt.topics import filter_matches, split_shared
-from loadgen.plan.addressing import topic_filter
-from loadgen.plan.groups import DeviceGroup, topic_name
+from loadgen.plan.addressing import filters_of
+from loadgen.plan.deliveries import direct_senders
+from loadgen.plan.groups import DeviceGroup, largest_payload_bytes
 from loadgen.plan.plan import Plan
 
 ASKED: Final = b"loadgen asks "
@@ -60,20 +61,15 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
     """
     roles: list[Role] = []
     for group in plan.groups:
-        subscribes = group.subscribes
-        shared = subscribes is not None and subscribes.shared is not None
-        for device, target in placed(plan, group, 2 if shared else 1):
-            roles.append(
-                Role(
-                    group,
-                    device,
-                    target,
-                    () if subscribes is None else (topic_filter(plan, group, 0),),
-                    0 if subscribes is None else subscribes.qos,
-                    _publications(plan, group),
-                    _window(group),
-                )
-            )
+        qos = group.subscribes.qos if group.subscribes is not None else 0
+        sends = group.publishes or group.responds
+        window = 0 if sends is None or sends.qos == 0 else sends.window
+        publications = _publications(plan, group)
+        role = Role(group, 0, 0, filters_of(group, 0), qos, publications, window)
+        roles += (
+            replace(role, device=device, target=target)
+            for device, target in placed(plan, group, 2 if role.shares else 1)
+        )
     return tuple(roles)
 
 
@@ -106,19 +102,14 @@ def _publications(plan: Plan, group: DeviceGroup) -> tuple[Publication, ...]:
     publishes, responds = group.publishes, group.responds
     publications: list[Publication] = []
     if publishes is not None:
-        topic = topic_name(publishes, 0)
+        topic = group.expand(publishes.topic, 0)
         size_bytes = max(publishes.size_bytes)
         publications.append(Publication(topic, publishes.qos, size_bytes, publishes.retain))
-    if responds is not None and group.subscribes is not None:
-        asking = plan.group(group.subscribes.publishers).publishes
-        size_bytes = 0 if asking is None else max(asking.size_bytes)
-        publications.append(Publication(f"{responds.topic_prefix}/0", responds.qos, size_bytes))
+    if responds is not None:
+        size_bytes = largest_payload_bytes(direct_senders(plan.groups, group.name))
+        topic = group.expand(responds.topic, 0)
+        publications.append(Publication(topic, responds.qos, size_bytes))
     return tuple(publications)
-
-
-def _window(group: DeviceGroup) -> int:
-    sends = group.publishes or group.responds
-    return 0 if sends is None or sends.qos == 0 else sends.window
 
 
 # Deliveries -----------------------------------------------------------------------------------

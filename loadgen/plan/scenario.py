@@ -40,7 +40,7 @@ from loadgen.plan.fields import (
     did_you_mean,
     redact_url,
 )
-from loadgen.plan.groups import Publishes, Reconnect
+from loadgen.plan.groups import ROOT, Publishes, Reconnect
 from loadgen.plan.removed import removal
 from loadgen.plan.units import shown
 from loadgen.sentences import counted
@@ -418,16 +418,14 @@ class Scenario(BaseModel):
         delay_s = 0.1 if self.reconnect is None else self.reconnect
         return Reconnect(delay_s, max(delay_s, self.reconnect_max))
 
-    def publishes(
-        self, topic_prefix: str, topics: int, rate: float, *, deliveries: int = 1, window: int
-    ) -> Publishes:
-        """Return the publications of each device of a group, by the shared fields."""
+    def publishes(self, name: str, rate: float, *, window: int) -> Publishes:
+        """Return the publications of each device of a group, by the shared fields.
+
+        `name` is the level of the group's topics that tells them from those of other groups.
+        """
         return Publishes(
-            topic_prefix=topic_prefix,
-            topics=topics,
-            first_stream=0,
+            topic=f"{ROOT}/{name}/{{topic}}",
             rate=rate,
-            deliveries=deliveries,
             qos=self.qos,
             size_bytes=self.size,
             arrivals=self.arrivals,

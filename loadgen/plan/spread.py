@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from loadgen.plan.groups import DeviceGroup, Share, publishing_to, sent_rate
+from loadgen.plan.deliveries import direct_senders, received_by, sent_rate
+from loadgen.plan.groups import DeviceGroup, Share
 
 CALL_US = 9.0
 SEND_US = 1.0
@@ -42,30 +43,31 @@ class Costed:
     parts: int
 
 
-def costed(groups: tuple[DeviceGroup, ...]) -> tuple[Costed, ...]:
+def costed(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> tuple[Costed, ...]:
     """Return the groups with their costs, which follow from rates and topics unless stated."""
     return tuple(
         Costed(
             group,
-            _cores(group, groups) if group.cores is None else group.cores,
-            _parts(group, groups) if group.parts is None else group.parts,
+            _cores(group, groups, brokers) if group.cores is None else group.cores,
+            _parts(group) if group.parts is None else group.parts,
         )
         for group in groups
     )
 
 
-def _cores(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
+def _cores(group: DeviceGroup, groups: tuple[DeviceGroup, ...], brokers: int) -> float:
     """Calculate the share of a core that one device takes to send and to receive."""
     if not group.count:
         return 0.0
     sent = sent_rate(group, groups) / group.count
-    senders = publishing_to(group, groups)
     cost_us = sent * (CALL_US / _messages_per_call(sent) + SEND_US + _bytes_us(group))
-    if senders is not None and senders.publishes is not None:
-        got = senders.publishes.rate * senders.publishes.deliveries / group.count
-        cost_us += got * (
-            RECEIVE_CALL_US / _messages_per_call(got) + RECEIVE_US + _bytes_us(senders)
-        )
+    received = [
+        (match.source.rate * match.mean_copies() / group.count, match.source.senders)
+        for match in received_by(groups, group.name, brokers)
+    ]
+    got = sum(rate for rate, _ in received)
+    cost_us += got * (RECEIVE_CALL_US / _messages_per_call(got) + RECEIVE_US)
+    cost_us += sum(rate * _bytes_us(senders) for rate, senders in received)
     return cost_us * 1e-6
 
 
@@ -78,17 +80,13 @@ def _messages_per_call(rate: float) -> float:
     return max(1.0, rate * BATCH_S)
 
 
-def _parts(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> int:
+def _parts(group: DeviceGroup) -> int:
     """Return the most parts of a group: its devices, or the queues that they consume.
 
     The consumers of a queue stay together, because one worker counts the messages of a queue.
     """
-    subscribes, senders = group.subscribes, publishing_to(group, groups)
-    if subscribes is None or subscribes.shared is None:
-        return group.count
-    if subscribes.wildcard or senders is None or senders.publishes is None:
-        return min(1, group.count)
-    return min(senders.publishes.topics, group.count)
+    shared = group.subscribes.shared if group.subscribes is not None else ()
+    return min([group.count, *map(group.distinct, shared)])
 
 
 def _has_background(groups: tuple[Costed, ...]) -> bool:
@@ -123,13 +121,15 @@ def spread(
     subscriber with its number are on different ones.
     """
     shares: list[list[Share]] = [[] for _ in range(workers)]
+    every = tuple(one.group for one in groups)
     for lane, members in _lanes(groups, workers, hosts, where):
         step = len(lane)
         dealt = 0
         first: dict[str, int] = {}
         for index in members:
             count, parts = groups[index].group.count, groups[index].parts
-            dealt += _meets_its_publisher(groups[index].group, first, dealt, hosts)
+            if hosts > 1:
+                dealt += _meets_its_publisher(groups[index].group, every, first, dealt, hosts)
             first[groups[index].group.name] = dealt
             for place, worker in enumerate(lane):
                 start = (place - dealt) % step
@@ -144,11 +144,15 @@ def spread(
 
 
 def _meets_its_publisher(
-    group: DeviceGroup, first: Mapping[str, int], dealt: int, hosts: int
+    group: DeviceGroup,
+    groups: tuple[DeviceGroup, ...],
+    first: Mapping[str, int],
+    dealt: int,
+    hosts: int,
 ) -> bool:
     """Return True if dealing from here puts subscribers on the hosts of their publishers."""
-    publishers = group.subscribes.publishers if group.subscribes is not None else ""
-    return hosts > 1 and publishers in first and (dealt - first[publishers]) % hosts == 0
+    senders = (one.name for one in direct_senders(groups, group.name))
+    return any(name in first and (dealt - first[name]) % hosts == 0 for name in senders)
 
 
 Lane = tuple[Sequence[int], list[int]]

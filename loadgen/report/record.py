@@ -63,7 +63,7 @@ class PlannedGroup:
     rate: Annotated[float | None, at("publishes", "rate")] = None
     qos: Annotated[int, at("publishes", "qos")] = 0
     size_bytes: Annotated[tuple[int, int], at("publishes", "size_bytes")] = (0, 0)
-    deliveries: Annotated[int, at("publishes", "deliveries")] = 0
+    deliveries: Annotated[int | float, at("publishes", "deliveries")] = 0
     topics: Annotated[int, at("publishes", "topics")] = 0
 
 

@@ -53,6 +53,7 @@ PHASES: Final = PhasePlan(warmup_s=0.5, duration_s=3.0, drain_s=3.0)
 
 GROUPS: Final = ("senders", "receivers")
 """Group of each worker."""
+_TOPIC: Final = "calibrate/{topic}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +208,14 @@ def _latency_us(played: Played, worker: int, series: str) -> dict[str, float]:
     return {name: round(float(value), 3) for name, value in values.items() if value is not None}
 
 
-def _senders(count: int, rate: float, deliveries: int = 0) -> DeviceGroup:
-    publishes = Publishes("calibrate/senders", count, 0, rate, deliveries)
-    return DeviceGroup(GROUPS[0], count, publishes=publishes)
+def _senders(count: int, rate: float) -> DeviceGroup:
+    return DeviceGroup(GROUPS[0], count, publishes=Publishes(_TOPIC, rate))
 
 
 def _exchange(senders: int, receivers: int, rate: float) -> tuple[DeviceGroup, ...]:
     """Return groups of which `senders` publish `rate` messages a second, each to its share of
     receivers."""
     return (
-        _senders(senders, rate, receivers // senders),
-        DeviceGroup(GROUPS[1], receivers, subscribes=Subscribes(GROUPS[0])),
+        _senders(senders, rate),
+        DeviceGroup(GROUPS[1], receivers, subscribes=Subscribes((_TOPIC,)), topics=senders),
     )

@@ -29,7 +29,8 @@ from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.thresholds import Measured, broken_by_own_delay, missed
 from loadgen.mqtt.violations import SESSION_LOST, VIOLATIONS
 from loadgen.plan.addressing import timed_between_hosts
-from loadgen.plan.groups import may_leave, sent_qos, sent_rate, slow_group, topics_of
+from loadgen.plan.deliveries import delivered_rate, direct_senders, sent_rate
+from loadgen.plan.groups import may_leave, sent_qos, slow_group
 from loadgen.plan.plan import Plan
 from loadgen.run.hosts.worker_pool import Loss
 from loadgen.run.own_delay_facts import own_delay_of, watchers_gaps
@@ -196,8 +197,7 @@ def _schedule(plan: Plan, state: RunState) -> Schedule:
         owed_at_window_end=state.owed_at_window_end,
         # Devices that were not let in again did not leave their messages unsent on request.
         owed_by_leave=0.0 if _overdue(state) else owed_by_leave,
-        waiting_by_leave=rate
-        * plan.scenario.deliveries()
+        waiting_by_leave=delivered_rate(plan.groups, plan.separate_count)
         * _seconds_away(plan, sum(group.count for group in leaving)),
     )
 
@@ -218,12 +218,13 @@ def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
     slow = slow_group(plan.groups)
     if slow is None or slow.subscribes is None:
         return None
-    sent = state.tally.total(slow.subscribes.publishers, "sent", "measure")
+    senders = [group.name for group in direct_senders(plan.groups, slow.name)]
+    sent = state.tally.counts("measure", senders)["sent"]
     counted = state.tally.counts("measure", (slow.name,))
     return SlowFacts(
         devices=slow.count,
         bytes_per_s=slow.subscribes.read_rate,
-        expected=sent * slow.count // topics_of(slow, plan.groups),
+        expected=sent * slow.count // slow.topic_count,
         received=counted["received"] + counted["corrupt"],
         waited=state.slow_waited,
         disconnects=state.tally.total(slow.name, "disconnects"),

@@ -17,7 +17,8 @@ from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.judge.thresholds import Measured, hopeless
 from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.metrics.interval import COUNTERS, Interval
-from loadgen.plan.groups import slow_group, topics_of
+from loadgen.plan.deliveries import delivered_rate
+from loadgen.plan.groups import slow_group
 from loadgen.plan.plan import Plan
 from loadgen.run.host_watch import thinned
 from loadgen.run.hosts.worker_pool import WorkerPool
@@ -244,7 +245,7 @@ class Monitor:
             return page.under_way()
         # Messages that slow subscribers never get are in this number, too. The watch recognizes
         # those of other subscribers that never arrive.
-        due = round(page.counted("sent") * slow.count / topics_of(slow, groups))
+        due = round(page.counted("sent") * slow.count / slow.topic_count)
         waiting = due - page.counted("received", [self._groups[slow.name]])
         if time_ns <= backlog.end_ns:
             self.state.slow_waited = max(waiting, 0)
@@ -326,8 +327,7 @@ class Monitor:
         backlog = self.state.backlog
         if self.certain.is_set() or self.phase != "measure" or backlog is None:
             return
-        publishing = [one.publishes for one in self._plan.groups if one.publishes is not None]
-        deliveries_per_s = sum(one.rate * one.deliveries for one in publishing)
+        deliveries_per_s = delivered_rate(self._plan.groups, self._plan.separate_count)
         tolerated = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * deliveries_per_s)
         if is_certain(self._course, (backlog.end_ns - backlog.start_ns) / NS, tolerated):
             self.certain.set()

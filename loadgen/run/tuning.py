@@ -24,8 +24,8 @@ from typing import Any, Final, Literal
 
 from loadgen.cases.registry import case_of
 from loadgen.errors import UsageError
+from loadgen.plan.deliveries import direct_senders, mean_deliveries, sent_rate
 from loadgen.plan.fit import broker_descriptors, needs_of
-from loadgen.plan.groups import sent_rate
 from loadgen.plan.plan import Plan
 from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
@@ -291,15 +291,16 @@ def demand_of(plan: Plan) -> Demand:
     for group in plan.groups:
         sent = sent_rate(group, plan.groups)
         publishes = group.publishes
+        deliveries = mean_deliveries(group, plan.groups, plan.separate_count)
         if group.responds is not None and group.subscribes is not None:
             # A response is the request's payload, for the one device that asked.
-            publishes = plan.group(group.subscribes.publishers).publishes
+            publishes, deliveries = direct_senders(plan.groups, group.name)[0].publishes, 1.0
         if publishes is None:
             continue
         size = sum(publishes.size_bytes) / 2 + MESSAGE_WIRE_BYTES
-        messages += sent * (1 + publishes.deliveries)
+        messages += sent * (1 + deliveries)
         # A wire carries both directions at once; the fuller one counts.
-        wire_bytes += size * sent * max(1, publishes.deliveries)
+        wire_bytes += size * sent * max(1.0, deliveries)
     sockets = devices + here
     # One message under way for each device, at most what a tenth of a second brings.
     queued = min(devices, messages / 10) * QUEUED_BYTES

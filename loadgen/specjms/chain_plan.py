@@ -40,9 +40,7 @@ def groups_of_model(
             first = FIRST_OF_INTERACTION[part.subject - 1]
             options, rate = model.messages[first], model.rates[part.subject - 1]
             publishes = Publishes(
-                topic_prefix=part.name,
-                topics=1,
-                first_stream=0,
+                topic=part.name,
                 rate=rate,
                 deliveries=math.ceil(mean_received_by(model, first)),
                 qos=options.qos,
@@ -54,9 +52,9 @@ def groups_of_model(
             busy_us = rate / part.count * BEGIN_US
         else:
             qos = max(model.messages[n].qos for n in consumed)
-            # The filters come from the model; with a topic, none are derived from publishers.
+            # The filters come from the model.
             at_once = max(ACKNOWLEDGED_AT_ONCE[model.messages[n].acknowledgement] for n in consumed)
-            subscribes = Subscribes("", qos, topic=part.name, acknowledge_every=at_once)
+            subscribes = Subscribes((), qos, acknowledge_every=at_once)
             endpoints = {model.messages[n].endpoint for n in consumed}
             rates = rates_at(model, part.kind)
             caused_us = {n: RECEIVE_US + CAUSE_US * len(outputs_of(n)) for n in consumed}

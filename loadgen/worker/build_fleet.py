@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from array import array
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from loadgen.kernels.attention import STALLS_LIMIT, Attention, Stall
 from loadgen.kernels.counting import EVENT_LIMIT, INTENDED_PHASES
 from loadgen.kernels.device import PUSHED_BACK, SHARED, STREAMED, WAITING, WINDOW_FULL, Device
 from loadgen.kernels.fleet import (
+    DEVICE_NUMBER,
+    NO_NUMBER,
+    TOPIC_NUMBER,
     ConnectQueue,
     Event,
     GroupRecord,
@@ -30,6 +34,9 @@ from loadgen.kernels.fleet import (
     RunConstants,
     Sent,
     Stat,
+    StreamRange,
+    StreamSource,
+    TopicPart,
 )
 from loadgen.kernels.in_flight import RECEIVED_BYTES, InFlight, Sender
 from loadgen.kernels.pacer import (
@@ -49,18 +56,22 @@ from loadgen.kernels.syscalls import EVENT_WORDS, MESSAGE_WORDS
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.violations import VIOLATIONS
-from loadgen.plan.addressing import streams_received, target_number
+from loadgen.plan.addressing import (
+    deliveries_to_each,
+    matches_to,
+    streams_of,
+    target_number,
+)
 from loadgen.plan.behaviour import PlannedFleet
+from loadgen.plan.deliveries import Flow, TopicSource
 from loadgen.plan.groups import (
     MESSAGING,
+    NUMBER,
     DeviceGroup,
     Publishes,
     Target,
     WorkerPlan,
     largest_payload_bytes,
-    publishing_to,
-    topic_name,
-    topic_number,
 )
 from loadgen.plan.payload_template import no_template, read_template
 from loadgen.plan.plan import Plan
@@ -82,6 +93,7 @@ _LONGEST_PERIOD_NS = 1e17  # three years; a few of them still fit into 64 bits
 _MAP_NORESERVE = 0x4000
 _CONNACK_BYTES = 128
 """Longer packets, with properties of many words, each go through Python."""
+_NUMBERS = {"": NO_NUMBER, "topic": TOPIC_NUMBER, "device": DEVICE_NUMBER}
 _TOTALS_OF_A_RUN = (
     *GapPool.names(),
     *("publishes", "damaged", "withdrawn", "lined_up", "scheduled", "heap_size", "owed"),
@@ -148,37 +160,14 @@ class _Parts:
         return np.frombuffer(self._bytes, np.uint8).copy(), ends
 
 
-def _received_prefix(group: DeviceGroup, plan: Plan) -> str:
-    """Return the begin of the topics that a group receives, up to their number."""
-    subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
-    if subscribes is None or senders is None or senders.publishes is None:
-        return ""
-    return f"{subscribes.topic_prefix or senders.publishes.topic_prefix}/"
-
-
-def _group_rows(plan: Plan) -> tuple[Rows[GroupRecord], Bytes]:
-    """Return the groups, and the prefixes of the topics that they receive."""
+def _group_rows(plan: Plan) -> Rows[GroupRecord]:
     rows = GroupRecord.rows(len(plan.groups))
     rows["counts_as"] = np.arange(len(rows))
-    parts = _Parts()
-    for group in plan.groups:
-        parts.append(_received_prefix(group, plan).encode())
-    prefixes, ends = parts.arrays()
-    rows["prefix"], rows["prefix_end"] = ends[:-1], ends[1:]
-    answering = [group for group in plan.groups if group.responds is not None]
     for number, group in enumerate(plan.groups):
         row = rows[number]
-        senders = publishing_to(group, plan.groups)
-        if senders is not None and senders.publishes is not None:
-            row.senders_first = senders.publishes.first_stream
-            row.senders = senders.count
-            row.senders_topics = senders.publishes.topics
         if group.publishes is not None:
             row.qos = group.publishes.qos
             row.retain = group.publishes.retain
-            # Requests have responses, which their senders receive, too.
-            answers = sum(publishing_to(one, plan.groups) is group for one in answering)
-            row.deliveries = group.publishes.deliveries + answers
             row.size_least, row.size_most = group.publishes.size_bytes
             row.unit = group.publishes.unit
             row.first_stream = group.publishes.first_stream
@@ -186,7 +175,28 @@ def _group_rows(plan: Plan) -> tuple[Rows[GroupRecord], Bytes]:
             row.qos = group.responds.qos
         if group.subscribes is not None:
             row.read_most = int(group.subscribes.read_rate > 0)
-    return rows, prefixes
+    return rows
+
+
+def _source_rows(
+    sources: Iterable[TopicSource],
+) -> tuple[Rows[StreamSource], Rows[TopicPart], Bytes]:
+    """Return the sources, the parts of their topics and the text of these."""
+    rows: list[tuple[int, ...]] = []
+    parts: list[tuple[int, int, int]] = []
+    text = bytearray()
+    for source in sources:
+        begin = len(parts)
+        words = [*NUMBER.split(source.topic), ""]
+        for word, number in zip(words[::2], words[1::2], strict=True):
+            start = len(text)
+            text += word.encode()
+            if word or number:
+                parts.append((start, len(text), _NUMBERS[number]))
+        senders, publishes = source.senders, source.senders.publishes
+        first = publishes.first_stream if publishes is not None else 0
+        rows.append((first, senders.count, senders.topic_count, begin, len(parts)))
+    return StreamSource.of(rows), TopicPart.of(parts), np.frombuffer(text, np.uint8)
 
 
 def _addresses(targets: tuple[Target, ...]) -> tuple[Bytes, Table]:
@@ -195,28 +205,6 @@ def _addresses(targets: tuple[Target, ...]) -> tuple[Bytes, Table]:
     for row, address in zip(rows, packed, strict=True):
         row[: len(address)] = np.frombuffer(address, np.uint8)
     return rows, np.array([len(address) for address in packed], np.int64)
-
-
-def _topic_received(plan: Plan, group: DeviceGroup, number: int) -> int:
-    """Number of the one topic that a device receives; -1 where each stream has its own."""
-    subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
-    if subscribes is None or subscribes.wildcard or senders is None or senders.publishes is None:
-        return -1
-    if subscribes.answers:
-        return number
-    return topic_number(number, group.count, senders.publishes.topics)
-
-
-def _qos_received(plan: Plan, group: DeviceGroup) -> int:
-    """Return the QoS of messages for a group whose subscriptions are granted as requested."""
-    subscribes, senders = group.subscribes, publishing_to(group, plan.groups)
-    if subscribes is None or senders is None or senders.publishes is None:
-        return 0 if subscribes is None else subscribes.qos
-    published = senders.publishes.qos
-    if subscribes.answers:
-        answering = (one for one in plan.groups if publishing_to(one, plan.groups) is senders)
-        published = max((one.responds.qos for one in answering if one.responds), default=0)
-    return min(subscribes.qos, published)
 
 
 class _Builder:
@@ -229,10 +217,15 @@ class _Builder:
             self.devices[column] = -1
         if plan.targets[0].transport != "tcp":
             self.devices["flags"] = STREAMED
-        self.groups, self.prefixes = _group_rows(plan)
+        self.groups = _group_rows(plan)
+        self.matches = [matches_to(plan, group) for group in plan.groups]
+        self.sources = list(dict.fromkeys(m.source for one in self.matches for m in one))
+        self.deliveries = [deliveries_to_each(plan, group) for group in plan.groups]
+        self.delivered = array("i")
+        self.ranges = array("i")
         self.publishing = 0
         self.topics, self.connects = _Parts(), _Parts()
-        self.queues: dict[tuple[str, int, int], int] = {}
+        self.queues: dict[tuple[str, int, int, int], int] = {}
         self.pairs = self.senders = self.receivers = self.holders = 0
         self.window = self.held = 1
 
@@ -243,8 +236,8 @@ class _Builder:
         device = self.devices[row]
         device.publisher = self.publishing
         self.publishing += 1
-        number = topic_number(number, owner.count, publishes.topics)
-        topic = topic_name(publishes, number).encode()
+        self.delivered.append(self.deliveries[device.group](number))
+        topic = owner.expand(publishes.topic, number).encode()
         self.topics.append(topic)
         group = self.groups[device.group]
         if self.plan.scenario.payload_template is None and group.size_most > _whole_limit(
@@ -261,18 +254,15 @@ class _Builder:
         if subscribes is None:
             return
         device = self.devices[row]
-        first, expected = streams_received(self.plan, owner, number)
-        device.stream_first = first
-        device.stream_count = expected
-        device.topic = _topic_received(self.plan, owner, number)
-        device.qos = _qos_received(self.plan, owner)
+        device.range_first = len(self.ranges) // len(StreamRange.names())
+        device.qos = subscribes.qos
         device.acknowledge_every = subscribes.acknowledge_every
-        device.pair_first = self.pairs
-        if subscribes.shared is not None:
+        for match in self.matches[device.group]:
+            streams = streams_of(match, number)
+            if streams:
+                self._add_range(device, match, number, streams)
+        if subscribes.shared:
             device.flags |= SHARED
-            device.pair_first = self.queues.setdefault((owner.name, first, expected), self.pairs)
-        if device.pair_first == self.pairs:
-            self.pairs += expected
         if subscribes.acknowledge_every > 1 and subscribes.qos == 1:
             device.holder = self.holders
             self.holders += 1
@@ -281,18 +271,36 @@ class _Builder:
             device.qos2 = self.receivers
             self.receivers += 1
 
-    def add_responder(self, row: int, owner: DeviceGroup) -> None:
+    def add_responder(self, row: int, owner: DeviceGroup, number: int) -> None:
         """Add the topics of a responder, one for each of its streams, after all others."""
-        asking = publishing_to(owner, self.plan.groups)
-        if owner.responds is None or asking is None or asking.publishes is None:
+        if owner.responds is None:
             return
         device = self.devices[row]
         device.responses = len(self.topics)
-        first = device.stream_first - asking.publishes.first_stream
-        for number in range(first, first + device.stream_count):
-            self.topics.append(f"{owner.responds.topic_prefix}/{number}".encode())
+        (match,) = self.matches[device.group]
+        for sender in match.senders_to(number):
+            topic = match.source.senders.expand(owner.responds.topic, sender)
+            self.topics.append(topic.encode())
         if owner.responds.qos > 0:
             self._add_sender(device, owner.responds.window)
+
+    def _add_range(self, device: Device, match: Flow, number: int, streams: range) -> None:
+        """Add streams that a device receives, with pairs that the consumers of a queue share."""
+        source, subscribes = match.source, match.receivers.subscribes
+        place, pairs = self.sources.index(source), self.pairs
+        if match.shared:
+            text = match.receivers.expand(match.filter, number)
+            key = (text, device.group, place, device.target if match.brokers > 1 else 0)
+            pairs = self.queues.setdefault(key, pairs)
+        if pairs == self.pairs:
+            self.pairs += len(streams)
+        senders = match.senders_to(number)
+        topic = source.senders.topic_number(senders[0])
+        if source.senders.topic_number(senders[-1]) != topic:
+            topic = -1
+        qos = min(source.qos, subscribes.qos if subscribes is not None else 0)
+        self.ranges.extend((streams.start, len(streams), pairs, place, topic, qos))
+        device.range_count += 1
 
     def _add_sender(self, device: Device, window: int) -> None:
         device.sender = self.senders
@@ -300,24 +308,28 @@ class _Builder:
         self.window = max(self.window, window)
 
 
-def _publishers(plan: Plan, group: Table, number: Table, publisher: Table) -> Rows[Publisher]:
+def _publishers(
+    plan: Plan, group: Table, number: Table, publisher: Table, deliveries: Any
+) -> Rows[Publisher]:
     """Return the publishers before their message 0.
 
     The arrays have, by device, its group, its number there and that of its publisher, -1 for none.
+    `deliveries` has an entry for each publisher.
     """
     rows = np.flatnonzero(publisher >= 0)
     owners, numbers = group[rows], number[rows]
-    none = Publishes("", 1, 0, 1.0, 1)
-    sent = [owner.publishes or none for owner in plan.groups]
+    sent = [owner.publishes or Publishes("", 1.0) for owner in plan.groups]
     count = np.array([owner.count for owner in plan.groups], np.float64)
     period_ns = np.minimum(count / [publishes.rate for publishes in sent] * 1e9, _LONGEST_PERIOD_NS)
-    return make_publishers(
+    publishers = make_publishers(
         rows,
         np.array([publishes.first_stream for publishes in sent])[owners] + numbers,
         numbers / count[owners],
         period_ns[owners],
         np.array([ARRIVALS[publishes.arrivals] for publishes in sent])[owners],
     )
+    publishers["deliveries"] = deliveries
+    return publishers
 
 
 def _body_of(plan: Plan) -> tuple[Bytes, Rows[Place]]:
@@ -382,8 +394,9 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
         rows.add_publisher(row, owner, number)
         rows.add_subscriber(row, owner, number)
     for row in range(count):
-        rows.add_responder(row, plan.groups[int(group[row])])
+        rows.add_responder(row, plan.groups[int(group[row])], int(device[row]))
     topics, topic_ends = rows.topics.arrays()
+    sources, parts, pattern_text = _source_rows(rows.sources)
     connect_packets, connect_ends = rows.connects.arrays()
     addresses, address_bytes = _addresses(plan.targets)
     body, template = _body_of(plan)
@@ -419,7 +432,10 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
         repeat_pool=GapPool.rows(1),
         copies=many_rows(Copy, COPIES_LIMIT),
         withheld=many_rows(Withheld, WITHHELD_LIMIT),
-        prefixes=rows.prefixes,
+        ranges=np.array(rows.ranges, np.int32).view(StreamRange.layout),
+        sources=sources,
+        parts=parts,
+        pattern_text=pattern_text,
         senders=Sender.rows(rows.senders),
         window=InFlight.grid(rows.window, rows.senders),
         received_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
@@ -427,7 +443,7 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
         held_ids=np.zeros((rows.holders, rows.held), np.int64),
         held_pairs=np.zeros((rows.holders, rows.held), np.int64),
         held_sequences=np.zeros((rows.holders, rows.held), np.int64),
-        publishers=_publishers(plan, group, device, rows.devices["publisher"]),
+        publishers=_publishers(plan, group, device, rows.devices["publisher"], rows.delivered),
         program=make_program(0),
         heap=Due.rows(max(rows.publishing, 1)),
         topics=topics,
@@ -475,7 +491,8 @@ def renew_fleet(fleet: PlannedFleet, plan: Plan) -> None:
     fleet.pairs[:] = make_pairs(len(fleet.pairs))
     fleet.repeats[:] = make_pairs(len(fleet.repeats))
     publisher = fleet.devices["publisher"]
-    fleet.publishers[:] = _publishers(plan, fleet.group, fleet.device, publisher)
+    deliveries = fleet.publishers["deliveries"].copy()
+    fleet.publishers[:] = _publishers(plan, fleet.group, fleet.device, publisher, deliveries)
     fleet.devices["taken"] = fleet.devices["unit_sent"] = 0
     fleet.devices["flags"] &= ~np.int16(WINDOW_FULL | WAITING | PUSHED_BACK)
 

@@ -105,12 +105,9 @@ def missing_of(fleet: PlannedFleet, messages: Sequence[Sequence[int]]) -> int:
     by_stream: defaultdict[int, list[int]] = defaultdict(list)
     for stream, sequence in messages:
         by_stream[stream].append(sequence)
-    devices = fleet.devices
     # The consumers of a queue share their pairs.
-    rows = np.flatnonzero(devices["stream_count"] > 0)
-    rows = rows[np.unique(devices["pair_first"][rows], return_index=True)[1]]
-    first, count = devices["stream_first"][rows], devices["stream_count"][rows]
-    pairs = devices["pair_first"][rows]
+    ranges = fleet.ranges[np.unique(fleet.ranges["pair_first"], return_index=True)[1]]
+    first, count, pairs = (ranges[n] for n in ("stream_first", "stream_count", "pair_first"))
     missing = 0
     for stream, sequences in by_stream.items():
         receiving = (first <= stream) & (stream < first + count)
@@ -131,23 +128,27 @@ def lost_ranges(
     unless: defaultdict[int, set[int]] = defaultdict(set)
     for stream, sequence in excepted:
         unless[stream].add(sequence)
-    devices = fleet.devices
-    ranges: list[list[Any]] = []
+    lost: list[list[Any]] = []
     seen: set[int] = set()
-    for row in np.flatnonzero(devices["stream_count"] > 0).tolist():
-        first_pair, stream = int(devices["pair_first"][row]), int(devices["stream_first"][row])
+    for row, received in zip(range_owners(fleet).tolist(), fleet.ranges, strict=True):
+        first_pair, stream = int(received.pair_first), int(received.stream_first)
         if first_pair in seen:
             continue  # the consumers of a queue share their pairs
         seen.add(first_pair)
         whom = [fleet.group_of(row).name, int(fleet.device[row])]
-        for at in range(int(devices["stream_count"][row])):
+        for at in range(int(received.stream_count)):
             if stream + at in length:
                 gaps = _not_come(fleet, first_pair + at, length[stream + at])
                 for first, last in _without(gaps, unless[stream + at]):
-                    ranges.append([stream + at, first, last, *whom])
-                    if len(ranges) == LOST_LIMIT:
-                        return ranges
-    return ranges
+                    lost.append([stream + at, first, last, *whom])
+                    if len(lost) == LOST_LIMIT:
+                        return lost
+    return lost
+
+
+def range_owners(fleet: PlannedFleet) -> Table:
+    """Return the row of the device of each range of streams."""
+    return np.repeat(np.arange(len(fleet.devices)), fleet.devices["range_count"])
 
 
 def _not_come(fleet: PlannedFleet, number: int, length: int) -> list[tuple[int, int]]:
@@ -185,13 +186,13 @@ def absent_streams(fleet: PlannedFleet, unserved: Iterable[int]) -> list[list[in
     never = (devices["state"] != CONNECTED) & (devices["returned_ns"] == 0)
     never[list(unserved)] = True
     came = np.concatenate([[0], np.cumsum(received_on(fleet.pairs, fleet.gaps))])
-    receiving = devices["stream_count"] > 0
-    present = set(devices["pair_first"][receiving & ~never].tolist())
+    is_absent = never[range_owners(fleet)]
+    present = set(fleet.ranges["pair_first"][~is_absent].tolist())
     places: dict[int, tuple[int, int]] = {}
-    for row in np.flatnonzero(receiving & never).tolist():
-        first, count = int(devices["pair_first"][row]), int(devices["stream_count"][row])
+    for received in fleet.ranges[is_absent]:
+        first, count = int(received.pair_first), int(received.stream_count)
         if first not in present and came[first + count] == came[first]:
-            places[first] = int(devices["stream_first"][row]), count
+            places[first] = int(received.stream_first), count
     return [[*streams, times] for streams, times in Counter(places.values()).items()]
 
 
@@ -218,7 +219,7 @@ def device_columns(fleet: PlannedFleet) -> dict[str, Table]:
     group, device, target    of the plan
     connected                1 while it is
     stream, sent             its own stream and the messages sent of it, UNKNOWN without one
-    first_stream, streams    those that it must receive; 0 streams if it receives nothing
+    first_stream, streams    the first of those that it must receive, and their number
     received                 distinct messages of all phases, UNKNOWN if consumers share them
                              or the pool of gaps ran out
     received_in_window       of these, the ones intended in the measurement window
@@ -231,9 +232,13 @@ def device_columns(fleet: PlannedFleet) -> dict[str, Table]:
     stream[publishes] = fleet.publishers["stream"][publisher[publishes]]
     sent[publishes] = fleet.publishers["sequence"][publisher[publishes]]
     before = np.concatenate([[0], np.cumsum(received_on(fleet.pairs, fleet.gaps))])
-    first = devices["pair_first"]
-    count = devices["stream_count"].astype(np.int64)
-    received = before[first + count] - before[first]
+    ranges = fleet.ranges
+    pairs, streams = ranges["pair_first"], ranges["stream_count"]
+    begin, end = devices["range_first"], devices["range_first"] + devices["range_count"]
+    until = np.concatenate([[0], np.cumsum(before[pairs + streams] - before[pairs])])
+    received = until[end] - until[begin]
+    counts = np.concatenate([[0], np.cumsum(streams, dtype=np.int64)])
+    first = np.append(ranges["stream_first"], 0).astype(np.int64)
     shared = (devices["flags"] & SHARED) != 0
     received[shared | bool(fleet.totals.forgotten_gaps)] = UNKNOWN
     return {
@@ -243,8 +248,8 @@ def device_columns(fleet: PlannedFleet) -> dict[str, Table]:
         "connected": (devices["state"] == CONNECTED).astype(np.int64),
         "stream": stream,
         "sent": sent,
-        "first_stream": devices["stream_first"].astype(np.int64),
-        "streams": count,
+        "first_stream": np.where(end > begin, first[begin], 0),
+        "streams": counts[end] - counts[begin],
         "received": received,
         "received_in_window": devices["taken"].astype(np.int64),
     }

@@ -3,7 +3,7 @@
 from loadgen.errors import CannotRunError
 from loadgen.kernels.receiver import MESSAGING
 from loadgen.mqtt.packets import Subscribe, Subscription
-from loadgen.plan.addressing import topic_filter
+from loadgen.plan.addressing import filters_of
 from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour, PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes, Target, one_worker
 from loadgen.plan.plan import Plan
@@ -18,19 +18,20 @@ def behave(fleet: PlannedFleet) -> Behaviour:
         group = fleet.group_of(row)
         if group.subscribes is None:
             raise CannotRunError(f"group {group.name} has nothing to subscribe to")
-        pattern = topic_filter(fleet.plan, group, int(fleet.device[row]))
-        subscription = Subscription(topic_filter=pattern, qos=group.subscribes.qos)
-        return [Subscribe(SUBSCRIBE_ID, (subscription,))]
+        subscriptions = (
+            Subscription(topic_filter=one, qos=group.subscribes.qos)
+            for one in filters_of(group, int(fleet.device[row]))
+        )
+        return [Subscribe(SUBSCRIBE_ID, tuple(subscriptions))]
 
     return Behaviour(fleet, MESSAGING, subscribe_packets, lambda: sent_by_streams(fleet))
 
 
 def tiny_plan() -> Plan:
     """Return a plan of a publisher and a subscriber."""
-    publishes = Publishes("warm", 1, 0, 1.0, 1, qos=1, window=4)
     groups = (
-        DeviceGroup("publishers", 1, publishes=publishes),
-        DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers", qos=2)),
+        DeviceGroup("publishers", 1, publishes=Publishes("warm/{topic}", 1.0, qos=1, window=4)),
+        DeviceGroup("subscribers", 1, subscribes=Subscribes(("warm/+",), qos=2)),
     )
     return Plan(
         scenario=Scenario(case="warm"),

@@ -18,6 +18,7 @@ from loadgen.kernels.device import SHARED
 from loadgen.kernels.pacer import Publisher
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import MESSAGING
+from loadgen.worker.closing import range_owners
 
 Table = npt.NDArray[np.int64]
 
@@ -32,13 +33,11 @@ def share_streams(fleet: PlannedFleet, live: Path, worker: int) -> None:
 
     This is done if a subscription is one device's, the pairs are few enough, and there is room.
     """
-    devices = fleet.devices
-    receiving = devices["stream_count"] > 0
-    shared = (devices["flags"][receiving] & SHARED).any()
+    shared = (fleet.devices["flags"] & SHARED).any()
     if fleet.plan.behaviour != MESSAGING or shared or len(fleet.pairs) > PAIRS_LIMIT:
         return
-    columns = ("pair_first", "stream_first", "stream_count")
-    subscriptions = np.stack([devices[name][receiving] for name in columns], axis=1)
+    columns = [fleet.ranges[name] for name in ("pair_first", "stream_first", "stream_count")]
+    subscriptions = np.stack([*columns, range_owners(fleet)], axis=1)
     try:
         publishers = _moved(fleet.publishers, _part(live, worker, "publishers"))
         pairs = _moved(fleet.pairs, _part(live, worker, "pairs"))
@@ -125,8 +124,11 @@ def open_marks(live: Path, workers: int) -> SubscriptionMarks | None:
         publishers = _opened(_part(live, worker, "publishers"), Publisher.layout)
         expected = _opened(_part(live, worker, "pairs"), Pair.layout)["expected"]
         mapped.append(_Worker(publishers["sent"], publishers["stream"].copy(), expected))
-        for pair_first, stream_first, count in subscriptions.tolist():
-            firsts.append(pairs + pair_first)
+        earlier = None
+        for pair_first, stream_first, count, device in subscriptions.tolist():
+            if device != earlier:
+                firsts.append(pairs + pair_first)
+            earlier = device
             streams.append(np.arange(stream_first, stream_first + count))
         pairs += len(expected)
     if not firsts:

@@ -141,8 +141,10 @@ class Subscriptions:
             violations.append(GRANT_RAISED)
         if granted < requested:
             # Messages come with the granted QoS; a lower one than requested is a failure.
-            qos = fleet.devices["qos"]
-            qos[connection] = min(int(qos[connection]), granted)
+            device = fleet.devices[connection]
+            device.qos = min(device.qos, granted)
+            streams = slice(device.range_first, device.range_first + device.range_count)
+            fleet.ranges["qos"][streams] = np.minimum(fleet.ranges["qos"][streams], granted)
         failure = _failure(codes, requested, version)
         device = fleet.devices[connection]
         if device.request_ns and (failure is not None or not waiting):

@@ -16,6 +16,7 @@ from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import may_leave
 from loadgen.worker.build_fleet import many_rows
 from loadgen.worker.clock import clock_ns
+from loadgen.worker.closing import range_owners
 from loadgen.worker.endings import NO_PINGRESP
 from loadgen.worker.outgoing import Outgoing
 from loadgen.worker.reporter import Reporter
@@ -144,19 +145,18 @@ def _ranges_of(fleet: PlannedFleet) -> list[tuple[int, int]]:
     Long ranges are divided, so that none of them takes long to settle.
     """
     ranges: dict[int, int] = {}
-    devices = fleet.devices
     if fleet.own is not None:
         ranges = {0: len(fleet.pairs)}
     else:
         resumes = [
             group.subscribes is not None
             and group.subscribes.qos > 0
-            and (not group.clean_start or group.subscribes.shared is not None)
+            and (not group.clean_start or bool(group.subscribes.shared))
             for group in fleet.plan.groups
         ]
-        rows = np.flatnonzero((devices["stream_count"] > 0) & np.array(resumes)[fleet.group])
-        firsts, counts = devices["pair_first"][rows], devices["stream_count"][rows]
-        ranges = dict(zip(firsts.tolist(), counts.tolist(), strict=True))
+        received = fleet.ranges[np.array(resumes)[fleet.group[range_owners(fleet)]]]
+        firsts, counts = received["pair_first"].tolist(), received["stream_count"].tolist()
+        ranges = dict(zip(firsts, counts, strict=True))
     return [
         (first + start, min(_PAIRS_AT_ONCE, count - start))
         for first, count in ranges.items()
@@ -169,10 +169,11 @@ def doubt(fleet: PlannedFleet, connection: int) -> None:
     back.
     """
     device = fleet.devices[connection]
-    first, count = device.pair_first, device.stream_count
     if fleet.own is not None:
-        first, count = 0, len(fleet.pairs)
-    doubt_pairs(fleet, first, count)
+        doubt_pairs(fleet, 0, len(fleet.pairs))
+    for number in range(device.range_first, device.range_first + device.range_count):
+        received = fleet.ranges[number]
+        doubt_pairs(fleet, received.pair_first, received.stream_count)
     if device.qos2 >= 0:
         fleet.doubtful_ids[device.qos2] = fleet.received_ids[device.qos2]
 

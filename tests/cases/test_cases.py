@@ -1,12 +1,16 @@
 """The five cases as groups of devices and rows of the score card."""
 
+from itertools import chain
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario
-from loadgen.plan.addressing import streams_received, topic_filter
-from loadgen.plan.groups import DeviceGroup, topic_name, topic_number
+from loadgen.mqtt.topics import is_wild
+from loadgen.plan.addressing import deliveries_to_each, filters_of, streams_received
+from loadgen.plan.deliveries import direct_senders, mean_deliveries
+from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.scenario import Scenario
 from tests.fleets import groups_of
 from tests.plans import small_plan
@@ -56,11 +60,12 @@ def test_fanin_gives_each_publisher_a_topic_and_a_message_a_second() -> None:
     found = groups("fanin", devices=1234)
     publishes = found["publishers"].publishes
     assert publishes is not None
-    assert found["publishers"].count == publishes.topics == publishes.rate == 1234
-    assert publishes.deliveries == 1
+    assert found["publishers"].count == publishes.rate == 1234
+    assert found["publishers"].distinct(publishes.topic) == 1234
+    assert mean_deliveries(found["publishers"], tuple(found.values())) == 1
     subscriber = found["subscriber"]
     assert subscriber.count == 1 and subscriber.subscribes is not None
-    assert subscriber.subscribes.wildcard
+    assert subscriber.subscribes.filters == ("r/fanin/+",)
 
 
 def test_fanin_takes_a_total_rate() -> None:
@@ -72,8 +77,9 @@ def test_fanout_has_one_publisher_and_ratio_subscribers_a_topic() -> None:
     found = groups("fanout", topics=7, ratio=13, rate=70)
     publishes = found["publishers"].publishes
     assert publishes is not None
-    assert found["publishers"].count == publishes.topics == 7
-    assert publishes.deliveries == 13 and publishes.rate == 70
+    assert found["publishers"].count == found["publishers"].distinct(publishes.topic) == 7
+    assert mean_deliveries(found["publishers"], tuple(found.values())) == 13
+    assert publishes.rate == 70
     assert found["subscribers"].count == 91
 
 
@@ -84,7 +90,8 @@ def test_persistent_subscribers_are_durable(qos: int) -> None:
     assert publishes is not None and subscribes is not None
     assert publishes.qos == subscribes.qos == qos and publishes.window == 9
     assert not found["subscribers"].clean_start and found["publishers"].clean_start
-    assert found["publishers"].count == found["subscribers"].count == publishes.topics == 3
+    assert found["publishers"].count == found["subscribers"].count == 3
+    assert found["publishers"].topic_count == 3
 
 
 def test_latency_times_the_pair_and_not_the_background() -> None:
@@ -98,7 +105,8 @@ def test_latency_times_the_pair_and_not_the_background() -> None:
     assert background is not None and pair is not None
     assert (background.rate, pair.rate) == (50, 500)
     assert pair.first_stream == 25
-    assert found["background_subscribers"].count == background.topics == 10
+    assert found["background_subscribers"].count == 10
+    assert found["background_publishers"].topic_count == 10
 
 
 def test_latency_background_is_one_message_a_second_each() -> None:
@@ -123,7 +131,7 @@ def test_connburst_devices_subscribe_only_when_asked() -> None:
     assert plain.publishes is None and plain.subscribes is None and plain.count == 5
     (asked,) = groups("connburst", devices=5, subscribe=True, qos=1).values()
     assert asked.subscribes is not None and asked.subscribes.qos == 1
-    assert asked.subscribes.topic == "r/connburst/0"
+    assert asked.subscribes.filters == ("r/connburst/0",)
 
 
 def test_what_all_groups_have_in_common() -> None:
@@ -156,15 +164,15 @@ def test_every_message_has_exactly_its_deliveries(scenario: Scenario) -> None:
     received: dict[int, int] = {}
     for group in plan.groups:
         for device in range(group.count):
-            first, count = streams_received(plan, group, device)
-            for stream in range(first, first + count):
+            for stream in chain.from_iterable(streams_received(plan, group, device)):
                 received[stream] = received.get(stream, 0) + 1
     stream = 0
     for group in plan.groups:
         if group.publishes is not None:
             assert group.publishes.first_stream == stream
-            for _ in range(group.count):
-                assert received.pop(stream) == group.publishes.deliveries
+            deliveries = deliveries_to_each(plan, group)
+            for device in range(group.count):
+                assert received.pop(stream) == deliveries(device)
                 stream += 1
     assert received == {}
 
@@ -177,13 +185,13 @@ def test_topics_of_different_groups_do_not_meet(scenario: Scenario) -> None:
     for group in plan.groups:
         if group.publishes is not None:
             for device in range(group.count):
-                number = topic_number(device, group.count, group.publishes.topics)
-                name = topic_name(group.publishes, number)
+                name = group.expand(group.publishes.topic, device)
                 assert owners.setdefault(name, group.name) == group.name
     for group in plan.groups:
-        if group.subscribes is not None and not group.subscribes.wildcard:
-            for device in range(group.count):
-                assert owners[topic_filter(plan, group, device)] == group.subscribes.publishers
+        if group.subscribes is not None:
+            (sender,) = direct_senders(plan.groups, group.name)
+            for one in (one for d in range(group.count) for one in filters_of(group, d)):
+                assert is_wild(one) or owners[one] == sender.name
 
 
 FIGURES = tuple(figure for case in CASES.values() for figure in case.published)

@@ -70,11 +70,11 @@ class Player:
     """The devices of one worker without a server: publishers first, then a subscriber."""
 
     def __init__(self, version: int, published: int, requested: int, count: int = 1) -> None:
-        publishes = Publishes("t", count, 0, 1.0, 1, published, window=4)
+        publishes = Publishes("t/{topic}", 1.0, published, window=4)
         groups = (
             DeviceGroup("publishers", count, publishes, keep_alive_s=60),
             DeviceGroup(
-                "subscribers", 1, subscribes=Subscribes("publishers", requested), clean_start=False
+                "subscribers", 1, subscribes=Subscribes(("t/+",), requested), clean_start=False
             ),
         )
         plan = small_plan(groups, workers=(one_worker(groups),), run_tag=9, version=version)

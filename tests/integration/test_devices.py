@@ -38,16 +38,16 @@ StartBroker = Callable[..., Awaitable[FakeBroker]]
 def publishers(
     count: int = 4, rate: float = 400.0, *, qos: int = 0, topics: int | None = None, **fields: Any
 ) -> groups.DeviceGroup:
-    publishes = groups.Publishes("t", topics or count, 0, rate, 1, qos)
+    publishes = groups.Publishes("t/{topic}", rate, qos)
     if "size" in fields:
         publishes = replace(publishes, size_bytes=(fields["size"], fields.pop("size")))
-    return groups.DeviceGroup("publishers", count, publishes, **fields)
+    return groups.DeviceGroup("publishers", count, publishes, topics=topics or count, **fields)
 
 
 def subscribers(
     count: int = 1, *, qos: int = 0, wildcard: bool = True, **fields: Any
 ) -> groups.DeviceGroup:
-    wanted = groups.Subscribes("publishers", qos, wildcard)
+    wanted = groups.Subscribes(("t/+" if wildcard else "t/{topic}",), qos)
     return groups.DeviceGroup("subscribers", count, subscribes=wanted, **fields)
 
 

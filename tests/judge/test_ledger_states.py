@@ -271,7 +271,7 @@ def test_no_other_repeat_is_excused(case: str) -> None:
 
 
 def test_a_queue_repeats_the_messages_of_a_lost_consumer_to_another() -> None:
-    bench = Bench(qos=1, receive_qos=1, subscribers=2, shared="queue", acknowledge_every=10)
+    bench = Bench(qos=1, receive_qos=1, subscribers=2, shared="$share/queue/", acknowledge_every=10)
     other = bench.subscriber + 1
     deliver(bench, range(4))
     assert withhold(bench.fleet, bench.subscriber) == 4

@@ -77,12 +77,10 @@ class Rig:
         connected: bool = True,
         port: int = 1,
     ) -> None:
-        publishes = Publishes("t", publishers, 0, rate, 1, qos, size_bytes=size, window=50)
+        publishes = Publishes("t/{topic}", rate, qos, size_bytes=size, window=50)
         plan = one_worker_plan(
             DeviceGroup("publishers", publishers, publishes),
-            DeviceGroup(
-                "subscribers", subscribers, subscribes=Subscribes("publishers", 1, wildcard=True)
-            ),
+            DeviceGroup("subscribers", subscribers, subscribes=Subscribes(("t/+",), 1)),
             max_packet_bytes=packet_limit,
             port=port,
         )

@@ -17,9 +17,10 @@ from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, Publish
-from loadgen.plan.addressing import topic_filter
+from loadgen.plan.addressing import filters_of
 from loadgen.plan.behaviour import PlannedFleet
-from loadgen.plan.groups import Share, Target, WorkerPlan, sent_rate
+from loadgen.plan.deliveries import sent_rate
+from loadgen.plan.groups import Share, Target, WorkerPlan
 from loadgen.plan.plan import Plan
 from loadgen.worker.build_fleet import build_fleet
 from tests.fleets import groups_of
@@ -122,13 +123,13 @@ def test_what_is_refused(fields: dict[str, object], complaint: str) -> None:
 def test_who_asks_for_what() -> None:
     plan = plan_of()
     requesters, responders = plan.groups
-    assert [topic_filter(plan, requesters, device) for device in (0, 5)] == [
-        "run/response/0",
-        "run/response/5",
+    assert [filters_of(requesters, device) for device in (0, 5)] == [
+        ("run/response/0",),
+        ("run/response/5",),
     ]
-    assert [topic_filter(plan, responders, device) for device in (0, 1)] == [
-        "run/request/0",
-        "run/request/1",
+    assert [filters_of(responders, device) for device in (0, 1)] == [
+        ("run/request/0",),
+        ("run/request/1",),
     ]
     assert [sent_rate(group, plan.groups) for group in plan.groups] == [60, 60]
     assert sent_rate(replace(requesters, publishes=None), plan.groups) == 0
@@ -149,7 +150,7 @@ def test_a_request_is_answered_to_the_device_that_asked(version: int) -> None:
         "sent_bytes": len(told),
     }
     # The response was expected when the request was sent.
-    assert bench.fleet.groups["deliveries"].tolist() == [2, 0]
+    assert bench.fleet.publishers["deliveries"].tolist() == [2] * DEVICES
     # The device that asked takes it as its own message, timed from the request.
     assert bench.give(4, told, FROM_NS + 900) == []
     assert bench.counted(0) == {"received": 1, "received_bytes": len(told)}

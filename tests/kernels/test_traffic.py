@@ -80,31 +80,26 @@ class Bench:
         packet_limit: int = 4096,
         unit: int = 1,
         subscribers: int = 1,
-        shared: str | None = None,
+        shared: str = "",
         acknowledge_every: int = 1,
         arrivals: Arrivals = "constant",
         durable: bool = False,
     ) -> None:
         rate = PUBLISHERS * 1e9 / PERIOD_NS
         self.publishes = Publishes(
-            "bench/t",
-            PUBLISHERS,
-            10,
+            "bench/t/{topic}",
             rate,
-            deliveries,
             qos,
             retain,
             size,
             arrivals=arrivals,
             window=window,
             unit=unit,
+            first_stream=10,
+            deliveries=deliveries,
         )
         subscribes = Subscribes(
-            "publishers",
-            receive_qos,
-            wildcard=True,
-            shared=shared,
-            acknowledge_every=acknowledge_every,
+            (f"{shared}bench/t/+",), receive_qos, acknowledge_every=acknowledge_every
         )
         groups = (
             DeviceGroup("publishers", PUBLISHERS, publishes=self.publishes),
@@ -836,7 +831,7 @@ def test_a_unit_taken_back_in_part_is_completed_later() -> None:
 
 
 def test_a_queue_is_accounted_for_over_its_consumers() -> None:
-    bench = Bench(subscribers=2, shared="queue")
+    bench = Bench(subscribers=2, shared="$share/queue/")
     first, second = PUBLISHERS, PUBLISHERS + 1
     for connection, sequence in ((first, 1), (second, 0), (second, 3), (first, 2), (second, 2)):
         bench.receive(connection, publish(message(sequence)))

@@ -469,8 +469,8 @@ class TestContents:
         for tag in (1, 2):
             publishes = fit_plan(resolve(scenario), SMALL, LOOPBACK, tag).groups[0].publishes
             assert publishes is not None
-            prefixes.add(publishes.topic_prefix)
-        assert prefixes == {"lg00000001/fanin", "lg00000002/fanin"}
+            prefixes.add(publishes.topic)
+        assert prefixes == {"lg00000001/fanin/{topic}", "lg00000002/fanin/{topic}"}
 
     def test_ciphers_are_offered_with_the_only_version_that_has_them(self) -> None:
         scenario = build_scenario("fanin", None, {"broker": "mqtts://h", "tls_ciphers": "AES"})

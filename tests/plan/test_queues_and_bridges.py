@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import ScenarioError
-from loadgen.plan.addressing import target_number, topic_filter
+from loadgen.plan.addressing import filters_of, target_number
+from loadgen.plan.deliveries import mean_deliveries
 from loadgen.plan.fields import Choice
 from loadgen.plan.fit import SPARE_DESCRIPTORS, Host, fit_plan, needs_of
-from loadgen.plan.groups import Target, topic_number
+from loadgen.plan.groups import Target
 from loadgen.plan.scenario import Scenario, read_toml
 from tests.fleets import groups_of
 from tests.plans import small_plan
@@ -36,17 +37,16 @@ class TestQueue:
         assert producers.publishes is not None and consumers.subscribes is not None
         assert (producers.count, consumers.count) == (4, 12)
         assert (producers.publishes.unit, producers.publishes.window) == (50, 50)
-        assert producers.publishes.deliveries == 1
+        assert mean_deliveries(producers, (producers, consumers)) == 1
         assert consumers.subscribes.acknowledge_every == 50
         assert not consumers.clean_start
-        plan = small_plan((producers, consumers), targets=targets(1), version=5)
-        filters = {topic_filter(plan, consumers, device) for device in range(12)}
-        assert filters == {f"$share/consumers/r/queue/{number}" for number in range(4)}
+        filters = {filters_of(consumers, device) for device in range(12)}
+        assert filters == {(f"$share/consumers/r/queue/{number}",) for number in range(4)}
 
     def test_several_producers_of_a_queue(self) -> None:
         producers, _ = groups_of(build_scenario("queue", None, {"queues": 4, "producers": 3}))
         assert producers.publishes is not None
-        assert producers.count == 12 and producers.publishes.topics == 4
+        assert producers.count == 12 and producers.topic_count == 4
 
     @given(
         st.integers(1, 12),
@@ -74,7 +74,7 @@ class TestQueue:
                 seen[share.group] += devices
                 if share.group == 1:
                     for device in devices:
-                        queue = topic_number(device, queues * consumers, queues)
+                        queue = plan.groups[1].topic_number(device)
                         assert where.setdefault(queue, worker.worker) == worker.worker
         assert [sorted(devices) for devices in seen] == [
             list(range(queues * producers)),
@@ -110,7 +110,7 @@ class TestBridge:
             for device in range(group.count):
                 assert target_number(plan, group, device) == fronts + number
                 expected = f"loadgen/back/{number + 1}/{device}"
-                assert topic_filter(plan, group, device) == expected
+                assert filters_of(group, device) == (expected,)
         for group in sending:
             reached = {target_number(plan, group, device) for device in range(group.count)}
             assert reached == set(range(min(fronts, group.count)))
@@ -118,8 +118,8 @@ class TestBridge:
     def test_topics_do_not_depend_on_the_run(self) -> None:
         producers, consumers = groups_of(bridge(front_root="a/b", backend_root="c"), "lg1234")
         assert producers.publishes is not None and consumers.subscribes is not None
-        assert producers.publishes.topic_prefix == "a/b/1"
-        assert consumers.subscribes.topic_prefix == "c/1"
+        assert producers.publishes.topic == "a/b/1/{topic}"
+        assert consumers.subscribes.filters == ("c/1/{topic}",) == (producers.publishes.arrives_as,)
 
     def test_all_producers_count_against_the_ports_of_the_front(self) -> None:
         plan = fit_plan(resolve(bridge(devices=10_000, backends=3)), HOST, targets(4), 7)
@@ -141,7 +141,7 @@ def test_persistent_with_several_producers_and_withheld_acknowledgements() -> No
     flags = {"pairs": 4, "producers": 3, "acknowledge_every": 100}
     publishers, subscribers = groups_of(build_scenario("persistent", None, flags))
     assert publishers.publishes is not None and subscribers.subscribes is not None
-    assert (publishers.count, subscribers.count, publishers.publishes.topics) == (12, 4, 4)
+    assert (publishers.count, subscribers.count, publishers.topic_count) == (12, 4, 4)
     assert subscribers.subscribes.acknowledge_every == 100
     with pytest.raises(ScenarioError, match="allowed: with qos 1"):
         build_scenario("persistent", None, {**flags, "qos": 2})

@@ -4,7 +4,6 @@ A fabricated run of a case has the groups, series and windows of a real one, one
 second and series, and numbers drawn from a seed.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,11 @@ import pyarrow.parquet as pq
 
 from loadgen.metrics.histogram import sparse
 from loadgen.metrics.interval import RUN_METADATA_KEY, Interval, to_table
+from loadgen.plan.deliveries import matches_of, mean_deliveries
+from loadgen.plan.fit import describe_group
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from tests.histograms import histogram_of
+from tests.plans import small_plan
 
 SECOND_NS = 1_000_000_000
 ANCHOR_NS = 5_000 * SECOND_NS
@@ -25,41 +27,37 @@ WALL_NS = 1_700_000_000 * SECOND_NS
 def groups_of(case: str, devices: int = 100, size: int = 32) -> list[DeviceGroup]:
     """The groups of a case, small."""
 
-    def publishes(rate: float, topics: int, first: int, deliveries: int, qos: int = 0) -> Publishes:
-        return Publishes("t", topics, first, rate, deliveries, qos, size_bytes=(size, size))
+    def publishes(rate: float, qos: int = 0, topic: str = "t/{topic}", first: int = 0) -> Publishes:
+        return Publishes(topic, rate, qos, size_bytes=(size, size), first_stream=first)
+
+    each = Subscribes(("t/{topic}",))
 
     match case:
         case "fanin":
             return [
-                DeviceGroup("publishers", devices, publishes(devices, devices, 0, 1)),
-                DeviceGroup("subscriber", 1, None, Subscribes("publishers", wildcard=True)),
+                DeviceGroup("publishers", devices, publishes(devices)),
+                DeviceGroup("subscriber", 1, None, Subscribes(("t/+",))),
             ]
         case "fanout":
             return [
-                DeviceGroup("publishers", 10, publishes(200, 10, 0, 10)),
-                DeviceGroup("subscribers", 100, None, Subscribes("publishers")),
+                DeviceGroup("publishers", 10, publishes(200)),
+                DeviceGroup("subscribers", 100, None, each, topics=10),
             ]
         case "persistent":
             return [
-                DeviceGroup("publishers", 10, publishes(500, 10, 0, 1, qos=1)),
+                DeviceGroup("publishers", 10, publishes(500, qos=1)),
                 DeviceGroup(
-                    "subscribers", 10, None, Subscribes("publishers", 1), clean_start=False
+                    "subscribers", 10, None, Subscribes(each.filters, 1), clean_start=False
                 ),
             ]
         case "latency":
             return [
                 DeviceGroup(
-                    "background_publishers", devices, publishes(devices, 10, 0, 1), timed=False
+                    "background_publishers", devices, publishes(devices), topics=10, timed=False
                 ),
-                DeviceGroup(
-                    "background_subscribers",
-                    10,
-                    None,
-                    Subscribes("background_publishers"),
-                    timed=False,
-                ),
-                DeviceGroup("pair_publisher", 1, publishes(1000, 1, devices, 1)),
-                DeviceGroup("pair_subscriber", 1, None, Subscribes("pair_publisher")),
+                DeviceGroup("background_subscribers", 10, None, each, timed=False),
+                DeviceGroup("pair_publisher", 1, publishes(1000, 0, "pair", devices)),
+                DeviceGroup("pair_subscriber", 1, None, Subscribes(("pair",))),
             ]
         case "connburst":
             return [DeviceGroup("devices", devices)]
@@ -90,6 +88,7 @@ def run_document(
                 [ANCHOR_NS + s * SECOND_NS, s % 3, 5 + s % 7] for s in range(2, 3 + seconds)
             ],
         }
+    planned = small_plan(tuple(groups_of(case)))
     document = {
         "schema": 1,
         "id": run,
@@ -101,7 +100,7 @@ def run_document(
         "plan": {
             "workers": 2,
             "hosts": 1,
-            "groups": [asdict(group) for group in groups_of(case)],
+            "groups": [describe_group(planned, group) for group in planned.groups],
             "run_tag": 77,
             "send_tick_us": 0,
         },
@@ -201,9 +200,9 @@ def rows_of(
             if group.publishes is None:
                 continue
             sent = int(group.publishes.rate) // workers
-            expected = sent * group.publishes.deliveries
+            expected = round(sent * mean_deliveries(group, tuple(groups)))
             mean_us = 120 if group.timed else 900
-            to = next(g for g in groups if g.subscribes and g.subscribes.publishers == group.name)
+            to = next(m.receivers for m in matches_of(tuple(groups)) if m.source.senders == group)
             for worker in range(workers):
                 row(
                     worker,

@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.plan.deliveries import mean_deliveries
+from loadgen.plan.plan import read_plan
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.shared_counts import open_live_page
 
@@ -135,7 +137,8 @@ class FakeWorker:
             if group["publishes"] is not None:
                 self.publishers = group["name"]
                 self.rate += group["publishes"]["rate"] * count / group["count"]
-                self.deliveries = group["publishes"]["deliveries"]
+                groups = read_plan(plan).groups
+                self.deliveries = round(mean_deliveries(groups[share["group"]], groups))
             if group["subscribes"] is not None or group["publishes"] is None:
                 self.subscribers = group["name"]
         self.subscribers = self.subscribers or plan["groups"][-1]["name"]

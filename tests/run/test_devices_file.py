@@ -13,10 +13,8 @@ from loadgen.worker.closing import UNKNOWN
 from tests.plans import small_plan
 from tests.refusals import refused
 
-PUBLISHERS = groups.DeviceGroup("publishers", 3, groups.Publishes("t", 3, 0, 30.0, 0))
-SUBSCRIBERS = groups.DeviceGroup(
-    "subscribers", 2, subscribes=groups.Subscribes("publishers", 0, True)
-)
+PUBLISHERS = groups.DeviceGroup("publishers", 3, groups.Publishes("t/{topic}", 30.0))
+SUBSCRIBERS = groups.DeviceGroup("subscribers", 2, subscribes=groups.Subscribes(("t/+",)))
 SHARES = (groups.Share(0, 0, 3, 1), groups.Share(1, 0, 2, 1))
 PLAN = small_plan(
     (PUBLISHERS, SUBSCRIBERS),

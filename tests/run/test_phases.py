@@ -15,7 +15,7 @@ import pytest
 from loadgen.errors import BrokerRefusedError
 from loadgen.kernels.counting import MEASURE, WARMUP
 from loadgen.metrics.interval import Interval
-from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, WorkerPlan, topics_of
+from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, WorkerPlan
 from loadgen.plan.plan import PhasePlan, Plan
 from loadgen.run.hosts.worker_pool import WorkerPool, start_workers
 from loadgen.run.interrupt import Interrupt
@@ -39,10 +39,11 @@ PHASES = PhasePlan(warmup_s=0.1, duration_s=0.6, drain_s=3.0)
 
 
 def plan_of(workers: int = 2, *, messages: bool = True) -> Plan:
-    publishes = Publishes("t", 10, 0, 1000.0, 2)
+    publishes = Publishes("t/{topic}", 1000.0)
     groups: tuple[DeviceGroup, ...] = (DeviceGroup("devices", 30),)
     if messages:
-        subscribers = DeviceGroup("subscribers", 20, None, Subscribes("publishers"))
+        subscribes = Subscribes(("t/{topic}",))
+        subscribers = DeviceGroup("subscribers", 20, None, subscribes, topics=10)
         groups = (DeviceGroup("publishers", 10, publishes), subscribers)
     shares = [
         tuple(Share(index, row, group.count, workers) for index, group in enumerate(groups))
@@ -355,9 +356,9 @@ def test_what_a_lost_worker_had_counted_and_not_reported_is_counted_once(tmp_pat
 def test_what_is_dropped_for_slow_subscribers_hides_no_backlog_of_others(tmp_path: Path) -> None:
     plan = plan_of()
     publishing, fast = plan.groups
-    asked = Subscribes(publishing.name, 0, read_rate=1_000.0)
+    asked = Subscribes(("t/{topic}",), read_rate=1_000.0)
     plan = replace(plan, groups=(publishing, fast, replace(fast, name="slow", subscribes=asked)))
-    to_slow = 100 * plan.groups[2].count // topics_of(plan.groups[2], plan.groups)
+    to_slow = 100 * plan.groups[2].count // plan.groups[2].topic_count
     with monitored(tmp_path, plan) as monitor:
         monitor.page = private_page(1, 3)
         monitor.watch_window(0, time.monotonic_ns() + 3600 * NS)

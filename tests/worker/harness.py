@@ -323,17 +323,13 @@ def publishers(
     **fields: Any,
 ) -> DeviceGroup:
     publishes = Publishes(
-        "t", topics or count, 0, rate, deliveries, qos, size_bytes=size, window=window
+        "t/{topic}", rate, qos, size_bytes=size, window=window, deliveries=deliveries
     )
-    return DeviceGroup("publishers", count, publishes, **fields)
+    return DeviceGroup("publishers", count, publishes, topics=topics or count, **fields)
 
 
-def subscribers(
-    count: int = 1, *, qos: int = 0, wildcard: bool = True, **fields: Any
-) -> DeviceGroup:
-    return DeviceGroup(
-        "subscribers", count, subscribes=Subscribes("publishers", qos, wildcard), **fields
-    )
+def subscribers(count: int = 1, *, qos: int = 0, **fields: Any) -> DeviceGroup:
+    return DeviceGroup("subscribers", count, subscribes=Subscribes(("t/+",), qos), **fields)
 
 
 def header(packet: Publish) -> tuple[int, int, int]:

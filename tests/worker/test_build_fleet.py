@@ -20,15 +20,16 @@ from loadgen.worker.logins import connect_packet
 from tests.worker.harness import one_worker_plan
 
 S = 10**9
+PUBLISHES = Publishes("p/{topic}", 12.0, 1, size_bytes=(40, 90), first_stream=10)
 
 
 def sample(version: int = 4, **fields: Any) -> Plan:
     return one_worker_plan(
-        DeviceGroup("publishers", 6, Publishes("p", 3, 10, 12.0, 2, 1, size_bytes=(40, 90))),
-        DeviceGroup("quiet", 2, Publishes("q", 2, 100, 1.0, 0), clean_start=False),
-        DeviceGroup("subscribers", 3, subscribes=Subscribes("publishers", 2)),
-        DeviceGroup("all", 1, subscribes=Subscribes("publishers", wildcard=True)),
-        DeviceGroup("idle", 2, subscribes=Subscribes("", topic="news"), keep_alive_s=7),
+        DeviceGroup("publishers", 6, PUBLISHES, topics=3),
+        DeviceGroup("quiet", 2, Publishes("q/{device}", 1.0, first_stream=100), clean_start=False),
+        DeviceGroup("subscribers", 3, subscribes=Subscribes(("p/{topic}",), 2)),
+        DeviceGroup("all", 1, subscribes=Subscribes(("p/#",))),
+        DeviceGroup("idle", 2, subscribes=Subscribes(("news",)), keep_alive_s=7),
         version=version,
         **fields,
     )
@@ -64,9 +65,12 @@ def test_topics_follow_from_the_numbers() -> None:
 def test_pairs_are_what_each_subscriber_must_receive() -> None:
     plan = sample()
     fleet = build_fleet(plan, plan.workers[0])
-    rows = fleet.devices[8:]
-    assert rows["stream_first"].tolist() == [10, 12, 14, 10, 0, 0]
-    assert rows["stream_count"].tolist() == [2, 2, 2, 6, 0, 0]
+    assert fleet.devices["range_count"].tolist() == [*[0] * 8, 1, 1, 1, 1, 0, 0]
+    assert fleet.devices["range_first"].tolist() == [*[0] * 8, 0, 1, 2, 3, 4, 4]
+    rows = fleet.ranges
+    assert rows["stream_first"].tolist() == [10, 12, 14, 10]
+    assert rows["stream_count"].tolist() == [2, 2, 2, 6]
+    assert fleet.publishers["deliveries"].tolist() == [*[2] * 6, 0, 0]
     assert len(fleet.pairs) == 12
     spans = [range(row.pair_first, row.pair_first + row.stream_count) for row in rows]
     assert sorted(pair for span in spans for pair in span) == list(range(12))
@@ -142,7 +146,7 @@ def test_the_schedule_begins_when_told_and_leaves_out_what_never_comes() -> None
 
 
 def test_a_rate_of_almost_nothing_sends_almost_nothing() -> None:
-    plan = one_worker_plan(DeviceGroup("rare", 4, Publishes("p", 4, 0, 1e-9, 0)))
+    plan = one_worker_plan(DeviceGroup("rare", 4, Publishes("p/{topic}", 1e-9)))
     fleet = build_fleet(plan, plan.workers[0])
     fleet.run.end_ns = 10**12 + 3600 * S
     plan_schedule(fleet, 10**12)

@@ -99,7 +99,7 @@ def test_messages_in_flight_are_named_and_their_missing_deliveries_counted() -> 
 
 
 def test_a_queue_misses_a_message_once() -> None:
-    bench = Bench(qos=1, subscribers=2, shared="queue")
+    bench = Bench(qos=1, subscribers=2, shared="$share/queue/")
     assert missing_of(bench.fleet, [[10, 0], [11, 0]]) == 2
     bench.receive(bench.subscriber + 1, publish(message(0), qos=1, packet_id=9))
     assert missing_of(bench.fleet, [[10, 0], [11, 0]]) == 1
@@ -127,7 +127,7 @@ def test_devices_that_were_never_there_miss_what_was_sent_on_their_streams() -> 
 
 
 def test_a_queue_is_missed_once_and_only_by_all_its_consumers() -> None:
-    bench = Bench(qos=1, subscribers=2, shared="queue")
+    bench = Bench(qos=1, subscribers=2, shared="$share/queue/")
     first = bench.subscriber
     assert absent_streams(bench.fleet, [first]) == []
     assert absent_streams(bench.fleet, [first, first + 1]) == [[10, PUBLISHERS, 1]]

@@ -114,7 +114,7 @@ async def test_acknowledgements_to_a_broker_that_does_not_read_follow_later(
         await asyncio.Event().wait()
 
     broker = await start_broker(behave)
-    group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
+    group = DeviceGroup("subscribers", 1, subscribes=Subscribes(("t",), 1))
     await driver.configure(harness.one_worker_plan(group, port=broker.port))
     await driver.connect()
     await driver.subscribe()
@@ -176,7 +176,7 @@ async def _answer_and_flush(loop: WorkerLoop, tmp_path: Path) -> None:
     coordinator[1].setblocking(False)
     await loop.connect_accepted_socket(lambda: channel, coordinator[1])
     made = worker_module.Worker(loop, channel)
-    group = DeviceGroup("subscribers", 1, subscribes=Subscribes("", 1, topic="t"))
+    group = DeviceGroup("subscribers", 1, subscribes=Subscribes(("t",), 1))
     plan = harness.one_worker_plan(group, port=1)
     create_live_page(tmp_path / "live", 1, 1)
     header = {

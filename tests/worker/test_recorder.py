@@ -25,11 +25,11 @@ S = 10**9
 
 
 def make_fleet() -> PlannedFleet:
-    publishes = Publishes("t", 4, 0, 400.0, 1, qos=1)
+    publishes = Publishes("t/{topic}", 400.0, qos=1)
     plan = one_worker_plan(
         DeviceGroup("publishers", 4, publishes=publishes),
-        DeviceGroup("others", 2, publishes=Publishes("o", 2, 100, 20.0, 0)),
-        DeviceGroup("subscribers", 3, subscribes=Subscribes("publishers", wildcard=True)),
+        DeviceGroup("others", 2, publishes=Publishes("o/{topic}", 20.0, first_stream=100)),
+        DeviceGroup("subscribers", 3, subscribes=Subscribes(("t/+",))),
     )
     return build_fleet(plan, plan.workers[0])
 

@@ -17,8 +17,8 @@ from tests.worker.harness import one_worker_plan
 def recorded() -> tuple[PlannedFleet, Counter[tuple[str, str]]]:
     """A fleet with latencies in every series of two groups, and how many of each."""
     plan = one_worker_plan(
-        DeviceGroup("publishers", 1, publishes=Publishes("t", 1, 0, 1.0, 1)),
-        DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers")),
+        DeviceGroup("publishers", 1, publishes=Publishes("t/{topic}", 1.0)),
+        DeviceGroup("subscribers", 1, subscribes=Subscribes(("t/{topic}",))),
     )
     fleet = build_fleet(plan, plan.workers[0])
     wanted: Counter[tuple[str, str]] = Counter()

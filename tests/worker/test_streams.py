@@ -34,10 +34,10 @@ def tls_plan(*groups: DeviceGroup, port: int, host: str = "127.0.0.1", **fields:
 
 
 def publishers(count: int = 2, rate: float = 200.0, **fields: Any) -> DeviceGroup:
-    return DeviceGroup("publishers", count, Publishes("t", count, 0, rate, 1, **fields))
+    return DeviceGroup("publishers", count, Publishes("t/{topic}", rate, **fields))
 
 
-SUBSCRIBER = DeviceGroup("subscribers", 1, subscribes=Subscribes("publishers", 1, wildcard=True))
+SUBSCRIBER = DeviceGroup("subscribers", 1, subscribes=Subscribes(("t/+",), 1))
 
 
 @pytest.mark.parametrize(("version", "qos"), [(4, 0), (5, 1), (4, 2)])

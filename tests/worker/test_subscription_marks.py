@@ -13,11 +13,11 @@ from loadgen.worker.subscription_marks import open_marks, share_streams
 from tests.plans import small_plan
 
 
-def workers(directory: Path, *, shared: str | None = None) -> list[PlannedFleet]:
+def workers(directory: Path, *, shared: str = "") -> list[PlannedFleet]:
     """Three topics with a publisher each, in one worker; two subscribers of each, in two."""
     groups = (
-        DeviceGroup("publishers", 3, publishes=Publishes("t", 3, 0, 300.0, 2)),
-        DeviceGroup("subscribers", 6, subscribes=Subscribes("publishers", shared=shared)),
+        DeviceGroup("publishers", 3, publishes=Publishes("t/{topic}", 300.0)),
+        DeviceGroup("subscribers", 6, subscribes=Subscribes((f"{shared}t/{{topic}}",)), topics=3),
     )
     shares = ((Share(0, 0, 3, 1), Share(1, 0, 6, 2)), (Share(1, 1, 6, 2),))
     plans = tuple(WorkerPlan(number, own) for number, own in enumerate(shares))
@@ -36,7 +36,7 @@ def test_the_most_under_way_is_that_of_one_subscription(tmp_path: Path) -> None:
     marks._next_ns = 0
     first.publishers["sent"] = [100, 50, 7]
     first.pairs["expected"] = first.publishers["sent"][: len(first.pairs)]
-    streams = second.devices["stream_first"].tolist()
+    streams = second.ranges["stream_first"].tolist()
     assert sorted(streams) == [0, 1, 2]
     second.pairs["expected"] = [(93, 47, 7)[stream] for stream in streams]
     assert marks.most() == 7
@@ -50,7 +50,7 @@ def test_the_most_under_way_is_that_of_one_subscription(tmp_path: Path) -> None:
 def test_nothing_is_known_of_a_queue_of_several_consumers_or_of_another_host(
     tmp_path: Path,
 ) -> None:
-    workers(tmp_path, shared="q")
+    workers(tmp_path, shared="$share/q/")
     assert open_marks(tmp_path / "live", 2) is None
     workers(tmp_path)
     assert open_marks(tmp_path / "live", 2) is not None

@@ -164,7 +164,7 @@ async def test_devices_that_leave_before_their_turn_do_not_hold_up_the_others(
         await session.behave()
 
     broker = await start_broker(behave)
-    group = DeviceGroup("devices", count, subscribes=Subscribes("", topic="t"))
+    group = DeviceGroup("devices", count, subscribes=Subscribes(("t",)))
     await driver.configure(one_worker_plan(group, port=broker.port))
     await driver.connect()
     answer = await driver.subscribe()

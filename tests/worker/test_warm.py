@@ -52,11 +52,11 @@ async def _play(qos: int) -> None:
             driver = Driver(ours, Path(folder))
             await driver.open()
             plan = one_worker_plan(
-                DeviceGroup("publishers", 2, Publishes("t", 2, 0, 100.0, 1, qos)),
+                DeviceGroup("publishers", 2, Publishes("t/{topic}", 100.0, qos)),
                 DeviceGroup(
                     "all",
                     1,
-                    subscribes=Subscribes("publishers", qos, wildcard=True, acknowledge_every=9),
+                    subscribes=Subscribes(("t/+",), qos, acknowledge_every=9),
                 ),
                 port=broker.port,
                 reconnect=Reconnect(0.01, 0.01, 0.0),

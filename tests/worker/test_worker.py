@@ -150,7 +150,7 @@ async def test_a_run_through_mosquitto_loses_nothing(
     async with run_mosquitto(MosquittoSettings()) as broker:
         endpoint = broker.endpoints[0]
         fans = DeviceGroup(
-            "fans", 4, subscribes=Subscribes("publishers", qos), clean_start=qos == 0
+            "fans", 4, subscribes=Subscribes(("t/{topic}",), qos), topics=2, clean_start=qos == 0
         )
         plan = one_worker_plan(
             publishers(2, 2000.0, qos=qos, deliveries=3, size=(32, 300)),
@@ -267,7 +267,7 @@ async def test_a_schedule_brought_to_a_standstill_sends_no_more(
 ) -> None:
     broker = await start_broker()
     # One device sends each 30,000 s: its next message must not overflow into the past.
-    slow = DeviceGroup("slow", 1, Publishes("s", 1, 10, 1 / 30_000, 0))
+    slow = DeviceGroup("slow", 1, Publishes("s/{topic}", 1 / 30_000, first_stream=10))
     await driver.configure(one_worker_plan(publishers(1, 100.0), slow, port=broker.port))
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=600)
@@ -284,7 +284,7 @@ async def test_random_arrivals_are_sent_when_intended(
     driver: Driver, start_broker: StartBroker, arrivals: str
 ) -> None:
     broker = await start_broker()
-    publishes = Publishes("t", 2, 0, 1000.0, 1, arrivals=arrivals)  # type: ignore[arg-type]
+    publishes = Publishes("t/{topic}", 1000.0, arrivals=arrivals)  # type: ignore[arg-type]
     group = DeviceGroup("publishers", 2, publishes)
     await driver.configure(one_worker_plan(group, subscribers(), port=broker.port))
     await driver.connect()

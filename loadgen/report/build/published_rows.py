@@ -122,7 +122,7 @@ def conditions_of(record: RunRecord) -> Conditions:
         qos=None if publishing is None else publishing.qos,
         size_bytes=None if publishing is None else publishing.size_bytes,
         topics=load[0].topics if load else None,
-        ratio=None if publishing is None else publishing.deliveries,
+        ratio=None if publishing is None else round(publishing.deliveries),
         pair_rate=publishing.rate if pair and publishing is not None else None,
         producers=producers,
         producer_rate=rate / producers if producers else None,

@@ -1,0 +1,271 @@
+"""Deliveries between the groups of a plan, from their topics and filters.
+
+Topics and filters are patterns, in which the devices of a group differ only by their numbers. A
+filter matches a topic if some of these numbers are equal or have a certain value (`Flow`). So the
+streams that a device receives through one filter are one range, and so are the devices of a group
+that receive a stream, however many there are.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from loadgen.errors import ScenarioError
+from loadgen.mqtt.topics import is_wild, split_shared
+from loadgen.plan.groups import NUMBER, DeviceGroup, finest_number
+from loadgen.plan.units import shown
+
+_SAMPLE = 1_000
+"""Most streams of which deliveries are counted to know their mean."""
+
+Condition = tuple[str, str, int]
+"""A number of the sender and one of the receiver that are equal; without one of them ("") the other
+has the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSource:
+    """The messages of a group's streams as subscribers see them, or the responses to them."""
+
+    senders: DeviceGroup
+    topic: str
+    qos: int
+    is_response: bool = False
+
+    @property
+    def rate(self) -> float:
+        return self.senders.publishes.rate if self.senders.publishes is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The deliveries of a source through one filter of a group, under some conditions.
+
+    Separate `brokers` deliver only between devices that are connected to the same one.
+    """
+
+    source: TopicSource
+    receivers: DeviceGroup
+    filter: str
+    conditions: tuple[Condition, ...]
+    brokers: int
+
+    @property
+    def shared(self) -> bool:
+        return split_shared(self.filter)[0] is not None
+
+    def senders_to(self, receiver: int) -> range:
+        """Return the publishing devices whose messages a device must receive."""
+        conditions = ((theirs, ours, value) for ours, theirs, value in self.conditions)
+        return self._across(conditions, self.receivers, receiver, self.source.senders)
+
+    def receivers_of(self, sender: int) -> range:
+        """Return the devices whose filters match the topic of a publishing device."""
+        return self._across(self.conditions, self.source.senders, sender, self.receivers)
+
+    def copies(self, sender: int) -> int:
+        """Return the deliveries of each message of a publishing device: one a subscription."""
+        receivers = self.receivers_of(sender)
+        if not receivers or not self.shared:
+            return len(receivers)
+        first, last = (
+            self._number(self.receivers, finest_number(self.filter), device)
+            for device in (receivers[0], receivers[-1])
+        )
+        return min(last - first + 1, len(receivers))
+
+    def mean_copies(self) -> float:
+        """Return the mean of `copies`; that of a sample if there are many devices."""
+        count = self.source.senders.count
+        sample = range(0, count, -(-count // _SAMPLE) or 1)
+        return sum(map(self.copies, sample)) / len(sample) if sample else 0.0
+
+    def _across(
+        self, conditions: Iterable[Condition], group: DeviceGroup, device: int, others: DeviceGroup
+    ) -> range:
+        """Return those of the other devices with which a device of a group meets conditions."""
+        count, topics = others.count, others.topic_count
+        start, stop = 0, count
+        for ours, theirs, value in conditions:
+            number = self._number(group, ours, device) if ours else value
+            if not theirs:
+                if number != value:
+                    return range(0)
+                continue
+            first, end = number, number + 1
+            if theirs == "broker":
+                first, end = (-(-one * topics // self.brokers) for one in (first, end))
+            if theirs != "device":
+                first, end = (-(-one * count // topics) for one in (first, end))
+            start, stop = max(start, first), min(stop, end)
+        return range(start, max(start, stop))
+
+    def _number(self, group: DeviceGroup, name: str, device: int) -> int:
+        if name in ("", "device"):
+            return device if name else 0
+        topic = group.topic_number(device)
+        return topic * self.brokers // group.topic_count if name == "broker" else topic
+
+
+@lru_cache(maxsize=32)
+def matches_of(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> tuple[Flow, ...]:
+    """Return all deliveries of the groups, direct ones first, then responses.
+
+    Every request has a responder. `brokers` is the number of separate ones.
+    """
+    direct = [
+        TopicSource(group, group.publishes.arrives_as or group.publishes.topic, group.publishes.qos)
+        for group in groups
+        if group.publishes is not None
+    ]
+    matches = list(_matches(direct, groups, brokers))
+    responses = [
+        TopicSource(match.source.senders, responds.topic, responds.qos, is_response=True)
+        for match in matches
+        if (responds := match.receivers.responds) is not None
+    ]
+    return (*matches, *_matches(responses, groups, brokers))
+
+
+def _matches(
+    sources: Iterable[TopicSource], groups: Iterable[DeviceGroup], brokers: int
+) -> Iterator[Flow]:
+    for source in sources:
+        for group in groups:
+            for one in group.subscribes.filters if group.subscribes is not None else ():
+                conditions = _conditions(source.topic, split_shared(one)[1])
+                if conditions is not None:
+                    if brokers > 1:
+                        conditions.append(("broker", "broker", 0))
+                    yield Flow(source, group, one, tuple(conditions), brokers)
+
+
+def _conditions(topic: str, wanted: str) -> list[Condition] | None:
+    """Return the conditions under which a filter matches a topic; None if it never does."""
+    levels, filter_levels = topic.split("/"), wanted.split("/")
+    if topic.startswith("$") and is_wild(filter_levels[0]):
+        return None  # MQTT 5, 4.7.2
+    conditions: list[Condition] = []
+    for place, level in enumerate(filter_levels):
+        if level == "#":
+            return conditions
+        if place == len(levels):
+            return None
+        if level == "+":
+            continue
+        condition = _same(levels[place], level)
+        if condition is None:
+            return None
+        conditions += condition
+    return conditions if len(levels) == len(filter_levels) else None
+
+
+def _same(level: str, wanted: str) -> list[Condition] | None:
+    """Return the conditions under which two levels are equal; None if they never are."""
+    ours, theirs = NUMBER.search(level), NUMBER.search(wanted)
+    if ours and theirs:
+        around = NUMBER.split(level)[::2] == NUMBER.split(wanted)[::2]
+        return [(ours[1], theirs[1], 0)] if around else None
+    if ours:
+        value = _value(level, wanted)
+        return None if value is None else [(ours[1], "", value)]
+    if theirs:
+        value = _value(wanted, level)
+        return None if value is None else [("", theirs[1], value)]
+    return [] if level == wanted else None
+
+
+def _value(pattern: str, text: str) -> int | None:
+    """Return the number with which a level of a pattern is this text; None if no number fits."""
+    before, _, after = NUMBER.split(pattern)
+    number = re.fullmatch(f"{re.escape(before)}(0|[1-9][0-9]{{0,11}}){re.escape(after)}", text)
+    return int(number[1]) if number else None
+
+
+# Of a group ---------------------------------------------------------------------------------------
+
+
+def received_by(groups: tuple[DeviceGroup, ...], name: str, brokers: int = 1) -> Iterator[Flow]:
+    """Yield the deliveries to the group with this name."""
+    return (match for match in matches_of(groups, brokers) if match.receivers.name == name)
+
+
+def direct_senders(groups: tuple[DeviceGroup, ...], name: str) -> tuple[DeviceGroup, ...]:
+    """Return the groups whose messages the group with this name receives, without responses."""
+    direct = (match for match in received_by(groups, name) if not match.source.is_response)
+    return tuple({match.source.senders.name: match.source.senders for match in direct}.values())
+
+
+def mean_deliveries(group: DeviceGroup, groups: tuple[DeviceGroup, ...], brokers: int = 1) -> float:
+    """Return the mean deliveries of each message that a group publishes, without responses."""
+    if group.publishes is not None and group.publishes.deliveries is not None:
+        return float(group.publishes.deliveries)
+    return sum(
+        match.mean_copies()
+        for match in matches_of(groups, brokers)
+        if match.source.senders.name == group.name and not match.source.is_response
+    )
+
+
+@lru_cache(maxsize=32)
+def delivered_rate(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> float:
+    """Return the deliveries a second of all groups together, without responses."""
+    return sum(
+        group.publishes.rate * mean_deliveries(group, groups, brokers)
+        for group in groups
+        if group.publishes is not None
+    )
+
+
+def sent_rate(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
+    """Return the messages a second that a group publishes, or sends as responses, by plan."""
+    if group.publishes is not None:
+        return group.publishes.rate
+    if group.responds is None:
+        return 0.0
+    return sum(one.publishes.rate for one in direct_senders(groups, group.name) if one.publishes)
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+
+def require_exact(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> None:
+    """Refuse subscriptions whose number of deliveries MQTT leaves open."""
+    sharing: dict[str, DeviceGroup] = {}
+    for group in groups:
+        matches = list(received_by(groups, group.name, brokers))
+        for at, match in enumerate(matches):
+            for other in matches[:at]:
+                if other.source == match.source and _overlap(match, other):
+                    raise ScenarioError(
+                        f"subscribe: {shown(other.filter)} and {shown(match.filter)} of "
+                        f"{group.name} overlap, and a broker may deliver one or two copies "
+                        "(MQTT 5, 3.3.4); allowed: filters that match different topics"
+                    )
+        shared = group.subscribes.shared if group.subscribes is not None else ()
+        for pattern in shared:
+            for earlier, owner in sharing.items():
+                if _may_be_equal(earlier, pattern):
+                    raise ScenarioError(
+                        f"subscribe: {owner.name} and {group.name} share {shown(pattern)}, and one "
+                        "worker counts a shared subscription; allowed: in one group"
+                    )
+        sharing |= dict.fromkeys(shared, group)
+
+
+def _may_be_equal(pattern: str, other: str) -> bool:
+    """Return True if two patterns may be the same filter for some devices."""
+    levels, others = pattern.split("/"), other.split("/")
+    same = (_same(*pair) is not None for pair in zip(levels, others, strict=False))
+    return len(levels) == len(others) and all(same)
+
+
+def _overlap(match: Flow, other: Flow) -> bool:
+    """Return True if a message reaches one device by both filters."""
+    several = any(theirs for _, theirs, _ in (*match.conditions, *other.conditions))
+    for device in range(match.receivers.count if several else 1):
+        one, another = match.senders_to(device), other.senders_to(device)
+        if max(one.start, another.start) < min(one.stop, another.stop):
+            return True
+    return False
