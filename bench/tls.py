@@ -24,7 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from loadgen.brokers.certificates import make_certificates
-from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.brokers.mosquitto import run_mosquitto
+from loadgen.brokers.process import ProgramSettings
 from loadgen.errors import LoadgenError
 from loadgen.plan.groups import DeviceGroup, Publishes, Share, Target, Tls, WorkerPlan
 from loadgen.plan.plan import PhasePlan, Plan
@@ -112,7 +113,7 @@ async def _broker(kind: Kind, directory: Path) -> AsyncIterator[tuple[int, Path]
     if kind.transport in ("ws", "wss"):
         # Mosquitto 2.0.11 wants a listener beside those for WebSocket.
         lines = ("protocol websockets", f"listener 0 {directory / 'socket'}")
-    settings = MosquittoSettings(
+    settings = ProgramSettings(
         certificate=files.certificate if secured else None,
         key=files.key if secured else None,
         more_lines=lines,

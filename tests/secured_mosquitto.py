@@ -8,12 +8,11 @@ from pathlib import Path
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import (
-    MosquittoSettings,
     find_mosquitto,
     mosquitto,
     password_line,
 )
-from loadgen.brokers.process import ProgramBroker, running
+from loadgen.brokers.process import ProgramBroker, ProgramSettings, running
 from loadgen.plan.accounts import Account
 
 
@@ -63,7 +62,7 @@ async def run_secured(
             passwords.touch(mode=0o600)
             passwords.write_text(password_line(Account(username, password), b"twelve bytes") + "\n")
             lines += ["allow_anonymous false", f"password_file {passwords}"]
-        chosen = MosquittoSettings(more_lines=(*lines, *more_lines))
+        chosen = ProgramSettings(more_lines=(*lines, *more_lines))
         broker = SecuredMosquitto(mosquitto(program, chosen), chosen, directory)
         scheme = ("wss" if tls else "ws") if websocket else "mqtts" if tls else "mqtt"
         path = "/mqtt" if websocket else ""

@@ -49,8 +49,7 @@ _LOOK_S: Final = 2.0  # for the other ways
 _SILENT_S: Final = 3.0  # without an answer, if another version of MQTT got one
 _CLOSE_TIMEOUT_S: Final = 1.0
 _READ_BYTES: Final = 64 << 10
-_STATUS_BYTES: Final = 512
-_FIRST_BYTES: Final = 64
+_FIRST_BYTES: Final = 512
 _SWITCHING: Final = b"HTTP/1.1 101"
 
 _OTHER_VERSION: Final = {MQTT_3_1: MQTT_3_1_1, MQTT_3_1_1: MQTT_5, MQTT_5: MQTT_3_1_1}
@@ -249,13 +248,13 @@ class BrokerConnection:
         self._framing = framing = ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
         framing.send_request(framing.connect())
         self._out.writelines(framing.data_to_send())
-        line, newline, answer = b"", b"", b""
-        # Any answer but "101 Switching Protocols" is an error, whatever may follow.
-        while not newline or (line.startswith(_SWITCHING) and framing.state is State.CONNECTING):
+        line = b""
+        while framing.state is State.CONNECTING and framing.handshake_exc is None:
             data = await self._read()
-            answer = (answer + data)[:_STATUS_BYTES]
-            line, newline, _ = answer.partition(b"\n")
-            if not data or len(line) == _STATUS_BYTES or framing.handshake_exc is not None:
+            line, newline, _ = self.first_bytes.partition(b"\n")
+            # Any answer but "101 Switching Protocols" is an error, whatever may follow.
+            other = newline and not line.startswith(_SWITCHING)
+            if not data or other or len(line) == _FIRST_BYTES:
                 break
             framing.receive_data(data)
         if framing.state is State.OPEN:
@@ -537,7 +536,6 @@ def _refusal(attempt: BrokerConnection, connack: ConnAck) -> BrokerRefusedError:
 
 
 def _name_of(connack: ConnAck) -> str:
-    """Return the name of a CONNACK's reason code."""
     # The answer to MQTT 5 can have the return code of an older broker, too.
     version = MQTT_5 if is_failure(connack.reason_code) else MQTT_3_1_1
     return named(connack.reason_code, connack.properties, version)

@@ -134,7 +134,6 @@ class ClientPool:
         await self._stack.aclose()
 
     async def join(self, endpoint: Endpoint, connect: packets.Connect) -> PoolClient:
-        """Connect a client; raises the errors of `ask`."""
         connection, connack = await ask(endpoint, connect, self.tls_context, spoken=self.spoken)
         self.spoken = True
         connection.packet_limit_bytes = self.packet_limit_bytes
@@ -173,7 +172,6 @@ class ClientPool:
 
     @property
     def is_quiet(self) -> bool:
-        """True if nothing was received for `quiet_s`."""
         return time.monotonic() >= self._received_s + self.quiet_s
 
     def _notify(self) -> None:

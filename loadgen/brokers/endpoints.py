@@ -45,7 +45,6 @@ class Endpoint:
 
     @property
     def tls(self) -> bool:
-        """True if the connection is encrypted."""
         return self.scheme in ("mqtts", "wss")
 
     @property

@@ -66,9 +66,6 @@ class Trial:
         assert self.greeting.stated is not None
         return self.greeting.stated
 
-    def pool(self) -> ClientPool:
-        return ClientPool(self.tls_context, quiet_s=self.quiet_s)
-
     async def join(self, pool: ClientPool, **fields: Any) -> PoolClient:
         """Connect a client of the newest version that the broker speaks."""
         return await pool.join(self.greeting.endpoint, self.greeting.connect(**fields))
@@ -152,7 +149,7 @@ def _lasting(topic: str) -> Sequence[Role]:
 
 async def _wills(trial: Trial) -> Feature:
     topic = _topic()
-    async with trial.pool() as pool:
+    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
         reader = await trial.join(pool)
         if not await pool.subscribed(reader, (topic,), 0, TRIAL_S):
             return Feature(None, "tried", Message.WILL_NOT_GRANTED())
@@ -167,7 +164,7 @@ async def _topic_aliases(trial: Trial) -> Feature:
     if not maximum:
         return Feature(0, "default" if maximum is None else "stated")
     topic, alias = _topic(), Properties(topic_alias=1)
-    async with trial.pool() as pool:
+    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
         client = await trial.join(pool)
         await pool.subscribed(client, (topic,), 0, TRIAL_S)
         for name in (topic, ""):
@@ -181,7 +178,7 @@ async def _subscription_identifiers(trial: Trial) -> Feature:
     if trial.stated.subscription_identifier_available == 0:
         return Feature(False, "stated")
     topic = _topic()
-    async with trial.pool() as pool:
+    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
         client = await trial.join(pool)
         identified = Properties(subscription_identifier=(7,))
         await pool.subscribed(client, (topic,), 0, TRIAL_S, identified)
@@ -192,7 +189,7 @@ async def _subscription_identifiers(trial: Trial) -> Feature:
 
 
 async def _keep_alive(trial: Trial) -> Feature:
-    async with trial.pool() as pool:
+    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
         short_s, long_s = [
             (await trial.join(pool, keep_alive=s)).connack.properties.server_keep_alive
             for s in _KEEP_ALIVES_S
@@ -207,9 +204,9 @@ async def _keep_alive(trial: Trial) -> Feature:
 
 async def _session_expiry(trial: Trial) -> Feature:
     name, lasting = client_identifier("probe"), Properties(session_expiry_interval=_FOREVER_S)
-    async with trial.pool() as pool:
+    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
         granted = (await trial.join(pool, client_id=name, properties=lasting)).connack.properties
-    async with trial.pool() as pool:
+    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
         await trial.join(pool, client_id=name)  # which ends it
     most_s = granted.session_expiry_interval
     if most_s in (None, _FOREVER_S):
@@ -255,13 +252,11 @@ _OF_MQTT_5: Final = (
 async def features_of(
     greeting: Greeting, tls_context: ssl.SSLContext | None, quiet_s: float
 ) -> dict[str, Feature]:
-    """Try each feature in turn."""
     trial = Trial(greeting, tls_context, quiet_s)
     return {name: await feature_of(name, trial) for name in TRIALS}
 
 
 async def feature_of(name: str, trial: Trial) -> Feature:
-    """Try the feature of this name."""
     if name in _OF_MQTT_5 and trial.greeting.stated is None:
         return Feature(None, "absent", Message.MQTT_5_ONLY())
     try:

@@ -17,12 +17,8 @@ from loadgen.brokers.ask import connect_of
 from loadgen.brokers.client_pool import ClientPool, PoolClient
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.messages import Message
-from loadgen.brokers.mosquitto import (
-    MosquittoSettings,
-    default_memory_limit_bytes,
-    run_mosquitto,
-)
-from loadgen.brokers.process import ServedBroker
+from loadgen.brokers.mosquitto import default_memory_limit_bytes, run_mosquitto
+from loadgen.brokers.process import ProgramSettings, ServedBroker
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.packets import Publish
 from loadgen.sentences import listed
@@ -90,7 +86,7 @@ async def serve_bridge(
     disk. Raises MissingProgramError, CannotRunError, and BrokerRefusedError for a route that does
     not forward.
     """
-    settings = MosquittoSettings(
+    settings = ProgramSettings(
         persistence=persistence,
         memory_limit_bytes=default_memory_limit_bytes(backends + 1),
     )

@@ -9,7 +9,6 @@ import hashlib
 import os
 import shutil
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -36,21 +35,6 @@ _HASH_ITERATIONS: Final = 101
 AUTOSAVE_S: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class MosquittoSettings(ProgramSettings):
-    """Configuration of a private Mosquitto.
-
-    With `persistence` its database is written every `AUTOSAVE_S`, with `save_each` after each
-    change. `memory_limit_bytes` None is half of the memory now available, 0 none. `more_lines` end
-    the configuration, after the listener, and overrule what it says; `front.py` makes those of a
-    bridge.
-    """
-
-    persistence: bool = False
-    memory_limit_bytes: int | None = None
-    more_lines: tuple[str, ...] = ()
-
-
 def find_mosquitto() -> Path | None:
     """Return the program on PATH or in the directories for system programs, None if absent."""
     directories = [*os.get_exec_path(), *_EXTRA_DIRECTORIES]
@@ -58,7 +42,7 @@ def find_mosquitto() -> Path | None:
     return None if program is None else Path(program).resolve()
 
 
-def render_config(settings: MosquittoSettings, directory: Path, port: int) -> str:
+def render_config(settings: ProgramSettings, directory: Path, port: int) -> str:
     """Return the text of `mosquitto.conf`; `directory` is for its data."""
     memory_limit_bytes = settings.memory_limit_bytes
     if memory_limit_bytes is None:
@@ -125,8 +109,7 @@ def rights_lines(account: Account) -> list[str]:
     ]
 
 
-def mosquitto(program: Path, settings: MosquittoSettings) -> Program:
-    """Return Mosquitto with these settings."""
+def mosquitto(program: Path, settings: ProgramSettings) -> Program:
     # Its main loop writes the database after it has handled what the sockets brought, and with
     # that has answered it (2.0.11, src/loop.c and src/handle_publish.c).
     when = f"every {AUTOSAVE_S} s"
@@ -161,13 +144,13 @@ def mosquitto(program: Path, settings: MosquittoSettings) -> Program:
 
 
 def run_mosquitto(
-    settings: MosquittoSettings | None = None, *, program: Path | None = None
+    settings: ProgramSettings | None = None, *, program: Path | None = None
 ) -> AbstractAsyncContextManager[ProgramBroker]:
     """Run a Mosquitto for the length of the block; with persistence it saves at the end.
 
     Raises MissingProgramError if the program is absent, CannotRunError if it does not start.
     """
-    chosen, settings = program or find_mosquitto(), settings or MosquittoSettings()
+    chosen, settings = program or find_mosquitto(), settings or ProgramSettings()
     if chosen is None:
         raise MissingProgramError(Message.NO_MOSQUITTO())
     return run_program(mosquitto(chosen, settings), settings)

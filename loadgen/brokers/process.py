@@ -112,7 +112,6 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The identifier of its process."""
         return self.process.pid
 
     async def start(self) -> None:
@@ -128,7 +127,6 @@ class BrokerProcess:
             kill(self._process)
 
     async def stop(self) -> None:
-        """End it in good order."""
         process, self._process = self._process, None
         if process is not None:
             await stop(process)
@@ -195,6 +193,11 @@ class ProgramSettings:
     It listens on `host` and `port`; 0 chooses a port. With `save_each` messages are written to disk
     one by one. With a `certificate` and its key connections are encrypted. With `accounts`, the
     operator's first, only those users may connect.
+
+    The others are for Mosquitto. With `persistence` its database is written every five seconds, or
+    with `save_each` after each change. `memory_limit_bytes` None is half of the memory now
+    available, 0 none. `more_lines` end the configuration and overrule what it says; `front.py`
+    makes those of a bridge.
     """
 
     host: str = "127.0.0.1"
@@ -203,6 +206,9 @@ class ProgramSettings:
     certificate: Path | None = None
     key: Path | None = None
     accounts: tuple[Account, ...] = field(default=(), repr=False)
+    persistence: bool = False
+    memory_limit_bytes: int | None = None
+    more_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,17 +44,18 @@ _BACKLOG: Final = 4096
 
 
 def run_reflector(
-    *, host: str = "127.0.0.1", port: int = 0, discards: bool = False
+    settings: ProgramSettings | None = None, *, discards: bool = False
 ) -> AbstractAsyncContextManager[ProgramBroker]:
-    """Run a reflector for the length of the block; `port` 0 chooses one."""
-    name = "sink" if discards else "reflector"
+    """Run a reflector for the length of the block; it heeds host and port of the settings."""
+    name, chosen = "sink" if discards else "reflector", settings or ProgramSettings()
 
     def configure(_: Path, port: int) -> list[str]:
-        return [sys.executable, "-m", "loadgen.brokers.reflector", name, host, str(port)]
+        module = "loadgen.brokers.reflector"
+        return [sys.executable, "-m", module, name, chosen.host, str(port)]
 
     # Compiling the kernels takes a minute on a slow host.
     program = Program(name, __version__, configure, b"serving", saves=False, ready_s=300.0)
-    return run_program(program, ProgramSettings(host, port))
+    return run_program(program, chosen)
 
 
 # Packets that are written for every message, without the codec --------------------------------
@@ -98,7 +99,6 @@ class ReflectorHost:
         self.grow_buffer(_BUFFER_BYTES)
 
     def grow_buffer(self, size: int) -> None:
-        """Replace the buffer by a larger one."""
         self.buffer = np.zeros(size, np.uint8)
         self.view = memoryview(self.buffer)  # type: ignore[arg-type]
 
@@ -110,7 +110,6 @@ class ReflectorHost:
         raise NotImplementedError
 
     def detach(self, connection: "Connection") -> None:
-        """Handle the end of a connection."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -202,7 +201,6 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.write(data)
 
     def answer(self, packet_type: int, packet_id: int) -> None:
-        """Send PUBACK, PUBREC, PUBREL or PUBCOMP."""
         self.write(acknowledgement(packet_type, packet_id))
 
     def end(self, reason_code: int | None) -> None:

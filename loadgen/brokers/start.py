@@ -6,23 +6,29 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Final
 
 import uvloop
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.messages import Message
-from loadgen.brokers.mosquitto import (
-    MosquittoSettings,
-    default_memory_limit_bytes,
-    find_mosquitto,
-    run_mosquitto,
-)
+from loadgen.brokers.mosquitto import default_memory_limit_bytes, find_mosquitto, run_mosquitto
 from loadgen.brokers.nats import run_nats
 from loadgen.brokers.process import BrokerProcess, ProgramSettings, ServedBroker
 from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import UsageError
 from loadgen.plan.accounts import Account
 from loadgen.scratch import scratch_directory
+
+_Starter = Callable[[ProgramSettings], AbstractAsyncContextManager[BrokerProcess]]
+_STARTERS: Final[dict[str, _Starter]] = {
+    "mosquitto": run_mosquitto,
+    "nats": run_nats,
+    "reflector": run_reflector,
+    "sink": partial(run_reflector, discards=True),
+}
 
 
 @contextlib.asynccontextmanager
@@ -67,25 +73,25 @@ async def serve(
         raise UsageError(Message.NO_SETTINGS(name=name))
     if name in ("reflector", "sink") and persistence:
         raise UsageError(Message.STORES_NOTHING(name=name))
+    start, authority = _STARTERS[name], None
+    settings = ProgramSettings(
+        host,
+        port,
+        save_each,
+        accounts=tuple(accounts),
+        persistence=persistence,
+        memory_limit_bytes=default_memory_limit_bytes(instances),
+    )
     async with AsyncExitStack() as stack:
-        authority, certificate, key = None, None, None
         if encrypted:
             from loadgen.brokers.certificates import make_certificates  # and cryptography
 
             directory = stack.enter_context(scratch_directory("certificates"))
             files = await asyncio.to_thread(make_certificates, directory / "tls", [host])
-            authority, certificate, key = files.authority, files.certificate, files.key
-        common = (host, port, save_each, certificate, key, tuple(accounts))
-        starters: dict[str, Callable[[], AbstractAsyncContextManager[BrokerProcess]]] = {
-            "mosquitto": lambda: run_mosquitto(
-                MosquittoSettings(*common, persistence, default_memory_limit_bytes(instances))
-            ),
-            "nats": lambda: run_nats(ProgramSettings(*common)),
-            "reflector": lambda: run_reflector(host=host, port=port),
-            "sink": lambda: run_reflector(host=host, port=port, discards=True),
-        }
+            authority = files.authority
+            settings = replace(settings, certificate=files.certificate, key=files.key)
         # One after the other, so that the first error stops the rest.
-        brokers = [await stack.enter_async_context(starters[name]()) for _ in range(instances)]
+        brokers = [await stack.enter_async_context(start(settings)) for _ in range(instances)]
         where = tuple(endpoint for broker in brokers for endpoint in broker.endpoints)
         version = brokers[0].version
         yield ServedBroker(name, version, where, tuple(brokers), authority, len(accounts))

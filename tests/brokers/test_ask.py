@@ -30,7 +30,6 @@ from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.packets import Connect
 from tests.brokers.full_listener import full_listener
 from tests.brokers.little_broker import LittleBroker, serving_little
-from tests.brokers.test_mosquitto import tls as tls
 from tests.instruments.conftest import erring
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
@@ -346,6 +345,12 @@ def test_no_password_is_tried_elsewhere() -> None:
     assert not any(SECRET.encode() in data for data in received)
 
 
+@pytest.fixture
+def tls(tmp_path: Path) -> TlsFiles:
+    files = make_certificates(tmp_path / "tls", ["127.0.0.1"], key="ecdsa")
+    return TlsFiles(files.certificate, files.key, files.authority)
+
+
 def _server(directory: Path, *hosts: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Return the contexts of a server for these hosts and of a client that trusts it."""
     files = make_certificates(directory, hosts)
@@ -391,10 +396,10 @@ async def test_a_certificate_that_expired(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_client_certificates_of_mosquitto(
     tls: TlsFiles, tmp_path: Path, websocket: bool
 ) -> None:
-    asking = replace(tls, authority=tls.certificate, require_client_certificate=True)
+    asking = replace(tls, require_client_certificate=True)
     other = make_certificates(tmp_path / "other", ["x"], clients=1)
     async with run_secured(tls=asking, websocket=websocket) as broker:
-        trust = ssl.create_default_context(cafile=tls.certificate)
+        trust = ssl.create_default_context(cafile=tls.authority)
         error = await refused(broker.endpoints[0], timeout_s=2, tls_context=trust)
         assert (error.code, error.values["fault"]) == (
             "CERTIFICATE_REQUIRED",

@@ -1,4 +1,3 @@
-import asyncio
 import os
 import socket
 import ssl
@@ -6,15 +5,12 @@ import stat
 import threading
 from pathlib import Path
 
-import aiomqtt
 import pytest
 from cryptography import x509
 
 from loadgen.brokers import certificates
 from loadgen.brokers.certificates import CertificateFiles, KeyKind, make_certificates
 from loadgen.errors import CannotRunError, UsageError
-from tests.needs import needs_mosquitto
-from tests.secured_mosquitto import TlsFiles, run_secured
 
 
 @pytest.fixture(scope="module")
@@ -174,24 +170,3 @@ def test_what_was_begun_is_removed_when_it_cannot_be_finished(
     with pytest.raises(CannotRunError, match="No space left"):
         make_certificates(tmp_path / "new", ["localhost"], clients=2, key="ecdsa")
     assert not (tmp_path / "new").exists()
-
-
-@needs_mosquitto
-async def test_mosquitto_serves_with_them(files: CertificateFiles) -> None:
-    tls = TlsFiles(
-        files.certificate, files.key, authority=files.authority, require_client_certificate=True
-    )
-    async with run_secured(tls=tls) as broker:
-        (endpoint,) = broker.endpoints
-        context = strict(files.authority)
-        context.load_cert_chain(
-            client_file(files.client_certificate, 0), client_file(files.client_key, 0)
-        )
-        async with (
-            asyncio.timeout(20),
-            aiomqtt.Client(endpoint.host, endpoint.port, tls_context=context) as client,
-        ):
-            await client.subscribe("a")
-            await client.publish("a", b"through TLS")
-            message = await anext(aiter(client.messages))
-            assert message.payload == b"through TLS"

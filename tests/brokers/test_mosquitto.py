@@ -3,8 +3,6 @@ import os
 import signal
 import ssl
 import stat
-import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +12,13 @@ import psutil
 import pytest
 
 from loadgen.brokers.mosquitto import (
-    MosquittoSettings,
     find_mosquitto,
     mosquitto,
     render_config,
     run_mosquitto,
 )
 from loadgen.brokers.ports import ephemeral_ports, listen
-from loadgen.brokers.process import ProgramBroker, printed_version
+from loadgen.brokers.process import ProgramBroker, ProgramSettings, printed_version
 from loadgen.brokers.start import serve
 from loadgen.brokers.watch import mqtt_client
 from loadgen.errors import CannotRunError, MissingProgramError
@@ -29,26 +26,6 @@ from loadgen.mqtt.properties import Properties
 from loadgen.plan.accounts import Account
 from tests.brokers.conftest import ClientMaker
 from tests.needs import needs_mosquitto
-from tests.secured_mosquitto import TlsFiles
-
-
-@pytest.fixture
-def tls(tmp_path: Path) -> Iterator[TlsFiles]:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    try:
-        subprocess.run(
-            [
-                *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-                *("-subj", "/CN=localhost"),
-                *("-addext", "subjectAltName=IP:127.0.0.1"),
-                *("-keyout", str(key), "-out", str(certificate)),
-            ],
-            check=True,
-            capture_output=True,
-        )
-    except FileNotFoundError:
-        pytest.skip("the program openssl is not installed")
-    yield TlsFiles(certificate, key)
 
 
 @needs_mosquitto
@@ -76,7 +53,7 @@ async def test_serves_until_the_block_ends() -> None:
 async def test_it_is_waited_for_where_it_has_something_to_save(
     persistence: bool, status: int
 ) -> None:
-    async with run_mosquitto(MosquittoSettings(persistence=persistence)) as broker:
+    async with run_mosquitto(ProgramSettings(persistence=persistence)) as broker:
         process = broker.process
     assert process.returncode == status
 
@@ -99,7 +76,7 @@ async def test_slow_subscriber_loses_nothing(client: ClientMaker) -> None:
 
 @needs_mosquitto
 async def test_durable_session_survives_a_crash(client: ClientMaker) -> None:
-    async with run_mosquitto(MosquittoSettings(persistence=True)) as broker:
+    async with run_mosquitto(ProgramSettings(persistence=True)) as broker:
         before, pid = broker.endpoints, broker.pid
         lasting = Properties(session_expiry_interval=3600)
         subscriber = await client(before[0], "s", clean_start=False, properties=lasting)
@@ -126,7 +103,7 @@ async def test_occupied_port_is_one_clear_line() -> None:
     with listen("127.0.0.1") as listener:
         port = listener.getsockname()[1]
         with pytest.raises(CannotRunError, match="Address already in use") as caught:
-            async with run_mosquitto(MosquittoSettings(port=port)):
+            async with run_mosquitto(ProgramSettings(port=port)):
                 pass
     assert "\n" not in str(caught.value)
 
@@ -153,7 +130,7 @@ async def test_program_that_is_no_broker(tmp_path: Path) -> None:
 
 
 def test_config_says_what_is_asked(tmp_path: Path) -> None:
-    settings = MosquittoSettings(host="::1", persistence=True, memory_limit_bytes=1 << 20)
+    settings = ProgramSettings(host="::1", persistence=True, memory_limit_bytes=1 << 20)
     lines = render_config(settings, tmp_path, 1).splitlines()
     assert {"listener 1 ::1", "max_connections -1", "autosave_interval 5"} <= set(lines)
     assert {"memory_limit 1048576", "allow_anonymous true", "persistence true"} <= set(lines)
@@ -203,7 +180,7 @@ async def test_encrypted_with_users_who_have_their_own_topics(tmp_path: Path) ->
 
 def test_storage_is_said_as_it_is_configured(tmp_path: Path) -> None:
     def said(**settings: bool) -> tuple[str, str]:
-        chosen = MosquittoSettings(**settings)  # type: ignore[arg-type]
+        chosen = ProgramSettings(**settings)  # type: ignore[arg-type]
         program = mosquitto(Path("/bin/true"), chosen)
         broker = ProgramBroker(program, chosen, tmp_path)
         return broker.storage, render_config(chosen, tmp_path, 1883)

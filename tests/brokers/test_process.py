@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from loadgen.brokers import process
+from loadgen.brokers.process import ProgramSettings
 from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import CannotRunError
 
@@ -109,6 +110,6 @@ async def test_a_program_that_fails_leaves_nothing_open() -> None:
     children = set(psutil.Process().children())
     for _ in range(2):
         with pytest.raises(CannotRunError, match="cannot listen"):
-            await run_reflector(host="no such host", port=1).__aenter__()
+            await run_reflector(ProgramSettings("no such host", 1)).__aenter__()
     assert set(psutil.Process().children()) == children
     assert _descriptors() == before

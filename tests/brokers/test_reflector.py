@@ -1,6 +1,5 @@
 from collections.abc import AsyncIterator
 
-import aiomqtt
 import pytest
 
 from loadgen.brokers.endpoints import Endpoint
@@ -56,27 +55,6 @@ async def test_every_qos_and_version_to_every_other(
         assert not any(message.dup or message.retain for message in subscriber.messages)
     assert reflector.connected == 8
     await reflector.finishes()
-
-
-async def test_aiomqtt_gets_all(endpoint: Endpoint) -> None:
-    protocol = aiomqtt.ProtocolVersion.V5
-    async with (
-        aiomqtt.Client(endpoint.host, endpoint.port, protocol=protocol) as subscriber,
-        aiomqtt.Client(endpoint.host, endpoint.port) as publisher,
-    ):
-        await subscriber.subscribe("a/+/c", qos=2)
-        for number in range(60):
-            await publisher.publish(f"a/{number % 4}/c", b"%d" % number, qos=number % 3)
-            await publisher.publish("a/c", b"no", qos=number % 3)
-        seen = []
-        async for message in subscriber.messages:
-            seen.append(int(message.payload))
-            if len(seen) == 60:
-                break
-    # Order holds within one QoS only: paho delivers QoS 2 on PUBREL, others may overtake it.
-    assert sorted(seen) == list(range(60))
-    for qos in range(3):
-        assert [n for n in seen if n % 3 == qos] == list(range(qos, 60, 3))
 
 
 async def test_runs_of_many_topics_in_one_write(endpoint: Endpoint, client: ClientMaker) -> None:

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-import uvloop
 
-from loadgen.brokers.ask import greet
 from loadgen.brokers.endpoints import parse_endpoint
 from loadgen.brokers.mosquitto import find_mosquitto
 from loadgen.brokers.ports import free_port
@@ -66,14 +64,6 @@ async def test_an_error_in_the_block_stops_the_broker() -> None:
             pids = served.pids
             raise ZeroDivisionError
     assert not psutil.pid_exists(pids[0])
-
-
-def test_inside_uvloop() -> None:
-    async def ask() -> tuple[int, ...]:
-        async with serve("reflector") as served:
-            return (await greet(served.endpoints[0])).versions
-
-    assert uvloop.run(ask()) == (4, 5)
 
 
 @pytest.mark.parametrize(

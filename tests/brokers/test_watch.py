@@ -12,8 +12,9 @@ import pytest
 
 from loadgen.brokers import watch
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.brokers.ports import free_port, listening_pids
+from loadgen.brokers.process import ProgramSettings
 from loadgen.errors import UsageError
 from tests.needs import needs_mosquitto
 
@@ -113,7 +114,7 @@ def children_of(pid: int) -> list[int]:
 async def test_a_brokers_counts_and_load_are_recorded() -> None:
     """Thirty messages to a broker that tells its counts every second."""
     records: list[dict[str, Any]] = []
-    settings = MosquittoSettings(more_lines=("sys_interval 1",))
+    settings = ProgramSettings(more_lines=("sys_interval 1",))
     async with run_mosquitto(settings) as broker:
         (endpoint,) = broker.endpoints
         assert listening_pids(endpoint.port) == (broker.pid,)

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from loadgen.brokers.certificates import CertificateFiles
-from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
-from loadgen.brokers.process import BrokerProcess
+from loadgen.brokers.mosquitto import run_mosquitto
+from loadgen.brokers.process import BrokerProcess, ProgramSettings
 from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.run.coordinator import RunContext, main_loop, shutdown
@@ -109,7 +109,7 @@ async def play(schedule: Schedule, directory: Path, certificates: CertificateFil
 @asynccontextmanager
 async def _broker(schedule: Schedule, transcript: Path) -> AsyncIterator[BrokerProcess]:
     if schedule.broker == "mosquitto":
-        async with run_mosquitto(MosquittoSettings()) as mosquitto:
+        async with run_mosquitto(ProgramSettings()) as mosquitto:
             yield mosquitto
     else:
         async with run_reflector() as reflector:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.brokers.certificates import make_certificates
-from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.brokers.mosquitto import run_mosquitto
+from loadgen.brokers.process import ProgramSettings
 from loadgen.brokers.watch import mqtt_client
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_5
@@ -148,7 +149,7 @@ async def test_in_front_of_mosquitto(
         files = made.certificate, made.key
         context = ssl.create_default_context(cafile=str(made.authority))
     async with (
-        run_mosquitto(MosquittoSettings()) as mosquitto,
+        run_mosquitto(ProgramSettings()) as mosquitto,
         run_relay(
             mosquitto.endpoints[0], "repeat=1/2", certificate=files, websocket=websocket
         ) as relay,

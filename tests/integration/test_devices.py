@@ -16,7 +16,8 @@ import pytest
 
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.brokers.mosquitto import run_mosquitto
+from loadgen.brokers.process import ProgramSettings
 from loadgen.brokers.start import serve
 from loadgen.mqtt.packets import ConnAck, Publish
 from loadgen.plan import groups
@@ -83,7 +84,7 @@ def check_nothing_lost(driver: Driver) -> None:
 async def test_durable_sessions_lose_nothing_when_the_broker_restarts(
     driver: Driver, version: int, qos: int
 ) -> None:
-    async with run_mosquitto(MosquittoSettings(persistence=True)) as broker:
+    async with run_mosquitto(ProgramSettings(persistence=True)) as broker:
         plan = one_worker_plan(
             publishers(4, 800.0, qos=qos, topics=2, clean_start=False),
             subscribers(2, qos=qos, wildcard=False, clean_start=False),

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.brokers.mosquitto import run_mosquitto
+from loadgen.brokers.process import ProgramSettings
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.report.build.cards_report import report_of
@@ -100,7 +101,7 @@ async def test_a_broker_that_crashes_on_request_comes_back_and_so_do_the_devices
 
 
 async def test_a_command_of_ones_own_crashes_a_broker_of_ones_own(tmp_path: Path) -> None:
-    async with run_mosquitto(MosquittoSettings(persistence=True)) as mosquitto:
+    async with run_mosquitto(ProgramSettings(persistence=True)) as mosquitto:
         fields = {"broker": f"mqtt://{mosquitto.endpoints[0].address}", "pairs": 3, "rate": 60}
         command = f"kill -KILL {mosquitto.pid}"
         playing = asyncio.create_task(
@@ -170,7 +171,7 @@ async def test_a_broker_that_hangs_is_found_out_by_devices_that_only_keep_alive(
     tmp_path: Path,
 ) -> None:
     """Its connections stay open; only the PINGRESPs are missing."""
-    async with run_mosquitto(MosquittoSettings()) as mosquitto:
+    async with run_mosquitto(ProgramSettings()) as mosquitto:
         url = f"mqtt://{mosquitto.endpoints[0].address}"
         fields = {"broker": url, "devices": 20, "keep_alive": 1, "duration": 8}
         playing = asyncio.create_task(play(tmp_path, "connburst", **fields))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from loadgen.brokers.front import bridge_lines, routes_of
-from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.brokers.mosquitto import run_mosquitto
+from loadgen.brokers.process import ProgramSettings
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.plan.scenario import Scenario
@@ -95,7 +96,7 @@ async def test_private_bridge_with_durable_consumers(tmp_path: Path) -> None:
 async def test_backend_that_goes_away_is_named(tmp_path: Path) -> None:
     routes = routes_of(2, 2, "loadgen/front", "loadgen/back")
     async with AsyncExitStack() as stack:
-        settings = MosquittoSettings(memory_limit_bytes=1 << 28)
+        settings = ProgramSettings(memory_limit_bytes=1 << 28)
         behind = [await stack.enter_async_context(run_mosquitto(settings)) for _ in range(2)]
         backends = [one.endpoints[0] for one in behind]
         lines = bridge_lines(routes, backends, 0)
@@ -149,7 +150,7 @@ async def test_receive_maximum_bounds_the_batch_of_both_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of 1,000 never fills where the broker sends 5 ahead: nothing more would come."""
-    settings = MosquittoSettings(more_lines=("max_inflight_messages 5",))
+    settings = ProgramSettings(more_lines=("max_inflight_messages 5",))
     async with run_mosquitto(settings) as broker:
         scenario = queue(broker=broker.endpoints[0].redacted, drain=1)
         monkeypatch.setattr(

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from loadgen.brokers.mosquitto import MosquittoSettings, run_mosquitto
+from loadgen.brokers.mosquitto import run_mosquitto
+from loadgen.brokers.process import ProgramSettings
 from loadgen.metrics.interval import PHASES, Interval
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Disconnect, PubAck, PubComp
@@ -147,7 +148,7 @@ async def test_interval_rows_follow_one_another_and_name_their_phase(
 async def test_a_run_through_mosquitto_loses_nothing(
     driver: Driver, version: int, qos: int
 ) -> None:
-    async with run_mosquitto(MosquittoSettings()) as broker:
+    async with run_mosquitto(ProgramSettings()) as broker:
         endpoint = broker.endpoints[0]
         fans = DeviceGroup(
             "fans", 4, subscribes=Subscribes(("t/{topic}",), qos), topics=2, clean_start=qos == 0
