@@ -77,6 +77,6 @@ def make() -> ModuleType:
 @pytest.fixture
 def stand_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that play without compiled kernels."""
-    from loadgen.run.hosts import forkserver_process
+    from loadgen.run.hosts import load_host
 
-    monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.run.fake_worker:run_worker")
+    monkeypatch.setattr(load_host, "WORKER_ENTRY", "tests.run.fake_worker:run_worker")

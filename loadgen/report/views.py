@@ -99,9 +99,14 @@ def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
 
 def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
     """Return all three views of a table of INTERVAL_SCHEMA with all rows of a run."""
-    parts = parts_of(intervals, background)
-    course = course_of_parts(parts.counters, parts.latencies, background)
-    return Views(parts.totals, course, processes_of_parts(parts.processes))
+    return views_of_parts(parts_of(intervals, background), background)
+
+
+def views_of_parts(parts: Parts, background: Collection[str]) -> Views:
+    """Return the views of results of `parts_of`, concatenated, with all rows of a run."""
+    processes = reduce_table(parts.processes, _PROCESS_BY).select(PROCESS_SCHEMA.names)
+    course = _course(parts.counters, parts.latencies, background)
+    return Views(totals_of(parts.totals), course, processes)
 
 
 def totals_of(intervals: pa.Table) -> pa.Table:
@@ -109,13 +114,8 @@ def totals_of(intervals: pa.Table) -> pa.Table:
     return reduce_table(intervals, TOTALS_BY)
 
 
-def course_of_parts(
-    counters: pa.Table, latencies: pa.Table, background: Collection[str]
-) -> pa.Table:
-    """Return counters, gauges and percentiles by second, over all workers and phases.
-
-    The arguments are results of `parts_of`, concatenated, with all rows of their seconds.
-    """
+def _course(counters: pa.Table, latencies: pa.Table, background: Collection[str]) -> pa.Table:
+    """Return counters, gauges and percentiles by second, over all workers and phases."""
     counters = _by_class(reduce_table(counters, _COUNTERS_BY), background)
     by_second = reduce_table(counters, _COURSE_BY, gauges="sum")
     merged = pa.concat_tables([by_second, reduce_table(latencies, _COURSE_BY)])
@@ -133,11 +133,6 @@ def course_of_parts(
     levels = row_percentiles(merged, tuple(_COURSE_LEVELS.values()))
     columns |= zip(_COURSE_LEVELS, levels, strict=True)
     return pa.table([columns[name] for name in COURSE_SCHEMA.names], schema=COURSE_SCHEMA)
-
-
-def processes_of_parts(processes: pa.Table) -> pa.Table:
-    """Return processor time and memory of every worker by second, from reduced rows."""
-    return reduce_table(processes, _PROCESS_BY).select(PROCESS_SCHEMA.names)
 
 
 def _by_class(table: pa.Table, background: Collection[str]) -> pa.Table:

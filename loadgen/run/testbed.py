@@ -28,7 +28,7 @@ from loadgen.plan.scenario import Scenario
 from loadgen.run.broker_provider import plan_for, provided, trusting
 from loadgen.run.coordinator import RunContext, RunResult, main_loop, shutdown
 from loadgen.run.host_load import LoadWatch, quiet_host
-from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
+from loadgen.run.hosts.load_host import Forkserver, forkserver
 from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt

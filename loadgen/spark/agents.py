@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,7 +27,7 @@ from loadgen.errors import CannotRunError, LoadgenError, UsageError
 from loadgen.run.hosts.remote_host import WAIT_S, Agents, Hosts, listening
 from loadgen.run.redaction import printable
 from loadgen.run.tasks import background, finished_or
-from loadgen.spark.session import open_session, reason_in, require_answer, spark_errors
+from loadgen.spark.session import open_session, reason_in, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,40 +50,44 @@ class Cluster:
     wait_s: float = WAIT_S
     listen: tuple[str, int] | None = None
 
-    def opened(self) -> AbstractAsyncContextManager[Hosts]:
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Hosts]:
         """Provide the hosts, each with a connected agent; agents and job end with the block.
 
         Raise UsageError for an invalid master, and CannotRunError if a step to get the hosts takes
         longer than `wait_s`.
         """
-        return _opened(self)
+        _require_master(self.master)
+        here, port = self.listen or (_own_address(self.master), 0)
+        secret = secrets.token_hex(32).encode()
+        async with listening(here, port, secret) as server:
+            job = _Job(self, here, _agent_task(here, server.address[1], secret))
+            job.thread.start()
+            try:
+                try:
+                    async with asyncio.timeout(self.wait_s):
+                        await finished_or(job.started.wait(), job.over)
+                except TimeoutError:
+                    raise CannotRunError(
+                        f"Spark at {printable(self.master, 100)} did not start within "
+                        f"{self.wait_s:g} s: is this the address of its master? (--hosts-wait "
+                        "waits longer)"
+                    ) from None
+                # First the executors have to come, then their agents.
+                gathering = server.gathered(self.hosts, 2 * self.wait_s)
+                gathered = await finished_or(gathering, job.over)
+                if job.over.is_set():
+                    raise job.error
+                hosts = gathered.result()
+                async with background(_lose(hosts, job)):
+                    yield hosts
+            finally:
+                server.close()  # the agents go first, then the job can end
+                await asyncio.shield(_end(job))
 
 
 HostSource: TypeAlias = Cluster | Agents
 """Hosts of a run besides this one."""
-
-
-@asynccontextmanager
-async def _opened(cluster: Cluster) -> AsyncIterator[Hosts]:
-    await _require_master(cluster.master)
-    here, port = cluster.listen or (_own_address(cluster.master), 0)
-    secret = secrets.token_hex(32).encode()
-    async with listening(here, port, secret) as server:
-        job = _Job(cluster, here, _agent_task(here, server.address[1], secret))
-        job.thread.start()
-        try:
-            await _started(job, cluster)
-            # First the executors have to come, then their agents.
-            gathering = server.gathered(cluster.hosts, 2 * cluster.wait_s)
-            gathered = await finished_or(gathering, job.over)
-            if job.over.is_set():
-                raise job.error
-            hosts = gathered.result()
-            async with background(_lose(hosts, job)):
-                yield hosts
-        finally:
-            server.close()  # the agents go first, then the job can end
-            await asyncio.shield(_end(job))
 
 
 async def _lose(hosts: Hosts, job: "_Job") -> None:
@@ -93,8 +97,8 @@ async def _lose(hosts: Hosts, job: "_Job") -> None:
         agent.lose(str(job.error))
 
 
-async def _require_master(master: str) -> None:
-    """Refuse a master that is invalid or unreachable, before a JVM is started."""
+def _require_master(master: str) -> None:
+    """Refuse an invalid master before anything is started."""
     kind, _, rest = master.partition("://")
     if kind not in ("spark", "k8s") and not (
         master == "yarn" or master.startswith("local-cluster[")
@@ -102,14 +106,11 @@ async def _require_master(master: str) -> None:
         raise UsageError(
             f"--spark-master: {printable(master, 100)} has no executors; allowed: {_MASTERS}"
         )
-    places = rest.rpartition("://")[2].strip("/").split(",") if rest else []
-    for place in places:
+    for place in rest.rpartition("://")[2].strip("/").split(",") if rest else ():
         if not place.rpartition(":")[2].isdigit():
             raise UsageError(
                 f"--spark-master: {printable(master, 100)} names no port; allowed: {_MASTERS}"
             )
-    if places:
-        await asyncio.to_thread(require_answer, master, places)
 
 
 def _own_address(master: str) -> str:
@@ -209,20 +210,6 @@ class _Job:
             with suppress(Exception):
                 gateway.shutdown()
             context._gateway = context._jvm = None
-
-
-async def _started(job: _Job, cluster: Cluster) -> None:
-    """Wait until Spark has started; raise CannotRunError if it takes too long."""
-    try:
-        async with asyncio.timeout(cluster.wait_s):
-            await finished_or(job.started.wait(), job.over)
-    except TimeoutError:
-        raise CannotRunError(
-            f"Spark at {printable(cluster.master, 100)} did not start within {cluster.wait_s:g} s: "
-            "is this the address of its master? (--hosts-wait waits longer)"
-        ) from None
-    if job.over.is_set():
-        raise job.error
 
 
 async def _end(job: _Job) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -149,13 +149,11 @@ def open_session(
 
 
 def _require_answer(master: str) -> None:
-    """Raise CannotRunError if a standalone master does not answer; Spark would retry for longer."""
-    if master.startswith("spark://"):
-        require_answer(master, master.removeprefix("spark://").split(","))
-
-
-def require_answer(master: str, places: Sequence[str]) -> None:
-    """Raise CannotRunError if none of these HOST:PORT of a master answers."""
+    """Raise CannotRunError if no HOST:PORT of a cluster's master answers; Spark would retry for
+    longer."""
+    if not master.startswith(("spark://", "k8s://")):
+        return
+    places = master.rpartition("://")[2].strip("/").split(",")
     reason: object = "it names no host and port"
     for place in places:
         host, _, port = place.rpartition(":")

@@ -17,7 +17,7 @@ from loadgen.plan.scenario import Scenario
 from loadgen.report.record import open_run
 from loadgen.run import preflight
 from loadgen.run.coordinator import RunResult
-from loadgen.run.hosts import forkserver_process
+from loadgen.run.hosts import load_host
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.progress import Snapshot
 from tests.needs import needs_mosquitto
@@ -49,7 +49,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         **wrong: object,
     ) -> RunResult:
         monkeypatch.setenv("FAKE_WORKER", json.dumps(wrong))
-        monkeypatch.setattr(forkserver_process, "WORKER_ENTRY", "tests.run.fake_worker:run_worker")
+        monkeypatch.setattr(load_host, "WORKER_ENTRY", "tests.run.fake_worker:run_worker")
         return await run(
             scenario or fanin(),
             tmp_path / "run",

@@ -14,7 +14,7 @@ from loadgen.cases.registry import build_scenario
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
 from loadgen.plan.scenario import Scenario
 from loadgen.report.build.summary import summarize_run
-from loadgen.run.hosts import forkserver_process
+from loadgen.run.hosts import load_host
 from loadgen.run.progress import Snapshot
 from tests.needs import needs_mosquitto
 from tests.run_files import manifest
@@ -153,8 +153,6 @@ async def test_receive_maximum_bounds_the_batch_of_both_sides(
     settings = ProgramSettings(more_lines=("max_inflight_messages 5",))
     async with run_mosquitto(settings) as broker:
         scenario = queue(broker=broker.endpoints[0].redacted, drain=1)
-        monkeypatch.setattr(
-            forkserver_process, "WORKER_ENTRY", "tests.run.patient_worker:run_worker"
-        )
+        monkeypatch.setattr(load_host, "WORKER_ENTRY", "tests.run.patient_worker:run_worker")
         result = await run(scenario, tmp_path / "run")
     assert not faults(result.verdict.reasons)

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 def test_the_cuts_do_not_show(
     make: ModuleType, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is late by two seconds; batches and blocks as small as they can be, and a file
+    """A worker that is late by two seconds; batches as small as they can be, and a file
     a task, so that seconds are in several; names that are patterns; one run put together, in row
     groups that divide seconds, and one not."""
-    monkeypatch.setattr(aggregate, "_BLOCK_SECONDS", 2)
     monkeypatch.setattr(aggregate, "_BATCH_ROWS", 7)
     monkeypatch.setattr(interval_files, "ROW_GROUP_ROWS", 7)
     settings = aggregate._SETTINGS | {"spark.sql.files.maxPartitionBytes": "1"}

@@ -23,30 +23,10 @@ from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError
 from loadgen.run.environment import environment, host_of, machine_identity, versions
 from loadgen.run.host_watch import HostAttendance
+from loadgen.run.hosts import messages
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_context
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
-from loadgen.run.hosts.forkserver_process import forkserver
-from loadgen.run.hosts.load_host import LocalHost
-from loadgen.run.hosts.messages import (
-    Answer,
-    CheckScenario,
-    EndWorkers,
-    HostCounters,
-    Joined,
-    Leave,
-    LiveTotals,
-    Message,
-    Ping,
-    Pong,
-    ReachBroker,
-    Request,
-    SharedPlan,
-    StartWorkers,
-    WorkerCommand,
-    WorkerEnded,
-    WorkerEvent,
-    WorkerFrame,
-)
+from loadgen.run.hosts.load_host import LocalHost, forkserver
 from loadgen.run.interrupt import ending_signals
 from loadgen.run.messages import RunMessage
 from loadgen.run.network import network_counters
@@ -87,8 +67,8 @@ class HostedWorkers:
         self._directory: TemporaryDirectory[str] | None = None
         self._opened: set[int] = set()
 
-    def report(self, event: WorkerEvent) -> None:
-        if isinstance(event, WorkerFrame):
+    def report(self, event: messages.WorkerEvent) -> None:
+        if isinstance(event, messages.WorkerFrame):
             answered = event.frame.get("re")
             if answered == "clock":
                 return
@@ -99,17 +79,23 @@ class HostedWorkers:
                     self.configured = True
             if answered is not None:
                 self.send_totals()  # an answer refers to totals that are on the page already
-        elif isinstance(event, WorkerEnded):
+        elif isinstance(event, messages.WorkerEnded):
             self.send_totals()
         self._link.send(event)
 
-    def forward(self, command: WorkerCommand, offset_ns: int) -> None:
+    def forward(self, command: messages.WorkerCommand, offset_ns: int) -> None:
         frame, rows = command.frame, command.rows
         match frame.get("op"):
             case "configure":
+                if self._directory is None:
+                    self._directory = memory_directory()
+                    path = Path(self._directory.name) / "live"
+                    # It has room for all rows of the plan.
+                    groups = len(self.plan["groups"])
+                    self._page = create_live_page(path, int(frame["workers"]), groups)
                 frame |= {
                     "plan": self.plan,
-                    "live": self._new_page(int(frame["workers"])),
+                    "live": str(Path(self._directory.name) / "live"),
                     "clock_offset_ns": offset_ns,
                     "lease_s": WORKER_LEASE_S,
                 }
@@ -117,14 +103,6 @@ class HostedWorkers:
                 frame["plan"] = self.plan
         each = None if command.each is None else dict(zip(rows, command.each, strict=True))
         self.host.send(rows, frame, each)
-
-    def _new_page(self, workers: int) -> str:
-        """Return the path of this host's live page, which has room for all rows of the plan."""
-        if self._directory is None:
-            self._directory = memory_directory()
-            path = Path(self._directory.name) / "live"
-            self._page = create_live_page(path, workers, len(self.plan["groups"]))
-        return str(Path(self._directory.name) / "live")
 
     def _forget_page(self) -> None:
         if self._directory is not None:
@@ -140,7 +118,9 @@ class HostedWorkers:
         (places,) = np.nonzero(now != before)
         self._sent = now
         if len(places):
-            self._link.send(LiveTotals(places.astype(np.uint32).tobytes() + now[places].tobytes()))
+            self._link.send(
+                messages.LiveTotals(places.astype(np.uint32).tobytes() + now[places].tobytes())
+            )
 
     async def end(self, grace_s: float, rows: Sequence[int]) -> None:
         """End the workers, and give those of `rows` some seconds to end by themselves."""
@@ -165,30 +145,30 @@ class Agent:
         if not self.ended.done():
             self.ended.set_result(why)
 
-    def take(self, message: Message) -> None:
+    def take(self, message: messages.Message) -> None:
         """Handle a message of the coordinator."""
         match message:
-            case Pong(sent_ns, now_ns):
+            case messages.Pong(sent_ns, now_ns):
                 self.clock.add(RoundTrip(sent_ns, now_ns, time.monotonic_ns()))
-            case WorkerCommand() if self.workers is not None:
+            case messages.WorkerCommand() if self.workers is not None:
                 self.workers.forward(message, self.offset_ns)
-            case SharedPlan(plan) if self.workers is not None:
+            case messages.SharedPlan(plan) if self.workers is not None:
                 self.workers.plan = plan
-            case Leave(refused):
+            case messages.Leave(refused):
                 self.end(f"the coordinator refused it: {refused}" if refused else RELEASED)
-            case CheckScenario(scenario):
+            case messages.CheckScenario(scenario):
                 self._answer(message, self.check(scenario))
-            case ReachBroker(targets, sources):
+            case messages.ReachBroker(targets, sources):
                 self._answer(message, self._reach(targets, sources))
-            case StartWorkers(rows, behaviour):
+            case messages.StartWorkers(rows, behaviour):
                 self._answer(message, self.start(rows, behaviour))
-            case EndWorkers(grace_s, rows):
+            case messages.EndWorkers(grace_s, rows):
                 self._answer(message, self._end(grace_s, rows))
 
-    def _answer(self, request: Request, work: Coroutine[Any, Any, None]) -> None:
+    def _answer(self, request: messages.Request, work: Coroutine[Any, Any, None]) -> None:
 
         async def answered() -> None:
-            answer = Answer(type(request).__name__)
+            answer = messages.Answer(type(request).__name__)
             try:
                 await work
             except Exception as error:
@@ -249,7 +229,7 @@ class Agent:
         count = 0
         while True:
             estimate = self.clock.estimate(time.monotonic_ns())
-            self.link.send(Ping(time.monotonic_ns(), estimate))
+            self.link.send(messages.Ping(time.monotonic_ns(), estimate))
             workers = self.workers
             if estimate is not None and workers is not None and workers.configured:
                 clock = {"op": "clock", "offset_ns": estimate.offset_ns}
@@ -270,7 +250,7 @@ class Agent:
             offset_ns = self.offset_ns
             gaps = tuple((a + offset_ns, b + offset_ns) for a, b in self._attendance.gaps)
             sample = replace(sample, time_ns=sample.time_ns + offset_ns, gaps=gaps)
-            self.link.send(HostCounters(sample, network_counters()))
+            self.link.send(messages.HostCounters(sample, network_counters()))
 
     async def watch(self) -> None:
         while True:
@@ -306,7 +286,7 @@ async def serve(address: str, port: int, secret: bytes, label: str = "") -> str:
         surroundings = await asyncio.to_thread(environment)
         offer = host_of()
         offer = replace(offer, name=label or offer.name)
-        agent.link.send(Joined(offer, machine_identity(), versions(), surroundings))
+        agent.link.send(messages.Joined(offer, machine_identity(), versions(), surroundings))
         samples = every(PAGE_S, agent.send_totals), every(_SAMPLE_S, agent.send_counters)
         async with background(agent.ping(), *samples, agent.watch()):
             return await agent.ended

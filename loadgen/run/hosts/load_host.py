@@ -10,35 +10,92 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import orjson
 
+import loadgen
 from loadgen import errors
 from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.run.host_watch import HostSample, take_sample
+from loadgen.run.hosts import messages
 from loadgen.run.hosts.forkserver import MESSAGE_LIMIT_BYTES
-from loadgen.run.hosts.forkserver_process import Forkserver
-from loadgen.run.hosts.messages import (
-    KernelsCompiled,
-    WorkerEnded,
-    WorkerEvent,
-    WorkerFrame,
-    WorkerStarted,
-)
 from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.shared_counts import SharedPage
 
 Header = dict[str, Any]
-OnEvent = Callable[[WorkerEvent], None]
+OnEvent = Callable[[messages.WorkerEvent], None]
 
+WORKER_ENTRY = "loadgen.worker.worker:run_worker"
+"""Function that a worker process runs, with its end of the channel as the argument."""
+
+_END_S = 5.0
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 _STATUS_WAIT_S = 0.3
 """Wait for the forkserver's report of the exit status after a channel's end."""
+
+
+@dataclass(slots=True)
+class Forkserver:
+    """A forkserver and the socket to ask it on; workers write their last words to `stderr`."""
+
+    process: "subprocess.Popen[bytes]"
+    control: socket.socket
+    stderr: IO[bytes]
+    ready: bool = False
+    """True after it sent `ready`."""
+
+
+@contextmanager
+def forkserver(behaviour: str, entry: str | None = None) -> Iterator[Forkserver]:
+    """Run a forkserver with the kernels of a behaviour during the block.
+
+    `entry` names the function that a worker runs, None for WORKER_ENTRY.
+    """
+    # The same packages, and no extra threads.
+    source = str(Path(loadgen.__file__).resolve().parent.parent)
+    paths = dict.fromkeys([source, *filter(None, sys.path)])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    environment |= dict.fromkeys(_THREADS, "1")
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with control, tempfile.TemporaryFile() as stderr:
+        with theirs:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "loadgen.run.hosts.forkserver"),
+                    *(str(theirs.fileno()), entry or WORKER_ENTRY, behaviour),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                # A terminal's Ctrl-C goes to the foreground process group: stay out of it.
+                start_new_session=True,
+            )
+        control.setblocking(False)
+        server = Forkserver(process, control, stderr)
+        try:
+            yield server
+        finally:
+            # Its end of file makes the forkserver kill what is left and end; one that still imports
+            # would not look.
+            control.close()
+            if server.ready:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_S)
+            process.kill()
+            process.wait()
 
 
 def error_from(kind: str, message: str, where: str = "") -> LoadgenError:
@@ -82,7 +139,7 @@ class _Channel(asyncio.Protocol):
                 self.transport.abort()
             return
         for header, block in frames:
-            self._host.on_event(WorkerFrame(self.row, header, block))
+            self._host.on_event(messages.WorkerFrame(self.row, header, block))
             # This ends the worker. If it closed its end first, the next beat would fail, and that
             # error would come before the frames that are still to be read.
             if header.get("re") == "stop" and self.transport is not None:
@@ -156,7 +213,7 @@ class LocalHost:
         stderr = self._server.stderr.fileno()
         tail = os.pread(stderr, 4096, max(0, os.fstat(stderr).st_size - 4096))
         lines = tail.decode("utf-8", "replace").strip().splitlines()
-        self.on_event(WorkerEnded(row, detail, printable(lines[-1], 300) if lines else ""))
+        self.on_event(messages.WorkerEnded(row, detail, printable(lines[-1], 300) if lines else ""))
 
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         """End the workers; those of these rows have `grace_s` seconds to do it by themselves."""
@@ -210,10 +267,10 @@ class LocalHost:
             case {"ready": _}:
                 self._server.ready = True
             case {"compiled": count, "of": total}:
-                self.on_event(KernelsCompiled(count, total))
+                self.on_event(messages.KernelsCompiled(count, total))
             case {"started": row, "pid": pid}:
                 self._pids[row] = pid
-                self.on_event(WorkerStarted(row, pid))
+                self.on_event(messages.WorkerStarted(row, pid))
             case {"exited": row, "status": status}:
                 self._exits[row] = status
                 # The channel has the answer of a worker that stopped on request.

@@ -26,30 +26,10 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.run.environment import versions
 from loadgen.run.host_watch import GAPS_LIMIT, SILENCE_NS, HostSample
+from loadgen.run.hosts import messages
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, coordinator_context
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.run.hosts.load_host import Header, OnEvent, error_from
-from loadgen.run.hosts.messages import (
-    Answer,
-    CheckScenario,
-    EndWorkers,
-    HostCounters,
-    Joined,
-    KernelsCompiled,
-    Leave,
-    LiveTotals,
-    Message,
-    Ping,
-    Pong,
-    ReachBroker,
-    Request,
-    SharedPlan,
-    StartWorkers,
-    WorkerCommand,
-    WorkerEnded,
-    WorkerFrame,
-    WorkerStarted,
-)
 from loadgen.run.messages import RunMessage
 from loadgen.run.network import difference
 from loadgen.run.redaction import printable
@@ -71,7 +51,7 @@ _TOTAL_BYTES = 12
 class RemoteHost:
     """The host of an agent, with its workers of one run at a time."""
 
-    def __init__(self, joined: Joined, link: AgentLink) -> None:
+    def __init__(self, joined: messages.Joined, link: AgentLink) -> None:
         self.number = 0
         """Its place among the hosts of the command."""
         self.offer = joined.offer
@@ -86,7 +66,7 @@ class RemoteHost:
         """The TCP counters of the host over the run."""
         self.rows: Sequence[int] = ()
         self._behaviour = ""
-        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._answers: dict[str, asyncio.Future[messages.Answer]] = {}
         self._on_event: OnEvent | None = None
         self._sample: HostSample | None = None
         self._page: SharedPage | None = None
@@ -107,7 +87,7 @@ class RemoteHost:
 
     async def start(self, on_event: OnEvent) -> None:
         self._on_event = on_event
-        await self.ask(StartWorkers(self.rows, self._behaviour), _COMPILE_S)
+        await self.ask(messages.StartWorkers(self.rows, self._behaviour), _COMPILE_S)
 
     def begin(self, page: SharedPage) -> None:
         self._page = page
@@ -122,11 +102,11 @@ class RemoteHost:
             # It is the same for all workers and can be long: the agent keeps it.
             if self._plan_sent is not header["plan"]:
                 self._plan_sent = header["plan"]
-                self.link.send(SharedPlan(header["plan"]))
+                self.link.send(messages.SharedPlan(header["plan"]))
             header = {name: value for name, value in header.items() if name != "plan"}
         if rows:
             by_row = None if each is None else [each[row] for row in rows]
-            self.link.send(WorkerCommand(rows, header, by_row))
+            self.link.send(messages.WorkerCommand(rows, header, by_row))
 
     def sample(self) -> HostSample | None:
         if self._sample is None:
@@ -136,44 +116,43 @@ class RemoteHost:
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         if not self.lost:
             with suppress(LoadgenError):
-                await self.ask(EndWorkers(grace_s, tuple(waited_for)), grace_s + SILENCE_S)
+                await self.ask(messages.EndWorkers(grace_s, tuple(waited_for)), grace_s + SILENCE_S)
         self._on_event = None
 
-    def take(self, message: Message) -> None:
+    def take(self, message: messages.Message) -> None:
         """Handle a message of the agent; those about workers are for the run that has them."""
         before_ns, self._taken_ns = self._taken_ns, time.monotonic_ns()
         if self._taken_ns - before_ns >= SILENCE_NS:
             self._silences.append((before_ns, self._taken_ns))
         match message:
-            case Ping(sent_ns, clock):
+            case messages.Ping(sent_ns, clock):
                 if clock is not None:
-                    self._set_clock(clock)
-                self.link.send(Pong(sent_ns, time.monotonic_ns()))
-            case Answer(request):
+                    before, self.clock = self.clock, clock
+                    wrong_ns = 0 if before is None else clock.least_error_ns(before)
+                    self.clock_bound_ns = max(self.clock_bound_ns, clock.bound_ns, wrong_ns)
+                self.link.send(messages.Pong(sent_ns, time.monotonic_ns()))
+            case messages.Answer(request):
                 future = self._answers.pop(request, None)
                 if future is not None and not future.done():
                     future.set_result(message)
             case _ if self._on_event is None:
                 return
-            case LiveTotals(block):
+            case messages.LiveTotals(block):
                 self._set_totals(block)
-            case HostCounters(sample, network):
+            case messages.HostCounters(sample, network):
                 self._sample = sample
                 self._first_network = self._first_network or network
                 self.network = difference(self._first_network, network)
-            case WorkerEnded(row, detail, last_words):
+            case messages.WorkerEnded(row, detail, last_words):
                 detail = f"{printable(detail, 300)} on host {self.name}"
-                self._on_event(WorkerEnded(self._own_row(row), detail, printable(last_words, 300)))
-            case WorkerFrame(row) | WorkerStarted(row):
+                self._on_event(
+                    messages.WorkerEnded(self._own_row(row), detail, printable(last_words, 300))
+                )
+            case messages.WorkerFrame(row) | messages.WorkerStarted(row):
                 self._own_row(row)
                 self._on_event(message)
-            case KernelsCompiled():
+            case messages.KernelsCompiled():
                 self._on_event(message)
-
-    def _set_clock(self, clock: ClockEstimate) -> None:
-        before, self.clock = self.clock, clock
-        wrong_ns = 0 if before is None else clock.least_error_ns(before)
-        self.clock_bound_ns = max(self.clock_bound_ns, clock.bound_ns, wrong_ns)
 
     def _own_row(self, row: int) -> int:
         if row not in self.rows:
@@ -207,16 +186,16 @@ class RemoteHost:
                 future.set_exception(self._gone())
         if self._on_event is not None:
             for row in self.rows:
-                self._on_event(WorkerEnded(row, f"went with host {self.name}: {why}", ""))
+                self._on_event(messages.WorkerEnded(row, f"went with host {self.name}: {why}", ""))
 
     def _gone(self) -> CannotRunError:
         return CannotRunError(RunMessage.HOST_GONE(host=self.name, why=self.lost))
 
-    async def ask(self, request: Request, within_s: float) -> None:
+    async def ask(self, request: messages.Request, within_s: float) -> None:
         """Send a request and wait for its answer; raise the error in it, or CannotRunError."""
         if self.lost:
             raise self._gone()
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[messages.Answer] = asyncio.get_running_loop().create_future()
         kind = type(request).__name__
         self._answers[kind] = future
         self.link.send(request)
@@ -251,7 +230,7 @@ class Hosts:
 
     async def check(self, scenario: Scenario) -> None:
         """Check each host for a scenario; raise the first error."""
-        request = CheckScenario(scenario.plain())
+        request = messages.CheckScenario(scenario.plain())
         await self._ask_each([request for _ in self.agents])
 
     async def reach(self, plan: Plan) -> None:
@@ -261,9 +240,11 @@ class Hosts:
         for worker in plan.workers:
             if worker.source_address is not None:
                 sources[worker.host].add(worker.source_address)
-        await self._ask_each([ReachBroker(targets, sorted(addresses)) for addresses in sources])
+        await self._ask_each(
+            [messages.ReachBroker(targets, sorted(addresses)) for addresses in sources]
+        )
 
-    async def _ask_each(self, requests: Sequence[Request]) -> None:
+    async def _ask_each(self, requests: Sequence[messages.Request]) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 for agent, request in zip(self.agents, requests, strict=True):
@@ -297,27 +278,14 @@ class AgentServer:
 
     def __init__(self, secret: bytes) -> None:
         self.address: tuple[str, int] = ("", 0)
+        self.server: asyncio.Server | None = None
+        self.context, self._certificate = coordinator_context()
         self._secret = secret
         self._versions = versions()
-        self._server: asyncio.Server | None = None
-        self._certificate = b""
         self._links: WeakSet[AgentLink] = WeakSet()
         self._hosts: list[RemoteHost] = []
         self._refusals: list[str] = []
         self._joined = asyncio.Event()
-
-    async def open(self, address: str, port: int) -> None:
-        """Listen with a new certificate; raise OSError if that is not possible."""
-        context, self._certificate = coordinator_context()
-        self._server = await asyncio.get_running_loop().create_server(
-            self._make_link,
-            address,
-            port,
-            ssl=context,
-            ssl_handshake_timeout=HANDSHAKE_S,
-            ssl_shutdown_timeout=CLOSE_S,
-        )
-        self.address = self._server.sockets[0].getsockname()[:2]
 
     async def gathered(self, count: int, timeout_s: float) -> Hosts:
         """Wait for `count` agents, and stop listening; the order of addresses numbers the hosts.
@@ -344,41 +312,33 @@ class AgentServer:
                     refusal=self._refusals[-1] if self._refusals else "",
                 )
             ) from None
-        self._stop_listening()
-        agents = sorted(self._hosts[:count], key=_place)
+        self.stop_listening()
         for agent in self._hosts[count:]:
-            agent.link.send(Leave("there are as many agents as the command wants"))
+            agent.link.send(messages.Leave("there are as many agents as the command wants"))
             agent.link.close()
+        agents = sorted(self._hosts[:count], key=_place)
         for number, agent in enumerate(agents):
             agent.number = number
-        for agent in agents:
-            self._require_versions(agent)
+            ours = {*self._versions.items()} - {*agent.versions.items()}
+            if ours:
+                theirs = (f"{name} {agent.versions.get(name, 'missing')}" for name, _ in ours)
+                text = RunMessage.OTHER_VERSIONS(
+                    host=agent.name,
+                    theirs=tuple(printable(one, 60) for one in sorted(theirs)),
+                    ours=tuple(" ".join(one) for one in sorted(ours)),
+                )
+                agent.link.send(messages.Leave(text))
+                raise CannotRunError(text)
         return Hosts(tuple(agents))
 
-    def _require_versions(self, agent: RemoteHost) -> None:
-        differing = {
-            name: version
-            for name, version in self._versions.items()
-            if agent.versions.get(name) != version
-        }
-        if differing:
-            theirs = (f"{name} {agent.versions.get(name, 'missing')}" for name in differing)
-            text = RunMessage.OTHER_VERSIONS(
-                host=agent.name,
-                theirs=tuple(printable(one, 60) for one in theirs),
-                ours=tuple(f"{name} {version}" for name, version in differing.items()),
-            )
-            agent.link.send(Leave(str(text)))
-            raise CannotRunError(text)
-
-    def _make_link(self) -> AgentLink:
+    def make_link(self) -> AgentLink:
         agent: RemoteHost | None = None
 
-        def take(message: Message) -> None:
+        def take(message: messages.Message) -> None:
             nonlocal agent
             if agent is not None:
                 agent.take(message)
-            elif isinstance(message, Joined):
+            elif isinstance(message, messages.Joined):
                 agent = RemoteHost(message, link)
                 self._hosts.append(agent)
                 self._joined.set()
@@ -386,7 +346,7 @@ class AgentServer:
         def end(why: str) -> None:
             if agent is not None:
                 agent.lose(why)
-                if self._server is not None and self._server.is_serving():
+                if self.server is not None and self.server.is_serving():
                     self._hosts.remove(agent)
             else:
                 self._refusals.append(why)
@@ -408,17 +368,17 @@ class AgentServer:
 
     def close(self) -> None:
         """Release all agents, also refused ones, and cut connections that proved nothing."""
-        self._stop_listening()
+        self.stop_listening()
         for link in tuple(self._links):
             if link.opened.done():
-                link.send(Leave())
+                link.send(messages.Leave())
                 link.close()
             else:
                 link.end("the coordinator waits for no more agents")
 
-    def _stop_listening(self) -> None:
-        if self._server is not None:
-            self._server.close()
+    def stop_listening(self) -> None:
+        if self.server is not None:
+            self.server.close()
 
 
 def _place(host: RemoteHost) -> tuple[int, int, str, int]:
@@ -437,17 +397,25 @@ async def listening(
     Agents must have the same secret. They are released at the end of the block. Raise
     CannotRunError if the address cannot be used.
     """
-    server = AgentServer(secret)
+    agents = AgentServer(secret)
     try:
-        await server.open(address, port)
+        agents.server = await asyncio.get_running_loop().create_server(
+            agents.make_link,
+            address,
+            port,
+            ssl=agents.context,
+            ssl_handshake_timeout=HANDSHAKE_S,
+            ssl_shutdown_timeout=CLOSE_S,
+        )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise CannotRunError(RunMessage.NO_LISTENER(address=address, reason=reason)) from None
+    agents.address = agents.server.sockets[0].getsockname()[:2]
     try:
-        async with background(server.watch()):
-            yield server
+        async with background(agents.watch()):
+            yield agents
     finally:
-        server.close()
+        agents.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,8 @@ from typing import Any, TypeAlias
 from loadgen.errors import CannotRunError
 from loadgen.plan.groups import MESSAGING
 from loadgen.run.host_watch import HostSample
-from loadgen.run.hosts.forkserver_process import Forkserver, forkserver
-from loadgen.run.hosts.load_host import Header, LocalHost, error_from
-from loadgen.run.hosts.messages import (
-    KernelsCompiled,
-    WorkerEnded,
-    WorkerEvent,
-    WorkerFrame,
-    WorkerStarted,
-)
+from loadgen.run.hosts import messages
+from loadgen.run.hosts.load_host import Forkserver, Header, LocalHost, error_from, forkserver
 from loadgen.run.hosts.remote_host import RemoteHost
 from loadgen.worker.shared_counts import SharedPage
 
@@ -195,21 +188,21 @@ class WorkerPool:
         left = set(self.alive)
         await asyncio.gather(*(h.close(grace_s, left.intersection(h.rows)) for h in self._hosts))
 
-    def _on_event(self, event: WorkerEvent) -> None:
+    def _on_event(self, event: messages.WorkerEvent) -> None:
         match event:
-            case WorkerStarted(row, pid):
+            case messages.WorkerStarted(row, pid):
                 self._pids[row] = pid
-            case WorkerFrame(row, {"re": command} as answer):
+            case messages.WorkerFrame(row, {"re": command} as answer):
                 future = self._waiting[row].pop(command, None)
                 if future is not None and not future.done():
                     future.set_result(answer)
                 if command == "stop":
                     self.stopped.add(row)
-            case WorkerFrame(row, header, block):
+            case messages.WorkerFrame(row, header, block):
                 self.on_frame(row, header, block)
-            case WorkerEnded(row, detail, last_words):
+            case messages.WorkerEnded(row, detail, last_words):
                 self.lose(row, detail, last_words)
-            case KernelsCompiled(count, total):
+            case messages.KernelsCompiled(count, total):
                 self._on_compiled(count, total)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from loadgen.errors import BrokerRefusedError, CannotRunError
 from loadgen.plan.groups import MESSAGING
-from loadgen.run.hosts.forkserver_process import forkserver
+from loadgen.run.hosts.load_host import forkserver
 from loadgen.run.hosts.worker_pool import WorkerLostError, start_workers
 from tests.refusals import refused
 
