@@ -1,21 +1,9 @@
 """`loadgen broker NAME`: a broker in the foreground."""
 
-from typing import Annotated
-
-import typer
+from loadgen.cli.options import Flags, declared, with_options
 
 
-def command(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name: auto, mosquitto, nats, reflector or sink.")
-    ],
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port to listen on.")
-    ] = 1883,
-) -> int:
+def _serve(flags: Flags) -> int:
     """Run a broker until Ctrl-C, and print its URL.
 
     The reflector and the sink are instruments, not systems under test.
@@ -24,5 +12,8 @@ def command(
     """
     from loadgen.brokers.start import serve_forever
 
-    serve_forever(name, host, port)
+    serve_forever(flags["name"], flags["host"], flags["port"])
     return 0
+
+
+command = with_options(_serve, declared("broker"))

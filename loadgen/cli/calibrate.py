@@ -3,20 +3,12 @@
 import json
 import sys
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from loadgen.cli.options import AsJson, Quiet
+from loadgen.cli.options import Flags, declared, with_options
 
 
-def command(
-    json_: AsJson = False,
-    show: Annotated[
-        bool, typer.Option("--show", help="Show the stored result; measure nothing.")
-    ] = False,
-    quiet: Quiet = False,
-) -> int:
+def _calibrate(flags: Flags) -> int:
     """Measure the limits of the generator on this host, in under a minute.
 
     It connects, sends and receives with a sink and a reflector on this host. The result is stored,
@@ -28,15 +20,15 @@ def command(
     from loadgen.run.environment import calibration_path, identity, stored_calibration
 
     key = identity()
-    if show:
+    if flags["show"]:
         result = stored_calibration(key)
         if result is None:
             raise CannotRunError(
                 "nothing is stored for this host and version: run loadgen calibrate"
             )
     else:
-        result = _measured(key, quiet=quiet)
-    if json_:
+        result = _measured(key, quiet=flags["quiet"])
+    if flags["json_"]:
         print(json.dumps(result, indent=2))
         return 0
     print("\n".join(_lines(result)))
@@ -80,3 +72,6 @@ def _lines(result: dict[str, Any]) -> list[str]:
     ]
     lines.append(f"{'':>14}measured {result['made']} in {result['seconds']:g} s")
     return lines
+
+
+command = with_options(_calibrate, declared("calibrate"))

@@ -10,10 +10,9 @@ from loadgen.cli.cluster import hosts_of, on_testbed
 from loadgen.cli.options import (
     Flags,
     case_options,
+    declared,
     help_of,
-    long_option,
     read_scenario,
-    run_options,
     with_options,
 )
 from loadgen.errors import LoadgenError, PowerLogError, RunDirectoryError
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from loadgen.report.score_card import ScoreCard
     from loadgen.run.coordinator import RunResult
     from loadgen.run.testbed import Testbed
-    from loadgen.spark.agents import HostSource
 
 
 def case_command(case: Case[Any]) -> Callable[..., int]:
@@ -32,45 +30,39 @@ def case_command(case: Case[Any]) -> Callable[..., int]:
     def command(flags: Flags) -> int:
         return play_and_show(read_scenario(case, flags), flags)
 
-    options = [*case_options(case), *run_options(), long_option()]
+    options = [*case_options(case), *declared("run"), *declared("result")]
     return with_options(command, options, help_of(case))
 
 
 def play_and_show(scenario: Scenario, flags: Flags) -> int:
     """Run the scenario with the options of a run; return the exit status."""
     check_power_logs(scenario)
-    result = play_as_given(scenario, flags["out"], flags)
-    return show(result, scenario, flags)
-
-
-def play_as_given(scenario: Scenario, out: Path | None, flags: Flags) -> "RunResult":
-    """Run on the hosts that the options request."""
-    return play(scenario, out, quiet=flags["quiet"], cluster=hosts_of(scenario, flags))
+    return show(play(scenario, flags["out"], flags), scenario, flags)
 
 
 def play(
-    scenario: Scenario,
-    out: Path | None,
-    *,
-    quiet: bool,
-    command: Sequence[str] = (),
-    cluster: "HostSource | None" = None,
+    scenario: Scenario, out: Path | None, flags: Flags, command: Sequence[str] = ()
 ) -> "RunResult":
-    """Run the scenario into `out`, with progress on stderr; Ctrl-C ends it in order."""
+    """Run the scenario into `out`, on the hosts that the options request, with progress."""
     from loadgen.run.progress import progress_on
-    from loadgen.run.rundir import directory_or_new
-    from loadgen.run.secrets import take_secrets
 
-    take_secrets(scenario.plain())
-    with (
-        directory_or_new(out, scenario.case) as directory,
-        progress_on(sys.stderr, quiet=quiet) as progress,
-    ):
+    quiet = flags["quiet"]
+    source = hosts_of(scenario, flags) if "spark_master" in flags else None
+    with progress_on(sys.stderr, quiet=quiet) as progress:
 
-        async def work(testbed: "Testbed") -> "RunResult":
+        async def work(directory: Path, testbed: "Testbed") -> "RunResult":
             return await testbed.run(scenario, directory, progress=progress)
 
-        return on_testbed(work, cluster, quiet=quiet, command=command, lends=False)
+        return on_testbed(
+            work,
+            [scenario],
+            scenario.case,
+            out=out,
+            quiet=quiet,
+            source=source,
+            command=command,
+            lends=False,
+        )
 
 
 def check_power_logs(scenario: Scenario) -> None:

@@ -2,8 +2,9 @@
 
 import re
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadgen.cli.options import Flags
@@ -74,32 +75,39 @@ def parsed(name: str, text: str, parse: Callable[[object], T]) -> T:
 
 def spark_settings(flags: Sequence[str] | None) -> dict[str, str]:
     """Read settings from NAME=VALUE; raises ScenarioError."""
-    return dict(map(_setting, flags or ()))
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.startswith("spark."):
-        raise ScenarioError(
-            f"spark_conf: {shown(text)} is no setting; allowed: as spark.executor.cores=16"
-        )
-    return name, value
+    settings = {}
+    for text in flags or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise ScenarioError(
+                f"spark_conf: {shown(text)} is no setting; allowed: as spark.executor.cores=16"
+            )
+        settings[name] = value
+    return settings
 
 
 def on_testbed(
-    work: "Callable[[Testbed], Coroutine[Any, Any, T]]",
-    source: "HostSource | None",
+    work: "Callable[[Path, Testbed], Coroutine[Any, Any, T]]",
+    scenarios: Iterable[Scenario],
+    kind: str,
     *,
+    out: Path | None,
     quiet: bool,
+    source: "HostSource | None" = None,
     command: Sequence[str] = (),
     lends: bool = True,
 ) -> T:
-    """Return the result of `work` on a testbed with the hosts of `source`; Ctrl-C ends a run.
+    """Return the result of `work` in `out`, or a new directory named by its kind; Ctrl-C ends it.
 
-    `command` is noted in run.json, by default the command line.
+    Secrets of the scenarios are read first. The testbed has the hosts of `source`. `command` is
+    noted in run.json, by default the command line.
     """
     from loadgen.run.interrupt import interruptible
+    from loadgen.run.rundir import directory_or_new
+    from loadgen.run.secrets import take_secrets
 
+    for scenario in scenarios:
+        take_secrets(scenario.plain())
     words = command or ("loadgen", *sys.argv[1:])
 
     async def worked(*, interrupt: "Interrupt") -> T:
@@ -110,9 +118,10 @@ def on_testbed(
             if source is not None:
                 hosts = await _gathered(stack, source, interrupt, quiet=quiet)
             testbed = Testbed(hosts=hosts, interrupt=interrupt, command=words, lends=lends)
-            return await work(await stack.enter_async_context(testbed))
+            return await work(directory, await stack.enter_async_context(testbed))
 
-    return interruptible(worked)
+    with directory_or_new(out, kind) as directory:
+        return interruptible(worked)
 
 
 async def _gathered(

@@ -1,6 +1,5 @@
 """`loadgen compare URL URL [-n 3] CASE ...`: brokers in turn, or finished runs, in one table."""
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,16 +13,14 @@ from loadgen.cases.registry import CASES
 from loadgen.cli import options
 from loadgen.cli.cases import check_power_logs, score, tell
 from loadgen.cli.cluster import hosts_of, on_testbed
-from loadgen.cli.help import COMMON
 from loadgen.errors import UsageError
 from loadgen.sentences import counted
 
 if TYPE_CHECKING:
     from loadgen.cli.result_text import Paper
-    from loadgen.plan.scenario import Scenario
     from loadgen.report.build.compare import Compared, Line
     from loadgen.run.search.turns import Turn, TurnsResult
-    from loadgen.spark.agents import HostSource
+    from loadgen.run.testbed import Testbed
 
 SUMMARY = "Compare brokers, which take turns, or finished runs, in one table."
 _DIRECTORIES = "directories"
@@ -56,53 +53,61 @@ def case_first(words: Sequence[str], cases: Sequence[str]) -> list[str]:
     return list(words) if not words or {"-h", "--help"} & {*words} else [_DIRECTORIES, *words]
 
 
-def _sides_argument(metavar: str, text: str) -> inspect.Parameter:
-    argument = typer.Argument(metavar=metavar, help=text)
-    return options.parameter("sides", list[str], inspect.Parameter.empty, argument)
-
-
 def _command(case: Case[Any]) -> Callable[..., int]:
-    repeat = options.option(
-        "repeat",
-        int,
-        3,
-        short="-n",
-        panel=COMMON,
-        metavar="N",
-        min=1,
-        max=1_000,
-        help="Runs of each broker.",
-    )
     of_the_case = [one for one in options.case_options(case) if one.name != "broker"]
-    sides = _sides_argument("BROKER", "Two brokers or more, as URLs or names.")
     doc = (
         f"Compare brokers by {case.name}. They take turns; a run whose generator was saturated is "
         f"repeated.\n\nExample: loadgen compare mosquitto nats -n 3 {case.name}"
     )
-    parameters = [sides, repeat, *of_the_case, *options.run_options()]
+    parameters = [*options.declared("compare"), *of_the_case, *options.declared("run")]
     return options.with_options(partial(_compare_brokers, case), parameters, doc)
 
 
 def _compare_brokers(case: Case[Any], flags: options.Flags) -> int:
     from loadgen.report.build.compare import ComparedSide, compare_sides, with_brokers
-    from loadgen.run.rundir import directory_or_new
-    from loadgen.run.secrets import take_secrets
+    from loadgen.run.progress import progress_on
+    from loadgen.run.search.turns import take_turns
 
-    brokers = flags["sides"]
+    brokers, quiet = flags["sides"], flags["quiet"]
     _require_sides(brokers)
-    scenarios = [_scenario_for(case, flags, broker) for broker in brokers]
-    for scenario in scenarios:
-        take_secrets(scenario.plain())
+    scenarios = []
+    for broker in brokers:
+        # A plain connection has no TLS options.
+        plain = broker.partition("://")[0] in ("mqtt", "ws")
+        fits = {k: v for k, v in flags.items() if not (plain and k.startswith("tls_"))}
+        scenarios.append(options.read_scenario(case, {**fits, "broker": [broker]}))
     check_power_logs(scenarios[0])
-    cluster = hosts_of(scenarios[0], flags)
-    with directory_or_new(flags["out"], f"compare-{case.name}") as directory:
-        result = _played(scenarios, flags, directory, cluster)
-        sides = []
-        for scenario, runs in zip(scenarios, result.runs, strict=True):
-            cards = [score(run.directory, scenario) for run in runs]
-            if cards:
-                paths = tuple(run.directory for run in runs)
-                sides.append(ComparedSide(str(scenario.broker[0]), paths, tuple(cards)))
+    source = hosts_of(scenarios[0], flags)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+
+        def watch(turn: "Turn") -> None:
+            if turn.snapshot is not None:
+                progress(turn.snapshot)
+            elif not quiet:
+                again = f", again ({turn.again}): the generator was saturated" if turn.again else ""
+                broker = scenarios[turn.side - 1].broker[0]
+                tell([f"{turn.place} of {turn.total}: {broker}{again}"])
+
+        async def work(directory: Path, testbed: "Testbed") -> "tuple[Path, TurnsResult]":
+            repeat = flags["repeat"]
+            result = await take_turns(scenarios, directory, testbed, repeat=repeat, watch=watch)
+            return directory, result
+
+        directory, result = on_testbed(
+            work,
+            scenarios,
+            f"compare-{case.name}",
+            out=flags["out"],
+            quiet=quiet,
+            source=source,
+            lends=False,
+        )
+    sides = []
+    for scenario, runs in zip(scenarios, result.runs, strict=True):
+        cards = [score(run.directory, scenario) for run in runs]
+        if cards:
+            paths = tuple(run.directory for run in runs)
+            sides.append(ComparedSide(str(scenario.broker[0]), paths, tuple(cards)))
     if len(sides) < len(brokers):
         tell([f"loadgen: interrupted before each broker had a run; see {directory}"])
         return 130
@@ -117,56 +122,12 @@ def _require_sides(sides: Sequence[str]) -> None:
         raise UsageError("compare: a side is named twice; each must be different")
 
 
-def _scenario_for(case: Case[Any], flags: options.Flags, broker: str) -> "Scenario":
-    """Return the scenario of a side: plain connections have no TLS options."""
-    plain = broker.partition("://")[0] in ("mqtt", "ws")
-    fits = {k: v for k, v in flags.items() if not (plain and k.startswith("tls_"))}
-    return options.read_scenario(case, {**fits, "broker": [broker]})
-
-
-def _played(
-    scenarios: "Sequence[Scenario]",
-    flags: options.Flags,
-    directory: Path,
-    cluster: "HostSource | None",
-) -> "TurnsResult":
-    from loadgen.run.progress import progress_on
-    from loadgen.run.search.turns import take_turns
-
-    quiet = flags["quiet"]
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-
-        def watch(turn: "Turn") -> None:
-            if turn.snapshot is not None:
-                progress(turn.snapshot)
-            elif not quiet:
-                again = f", again ({turn.again}): the generator was saturated" if turn.again else ""
-                broker = scenarios[turn.side - 1].plain()["broker"]
-                tell([f"{turn.place} of {turn.total}: {broker[0]}{again}"])  # type: ignore[index]
-
-        work = partial(take_turns, scenarios, directory, repeat=flags["repeat"], watch=watch)
-        return on_testbed(work, cluster, quiet=quiet, lends=False)
-
-
 # Finished runs --------------------------------------------------------------------------------
 
 
 def _directories_command() -> Callable[..., int]:
-    sides = _sides_argument("DIR", "Two directories or more, each with a run or with runs.")
-    out = options.option(
-        "out",
-        Path | None,
-        short="-o",
-        panel=COMMON,
-        metavar="DIR",
-        help="Directory for the comparison. [default: no files]",
-        show_default=False,
-    )
-    quiet = options.option("quiet", bool, False, help="Print two lines.")
     doc = f"Compare finished runs.\n\nExample: {_HELP.rpartition('Example: ')[2]}"
-    return options.with_options(
-        _compare_directories, [sides, out, options.json_option(), quiet], doc
-    )
+    return options.with_options(_compare_directories, options.declared("directories"), doc)
 
 
 def _compare_directories(flags: options.Flags) -> int:

@@ -2,13 +2,9 @@
 
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from loadgen.cases.registry import CASES, build_scenario
-from loadgen.cli.options import Quiet
+from loadgen.cli.options import Flags, declared, with_options
 
 _CONNECTS_SPARE = 1_000
 """Descriptors left to the broker and a worker for everything but devices."""
@@ -27,21 +23,7 @@ def sizes(cores: float, descriptors: int) -> dict[str, dict[str, object]]:
     return chosen
 
 
-def command(
-    broker: Annotated[
-        str, typer.Option("--broker", metavar="URL", help="URL or name, as for every run.")
-    ] = "auto",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Directory for the runs; must not exist or be empty. [default: runs/TIME-demo]",
-            show_default=False,
-        ),
-    ] = None,
-    quiet: Quiet = False,
-) -> int:
+def _demo(flags: Flags) -> int:
     """Run the cases of the published report for a few seconds each, for one score card.
 
     Prints the path of the HTML page.
@@ -55,8 +37,9 @@ def command(
     from loadgen.run.rundir import default_directory, require_free
     from loadgen.spark.job import make_scorecards
 
-    directory = default_directory(datetime.now(UTC), "demo") if out is None else out
+    directory = flags["out"] or default_directory(datetime.now(UTC), "demo")
     require_free(directory)
+    broker, quiet = flags["broker"], flags["quiet"]
     host = host_of()
     chosen = sizes(host.cores, host.descriptors)
     scenarios = [
@@ -70,7 +53,7 @@ def command(
             tell([f"{number} of {len(chosen)}: {case}"])
         options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
         words = ("loadgen", case, f"--broker={broker}", *options)
-        result = play(scenario, directory / case, quiet=quiet, command=words)
+        result = play(scenario, directory / case, flags, words)
         if result.interrupted or not result.measured:
             return result.exit_status
         card = score(result.directory, scenario)
@@ -83,3 +66,6 @@ def command(
     paths = write_report(report_of(make_scorecards(played)), directory)
     print(paths["scorecard.html"].resolve(), file=sys.stdout, flush=True)
     return status
+
+
+command = with_options(_demo, declared("demo"))

@@ -6,7 +6,7 @@ The short text has the first sentence of each option; `--help-all` has the compl
 import inspect
 import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 import typer.core
@@ -35,16 +35,13 @@ def _show_everything(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-HelpAll = Annotated[
-    bool,
-    typer.Option(
-        "--help-all",
-        help="Show all options.",
-        is_eager=True,
-        expose_value=False,
-        callback=_show_everything,
-    ),
-]
+HELP_ALL = typer.Option(
+    "--help-all",
+    help="Show all options.",
+    is_eager=True,
+    expose_value=False,
+    callback=_show_everything,
+)
 
 
 class GroupedCommand(typer.core.TyperCommand):

@@ -3,12 +3,11 @@
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from loadgen.cli.help import add_plain_command
-from loadgen.cli.options import AsJson, require_command
+from loadgen.cli.options import Flags, declared, require_command, with_options
 from loadgen.errors import UsageError
 
 app = typer.Typer(
@@ -20,34 +19,8 @@ app = typer.Typer(
 )
 require_command(app, "history: what? allowed: add, show")
 
-_Where = Annotated[
-    str,
-    typer.Option(
-        "--in",
-        "--to",
-        metavar="DIR",
-        help="The history: a directory, or a URL that Spark can write, as hdfs://host/dir.",
-    ),
-]
-_Master = Annotated[str, typer.Option("--spark-master", metavar="URL", help="Spark master.")]
-_Conf = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--spark-conf",
-        metavar="NAME=VALUE",
-        help="Any setting of Spark, as spark.executor.cores=16.",
-    ),
-]
 
-
-def add(
-    cards: Annotated[
-        list[Path], typer.Argument(metavar="RUN|CARD", help="Run directories or scorecard.json.")
-    ],
-    to: _Where = "history",
-    spark_master: _Master = "local[*]",
-    spark_conf: _Conf = None,
-) -> int:
+def _add(flags: Flags) -> int:
     """Append the rows of score cards to the history, without those that it already has.
 
     Example: loadgen history add runs/20261120T233000Z-fanin
@@ -56,11 +29,12 @@ def add(
     from loadgen.spark.history_table import add_cards
     from loadgen.spark.session import open_session
 
-    found = [one for path in cards for one in _documents(path)]
+    found = [one for path in flags["cards"] for one in _documents(path)]
+    settings = spark_settings(flags["spark_conf"])
     print("starting Spark ...", file=sys.stderr)
-    with open_session(spark_master, options=spark_settings(spark_conf)) as spark:
-        new = add_cards(spark, to, found)
-    print(f"{new:,} added, {len(found) - new:,} already there: {to}", file=sys.stderr)
+    with open_session(flags["spark_master"], options=settings) as spark:
+        new = add_cards(spark, flags["to"], found)
+    print(f"{new:,} added, {len(found) - new:,} already there: {flags['to']}", file=sys.stderr)
     return 0
 
 
@@ -80,29 +54,15 @@ def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
     return [(shown(file), document) for document in documents_in(data, shown(file))]
 
 
-def show(
-    where: _Where = "history",
-    case: Annotated[str, typer.Option(metavar="CASE", help="Only this case, as fanin.")] = "",
-    row: Annotated[str, typer.Option(metavar="NAME", help="Only this row, as FANIN.MPC.")] = "",
-    since: Annotated[
-        str, typer.Option(metavar="DATE", help="Only runs since this date, as 2026-11-01.")
-    ] = "",
-    rolling: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1000, help="Runs in the rolling mean.")
-    ] = 10,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with one chart a row.")
-    ] = None,
-    json_: AsJson = False,
-    spark_master: _Master = "local[*]",
-    spark_conf: _Conf = None,
-) -> int:
+def _show(flags: Flags) -> int:
     """Show the rows of VALID runs over weeks.
 
     LOAD is different for each scenario and load host.
 
     Example: loadgen history show --in history --case fanin --since 2026-10-01 --html trend.html
     """
+    where, case, since = flags["where"], flags["case"], flags["since"]
+    html, rolling = flags["html"], flags["rolling"]
     _require_usable(where, case, since)
     from loadgen.cli.cluster import spark_settings
     from loadgen.report.build.history_report import history_report
@@ -114,13 +74,14 @@ def show(
     from loadgen.spark.history_table import courses_of
     from loadgen.spark.session import open_session
 
+    settings = spark_settings(flags["spark_conf"])
     print("starting Spark ...", file=sys.stderr)
-    with open_session(spark_master, options=spark_settings(spark_conf)) as spark:
-        courses = courses_of(spark, where, case, row, since, rolling)
+    with open_session(flags["spark_master"], options=settings) as spark:
+        courses = courses_of(spark, where, case, flags["row"], since, rolling)
     report = history_report(courses, rolling)
     if html is not None:
         write_files("history", html.parent, {html.name: to_html(report)})
-    if json_:
+    if flags["json_"]:
         sys.stdout.write(to_json(report).decode())
         return 0
     print(
@@ -158,5 +119,5 @@ def _require_usable(where: str, case: str, since: str) -> None:
         )
 
 
-add_plain_command(app, "add", add)
-add_plain_command(app, "show", show)
+add_plain_command(app, "add", with_options(_add, declared("history_add")))
+add_plain_command(app, "show", with_options(_show, declared("history_show")))

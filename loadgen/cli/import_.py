@@ -5,13 +5,12 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import orjson
 import typer
 
 from loadgen.cli.help import add_plain_command
-from loadgen.cli.options import require_command
+from loadgen.cli.options import Flags, declared, require_command, with_options
 from loadgen.errors import CannotRunError, ScenarioError, UsageError
 
 _LIMIT_BYTES = 1 << 30
@@ -25,38 +24,18 @@ app = typer.Typer(
 require_command(app, "import: from which tool? allowed: mqttbench")
 
 
-def mqttbench(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Client list (JSON).")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="File for the scenario; must not exist. [default: standard output]",
-            show_default=False,
-        ),
-    ] = None,
-    clients: Annotated[
-        Path | None,
-        typer.Option(
-            "--clients",
-            metavar="FILE",
-            help="CSV file for identifiers and credentials, named by the scenario's clients_file; "
-            "must not exist.",
-            show_default=False,
-        ),
-    ] = None,
-) -> int:
+def _mqttbench(flags: Flags) -> int:
     """Convert a client list of mqttbench to a scenario, or name what a scenario cannot express.
 
     Example: loadgen import mqttbench FANIN-Q1-100KPUB.json --out fanin.toml
     """
     from loadgen.cli.mqttbench import import_clients
 
+    out, clients = flags["out"], flags["clients"]
     for path in (out, clients):
         if path is not None and path.exists():
             raise UsageError(f"{str(path)[:200]!a} exists; name another file")
-    imported = import_clients(_parsed(file), None if clients is None else str(clients))
+    imported = import_clients(_parsed(flags["file"]), None if clients is None else str(clients))
     if clients is not None:
         lines = io.StringIO()
         writer = csv.writer(lines, lineterminator="\n")
@@ -103,4 +82,4 @@ def _write(path: Path, text: str, mode: int) -> None:
         raise CannotRunError(f"{str(path)[:200]!a} cannot be written: {error.strerror}") from None
 
 
-add_plain_command(app, "mqttbench", mqttbench)
+add_plain_command(app, "mqttbench", with_options(_mqttbench, declared("import_mqttbench")))

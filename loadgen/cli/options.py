@@ -7,9 +7,11 @@ text. Values stay text until the scenario reads them, so that one rule checks th
 import inspect
 import math
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +19,7 @@ import typer
 
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, RENAMED, build_scenario
-from loadgen.cli.help import COMMON, HOSTS, RESULTS, GroupedCommand, HelpAll
+from loadgen.cli.help import COMMON, HELP_ALL, GroupedCommand
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import FieldKind, Flag
 from loadgen.plan.scenario import Scenario, read_toml
@@ -25,9 +27,6 @@ from loadgen.run.redaction import printable, scrub
 
 Flags = Mapping[str, Any]
 """Options of a command line: text, a list of texts or a boolean; None if absent."""
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 _FILE_LIMIT_BYTES = 4 << 20
 _FIRST_LINE_BYTES = 1 << 10
@@ -57,19 +56,43 @@ def option_of(name: str) -> str:
     return f"--{name.strip('_').replace('_', '-')}"
 
 
-def option(
-    name: str,
-    annotation: Any,
-    default: Any = None,
-    *,
-    short: str = "",
-    panel: str = RESULTS,
-    **declared: Any,
-) -> inspect.Parameter:
-    """Return a keyword parameter with its option; `declared` is for `typer.Option`."""
-    words = filter(None, (short, option_of(name)))
-    declared["rich_help_panel"] = panel
-    return parameter(name, annotation, default, typer.Option(*words, **declared))
+_TYPES: Mapping[str, Any] = {
+    "text": str | None,
+    "texts": list[str] | None,
+    "path": Path | None,
+    "paths": list[Path],
+    "flag": bool,
+    "integer": int,
+    "number": float | None,
+}
+_SHOWN = frozenset(("metavar", "help", "min", "max", "show_default"))
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    return tomllib.loads(files("loadgen.cli").joinpath("options.toml").read_text("utf-8"))
+
+
+def declared(table: str) -> list[inspect.Parameter]:
+    """Return the options in a table of `options.toml`."""
+    return [_declared(name, row) for name, row in _tables()[table].items()]
+
+
+def _declared(name: str, row: Mapping[str, Any]) -> inspect.Parameter:
+    if row.get("field"):
+        return field_option(Scenario.fields()[name], row["panel"])
+    values = {**_tables()["shared"].get(row.get("like"), {}), **row}
+    annotation = _TYPES[values["type"]]
+    default = values.get("default", False if annotation is bool else None)
+    if values.get("required"):
+        default = inspect.Parameter.empty
+    if values.get("argument"):
+        argument = typer.Argument(metavar=values["metavar"], help=values["help"])
+        return parameter(name, annotation, default, argument)
+    words = (*filter(None, (values.get("short"),)), *values.get("names", (option_of(name),)))
+    shown = {key: values[key] for key in _SHOWN & values.keys()}
+    option = typer.Option(*words, rich_help_panel=values.get("panel"), **shown)
+    return parameter(name, annotation, default, option)
 
 
 def parameter(name: str, annotation: Any, default: Any, option: Any) -> inspect.Parameter:
@@ -84,142 +107,39 @@ def parameter(name: str, annotation: Any, default: Any, option: Any) -> inspect.
 
 def case_options(case: Case[Any]) -> list[inspect.Parameter]:
     """Return the options that choose a scenario of this case, those of every day first."""
-    sources = [
-        option(
-            "scenario",
-            Path | None,
-            panel=COMMON,
-            help="Scenario file in TOML, with the same names. Options override it; "
-            "scenarios/fanin.toml and others come with the program.",
-            metavar="FILE",
-        ),
-        option(
-            "set_",
-            list[str] | None,
-            panel="Run",
-            help="Any field of the scenario by its name.",
-            metavar="NAME=VALUE",
-        ),
-    ]
     fields = sorted(case.scenario.fields().values(), key=lambda one: one.everyday or math.inf)
     title = case.name.upper()
-    known = {field.name for field in fields}
+    names = {field.name for field in fields}
     return [
         *(field_option(field, field.panel or title) for field in fields),
-        *(option(old, str | None, hidden=True) for old, new in RENAMED.items() if new in known),
-        *sources,
-    ]
-
-
-def json_option() -> inspect.Parameter:
-    """Return `--json`."""
-    return option("json_", bool, False, panel=COMMON, help="Print the result as JSON.")
-
-
-def long_option() -> inspect.Parameter:
-    """Return `--long`."""
-    return option("long", bool, False, help="Print all figures, also next to the published ones.")
-
-
-def run_options() -> list[inspect.Parameter]:
-    """Return the options of every run, besides its scenario's."""
-    return [
-        option(
-            "out",
-            Path | None,
-            short="-o",
-            panel=COMMON,
-            help="Run directory. It must be empty or not exist. [default: runs/TIME-CASE]",
-            metavar="DIR",
-            show_default=False,
+        *(
+            parameter(old, str | None, None, typer.Option(option_of(old), hidden=True))
+            for old, new in RENAMED.items()
+            if new in names
         ),
-        json_option(),
-        option("quiet", bool, False, help="Show no progress and a result of two lines."),
-        *_cluster_options(),
-    ]
-
-
-def spark_conf_option() -> inspect.Parameter:
-    """Return `--spark-conf`, for commands that start Spark."""
-    return option(
-        "spark_conf",
-        list[str] | None,
-        panel=HOSTS,
-        metavar="NAME=VALUE",
-        help="Any setting of Spark, as spark.executor.cores=16.",
-    )
-
-
-def _cluster_options() -> list[inspect.Parameter]:
-    """Return the options for the hosts of a run."""
-    return [
-        option(
-            "spark_master",
-            str | None,
-            panel=HOSTS,
-            metavar="URL",
-            help="Spark cluster whose executors generate the load: spark://HOST:7077, yarn, "
-            "k8s://HOST:443 or local-cluster[HOSTS,CORES,MIB]. [default: this host]",
-            show_default=False,
-        ),
-        option(
-            "listen",
-            str | None,
-            panel=HOSTS,
-            metavar="HOST:PORT",
-            help="Address of this host at which the agents of --hosts connect: those that run "
-            "loadgen agent --join, or that Spark starts.",
-        ),
-        option(
-            "secret",
-            str | None,
-            panel=HOSTS,
-            metavar="env:NAME|file:PATH",
-            help="Secret that loadgen agent has, too.",
-        ),
-        option(
-            "hosts_wait",
-            str | None,
-            short="--spark-wait",
-            panel=HOSTS,
-            metavar="TIME",
-            help="Longest wait for agents, for Spark's master and for its executors. "
-            "[default: 30s]",
-            show_default=False,
-        ),
-        spark_conf_option(),
-        option(
-            "ship",
-            bool,
-            False,
-            panel=HOSTS,
-            help="Send this Python environment to the executors, packed by venv-pack or "
-            "conda-pack.",
-        ),
+        *declared("case"),
     ]
 
 
 def with_options(
-    function: Callable[[Flags], int], parameters: Sequence[inspect.Parameter], doc: str
+    function: Callable[[Flags], int], parameters: Sequence[inspect.Parameter], doc: str = ""
 ) -> Callable[..., int]:
-    """Return a command with these options and `--help-all`.
+    """Return a command with these options, and with `--help-all` if they are in panels.
 
-    It calls `function` with one mapping of the options.
+    It calls `function` with one mapping of the options; its help is `doc`, or that function's.
     """
 
     def command(**flags: Any) -> int:
         return function(flags)
 
-    listed = [*parameters, _HELP_ALL]
-    command.__doc__ = doc
+    listed = [*parameters]
+    details = [getattr(p.annotation, "__metadata__", (None,))[0] for p in parameters]
+    if any(getattr(detail, "rich_help_panel", None) for detail in details):
+        listed.append(parameter("help_all", bool, False, HELP_ALL))
+    command.__doc__ = doc or function.__doc__
     command.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in listed}
     return command
-
-
-_HELP_ALL = inspect.Parameter(
-    "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll
-)
 
 
 def help_of(case: Case[Any], verb: str = "") -> str:

@@ -64,18 +64,9 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         print(json.dumps(described, indent=2) if flags["json_"] else "\n".join(_lines(described)))
         return 0
 
-    each = options.option(
-        "each_host",
-        str | None,
-        metavar="NAME=N,...",
-        help="Resources of each host, as cores=16,memory=64GiB,descriptors=1M,ports=60k. "
-        "[default: those of this host]",
-        show_default=False,
-        panel="Run",
-    )
     return options.with_options(
         command,
-        [*_variant(case), *options.case_options(case), each, options.json_option()],
+        [*_variant(case), *options.case_options(case), *options.declared("plan")],
         options.help_of(case, "plan"),
     )
 

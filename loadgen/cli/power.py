@@ -1,45 +1,25 @@
 """`loadgen power LOG...`: what power logs say, before a run or after it."""
 
-import inspect
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from loadgen.cli.options import Flags, field_option, json_option, option, parameter, with_options
-from loadgen.plan.scenario import Scenario
+from loadgen.cli.options import Flags, declared, with_options
 
 if TYPE_CHECKING:
     from loadgen.report.power.overview import Overview
 
-_DOC = """Show what power logs say: columns, outlets, gaps, and mean watts.
-
-A log that cannot be used is refused with exit status 2, and the error names what to add. The score
-card reads logs in the same way.
-
-Example: loadgen power outlet1.csv
-
-Example: loadgen power psu.csv --from 2026-11-23T10:00:00Z --to 2026-11-23T10:05:00Z
-"""
-
-_FIELDS = ("pdu_timezone", "pdu_columns", "pdu_format", "pdu_offset")
-
-_OPTIONS = (
-    parameter(
-        "logs",
-        list[str],
-        inspect.Parameter.empty,
-        typer.Argument(metavar="LOG", help="Power logs, each a FILE or FILE#OUTLET, as for --pdu."),
-    ),
-    option("from_", str | None, metavar="TIME", help="Start of the window [default: the log's]."),
-    option("to", str | None, metavar="TIME", help="End of the window [default: the log's]."),
-    *(field_option(Scenario.fields()[name], "Power") for name in _FIELDS),
-    json_option(),
-)
-
 
 def _show(flags: Flags) -> int:
+    """Show what power logs say: columns, outlets, gaps, and mean watts.
+
+    A log that cannot be used is refused with exit status 2, and the error names what to add. The
+    score card reads logs in the same way.
+
+    Example: loadgen power outlet1.csv
+
+    Example: loadgen power psu.csv --from 2026-11-23T10:00:00Z --to 2026-11-23T10:05:00Z
+    """
     from loadgen.report.power.overview import overview
     from loadgen.report.power.settings import log_settings
 
@@ -114,4 +94,4 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     ]
 
 
-command = with_options(_show, _OPTIONS, _DOC)
+command = with_options(_show, declared("power"))

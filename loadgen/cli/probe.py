@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from loadgen.cases.registry import CASES
-from loadgen.cli.options import Flags, field_option, json_option, with_options
+from loadgen.cli.options import Flags, declared, field_option, with_options
 from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.plan.fields import FieldKind
 
@@ -52,7 +52,7 @@ def command() -> Callable[..., int]:
         field_option(versions if one.name == "mqtt" else one, one.panel or "Broker")
         for one in chosen
     ]
-    return with_options(_probe, [*options, json_option()], _HELP)
+    return with_options(_probe, [*options, *declared("probe")], _HELP)
 
 
 def _probe(flags: Flags) -> int:

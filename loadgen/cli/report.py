@@ -2,12 +2,12 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.cli import options
 from loadgen.cli.cases import tell
 from loadgen.cli.cluster import hosts_of, on_testbed
-from loadgen.cli.help import COMMON
 from loadgen.errors import ScenarioError
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_seconds
@@ -42,56 +42,9 @@ _LOG_FIELDS = ("pdu_timezone", "pdu_columns", "pdu_offset", "pdu_format")
 def command() -> Callable[..., int]:
     """Return `loadgen report`."""
     fields = Scenario.fields()
-    in_order = "For several brokers one each, in their order."
     listed = [
-        options.field_option(fields["broker"], "Broker"),
-        options.option(
-            "quick", bool, False, panel=COMMON, help=f"The same as --budget {_QUICK_BUDGET}."
-        ),
-        options.option(
-            "budget",
-            str | None,
-            panel=COMMON,
-            metavar="TIME",
-            help="Longest time of all measurements, as 1h. It sets the length of the windows; the "
-            "last items of the plan are left out if it is too short. [default: windows of 5s]",
-            show_default=False,
-        ),
-        options.option(
-            "only",
-            str | None,
-            panel=COMMON,
-            metavar="NAME,...",
-            help="Items or cases to measure, as fanout,latency. [default: all]",
-            show_default=False,
-        ),
-        options.option(
-            "plan", bool, False, panel=COMMON, help="Show what would be measured, and end."
-        ),
-        options.option(
-            "sut",
-            list[str] | None,
-            panel="Broker",
-            metavar="FILE",
-            help=f"Description of the system under test. {in_order}",
-        ),
-        options.option(
-            "pdu",
-            list[str] | None,
-            panel="Power",
-            metavar="LOG,...",
-            help=f"Power logs of the broker. {in_order}",
-        ),
-        options.option(
-            "restart_command",
-            str | None,
-            panel="Broker",
-            metavar="COMMAND",
-            help="Command that restarts a broker that cannot be reached any more; "
-            "$LOADGEN_BROKER is its URL. [default: its other rows are left out]",
-            show_default=False,
-        ),
-        *options.run_options(),
+        *options.declared("report"),
+        *options.declared("run"),
         *(options.field_option(fields[name], fields[name].panel) for name in _FIELDS),
         *(options.field_option(fields[name], "Power") for name in _LOG_FIELDS),
     ]
@@ -127,14 +80,15 @@ def _report(flags: options.Flags) -> int:
         with progress_on(sys.stderr, quiet=flags["quiet"]) as progress:
             show = _shown_on(progress)
 
-            async def work(testbed: Any) -> "ReportResult":
+            async def work(directory: Path, testbed: Any) -> "ReportResult":
                 restart = flags["restart_command"] or ""
                 return await play_report(
                     plan, directory, testbed, digest, restart_command=restart, watch=show
                 )
 
-            cluster = hosts_of(report_scenario(plan, plan.measurements[0]), flags)
-            result = on_testbed(work, cluster, quiet=flags["quiet"])
+            source = hosts_of(report_scenario(plan, plan.measurements[0]), flags)
+            quiet = flags["quiet"]
+            result = on_testbed(work, (), "report", out=directory, quiet=quiet, source=source)
     return _written(result, power, flags)
 
 

@@ -1,6 +1,5 @@
 """`loadgen scorecard RUN...`: results to one score card, by Spark."""
 
-import inspect
 import math
 import os
 import sys
@@ -10,19 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from loadgen.cli.help import BASELINE, COMMON, HOSTS
-from loadgen.cli.options import (
-    Flags,
-    field_option,
-    json_option,
-    option,
-    parameter,
-    spark_conf_option,
-    with_options,
-)
-from loadgen.plan.scenario import Scenario
+from loadgen.cli.options import Flags, declared, with_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,105 +17,7 @@ if TYPE_CHECKING:
     from loadgen.report.build.compare import Bounds, Comparison
     from loadgen.report.score_card import ScoreCard
 
-_DOC = """Make one score card of one or more runs, with Spark.
-
-Prints the path of the HTML page; JSON, CSV, Markdown and histograms are in the same directory. Exit
-status 1: a run is INVALID, was changed since it ended, or is worse than the baseline.
-
-Example: loadgen scorecard runs/a runs/b --pdu outlet1.csv
-
-Example: loadgen scorecard runs/new --baseline runs/old --bound 3%
-
-Example: loadgen scorecard runs/new --history history --bound 99P=50%,VALUE=2%
-"""
-
-
 _TELL_EVERY_S = 2.0
-
-_LOG_FIELDS = ("pdu", "pdu_timezone", "pdu_columns", "pdu_format", "pdu_offset")
-"""Fields of a scenario for power logs and their format."""
-
-_OPTIONS = (
-    parameter(
-        "runs",
-        list[str],
-        inspect.Parameter.empty,
-        typer.Argument(
-            metavar="RUN",
-            help="Run directories, or URLs that Spark can read, as hdfs://host/runs/a.",
-        ),
-    ),
-    option(
-        "baseline",
-        list[str] | None,
-        panel=COMMON,
-        metavar="RUN",
-        help="Baseline for the other runs of its case; may be repeated.",
-    ),
-    option(
-        "history",
-        str | None,
-        panel=COMMON,
-        metavar="DIR",
-        help="History (see loadgen history) whose last VALID runs of the same load are the "
-        "baseline.",
-    ),
-    option(
-        "history_runs",
-        int,
-        10,
-        panel=BASELINE,
-        metavar="N",
-        help="Runs of --history that are the baseline, 1 to 1,000.",
-    ),
-    option(
-        "bound",
-        str,
-        "5%",
-        panel=COMMON,
-        metavar="PERCENT,...",
-        help="Tolerated change for the worse. 5% is for all figures, 99P=50%,FANIN=2%,"
-        "LATENCY 99P=20% for a column, a row or both.",
-    ),
-    option(
-        "junit",
-        Path | None,
-        panel=BASELINE,
-        metavar="FILE",
-        help="JUnit XML file for the comparison with the baseline, as gate.xml.",
-    ),
-    option(
-        "github_summary",
-        bool,
-        False,
-        panel=BASELINE,
-        help="Append the score card to the summary of a GitHub job, $GITHUB_STEP_SUMMARY.",
-    ),
-    option("title", str, "", metavar="TEXT", help="Title of the page."),
-    option("author", str, "", metavar="TEXT", help="Author on the page."),
-    option("note", str, "", metavar="TEXT", help="Note for readers at the beginning of the page."),
-    *(field_option(Scenario.fields()[name], "Power") for name in _LOG_FIELDS),
-    option(
-        "rack_units",
-        float | None,
-        panel="Power",
-        metavar="N",
-        help="Height of the broker's machine.",
-    ),
-    option("spark_master", str, "local[*]", panel=HOSTS, metavar="URL", help="Spark master."),
-    spark_conf_option(),
-    option(
-        "out",
-        Path | None,
-        short="-o",
-        panel=COMMON,
-        metavar="DIR",
-        help="Directory for the score card. [default: that of the run; for several or a URL, "
-        "scorecard-TIME]",
-    ),
-    json_option(),
-    option("quiet", bool, False, help="Show no progress."),
-)
 
 
 def parse_bounds(text: str) -> "Bounds":
@@ -203,6 +92,17 @@ def _quiet(_what: str) -> None:
 
 
 def _make(flags: Flags) -> int:
+    """Make one score card of one or more runs, with Spark.
+
+    Prints the path of the HTML page; JSON, CSV, Markdown and histograms are in the same directory.
+    Exit status 1: a run is INVALID, was changed since it ended, or is worse than the baseline.
+
+    Example: loadgen scorecard runs/a runs/b --pdu outlet1.csv
+
+    Example: loadgen scorecard runs/new --baseline runs/old --bound 3%
+
+    Example: loadgen scorecard runs/new --history history --bound 99P=50%,VALUE=2%
+    """
     from loadgen.cli.cluster import spark_settings
     from loadgen.errors import ScenarioError
     from loadgen.plan.units import shown
@@ -307,4 +207,4 @@ def _wrong(
     return [*regressions(comparisons), *changed, *invalid]
 
 
-command = with_options(_make, _OPTIONS, _DOC)
+command = with_options(_make, declared("scorecard"))

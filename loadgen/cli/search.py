@@ -3,9 +3,8 @@
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,12 +13,9 @@ from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import score, tell
 from loadgen.cli.cluster import hosts_of, on_testbed
-from loadgen.cli.help import SEARCH
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.judge.next_step import (
     AIMS,
-    MOST_STEPS,
-    PRECISION,
     aim_for,
     limit_sentence,
     parse_share,
@@ -31,48 +27,17 @@ from loadgen.plan.units import parse_count, parse_number
 
 if TYPE_CHECKING:
     from loadgen.run.search.search import Search, SearchResult
-    from loadgen.spark.agents import HostSource
 
 
 SUMMARY = "Find the highest load whose run is VALID, and confirm it."
 
-SEARCH_OPTIONS: Mapping[str, tuple[str, str]] = {
-    "for_": ("|".join(AIMS), "The field to search."),
-    "from_": ("N", "First load. [default: by case]"),
-    "to": ("N", "Highest load to try. [default: no bound]"),
-    "precision": (
-        "SHARE",
-        f"Distance of the lowest failed load from the limit. [default: {PRECISION:.0%}]",
-    ),
-    "require": (
-        "CONDITION",
-        "Condition of a VALID run, as end_to_end.p99.9<20ms. Others relax the verdict: lost=0.1%, "
-        "p99=100ms or p99=off, backlog=off, order=off, duplicates=off. [default: nothing lost, "
-        "backlog does not grow, p99 by case]",
-    ),
-    "step_duration": (
-        "TIME",
-        "Longest window of a step, and each of the three that confirm. [default: 5s]",
-    ),
-    "most_steps": ("N", f"Most steps. [default: {MOST_STEPS}]"),
-}
-"""Options of a search by the names of their parameters: placeholder and help."""
-
 
 def search_options(*, required: bool) -> list[inspect.Parameter]:
     """Return the options of a search, for `search` and `sweep --search`."""
-    rate = "" if required else " [default: rate]"
-    return [
-        options.option(
-            name,
-            list[str] | None if name == "require" else str | None,
-            metavar=metavar,
-            help=text + (rate if name == "for_" else ""),
-            panel=SEARCH,
-            show_default=False,
-        )
-        for name, (metavar, text) in SEARCH_OPTIONS.items()
-    ]
+    listed = options.declared("search")
+    if not required:
+        listed[0].annotation.__metadata__[0].help += " [default: rate]"
+    return listed
 
 
 def of_the_search(case: Case[Any]) -> list[inspect.Parameter]:
@@ -135,18 +100,20 @@ def _read(name: str, reader: Callable[[str], float], text: str) -> float:
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(flags: options.Flags) -> int:
-        from loadgen.run.rundir import directory_or_new
-        from loadgen.run.secrets import take_secrets
+        from loadgen.cli.search_view import search_progress
+        from loadgen.report.render.text import notice_for
+        from loadgen.run.search.search import search
 
         if flags["for_"] is None:
             raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
         scenario = options.read_scenario(case, with_thresholds(flags)[0])
         request = searched(scenario, flags, flags["for_"])
-        cluster = hosts_of(scenario, flags)
-        take_secrets(scenario.plain())
-        with directory_or_new(flags["out"], f"search-{case.name}") as directory:
-            result = _played(request, directory, flags["quiet"], cluster)
-        return _show(result, as_json=flags["json_"], quiet=flags["quiet"])
+        source, quiet = hosts_of(scenario, flags), flags["quiet"]
+        with search_progress(sys.stderr, quiet=quiet, notice=notice_for(case.name)) as watch:
+            work, out = partial(search, request, watch=watch), flags["out"]
+            kind = f"search-{case.name}"
+            result = on_testbed(work, [scenario], kind, out=out, quiet=quiet, source=source)
+        return _show(result, as_json=flags["json_"], quiet=quiet)
 
     example = next(aim for aim in AIMS if aim in case.scenario.fields())
     doc = (
@@ -155,27 +122,16 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         f"Example: loadgen search {case.name} --for {example}"
     )
     return options.with_options(
-        command, [*search_options(required=True), *of_the_search(case), *options.run_options()], doc
+        command,
+        [*search_options(required=True), *of_the_search(case), *options.declared("run")],
+        doc,
     )
-
-
-def _played(
-    request: "Search", directory: Path, quiet: bool, cluster: "HostSource | None"
-) -> "SearchResult":
-    from loadgen.cli.search_view import search_progress
-    from loadgen.report.render.text import notice_for
-    from loadgen.run.search.search import search
-
-    with search_progress(
-        sys.stderr, quiet=quiet, notice=notice_for(request.scenario.case)
-    ) as watch:
-        work = partial(search, request, directory, watch=watch)
-        return on_testbed(work, cluster, quiet=quiet)
 
 
 def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
     """Print the result, and write a score card of the run at the limit."""
-    from loadgen.report.render.text import notice_for
+    from loadgen.cli.search_view import step_line
+    from loadgen.report.render.text import notice_for, notice_lines
 
     if result.limit is None:
         steps, out = len(result.steps), result.directory
@@ -190,26 +146,18 @@ def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
         document = json.loads((result.directory / "search.json").read_text("utf-8"))
         print(json.dumps(({"notice": notice} if notice else {}) | document, indent=2))
     else:
-        print("\n".join(result_lines(result)))
+        lines = [
+            *notice_lines(notice_for(result.search.scenario.case)),
+            limit_sentence(result.search.aim, result.limit),
+            *(f"  {why.code}: {why.detail}" for why in result.limit.reasons),
+            "",
+            *(step_line(step) for step in result.steps),
+        ]
+        print("\n".join(lines))
     if not quiet:
         more = f"; a larger --most-steps with --out {result.directory} continues"
         tell([f"results: {result.directory}{more if result.limit.ended == 'out of steps' else ''}"])
     return result.exit_status
-
-
-def result_lines(result: "SearchResult") -> Sequence[str]:
-    """Return the limit, the reasons against the next load, and the steps, after their notice."""
-    from loadgen.cli.search_view import step_line
-    from loadgen.report.render.text import notice_for, notice_lines
-
-    assert result.limit is not None
-    return [
-        *notice_lines(notice_for(result.search.scenario.case)),
-        limit_sentence(result.search.aim, result.limit),
-        *(f"  {why.code}: {why.detail}" for why in result.limit.reasons),
-        "",
-        *(step_line(step) for step in result.steps),
-    ]
 
 
 def app() -> typer.Typer:

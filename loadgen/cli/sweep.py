@@ -1,10 +1,8 @@
 """`loadgen sweep CASE --set NAME=V1,V2`: a grid of runs, or of their limits, in one table."""
 
-import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,9 +11,7 @@ from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import tell
 from loadgen.cli.cluster import hosts_of, on_testbed
-from loadgen.cli.help import SEARCH
 from loadgen.cli.search import (
-    SEARCH_OPTIONS,
     of_the_search,
     search_options,
     searched,
@@ -26,40 +22,11 @@ from loadgen.plan.units import parse_count
 
 if TYPE_CHECKING:
     from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
-    from loadgen.spark.agents import HostSource
 
 
 SUMMARY = "Run every combination of the values of some fields, for one table and chart."
 
 Axes = tuple[tuple[str, tuple[str, ...]], ...]
-
-
-def _options(case: Case[Any]) -> list[inspect.Parameter]:
-    sweep_options = [
-        options.option(
-            "set_",
-            list[str] | None,
-            metavar="NAME=V1,V2,...",
-            panel=SEARCH,
-            help="Values of a field, combined with those of other --set.",
-        ),
-        options.option(
-            "search", bool, False, panel=SEARCH, help="Search the limit of each combination."
-        ),
-        options.option(
-            "repeat",
-            str,
-            "1",
-            short="-n",
-            panel=SEARCH,
-            metavar="N",
-            help="Runs of each combination.",
-        ),
-    ]
-    fields = [
-        sweep_options for sweep_options in of_the_search(case) if sweep_options.name != "set_"
-    ]
-    return [*sweep_options, *search_options(required=False), *fields, *options.run_options()]
 
 
 def _axes(pairs: list[str]) -> Axes:
@@ -84,7 +51,7 @@ def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
         if flags.get(field) is not None:
             raise ScenarioError(f"{field}: given as an option and with --set; give it once")
     if not flags["search"]:
-        for name in SEARCH_OPTIONS:
+        for name in (option.name for option in options.declared("search")):
             if flags[name] if name != "require" else with_thresholds(flags)[1]:
                 raise UsageError(
                     f"{options.option_of(name)}: nothing is searched; use it with --search"
@@ -110,51 +77,43 @@ def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     def command(flags: options.Flags) -> int:
-        from loadgen.run.rundir import directory_or_new
-        from loadgen.run.search.sweep import points_of
-        from loadgen.run.secrets import take_secrets
+        from loadgen.cli.search_view import search_progress
+        from loadgen.report.render.text import notice_for, notice_lines
+        from loadgen.run.progress import progress_on
+        from loadgen.run.search.sweep import points_of, sweep
 
-        request = _wanted(case, flags)
-        for point in points_of(request):
-            take_secrets(point.scenario.plain())
-        cluster = hosts_of(request.scenario, flags)
-        with directory_or_new(flags["out"], f"sweep-{case.name}") as directory:
-            result = _played(request, directory, flags["quiet"], cluster)
-        return _show(result, as_json=flags["json_"], quiet=flags["quiet"])
+        request, quiet = _wanted(case, flags), flags["quiet"]
+        scenarios = [point.scenario for point in points_of(request)]
+        source = hosts_of(request.scenario, flags)
+        notice = notice_for(case.name)
+        notices = iter(notice_lines(notice))
+
+        def watch(state: "SweepState") -> None:
+            if state.searching is not None:
+                show(state.searching, _heading(state))
+            elif state.snapshot is not None:
+                progress(state.snapshot)
+            elif request.search is None and not quiet:
+                tell([*notices, _heading(state)])
+
+        searches = request.search is not None
+        with (
+            search_progress(sys.stderr, quiet=quiet or not searches, notice=notice) as show,
+            progress_on(sys.stderr, quiet=quiet or searches) as progress,
+        ):
+            work, out = partial(sweep, request, watch=watch), flags["out"]
+            kind = f"sweep-{case.name}"
+            result = on_testbed(work, scenarios, kind, out=out, quiet=quiet, source=source)
+        return _show(result, as_json=flags["json_"], quiet=quiet)
 
     doc = (
         f"Run {case.name} with every combination of the values of some fields, for one table and "
         "chart.\n\nThe same command with the same --out continues a sweep.\n\nExample: "
         f"loadgen sweep {case.name} --set size=32,256,1024 --search"
     )
-    return options.with_options(command, _options(case), doc)
-
-
-def _played(
-    request: "Sweep", directory: Path, quiet: bool, cluster: "HostSource | None"
-) -> "SweepResult":
-    from loadgen.cli.search_view import search_progress
-    from loadgen.report.render.text import notice_for, notice_lines
-    from loadgen.run.progress import progress_on
-    from loadgen.run.search.sweep import sweep
-
-    notice = notice_for(request.scenario.case)
-    notices = iter(notice_lines(notice))
-
-    def watch(state: "SweepState") -> None:
-        if state.searching is not None:
-            show(state.searching, _heading(state))
-        elif state.snapshot is not None:
-            progress(state.snapshot)
-        elif request.search is None and not quiet:
-            tell([*notices, _heading(state)])
-
-    with (
-        search_progress(sys.stderr, quiet=quiet or request.search is None, notice=notice) as show,
-        progress_on(sys.stderr, quiet=quiet or request.search is not None) as progress,
-    ):
-        work = partial(sweep, request, directory, watch=watch)
-        return on_testbed(work, cluster, quiet=quiet)
+    fields = [field for field in of_the_search(case) if field.name != "set_"]
+    listed = [*search_options(required=False), *fields, *options.declared("run")]
+    return options.with_options(command, [*options.declared("sweep"), *listed], doc)
 
 
 def _heading(state: "SweepState") -> str:

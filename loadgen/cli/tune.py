@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -29,20 +29,6 @@ Exit status 1: a setting is below the profile, or costs the planned run.
 
 Example: loadgen tune check --profile load-host fanin --devices 100k"""
 
-_Profile = Annotated[
-    str,
-    typer.Option("--profile", metavar="NAME", help="Name of a profile: load-host or broker-host."),
-]
-_Interface = Annotated[
-    str | None,
-    typer.Option(
-        "--interface",
-        metavar="NAME",
-        help="Network interface. [default: the one with the default route]",
-        show_default=False,
-    ),
-]
-
 _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 """Holds the options that stand before the case."""
 
@@ -52,25 +38,26 @@ def app() -> typer.Typer:
     example = "loadgen tune check --profile load-host"
     app = typer.Typer(help=f"{SUMMARY}\n\nExample: {example}", add_completion=False)
     check = options.group(help=_CHECK, add_completion=False)
-    check.callback(invoke_without_command=True)(_check)
+    before = [_CONTEXT, *options.declared("tune_check")]
+    check.callback(invoke_without_command=True)(options.with_options(_check, before, _CHECK))
     for case in CASES.values():
         summary = f"For a run of {case.name}: {case.summary}"
         options.add_command(check, case.name, summary, partial(_command, case))
     app.add_typer(check, name="check", short_help=_CHECK.partition("\n")[0])
-    add_plain_command(app, "show", show)
-    add_plain_command(app, "script", script)
+    add_plain_command(app, "show", options.with_options(_show, options.declared("tune_show")))
+    add_plain_command(app, "script", options.with_options(_script, options.declared("tune_script")))
     return app
 
 
-def show(profile: _Profile = "load-host", json_: options.AsJson = False) -> int:
+def _show(flags: options.Flags) -> int:
     """Show every line of a profile with its reason and source.
 
     Example: loadgen tune show --profile broker-host
     """
     from loadgen.run.tuning import read_profile
 
-    table = read_profile(profile)
-    if json_:
+    table = read_profile(flags["profile"])
+    if flags["json_"]:
         print(json.dumps(asdict(table), indent=2, ensure_ascii=False))
         return 0
     print(f"{table.name}: {table.title}\n")
@@ -88,24 +75,19 @@ def show(profile: _Profile = "load-host", json_: options.AsJson = False) -> int:
     return 0
 
 
-def script(profile: _Profile = "load-host") -> int:
+def _script(flags: options.Flags) -> int:
     """Print a shell script that an administrator would run, after reading it.
 
     Example: loadgen tune script --profile load-host > load-host.sh
     """
     from loadgen.run.tuning import read_profile, render_script
 
-    print(render_script(read_profile(profile), PROGRAM), end="")
+    print(render_script(read_profile(flags["profile"]), PROGRAM), end="")
     return 0
 
 
-def _check(
-    context: typer.Context,
-    profile: _Profile = "load-host",
-    interface: _Interface = None,
-    json_: options.AsJson = False,
-) -> int:
-    flags = {"profile": profile, "interface": interface, "json": json_}
+def _check(flags: options.Flags) -> int:
+    context = flags["context"]
     context.obj = flags
     if context.invoked_subcommand is not None:
         return 0
@@ -135,13 +117,13 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     )
 
 
-def _compared(flags: dict[str, Any], demand: "Demand | None") -> int:
+def _compared(flags: options.Flags, demand: "Demand | None") -> int:
     from loadgen.run.tuning import compare, interface_of, observe, read_profile, tuning_record
 
     profile = read_profile(flags["profile"])
     interface = flags["interface"] or interface_of()
     findings = compare(profile, observe(profile, interface=interface), demand)
-    if flags["json"]:
+    if flags["json_"]:
         record = tuning_record(profile, findings) | {"interface": interface}
         if demand is not None:
             record["needs"] = asdict(demand)

@@ -9,39 +9,28 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from loadgen.cases.case import Case, Variants
-from loadgen.cli.cases import check_power_logs, play_and_show, play_as_given, show, tell
+from loadgen.cli.cases import check_power_logs, play, play_and_show, show, tell
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import (
     Flags,
     add_command,
     case_options,
+    declared,
     group,
     help_of,
-    long_option,
-    option,
     read_scenario,
     require_command,
-    run_options,
     with_options,
 )
 
 if TYPE_CHECKING:
     from loadgen.plan.scenario import Scenario
     from loadgen.report.score_card import ScoreCard
-
-_REPEAT = option(
-    "repeat",
-    bool,
-    False,
-    help="Run a second time, into DIR-repeat, to show reproducibility. With --json the result is "
-    "an array of both score cards.",
-)
-
 
 _BUNDLE = """\
 Put a run and its repetition into one archive, with the disclosure as far as a tool can fill it.
@@ -76,7 +65,8 @@ def _command(case: Case[Any], field: str, value: str, doc: str) -> Callable[...,
         return play_and_show(scenario, flags)
 
     fields = [option for option in case_options(case) if option.name != field]
-    return with_options(command, [*fields, *run_options(), long_option(), _REPEAT], doc)
+    tables = (table for name in ("run", "result", "variants") for table in declared(name))
+    return with_options(command, [*fields, *tables], doc)
 
 
 def _twice(scenario: "Scenario", flags: Flags) -> int:
@@ -94,13 +84,13 @@ def _twice(scenario: "Scenario", flags: Flags) -> int:
     quiet, as_json = flags["quiet"], flags["json_"]
     cards: list[ScoreCard] = []
     try:
-        result = play_as_given(scenario, directory, flags)
+        result = play(scenario, directory, flags)
         status = show(result, scenario, flags, cards=cards)
         if not result.measured or result.interrupted:
             return status
         if not quiet:
             tell(["", f"once more, for reproducibility: {again}"])
-        result = play_as_given(scenario, again, flags)
+        result = play(scenario, again, flags)
         status = max(status, show(result, scenario, flags, cards=cards))
     finally:
         # Also if the repetition failed: the results of the first run are shown.
@@ -123,28 +113,10 @@ def _compared(directory: Path, again: Path) -> list[str]:
 def _bundle_command(name: str) -> Callable[..., int]:
     """Return the command that puts runs of a case into archives."""
 
-    def bundle(
-        run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
-        repeat: Annotated[
-            Path | None,
-            typer.Option(
-                "--repeat-run",
-                metavar="DIR",
-                help="The reproducibility run. [default: RUN-repeat if it exists]",
-                show_default=False,
-            ),
-        ] = None,
-        out: Annotated[
-            Path | None,
-            typer.Option(
-                "--out", metavar="FILE", help="The archive. [default: RUN.jar]", show_default=False
-            ),
-        ] = None,
-    ) -> int:
+    def bundle(flags: Flags) -> int:
         from loadgen.run.archive import write_bundle
 
-        print(write_bundle(run, repeat, out))
+        print(write_bundle(flags["run"], flags["repeat"], flags["out"]))
         return 0
 
-    bundle.__doc__ = _BUNDLE.replace("CASE", name)
-    return bundle
+    return with_options(bundle, declared("bundle"), _BUNDLE.replace("CASE", name))

@@ -36,7 +36,6 @@ from loadgen.run.redaction import printable
 _LARGEST_WATTS = 1e6
 _MOST_OUTLETS = 1000
 _HEADER_BLOCK = 6
-"""Most lines of a header: names, kinds, units."""
 _COMPARED_LINES = 2000
 _MOST = 0.9
 """Share of the lines that must agree: a meter misses some, and takes its sums later."""
@@ -118,9 +117,10 @@ def require_readable(settings: LogSettings) -> None:
 def samples_of(source: Source, name: str, settings: LogSettings) -> LogSamples:
     """Return the samples of a log; raise PowerLogError if it cannot be read."""
     try:
-        header = _Header(source, name, settings)
-        layout, table = header.table()
-        return _Reader(layout, table, header.head).read(settings.zone)
+        head = source.head()
+        files = (f for f in settings.formats if not f.logs or fnmatch(Path(name).name, f.logs))
+        layout, table = _table_in(source, head, (*files, *makes()), settings.columns)
+        return _Reader(layout, table, head).read(settings.zone)
     except LogError as error:
         raise PowerLogError(error.sentence(log=name, **error.values)) from None
 
@@ -170,106 +170,104 @@ def _sum_among(outlets: Sequence[Outlet]) -> Outlet | None:
 # --- header ---------------------------------------------------------------------------------
 
 
-class _Header:
-    """Finds the columns of a log."""
+def _table_in(
+    source: Source, head: Sequence[str], described: Sequence[Format], options: Format
+) -> tuple[Layout, Table]:
+    """Return the layout and the rows of a log; raise LogError if they are not certain.
 
-    def __init__(self, source: Source, name: str, settings: LogSettings) -> None:
-        files = (f for f in settings.formats if not f.logs or fnmatch(Path(name).name, f.logs))
-        self._source, self._options = source, settings.columns
-        self._makes = (*files, *makes())
-        self.head = source.head()
-
-    def table(self) -> tuple[Layout, Table]:
-        """Return the layout and the rows of the log; raise LogError if they are not certain."""
-        if not self.head:
-            raise LogError(PowerMessage.NO_SAMPLE)
-        table = table_of(self._source, self.head, self._makes)
-        if table is None:
-            return self._below_titles()
-        layout = self._layout(table.titles, (cells for _, cells in table.rows()), table.format)
+    The header is above the first line with a time in the column that has its title. Without such a
+    line, the first readable header counts; the lines below it then show the error.
+    """
+    if not head:
+        raise LogError(PowerMessage.NO_SAMPLE)
+    table = table_of(source, head, described)
+    if table is not None:
+        rows = [cells for _, cells in islice(table.rows(), _FIRST_ROWS)]
+        layout = _layout(table.titles, rows, described, options, table.format)
         if layout is None:
-            raise self._unknown(table.titles, ", ".join(table.titles))
+            raise _unknown(head, table.titles, ", ".join(table.titles), options)
         return layout, table
+    errors: dict[tuple[str, int], LogError] = {}
+    fallback: tuple[Layout, Table] | None = None
+    settled = ("", 0)
+    for separator, first, titles, rows in _headers(head):
+        place = (separator, first)
+        if not separator and any(other for other, _ in errors):
+            break
+        if place == settled:
+            continue
+        try:
+            layout = _layout(titles, rows[:_FIRST_ROWS], described, options)
+        except LogError as error:
+            errors[place] = error
+            continue
+        if layout is not None:
+            settled = place
+            errors.pop(place, None)
+            table = _table(source, layout.titles, separator, first, frozenset(head[:first]))
+            if _is_sample(layout, rows[0]):
+                return layout, table
+            fallback = fallback or (layout, table)
+    unclear = next(iter(errors.values()), None)
+    bare_lines = unclear is not None and unclear.sentence is PowerMessage.NO_TIME
+    if unclear is not None and not (bare_lines and head[0][0].isdigit()):
+        raise unclear
+    if fallback is not None:
+        return fallback
+    widest = max(head, key=lambda line: max(map(line.count, "\t;|,")))
+    raise _unknown(head, cells_of(widest, max("\t;|,", key=widest.count)), widest, options)
 
-    def _layout(
-        self, titles: Sequence[str], rows: Iterable[list[str]], make: Format | None = None
-    ) -> Layout | None:
-        fitting = next((f for f in self._makes if f.logs or f.fits(titles)), Format())
-        cells = [""] * len(titles)
-        for row in islice(rows, _FIRST_ROWS):
-            for place, text in enumerate(row[: len(cells)]):
-                cells[place] = cells[place] or text * (text.casefold() not in MISSING)
-        return layout_of(titles, cells, (make or fitting).with_options(self._options))
 
-    def _below_titles(self) -> tuple[Layout, Table]:
-        """Split header and rows at the first line with a time in the column that has its title.
+def _headers(head: Sequence[str]) -> Iterator[tuple[str, int, list[str], list[list[str]]]]:
+    """Yield separators, lines below a possible header, its titles, and the rows from that line on.
 
-        Without such a line, the first readable header counts; its lines then show the error.
-        """
-        stated = re.fullmatch(r"sep=(.)", self.head[0], re.IGNORECASE)
-        unclear: LogError | None = None
-        fallback: tuple[Layout, Table] | None = None
-        for separator in (stated[1],) if stated else SEPARATORS:
-            if unclear is not None and not separator:
-                break
-            rows = [cells_of(line, separator) for line in self.head]
-            for row in rows:
-                while row and not row[-1]:
-                    row.pop()
-            for first in range(1 + bool(stated), len(rows)):
-                if any(map(is_time, rows[first - 1])):
-                    continue  # a line of samples
-                layout, error = self._layout_above(rows, first)
-                unclear = unclear or error
-                if layout is None:
-                    continue
-                header = frozenset(self.head[:first])
-                table = _table(self._source, layout.titles, separator, first, header)
-                if _is_sample(layout, rows[first]):
-                    return layout, table
-                fallback = fallback or (layout, table)
-        bare_lines = unclear is not None and unclear.sentence is PowerMessage.NO_TIME
-        if unclear is not None and not (bare_lines and self.head[0][0].isdigit()):
-            raise unclear
-        if fallback is not None:
-            return fallback
-        widest = max(self.head, key=lambda line: max(map(line.count, "\t;|,")))
-        separator = max("\t;|,", key=widest.count)
-        raise self._unknown(cells_of(widest, separator), widest)
+    A header has up to six lines of the same width, such as names, kinds and units; of those that
+    end at one line, the highest is the first.
+    """
+    stated = re.fullmatch(r"sep=(.)", head[0], re.IGNORECASE)
+    for separator in (stated[1],) if stated else SEPARATORS:
+        rows = [cells_of(line, separator) for line in head]
+        for row in rows:
+            while row and not row[-1]:
+                row.pop()
+        for first in range(1 + bool(stated), len(rows)):
+            width = len(rows[first - 1])
+            if width < 2 or any(map(is_time, rows[first - 1])):
+                continue  # a line of samples, or of text
+            top = first - 1
+            while top > max(first - _HEADER_BLOCK, 0) and len(rows[top - 1]) == width:
+                top -= 1
+            for start in range(top, first):
+                titles = [_title(cells) for cells in zip(*rows[start:first], strict=True)]
+                yield separator, first, titles, rows[first:]
 
-    def _layout_above(
-        self, rows: Sequence[list[str]], first: int
-    ) -> tuple[Layout | None, LogError | None]:
-        """Return the layout of the lines above a row, as many as have the same columns."""
-        width = len(rows[first - 1])
-        block: list[list[str]] = []
-        for row in reversed(rows[max(first - _HEADER_BLOCK, 0) : first]):
-            if len(row) != width or width < 2:
-                break
-            block.insert(0, row)
-        unclear: LogError | None = None
-        while block:
-            titles = [_title(cells) for cells in zip(*block, strict=True)]
-            try:
-                if (layout := self._layout(titles, rows[first:])) is not None:
-                    return layout, None
-            except LogError as error:
-                unclear = error
-            block.pop(0)
-        return None, unclear
 
-    def _unknown(self, titles: Sequence[str], header: str) -> LogError:
-        """Return the error for a log without a header that can be read."""
-        shown = printable(header, 120)
-        for pattern in (p for key in TITLES for p in getattr(self._options, key)):
-            parts = [pattern, *pattern.split("+")]
-            if not any(is_like(title, part) for title in titles for part in parts):
-                return LogError(PowerMessage.NO_COLUMN, column=printable(pattern, 80), header=shown)
-        if re.match(r"\W*\d", self.head[0]):
-            return LogError(PowerMessage.HEADER_MISSING, header=printable(self.head[0], 120))
-        if len(titles) < 2:
-            return LogError(PowerMessage.NOT_A_TABLE, header=shown)
-        return LogError(PowerMessage.HEADER_UNKNOWN, header=shown)
+def _layout(
+    titles: Sequence[str],
+    rows: Iterable[list[str]],
+    described: Sequence[Format],
+    options: Format,
+    make: Format | None = None,
+) -> Layout | None:
+    cells = [""] * len(titles)
+    for row in rows:
+        for place, text in enumerate(row[: len(cells)]):
+            cells[place] = cells[place] or text * (text.casefold() not in MISSING)
+    fitting = make or next((f for f in described if f.logs or f.fits(titles)), Format())
+    return layout_of(titles, cells, fitting.with_options(options))
+
+
+def _unknown(head: Sequence[str], titles: Sequence[str], header: str, options: Format) -> LogError:
+    """Return the error for a log without a header that can be read."""
+    shown = printable(header, 120)
+    for pattern in (p for key in TITLES for p in getattr(options, key)):
+        parts = [pattern, *pattern.split("+")]
+        if not any(is_like(title, part) for title in titles for part in parts):
+            return LogError(PowerMessage.NO_COLUMN, column=printable(pattern, 80), header=shown)
+    if re.match(r"\W*\d", head[0]):
+        return LogError(PowerMessage.HEADER_MISSING, header=printable(head[0], 120))
+    unlike = PowerMessage.NOT_A_TABLE if len(titles) < 2 else PowerMessage.HEADER_UNKNOWN
+    return LogError(unlike, header=shown)
 
 
 def _table(
@@ -295,13 +293,9 @@ def _is_sample(layout: Layout, cells: Sequence[str]) -> bool:
     places = layout.places("time", "date", "zone")
     if len(cells) <= max(places):
         return False
-    try:
-        start = "1970-01-01 00:00" if layout.format.start else ""
-        clock = Clock("ymd", layout.format.format, start=start)
-        clock.add(" ".join([cells[place] for place in places]), 0)
-    except LogError:
-        return False
-    return True
+    start = "1970-01-01 00:00" if layout.format.start else ""
+    text = " ".join([cells[place] for place in places])
+    return is_time(text, Clock("ymd", layout.format.format, start=start))
 
 
 # --- rows -----------------------------------------------------------------------------------

@@ -187,10 +187,10 @@ class Clock:
         return [day for day in fitting[0] if day is not None]
 
 
-def is_time(text: str) -> bool:
-    """Return True if a text is a date with a time, or a number of seconds since 1970."""
+def is_time(text: str, clock: Clock | None = None) -> bool:
+    """Return True if a clock can read a text, by default one of dates with times."""
     try:
-        Clock().add(text, 0)
+        (clock or Clock()).add(text, 0)
     except LogError:
         return False
     return True
