@@ -73,15 +73,9 @@ def check_power_logs(scenario: Scenario) -> None:
     if not scenario.pdu:
         return
     from loadgen.report.power.log import require_readable
-    from loadgen.report.power.settings import log_settings
+    from loadgen.report.power.settings import LOG_OPTIONS, log_settings
 
-    settings = log_settings(
-        scenario.pdu,
-        scenario.pdu_timezone,
-        scenario.pdu_columns,
-        scenario.pdu_offset,
-        scenario.pdu_format,
-    )
+    settings = log_settings(scenario.pdu, *(getattr(scenario, name) for name in LOG_OPTIONS))
     if settings is not None:
         require_readable(settings)
 

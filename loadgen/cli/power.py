@@ -1,8 +1,8 @@
 """`loadgen power LOG...`: what power logs say, before a run or after it."""
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from loadgen.cli.options import Flags, declared, with_options
 
@@ -21,42 +21,35 @@ def _show(flags: Flags) -> int:
     Example: loadgen power psu.csv --from 2026-11-23T10:00:00Z --to 2026-11-23T10:05:00Z
     """
     from loadgen.report.power.overview import overview
-    from loadgen.report.power.settings import log_settings
+    from loadgen.report.power.settings import LOG_OPTIONS, log_settings
 
-    settings = log_settings(
-        flags["logs"],
-        flags["pdu_timezone"],
-        flags["pdu_columns"],
-        flags["pdu_offset"],
-        flags["pdu_format"],
-    )
+    settings = log_settings(flags["logs"], *(flags[name] for name in LOG_OPTIONS))
     assert settings is not None, "the command requires a log"
     shown = overview(settings, flags["from_"], flags["to"])
     if flags["json_"]:
-        print(json.dumps(_document(shown), indent=2, ensure_ascii=False))
+        document = {
+            "watts": None if shown.withheld else shown.watts,
+            "withheld": shown.withheld,
+            "remark": shown.remark,
+            "outlets": [
+                {"log": o.log, "outlet": o.outlet, "watts": o.watts, "samples": o.samples}
+                for o in shown.outlets
+            ],
+            "unused": [
+                {"log": log.log, "column": column, "reason": reason}
+                for log in shown.logs
+                for column, reason in log.unused
+            ],
+        }
+        print(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         print("\n".join(_lines(shown)))
     return 0
 
 
-def _document(shown: "Overview") -> dict[str, Any]:
-    return {
-        "watts": None if shown.withheld else shown.watts,
-        "withheld": shown.withheld,
-        "remark": shown.remark,
-        "outlets": [
-            {"log": o.log, "outlet": o.outlet, "watts": o.watts, "samples": o.samples}
-            for o in shown.outlets
-        ],
-        "unused": [
-            {"log": log.log, "column": column, "reason": reason}
-            for log in shown.logs
-            for column, reason in log.unused
-        ],
-    }
-
-
 def _lines(shown: "Overview") -> Iterator[str]:
+    from loadgen.cli.result_text import aligned
+
     for log in shown.logs:
         yield f"{log.log}: {log.make or 'titles with units'}"
         yield f"  used: {', '.join(log.used)}"
@@ -78,20 +71,11 @@ def _lines(shown: "Overview") -> Iterator[str]:
         )
         for outlet in shown.outlets
     ]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
-        yield "  ".join(_aligned(row, widths)).rstrip()
+    yield from aligned([header, *rows], left=(0,))
     yield f"window: {shown.window}"
     yield f"all outlets: {'withheld' if shown.withheld else f'{shown.watts:,.2f} W'}"
     if shown.remark:
         yield shown.remark
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [
-        cell.rjust(width) if place else cell.ljust(width)
-        for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
 
 
 command = with_options(_show, declared("power"))

@@ -74,21 +74,17 @@ def github_summary_file() -> Path:
     return Path(named)
 
 
-def _progress() -> Callable[[str], None]:
+def _progress(*, quiet: bool) -> Callable[[str], None]:
     """Return a printer of progress: a step that begins ("...") at once, counts now and then."""
     told_s = -math.inf
 
     def tell(what: str) -> None:
         nonlocal told_s
-        if what.endswith("...") or time.monotonic() - told_s >= _TELL_EVERY_S:
+        if not quiet and (what.endswith("...") or time.monotonic() - told_s >= _TELL_EVERY_S):
             told_s = time.monotonic()
             print(what, file=sys.stderr, flush=True)
 
     return tell
-
-
-def _quiet(_what: str) -> None:
-    """Ignore progress."""
 
 
 def _make(flags: Flags) -> int:
@@ -108,7 +104,7 @@ def _make(flags: Flags) -> int:
     from loadgen.plan.units import shown
     from loadgen.report.build.cards_report import report_of
     from loadgen.report.build.compare import compare
-    from loadgen.report.power.settings import log_settings
+    from loadgen.report.power.settings import LOG_OPTIONS, log_settings
     from loadgen.report.record import shown as directory_shown
     from loadgen.report.render.gate import to_junit
     from loadgen.report.render.markdown import to_markdown
@@ -124,20 +120,13 @@ def _make(flags: Flags) -> int:
         raise ScenarioError(f"rack_units: {units:g} is out of range; allowed: 0.1 to 10,000")
     bounds = parse_bounds(flags["bound"])
     summary = github_summary_file() if flags["github_summary"] else None
-    progress = _quiet if flags["quiet"] else _progress()
     history = flags["history"]
     if history and olds:
         raise ScenarioError("--history is a baseline by itself; leave --baseline out")
     if not 1 <= flags["history_runs"] <= 1000:
         raise ScenarioError("--history-runs: use 1 to 1000")
     past: list[Comparison] = []
-    logs = log_settings(
-        flags["pdu"] or (),
-        flags["pdu_timezone"],
-        flags["pdu_columns"],
-        flags["pdu_offset"],
-        flags["pdu_format"],
-    )
+    logs = log_settings(flags["pdu"] or (), *(flags[name] for name in LOG_OPTIONS))
 
     def ask(spark: "SparkSession", cards: "list[ScoreCard]") -> None:
         past.extend(past_comparisons(spark, history, cards, flags["history_runs"], bounds))
@@ -148,7 +137,7 @@ def _make(flags: Flags) -> int:
         units,
         flags["spark_master"],
         spark=spark_settings(flags["spark_conf"]),
-        progress=progress,
+        progress=_progress(quiet=flags["quiet"]),
         then=ask if history else None,
     )
     comparisons = compare(cards, [place < len(olds) for place in range(len(cards))], bounds)

@@ -30,53 +30,6 @@ FAILED = SearchStep(2, Tried(1250, "raise", False, WHY), None, 4.0, 1250.0, 900.
 STATE = SearchState(SEARCH, (HELD, FAILED), Probe(875.5, "close in"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["search"], "which case"),
-        (["search", "fanin"], "--for: what is searched"),
-        (["search", "fanin", "--for=luck"], "--for 'luck': use one of rate, devices, base"),
-        (["search", "fanin", "--for=base"], "--for base: "),
-        (["search", "fanin", "--for=rate", "--rate=5"], "it is what is searched"),
-        (["search", "fanin", "--for=rate", "--set", "rate=5"], "it is what is searched"),
-        (["search", "fanin", "--for=rate", "--step-duration=0"], "step-duration: '0' is too small"),
-        (["search", "fanin", "--for=rate", "--step-duration=1e9"], "step-duration: '1e9'"),
-        (["search", "fanin", "--for=rate", "--from=10", "--to=5"], "--from 10 --to 5: "),
-        (["search", "fanin", "--for=rate", "--from=x"], "from: 'x' is not a number"),
-        (["search", "fanin", "--for=rate", "--precision=0.01%"], "--precision 0.0001: "),
-        (["search", "fanin", "--for=rate", "--require=luck=1"], "--require 'luck=1': "),
-        (["search", "fanin", "--for=rate", "--require=luck<1"], "require: 'luck' is unknown"),
-        (["sweep", "fanin", "--set=qos=0,1", "--require=lost=1%"], "use it with --search"),
-        (["search", "fanin", "--for=rate", "--step-duration=x"], "step-duration: 'x'"),
-        (["search", "fanin", "--for=rate", "--most-steps=1"], "--most-steps 1: "),
-        (["sweep"], "which case"),
-        (["sweep", "fanin"], "nothing is swept"),
-        (["sweep", "fanin", "--set", "rate"], "NAME=V1,V2"),
-        (["sweep", "fanin", "--set", "rate=1,,2"], "NAME=V1,V2"),
-        (["sweep", "fanin", "--set", "ratio=1"], "does not understand it"),
-        (["sweep", "fanin", "--set", "rate=1", "--rate=2"], "given as an option and with --set"),
-        (["sweep", "fanin", "--set", "rate=1", "--search"], "searched and cannot be swept"),
-        (["sweep", "fanin", "--set", "rate=1", "--for=rate"], "use it with --search"),
-        (["sweep", "fanin", "--set=qos=1", "--search", "--step-duration=0"], "step-duration: "),
-        (["sweep", "fanin", "--set", "rate=1", "--repeat=x"], "repeat: 'x'"),
-        (["sweep", "fanin", "--set", "rate=1", "--repeat=0"], "repeat: 0 is too small"),
-    ],
-)
-def test_misuse_is_one_line_and_changes_nothing(
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert message in err
-    assert not list(tmp_path.iterdir())
-
-
 def test_lines_of_a_search() -> None:
     assert bracket_line(STATE) == (
         "fanin rate: 500 held, 1,250 failed; step 3 of at most 15: close in 875.5"

@@ -84,25 +84,6 @@ def test_profile_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"name", "value", "reason", "source", "cost"} <= set(shown["settings"][0])
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["tune", "check", "--profile", "mars"], "use one of broker-host, load-host"),
-        (["tune", "show", "--profile", "../x"], "use one of broker-host, load-host"),
-        (["tune", "check", "fanin", "--devices", "none"], "devices"),
-        (["tune", "check", "pubsub"], "pubsub"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
-
-
 @pytest.mark.parametrize("count", ["1", "10"])
 def test_a_broker_started_here_that_lacks_descriptors_is_found_and_not_refused(
     count: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -12,6 +12,8 @@ from loadgen.report.power.formats import NO_OPTIONS, Format, parse_columns, read
 from loadgen.report.power.messages import PowerMessage
 from loadgen.run.redaction import printable
 
+LOG_OPTIONS = ("pdu_timezone", "pdu_columns", "pdu_offset", "pdu_format")
+"""Fields of a scenario, and names of options, for the arguments of `log_settings`."""
 LARGEST_OFFSET_S = 366 * 86_400.0
 
 

@@ -1,8 +1,11 @@
 """Power logs in every notation: the same watts, and a refusal of what can be read in two ways."""
 
+import tomllib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -14,6 +17,7 @@ from loadgen.report.power.log import LogSamples, read_log, require_readable, sam
 from loadgen.report.power.settings import LogSettings, log_settings
 from loadgen.report.power.tables import Source
 
+NOTATIONS_OF_LOGS = tomllib.loads((Path(__file__).parent / "notations.toml").read_text())
 BEGIN = datetime(2013, 4, 26, 10, 4, 5, tzinfo=UTC)
 MINUTE_NS = 60 * 10**9
 LINE = "04/26/2013, 10:04:05, 203.18, 1.169, 0.58, 135, 182"
@@ -57,132 +61,27 @@ def refusal(text: str | bytes, columns: str | None = None) -> PowerLogError:
     return refused.value
 
 
-@pytest.mark.parametrize(
-    ("text", "watts"),
-    [
-        (LINE.replace(", ", "\t"), [135.0]),
-        (LINE.replace(", ", ";"), [135.0]),
-        (",".join(f'"{field}"' for field in LINE.split(", ")), [135.0]),
-        ("\ufeff" + LINE + "\r", [135.0]),
-        # A spreadsheet in Germany: UTF-16, tabs, decimal commas, days first with points.
-        (
-            "\ufeffZeit\tLeistung (kW)\r\n26.04.2013 10:04:05\t0,135\r\n"
-            "26.04.2013 10:05:05\t0,139\r\n26.04.2013 10:06:05\t0,137\r\n".encode("utf-16-le"),
-            ONE,
-        ),
-        # The same as an older Windows wrote it, and in America, twelve hours a day.
-        ("Zähler;Datum;Leistung in W\n1;26.4.2013 10:04:05;135\n".encode("cp1252"), [135.0]),
-        ("Date,Time,Watts\n4/26/2013,10:04:05 AM,135\n4/26/2013,10:05:05 AM,139\n", ONE[:2]),
-        # Two rotated files one after the other.
-        (
-            "time,watts\n2013-04-26 10:05:05,139\n2013-04-26 10:06:05,137\n"
-            "time,watts\n2013-04-26 10:04:05,135\n",
-            ONE,
-        ),
-        # The zone in the header, above it, in a column, after the time; a number that has none.
-        ("Time (UTC+02:00),Power (W)\n2013-04-26 12:04:05,135\n", [135.0]),
-        ("Time zone: UTC\nTime,W\n2013-04-26 10:04:05,135\n", [135.0]),
-        ("Date,Time,Zone,W\n2013-04-26,12:04:05,+02:00,135\n", [135.0]),
-        ("Timestamp,UTC offset,W\n2013-04-26 12:04:05,+2,135\n", [135.0]),
-        ("time,W\n2013-04-26 12:04:05 UTC+2,135\n", [135.0]),
-        ("Time (UTC),Power (W)\n1366970645.000,135\n", [135.0]),
-        ("Time (UTC+2),W\n20130426120405,135\n", [135.0]),
-        ("time|Power [mW]\n1366970645|135000\n", [135.0]),
-        ('time,Power (W)\n1366970645,"1,100.5"\n', [1100.5]),
-        ('time,Power (W)\n1366970645,"1,35,000"\n', [135e3]),
-        ("time;Power (W)\n1366970645;1 100,5\n", [1100.5]),
-        ("time;Power (W)\n1366970645;1'100.5\n", [1100.5]),
-        ("time\tPower (W)\tx\t\n1366970645\t135\t\t\n", [135.0]),
-        ("time,Power (W),Price per kWh\n1366970645,135,0.2999\n", [135.0]),
-        ("time,Power,Unit\n1366970645,0.135,kW\n", [135.0]),
-        # An unclosed quote is part of a name.
-        ('time,name,watts\n1366970645,19" rack,135\n', [135.0]),
-    ],
-)
-def test_notations(text: str | bytes, watts: list[float]) -> None:
-    assert [*parsed(text).values()] == [pytest.approx(watts)]
+GERMAN = "\ufeffZeit\tLeistung (kW)\r\n26.04.2013 10:04:05\t0,135\r\n26.04.2013 10:05:05\t0,139\r\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "columns", "watts"),
-    [
-        ('time,Power (W)\n1366970645,"1,100"\n', "decimal=point", 1100.0),
-        ('time,Power (W)\n1366970645,"1,100"\n', "decimal=comma", 1.1),
-        ("time,Power\n1366970645,135\n", "unit=kW", 135e3),
-        ("time,Power (W)\n26/04/2013 10:04:05,1\n", "dates=dmy", 1.0),
-        ("time,outlet,a W,b W\n1366970645,1,2,3\n", "watts=b W", 3.0),
-        ("Start time,End time,W\n1366970645,1366970646,1\n", "time=start time", 1.0),
-        ("when,a (kW)\n1366970645,0.135\n", "time=when,watts=a (kW)", 135.0),
-        (
-            "when,what\n26.04.2013 10:04:05,135\n",
-            "time=when,watts=what,format=%d.%m.%Y %H:%M:%S",
-            135.0,
-        ),
-    ],
-)
-def test_options_settle_it(text: str, columns: str, watts: float) -> None:
-    assert [*parsed(text, columns).values()] == [[pytest.approx(watts)]]
+@pytest.mark.parametrize("case", NOTATIONS_OF_LOGS["right"], ids=itemgetter("log"))
+def test_notations(case: dict[str, Any]) -> None:
+    assert [*parsed(case["log"], case.get("columns")).values()] == [pytest.approx(case["watts"])]
 
 
-@pytest.mark.parametrize(
-    ("text", "columns", "code"),
-    [
-        ("", None, "NO_SAMPLE"),
-        ("time,watts\n", None, "HEADER_UNKNOWN"),
-        ("time,watts\n1366970645,-\n", None, "NO_SAMPLE"),
-        ("no sample here", None, "NOT_A_TABLE"),
-        ("a,b\n1,2\n", None, "HEADER_UNKNOWN"),
-        ("time,watts\n1366970645,1\n", "time=time,watts=W", "NO_COLUMN"),
-        (f"{LINE}\n{LINE}, 7", None, "LINE_WIDTH"),
-        (f"{LINE}\nLog Date,Log Time,a,b,c,d,e", None, "LINE_WIDTH"),
-        (LINE.replace("04/26", "26/04"), None, "LINE_TIME"),
-        (LINE.replace("10:04:05", "10:61:05"), None, "LINE_TIME"),
-        ("time,watts\nyesterday,1\n", None, "LINE_TIME"),
-        ("time,watts\n1e400,1\n", None, "LINE_TIME"),
-        (LINE.replace("135", "1_0"), None, "LINE_NUMBER"),
-        (LINE.replace("135", "-5"), None, "LINE_NUMBER"),
-        ("time,watts\n1366970645,1\x003\n", None, "LINE_NUMBER"),
-        ("time,Power (W)\n1366970645,135 A\n", None, "LINE_QUANTITY"),
-        (LINE.replace("135", "1e9"), None, "TOO_LARGE"),
-        ("time,watts\n" + "1" * 50_000, None, "LINE_LONG"),
-        (f"head\n{LINE}\n{LINE}", None, "HEADER_UNKNOWN"),
-        (f"{LINE}\n{LINE}", None, "TWICE"),
-        ('time,Power (W)\n1366970645,"1,100"\n', None, "MARK_UNCLEAR"),
-        ("time;Power (W)\n1366970645;1.100\n", None, "MARK_UNCLEAR"),
-        ("time;a (W)\n1366970645;1,5\n1366970646;1.5\n", None, "MARKS_MIXED"),
-        ("time;kW\n1366970645;0.135\n", "decimal=comma", "MARK_CONTRADICTED"),
-        ("time,Power\n1366970645,135\n", None, "UNIT_MISSING"),
-        ("time,Energy\n1366970645,135\n", None, "UNIT_MISSING"),
-        ("time,Power (kW)\n1366970645,2\n", "unit=W", "UNIT_CONTRADICTED"),
-        ("time,E (Wh)\n1366970645,2\n", "counter_unit=kWh", "UNIT_CONTRADICTED"),
-        ("time,Power (0.1 W)\n1366970645,135\n", None, "UNIT_SCALED"),
-        ("time,Power (tenths of W)\n1366970645,2\n", None, "UNIT_SCALED"),
-        ("time,Power*10 (W)\n1366970645,2\n", None, "UNIT_SCALED"),
-        ("time,Power in 1/10 W\n1366970645,2\n", None, "UNIT_SCALED"),
-        ("time,Energy (kWh/day)\n1366970645,2\n", None, "UNIT_SCALED"),
-        ("time,Wh per min\n1366970645,2\n", "watts=Wh per min,unit=W", "UNIT_SCALED"),
-        ("time,power_mw\n1366970645,2\n", "watts=power_mw,unit=W", "UNIT_UNCLEAR"),
-        ("time,Meter (0.1 W)\n1366970645,2\n", "watts=Meter (0.1 W),unit=mW", "UNIT_SCALED"),
-        ("time,Energy use\n1366970645,2\n", "watts=Energy use,unit=W", "NOT_THE_QUANTITY"),
-        ("time,Voltage\n1366970645,230\n", "watts=Voltage,unit=W", "NOT_THE_QUANTITY"),
-        ("time,Power (W)\n04/05/2013 10:04:05,1\n", None, "DATES_UNCLEAR"),
-        ("Start time,End time,W\n1366970645,1366970646,1\n", None, "SEVERAL_TIMES"),
-        ("time,outlet,a W,b W\n1366970645,1,2,3\n", None, "SEVERAL_COLUMNS"),
-        ("time,W,kW\n1366970645,2,3\n", None, "SEVERAL_COLUMNS"),
-        ("time,W,W\n1366970645,2,3\n1366970646,2,3\n", None, "SEVERAL_COLUMNS"),
-        ("time,W\n2013-04-26 10:04:05 PDT,2\n", None, "FOREIGN_ZONE"),
-        ("Time (CEST),W\n2013-04-26 12:04:05,2\n", None, "FOREIGN_ZONE"),
-        ("Time,Zone,W\n2013-04-26 12:04:05,Europe/Berlin,2\n", None, "FOREIGN_ZONE"),
-        ("Time zone: Europe/Berlin\nTime,W\n2013-04-26 12:04:05,2\n", None, "FOREIGN_ZONE"),
-        ("2013-04-26 12:04:05 135 Watts\n" * 2, None, "HEADER_MISSING"),
-        ('{"time":"2013-04-26 12:04:05","power":135}\n', None, "UNIT_MISSING"),
-    ],
-)
-def test_refusals(text: str, columns: str | None, code: str) -> None:
-    assert refusal(text, columns).code == code
+def test_encodings_of_spreadsheets() -> None:
+    assert parsed(GERMAN.encode("utf-16-le")) == {"": [pytest.approx(135), pytest.approx(139)]}
+    older = "Zähler;Datum;Leistung in W\n1;26.4.2013 10:04:05;135\n".encode("cp1252")
+    assert parsed(older) == {"": [135.0]}
+
+
+@pytest.mark.parametrize("case", NOTATIONS_OF_LOGS["refused"], ids=itemgetter("log"))
+def test_refusals(case: dict[str, Any]) -> None:
+    assert refusal(case["log"], case.get("columns")).code == case["code"]
 
 
 def test_the_wrong_line_is_named() -> None:
+    assert refusal("time,watts\n" + "1" * 50_000).code == "LINE_LONG"
     assert refusal(f"{LINE}\n\n{LINE.replace('26', '27').replace('135', 'x')}").values["line"] == 3
     assert refusal("time,W\n04/26/2013 10:04:05,1\n44/26/2013 10:04:05,1").values["line"] == 3
 
