@@ -49,7 +49,7 @@ def test_bad_usage_is_one_line_and_status_2(
     status, line = complaint(capsys, *case["words"])
     assert status == 2
     assert case["message"] in line
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.rglob("*")] == case.get("leaves", [])
 
 
 def test_occupied_directory_is_one_line_and_status_2(capsys: Captured, tmp_path: Path) -> None:
