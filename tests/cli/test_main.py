@@ -181,7 +181,7 @@ def test_every_command_is_known() -> None:
     names |= {group.name for group in commands.registered_groups}
     runs = {*CASES, "compare", "demo", "search", "sweep"}
     looks = {"scorecard", "history", "power", "probe", "plan", "tune", "calibrate"}
-    assert names == runs | looks | {"broker", "certificates", "import"}
+    assert names == runs | looks | {"agent", "broker", "certificates", "import", "report"}
 
 
 @pytest.mark.parametrize(
