@@ -1,7 +1,7 @@
 """The generator's own part in the figures of a window: how much, whether too much, and its cause.
 
 Messages were late because a worker did not write them, or waited in a socket because it did not
-read them. The facts are collected by run/own_delay_facts.py.
+read them. The facts are collected by run/collect_facts.py.
 """
 
 from collections.abc import Iterator

@@ -5,7 +5,7 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +15,7 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.errors import BrokerUnreachableError, ScenarioError
 from loadgen.plan.fit import Host, fit_plan
 from loadgen.plan.groups import Target
-from loadgen.plan.plan import Bridge, Brokers, Plan
+from loadgen.plan.plan import Bridge, Plan
 from loadgen.run.environment import host_of
 from loadgen.run.messages import RunMessage
 
@@ -38,23 +38,39 @@ _INSTRUMENTS = ("reflector", "sink")
 
 @asynccontextmanager
 async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
-    wanted = plan.brokers
-    # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
-    if wanted.bridge is not None:
-        async with _bridge(wanted, wanted.bridge) as bridge:
-            yield bridge
-        return
-    from loadgen.brokers.start import serve
+    """Provide the brokers of a plan; of a bridge the front, then the backends.
 
-    storing = wanted.storage != "none" and wanted.private
-    async with serve(
-        wanted.names,
-        instances=wanted.instances,
-        persistence=storing and wanted.names[0] not in _INSTRUMENTS,
-        save_each=wanted.storage == "each change",
-        encrypted=wanted.encrypted,
-        accounts=accounts_of(plan),
-    ) as served:
+    They are started unless URLs name them.
+    """
+    wanted, bridge = plan.brokers, plan.brokers.bridge
+    # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
+    if bridge is not None and bridge.urls:
+        parsed = [parse_broker(url) for url in (*wanted.names, *bridge.urls)]
+        endpoints = tuple(endpoint for endpoint in parsed if isinstance(endpoint, Endpoint))
+        if len({endpoint.scheme for endpoint in endpoints}) > 1:
+            raise ScenarioError(RunMessage.OTHER_SCHEME())
+        yield ServedBroker.at(endpoints)
+        return
+    started: AbstractAsyncContextManager[ServedBroker]
+    if bridge is not None:
+        from loadgen.brokers.front import serve_bridge
+
+        started = serve_bridge(
+            routes(bridge), bridge.backends, bridge.qos, persistence=bridge.durable
+        )
+    else:
+        from loadgen.brokers.start import serve
+
+        storing = wanted.storage != "none" and wanted.private
+        started = serve(
+            wanted.names,
+            instances=wanted.instances,
+            persistence=storing and wanted.names[0] not in _INSTRUMENTS,
+            save_each=wanted.storage == "each change",
+            encrypted=wanted.encrypted,
+            accounts=accounts_of(plan),
+        )
+    async with started as served:
         yield served
 
 
@@ -72,24 +88,6 @@ def accounts_of(plan: Plan) -> "tuple[Account, ...]":
             raise ScenarioError(RunMessage.USERNAMES())
         listed.append((user, password))
     return tuple(accounts(plan, secrets.token_hex(16), listed))
-
-
-@asynccontextmanager
-async def _bridge(wanted: Brokers, bridge: Bridge) -> AsyncIterator[ServedBroker]:
-    """Provide front and backends, in this order; start them unless URLs name them."""
-    if bridge.urls:
-        parsed = [parse_broker(url) for url in (*wanted.names, *bridge.urls)]
-        endpoints = tuple(endpoint for endpoint in parsed if isinstance(endpoint, Endpoint))
-        if len({endpoint.scheme for endpoint in endpoints}) > 1:
-            raise ScenarioError(RunMessage.OTHER_SCHEME())
-        yield ServedBroker.at(endpoints)
-        return
-    from loadgen.brokers.front import serve_bridge
-
-    async with serve_bridge(
-        routes(bridge), bridge.backends, bridge.qos, persistence=bridge.durable
-    ) as served:
-        yield served
 
 
 def trusting(plan: Plan, authority: Path | None) -> Plan:

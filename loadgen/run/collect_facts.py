@@ -1,7 +1,7 @@
 """The state of a run as the facts that the verdict is made of."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from loadgen.judge.ledger import (
     with_acknowledged,
     witness_of,
 )
-from loadgen.judge.own_delay import Generator, OwnDelay
+from loadgen.judge.own_delay import DelayGap, Generator, LongestStall, OwnDelay, TimeTaken
 from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.thresholds import Measured, broken_by_own_delay, missed
 from loadgen.mqtt.violations import SESSION_LOST, VIOLATIONS
@@ -32,11 +32,14 @@ from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.deliveries import delivered_rate, direct_senders, sent_rate
 from loadgen.plan.groups import may_leave, sent_qos, slow_group
 from loadgen.plan.plan import Plan
+from loadgen.run.host_watch import GAP_NS, HostSample, between
 from loadgen.run.hosts.worker_pool import Loss
-from loadgen.run.own_delay_facts import own_delay_of, watchers_gaps
 from loadgen.run.redaction import printable
-from loadgen.run.run_state import NS, RunState, Window
+from loadgen.run.run_state import NS, RunState, Window, WorkerStall
 from loadgen.run.tally import Tally
+
+ProcessGap = tuple[str, int, int]
+"""Time in which a process that watches workers did not run: its name, start and end in ns."""
 
 
 def facts_of(
@@ -138,8 +141,80 @@ def facts_of(
 
 
 def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:
-    gaps = watchers_gaps(state.attendance, state.hosts)
+    gaps: list[ProcessGap] = [("the coordinator", *times) for times in state.attendance.gaps]
+    for samples in state.hosts.values():
+        host = samples[-1].host
+        gaps += [(f"the agent of host {host}", *times) for times in samples[-1].gaps]
     return own_delay_of(state.stalls, state.hosts.values(), tally, window, gaps)
+
+
+def _cuts(hosts: Iterable[Sequence[HostSample]], gaps: Sequence[ProcessGap]) -> list[ProcessGap]:
+    """Return the times in which nothing came from a host although its agent and we ran."""
+    cuts: list[ProcessGap] = []
+    for samples in hosts:
+        for start_ns, end_ns in samples[-1].silences if samples else ():
+            ours = (min(until_ns, end_ns) - max(from_ns, start_ns) for _, from_ns, until_ns in gaps)
+            if sum(max(part_ns, 0) for part_ns in ours) < (end_ns - start_ns) / 2:
+                cuts.append((f"host {samples[-1].host}", start_ns, end_ns))
+    return cuts
+
+
+def own_delay_of(
+    stalls: Sequence[WorkerStall],
+    hosts: Iterable[Sequence[HostSample]],
+    tally: Tally,
+    window: tuple[int, int],
+    watchers: Sequence[ProcessGap] = (),
+) -> OwnDelay:
+    """Return the facts of a window whose messages are in `tally`.
+
+    `hosts` are the samples of each host, `watchers` the gaps of the processes that watch the
+    workers. The host's part is that of the host of the worker that stood longest.
+    """
+    begun_ns = window[0]
+    by_worker: defaultdict[int, list[WorkerStall]] = defaultdict(list)
+    for stall in stalls:
+        part = stall.within(*window)
+        if part.end_ns > part.start_ns:
+            by_worker[part.worker].append(part)
+    worst = max(by_worker.values(), key=lambda parts: sum(part.ns for part in parts), default=[])
+    stalled, longest = max(worst, key=lambda part: part.ns, default=None), None
+    samples: Sequence[HostSample] = ()
+    for of_host in (every := list(hosts)):
+        if len(every) == 1 or (stalled and any(stalled.worker in one.workers for one in of_host)):
+            samples = of_host
+    if stalled is not None:
+        start_s = (stalled.start_ns - begun_ns) / NS
+        host = samples[-1].host if samples else ""
+        longest = LongestStall(stalled.worker, start_s, stalled.ns / NS, host)
+    busy_s, waited_s = tally.busiest_s()
+    spans = [(*gap, True) for gap in watchers]
+    spans += [
+        (f"worker {stall.worker}", stall.start_ns, stall.end_ns, False)
+        for stall in stalls
+        if stall.ns >= GAP_NS
+    ]
+
+    def gaps_of(spans: Iterable[tuple[str, int, int, bool]]) -> tuple[DelayGap, ...]:
+        return tuple(
+            DelayGap(name, (start_ns - begun_ns) / NS, (end_ns - start_ns) / NS, watches)
+            for name, start_ns, end_ns, watches in spans
+        )
+
+    return OwnDelay(
+        stalled_s=sum(part.ns for part in worst) / NS,
+        longest=longest,
+        in_stalls=TimeTaken(
+            *between(samples, [(part.start_ns, part.end_ns) for part in worst]),
+            sum(part.waited_ns for part in worst) / NS,
+            sum(part.busy_ns for part in worst) / NS,
+        ),
+        in_window=TimeTaken(*between(samples, [window]), waited_s, busy_s),
+        gaps=gaps_of(spans),
+        cuts=gaps_of((*cut, False) for cut in _cuts(every, watchers)),
+        read_p99_us=tally.p99_us("measure", "own_delay"),
+        send_p99_us=tally.own_send_p99_us("measure"),
+    )
 
 
 def _connects(plan: Plan, state: RunState) -> Connects:

@@ -1,4 +1,4 @@
-"""The host's processors during a run: time taken by the hypervisor, quotas and other programs.
+"""The host during a run: time taken by the hypervisor, quotas and other programs, and TCP.
 
 The kernel's counters are read once a second; each grows from some start, so that the difference of
 two samples belongs to the time between them. None stands for a counter that the kernel lacks.
@@ -181,3 +181,37 @@ def observed_host(samples: Sequence[HostSample], window: tuple[int, int]) -> dic
                 }
             )
     return {"steal_s": steal_s, "throttled_s": throttled_s, "workers": workers}
+
+
+_TCP_COUNTERS = {
+    "listen_overflows": ("TcpExt", "ListenOverflows"),
+    "listen_drops": ("TcpExt", "ListenDrops"),
+    "syn_retransmits": ("TcpExt", "TCPSynRetrans"),
+    "retransmitted_segments": ("Tcp", "RetransSegs"),
+    "connects_failed": ("Tcp", "AttemptFails"),
+    "resets_sent": ("Tcp", "OutRsts"),
+    "receive_queue_pruned": ("TcpExt", "RcvPruned"),
+    "memory_pressure": ("TcpExt", "TCPMemoryPressures"),
+}
+"""The TCP counters that explain most slow connects (networking/snmp_counter.rst of Linux).
+
+They belong to the whole network namespace, so a run's share is the difference over the run.
+"""
+
+
+def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:
+    """Return the TCP counters by our names, without those that this kernel lacks."""
+    counters: dict[tuple[str, str], int] = {}
+    for name in ("snmp", "netstat"):
+        with suppress(OSError, ValueError):
+            # A line of names, a line of values.
+            lines = (proc / "net" / name).read_text("ascii").splitlines()
+            for names, values in zip(lines[::2], lines[1::2], strict=False):
+                table, _, columns = names.partition(":")
+                for column, value in zip(columns.split(), values.split()[1:], strict=False):
+                    counters[table, column] = int(value)
+    return {name: counters[key] for name, key in _TCP_COUNTERS.items() if key in counters}
+
+
+def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    return {name: after[name] - before[name] for name in before if name in after}

@@ -23,10 +23,9 @@ from loadgen.plan.plan import Plan
 from loadgen.run.host_watch import thinned
 from loadgen.run.hosts.worker_pool import WorkerPool
 from loadgen.run.interval_files import IntervalWriter
-from loadgen.run.own_delay_facts import WorkerStall
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
-from loadgen.run.run_state import NS, state_before, timed_groups
+from loadgen.run.run_state import NS, WorkerStall, state_before, timed_groups
 from loadgen.run.rundir import EventLog
 from loadgen.run.tally import p99_us
 from loadgen.run.tasks import background, every

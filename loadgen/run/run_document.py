@@ -21,9 +21,8 @@ from loadgen.plan.fit import describe
 from loadgen.plan.plan import Plan
 from loadgen.run.collect_facts import handshakes_of
 from loadgen.run.environment import environment
-from loadgen.run.host_watch import observed_host
+from loadgen.run.host_watch import difference, network_counters, observed_host
 from loadgen.run.hosts.remote_host import Hosts
-from loadgen.run.network import difference, network_counters
 from loadgen.run.preflight import described_system
 from loadgen.run.redaction import printable, redact_command
 from loadgen.run.run_state import Outcome, RunState

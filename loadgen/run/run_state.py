@@ -10,7 +10,6 @@ from loadgen.judge.facts import LostRange
 from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.plan.plan import Plan
 from loadgen.run.host_watch import HostAttendance, HostSample
-from loadgen.run.own_delay_facts import WorkerStall
 from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.redaction import printable
 from loadgen.run.tally import Tally
@@ -62,6 +61,32 @@ def outcome_of(answers: Sequence[Mapping[str, Any]], name: str, start_ns: int) -
         last_ns=max((int(a["last_ns"]) for a in answers if a.get("last_ns")), default=first_ns),
         closed=sum(int(answer.get("closed") or 0) for answer in answers),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStall:
+    """Time in which a worker did not look at its sockets (CLOCK_MONOTONIC).
+
+    For `busy_ns` of it the worker ran, for `waited_ns` it waited for a processor.
+    """
+
+    worker: int
+    start_ns: int
+    end_ns: int
+    busy_ns: int
+    waited_ns: int
+
+    @property
+    def ns(self) -> int:
+        """Length of the stall."""
+        return self.end_ns - self.start_ns
+
+    def within(self, start_ns: int, end_ns: int) -> "WorkerStall":
+        """Return the part of it in this time, which can be empty."""
+        first_ns, last_ns = max(self.start_ns, start_ns), min(self.end_ns, end_ns)
+        part = max(last_ns - first_ns, 0) / self.ns
+        busy_ns, waited_ns = int(self.busy_ns * part), int(self.waited_ns * part)
+        return WorkerStall(self.worker, first_ns, last_ns, busy_ns, waited_ns)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ speaks and the case allows.
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,9 +103,15 @@ async def _answer(
     from loadgen.brokers.features import TRIAL_S
     from loadgen.brokers.rehearsal import rehearse
 
+    """Check a case at its defaults, if possible in a version that the broker speaks."""
     mqtt = None
     try:
-        scenario = _suited(case, fields, greeting)
+        scenario = _scenario(case, fields)
+        spoken = [VERSION_NAMES[version] for version in reversed(greeting.versions)]
+        for other in [] if scenario.mqtt in spoken else spoken:
+            with suppress(ScenarioError):
+                scenario = _scenario(case, {**fields, "mqtt": other})
+                break
         mqtt = scenario.mqtt
         plan = with_passphrase(resolve(scenario))
         asking = wanted(await plan_for(plan, broker.endpoints), broker)
@@ -116,18 +123,6 @@ async def _answer(
     except TimeoutError:
         return CaseAnswer(False, mqtt or "", (f"no answer within {TRIAL_S:g} s",))
     return CaseAnswer(not rehearsed.lacks, scenario.mqtt, rehearsed.lacks, rehearsed.remarks)
-
-
-def _suited(case: Case[Any], fields: Mapping[str, Any], greeting: "Greeting") -> Scenario:
-    """Return the scenario at its defaults, if possible in a version that the broker speaks."""
-    scenario = _scenario(case, fields)
-    spoken = [VERSION_NAMES[version] for version in reversed(greeting.versions)]
-    for mqtt in [] if scenario.mqtt in spoken else spoken:
-        try:
-            return _scenario(case, {**fields, "mqtt": mqtt})
-        except ScenarioError:
-            continue
-    return scenario
 
 
 def _scenario(case: Case[Any], fields: Mapping[str, Any]) -> Scenario:

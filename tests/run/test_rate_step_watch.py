@@ -8,9 +8,10 @@ from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.own_delay import OwnDelay
 from loadgen.metrics.interval import Interval
 from loadgen.plan.rate_steps import rate_steps
-from loadgen.run.own_delay_facts import WorkerStall, own_delay_of
+from loadgen.run.collect_facts import own_delay_of
 from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.run_document import _rate_step
+from loadgen.run.run_state import WorkerStall
 from loadgen.run.tally import Tally
 from tests.ledgers import facts_with
 

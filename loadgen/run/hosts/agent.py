@@ -22,14 +22,13 @@ from loadgen.brokers.ports import open_socket
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError
 from loadgen.run.environment import environment, host_of, machine_identity, versions
-from loadgen.run.host_watch import HostAttendance
+from loadgen.run.host_watch import HostAttendance, network_counters
 from loadgen.run.hosts import messages
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_context
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
 from loadgen.run.hosts.load_host import LocalHost, forkserver
 from loadgen.run.interrupt import ending_signals
 from loadgen.run.messages import RunMessage
-from loadgen.run.network import network_counters
 from loadgen.run.preflight import check_host, with_payload_size
 from loadgen.run.tasks import background, every, finished_or
 from loadgen.scratch import memory_directory

@@ -25,13 +25,12 @@ from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.run.environment import versions
-from loadgen.run.host_watch import GAPS_LIMIT, SILENCE_NS, HostSample
+from loadgen.run.host_watch import GAPS_LIMIT, SILENCE_NS, HostSample, difference
 from loadgen.run.hosts import messages
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, coordinator_context
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.run.hosts.load_host import Header, OnEvent, error_from
 from loadgen.run.messages import RunMessage
-from loadgen.run.network import difference
 from loadgen.run.redaction import printable
 from loadgen.run.tasks import background
 from loadgen.sentences import Text
