@@ -16,6 +16,7 @@ from loadgen.run.seal import seal
 from loadgen.specjms.audit import DestinationCount, audit
 from loadgen.specjms.messages import number_of
 from loadgen.specjms.report import audit_summary, report
+from tests.refusals import refused
 from tests.specjms.models import model_with, observed
 
 NS = 1_000_000_000
@@ -120,11 +121,7 @@ def test_a_verdict_that_was_edited_is_refused(tmp_path: Path) -> None:
             "main run INVALID: DUPLICATED (3 of 900 messages); ",
             "audit passed, INVALID: DUPLICATED (3 of 900 messages)",
         ),
-        (
-            {"interrupted": True},
-            "main run INVALID: INTERRUPTED (",
-            "audit passed, INVALID: INTERRUPTED (",
-        ),
+        ({"interrupted": True}, "main run INVALID: INTERRUPTED (", "INVALID: INTERRUPTED ("),
         ({"verdict": None}, "INVALID: INTERRUPTED (the run ended without a verdict)", ""),
     ],
 )
@@ -218,3 +215,14 @@ def test_documents_without_their_parts_are_refused(tmp_path: Path) -> None:
     (run / "specjms.json").write_text('{"schema": 1}')
     assert "damaged" in refusal(run)
     assert "damaged" in refusal(made(tmp_path / "other", 90), run)
+
+
+def test_a_bundle_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"has no run\.json"):
+        write_bundle(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunDirectoryError, match="damaged"):
+        write_bundle(tmp_path)
+    (tmp_path / "run.json").write_text('{"schema": 1}')
+    with refused("NO_DISCLOSURE"):
+        write_bundle(tmp_path)

@@ -1,6 +1,7 @@
 """What a broker is asked before the load, and what is said of one that cannot play the case."""
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -54,6 +55,10 @@ def old() -> LittleBroker:
     return LittleBroker(versions=(4,))
 
 
+def new() -> LittleBroker:
+    return LittleBroker(versions=(5,))
+
+
 def limited(**limits: int) -> Callable[[], LittleBroker]:
     return lambda: LittleBroker(connack=Properties(**limits))  # type: ignore[arg-type]
 
@@ -98,80 +103,43 @@ async def test_identifiers_that_the_user_chose_are_the_ones_that_ask() -> None:
     broker = LittleBroker()
     await checked(broker, "fanin", client_id="plant-{group}-{device}")
     asked = {one.client_id for one in broker.connects}
-    assert {one for one in asked if not one.startswith("loadgen-probe")} == {
-        "plant-0-0",
-        "plant-1-0",
-    }
+    plant = {one for one in asked if not one.startswith("loadgen-probe")}
+    assert plant == {"plant-0-0", "plant-1-0"}
+
+
+def without_sessions() -> LittleBroker:
+    return LittleBroker(sessions=False)
+
+
+MQTT_5: dict[str, Any] = {"mqtt": "5"}
+MQTT_3: dict[str, Any] = {"mqtt": "3.1.1"}
+BASE: dict[str, Any] = {"base": 1}
+CLIENT: dict[str, Any] = {"base": 1, "handlers": 1, "selectors": "client"}
+QOS_0 = '{"all": {"qos": 0}}'
 
 
 @pytest.mark.parametrize(
     ("able", "case", "fields", "code", "use", "avoids"),
     [
-        (old, "fanin", {"mqtt": "5"}, "OTHER_VERSION", "use --mqtt 3.1.1", {"mqtt": "3.1.1"}),
-        (
-            lambda: LittleBroker(versions=(5,)),
-            "fanin",
-            {},
-            "OTHER_VERSION",
-            "use --mqtt 5",
-            {"mqtt": "5"},
-        ),
-        (
-            old,
-            "specjms",
-            {"base": 1},
-            "OTHER_VERSION",
-            "use --mqtt 3.1.1 --handlers 1",
-            {"mqtt": "3.1.1", "handlers": 1},
-        ),
-        (
-            old,
-            "specjms",
-            {"base": 1, "handlers": 1, "selectors": "client"},
-            "OTHER_VERSION",
-            "use --mqtt 3.1.1 --selectors broker",
-            {"mqtt": "3.1.1", "selectors": "broker"},
-        ),
-        (
-            limited(maximum_qos=0),
-            "fanin",
-            {"qos": 1, "mqtt": "5"},
-            "QOS_LIMIT",
-            "--qos 0",
-            {"qos": 0},
-        ),
-        (granting(1), "fanin", {"qos": 2}, "QOS_GRANTED", "--qos 1", {"qos": 1}),
-        (puback_for_qos_2, "fanin", {"qos": 2}, "WRONG_ANSWER", "use --qos 1", {"qos": 1}),
-        (
-            limited(maximum_qos=0),
-            "specjms",
-            {"base": 1},
-            "QOS_LIMIT",
-            '--messages \'{"all": {"qos": 0}}\'',
-            {"messages": '{"all": {"qos": 0}}'},
-        ),
+        (old, "fanin", MQTT_5, "OTHER_VERSION", "use --mqtt 3.1.1", MQTT_3),
+        (new, "fanin", {}, "OTHER_VERSION", "use --mqtt 5", MQTT_5),
+        (old, "specjms", BASE, "OTHER_VERSION", "use --mqtt 3.1.1 --handlers 1", None),
+        (old, "specjms", CLIENT, "OTHER_VERSION", "use --mqtt 3.1.1 --selectors broker", None),
+        (limited(maximum_qos=0), "fanin", MQTT_5 | {"qos": 1}, "QOS_LIMIT", "--qos 0", None),
+        (granting(1), "fanin", {"qos": 2}, "QOS_GRANTED", "--qos 1", None),
+        (puback_for_qos_2, "fanin", {"qos": 2}, "WRONG_ANSWER", "use --qos 1", None),
+        (limited(maximum_qos=0), "specjms", BASE, "QOS_LIMIT", f"--messages '{QOS_0}'", None),
         (
             limited(maximum_packet_size=1_000),
-            "fanin",
-            {"size": 1_000, "mqtt": "5"},
-            "SIZE_LIMIT",
-            None,
-            {"size": 900},
+            *("fanin", MQTT_5 | {"size": 1_000}, "SIZE_LIMIT", None, {"size": 900}),
         ),
         (
             limited(wildcard_subscription_available=0),
-            "fanin",
-            {"mqtt": "5"},
-            "NO_WILDCARDS",
-            None,
-            {"mqtt": "3.1.1"},
+            *("fanin", MQTT_5, "NO_WILDCARDS", None, MQTT_3),
         ),
         (
-            lambda: LittleBroker(sessions=False),
-            "fanin",
-            {"durable": True, "qos": 1},
-            "NO_SESSION",
-            "use --no-durable",
+            without_sessions,
+            *("fanin", {"durable": True, "qos": 1}, "NO_SESSION", "use --no-durable"),
             {"durable": False},
         ),
     ],
@@ -182,10 +150,14 @@ async def test_the_setting_that_is_named_avoids_the_refusal(
     fields: dict[str, Any],
     code: str,
     use: str | None,
-    avoids: dict[str, Any],
+    avoids: dict[str, Any] | None,
 ) -> None:
+    """`avoids` are the fields that avoid it, None for the options that `use` names."""
     text = await lack(able(), case, **fields)
     assert (text.code, text.values.get("use")) == (code, use)
+    if avoids is None:
+        words = shlex.split((use or "").removeprefix("use "))
+        avoids = {name[2:]: value for name, value in zip(words[::2], words[1::2], strict=True)}
     assert not await lack(able(), case, **(fields | avoids))
     assert not await lack(LittleBroker(), case, **fields)
 

@@ -1,11 +1,11 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from loadgen.judge.facts import RunFacts
 from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.own_delay import OwnDelay
+from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.metrics.interval import Interval
 from loadgen.plan.rate_steps import rate_steps
 from loadgen.run.collect_facts import own_delay_of
@@ -45,12 +45,11 @@ def play(own: RateStepWatch, marks: Mapping[Any, LiveSample]) -> None:
         take(marks[at_s])
 
 
-def unmeasured(_tally: Tally, _window: tuple[int, int]) -> OwnDelay:
-    return OwnDelay()
-
-
-def whole(**changed: object) -> RunFacts:
-    return facts_with(devices=3, publishers=2, **changed)
+def verdicts(
+    own: RateStepWatch,
+    own_delay: Callable[[Tally, tuple[int, int]], OwnDelay] = lambda *_: OwnDelay(),
+) -> tuple[RateStepVerdict, ...]:
+    return own.verdicts(facts_with(devices=3, publishers=2), 100, own_delay)
 
 
 def test_judged_parts_and_rate_changes() -> None:
@@ -81,7 +80,7 @@ def even(at_s: float) -> int:
 def test_each_step_has_its_own_counts_and_verdict() -> None:
     own = watch()
     play(own, {at: mark(at, even(at)) for at in (0, 5, 10, 12, 16, 20, 22, 30, 31)})
-    found = own.verdicts(whole(), 100, unmeasured)
+    found = verdicts(own)
     assert [(one.rate, one.facts.messages.window.sent, one.facts.window_s) for one in found] == [
         (50, 500, 10),
         (100, 800, 8),
@@ -95,10 +94,10 @@ def test_responses_are_no_part_of_the_rate() -> None:
     own = watch()
     marks = {at: even(at) for at in (0, 10, 12, 20, 22, 30, 31)}
     play(own, {at: mark(at, sent, responses=sent) for at, sent in marks.items()})
-    assert all(one.verdict.valid for one in own.verdicts(whole(), 100, unmeasured))
+    assert all(one.verdict.valid for one in verdicts(own))
     half = watch()
     play(half, {at: mark(at, n // 2, owed=n - n // 2, responses=n // 2) for at, n in marks.items()})
-    found = half.verdicts(whole(), 100, unmeasured)
+    found = verdicts(half)
     assert all("RATE_MISSED" in one.verdict.codes for one in found)
     assert [one.facts.begun for one in found] == [250, 400, 160]
     assert [_rate_step(one)["sent"] for one in found] == [250, 400, 160]
@@ -114,7 +113,7 @@ def test_late_deliveries_are_no_loss_and_what_never_came_is() -> None:
     late |= {22: mark(22, even(22), 20), 25: mark(25, even(25), 0)}
     late |= {30: mark(30, even(30), 9), 31: mark(31, even(30), 7)}
     play(own, late)
-    found = own.verdicts(whole(), 100, unmeasured)
+    found = verdicts(own)
     assert [one.facts.messages.window.lost for one in found] == [0, 0, 7]
     assert [one.verdict.codes for one in found] == [(), (), ("LOST",)]
 
@@ -124,7 +123,7 @@ def test_a_receiver_that_counted_before_its_sender_makes_no_loss() -> None:
     marks = {at: mark(at, even(at)) for at in (0, 5, 10, 12, 16, 20, 22, 30, 31)}
     marks |= {5: mark(5, even(5), -3), 16: mark(16, even(16), -1)}
     play(own, marks)
-    found = own.verdicts(whole(), 100, unmeasured)
+    found = verdicts(own)
     assert [one.facts.messages.window.lost for one in found] == [0, 0, 0]
     assert all(one.verdict.valid for one in found)
 
@@ -135,7 +134,7 @@ def test_overload_shows_in_the_step_that_brought_it() -> None:
     marks |= {12 + n: mark(12 + n, even(12 + n), 60 * n) for n in range(1, 9)}
     marks |= {22: mark(22, even(22), 240), 26: mark(26, even(26)), 30: mark(30, even(30))}
     play(own, marks)
-    found = own.verdicts(whole(), 100, unmeasured)
+    found = verdicts(own)
     assert [one.verdict.codes for one in found] == [(), ("BACKLOG_GROWS",), ()]
 
 
@@ -143,7 +142,7 @@ def test_what_a_step_left_owed_is_sent_in_the_next() -> None:
     own = watch()
     sent = {0: 0, 10: 400, 12: 600, 20: 1400, 22: 1480, 30: 1800}
     play(own, {at: mark(at, count, owed=100 if at == 10 else 0) for at, count in sent.items()})
-    found = own.verdicts(whole(), 100, unmeasured)
+    found = verdicts(own)
     assert [one.owed for one in found] == [100, 0, 0]
     assert [one.verdict.codes for one in found] == [("RATE_MISSED",), (), ()]
 
@@ -151,7 +150,7 @@ def test_what_a_step_left_owed_is_sent_in_the_next() -> None:
 def test_steps_that_were_cut_off_are_left_out() -> None:
     own = watch()
     play(own, {at: mark(at, even(at)) for at in (0, 10, 12)})
-    assert len(own.verdicts(whole(), 100, unmeasured)) == 1
+    assert len(verdicts(own)) == 1
 
 
 def test_rows_count_in_the_step_that_held_their_middle() -> None:
@@ -172,7 +171,7 @@ def test_rows_count_in_the_step_that_held_their_middle() -> None:
         for row in rows(at_s):
             own.add(row)
     play(own, {at: mark(at, even(at)) for at in (0, 10, 12, 20, 22, 30)})
-    first, second, third = own.verdicts(whole(), 100, unmeasured)
+    first, second, third = verdicts(own)
     assert [one.facts.messages.window.repeated for one in (first, second, third)] == [2, 2, 2]
     assert first.facts.generator.busy_share == 0.5
     assert first.facts.service.latency_p99_us is not None
@@ -186,7 +185,7 @@ def test_a_stall_in_one_step_is_of_that_step_alone() -> None:
     def own_delay(tally: Tally, window: tuple[int, int]) -> OwnDelay:
         return own_delay_of([stall], [], tally, window)
 
-    found = own.verdicts(whole(), 100, own_delay)
+    found = verdicts(own, own_delay)
     assert ["GENERATOR_SATURATED" in step.verdict.codes for step in found] == [False, True, False]
     (reason,) = (r for r in found[1].verdict.reasons if r.code == "GENERATOR_SATURATED")
     values = reason.values

@@ -14,7 +14,6 @@ from loadgen.run.coordinator import RunResult
 from loadgen.run.seal import verify
 from loadgen.specjms.messages import TYPES
 from tests.instruments.runs import play_erring
-from tests.refusals import refused
 from tests.run_files import manifest
 from tests.testbeds import run
 
@@ -22,15 +21,9 @@ from tests.testbeds import run
 async def played(
     directory: Path, faults: str = "none", **fields: Any
 ) -> tuple[RunResult, dict[str, Any]]:
-    usual = {
-        "broker": "reflector",
-        "base": 5,
-        "warmup": 0.3,
-        "duration": 2,
-        "drain": 20,
-        "settle": 0.2,
-    }
-    fields = {**usual, **fields}
+    usual = {"broker": "reflector", "base": 5}
+    times = {"warmup": 0.3, "duration": 2, "drain": 20, "settle": 0.2}
+    fields = {**usual, **times, **fields}
     if faults == "none":
         result = await run(build_scenario("specjms", None, fields), directory)
     else:
@@ -50,9 +43,8 @@ async def test_a_sound_run_is_what_the_formulas_say(tmp_path: Path) -> None:
     # Several workers: no account crosses from one to another.
     result, document = await played(tmp_path / "run", workers=3, drivers=2)
     known = manifest(tmp_path / "run")
-    for name, (sent, expected, received) in counts(
-        document, "sent", "expected", "received"
-    ).items():
+    rows = counts(document, "sent", "expected", "received")
+    for name, (sent, expected, received) in rows.items():
         assert expected == received >= sent > 0, name
     for row in document["types"]:
         whole = document["window_s"]
@@ -84,21 +76,14 @@ async def test_a_sound_run_is_what_the_formulas_say(tmp_path: Path) -> None:
 
 
 async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
-    result, document = await played(
-        tmp_path / "run",
-        "lose=1/6,only=+/+/IncomingOffersQ",
-        duration=3,
-        drain=1,
-        report_every=600,
-    )
+    times = {"duration": 3, "drain": 1, "report_every": 600}
+    result, document = await played(tmp_path / "run", "lose=1/6,only=+/+/IncomingOffersQ", **times)
     assert result.exit_status == 1
     assert result.verdict.codes[-1] == "AUDIT"
-    subjects = failed(document, "delivered")
-    assert subjects
-    assert subjects == ["offer at DC0_IncomingOffersQ", "calls for offers"]
+    subjects = ["offer at DC0_IncomingOffersQ", "calls for offers"]
+    assert failed(document, "delivered") == subjects
     (found, calls) = (f for f in document["audit"]["delivered"]["findings"] if not f["pass"])
-    assert "missing: message" in found["observed"]
-    assert "from SP" in found["observed"]
+    assert "missing: message" in found["observed"] and "from SP" in found["observed"]
     assert calls["subject"] == "calls for offers"
     called = counts(document, "sent")
     assert called["pOrder"][0] < called["callForOffers"][0]
@@ -184,17 +169,6 @@ async def test_options_of_publish_and_subscribe_change_no_count(tmp_path: Path) 
         assert any(not rule["kept"] for rule in document["rules"])
         assert [row["percent"] for row in document["groups"]][2:] == [0, 0]
         assert "LOST" not in result.verdict.codes
-
-
-def test_a_bundle_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match=r"has no run\.json"):
-        write_bundle(tmp_path)
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(RunDirectoryError, match="damaged"):
-        write_bundle(tmp_path)
-    (tmp_path / "run.json").write_text('{"schema": 1}')
-    with refused("NO_DISCLOSURE"):
-        write_bundle(tmp_path)
 
 
 async def test_the_first_exception_ends_a_run(tmp_path: Path) -> None:
