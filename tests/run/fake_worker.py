@@ -22,7 +22,6 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,45 +62,46 @@ class FakeWorker:
             self.tick()
 
     def command(self, header: dict[str, Any]) -> bool:
-        op = header["op"]
+        """Answer a command; return True if it is the last one."""
+        op, now = header["op"], time.monotonic_ns()
+        answer: dict[str, Any] = {}
         if op == "configure":
             self.configure(header)
         if self.wrong.get("die") == op:
             os.kill(os.getpid(), signal.SIGKILL)
-        if op == "connect" and self.wrong.get("slow_connect"):
-            self.connect(header)
-            return False
         if op in self.wrong.get("refuse", {}):
-            error = {"type": self.wrong["refuse"][op], "message": f"no {op} today"}
-            self.send({"re": op, "error": error})
+            answer = {"error": {"type": self.wrong["refuse"][op], "message": f"no {op} today"}}
+        elif op in ("conclude", "stop") and self.wrong.get("deaf"):
             return False
-        if op in ("conclude", "stop") and self.wrong.get("deaf"):
-            return False
-        if op == "stop":
-            self.send({"re": "stop"})
-            return True
-        if op == "conclude":
-            self.rows(time.monotonic_ns())
-        answers: dict[str, Callable[..., dict[str, Any]]] = {
-            "configure": self.configured,
-            "connect": self.connect,
-            "renew": self.renew,
-            "unacknowledged": self.unacknowledged,
-            "conclude": lambda _: {"final": {"devices": self.devices}},
-            "missing": lambda header: {"missing": len(header["messages"])},
-        }
-        answer = answers[op](header) if op in answers else {}
-        if op == "subscribe":
-            now = time.monotonic_ns()
-            answer = {"subscribed": 1, "failures": {}, "first_ns": now, "last_ns": now}
-            self.page.subscribed = 1
-        elif op == "start":
-            self.windows = (header["start_ns"], header["measure_ns"], header["end_ns"])
-        elif op == "rate":
-            assert 0 < header["factor"] <= 1e-6
-            self.stopped_ns = header["at_ns"]
+        else:
+            match op:
+                case "configure":
+                    answer = {"pid": os.getpid(), "devices": self.devices}
+                case "renew":
+                    self.renew(header)
+                    answer = {"connected": self.devices}
+                case "connect":
+                    answer = self.connect(header)
+                    if self.wrong.get("slow_connect"):
+                        return False
+                case "subscribe":
+                    answer = {"subscribed": 1, "failures": {}, "first_ns": now, "last_ns": now}
+                    self.page.subscribed = 1
+                case "start":
+                    self.windows = (header["start_ns"], header["measure_ns"], header["end_ns"])
+                case "rate":
+                    assert 0 < header["factor"] <= 1e-6
+                    self.stopped_ns = header["at_ns"]
+                case "unacknowledged":
+                    messages = [[0, number] for number in range(self.wrong.get("unknown", 0))]
+                    answer = {"messages": messages, "complete": "unknown" in self.wrong}
+                case "missing":
+                    answer = {"missing": len(header["messages"])}
+                case "conclude":
+                    self.rows(now)
+                    answer = {"final": {"devices": self.devices}}
         self.send({"re": op, **answer})
-        return False
+        return bool(op == "stop")
 
     def configure(self, header: dict[str, Any]) -> None:
         plan = header["plan"]
@@ -116,7 +116,7 @@ class FakeWorker:
             self.wrong = {}
         self.play(plan)
 
-    def renew(self, header: dict[str, Any]) -> dict[str, Any]:
+    def renew(self, header: dict[str, Any]) -> None:
         self.anchor_ns = header["anchor_ns"]
         self.last_row_ns = time.monotonic_ns()
         self.windows = self.stopped_ns = None
@@ -125,7 +125,6 @@ class FakeWorker:
         self.live.counts[:] = 0
         self.page.finished = self.page.owed = 0
         self.play(header["plan"])
-        return {"connected": self.devices}
 
     def play(self, plan: dict[str, Any]) -> None:
         self.devices, self.rate = 0, 0.0
@@ -142,13 +141,6 @@ class FakeWorker:
             if group["subscribes"] is not None or group["publishes"] is None:
                 self.subscribers = group["name"]
         self.subscribers = self.subscribers or plan["groups"][-1]["name"]
-
-    def configured(self, _header: dict[str, Any]) -> dict[str, Any]:
-        return {"pid": os.getpid(), "devices": self.devices}
-
-    def unacknowledged(self, _header: dict[str, Any]) -> dict[str, Any]:
-        messages = [[0, sequence] for sequence in range(self.wrong.get("unknown", 0))]
-        return {"messages": messages, "complete": "unknown" in self.wrong}
 
     def connect(self, header: dict[str, Any]) -> dict[str, Any]:
         assert header["in_flight"] >= 1
@@ -178,12 +170,8 @@ class FakeWorker:
         def count(a: int, b: int) -> int:
             return int(max(0, min(until_ns, b) - a) * self.rate / 1e9)
 
-        measured = count(measure, end)
-        owed = self.wrong.get("owe", 0)
-        return {
-            "warmup": count(start, measure),
-            "measure": max(0, measured - owed),
-        }
+        measured = max(0, count(measure, end) - self.wrong.get("owe", 0))
+        return {"warmup": count(start, measure), "measure": measured}
 
     def tick(self) -> None:
         if self.windows is None:

@@ -112,11 +112,10 @@ WINDOW = (100 * S, 110 * S)
 
 def latencies(series: str, *values_ns: int) -> Interval:
     bucket, count = np.unique([bucket_index(value) for value in values_ns], return_counts=True)
-    return Interval(
-        group="timed", phase="measure", series=series, count=len(values_ns),
-        sum_ns=sum(values_ns), min_ns=min(values_ns), max_ns=max(values_ns),
-        bucket=bucket.astype(np.int32), bucket_count=count,
-    )  # fmt: skip
+    bounds = {"min_ns": min(values_ns), "max_ns": max(values_ns)}
+    sums = {"count": len(values_ns), "sum_ns": sum(values_ns), "bucket": bucket.astype(np.int32)}
+    common = {"group": "timed", "phase": "measure", "bucket_count": count}
+    return Interval(series=series, **bounds, **sums, **common)  # type: ignore[arg-type]
 
 
 def tally_of(*rows: Interval) -> Tally:

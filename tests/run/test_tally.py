@@ -9,17 +9,10 @@ from loadgen.run.tally import Tally, p99_us
 
 
 def timed(group: str, phase: str, value_ns: int, count: int) -> Interval:
-    return Interval(
-        group=group,
-        phase=phase,
-        series="end_to_end",
-        count=count,
-        sum_ns=count * value_ns,
-        min_ns=value_ns,
-        max_ns=value_ns,
-        bucket=np.array([bucket_index(value_ns)], np.int32),
-        bucket_count=np.array([count], np.int64),
-    )
+    bucket, counts = np.array([bucket_index(value_ns)], np.int32), np.array([count], np.int64)
+    series = {"series": "end_to_end", "min_ns": value_ns, "max_ns": value_ns}
+    sums = {"count": count, "sum_ns": count * value_ns, "bucket": bucket, "bucket_count": counts}
+    return Interval(group=group, phase=phase, **series, **sums)  # type: ignore[arg-type]
 
 
 def test_counters_are_kept_apart_by_phase() -> None:
@@ -103,9 +96,6 @@ def test_what_is_under_way_adds_up_over_seconds_and_workers() -> None:
     )
     for second, group, worker, counts in counted:
         tally.add(row(second, group, worker, **counts))
-    assert tally.under_way(("p", "c")) == [
-        (2 * SECOND_NS, 15),
-        (3 * SECOND_NS, 12),
-        (4 * SECOND_NS, 0),
-    ]
+    course = [(2 * SECOND_NS, 15), (3 * SECOND_NS, 12), (4 * SECOND_NS, 0)]
+    assert tally.under_way(("p", "c")) == course
     assert tally.under_way(("p",))[-1] == (4 * SECOND_NS, 16)
