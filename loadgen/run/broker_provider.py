@@ -79,11 +79,10 @@ def accounts_of(plan: Plan) -> "tuple[Account, ...]":
     if not plan.scenario.access_control:
         return ()
     from loadgen.plan.accounts import accounts
-    from loadgen.worker.logins import read_clients
+    from loadgen.worker.logins import listed_clients
 
-    file = plan.scenario.clients_file
     listed = []
-    for _, user, password in () if file is None else read_clients(Path(file)):
+    for _, user, password in listed_clients(plan) or ():
         if not user or not password or not re.fullmatch(r"[^:\s#+]{1,200}", user):
             raise ScenarioError(RunMessage.USERNAMES())
         listed.append((user, password))

@@ -213,7 +213,7 @@ def own_delay_of(
         gaps=gaps_of(spans),
         cuts=gaps_of((*cut, False) for cut in _cuts(every, watchers)),
         read_p99_us=tally.p99_us("measure", "own_delay"),
-        send_p99_us=tally.own_send_p99_us("measure"),
+        send_p99_us=tally.p99_us("measure", "own_send"),
     )
 
 

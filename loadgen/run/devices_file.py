@@ -16,7 +16,7 @@ from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import make_folder, replacing
 from loadgen.worker.closing import UNKNOWN
-from loadgen.worker.logins import read_clients
+from loadgen.worker.logins import listed_clients
 
 DEVICE_SCHEMA = pa.schema(
     [
@@ -64,8 +64,7 @@ def device_table(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Tabl
     is_known = expected != UNKNOWN
     group, device = column("group"), column("device")
     brokers = [printable(f"{target.host}:{target.port}", 300) for target in plan.targets]
-    file = plan.scenario.clients_file
-    listed = None if file is None else read_clients(Path(file))
+    listed = listed_clients(plan)
     client_ids = [
         printable(listed[number][0], 300)
         if listed is not None and index == 0

@@ -91,31 +91,18 @@ def throttled_ns(cpu_stat: str) -> int | None:
     return None
 
 
-def worker_times(schedstat: str, status: str) -> WorkerTimes:
-    """Return the times of a worker from the texts of /proc/PID/schedstat and /proc/PID/status."""
-    busy, waited, *_ = schedstat.split()
-    switches = {
-        name: int(value)
-        for name, _, value in (line.partition(":") for line in status.splitlines())
-        if name.endswith("ctxt_switches")
-    }
-    return WorkerTimes(
-        int(busy),
-        int(waited),
-        switches.get("voluntary_ctxt_switches", 0),
-        switches.get("nonvoluntary_ctxt_switches", 0),
-    )
-
-
 def take_sample(pids: Mapping[int, int], proc: Path = Path("/proc")) -> HostSample:
     """Read the counters; `pids` are the processes of the workers by their row."""
     workers, held = {}, {}
     for row, pid in pids.items():
         with suppress(OSError, ValueError):
             own = proc / str(pid)
-            workers[row] = worker_times(
-                (own / "schedstat").read_text(), (own / "status").read_text()
-            )
+            busy, waited, *_ = map(int, (own / "schedstat").read_text().split())
+            pairs = (line.partition(":") for line in (own / "status").read_text().splitlines())
+            status = {name: value for name, _, value in pairs}
+            switches = (f"{kind}_ctxt_switches" for kind in ("voluntary", "nonvoluntary"))
+            counts = [int(status.get(name, 0)) for name in switches]
+            workers[row] = WorkerTimes(busy, waited, *counts)
     # A worker can be moved into a separate group, even while it runs.
     groups = {path for pid in pids.values() for path in control_groups("cpu", pid, proc)}
     for path in {group / "cpu.stat" for group in groups}:

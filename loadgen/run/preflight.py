@@ -33,7 +33,7 @@ from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.secrets import with_passphrase
 from loadgen.worker import tls
-from loadgen.worker.logins import connect_of, read_clients
+from loadgen.worker.logins import connect_of, listed_clients
 
 if TYPE_CHECKING:
     import ssl
@@ -59,7 +59,6 @@ def check_host(plan: Plan) -> None:
     _require_certificates(plan)
     _require_clients(plan)
     _require_source_addresses(plan)
-    _require_short_identifiers(plan)
     described_system(plan)
 
 
@@ -170,40 +169,46 @@ def _require_certificates(plan: Plan) -> None:
     if len(devices) > FILES_CHECKED:
         devices = sorted({0} | {count - 1 for count in counts})
     files = plan.tls
-    for field, pattern, numbers in (
-        ("tls_ca", files.ca_file, (0,)),
-        ("tls_certificate", files.certificate_file, devices),
-        ("tls_key", files.key_file, devices),
+    for field, pattern in (
+        ("tls_ca", files.ca_file),
+        ("tls_certificate", files.certificate_file),
+        ("tls_key", files.key_file),
     ):
         each = field != "tls_ca" and "{device}" in (pattern or "")
-        for number in (numbers if each else (0,)) if pattern else ():
-            assert pattern is not None
-            path = pattern.replace("{device}", str(number)) if each else pattern
-            if not os.access(path, os.R_OK):
-                whose = f"device {number:,}" if each else "every device"
-                raise ScenarioError(
-                    RunMessage.TLS_FILE(field=field, path=printable(path, 200), devices=whose)
-                )
+        for number in devices if each else (0,):
+            path = (pattern or "").replace("{device}", str(number)) if each else pattern
+            if path and not os.access(path, os.R_OK):
+                owner = f"device {number:,}" if each else "every device"
+                shown = printable(path, 200)
+                raise ScenarioError(RunMessage.TLS_FILE(field=field, path=shown, devices=owner))
 
 
 def _require_clients(plan: Plan) -> None:
-    """Require a file of clients that suits the first group and names no device of another."""
-    if plan.scenario.clients_file is None:
+    """Require identifiers that MQTT allows, and a file of clients that suits the first group.
+
+    It must not name a device of another group.
+    """
+    clients, path = listed_clients(plan), plan.scenario.clients_file
+    if plan.version == MQTT_3_1:
+        named = [client_id(plan, group, group.count - 1) for group in plan.groups if group.count]
+        longest = max((*named, *(name for name, _, _ in clients or ())), key=len, default="")
+        if len(longest) > CLIENT_ID_CHARACTERS:
+            values = {"length": len(longest), "most": CLIENT_ID_CHARACTERS}
+            shown = printable(longest, 60)
+            raise ScenarioError(RunMessage.LONG_CLIENT_ID(client_id=shown, **values))
+    if clients is None:
         return
-    clients = read_clients(Path(plan.scenario.clients_file))
-    wanted = plan.groups[0].count
-    listed = clients[:wanted]
-    path = plan.scenario.clients_file
+    devices = plan.groups[0].count
+    listed = clients[:devices]
     if plan.version != 5 and any(password and not user for _, user, password in listed):
         raise ScenarioError(RunMessage.PASSWORD_ALONE(path=path, mqtt=plan.scenario.mqtt))
-    if len(clients) < wanted:
-        raise ScenarioError(RunMessage.FEW_CLIENTS(path=path, rows=len(clients), devices=wanted))
-    names = {name for name, _, _ in listed}
-    for number, group in enumerate(plan.groups[1:] if plan.scenario.client_id else (), 1):
-        assert plan.scenario.client_id is not None
-        pattern = plan.scenario.client_id.replace("{group}", str(number))
+    if len(clients) < devices:
+        raise ScenarioError(RunMessage.FEW_CLIENTS(path=path, rows=len(clients), devices=devices))
+    names, pattern = {name for name, _, _ in listed}, plan.scenario.client_id
+    for number, group in enumerate(plan.groups[1:] if pattern else (), 1):
+        of_group = str(pattern).replace("{group}", str(number))
         for device in range(group.count):
-            if pattern.replace("{device}", str(device)) in names:
+            if of_group.replace("{device}", str(device)) in names:
                 raise ScenarioError(
                     RunMessage.SAME_CLIENT_ID(path=path, device=device, group=group.name)
                 )
@@ -223,22 +228,6 @@ def _require_source_addresses(plan: Plan) -> None:
         except OSError:
             text = Message.SOURCE_ADDRESS(networks=networks, address=address)
             raise ScenarioError(text) from None
-
-
-def _require_short_identifiers(plan: Plan) -> None:
-    """Require client identifiers of a length that MQTT 3.1 allows."""
-    if plan.version != MQTT_3_1:
-        return
-    named = [client_id(plan, group, group.count - 1) for group in plan.groups if group.count]
-    if plan.scenario.clients_file is not None:
-        named += [name for name, _, _ in read_clients(Path(plan.scenario.clients_file))]
-    longest = max(named, key=len, default="")
-    if len(longest) > CLIENT_ID_CHARACTERS:
-        raise ScenarioError(
-            RunMessage.LONG_CLIENT_ID(
-                client_id=printable(longest, 60), length=len(longest), most=CLIENT_ID_CHARACTERS
-            )
-        )
 
 
 def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -261,11 +250,7 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
     """Return the questions to the broker: the plan's devices in small, with their own logins."""
     from loadgen.brokers.rehearsal import Wanted
 
-    listed = (
-        None
-        if plan.scenario.clients_file is None
-        else read_clients(Path(plan.scenario.clients_file))
-    )
+    listed = listed_clients(plan)
     roles = case_of(plan.scenario.case).roles(plan)
     needs, brokers = plan.needs, plan.brokers
     if broker.name == "nats":

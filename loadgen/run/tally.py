@@ -76,8 +76,12 @@ class Tally:
         return course
 
     def p99_us(self, phase: str, series: str) -> float | None:
-        """Return the 99th percentile in µs of a series of the timed groups, None if it is empty."""
-        held = self.series.get((phase, series))
+        """Return the 99th percentile in µs of a series of the timed groups, None if it is empty.
+
+        The series `own_send` is the send delay of publishers that did not wait for the broker.
+        """
+        own = series == "own_send"
+        held = self.own_send(phase) if own else self.series.get((phase, series))
         return None if held is None else p99_us((held,))
 
     def latencies(self) -> dict[str, LatencySummary]:
@@ -92,11 +96,6 @@ class Tally:
             name: summarize({column: getattr(row, column) for column in HISTOGRAM})
             for name, row in held.items()
         }
-
-    def own_send_p99_us(self, phase: str) -> float | None:
-        """Return the 99th percentile in µs of `own_send`, None if it is empty."""
-        own = self.own_send(phase)
-        return None if own is None else p99_us((own,))
 
     def own_send(self, phase: str) -> Interval | None:
         """Return the send delay of publishers that did not wait for the broker, None without any.

@@ -76,7 +76,7 @@ from loadgen.plan.groups import (
 from loadgen.plan.payload_template import no_template, read_template
 from loadgen.plan.plan import Plan
 from loadgen.worker.clock import clock_ns, clock_words
-from loadgen.worker.logins import connect_packet, read_clients
+from loadgen.worker.logins import connect_packet, listed_clients
 from loadgen.worker.shared_counts import SharedPage, private_page
 
 Table = npt.NDArray[np.int64]
@@ -381,11 +381,7 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     count = len(group)
     rows = _Builder(plan, count)
     rows.devices["group"] = group
-    clients = (
-        None
-        if plan.scenario.clients_file is None
-        else read_clients(Path(plan.scenario.clients_file))
-    )
+    clients = listed_clients(plan)
     for row in range(count):
         owner, number = plan.groups[int(group[row])], int(device[row])
         rows.devices[row].target = target_number(plan, owner, number)

@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.client import connect
@@ -12,7 +11,7 @@ from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Target
-from loadgen.worker.logins import connect_packet, read_clients
+from loadgen.worker.logins import connect_packet, listed_clients
 from loadgen.worker.streams import MQTT, Streams, websocket_uri
 
 _AT_ONCE = 32
@@ -27,8 +26,7 @@ async def forget_sessions(fleet: PlannedFleet, streams: Streams | None) -> int:
         for connection in range(len(fleet.devices))
         if not fleet.group_of(connection).clean_start
     ]
-    listed = plan.scenario.clients_file if durable else None
-    clients = None if listed is None else read_clients(Path(listed))
+    clients = listed_clients(plan) if durable else None
     free = asyncio.Semaphore(_AT_ONCE)
 
     async def forget(connection: int) -> None:

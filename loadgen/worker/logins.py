@@ -43,6 +43,12 @@ def read_clients(path: Path) -> Clients:
         raise ScenarioError(f"clients_file: {shown} cannot be read: {reason}") from None
 
 
+def listed_clients(plan: Plan) -> Clients | None:
+    """Return the clients of the scenario's file, None without a file."""
+    file = plan.scenario.clients_file
+    return None if file is None else read_clients(Path(file))
+
+
 def _clients(rows: Iterable[tuple[int, list[str]]], names: list[str], shown: str) -> Clients:
     clients: Clients = []
     lines: dict[str, int] = {}
