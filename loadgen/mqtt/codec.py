@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import LocalProtocolError, RemoteProtocolError
+from loadgen.mqtt import packets
 from loadgen.mqtt.constants import (
     AUTH,
     CONNACK,
@@ -31,26 +32,7 @@ from loadgen.mqtt.constants import (
     VERSION_NAMES,
     WILL,
 )
-from loadgen.mqtt.packets import (
-    Auth,
-    ConnAck,
-    Connect,
-    Disconnect,
-    Packet,
-    PingReq,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-    Subscribe,
-    Subscription,
-    UnsubAck,
-    Unsubscribe,
-    Will,
-)
+from loadgen.mqtt.packets import Packet, PubAck, PubComp, PubRec, PubRel
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties, decode_properties, encode_properties
 from loadgen.mqtt.reason_codes import REASON_CODES, ConnectReturnCode, ReasonCode, reason_name
 from loadgen.mqtt.topics import topic_filter_fault, topic_name_fault
@@ -63,6 +45,7 @@ from loadgen.mqtt.wire import (
     write_variable,
 )
 
+Acknowledgement: TypeAlias = PubAck | PubRec | PubRel | PubComp
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 # Flags of the fixed header that are not PUBLISH's own (spec 2.1.3).
@@ -97,7 +80,7 @@ def encode(packet: Packet, version: int) -> bytes:
     packet_type = packet.packet_type
     body = _ENCODERS[type(packet)](packet, version)
     flags = _RESERVED_FLAGS.get(packet_type, 0)
-    if isinstance(packet, Publish):
+    if isinstance(packet, packets.Publish):
         flags = packet.dup << 3 | packet.qos << 1 | packet.retain
     name = f"Remaining Length of {PACKET_NAMES[packet_type]}"
     return bytes((packet_type << 4 | flags,)) + write_variable(len(body), name) + body
@@ -143,9 +126,7 @@ def _reason_byte(code: int, packet_type: int, version: int) -> bytes:
     return code.to_bytes(1, "big")
 
 
-def _reason_and_properties(
-    packet: PubAck | PubRec | PubRel | PubComp | Disconnect, version: int
-) -> bytes:
+def _reason_and_properties(packet: Acknowledgement | packets.Disconnect, version: int) -> bytes:
     """Write reason code and properties; both may be left out, from the end (3.4.2.1, 3.14.2.1)."""
     packet_type = packet.packet_type
     properties = _property_bytes(packet.properties, packet_type, version)
@@ -162,7 +143,8 @@ def _reason_and_properties(
 
 
 def _packet_id_and_properties(
-    packet: Subscribe | SubAck | Unsubscribe | UnsubAck, version: int
+    packet: packets.Subscribe | packets.SubAck | packets.Unsubscribe | packets.UnsubAck,
+    version: int,
 ) -> bytes:
     properties = _property_bytes(packet.properties, packet.packet_type, version)
     return _packet_id_bytes(packet.packet_id) + properties
@@ -174,7 +156,7 @@ def _filter_bytes(topic_filter: str, version: int) -> bytes:
     return write_utf8(topic_filter, "Topic Filter")
 
 
-def _encode_connect(packet: Connect, version: int) -> bytes:
+def _encode_connect(packet: packets.Connect, version: int) -> bytes:
     _require(
         packet.protocol_version == version,
         f"CONNECT of protocol version {packet.protocol_version} on a connection of {version}",
@@ -217,7 +199,7 @@ def _encode_connect(packet: Connect, version: int) -> bytes:
     )
 
 
-def _encode_connack(packet: ConnAck, version: int) -> bytes:
+def _encode_connack(packet: packets.ConnAck, version: int) -> bytes:
     _require(
         not (packet.session_present and packet.reason_code != 0),
         "CONNACK that refuses must not say Session Present",
@@ -229,7 +211,7 @@ def _encode_connack(packet: ConnAck, version: int) -> bytes:
     )
 
 
-def _encode_publish(packet: Publish, version: int) -> bytes:
+def _encode_publish(packet: packets.Publish, version: int) -> bytes:
     _check_qos(packet.qos, "QoS")
     _require(packet.qos > 0 or not packet.dup, "DUP must be 0 with QoS 0")
     if packet.topic_name or packet.properties.topic_alias is None:
@@ -242,11 +224,11 @@ def _encode_publish(packet: Publish, version: int) -> bytes:
     return body + _property_bytes(packet.properties, PUBLISH, version) + packet.payload
 
 
-def _encode_ack(packet: PubAck | PubRec | PubRel | PubComp, version: int) -> bytes:
+def _encode_ack(packet: Acknowledgement, version: int) -> bytes:
     return _packet_id_bytes(packet.packet_id) + _reason_and_properties(packet, version)
 
 
-def _encode_subscribe(packet: Subscribe, version: int) -> bytes:
+def _encode_subscribe(packet: packets.Subscribe, version: int) -> bytes:
     body = _packet_id_and_properties(packet, version)
     _require(bool(packet.subscriptions), "SUBSCRIBE needs at least one Topic Filter")
     for subscription in packet.subscriptions:
@@ -273,8 +255,8 @@ def _encode_subscribe(packet: Subscribe, version: int) -> bytes:
     return body
 
 
-def _encode_suback(packet: SubAck | UnsubAck, version: int) -> bytes:
-    has_codes = isinstance(packet, SubAck) or version == MQTT_5
+def _encode_suback(packet: packets.SubAck | packets.UnsubAck, version: int) -> bytes:
+    has_codes = isinstance(packet, packets.SubAck) or version == MQTT_5
     name = PACKET_NAMES[packet.packet_type]
     _require(
         bool(packet.reason_codes) == has_codes,
@@ -285,13 +267,13 @@ def _encode_suback(packet: SubAck | UnsubAck, version: int) -> bytes:
     )
 
 
-def _encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
+def _encode_unsubscribe(packet: packets.Unsubscribe, version: int) -> bytes:
     _require(bool(packet.topic_filters), "UNSUBSCRIBE needs at least one Topic Filter")
     filters = [_filter_bytes(topic_filter, version) for topic_filter in packet.topic_filters]
     return _packet_id_and_properties(packet, version) + b"".join(filters)
 
 
-def _encode_auth(packet: Auth, version: int) -> bytes:
+def _encode_auth(packet: packets.Auth, version: int) -> bytes:
     _require(version == MQTT_5, f"MQTT {VERSION_NAMES[version]} has no AUTH")
     reason = _reason_byte(packet.reason_code, AUTH, version)
     properties = encode_properties(packet.properties, AUTH)
@@ -300,16 +282,16 @@ def _encode_auth(packet: Auth, version: int) -> bytes:
 
 
 _ENCODERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
-    Connect: _encode_connect,
-    ConnAck: _encode_connack,
-    Publish: _encode_publish,
+    packets.Connect: _encode_connect,
+    packets.ConnAck: _encode_connack,
+    packets.Publish: _encode_publish,
     **dict.fromkeys((PubAck, PubRec, PubRel, PubComp), _encode_ack),
-    Subscribe: _encode_subscribe,
-    **dict.fromkeys((SubAck, UnsubAck), _encode_suback),
-    Unsubscribe: _encode_unsubscribe,
-    **dict.fromkeys((PingReq, PingResp), lambda packet, version: b""),
-    Disconnect: _reason_and_properties,
-    Auth: _encode_auth,
+    packets.Subscribe: _encode_subscribe,
+    **dict.fromkeys((packets.SubAck, packets.UnsubAck), _encode_suback),
+    packets.Unsubscribe: _encode_unsubscribe,
+    **dict.fromkeys((packets.PingReq, packets.PingResp), lambda packet, version: b""),
+    packets.Disconnect: _reason_and_properties,
+    packets.Auth: _encode_auth,
 }
 
 
@@ -334,11 +316,14 @@ def decode(
     name = PACKET_NAMES[packet_type]
     if packet_type == 0 or (packet_type == AUTH and version != MQTT_5):
         raise _malformed(f"packet type {packet_type} is reserved")
+    reserved = _RESERVED_FLAGS.get(packet_type, 0)
+    is_repeat = version == MQTT_3_1 and reserved and flags == reserved | _DUP_FLAG
     if packet_type == PUBLISH:
-        _check_publish_flags(flags)
-    elif flags != _RESERVED_FLAGS.get(packet_type, 0) and not _is_repeat(
-        packet_type, flags, version
-    ):
+        if flags >> 1 & 3 == 3:
+            raise _malformed("PUBLISH with QoS 3")
+        if flags & 0x0E == 0x08:
+            raise _malformed("PUBLISH with DUP and QoS 0")
+    elif flags != reserved and not is_repeat:
         raise _malformed(f"{name} with reserved flags 0x{flags:X}")
 
     header = _decode_remaining_length(view, start + 1, end, name)
@@ -362,23 +347,10 @@ def decode(
     return packet, packet_end
 
 
-def _is_repeat(packet_type: int, flags: int, version: int) -> bool:
-    reserved = _RESERVED_FLAGS.get(packet_type)
-    return version == MQTT_3_1 and reserved is not None and flags == reserved | _DUP_FLAG
-
-
 def _malformed(detail: str) -> RemoteProtocolError:
     return RemoteProtocolError(
         f"malformed packet from the peer: {detail}", ReasonCode.MALFORMED_PACKET
     )
-
-
-def _check_publish_flags(flags: int) -> None:
-    qos = flags >> 1 & 3
-    if qos == 3:
-        raise _malformed("PUBLISH with QoS 3")
-    if qos == 0 and flags & 8:
-        raise _malformed("PUBLISH with DUP and QoS 0")
 
 
 def _decode_remaining_length(
@@ -431,7 +403,7 @@ def _topic_filter(reader: Reader, version: int) -> str:
     return topic_filter
 
 
-def _decode_connect(reader: Reader, _version: int) -> Connect:
+def _decode_connect(reader: Reader, _version: int) -> packets.Connect:
     protocol_name = reader.utf8("Protocol Name")
     version = reader.u8("Protocol Version")
     if protocol_name != PROTOCOL_NAMES.get(version):
@@ -467,8 +439,8 @@ def _decode_connect(reader: Reader, _version: int) -> Connect:
         will_properties = _properties(reader, WILL, version)
         topic = _topic_name(reader, "Will Topic")
         payload = reader.binary("Will Payload")
-        will = Will(topic, payload, will_qos, bool(flags & _WILL_RETAIN), will_properties)
-    return Connect(
+        will = packets.Will(topic, payload, will_qos, bool(flags & _WILL_RETAIN), will_properties)
+    return packets.Connect(
         client_id=client_id,
         protocol_version=version,
         clean_start=clean_start,
@@ -480,7 +452,7 @@ def _decode_connect(reader: Reader, _version: int) -> Connect:
     )
 
 
-def _decode_connack(reader: Reader, version: int) -> ConnAck:
+def _decode_connack(reader: Reader, version: int) -> packets.ConnAck:
     acknowledge_flags = reader.u8("Connect Acknowledge Flags")
     if version == MQTT_3_1:
         # It does not use the byte: a client is not told whether its session was kept.
@@ -491,10 +463,10 @@ def _decode_connack(reader: Reader, version: int) -> ConnAck:
     if acknowledge_flags and reason_code != 0:
         raise reader.fault("Session Present though it refuses", ReasonCode.PROTOCOL_ERROR)
     properties = _properties(reader, CONNACK, version)
-    return ConnAck(bool(acknowledge_flags), reason_code, properties)
+    return packets.ConnAck(bool(acknowledge_flags), reason_code, properties)
 
 
-def _decode_publish(reader: Reader, flags: int, version: int) -> Publish:
+def _decode_publish(reader: Reader, flags: int, version: int) -> packets.Publish:
     qos = flags >> 1 & 3
     topic_name = reader.utf8("Topic Name")
     packet_id = reader.packet_id() if qos > 0 else 0
@@ -504,14 +476,12 @@ def _decode_publish(reader: Reader, flags: int, version: int) -> Publish:
             raise reader.fault("no Topic Name and no Topic Alias", ReasonCode.PROTOCOL_ERROR)
     elif fault := topic_name_fault(topic_name):
         raise reader.fault(f"Topic Name {fault}")
-    return Publish(
+    return packets.Publish(
         topic_name, reader.rest(), qos, bool(flags & 1), bool(flags & 8), packet_id, properties
     )
 
 
-def _ack_decoder(
-    make: type[PubAck] | type[PubRec] | type[PubRel] | type[PubComp],
-) -> Callable[[Reader, int], Packet]:
+def _ack_decoder(make: type[Acknowledgement]) -> Callable[[Reader, int], Packet]:
     def decode_ack(reader: Reader, version: int) -> Packet:
         packet_id = reader.packet_id()
         return make(packet_id, *_optional_reason(reader, make.packet_type, version))
@@ -519,10 +489,10 @@ def _ack_decoder(
     return decode_ack
 
 
-def _decode_subscribe(reader: Reader, version: int) -> Subscribe:
+def _decode_subscribe(reader: Reader, version: int) -> packets.Subscribe:
     packet_id = reader.packet_id()
     properties = _properties(reader, SUBSCRIBE, version)
-    subscriptions: list[Subscription] = []
+    subscriptions: list[packets.Subscription] = []
     while reader.remaining_bytes or not subscriptions:
         topic_filter = _topic_filter(reader, version)
         options = reader.u8("Subscription Options")
@@ -536,7 +506,7 @@ def _decode_subscribe(reader: Reader, version: int) -> Subscribe:
         if options & _NO_LOCAL and topic_filter.startswith("$share/"):
             raise reader.fault("No Local on a Shared Subscription", ReasonCode.PROTOCOL_ERROR)
         subscriptions.append(
-            Subscription(
+            packets.Subscription(
                 topic_filter,
                 qos,
                 bool(options & _NO_LOCAL),
@@ -544,40 +514,41 @@ def _decode_subscribe(reader: Reader, version: int) -> Subscribe:
                 retain_handling,
             )
         )
-    return Subscribe(packet_id, tuple(subscriptions), properties)
+    return packets.Subscribe(packet_id, tuple(subscriptions), properties)
 
 
-def _decode_suback(reader: Reader, version: int) -> SubAck:
-    packet_id = reader.packet_id()
-    properties = _properties(reader, SubAck.packet_type, version)
-    return SubAck(packet_id, _reason_codes(reader), properties)
-
-
-def _decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
+def _decode_unsubscribe(reader: Reader, version: int) -> packets.Unsubscribe:
     packet_id = reader.packet_id()
     properties = _properties(reader, UNSUBSCRIBE, version)
     topic_filters: list[str] = []
     while reader.remaining_bytes or not topic_filters:
         topic_filters.append(_topic_filter(reader, version))
-    return Unsubscribe(packet_id, tuple(topic_filters), properties)
+    return packets.Unsubscribe(packet_id, tuple(topic_filters), properties)
 
 
-def _decode_unsuback(reader: Reader, version: int) -> UnsubAck:
+def _decode_suback(reader: Reader, version: int) -> packets.SubAck:
+    packet_id = reader.packet_id()
+    properties = _properties(reader, packets.SubAck.packet_type, version)
+    return packets.SubAck(packet_id, _reason_codes(reader), properties)
+
+
+def _decode_unsuback(reader: Reader, version: int) -> packets.UnsubAck:
     packet_id = reader.packet_id()
     if version != MQTT_5:
-        return UnsubAck(packet_id)
-    properties = decode_properties(reader, UnsubAck.packet_type)
-    return UnsubAck(packet_id, _reason_codes(reader), properties)
+        return packets.UnsubAck(packet_id)
+    properties = decode_properties(reader, packets.UnsubAck.packet_type)
+    return packets.UnsubAck(packet_id, _reason_codes(reader), properties)
 
 
-def _decode_disconnect(reader: Reader, version: int) -> Disconnect:
-    return Disconnect(*_optional_reason(reader, Disconnect.packet_type, version))
+def _decode_disconnect(reader: Reader, version: int) -> packets.Disconnect:
+    packet_type = packets.Disconnect.packet_type
+    return packets.Disconnect(*_optional_reason(reader, packet_type, version))
 
 
-def _decode_auth(reader: Reader, _version: int) -> Auth:
+def _decode_auth(reader: Reader, _version: int) -> packets.Auth:
     if not reader.remaining_bytes:
-        return Auth()
-    return Auth(reader.u8("Reason Code"), decode_properties(reader, AUTH))
+        return packets.Auth()
+    return packets.Auth(reader.u8("Reason Code"), decode_properties(reader, AUTH))
 
 
 # Without PUBLISH, the only one with flags.
@@ -586,11 +557,11 @@ _DECODERS: Final[dict[int, Callable[[Reader, int], Packet]]] = {
     CONNACK: _decode_connack,
     **{make.packet_type: _ack_decoder(make) for make in (PubAck, PubRec, PubRel, PubComp)},
     SUBSCRIBE: _decode_subscribe,
-    SubAck.packet_type: _decode_suback,
+    packets.SubAck.packet_type: _decode_suback,
     UNSUBSCRIBE: _decode_unsubscribe,
-    UnsubAck.packet_type: _decode_unsuback,
-    PingReq.packet_type: lambda reader, version: PingReq(),
-    PingResp.packet_type: lambda reader, version: PingResp(),
-    Disconnect.packet_type: _decode_disconnect,
+    packets.UnsubAck.packet_type: _decode_unsuback,
+    packets.PingReq.packet_type: lambda reader, version: packets.PingReq(),
+    packets.PingResp.packet_type: lambda reader, version: packets.PingResp(),
+    packets.Disconnect.packet_type: _decode_disconnect,
     AUTH: _decode_auth,
 }

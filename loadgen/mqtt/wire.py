@@ -4,6 +4,7 @@ Section numbers are those of the OASIS MQTT 5.0 specification unless 3.1.1 is na
 data that is read is a RemoteProtocolError; of data that is written, a LocalProtocolError.
 """
 
+from functools import partial
 from typing import Final
 
 from loadgen.errors import LocalProtocolError, RemoteProtocolError
@@ -123,19 +124,14 @@ def _checked(value: int, high: int, field: str) -> int:
     return value
 
 
-def write_u8(value: int, field: str) -> bytes:
-    """Write one byte; LocalProtocolError if `value` does not fit."""
-    return _checked(value, 0xFF, field).to_bytes(1, "big")
+def _write_integer(size_bytes: int, value: int, field: str) -> bytes:
+    return _checked(value, (1 << 8 * size_bytes) - 1, field).to_bytes(size_bytes, "big")
 
 
-def write_u16(value: int, field: str) -> bytes:
-    """Write a Two Byte Integer (spec 1.5.2); LocalProtocolError if `value` does not fit."""
-    return _checked(value, 0xFFFF, field).to_bytes(2, "big")
-
-
-def write_u32(value: int, field: str) -> bytes:
-    """Write a Four Byte Integer (spec 1.5.3); LocalProtocolError if `value` does not fit."""
-    return _checked(value, 0xFFFF_FFFF, field).to_bytes(4, "big")
+write_u8: Final = partial(_write_integer, 1)
+write_u16: Final = partial(_write_integer, 2)
+write_u32: Final = partial(_write_integer, 4)
+"""Writers of (value, field) (spec 1.5.2, 1.5.3); LocalProtocolError if the value does not fit."""
 
 
 def write_variable(value: int, field: str) -> bytes:
