@@ -114,19 +114,13 @@ def _compile(dispatcher: Any, suffix: str, signature: Any) -> Any:
                 with _locked(path):
                     result = _loaded(path, dispatcher.targetctx, arguments)
                     if result is None:
-                        result = _compiled(dispatcher, path, arguments, return_type)
+                        dispatcher.targetctx.refresh()
+                        result = dispatcher._compiler.compile(arguments, return_type)
+                        parts = linking.parts_of(result)
+                        if parts is not None:  # another process can use the code
+                            _store(path, dumps(parts))
             dispatcher.add_overload(result)
         return dispatcher.overloads[arguments].entry_point
-
-
-def _compiled(dispatcher: Any, path: Path, arguments: Any, return_type: Any) -> Any:
-    """Compile a kernel, and store its code if another process can use it."""
-    dispatcher.targetctx.refresh()
-    result = dispatcher._compiler.compile(arguments, return_type)
-    parts = linking.parts_of(result)
-    if parts is not None:
-        _store(path, dumps(parts))
-    return result
 
 
 # --- files -------------------------------------------------------------------------------------
@@ -172,7 +166,7 @@ def _loaded(path: Path, context: Any, arguments: Any) -> Any:
     except (OSError, EOFError, pickle.UnpicklingError):
         return None
     result = CompileResult._rebuild(context, *parts)
-    context.insert_user_function(result.entry_point, result.fndesc, [result.library])
+    context.insert_user_function(result.entry_point, result.fndesc, [result[linking.LIBRARY]])
     # A function among the arguments was unpickled as another object than the caller's.
     return result._replace(signature=result.signature.replace(args=arguments))
 

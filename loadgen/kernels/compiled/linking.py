@@ -14,12 +14,14 @@ from typing import Any
 
 from llvmlite import binding as llvm
 from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompileResult
 from numba.core.environment import lookup_environment
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 
 TRIED_NUMBA = ("0.61", "0.62", "0.63", "0.64", "0.65", "0.66", "0.67", "0.68")
 """Versions of numba with the private names that are used here."""
+LIBRARY = CompileResult._fields.index("library")
 _dynfunc: Any = import_module("numba._dynfunc")
 
 
@@ -106,7 +108,7 @@ def parts_of(result: Any) -> tuple[Any, ...] | None:
 
     None if the code contains an address of this process.
     """
-    library = result.library
+    library = result[LIBRARY]
     *parts, environments = result._reduce()
     module = library._final_module if library._finalized else library._get_module_for_linking()
     if any(part.name.startswith("numba.dynamic.globals") for part in module.global_variables):
