@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 KERNELS = (
     *("test_packet_bytes.py", "test_in_flight.py", "test_accounting.py"),
-    *("test_pacer.py", "test_payload.py", "test_traffic.py", "test_receiver.py"),
+    *("test_pacer.py", "test_payload.py", "test_traffic.py", "test_receiver.py", "test_arrays.py"),
 )
 """Tests of single kernels. `python3 bootstrap.py quick` runs all pure tests so."""
 

@@ -204,17 +204,6 @@ def test_numbers_are_written_as_they_are_read_and_none_beside_them(value: int) -
     assert buffer.tobytes() == wanted
 
 
-def test_plain_python_does_the_same() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-k", "not plain_python", __file__],
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-
-
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
 def test_with_bounds_checks_what_reads_and_copies_at_once_keeps_within_its_arrays(
     tmp_path: Path,

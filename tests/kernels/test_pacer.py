@@ -2,7 +2,6 @@
 
 import heapq
 import math
-import random
 from fractions import Fraction
 from itertools import pairwise, product
 
@@ -232,19 +231,6 @@ def test_load_time_is_the_integral_of_the_rate(
     assert exact - len(changes) - 1 - exact / 2**50 <= load_time_of(program, clock_ns) <= exact + 1
 
 
-@given(programs, st.lists(st.integers(0, 30 * S), min_size=2, max_size=2))
-@settings(deadline=None, max_examples=200)
-def test_load_time_and_clock_never_run_backwards(
-    changes: list[tuple[int, float]], moments: list[int]
-) -> None:
-    program = _program(changes)
-    earlier, later = sorted(moments)
-    assert load_time_of(program, START_NS + earlier) <= load_time_of(program, START_NS + later)
-    assert clock_of(program, earlier) <= clock_of(program, later)
-    for at_ns in program["clock_ns"][1:].tolist():
-        assert 0 <= load_time_of(program, at_ns) - load_time_of(program, at_ns - 1) <= 51
-
-
 @given(programs, st.integers(0, 20 * S))
 @settings(deadline=None, max_examples=200)
 def test_what_was_due_before_a_change_stays_due_at_the_same_moment(
@@ -410,17 +396,3 @@ def test_the_heap_gives_what_heapq_gives(actions: list[tuple[str, int]]) -> None
             assert heap[0].due_ns == model[0]
         # Every publisher is there once, with its own due time.
         assert {int(p): int(d) for d, p in heap[:size].tolist()} == entries
-
-
-def test_publishers_leave_the_heap_in_order() -> None:
-    rng = random.Random(1)
-    heap = Due.rows(500)
-    dues = [rng.randrange(100) for _ in range(500)]
-    size = 0
-    for publisher, due_ns in enumerate(dues):
-        size = heap_push(heap, size, due_ns, publisher)
-    left = []
-    while size:
-        left.append(heap[0].due_ns)
-        size = heap_pop(heap, size)
-    assert left == sorted(dues)

@@ -282,22 +282,6 @@ def test_a_connection_waits_for_its_turn_once_however_many_edges_come(make_rig: 
     assert not rig.fleet.devices[rig.subscriber].flags & device.LISTED
 
 
-def test_with_a_full_event_queue_reading_waits(make_rig: Any) -> None:
-    rig = make_rig()
-    far = rig.far[rig.subscriber]
-    packets = [encode(SubAck(1 + n % 60_000, (0,)), 4) for n in range(EVENT_LIMIT + 500)]
-    far.sendall(b"".join(packets))
-    seen: list[Event] = []
-    for _ in range(100):
-        rig.poll(20)
-        assert rig.fleet.totals.events <= EVENT_LIMIT
-        found = rig.events()
-        seen += found
-        if not found and not rig.fleet.totals.ready:
-            break
-    assert [event[3] for event in seen] == packets
-
-
 def test_many_events_at_once_stay_within_their_array(make_rig: Any) -> None:
     """The queue is full and every descriptor has something that cannot wait."""
     rig = make_rig(publishers=40, subscribers=1)

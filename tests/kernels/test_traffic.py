@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.kernels import counting
-from loadgen.kernels.counting import EVENT_LIMIT, MEASURE, WARMUP, bucket_index, slot_of
+from loadgen.kernels.counting import EVENT_LIMIT, MEASURE, WARMUP, slot_of
 from loadgen.kernels.device import (
     AWAIT_CONNACK,
     AWAY,
-    BLOCKED,
     CONNECTED,
     WAITING,
     WINDOW_FULL,
@@ -28,12 +27,11 @@ from loadgen.kernels.pacer import advance, with_rate
 from loadgen.kernels.payload import HEADER_BYTES, stamp
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.kernels.receiver import release_held
-from loadgen.kernels.sender import BATCH_LIMIT, requeue, reschedule
+from loadgen.kernels.sender import BATCH_LIMIT, reschedule
 from loadgen.metrics.interval import COUNTERS, SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import (
     ConnAck,
-    Disconnect,
     Packet,
     PingResp,
     PubAck,
@@ -43,7 +41,6 @@ from loadgen.mqtt.packets import (
     PubRel,
     SubAck,
 )
-from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.violations import MALFORMED, UNEXPECTED_PACKET
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, Share, Subscribes, WorkerPlan
@@ -337,19 +334,6 @@ def test_a_message_belongs_to_the_phase_it_was_intended_in(intended_ns: int, pha
     assert bench.fleet.stats["count"].sum() == 6 + 4  # and the own delay of all
 
 
-def test_streams_are_accounted_for_one_by_one() -> None:
-    bench = Bench()
-    data = b"".join(
-        publish(message(sequence, stream=10 + stream))
-        for stream, sequence in [(0, 0), (1, 0), (2, 1), (0, 1), (2, 0), (1, 0), (0, 5)]
-    )
-    bench.receive(bench.subscriber, data)
-    counted = bench.counted()["measure"]
-    assert counted["received"] == 6
-    assert counted["out_of_order"] == 1
-    assert counted["duplicated"] == 1
-
-
 @pytest.mark.parametrize(
     "payload",
     [
@@ -396,21 +380,6 @@ def test_a_clock_that_is_behind_counts_as_no_latency() -> None:
     bench.receive(bench.subscriber, publish(message(0)), now_ns=early_ns)
     assert bench.stat(1, "end_to_end", MEASURE) == (1, 0, 0, 0)
     assert bench.stat(1, "transit", MEASURE) == (1, 0, 0, 0)
-
-
-def test_histogram_and_stats_agree() -> None:
-    bench = Bench()
-    rng = random.Random(4)
-    waits = [rng.randrange(1, 10 ** rng.randrange(1, 12)) for _ in range(300)]
-    for sequence, wait_ns in enumerate(waits):
-        data = publish(message(sequence))
-        bench.receive(bench.subscriber, data, now_ns=MEASURE_FROM_NS + wait_ns)
-    slot = slot_of(1, SERIES.index("end_to_end"), MEASURE)
-    wanted = np.zeros(bench.fleet.histograms.shape[1], np.int64)
-    for wait_ns in waits:
-        wanted[bucket_index(wait_ns)] += 1
-    assert np.array_equal(bench.fleet.histograms[slot], wanted)
-    assert bench.stat(1, "end_to_end", MEASURE) == (300, sum(waits), min(waits), max(waits))
 
 
 # --- receive: QoS 2 --------------------------------------------------------------------------
@@ -532,21 +501,6 @@ def test_a_breach_is_told_once_and_ends_the_scan(data: bytes, reason: int) -> No
     assert bench.counted()["measure"]["received"] == 1
 
 
-def test_control_packets_are_left_for_python() -> None:
-    bench = Bench()
-    suback = encode(SubAck(9, (1,)), 4)
-    goodbye = encode(Disconnect(), 4)
-    data = suback + encode(PingResp(), 4) + goodbye
-    bench.fleet.devices[bench.subscriber].pings = 1
-    taken, answer = bench.receive(bench.subscriber, data, now_ns=5)
-    assert (taken, answer) == (len(data), b"")
-    kind = counting.CONTROL_PACKET
-    assert bench.events() == [
-        (kind, bench.subscriber, 9, suback, 5),
-        (kind, bench.subscriber, 14, goodbye, 5),
-    ]
-
-
 def test_messages_waited_for_a_device_if_they_were_intended_in_its_absence() -> None:
     bench = Bench(durable=True)
     device = bench.fleet.devices[bench.subscriber]
@@ -591,23 +545,6 @@ def test_with_a_full_event_queue_packets_wait_and_none_is_lost() -> None:
     assert seen == packets
     assert rounds >= 3
     assert answers == encode(PubAck(3), 4)
-
-
-def test_with_a_full_control_area_packets_wait_and_none_is_lost() -> None:
-    bench = Bench(packet_limit=1 << 16, version=5)
-    reason = Properties(reason_string="x" * 60_000)
-    packet = encode(SubAck(1, (0,), properties=reason), 5)
-    assert len(packet) < 1 << 16
-    tail = packet * 40
-    seen = 0
-    while tail:
-        taken, _ = bench.receive(bench.subscriber, tail)
-        assert bench.fleet.totals.control_bytes <= len(bench.fleet.control)
-        found = bench.events()
-        assert all(event[3] == packet for event in found)
-        seen += len(found)
-        tail = tail[taken:]
-    assert seen == 40
 
 
 # --- CONNACK ---------------------------------------------------------------------------------
@@ -683,22 +620,6 @@ def test_a_batch_stops_at_its_limit_and_at_the_end_of_the_window() -> None:
     assert bench.fill(0, WINDOW_END_NS)[1] == 9  # the one due at the end itself is not
     assert bench.fleet.publishers[0].due_ns == START_NS + 110 * PERIOD_NS
     assert bench.fill(0, WINDOW_END_NS + 10**9)[1] == 0
-
-
-def test_a_batch_stays_within_its_buffer() -> None:
-    bench = Bench(size=(100, 100))
-    f = bench.fleet
-    now_ns = START_NS + 1000 * PERIOD_NS
-    f.out[:] = 0xEE
-    end, count, data = bench.fill(0, now_ns, room=1000)
-    assert 0 < count < 9
-    assert len(bench.messages(data)) == count
-    assert end <= 1000
-    assert (f.out[end:] == 0xEE).all()
-    # No room for one: nothing is written or taken.
-    sequence = f.publishers[0].sequence
-    assert bench.fill(0, now_ns, room=50) == (0, 0, b"")
-    assert f.publishers[0].sequence == sequence
 
 
 @pytest.mark.parametrize("size", [(32, 33), (32, 300), (100, 4000)])
@@ -880,14 +801,6 @@ def test_what_was_sent_is_counted_by_phase_with_its_delay() -> None:
     assert bench.fleet.devices[0].written_ns == now_ns
 
 
-def test_sent_bytes_are_those_of_the_packets() -> None:
-    bench = Bench(size=(32, 200))
-    now_ns = START_NS + 30 * PERIOD_NS
-    _, count, data = bench.fill(0, now_ns)
-    bench.settle(0, count, count, now_ns)
-    assert bench.counted(0)["warmup"]["sent_bytes"] == len(data)
-
-
 @pytest.mark.compiled
 @given(
     st.integers(0, 2),
@@ -943,50 +856,7 @@ def test_what_is_taken_back_is_sent_later_unchanged(
     assert f.publishers[0].due_ns == dues[len(sent)]
 
 
-def test_a_batch_taken_back_whole_leaves_the_window_open() -> None:
-    bench = Bench(qos=1, window=2)
-    f = bench.fleet
-    _, count, _ = bench.fill(0, START_NS + 9 * PERIOD_NS)
-    assert count == 2
-    assert f.devices[0].flags & WINDOW_FULL
-    f.devices[0].flags |= BLOCKED | WAITING
-    f.totals.heap_size = 0
-    bench.settle(0, count, 0, START_NS)
-    assert f.totals.in_flight == 0
-    assert bench.counted(0) == {}
-    # When the socket takes bytes again nobody will acknowledge anything: it must go on by itself.
-    f.devices[0].flags &= ~BLOCKED
-    _requeue(bench, 0)
-    assert f.totals.heap_size == 1
-    assert [header(p.payload)[2] for p in bench.send(0, START_NS + 9 * PERIOD_NS)] == [0, 1]
-
-
 # --- waiting publishers ----------------------------------------------------------------------
-
-
-def _requeue(bench: Bench, publisher: int) -> None:
-    f = bench.fleet
-    requeue(f, publisher)
-
-
-@pytest.mark.parametrize("flags", [WAITING | BLOCKED, WAITING | WINDOW_FULL, 0])
-def test_a_publisher_that_cannot_send_or_does_not_wait_is_not_queued(flags: int) -> None:
-    bench = Bench()
-    bench.fleet.totals.heap_size = 0
-    bench.fleet.devices[0].flags = flags
-    _requeue(bench, 0)
-    assert bench.fleet.totals.heap_size == 0
-    assert bench.fleet.devices[0].flags == flags
-
-
-def test_a_publisher_whose_schedule_is_over_is_not_queued() -> None:
-    bench = Bench()
-    bench.fleet.totals.heap_size = 0
-    bench.fleet.devices[0].flags = WAITING
-    bench.fleet.publishers[0].due_ns = WINDOW_END_NS
-    _requeue(bench, 0)
-    assert bench.fleet.totals.heap_size == 0
-    assert bench.fleet.totals.rearm == 0
 
 
 def test_a_rate_change_orders_the_heap_anew_and_forgives_nothing() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from loadgen.mqtt.packets import ConnAck, PubAck, PubComp, Publish, PubRec
+from loadgen.mqtt.packets import ConnAck, PubAck, Publish, PubRec
 from loadgen.mqtt.properties import Properties
 from tests.worker.harness import (
     MS,
@@ -15,38 +15,6 @@ from tests.worker.harness import (
     one_worker_plan,
     publishers,
 )
-
-
-async def test_late_unknown_and_repeated_acknowledgements(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    """Acknowledged in reverse, twice, and for identifiers that nobody used."""
-
-    async def acknowledge(session: Session) -> None:
-        await session.welcome()
-        waiting: list[int] = []
-        while True:
-            packet = await session.packet()
-            if not isinstance(packet, Publish):
-                continue
-            session.published.append(packet)
-            waiting.append(packet.packet_id)
-            if len(waiting) == 5:
-                session.send(*map(PubAck, [*waiting[::-1], *waiting, 99, 65_535]))
-                session.send(PubComp(waiting[0]), PubRec(60_000))
-                waiting.clear()
-
-    broker = await start_broker(acknowledge)
-    await driver.configure(one_worker_plan(publishers(1, 100.0, qos=1), port=broker.port))
-    await driver.connect()
-    await driver.start(warmup_ms=0, measure_ms=400)
-    await driver.until(lambda: driver.window_ends and driver.now("finished"))
-    assert driver.now("in_flight") == 0
-    await driver.stop()
-    assert driver.counted("sent") == driver.counted("acknowledged") == 40
-    assert driver.recorded_count("acknowledge") == 40
-    check_stream(broker.sessions[0].published, 0)
-    assert driver.now("disconnects") == 0
 
 
 async def test_the_receive_maximum_is_kept(driver: Driver, start_broker: StartBroker) -> None:

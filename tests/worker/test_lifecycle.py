@@ -3,8 +3,7 @@
 import asyncio
 import os
 import signal
-import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -97,87 +96,6 @@ async def test_garbage_after_connack_ends_that_connection_only(
     assert len(driver.said("protocol")) == 1
     assert driver.counted("disconnects") == driver.now("disconnects") == 1
     assert broker.published == {"t/0": 10, "t/2": 10}
-
-
-async def test_packets_dribbled_byte_by_byte_are_put_together(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    async def dribble(session: Session) -> None:
-        async def send(data: bytes) -> None:
-            for index in range(len(data)):
-                session.send_bytes(data[index : index + 1])
-                await session.drain()
-                await asyncio.sleep(0)
-
-        session.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await session.packet()
-        await send(encode(packets.ConnAck(), 4))
-        while True:
-            packet = await session.packet()
-            if isinstance(packet, packets.Subscribe):
-                await send(encode(packets.SubAck(packet.packet_id, (1,)), 4))
-                reader.append(send)
-            elif isinstance(packet, packets.Publish):
-                session.published.append(packet)
-                await reader[0](encode(packets.Publish("t/0", packet.payload, 1, packet_id=9), 4))
-                await send(encode(packets.PubAck(packet.packet_id), 4))
-            elif isinstance(packet, packets.Disconnect):
-                return
-
-    reader: list[Callable[[bytes], Awaitable[None]]] = []
-    broker = await start_broker(dribble)
-    plan = one_worker_plan(publishers(1, 100.0, qos=1), subscribers(1, qos=1), port=broker.port)
-    await driver.configure(plan)
-    await driver.connect()
-    await driver.subscribe()
-    await driver.start(warmup_ms=0, measure_ms=200)
-    await driver.finished()
-    await driver.stop()
-    assert driver.counted("sent") == driver.counted("received") == 20
-    assert driver.counted("acknowledged") == 20
-    assert driver.counted("corrupt") == driver.counted("foreign") == 0
-    acknowledged = [p for s in broker.sessions for p in s.packets if isinstance(p, packets.PubAck)]
-    assert acknowledged == [packets.PubAck(9)] * 20
-
-
-async def test_a_broker_that_loses_repeats_reorders_and_spoils_is_found_out(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    broker = await start_broker()
-    held: list[packets.Publish] = []
-
-    def route(packet: packets.Publish) -> None:
-        _, sequence, _ = header(packet)
-        if sequence == 3:
-            return
-        if sequence == 5:
-            held.append(packet)
-            return
-        forward(packet)
-        if sequence == 7:
-            forward(held[0])
-            forward(packet)
-        if sequence == 9:
-            data = bytearray(packet.payload)
-            data[9] ^= 1
-            forward(packets.Publish(packet.topic_name, bytes(data)))
-            forward(
-                packets.Publish(packet.topic_name, b"from somewhere else, and long enough for it")
-            )
-
-    forward = broker.route
-    broker.route = route  # type: ignore[method-assign]
-    await driver.configure(one_worker_plan(publishers(1, 100.0), subscribers(), port=broker.port))
-    await driver.connect()
-    await driver.subscribe()
-    await driver.start(warmup_ms=0, measure_ms=200)
-    await driver.until(lambda: driver.window_ends and driver.now("received") == 19)
-    await driver.stop()
-    assert driver.counted("expected", phase="measure") == 20
-    assert driver.counted("received", phase="measure") == 19
-    for name in ("duplicated", "out_of_order", "corrupt", "foreign"):
-        assert driver.counted(name, phase="measure", group="subscribers") == 1, name
-    assert driver.recorded_count("end_to_end") == 19
 
 
 @pytest.mark.parametrize("qos", [0, 1])

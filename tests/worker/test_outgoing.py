@@ -7,14 +7,13 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
 from loadgen.kernels.device import BLOCKED, CONNECTED
 from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close_descriptor, watch
 from loadgen.mqtt.codec import encode
-from loadgen.mqtt.packets import Disconnect, PubAck, Publish, Subscribe
+from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.plan.groups import DeviceGroup, Reconnect, Subscribes, Target, Tls
 from loadgen.plan.plan import document_of
 from loadgen.worker import worker as worker_module
@@ -87,55 +86,6 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
     assert max(row.max_ns for row in driver.recorded("send_delay")) > 100 * harness.MS
     peak = max(row.owed for row in driver.rows)
     assert peak > 0
-
-
-async def test_acknowledgements_to_a_broker_that_does_not_read_follow_later(
-    driver: harness.Driver, start_broker: harness.StartBroker
-) -> None:
-    """The subscriber's PUBACKs fill its socket; every one must still go out, once and in order."""
-    each, rounds = 5000, 260  # 5.2 MB of PUBACKs, more than the kernel holds
-    flood = b"".join(
-        b"\x32\x08\x00\x01t" + n.to_bytes(2, "big") + b"abc" for n in range(1, each + 1)
-    )
-    sent = asyncio.Event()
-
-    async def behave(session: harness.Session) -> None:
-        await session.welcome()
-        session.respond(await session.behave(until_packet=Subscribe))
-        session.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        for _ in range(rounds):
-            session.send_bytes(flood)
-            await session.drain()
-        sent.set()
-        # And more of them while the sockets open and close again.
-        for _ in range(rounds):
-            session.send_bytes(flood)
-            await session.drain()
-        await asyncio.Event().wait()
-
-    broker = await start_broker(behave)
-    group = DeviceGroup("subscribers", 1, subscribes=Subscribes(("t",), 1))
-    await driver.configure(harness.one_worker_plan(group, port=broker.port))
-    await driver.connect()
-    await driver.subscribe()
-    await asyncio.wait_for(sent.wait(), harness.HANG_S)
-    (session,) = broker.sessions
-    # The worker reads on; what it answers does not fit into the sockets.
-    await driver.until(lambda: driver.counted("foreign") >= each * rounds)
-    session.writer.transport.resume_reading()  # type: ignore[attr-defined]
-    received = bytearray()
-    async with asyncio.timeout(harness.HANG_S):
-        while len(received) < 2 * 4 * each * rounds:
-            data = await session.reader.read(1 << 20)
-            assert data
-            received += data
-            driver.send("beat")
-    identifiers = np.frombuffer(bytes(received), ">u2").reshape(-1, 2)
-    assert (identifiers[:, 0] == 0x4002).all()
-    assert np.array_equal(identifiers[:, 1], np.tile(np.arange(1, each + 1), 2 * rounds))
-    await driver.stop()
-    assert driver.counted("foreign") == 2 * each * rounds
-    assert isinstance(await session.packet(), Disconnect)
 
 
 async def test_a_blocked_connection_that_breaks_leaves_nothing_behind(

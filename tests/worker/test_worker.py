@@ -12,7 +12,7 @@ from loadgen.brokers.process import ProgramSettings
 from loadgen.metrics.interval import PHASES, Interval
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Disconnect, PubAck, PubComp
-from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes, Target
+from loadgen.plan.groups import DeviceGroup, Subscribes, Target
 from loadgen.plan.plan import document_of
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import run_secured
@@ -261,70 +261,6 @@ async def test_a_rate_change_in_mid_run_is_exact(driver: Driver, start_broker: S
     assert all(abs(a - b) <= 2 for a, b in zip(found, dues, strict=True))
     assert driver.counted("sent") == driver.counted("received") == 290
     assert driver.counted("sent", phase="warmup") == 40
-
-
-async def test_a_schedule_brought_to_a_standstill_sends_no_more(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    broker = await start_broker()
-    # One device sends each 30,000 s: its next message must not overflow into the past.
-    slow = DeviceGroup("slow", 1, Publishes("s/{topic}", 1 / 30_000, first_stream=10))
-    await driver.configure(one_worker_plan(publishers(1, 100.0), slow, port=broker.port))
-    await driver.connect()
-    await driver.start(warmup_ms=0, measure_ms=600)
-    at_ns = driver.start_ns + 200 * MS
-    await driver.ask("rate", factor=1e-6, at_ns=at_ns)
-    await driver.until(lambda: driver.window_ends and driver.now("finished"))
-    await driver.stop()
-    assert broker.published == {"t/0": 21, "s/0": 1}
-    assert driver.window_ends[0]["owed"] == 0
-
-
-@pytest.mark.parametrize("arrivals", ["uniform", "poisson"])
-async def test_random_arrivals_are_sent_when_intended(
-    driver: Driver, start_broker: StartBroker, arrivals: str
-) -> None:
-    broker = await start_broker()
-    publishes = Publishes("t/{topic}", 1000.0, arrivals=arrivals)  # type: ignore[arg-type]
-    group = DeviceGroup("publishers", 2, publishes)
-    await driver.configure(one_worker_plan(group, subscribers(), port=broker.port))
-    await driver.connect()
-    await driver.subscribe()
-    await driver.start(warmup_ms=0, measure_ms=500)
-    await driver.finished()
-    await driver.stop()
-    total = driver.counted("sent")
-    assert total == driver.counted("received")
-    assert 350 < total < 650  # 500 with a standard deviation of 22 at most
-    for number in range(2):
-        packets = broker.client(number).published
-        check_stream(packets, number)
-        dues = [header(packet)[2] for packet in packets]
-        assert dues == sorted(dues)
-        assert driver.start_ns <= dues[0]
-        assert dues[-1] < driver.end_ns
-
-
-async def test_a_send_tick_gathers_messages_and_changes_no_intended_time(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    broker = await start_broker()
-    plan = one_worker_plan(
-        publishers(2, 4000.0), subscribers(), port=broker.port, send_tick_us=5000
-    )
-    await driver.configure(plan)
-    await driver.connect()
-    await driver.subscribe()
-    await driver.start(warmup_ms=0, measure_ms=300)
-    await driver.finished()
-    await driver.stop()
-    for number in range(2):
-        dues = [driver.start_ns + number * MS // 4 + k * MS // 2 for k in range(600)]
-        check_stream(broker.client(number).published, number, dues)
-    delays = driver.recorded("send_delay")
-    assert sum(row.count for row in delays) == 1200
-    # Half a tick on average, could they but be as late as that.
-    assert sum(row.sum_ns for row in delays) / 1200 > MS
 
 
 async def test_messages_received_by_devices_of_other_workers_are_not_expected_here(
