@@ -23,21 +23,11 @@ from loadgen.kernels.device import (
 )
 from loadgen.kernels.in_flight import redelivery_order, set_capacity
 from loadgen.kernels.reactor import entry_points
+from loadgen.mqtt import violations
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1, MQTT_5
 from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, PubAck, PubRec, SubAck
 from loadgen.mqtt.reason_codes import is_known, reason_name
-from loadgen.mqtt.violations import (
-    ASSIGNED_IDENTIFIER,
-    MALFORMED,
-    SERVER_DISCONNECT,
-    SESSION_LOST,
-    SESSION_PRESENT,
-    UNEXPECTED_PACKET,
-    UNKNOWN_REASON,
-    UNREQUESTED_PROPERTY,
-    VIOLATIONS,
-)
 from loadgen.plan.behaviour import Behaviour
 from loadgen.plan.groups import DeviceGroup, Reconnect, sent_qos
 from loadgen.worker.clock import clock_ns
@@ -177,8 +167,8 @@ class Lifecycle:
             self._report("refused", connection, f"acknowledged with {reason}")
 
     def _note_violation(self, connection: int, kind: int, detail: str = "") -> None:
-        words = detail or VIOLATIONS[kind].words
-        if VIOLATIONS[kind].is_judged:
+        words = detail or violations.VIOLATIONS[kind].words
+        if violations.VIOLATIONS[kind].is_judged:
             self.violation = self.violation or words
         self._report("violation", connection, words)
 
@@ -186,7 +176,7 @@ class Lifecycle:
         """Count a violation by the broker that Python detected."""
         fleet = self._fleet
         fleet.violations[kind] += 1
-        if VIOLATIONS[kind].is_judged:
+        if violations.VIOLATIONS[kind].is_judged:
             phase = counting.phase_of_arrival(fleet.run, clock_ns())
             fleet.counters[int(fleet.group[connection]), phase].violations += 1
         self._note_violation(connection, kind, detail)
@@ -198,13 +188,13 @@ class Lifecycle:
         try:
             packet = _decoded(data, version)
         except LoadgenError as error:
-            self._violated(connection, MALFORMED, str(error))
+            self._violated(connection, violations.MALFORMED, str(error))
             self._protocol_error(connection, str(error))
             return
         if isinstance(packet, ConnAck | Disconnect) and not is_known(
             packet.reason_code, packet.packet_type, version
         ):
-            self._violated(connection, UNKNOWN_REASON)
+            self._violated(connection, violations.UNKNOWN_REASON)
         if isinstance(packet, ConnAck):
             self._on_connack(connection, packet, data)
         elif isinstance(packet, SubAck) and self._fleet.group_of(connection).subscribes is not None:
@@ -212,12 +202,14 @@ class Lifecycle:
                 self._violated(connection, kind)
         elif isinstance(packet, Disconnect):
             if version != MQTT_5:
-                self._violated(connection, SERVER_DISCONNECT)
+                self._violated(connection, violations.SERVER_DISCONNECT)
             name = reason_name(packet.reason_code)
             self.lost(connection, f"DISCONNECT from the broker: {name}")
         else:
             name = type(packet).__name__.upper()
-            self._violated(connection, UNEXPECTED_PACKET, f"{name}, which was not requested")
+            self._violated(
+                connection, violations.UNEXPECTED_PACKET, f"{name}, which was not requested"
+            )
             self._protocol_error(connection, f"the broker sent {name}, which was not requested")
 
     # --- accepted -----------------------------------------------------------------------------
@@ -233,65 +225,52 @@ class Lifecycle:
             self._say_goodbye(connection)
             self.lost(connection, f"CONNACK with {limit}", refused=True)
             return
-        device, group = fleet.devices[connection], fleet.group_of(connection)
-        server_keep_alive_s = packet.properties.server_keep_alive
-        # It replaces the one in CONNECT (MQTT 5, 3.2.2.3.14), for this connection alone.
-        seconds = group.keep_alive_s if server_keep_alive_s is None else server_keep_alive_s
-        device.keep_alive_ns = seconds * 1_000_000_000
-        self._set_receive_maximum(connection, packet.properties.receive_maximum)
-        if not packet.session_present:
-            self._note_usual(connection, data)
-        if self.connector.came_back(connection) or device.returned_ns:
+        self._adopt(connection, packet, data)
+        if self.connector.came_back(connection) or fleet.devices[connection].returned_ns:
             self._resume(connection, packet.session_present)
 
     def _check_connack(self, connection: int, packet: ConnAck) -> None:
         """Check a CONNACK that accepts a device, by what the device has requested."""
         fleet, plan = self._fleet, self._fleet.plan
-        clean, was_here = fleet.group_of(connection).clean_start, self.was_here(connection)
+        clean = fleet.group_of(connection).clean_start
+        was_here = fleet.devices[connection].returned_ns != 0
         names_are_new = plan.scenario.client_id is None and plan.scenario.clients_file is None
         if packet.session_present and (clean or (names_are_new and not was_here)):
-            self._violated(connection, SESSION_PRESENT)
+            self._violated(connection, violations.SESSION_PRESENT)
         if was_here and not (clean or packet.session_present or plan.version == MQTT_3_1):
-            self._violated(connection, SESSION_LOST)
+            self._violated(connection, violations.SESSION_LOST)
         if packet.properties.assigned_client_identifier is not None:
-            self._violated(connection, ASSIGNED_IDENTIFIER)
+            self._violated(connection, violations.ASSIGNED_IDENTIFIER)
         properties = packet.properties
         if properties.response_information or properties.authentication_method:
-            self._violated(connection, UNREQUESTED_PROPERTY)
+            self._violated(connection, violations.UNREQUESTED_PROPERTY)
 
-    def was_here(self, connection: int) -> bool:
-        """Return True if the device was connected before its current connection."""
-        return bool(self._fleet.devices["returned_ns"][connection])
+    def _adopt(self, connection: int, packet: ConnAck, data: bytes) -> None:
+        """Take the limits of a CONNACK.
 
-    def _note_usual(self, connection: int, data: bytes) -> None:
-        """Let the kernels accept a CONNACK with the same bytes for other devices of the group."""
-        fleet = self._fleet
-        group = int(fleet.group[connection])
-        if len(data) > fleet.connacks.shape[1]:
-            return
-        shared, sender = fleet.groups[group], int(fleet.devices["sender"][connection])
-        shared.capacity = 0 if sender < 0 else int(fleet.senders["capacity"][sender])
-        device = fleet.devices[connection]
-        shared.keep_alive_ns = device.keep_alive_ns
-        shared.acknowledge_every = device.acknowledge_every
-        fleet.connacks[group, : len(data)] = np.frombuffer(data, np.uint8)
-        shared.connack_bytes = len(data)
-
-    def _set_receive_maximum(self, connection: int, receive_maximum: int | None) -> None:
-        """Bound the messages in flight by the broker's Receive Maximum; None if it sent none."""
-        fleet = self._fleet
-        sender = int(fleet.devices["sender"][connection])
-        if sender >= 0:
-            group = fleet.group_of(connection)
+        Without a session the kernels accept the same bytes for other devices of the group.
+        """
+        fleet, properties = self._fleet, packet.properties
+        device, group = fleet.devices[connection], fleet.group_of(connection)
+        # It replaces the one in CONNECT (MQTT 5, 3.2.2.3.14), for this connection alone.
+        server_s = properties.server_keep_alive
+        device.keep_alive_ns = (group.keep_alive_s if server_s is None else server_s) * 10**9
+        maximum, capacity = properties.receive_maximum or _RECEIVE_MAXIMUM, 0
+        if device.sender >= 0:
             sends = group.publishes or group.responds
-            maximum = receive_maximum or _RECEIVE_MAXIMUM
             capacity = maximum if sends is None else min(sends.window, maximum)
-            set_capacity(fleet, sender, capacity)
-        subscribes = fleet.group_of(connection).subscribes
-        if subscribes is not None:
+            capacity = set_capacity(fleet, device.sender, capacity)
+        if group.subscribes is not None:
             # Brokers bound both directions alike; a larger batch would never fill.
-            batch = min(subscribes.acknowledge_every, receive_maximum or _RECEIVE_MAXIMUM)
-            fleet.devices[connection].acknowledge_every = batch
+            device.acknowledge_every = min(group.subscribes.acknowledge_every, maximum)
+        if packet.session_present or len(data) > fleet.connacks.shape[1]:
+            return
+        usual = fleet.groups[device.group]
+        usual.capacity = capacity
+        usual.keep_alive_ns = device.keep_alive_ns
+        usual.acknowledge_every = device.acknowledge_every
+        usual.connack_bytes = len(data)
+        fleet.connacks[device.group, : len(data)] = np.frombuffer(data, np.uint8)
 
     # --- lost ---------------------------------------------------------------------------------
 
