@@ -222,8 +222,7 @@ class Lifecycle:
             return
         self._check_connack(connection, packet)
         if limit := _limit_of(packet, fleet.group_of(connection)):
-            self._say_goodbye(connection)
-            self.lost(connection, f"CONNACK with {limit}", refused=True)
+            self.disconnect(connection, f"CONNACK with {limit}", refused=True)
             return
         self._adopt(connection, packet, data)
         if self.connector.came_back(connection) or fleet.devices[connection].returned_ns:
@@ -327,18 +326,10 @@ class Lifecycle:
             os.close(device.descriptor)
         device.descriptor = -1
 
-    def leave(self, connection: int) -> None:
-        """Disconnect a device that is to reconnect."""
-        self._say_goodbye(connection)
-        self.lost(connection, _LEFT)
-
-    def stop(self, connection: int) -> None:
-        """Disconnect a device for good."""
-        self._say_goodbye(connection)
-        self.lost(connection, "stopped")
-
-    def _say_goodbye(self, connection: int) -> None:
+    def disconnect(self, connection: int, reason: str = _LEFT, *, refused: bool = False) -> None:
+        """Send DISCONNECT for a device; without another reason it is to reconnect."""
         self.outgoing.write(connection, encode(Disconnect(), self._fleet.plan.version))
+        self.lost(connection, reason, refused=refused)
 
     # --- back again ---------------------------------------------------------------------------
 

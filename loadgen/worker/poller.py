@@ -16,10 +16,10 @@ from loadgen.kernels.reactor import CHANNEL, LINGER, TIMER, EntryPoints
 from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import slow_group
-from loadgen.worker.attendance import Attendance
 from loadgen.worker.channel import Channel
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.loop import WorkerLoop
+from loadgen.worker.recorder import Attendance
 
 _LEAST_STAY_NS = 5_000_000
 """Longest time for which other work of the loop, such as paced connects, may be postponed. A turn

@@ -22,7 +22,6 @@ from loadgen.kernels.sender import reschedule
 from loadgen.plan.behaviour import Behaviour, PlannedFleet, behaviour_module
 from loadgen.plan.groups import slow_group
 from loadgen.plan.plan import read_plan
-from loadgen.worker.attendance import Attendance
 from loadgen.worker.build_fleet import build_fleet, plan_schedule, renew_fleet
 from loadgen.worker.channel import LEASE_S, Channel, Command
 from loadgen.worker.clock import clock_ns, follow
@@ -39,6 +38,7 @@ from loadgen.worker.durable import forget_sessions
 from loadgen.worker.frames import Header
 from loadgen.worker.lifecycle import Lifecycle
 from loadgen.worker.loop import WorkerLoop
+from loadgen.worker.recorder import Attendance
 from loadgen.worker.reporter import Reporter
 from loadgen.worker.shared_counts import open_live_page
 from loadgen.worker.subscription_marks import share_streams
@@ -137,7 +137,7 @@ class Worker:
         fleet, reporter = self.fleet, self.reporter
         reporter.enter("warmup")
         lifecycle = self.lifecycle
-        self._repeat(churn(fleet, reporter, lifecycle.connector.random, lifecycle.leave))
+        self._repeat(churn(fleet, reporter, lifecycle.connector.random, lifecycle.disconnect))
         fleet.run.measure_ns = header["measure_ns"]
         fleet.run.end_ns = header["end_ns"]
         plan_schedule(fleet, int(header["start_ns"]))
@@ -247,7 +247,7 @@ class Worker:
         self._stopped = True
         self.attendance.end()
         for connection in np.flatnonzero(fleet.devices["state"] == CONNECTED).tolist():
-            self.lifecycle.stop(connection)
+            self.lifecycle.disconnect(connection, "stopped")
             if connection % 500 == 0:
                 await asyncio.sleep(0)
         remaining = await forget_sessions(fleet, self.lifecycle.streams)

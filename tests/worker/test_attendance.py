@@ -12,8 +12,7 @@ import pytest
 from loadgen.kernels import reactor
 from loadgen.kernels.attention import STALL_FLOOR_NS, take_stalls
 from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, close_descriptor, make_timer, watch
-from loadgen.worker.attendance import Attendance
-from loadgen.worker.recorder import ProcessAccount
+from loadgen.worker.recorder import Attendance, ProcessAccount
 from tests.fleets import small_fleet
 
 MS = 1_000_000

@@ -11,9 +11,9 @@ import pytest
 from loadgen.kernels.reactor import EntryPoints
 from loadgen.kernels.syscalls import close_descriptor
 from loadgen.worker import poller as poller_module
-from loadgen.worker.attendance import Attendance
 from loadgen.worker.channel import Channel
 from loadgen.worker.poller import Poller
+from loadgen.worker.recorder import Attendance
 from tests.worker.harness import HANG_S
 
 MS = 1_000_000
