@@ -21,6 +21,7 @@ _QUANTILE = re.compile(r"p\d\d+", re.IGNORECASE)
 _FUNCTION = re.compile(r"\b(?:i?rate|increase|i?delta|deriv)\(")
 _ROLES = {"other": 99, "kwh": 99, "watts": 99, "outlet": 2, "series": 2, "value": 1, "units": 1}
 """Roles by the words of a title, and the most words that a title of the role has."""
+_NOT_REAL = "not real power"
 _FIGURE_WORDS = {"power": ("watts", "kwh"), "energy": ("kwh", "watts")}
 _INSTEAD = ({"time", "date"}, {"outlet"})
 
@@ -107,7 +108,7 @@ def column_of(title: str, form: Format, place: int = 0, cell: str = "") -> Colum
     if key:
         return replace(column, role=key, is_named=True)
     if there & words("other_power"):
-        column = replace(column, role="other", why="not real power")
+        column = replace(column, role="other", why=_NOT_REAL)
     elif _FUNCTION.search(title):
         column = replace(column, role="other", why="a function of another series")
     why = next((why for pattern, why in form.unused.items() if is_like(title, pattern)), "")
@@ -200,6 +201,9 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
         if not any(is_like(title, pattern) for title in titles)
     ]
     is_long = not figures and len(value) == 1
+    others = [c for c in roles.get("other", []) if c.why == _NOT_REAL or (c.unit and not c.why)]
+    if others and not (figures or value or absent) and (roles.get("time") or roles.get("date")):
+        raise LogError(PowerMessage.NO_WATTS, columns=tuple(c.title for c in others[:4]))
     if (not figures and not is_long) or any(not is_long or key not in FIGURES for key, _ in absent):
         return None
     figures = _figures(figures, form)

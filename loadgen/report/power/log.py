@@ -507,6 +507,9 @@ class _Reader:
                     shown = printable(", ".join((*used, *titles)), 120)
                     raise LogError(PowerMessage.NO_COLUMN, column=pattern, header=shown)
         if not outlets:
+            left_out = tuple(title for title, *_ in self._left_out[:4])
+            if self._value is not None and left_out and self._error is None:
+                raise LogError(PowerMessage.NO_WATTS, columns=left_out)
             raise self._error or LogError(PowerMessage.NO_SAMPLE)
         self._refuse_turns()
         chosen = layout.format.named & FIGURES.keys()

@@ -22,6 +22,10 @@ class PowerMessage(Sentences):
         "time=NAME,watts=NAME; it is: {header}"
     )
     NO_COLUMN = "power log {log} has no column {column!r}; its header is: {header}"
+    NO_WATTS = (
+        "power log {log} has no watts, and others cannot be converted to them ({columns}): log "
+        "real power in W, or energy in Wh"
+    )
     NO_TIME = (
         "power log {log} has no column of time: name it with --pdu-columns time=NAME, and "
         "start=TIME if it counts seconds from a start; its header is: {header}"

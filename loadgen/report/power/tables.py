@@ -23,6 +23,8 @@ _HEAD_LINES = 60
 _FIRST_RECORDS = 50
 _PAIR = re.compile(r"\s*([^\W\d][^:\t,;|{}]*?)\s*:\s+(\S.*?)\s*")
 """A line of a tool with a name and a value."""
+_SEVERAL = re.compile(r"\s{2,}(?=[^\W\d][^:]*:\s)")
+"""The blanks between several pairs of one line."""
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 Row = tuple[int, list[str]]
@@ -139,14 +141,12 @@ def _blocks(source: Source) -> Iterator[Record]:
     record: dict[str, str] = {}
     first = 0
     for number, line in source.lines():
-        match = _PAIR.fullmatch(line)
-        if match is None:
-            continue
-        if match[1] in record:
-            yield first, record
-            record = {}
-        first = first if record else number
-        record[match[1]] = match[2]
+        for match in filter(None, map(_PAIR.fullmatch, _SEVERAL.split(line))):
+            if match[1] in record:
+                yield first, record
+                record = {}
+            first = first if record else number
+            record[match[1]] = match[2]
     yield first, record
 
 
