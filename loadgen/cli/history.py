@@ -65,9 +65,8 @@ def _show(flags: Flags) -> int:
     html, rolling = flags["html"], flags["rolling"]
     _require_usable(where, case, since)
     from loadgen.cli.cluster import spark_settings
-    from loadgen.report.build.history_report import history_report
     from loadgen.report.build.rows import FIGURES
-    from loadgen.report.history import weeks_of
+    from loadgen.report.history import history_report, weeks_of
     from loadgen.report.render.html import to_html
     from loadgen.report.render.text import name, number
     from loadgen.report.render.write import to_json, write_files

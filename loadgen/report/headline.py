@@ -1,6 +1,6 @@
 """The headline of a result: its rates, latencies and losses in one line, for people."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -29,12 +29,28 @@ def headline(*cards: "ScoreCard") -> str:
     """
     counts = [card.counts for card in cards]
     if cards[0].has_messages:
-        series, parts = "end_to_end", [_rates(cards)]
-        lost, expected = sum(one.lost for one in counts), sum(one.expected for one in counts)
+        series = "end_to_end"
+        ingress, egress, asked = (
+            _median(card.rates.get(rate) for card in cards) or 0.0
+            for rate in ("ingress", "egress", "asked")
+        )
+        rate_in, rate_out = number(ingress), number(egress)
+        if ingress < _AS_ASKED * asked:
+            rate_in += f" of {number(asked)}"
+        same = rate_in == rate_out
+        parts = [f"{rate_in} msg/s in and out" if same else f"{rate_in} msg/s in, {rate_out} out"]
+        lost, expected = (
+            sum(count.lost for count in counts),
+            sum(count.expected for count in counts),
+        )
         losses = f"{lost:,} lost of {expected:,}"
     else:
-        series, parts = "connect", [_connects(cards)]
-        losses = f"{sum(one.connect_failures for one in counts):,} failed"
+        series = "connect"
+        connected = round(_median(card.connect.connected for card in cards) or 0)
+        seconds = _median(card.connect.seconds for card in cards)
+        pace = f" in {duration(1e6 * seconds)}, {number(connected / seconds)}/s" if seconds else ""
+        parts = [f"{connected:,} connected{pace}"]
+        losses = f"{sum(count.connect_failures for count in counts):,} failed"
     for key, title in _LEVELS.items():
         level_us = _median(getattr(card.latency.get(series), key, None) for card in cards)
         if level_us is not None:
@@ -52,24 +68,3 @@ def duration(microseconds: float) -> str:
 def _median(values: Iterable[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return median(present) if present else None
-
-
-def _rates(cards: Sequence["ScoreCard"]) -> str:
-    ingress, egress, asked = (
-        _median(card.rates.get(name) for card in cards) or 0.0
-        for name in ("ingress", "egress", "asked")
-    )
-    if ingress < _AS_ASKED * asked:
-        return f"{number(ingress)} of {number(asked)} msg/s in, {number(egress)} out"
-    if number(ingress) == number(egress):
-        return f"{number(ingress)} msg/s in and out"
-    return f"{number(ingress)} msg/s in, {number(egress)} out"
-
-
-def _connects(cards: Sequence["ScoreCard"]) -> str:
-    connected = round(_median(card.connect.connected for card in cards) or 0)
-    seconds = _median(card.connect.seconds for card in cards)
-    text = f"{connected:,} connected"
-    return (
-        f"{text} in {duration(1e6 * seconds)}, {number(connected / seconds)}/s" if seconds else text
-    )

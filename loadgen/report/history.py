@@ -1,12 +1,12 @@
-"""Score cards over weeks: a card's rows as a table, and past cards as a baseline. Pure.
+"""Score cards over weeks: a card's rows as a table, past cards as a baseline, courses. Pure.
 
 The table has a line for each row of each card. Cards of the same `load` (case, scenario, protocol,
 load host) are points of one course, for all brokers and all versions of this program.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -18,8 +18,11 @@ from loadgen.errors import RunDirectoryError
 from loadgen.judge.verdict import Reason, Verdict
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.compare import load_of
-from loadgen.report.build.rows import PUBLISHED_FIGURES, Row, with_latency
+from loadgen.report.build.figures import COLORS, axis, chart, layout, line
+from loadgen.report.build.rows import FIGURES, PUBLISHED_FIGURES, Row, with_latency
 from loadgen.report.messages import Message
+from loadgen.report.model import Chart, Charts, Report
+from loadgen.report.render.text import name
 from loadgen.report.score_card import SCHEMA, Connecting, Counts, Run, ScoreCard
 
 HISTORY_SCHEMA = pa.schema(
@@ -104,30 +107,26 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
             series: LatencySummary(**_python_names(summary))
             for series, summary in stored["latency"].items()
         }
+        verdict = stored["verdict"]
+        reasons = [Reason(r["code"], r.get("detail") or "") for r in verdict["reasons"]]
+        if not reasons:
+            # INVALID without a reason is still INVALID.
+            reasons = [Reason("INTERRUPTED", "the card gives no reason")]
         rows = [Row(**_python_names(row)) for row in stored["rows"]]
-        rates = {"ingress": counts.sent / run.seconds, "egress": counts.received / run.seconds}
         return ScoreCard(
             run=run,
-            verdict=Verdict(
-                () if stored["verdict"]["valid"] else tuple(_reasons(stored["verdict"]["reasons"]))
-            ),
+            verdict=Verdict(() if verdict["valid"] else tuple(reasons)),
             rows=with_latency(rows, run.case, latency),
             counts=counts,
             latency=latency,
             power=None,
             connect=Connecting(0, {}, None),
             network=MappingProxyType({}),
-            rates=rates,
+            rates={"ingress": counts.sent / run.seconds, "egress": counts.received / run.seconds},
         )
     except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
         raise RunDirectoryError(Message.NOT_A_CARD(where=shown, reason=reason)) from None
-
-
-def _reasons(reasons: Iterable[Mapping[str, Any]]) -> Iterator[Reason]:
-    reasons_given = [Reason(reason["code"], reason.get("detail") or "") for reason in reasons]
-    # INVALID without a reason is still INVALID.
-    yield from reasons_given or [Reason("INTERRUPTED", "the card gives no reason")]
 
 
 def _python_names(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,16 +173,41 @@ def weeks_of(course: Course) -> list[tuple[str, int, float, float, float]]:
     """Return (Monday, number of runs, mean, least, greatest) of each week with runs."""
     weeks: dict[str, list[float]] = {}
     for point in course.points:
-        weeks.setdefault(_monday(point.started), []).append(point.value)
+        try:
+            day = datetime.fromisoformat(point.started).date()
+            week = (day - timedelta(days=day.weekday())).isoformat()
+        except ValueError:
+            week = "unknown"
+        weeks.setdefault(week, []).append(point.value)
     return [
-        (week, len(found), sum(found) / len(found), min(found), max(found))
-        for week, found in weeks.items()
+        (week, len(values), sum(values) / len(values), min(values), max(values))
+        for week, values in weeks.items()
     ]
 
 
-def _monday(started: str) -> str:
-    try:
-        day = datetime.fromisoformat(started).date()
-    except ValueError:
-        return "unknown"
-    return (day - timedelta(days=day.weekday())).isoformat()
+def history_report(courses: Sequence[Course], rolling: int) -> Report:
+    """Return the report of these courses; `rolling` is the number of runs in the mean."""
+    return Report(
+        title="History",
+        heading="History",
+        lead=(Charts(lambda: [_chart(course, rolling) for course in courses]),),
+        document=[asdict(course) for course in courses],
+    )
+
+
+def _chart(course: Course, rolling: int) -> Chart:
+    column = FIGURES[course.column]
+    points = [(point.started, point.value) for point in course.points]
+    before = [(point.started, point.before) for point in course.points]
+    hover = "%{y:,.4g} " + name(course.unit, 40)
+    label = f"{course.name} {column}"
+    return chart(
+        f"{label} ({course.load[:6]})",
+        f"{name(course.description, 200)} VALID runs of {course.case} of one load and load host, "
+        f"and the mean of up to {rolling} runs before each.",
+        [
+            line(label, points, COLORS[0], hover, marked=True),
+            line("mean before", before, COLORS[1], hover, dash="dot"),
+        ],
+        layout(xaxis=axis("started (UTC)", type="date"), yaxis=axis(course.unit)),
+    )

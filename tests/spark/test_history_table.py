@@ -11,9 +11,8 @@ import pytest
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import Bounds, load_of, regressions
-from loadgen.report.build.history_report import history_report
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.history import documents_in, past_card, weeks_of
+from loadgen.report.history import documents_in, history_report, past_card, weeks_of
 from loadgen.report.render.html import to_html
 from loadgen.report.render.write import to_json
 from loadgen.report.score_card import ScoreCard, card_document

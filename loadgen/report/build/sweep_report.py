@@ -1,6 +1,6 @@
 """The report of a sweep: its table, and a chart over what was swept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -19,54 +19,46 @@ _LIMIT = "limit"
 
 
 def sweep_report(table: SweepTable) -> Report:
-    """Return the report of a sweep's table."""
+    """Return the report of a sweep's table.
+
+    Its document has every figure, whatever columns are shown; a notice comes before them.
+    """
     searched = f"limit of {table.searched}" if table.searched else ""
     about = " · ".join(filter(None, (table.broker, table.protocol, searched, *table.programs)))
-    header, rows = _csv(table)
     title = f"Sweep: {name(table.case.upper())}"
-    return Report(
-        title=title,
-        heading=title,
-        lead=(
-            *([Paragraph(table.notice)] if table.notice else []),
-            Paragraph(about, "muted"),
-            _data_table(table),
-            Charts(lambda: [drawn for drawn in (sweep_chart(table),) if drawn is not None]),
-        ),
-        document=_document(table),
-        header=header,
-        rows=rows,
-    )
-
-
-def _data_table(table: SweepTable) -> DataTable:
     columns = columns_of(table)
     verdict = [*columns].index(VERDICT)
-    rows = [
+    cells = tuple(
         tuple(
             Cell(text, wrong=place == verdict and not (row.valid and row.runs > 0))
             for place, text in enumerate(texts)
         )
         for row, texts in zip(table.rows, zip(*columns.values(), strict=True), strict=True)
-    ]
-    return DataTable("", "", (*columns,), tuple(rows), texts=(*range(verdict + 1),), look="sweep")
-
-
-def _document(table: SweepTable) -> dict[str, Any]:
-    """Return every figure, whatever columns are shown; a notice comes before them."""
+    )
+    header, rows = _csv(table)
     fields = asdict(table)
     notice = fields.pop("notice")
-    return {"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields}
+    return Report(
+        title=title,
+        heading=title,
+        lead=(
+            *([Paragraph(notice)] if notice else []),
+            Paragraph(about, "muted"),
+            DataTable("", "", (*columns,), cells, texts=(*range(verdict + 1),), look="sweep"),
+            Charts(lambda: [drawn for drawn in (sweep_chart(table),) if drawn is not None]),
+        ),
+        document={"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields},
+        header=header,
+        rows=rows,
+    )
 
 
 def _csv(table: SweepTable) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
     """Return the header and the lines of the CSV file, figures in full precision."""
     keys = [column.key for column in table.columns]
     axes = [axis for axis in table.axes if axis not in keys]
-    header = [*axes, *keys]
-    if table.searched:
-        header += ["limit", "limit_stands", "limit_above", "limit_own", "ended", "ended_by"]
-    header += ["runs", "spread", "measured_on", "protocol", "verdict"]
+    of_search = ("limit", "limit_stands", "limit_above", "limit_own", "ended", "ended_by")
+    last = ("runs", "spread", "measured_on", "protocol", "verdict")
     rows = []
     for row in table.rows:
         limit = row.limit or {}
@@ -80,7 +72,7 @@ def _csv(table: SweepTable) -> tuple[tuple[str, ...], tuple[tuple[object, ...], 
                 *(row.runs, row.spread, row.broker, row.protocol, verdict_of(row)),
             )
         )
-    return tuple(header), tuple(rows)
+    return (*axes, *keys, *(of_search if table.searched else ()), *last), tuple(rows)
 
 
 def columns_of(table: SweepTable) -> dict[str, list[str]]:
@@ -93,13 +85,11 @@ def columns_of(table: SweepTable) -> dict[str, list[str]]:
         for axis in table.axes
     }
     if table.mixed:
-        columns["measured on"] = [measured_on(row) for row in rows]
+        columns["measured on"] = [_measured_on(row) for row in rows]
     if table.searched:
-        ends = [("", "", "") if row.limit is None else limit_cells(row.limit) for row in rows]
-        for place, title in enumerate(
-            (f"limit: {table.searched}", "lowest that failed", "ended by")
-        ):
-            columns[title] = [end[place] for end in ends]
+        ends = [("", "", "") if row.limit is None else _limit_cells(row.limit) for row in rows]
+        header = (f"limit: {table.searched}", "lowest that failed", "ended by")
+        columns |= {title: [end[place] for end in ends] for place, title in enumerate(header)}
     columns[VERDICT] = [verdict_of(row) for row in rows]
     columns |= {titles[key]: texts for key, texts in figures.items() if key not in table.axes}
     if table.repeated:
@@ -108,7 +98,7 @@ def columns_of(table: SweepTable) -> dict[str, list[str]]:
     return columns
 
 
-def measured_on(row: SweepRow) -> str:
+def _measured_on(row: SweepRow) -> str:
     return " ".join(filter(None, (row.broker, row.protocol)))
 
 
@@ -119,7 +109,7 @@ def _figure(table: SweepTable, row: SweepRow, key: str) -> float | str | None:
     return row.figures[key]
 
 
-def limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
+def _limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return a search's limit, the lowest load that failed, and the reason for its end.
 
     A limit that is not closed is only a load that held, and is marked as such.
@@ -172,34 +162,36 @@ def sweep_chart(table: SweepTable) -> Chart | None:
     It has a line for each combination of the other fields. Return None without such a field.
     """
     rows = [row for row in table.rows if row.runs and (row.limit or not table.searched)]
-    swept = next((field for field in table.axes if _spans(rows, field)), None)
-    if swept is None:
+    for swept in table.axes:
+        numbers = [row.numbers.get(swept) for row in rows]
+        if None not in numbers and len({*numbers}) > 1:
+            break
+    else:
         return None
-    style = style_of(table.case)
-    if table.searched:
-        style = ChartStyle(lines=((_LIMIT, f"limit: {table.searched}"),))
-    points = [
-        VariedPoint(
-            row.numbers[swept],
-            _line_of(table, row, swept),
-            row.figures if row.limit is None else {_LIMIT: row.limit["load"]},
-            _mark(row),
-        )
-        for row in rows
-    ]
+    style, unit, searched = style_of(table.case), unit_of(table.case), table.searched
+    if searched:
+        style = ChartStyle(lines=((_LIMIT, f"limit: {searched}"),))
+        case = CASES.get(table.case)
+        rate = "connects/s" if case is not None and case.connects_only else "msgs/s"
+        unit = f"limit, {rate}" if searched == "rate" else f"limit: {searched}"
+    fields = [axis for axis in table.axes if axis != swept]
+    # A line must not join two brokers.
+    measured_on = table.mixed and not {"broker", "mqtt"} & {*fields}
+    points = []
+    for row in rows:
+        label = [f"{axis}={row.values[axis]}" for axis in fields]
+        label += [_measured_on(row)] if measured_on else []
+        figures = row.figures if row.limit is None else {_LIMIT: row.limit["load"]}
+        points.append(VariedPoint(row.numbers[swept], ", ".join(label), figures, _mark(row)))
+    note = "A point for each combination; of several runs the median."
+    marks = {_mark(row) for row in table.rows if row.runs}
+    if marks & {"INVALID", "NOT CONFIRMED"}:
+        note += " A cross is INVALID, or a limit that did not hold twice, and no line goes there."
+    if "at least" in marks:
+        note += " A triangle is a load that held; the limit is above it."
     words = swept.replace("_", " ")
-    title = f"{'Limit' if table.searched else 'Result'} by {words}"
-    return varied_chart(title, _chart_note(table), words, points, style, _unit(table))
-
-
-def _line_of(table: SweepTable, row: SweepRow, swept: str) -> str:
-    """Return the name of the row's line: the values of all other fields."""
-    others = [other for other in table.axes if other != swept]
-    parts = [f"{other}={row.values[other]}" for other in others]
-    if table.mixed and not {"broker", "mqtt"} & {*others}:
-        # A line must not join two brokers.
-        parts.append(measured_on(row))
-    return ", ".join(parts)
+    title = f"{'Limit' if searched else 'Result'} by {words}"
+    return varied_chart(title, note, words, points, style, unit)
 
 
 def _mark(row: SweepRow) -> str:
@@ -209,26 +201,3 @@ def _mark(row: SweepRow) -> str:
     if row.limit is None:
         return "INVALID"
     return "NOT CONFIRMED" if row.limit["stands"] == "closed" else "at least"
-
-
-def _chart_note(table: SweepTable) -> str:
-    """Return the meaning of the chart's marks."""
-    note = "A point for each combination; of several runs the median."
-    marks = {_mark(row) for row in table.rows if row.runs}
-    if marks & {"INVALID", "NOT CONFIRMED"}:
-        note += " A cross is INVALID, or a limit that did not hold twice, and no line goes there."
-    if "at least" in marks:
-        note += " A triangle is a load that held; the limit is above it."
-    return note
-
-
-def _spans(rows: Sequence[SweepRow], axis: str) -> bool:
-    return all(axis in row.numbers for row in rows) and len({r.numbers[axis] for r in rows}) > 1
-
-
-def _unit(table: SweepTable) -> str:
-    if table.searched:
-        case = CASES.get(table.case)
-        unit = "connects/s" if case is not None and case.connects_only else "msgs/s"
-        return f"limit, {unit}" if table.searched == "rate" else f"limit: {table.searched}"
-    return unit_of(table.case)

@@ -97,28 +97,26 @@ class SweepTable:
 
 def table_of(result: SweepResult) -> SweepTable:
     """Return the table of a sweep, as far as it was measured."""
-    axes = tuple(result.points[0].values) if result.points else ()
-    cards: dict[str, ScoreCard] = {}
+    cards: list[ScoreCard] = []
     rows = []
     for point in result.points:
         results = [item for item in result.measured if item.key == point.key]
         if results:
             rows.append(_row(result.directory, point, results, cards))
     case = result.points[0].scenario.case if result.points else ""
-    wanted = style_of(case).columns
     return SweepTable(
         case=case,
-        axes=axes,
+        axes=tuple(result.points[0].values) if result.points else (),
         columns=tuple(
             FIGURES[key]
-            for key in wanted
+            for key in style_of(case).columns
             if any(row.figures.get(key) is not None for row in rows) or not rows
         ),
         rows=tuple(rows),
         searched=next((str(row.limit["field"]) for row in rows if row.limit), ""),
-        broker=_joined(card.run.broker_name for card in cards.values()),
-        protocol=_joined(card.run.protocol for card in cards.values()),
-        programs=tuple(dict.fromkeys(card.run.program for card in cards.values())),
+        broker=_joined(card.run.broker_name for card in cards),
+        protocol=_joined(card.run.protocol for card in cards),
+        programs=tuple(dict.fromkeys(card.run.program for card in cards)),
         # The case's, not a card's: a limit is a figure too, even if no run of it is left.
         notice=notice_for(case),
     )
@@ -129,47 +127,39 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def _row(
-    directory: Path,
-    point: SweepPoint,
-    results: Sequence[PointResult],
-    cards: dict[str, ScoreCard],
+    directory: Path, point: SweepPoint, results: Sequence[PointResult], cards: list[ScoreCard]
 ) -> SweepRow:
-    measured: list[Figures] = []
+    """Return the row of a combination, and add the cards of its runs."""
     played: list[ScoreCard] = []
-    reasons: dict[str, None] = {}
-    main = ""
+    reasons: list[str] = []
     for result in results:
-        if result.error:
-            reasons[result.error] = None
+        reasons += [result.error] if result.error else []
         if result.run is None:
             continue
-        path = directory / result.run
         try:
-            card = summarize(open_run(path))
+            card = summarize(open_run(directory / result.run))
         except RunDirectoryError as error:
-            reasons[str(error)] = None
+            reasons.append(str(error))
             continue
-        cards[result.run] = card
         played.append(card)
-        main = style_of(card.run.case).main
-        measured.append(figures_of(card))
-        if result.limit is None:
-            reasons |= dict.fromkeys(reason.code for reason in card.verdict.reasons)
-    figures = {key: median_of([figures[key] for figures in measured]) for key in FIGURES}
+        reasons += card.verdict.codes if result.limit is None else ()
+    cards += played
+    measured = [figures_of(card) for card in played]
     aim = None if point.search is None else point.search.aim
     limits = [result.limit for result in results if result.limit is not None]
     limit = _limit([{**limit, "stands": standing_of(limit, aim)} for limit in limits])
+    main = style_of(played[-1].run.case).main if played else ""
     mains = [limit["load"] for limit in limits] or [figures.get(main) for figures in measured]
     return SweepRow(
         key=results[0].key,
         values=point.values,
         numbers=_numbers(point),
-        figures=figures,
+        figures={key: median_of(figures[key] for figures in measured) for key in FIGURES},
         runs=len(measured),
         spread=_spread([value for value in mains if value is not None]),
         valid=all(result.valid for result in results)
         and (limit is None or limit["stands"] == "closed"),
-        told=tuple(reasons),
+        told=tuple(dict.fromkeys(reasons)),
         limit=limit,
         directories=tuple(result.run for result in results if result.run is not None),
         broker=_joined(card.run.broker_name for card in played),
@@ -192,8 +182,8 @@ def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     stands = next((stands for stands in _WEAKEST_FIRST if stands in standings), "nothing held")
     return {
         "field": limits[0]["field"],
-        "load": median_of([limit["load"] for limit in limits]),
-        "above": None if stands == "at least" else median_of([limit["above"] for limit in limits]),
+        "load": median_of(limit["load"] for limit in limits),
+        "above": None if stands == "at least" else median_of(limit["above"] for limit in limits),
         "stands": stands,
         "ended": tuple(dict.fromkeys(limit["ended"] for limit in limits)),
         "confirmed": all(limit["confirmed"] for limit in limits),
@@ -209,10 +199,8 @@ def median_of(values: Iterable[float | None]) -> float | None:
 
 
 def _spread(values: Sequence[float]) -> float | None:
-    if len(values) < 2:
-        return None
-    median = statistics.median(values)
-    return (max(values) - min(values)) / median if median else None
+    median = median_of(values)
+    return (max(values) - min(values)) / median if median and len(values) > 1 else None
 
 
 def _numbers(point: SweepPoint) -> dict[str, float]:
@@ -224,40 +212,35 @@ def _numbers(point: SweepPoint) -> dict[str, float]:
     numbers = {}
     for name in point.values:
         value = getattr(point.scenario, name)
-        if isinstance(value, (list, tuple)) and all(
-            isinstance(item, (int, float)) for item in value
-        ):
-            value = sum(value) / max(1, len(value))
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            numbers[name] = float(value)
+        values = value if isinstance(value, (list, tuple)) else [value]
+        if values and all(type(item) in (int, float) for item in values):
+            numbers[name] = float(sum(values) / len(values))
     return numbers
 
 
 def figures_of(card: ScoreCard) -> dict[str, float | None]:
     """Return the figures of one run by the keys of `FIGURES`; None if the run has none."""
-    groups = [group.planned for group in card.groups]
-    publishing = [group for group in groups if group.rate is not None]
-    background = [group for group in card.groups if group.planned in publishing]
-    sent = [group.counters["sent"] for group in background if not group.planned.timed]
+    publishing = [group for group in card.groups if group.planned.rate is not None]
+    background = [g.counters["sent"] for g in publishing if not g.planned.timed]
+    subscribers = sum(group.planned.count for group in card.groups if group not in publishing)
     latency = card.latency.get("end_to_end" if card.has_messages else "connect")
     scenario, cores = card.run.scenario, card.run.environment.get("cores")
     used = None if card.broker is None else card.broker.cores
-    subscribers = sum(group.count for group in groups if group.rate is None)
     case = CASES.get(card.run.case)
-    generic = {
+    share = used / cores if used is not None and cores else None
+    observed = part(card.details, card.run.case, "figures")
+    return {
+        **{key: figure(observed, key) for key in FIGURES},
+        **({} if case is None else case.case_figures(scenario, share)),
         "ratio": figure(scenario, "ratio"),
-        "topics": sum(group.topics for group in publishing) or None,
-        "producers": sum(group.count for group in publishing) or None,
+        "topics": sum(group.planned.topics for group in publishing) or None,
+        "producers": sum(group.planned.count for group in publishing) or None,
         "consumers": subscribers if card.has_messages and subscribers else None,
-        "devices": sum(group.count for group in groups),
-        "background": sum(sent) / card.run.seconds if sent else None,
+        "devices": sum(group.planned.count for group in card.groups),
+        "background": sum(background) / card.run.seconds if background else None,
         "ingress": card.rates["ingress"] if card.has_messages else None,
         "egress": card.rates["egress"] if card.has_messages else None,
         "high_water_mark": card.counts.high_water_mark,
         "seconds": None if card.has_messages else card.connect.seconds,
         **{key: getattr(latency, key, None) for key in ("avg", "p50", "p99", "max", "stdev")},
     }
-    observed = part(card.details, card.run.case, "figures")
-    share = used / cores if used is not None and cores else None
-    own = {} if case is None else case.case_figures(scenario, share)
-    return {key: figure(observed, key) for key in FIGURES} | dict(own) | generic

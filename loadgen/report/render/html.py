@@ -20,7 +20,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from loadgen.plan.tables import DataTable, as_cell
-from loadgen.report.model import Block, Chart, Report, Section
+from loadgen.report.model import Report, Section
 from loadgen.report.render.text import name, number, text_of
 
 PLOTLY = "plotly-basic.min.js"
@@ -49,18 +49,18 @@ def to_html(report: Report) -> bytes:
 
 def _page(report: Report, sections: Sequence[Markup], anchors: Sequence[str]) -> bytes:
     plotly, script = _resource(PLOTLY), _resource("page.js")
-    policy = (
-        f"default-src 'none'; script-src {_hash(plotly)} {_hash(script)}; "
-        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
+    # A script is allowed by its hash.
+    hashes = (b64encode(sha256(text.encode()).digest()).decode() for text in (plotly, script))
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     page = _environment().get_template("report.html.j2")
     return page.render(
         report=report,
         sections=sections,
         anchors=anchors,
-        policy=policy,
+        policy=f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'",
         css=Markup(_resource("page.css")),
-        plotly=_packed_resource(PLOTLY),
+        plotly=_packed_plotly(),
         script=Markup(script),
     ).encode()
 
@@ -74,19 +74,19 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"shown": name, "number": number, "text": text_of, "cell": as_cell}
     environment.filters |= {
+        "shown": name,
+        "number": number,
+        "text": text_of,
+        "cell": as_cell,
         "filled": _filled,
-        "kind": _kind,
-        "slug": _slug,
-        "packed": _packed_chart,
+        "kind": lambda block: type(block).__name__.lower(),  # name of the block's macro
+        "slug": lambda title: re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-"),
+        "packed": lambda chart: _packed(
+            orjson.dumps({**chart.figure, "table": chart.table}).decode()
+        ),
     }
     return environment
-
-
-def _kind(block: Block) -> str:
-    """Return the name of the macro that shows this block."""
-    return type(block).__name__.lower()
 
 
 def _filled(table: DataTable) -> DataTable:
@@ -105,25 +105,11 @@ def _resource(file: str) -> str:
     return files("loadgen.report.render").joinpath(file).read_text("utf-8")
 
 
-def _hash(script: str) -> str:
-    """Return a script's name in a Content-Security-Policy."""
-    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
-
-
-def _slug(title: str) -> str:
-    """Return a title as part of a file's name."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+@cache
+def _packed_plotly() -> Markup:
+    return _packed(_resource(PLOTLY))
 
 
 def _packed(text: str) -> Markup:
     """Return a text as page.js unpacks it: gzip in base64, which needs no escaping."""
     return Markup(b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode())
-
-
-@cache
-def _packed_resource(file: str) -> Markup:
-    return _packed(_resource(file))
-
-
-def _packed_chart(chart: Chart) -> Markup:
-    return _packed(orjson.dumps({**chart.figure, "table": chart.table}).decode())

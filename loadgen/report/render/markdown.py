@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from loadgen.plan.tables import Cell, DataTable, TableCell, as_cell
-from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Report
+from loadgen.report.model import Block, Fold, Judged, Paragraph, Report
 from loadgen.report.render.text import (
     COMMAND_CHARACTERS,
     NAME_CHARACTERS,
@@ -32,44 +32,23 @@ def escape(text: object, limit: int = NAME_CHARACTERS) -> str:
 def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
     for block in blocks:
         match block:
-            case Paragraph():
-                yield from _paragraph(block)
-            case Judged():
-                yield from _verdict(block)
-            case DataTable():
-                yield from _table(block)
+            case Paragraph(text, "command"):
+                yield from (f"    {name(text, COMMAND_CHARACTERS)}", "")
+            case Paragraph(text, style):
+                bold = "**" if style in ("remark", "wrong") else ""
+                yield from (f"{bold}{escape(text, NOTICE_CHARACTERS)}{bold}", "")
+            case Judged(word, reasons, remarks, title, text):
+                if word:
+                    yield from (f"**{word}** {escape(title)}: {escape(text)}", "")
+                lines = [f"- {escape(code)}: {escape(detail)}" for code, detail in reasons]
+                lines += [f"- remark: {escape(remark)}" for remark in remarks]
+                yield from (*lines, "") if lines else ()
+            case DataTable(title, note, header, rows):
+                yield from (f"### {escape(title)}", "") if title else ()
+                yield from (escape(note, NOTICE_CHARACTERS), "") if note else ()
+                yield from markdown_table(header, (map(_cell, row) for row in rows)) if rows else ()
             case Fold(title, folded, in_text=True):
                 yield from (f"### {escape(title)}", "", *_blocks(folded))
-            case Charts() | Fold():
-                pass
-
-
-def _paragraph(block: Paragraph) -> Iterator[str]:
-    if block.style == "command":
-        yield f"    {name(block.text, COMMAND_CHARACTERS)}"
-    elif block.style in ("remark", "wrong"):
-        yield f"**{escape(block.text, NOTICE_CHARACTERS)}**"
-    else:
-        yield escape(block.text, NOTICE_CHARACTERS)
-    yield ""
-
-
-def _verdict(entry: Judged) -> Iterator[str]:
-    if entry.word:
-        yield f"**{entry.word}** {escape(entry.title)}: {escape(entry.text)}"
-        yield ""
-    lines = [f"- {escape(code)}: {escape(detail)}" for code, detail in entry.reasons]
-    lines += [f"- remark: {escape(remark)}" for remark in entry.remarks]
-    yield from (*lines, "") if lines else ()
-
-
-def _table(table: DataTable) -> Iterator[str]:
-    if table.title:
-        yield from (f"### {escape(table.title)}", "")
-    if table.note:
-        yield from (escape(table.note, NOTICE_CHARACTERS), "")
-    if table.rows:
-        yield from markdown_table(table.header, (tuple(map(_cell, row)) for row in table.rows))
 
 
 def _cell(value: Cell | TableCell) -> str:
@@ -78,12 +57,11 @@ def _cell(value: Cell | TableCell) -> str:
         return ""
     text = escape(" ".join(filter(None, (text_of(cell.value), cell.more))))
     notes = ", ".join(filter(None, cell.notes))
-    return " ".join(
-        filter(None, (text, escape(f"({notes})") if notes else "", escape(cell.remark)))
-    )
+    parts = (text, escape(f"({notes})") if notes else "", escape(cell.remark))
+    return " ".join(filter(None, parts))
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def markdown_table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
     """Return the lines of a table whose cells are escaped already."""
     return [
         f"| {' | '.join(map(escape, header))} |",
