@@ -52,20 +52,12 @@ class PageApplication:
             return [b"This is served to this host alone; ask 127.0.0.1 or localhost.\n"]
         path = request.get("PATH_INFO", "/")
         if path not in ("/", "/card"):
-            found: Iterable[bytes] = self._others(request, start)
-            return found
+            answer: Iterable[bytes] = self._others(request, start)
+            return answer
         headers = [("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "no-store")]
         start("200 OK", headers)
-        return [self._frame if path == "/" else self._newest()]
-
-    def close(self) -> None:
-        self._ended = True
-        making = self._making  # the thread that makes a page can reset it at any time
-        if making is not None:
-            making.kill()
-
-    def _newest(self) -> bytes:
-        """Return the page, made again if it is older than a few seconds."""
+        if path == "/":
+            return [self._frame]
         with self._lock:
             if time.monotonic() - self._made_s > _EVERY_S:
                 make = [*_MAKE, str(self._directory)]
@@ -77,7 +69,13 @@ class PageApplication:
                 self._making = None
                 self._card = made or self._card or b"The page cannot be made."
                 self._made_s = time.monotonic()
-            return self._card
+            return [self._card]
+
+    def close(self) -> None:
+        self._ended = True
+        making = self._making  # the thread that makes a page can reset it at any time
+        if making is not None:
+            making.kill()
 
 
 def _is_own(host: str) -> bool:

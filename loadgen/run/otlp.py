@@ -114,12 +114,10 @@ def _metric(figure: Figure, began_ns: int, now_ns: int) -> Any:
             )
         else:
             points.append(sdk.NumberDataPoint(**about, value=value))
-    since = sdk.AggregationTemporality.CUMULATIVE
-    match figure.kind:
-        case "gauge":
-            return sdk.Metric(figure.name, figure.meaning, "1", sdk.Gauge(points))
-        case "counter":
-            total = sdk.Sum(points, since, is_monotonic=True)
-            return sdk.Metric(figure.name, figure.meaning, "1", total)
-        case "histogram":
-            return sdk.Metric(figure.name, figure.meaning, "s", sdk.Histogram(points, since))
+    since, unit = sdk.AggregationTemporality.CUMULATIVE, "1"
+    data: Any = sdk.Gauge(points)
+    if figure.kind == "counter":
+        data = sdk.Sum(points, since, is_monotonic=True)
+    elif figure.kind == "histogram":
+        data, unit = sdk.Histogram(points, since), "s"
+    return sdk.Metric(figure.name, figure.meaning, unit, data)

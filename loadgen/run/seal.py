@@ -9,6 +9,7 @@ can make a new one, so compare the digests with those of the published card.
 import hashlib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -118,33 +119,24 @@ def verify(
         changes.append("the scenario in run.json was changed")
     if digests_here is None:
         digests_here = {name: _digest_file(file) for name, file in _result_files(run_dir).items()}
-    changes += _changed_results(run_dir, digests.get("results"), digests_here)
+    path, sums = run_dir / SUMS, None
+    with suppress(OSError):
+        sums = path.read_bytes() if path.stat().st_size <= _LARGEST_SUMS_BYTES else b""
+    if sums is None:
+        changes.append(f"{SUMS} is missing")
+    elif hashlib.sha256(sums).hexdigest() != digests.get("results"):
+        changes.append(f"{SUMS} was changed")
+    else:
+        lines = map(_LINE.fullmatch, sums.decode("utf-8", "replace").splitlines())
+        sealed = {line[2]: line[1] for line in lines if line}
+        changes += [f"{name} is missing" for name in sealed if name not in digests_here]
+        changes += [f"{name} was added" for name in digests_here if name not in sealed]
+        common = [name for name in digests_here if name in sealed]
+        changes += [f"{one} was changed" for one in common if digests_here[one] != sealed[one]]
     shown = [printable(change, 200) for change in changes[:_MOST_NAMED]]
     if len(changes) > len(shown):
         shown.append(f"{len(changes) - len(shown)} more")
     return Integrity("changed" if changes else "intact", named, tuple(shown))
-
-
-def _changed_results(run_dir: Path, results: object, here: Mapping[str, str]) -> list[str]:
-    path = run_dir / SUMS
-    try:
-        if path.stat().st_size > _LARGEST_SUMS_BYTES:
-            return [f"{SUMS} was changed"]
-        sums = path.read_bytes()
-    except OSError:
-        return [f"{SUMS} is missing"]
-    if hashlib.sha256(sums).hexdigest() != results:
-        return [f"{SUMS} was changed"]
-    sealed = {
-        found[2]: found[1]
-        for line in sums.decode("utf-8", "replace").splitlines()
-        if (found := _LINE.fullmatch(line))
-    }
-    changes = [f"{name} is missing" for name in sealed if name not in here]
-    changes += [f"{name} was added" for name in here if name not in sealed]
-    return changes + [
-        f"{name} was changed" for name in here if name in sealed and here[name] != sealed[name]
-    ]
 
 
 def _digest_file(path: Path) -> str:

@@ -25,6 +25,7 @@ from loadgen.plan.addressing import without_rates
 from loadgen.plan.fit import Host
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
+from loadgen.run import preflight
 from loadgen.run.broker_provider import plan_for, provided, trusting
 from loadgen.run.coordinator import RunContext, RunResult, main_loop, shutdown
 from loadgen.run.host_load import LoadWatch, quiet_host
@@ -36,13 +37,6 @@ from loadgen.run.interval_files import IntervalWriter, compact
 from loadgen.run.monitor import Monitor, RunOutput
 from loadgen.run.phases import PhaseRunner, stop_timeout_s
 from loadgen.run.power_log import sampled_power
-from loadgen.run.preflight import (
-    check_broker,
-    check_host,
-    downgraded,
-    require_hosts,
-    with_payload_size,
-)
 from loadgen.run.progress import Progress, Snapshot, reported, silent
 from loadgen.run.run_document import run_document
 from loadgen.run.rundir import EventLog, claim, disk_errors, release, require_free
@@ -104,7 +98,7 @@ class Testbed:
         if self.broker != "auto" and "broker" not in scenario.model_fields_set:
             scenario = vary(scenario, {"broker": self.broker})
         take_secrets(scenario.plain())
-        plan = with_passphrase(resolve(with_payload_size(scenario)))
+        plan = with_passphrase(resolve(preflight.with_payload_size(scenario)))
         with disk_errors():
             try:
                 async with AsyncExitStack() as stack:
@@ -157,8 +151,9 @@ class Testbed:
             )
         watching = asyncio.create_task(asyncio.to_thread(LoadWatch, is_first=not self._has_run))
         self._has_run = True
-        require_hosts(plan, None if hosts is None else [host.machine for host in hosts.agents])
-        check_host(plan)
+        machines = None if hosts is None else [host.machine for host in hosts.agents]
+        preflight.require_hosts(plan, machines)
+        preflight.check_host(plan)
         require_free(directory)
         server: Forkserver | None = None
         last, broker = self._last, self._broker
@@ -251,7 +246,7 @@ class Testbed:
         try:
             plan, broker = await self._checked(plan, broker)
         except BrokerRefusedError as error:
-            older = downgraded(plan, error)
+            older = preflight.downgraded(plan, error)
             if older is None:
                 raise
             plan, broker = await self._checked(older, broker)
@@ -266,4 +261,4 @@ class Testbed:
     async def _checked(self, plan: Plan, broker: ServedBroker) -> tuple[Plan, ServedBroker]:
         plan = trusting(plan, broker.authority)
         plan = await plan_for(plan, broker.endpoints, self._offers)
-        return plan, await check_broker(plan, broker)
+        return plan, await preflight.check_broker(plan, broker)

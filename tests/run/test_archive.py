@@ -4,6 +4,7 @@ import json
 import zipfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import orjson
@@ -201,9 +202,7 @@ def test_an_archive_in_the_run_does_not_hold_itself(tmp_path: Path) -> None:
 def test_half_an_archive_is_not_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: object) -> None:
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
     with pytest.raises(DiskError, match=r"cannot write \S*/r\.jar: no space left on device"):
         write_bundle(made(tmp_path / "r"))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -25,17 +26,13 @@ PLAN = small_plan(
 
 
 def publishing() -> dict[str, Any]:
-    return {
-        "group": [0, 0, 0],
+    nothing = ("group", "first_stream", "streams", "received", "received_in_window")
+    return {key: [0, 0, 0] for key in nothing} | {
         "device": [0, 1, 2],
         "target": [0, 1, 0],
         "connected": [1, 1, 0],
         "stream": [0, 1, 2],
         "sent": [10, 20, 30],
-        "first_stream": [0, 0, 0],
-        "streams": [0, 0, 0],
-        "received": [0, 0, 0],
-        "received_in_window": [0, 0, 0],
     }
 
 
@@ -118,12 +115,9 @@ def test_the_file_is_written_whole_or_not_at_all(
     path.write_bytes(b"PAR1")
     with refused("BAD_DEVICES"):
         read_devices(tmp_path)
-
-    def fail(*_args: Any, **_named: Any) -> None:
-        raise OSError("no space left")
-
     path.unlink()
-    monkeypatch.setattr("loadgen.run.devices_file.pq.write_table", fail)
+    full = Mock(side_effect=OSError("no space left"))
+    monkeypatch.setattr("loadgen.run.devices_file.pq.write_table", full)
     with pytest.raises(OSError, match="no space"):
         write_devices(tmp_path, PLAN, finals)
     assert list((tmp_path / "devices").iterdir()) == []

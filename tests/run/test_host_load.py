@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_a_busy_host_is_one_on_which_workers_wait(load: HostLoad, is_busy: bool)
     assert load.is_busy is is_busy
 
 
-async def test_a_quiet_host_is_waited_for(tmp_path: Path) -> None:
+async def test_a_quiet_host_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[HostLoad] = []
 
     def end_others(load: HostLoad) -> None:
@@ -63,15 +64,12 @@ async def test_a_quiet_host_is_waited_for(tmp_path: Path) -> None:
     await quiet_host(5.0, end_others, tmp_path)
     assert not shown, "no tick has passed: the load is unknown"
 
-    ticks = iter([(0, 0, 0, 0), (100, 100, 0, 0)] * 2 + [(0, 0, 0, 0), (100, 10, 0, 0)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host_load, "_ticks", lambda _: next(ticks))
-        patch.setattr(host_load, "cpu_pressure", lambda _: None)
-        await quiet_host(5.0, end_others, tmp_path)
+    monkeypatch.setattr(host_load, "cpu_pressure", lambda _: None)
+    busy = [(0, 0, 0, 0), (100, 100, 0, 0)]
+    ticks = Mock(side_effect=[*busy, *busy, (0, 0, 0, 0), (100, 10, 0, 0)])
+    monkeypatch.setattr(host_load, "_ticks", ticks)
+    await quiet_host(5.0, end_others, tmp_path)
     assert len(shown) == 2
-
-    busy = iter([(0, 0, 0, 0), (100, 100, 0, 0)] * 9)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(HostLimitError, match="100% busy"):
-        patch.setattr(host_load, "_ticks", lambda _: next(busy))
-        patch.setattr(host_load, "cpu_pressure", lambda _: None)
+    monkeypatch.setattr(host_load, "_ticks", Mock(side_effect=busy * 9))
+    with pytest.raises(HostLimitError, match="100% busy"):
         await quiet_host(0.02, end_others, tmp_path)

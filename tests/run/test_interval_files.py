@@ -3,6 +3,7 @@
 import errno
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -82,10 +83,7 @@ def test_what_cannot_be_put_together_stays_as_it_is(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = parts(run)
-
-    def refused(*_: Path) -> None:
-        raise OSError(errno.EINVAL, "the file system knows no exchange")
-
+    refused = Mock(side_effect=OSError(errno.EINVAL, "the file system knows no exchange"))
     with monkeypatch.context() as patched:
         patched.setattr(interval_files, "_exchange", refused)
         compact(run)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import orjson
 import pyarrow.parquet as pq
@@ -13,20 +14,7 @@ from loadgen.errors import DiskError, HostLimitError
 from loadgen.metrics.interval import RUN_METADATA_KEY, Interval
 from loadgen.run import rundir
 from loadgen.run.interval_files import IntervalWriter
-from loadgen.run.rundir import (
-    EventLog,
-    appending,
-    claim,
-    disk_errors,
-    exclusive,
-    make_folder,
-    new_directory,
-    release,
-    replacing,
-    require_free,
-    write_atomically,
-    write_json,
-)
+from loadgen.run.rundir import EventLog, claim, disk_errors, exclusive, new_directory, write_json
 from tests.refusals import refused
 
 NOON = datetime(2031, 5, 6, 12, 0, 1, tzinfo=UTC)
@@ -44,9 +32,9 @@ def modes(path: Path) -> dict[str, str]:
 def fill(directory: Path) -> None:
     """What a run writes, in all the ways in which it does."""
     claim(directory)
-    appending(directory / "a").close()
+    rundir.appending(directory / "a").close()
     write_json(directory / "b", {})
-    make_folder(directory / "d")
+    rundir.make_folder(directory / "d")
     write_json(directory / "d" / "e", {})
 
 
@@ -140,7 +128,7 @@ def test_only_a_new_or_empty_directory_is_claimed(tmp_path: Path) -> None:
     hostile.mkdir()
     claim(hostile)
     (hostile / "thesis.txt").write_text("years of work")
-    for check in (require_free, claim):
+    for check in (rundir.require_free, claim):
         with refused("NOT_EMPTY") as error:
             check(hostile)
         assert str(error.value).isprintable()
@@ -154,15 +142,15 @@ def test_release_takes_back_what_was_claimed_unless_the_run_has_a_manifest(tmp_p
     run = claim(tmp_path / "run")
     EventLog(run).close(0)
     IntervalWriter(run, "r").write(0, [Interval(run="r")])
-    release(run)
+    rundir.release(run)
     assert not run.exists()
     run = claim(tmp_path / "run")
     write_json(run / "run.json", {"id": "r"})
-    release(run)
+    rundir.release(run)
     assert names(run) == ["intervals", "run.json"]
     other = claim(tmp_path / "other")
     (other / "note").touch()
-    release(other)
+    rundir.release(other)
     assert names(other) == ["note"]
 
 
@@ -183,14 +171,10 @@ def test_failed_write_leaves_the_old_file_and_no_hidden_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run.json"
-    write_atomically(path, b"old")
-
-    def refuse(self: Path, target: Path) -> Path:
-        raise OSError("no")
-
-    monkeypatch.setattr(Path, "replace", refuse)
+    rundir.write_atomically(path, b"old")
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError("no")))
     with pytest.raises(OSError, match="no"):
-        write_atomically(path, b"new")
+        rundir.write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["run.json"]
 
@@ -215,7 +199,7 @@ def test_what_a_full_disk_refuses_is_told_with_its_place(tmp_path: Path) -> None
     path = tmp_path / "run.json"
     with (
         pytest.raises(DiskError, match=r"cannot write \S*/run\.json: no space left"),
-        replacing(path),
+        rundir.replacing(path),
         FULL.open("wb", buffering=0) as file,
     ):
         file.write(b"x")

@@ -13,13 +13,7 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import ScenarioError
 from loadgen.run import secrets
-from loadgen.run.secrets import (
-    known_secrets,
-    otlp_headers,
-    take_secrets,
-    with_login,
-    with_passphrase,
-)
+from loadgen.run.secrets import known_secrets, take_secrets, with_login
 
 ODD = "%41 'a\"b\\ü=:@/ "
 
@@ -114,7 +108,7 @@ def test_passphrase_is_in_the_workload_and_not_shown() -> None:
     fields = {"broker": url, "tls_certificate": "c", "tls_passphrase": "env:TESTED_PHRASE"}
     scenario = build_scenario("fanin", None, fields)
     take_secrets(scenario.plain())
-    tls = with_passphrase(resolve(scenario)).tls
+    tls = secrets.with_passphrase(resolve(scenario)).tls
     assert tls.passphrase == ODD and "passphrase" not in repr(tls)
     assert scenario.plain()["tls_passphrase"] == "env:TESTED_PHRASE"
 
@@ -122,10 +116,10 @@ def test_passphrase_is_in_the_workload_and_not_shown() -> None:
 def test_headers_of_the_collector_leave_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "a=1")
     take_secrets({"otlp": None})
-    assert (otlp_headers(), known_secrets()) == ("a=1", ())
+    assert (secrets.otlp_headers(), known_secrets()) == ("a=1", ())
     take_secrets({"otlp": "http://h"})
     assert "OTEL_EXPORTER_OTLP_HEADERS" not in os.environ
-    assert otlp_headers() == "a=1"
+    assert secrets.otlp_headers() == "a=1"
 
 
 ASK = """
