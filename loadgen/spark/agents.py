@@ -201,15 +201,9 @@ class _Job:
         """Kill the JVM, for a session that neither starts nor stops."""
         from pyspark import SparkContext
 
-        context: Any = SparkContext
-        gateway = context._gateway
+        gateway = SparkContext._gateway
         if gateway is not None:
             gateway.proc.kill()
-            gateway.proc.wait()
-            gateway.proc.stdin.close()
-            with suppress(Exception):
-                gateway.shutdown()
-            context._gateway = context._jvm = None
 
 
 async def _end(job: _Job) -> None:

