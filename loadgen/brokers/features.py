@@ -13,9 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from loadgen.brokers.ask import Greeting, client_identifier
-from loadgen.brokers.client_pool import ClientPool, PoolClient
 from loadgen.brokers.messages import Message
-from loadgen.brokers.rehearsal import Wanted, rehearse
+from loadgen.brokers.rehearsal import ClientPool, PoolClient, Wanted, rehearse
 from loadgen.errors import CannotRunError
 from loadgen.mqtt.packets import Publish, Will
 from loadgen.mqtt.properties import Properties

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Final
 
 from loadgen.brokers.ask import connect_of
-from loadgen.brokers.client_pool import ClientPool, PoolClient
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.messages import Message
 from loadgen.brokers.mosquitto import default_memory_limit_bytes, run_mosquitto
 from loadgen.brokers.process import ProgramSettings, ServedBroker
+from loadgen.brokers.rehearsal import ClientPool, PoolClient
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.packets import Publish
 from loadgen.sentences import listed

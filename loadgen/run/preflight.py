@@ -82,8 +82,7 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
     # Of the brokers that are started here only NATS lacks features that a case may need.
     if not broker.started_by_us or broker.name == "nats":
         from loadgen.brokers.ask import together
-        from loadgen.brokers.client_pool import version_of
-        from loadgen.brokers.rehearsal import folded, rehearse
+        from loadgen.brokers.rehearsal import folded, rehearse, version_of
 
         async def version() -> str:
             if broker.started_by_us:

@@ -60,8 +60,8 @@ async def survey(fields: Mapping[str, Any], broker: ServedBroker) -> Survey:
     Raises the errors of `ask`, and ScenarioError for fields that do not fit together.
     """
     from loadgen.brokers.ask import greet
-    from loadgen.brokers.client_pool import version_of
     from loadgen.brokers.features import QUIET_S, features_of
+    from loadgen.brokers.rehearsal import version_of
 
     first = next(iter(CASES.values()))
     take_secrets(_scenario(first, fields).plain())

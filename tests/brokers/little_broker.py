@@ -72,74 +72,70 @@ class _Client:
 
     def take(self, packet: packets.Packet) -> None:
         broker = self.broker
-        if isinstance(packet, packets.Connect):
-            self._connect(packet)
-        elif isinstance(packet, packets.Subscribe):
-            answer = broker.suback(packet)
-            if isinstance(answer, packets.SubAck):
-                granted = zip(packet.subscriptions, answer.reason_codes, strict=False)
-                self.filters |= {one.topic_filter: code for one, code in granted if code < 0x80}
-            self.send(answer)
-        elif isinstance(packet, packets.Publish):
-            broker.published.append(packet)
-            answer = broker.acknowledgement(packet) if packet.qos else packet
-            if packet.qos:
+        match packet:
+            case packets.Connect():
+                self._connect(packet)
+            case packets.Subscribe():
+                answer = broker.suback(packet)
+                if isinstance(answer, packets.SubAck):
+                    granted = zip(packet.subscriptions, answer.reason_codes, strict=False)
+                    self.filters |= {one.topic_filter: code for one, code in granted if code < 128}
                 self.send(answer)
-            if answer is not None and getattr(answer, "reason_code", 0) < 0x80:
-                self._forward(packet)
-        elif isinstance(packet, packets.PubRec):
-            self.send(packets.PubRel(packet.packet_id))
-        elif isinstance(packet, packets.PubRel):
-            self.send(packets.PubComp(packet.packet_id))
+            case packets.Publish():
+                broker.published.append(packet)
+                answer = broker.acknowledgement(packet) if packet.qos else packet
+                if packet.qos:
+                    self.send(answer)
+                if answer is not None and getattr(answer, "reason_code", 0) < 128:
+                    self._forward(packet)
+            case packets.PubRec():
+                self.send(packets.PubRel(packet.packet_id))
+            case packets.PubRel():
+                self.send(packets.PubComp(packet.packet_id))
 
     def _connect(self, packet: packets.Connect) -> None:
-        broker, self.client_id = self.broker, packet.client_id
-        self.version = packet.protocol_version
+        broker, client_id = self.broker, packet.client_id
+        self.client_id = client_id
+        self.version = MQTT_3_1_1 if broker.lies else packet.protocol_version
         broker.connects.append(packet)
         if broker.drops(packet):
-            self.send(None)
-            return
-        if broker.lies:
-            self.version = MQTT_3_1_1
+            return self.send(None)
         if self.version not in broker.versions:
-            self.send(packets.ConnAck(reason_code=0x84 if self.version == MQTT_5 else 1))
-            return
-        present = (
-            broker.sessions
-            and not broker.silent
-            and not packet.clean_start
-            and packet.client_id in broker._kept
-        )
-        broker._kept.discard(packet.client_id)
+            code = 0x84 if self.version == MQTT_5 else 1
+            return self.send(packets.ConnAck(reason_code=code))
+        kept = client_id in broker._kept and not packet.clean_start
+        broker._kept.discard(client_id)
         if not packet.clean_start:
-            broker._kept.add(packet.client_id)
+            broker._kept.add(client_id)
         said = broker.connack if broker.greets is None else broker.greets(packet)
         properties = said if self.version == MQTT_5 else Properties()
+        present = kept and broker.sessions and not broker.silent
         self.send(packets.ConnAck(present, 0, properties))
         broker._subscribers.append(self)
         if broker.silent and not packet.clean_start:
-            before = broker._away.get(packet.client_id)
-            broker._away[packet.client_id] = self
+            before = broker._away.get(client_id)
+            broker._away[client_id] = self
             if before is not None:
                 self.filters = before.filters
                 for message in before.missed:
                     self.send(message)
+        return None
 
     def _forward(self, packet: packets.Publish) -> None:
-        served: set[str] = set()
-        for other in self.broker._subscribers:
-            for topic_filter, granted in other.filters.items():
-                plain = split_shared(topic_filter)[1]
-                if filter_matches(plain, packet.topic_name) and topic_filter not in served:
-                    if self.broker.shares and topic_filter.startswith("$share/"):
-                        served.add(topic_filter)
-                    for qos in self.broker.delivered(packet, granted):
-                        number = len(self.broker.published) if qos else 0
-                        other.send(
-                            packets.Publish(
-                                packet.topic_name, packet.payload, qos, packet_id=number
-                            )
-                        )
+        topic, served = packet.topic_name, set[str]()
+        matching = [
+            (other, topic_filter, granted)
+            for other in self.broker._subscribers
+            for topic_filter, granted in other.filters.items()
+            if filter_matches(split_shared(topic_filter)[1], topic)
+        ]
+        for other, topic_filter, granted in matching:
+            if topic_filter not in served:
+                if self.broker.shares and topic_filter.startswith("$share/"):
+                    served.add(topic_filter)
+                for qos in self.broker.delivered(packet, granted):
+                    number = len(self.broker.published) if qos else 0
+                    other.send(packets.Publish(topic, packet.payload, qos, packet_id=number))
 
 
 @asynccontextmanager
