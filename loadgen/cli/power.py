@@ -36,9 +36,9 @@ def _show(flags: Flags) -> int:
                 for o in shown.outlets
             ],
             "unused": [
-                {"log": log.log, "column": column, "reason": reason}
-                for log in shown.logs
-                for column, reason in log.unused
+                {"log": log, "column": column, "reason": reason}
+                for log, samples in shown.logs
+                for column, reason, _ in samples.unused
             ],
         }
         print(json.dumps(document, indent=2, ensure_ascii=False))
@@ -50,11 +50,12 @@ def _show(flags: Flags) -> int:
 def _lines(shown: "Overview") -> Iterator[str]:
     from loadgen.cli.result_text import aligned
 
-    for log in shown.logs:
-        yield f"{log.log}: {log.make or 'titles with units'}"
-        yield f"  used: {', '.join(log.used)}"
-        if log.unused:
-            yield f"  not used: {', '.join(f'{column} ({why})' for column, why in log.unused)}"
+    for log, samples in shown.logs:
+        yield f"{log}: {samples.format.name or 'titles with units'}"
+        yield f"  used: {', '.join(samples.used)}"
+        if samples.unused:
+            unused = (f"{column} ({why})" for column, why, _ in samples.unused)
+            yield f"  not used: {', '.join(unused)}"
     header = ("outlet", "mean W", "samples", "covered", "gaps", "longest s", "step W", "kWh")
     rows = [
         (

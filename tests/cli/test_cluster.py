@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.cli.cluster import hosts_of
-from loadgen.cli.main import _spelled_out, main
+from loadgen.cli.main import _spelled_out
 from loadgen.errors import CannotRunError, MissingProgramError, UsageError
 from loadgen.run.hosts.remote_host import Agents
 from loadgen.spark import ship
@@ -83,17 +83,6 @@ class TestHostsOf:
         fields = {"hosts": 2, "place": (place,), "broker": "mqtt://192.0.2.1"}
         with pytest.raises(UsageError, match=words):
             hosts_of(build_scenario("fanin", None, fields), NOTHING | {"spark_master": "yarn"})
-
-
-@pytest.mark.parametrize("command", ["fanin", "search fanin --for rate", "sweep fanin --set qos=0"])
-def test_hosts_without_a_cluster_are_one_line(
-    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    assert main([*command.split(), "--hosts", "2", "--out", str(out)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "--spark-master" in said
-    assert not out.exists()
 
 
 @pytest.mark.parametrize(

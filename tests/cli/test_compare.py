@@ -69,24 +69,6 @@ def test_an_invalid_run_is_status_1(sides: list[Path], capsys: pytest.CaptureFix
     assert "INVALID LOST, 1 of 3 runs" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["a"],
-        ["mosquitto", "fanin"],
-        ["nats", "nats", "fanin"],
-        ["/no/such", "/nor/such"],
-        ["mqtt://a", "mqtt://b"],
-        ["mosquitto", "nats", "fanni"],
-    ],
-)
-def test_sides_that_cannot_be_compared_are_refused(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", *words]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 @pytest.mark.usefixtures("stand_in_workers")
 def test_brokers_take_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load = ("-n", "1", "fanin", "-d", "10", "-r", "100", "-t", "0.5", "--warmup", "0")

@@ -205,7 +205,10 @@ def _table_in(
             settled = place
             errors.pop(place, None)
             table = _table(source, layout.titles, separator, first, frozenset(head[:first]))
-            if _is_sample(layout, rows[0]):
+            places = layout.places("time", "date", "zone")
+            text = " ".join(rows[0][place] for place in places if place < len(rows[0]))
+            start = "1970-01-01 00:00" if layout.format.start else ""
+            if is_time(text, Clock("ymd", layout.format.format, start=start)):
                 return layout, table
             fallback = fallback or (layout, table)
     unclear = next(iter(errors.values()), None)
@@ -238,7 +241,11 @@ def _headers(head: Sequence[str]) -> Iterator[tuple[str, int, list[str], list[li
             while top > max(first - _HEADER_BLOCK, 0) and len(rows[top - 1]) == width:
                 top -= 1
             for start in range(top, first):
-                titles = [_title(cells) for cells in zip(*rows[start:first], strict=True)]
+                titles = []
+                for cells in zip(*rows[start:first], strict=True):
+                    # A unit in a separate line gets brackets.
+                    parts = [f"({c})" if len(cells) > 1 and unit_of(c) else c for c in cells]
+                    titles.append(" ".join(filter(None, parts)).strip())
                 yield separator, first, titles, rows[first:]
 
 
@@ -281,21 +288,6 @@ def _table(
                 yield number, cells_of(line, separator)
 
     return Table(tuple(titles), rows, separator=separator)
-
-
-def _title(cells: Sequence[str]) -> str:
-    """Join the cells of a column's header; a unit in its cell gets brackets."""
-    parts = [f"({cell})" if len(cells) > 1 and unit_of(cell) else cell for cell in cells]
-    return " ".join(filter(None, parts)).strip()
-
-
-def _is_sample(layout: Layout, cells: Sequence[str]) -> bool:
-    places = layout.places("time", "date", "zone")
-    if len(cells) <= max(places):
-        return False
-    start = "1970-01-01 00:00" if layout.format.start else ""
-    text = " ".join([cells[place] for place in places])
-    return is_time(text, Clock("ymd", layout.format.format, start=start))
 
 
 # --- rows -----------------------------------------------------------------------------------
@@ -364,7 +356,14 @@ class _Reader:
             if self._value is not None:
                 self._add_value(name, cells, row, line)
             else:
-                for figure in self._figures.get((name, "")) or self._begin(name):
+                if (name, "") not in self._figures:
+                    shown = printable(name, 100)
+                    figures = [
+                        _Figure(replace(column, outlet=shown) if self._names else column)
+                        for column in self._columns
+                    ]
+                    self._remember((name, ""), figures)
+                for figure in self._figures[name, ""]:
                     self._add(figure, row, cells[figure.column.place], line)
             if row < _COMPARED_LINES:
                 for place in self._numbers:
@@ -375,20 +374,10 @@ class _Reader:
         self._settle_marks()
         return self._samples(zone)
 
-    def _begin(self, name: str) -> list[_Figure]:
-        """Begin an outlet, in a table with a column for each figure."""
-        shown = printable(name, 100)
-        figures = [
-            _Figure(replace(column, outlet=shown) if self._names else column)
-            for column in self._columns
-        ]
-        return self._remember((name, ""), figures)
-
-    def _remember(self, key: tuple[str, str], figures: list[_Figure]) -> list[_Figure]:
+    def _remember(self, key: tuple[str, str], figures: list[_Figure]) -> None:
         if len(self._figures) >= _MOST_OUTLETS:
             raise LogError(PowerMessage.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
         self._figures[key] = figures
-        return figures
 
     def _add_value(self, name: str, cells: Sequence[str], row: int, line: int) -> None:
         """Add the value of a row to its series."""
@@ -442,10 +431,12 @@ class _Reader:
             if len(figure.read) < _CACHED:
                 figure.read[text] = cached
         number, factor = cached
+        step = factor * 10.0**-number.places
         if number.mark == "?" and self._mark != ".":
             self._ambiguous.append((figure, len(figure.rows), text))
+            step = inf
         if number.value == number.value or self._layout.format.hold:
-            figure.add(row, number.value * factor, factor * 10.0**-number.places)
+            figure.add(row, number.value * factor, step)
 
     def _number(self, text: str, column: Column, line: int) -> tuple[Number, float]:
         """Return the number in a cell, and the factor to watts or kilowatt-hours."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from loadgen.errors import PowerLogError
-from loadgen.report.power.log import read_log
+from loadgen.report.power.log import LogSamples, read_log
 from loadgen.report.power.messages import LogError, PowerMessage
 from loadgen.report.power.power import (
     LEAST_COVERAGE,
@@ -23,20 +23,10 @@ from loadgen.report.power.times import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class LogOverview:
-    """The make of a log, and its columns with the reasons for leaving some out."""
-
-    log: str
-    make: str
-    used: Sequence[str]
-    unused: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Overview:
-    """Power logs over a window; `watts` is the sum over the outlets."""
+    """Power logs over a window, by their names; `watts` is the sum over the outlets."""
 
-    logs: Sequence[LogOverview]
+    logs: Sequence[tuple[str, LogSamples]]
     outlets: Sequence[OutletPower]
     window: str
     watts: float
@@ -76,10 +66,7 @@ def overview(settings: LogSettings, start: str | None = None, end: str | None = 
         require_usable(outlets, shown)
     else:
         outlets = [_without_gaps(outlet) for outlet in outlets]
-    logs = [
-        LogOverview(str(log.path), s.format.name, s.used, [part[:2] for part in s.unused])
-        for log, s in read
-    ]
+    logs = [(str(log.path), samples) for log, samples in read]
     withheld, remark = verdict_on(outlets)
     watts = sum(outlet.watts for outlet in outlets)
     return Overview(logs, outlets, shown, watts, withheld, remark)

@@ -25,6 +25,7 @@ _PAIR = re.compile(r"\s*([^\W\d][^:\t,;|{}]*?)\s*:\s+(\S.*?)\s*")
 """A line of a tool with a name and a value."""
 _SEVERAL = re.compile(r"\s{2,}(?=[^\W\d][^:]*:\s)")
 """The blanks between several pairs of one line."""
+_TIMES = {"timestamp", "time"}
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 Row = tuple[int, list[str]]
@@ -173,17 +174,15 @@ def _documents(source: Source) -> Iterator[Record]:
         except orjson.JSONDecodeError:
             break
         for sample in samples:
-            yield first, _with_words(sample, before.split()) if before else sample
+            if before:
+                times = [word for word in before.split() if is_time(word)]
+                sample["topic"] = " ".join(word for word in before.split() if not is_time(word))
+                if times and not any(name.lower().endswith("time") for name in sample):
+                    sample["time"] = times[0]
+            yield first, sample
         text, depth = "", 0
     if text:
         raise LogError(PowerMessage.LINE_JSON, line=first, text=text[:60])
-
-
-def _with_words(sample: dict[str, str], before: Sequence[str]) -> dict[str, str]:
-    topic = " ".join(word for word in before if not is_time(word))
-    times = [word for word in before if is_time(word)]
-    has_time = any(name.rpartition(".")[2].lower() == "time" for name in sample)
-    return sample | {"topic": topic} | ({"time": " ".join(times)} if times and not has_time else {})
 
 
 def _samples_in(document: Any) -> Iterator[dict[str, str]]:
@@ -198,14 +197,12 @@ def _samples_in(document: Any) -> Iterator[dict[str, str]]:
         yield from _series_in(data["result"])
         return
     for value in document.values():
-        if isinstance(value, list) and value and all(map(_has_time, value)):
+        samples = value if isinstance(value, list) else []
+        titles = [{key.lower() for key in part} for part in samples if isinstance(part, dict)]
+        if titles and len(titles) == len(samples) and all(_TIMES & of for of in titles):
             yield from map(_flat, value)
             return
     yield _flat(document)
-
-
-def _has_time(part: Any) -> bool:
-    return isinstance(part, dict) and any(key.lower() in ("timestamp", "time") for key in part)
 
 
 def _series_in(results: Sequence[Any]) -> Iterator[dict[str, str]]:

@@ -39,7 +39,7 @@ def test_logs_with_their_watts_by_hand(name: str, tmp_path: Path) -> None:
     remarks: list[Any] = [remark for outlet in shown.outlets for remark in outlet.remarks]
     assert case.get("remark", "FEW_SAMPLES") in {remark.code for remark in remarks}
     if "unused" in case:
-        assert [title for title, _ in shown.logs[0].unused] == case["unused"]
+        assert [title for title, *_ in shown.logs[0][1].unused] == case["unused"]
 
 
 @pytest.mark.parametrize("name", MAKERS)
