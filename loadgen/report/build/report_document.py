@@ -24,9 +24,17 @@ from loadgen.report.record import open_run
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.redaction import redact_command
-from loadgen.run.search.report_plan import REPEAT, LeftOut, Measurement, ReportItem, ReportRow
+from loadgen.run.search.report_plan import (
+    REPEAT,
+    LeftOut,
+    Measurement,
+    ReportItem,
+    ReportPlan,
+    ReportRow,
+    command_of,
+)
 from loadgen.run.search.report_runs import MeasuredItem, ReportResult
-from loadgen.sentences import Sentences, counted
+from loadgen.sentences import Sentences
 
 SCHEMA = 1
 _PER_WATT = ReportRow("MPW", "msgs/Watt", "messages_per_watt")
@@ -126,7 +134,7 @@ def report_document(
         *_charted(shown),
         Section("System under test", tuple(_systems(shown)), "system"),
         Section("Method", tuple(_method(result)), "method"),
-        Section("Runs", (_runs(shown),), "runs"),
+        Section("Runs", (_runs(shown, result.plan),), "runs"),
         Section("Limitations", tuple(Paragraph(text) for text in limitations), "limitations"),
     )
     title = f"Report: {' and '.join(names)}"
@@ -407,23 +415,22 @@ def _method(result: ReportResult) -> Iterator[Block]:
     yield DataTable("Test cases", "", ("Case", "Load", "Example"), rows, texts=(0, 1, 2))
 
 
-def _runs(shown: Sequence[_Shown]) -> DataTable:
-    """Return a line for each measurement, with its runs, command and verdict."""
-    rows = []
-    for entry in shown:
-        item = entry.measurement.item
-        verdict = "nothing was measured" if entry.row is None else verdict_of(entry.row)
-        rows.append(
-            (
-                item.name + (".SEC" if entry.measurement.secured else ""),
-                entry.broker,
-                verdict,
-                counted(len(entry.rows), "point"),
-                f"measured/{entry.measurement.folder}",
-            )
+def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
+    """Return a line for each measurement: its verdict, the command that repeats it, its runs."""
+    rows = tuple(
+        (
+            entry.measurement.item.name + (".SEC" if entry.measurement.secured else ""),
+            entry.broker,
+            "nothing was measured" if entry.row is None else verdict_of(entry.row),
+            Cell(
+                command_of(entry.measurement, plan),
+                notes=(f"measured/{entry.measurement.folder}",),
+            ),
         )
-    header = ("Measurement", "Broker", "Verdict", "Points", "Directory")
-    return DataTable("", "", header, tuple(rows), texts=(0, 1, 2, 3, 4))
+        for entry in shown
+    )
+    header = ("Measurement", "Broker", "Verdict", "Command and directory")
+    return DataTable("", "", header, rows, texts=(0, 1, 2, 3))
 
 
 def _limitations(

@@ -6,6 +6,7 @@ on one broker; `report_runs` plays it.
 
 import math
 import pkgutil
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -252,6 +253,27 @@ def sweep_of(measurement: Measurement, plan: ReportPlan) -> Sweep:
     if item.search:
         return Sweep(scenario, axes, search=searching)
     return Sweep(scenario, axes, repeat=REPEAT)
+
+
+def command_of(measurement: Measurement, plan: ReportPlan) -> str:
+    """Return the command that makes a measurement alone, without options of the user."""
+    item, broker = measurement.item, plan.brokers[measurement.broker - 1]
+    verb = (
+        ["sweep", item.case] if item.vary else ["search", item.case] if item.search else [item.case]
+    )
+    words = ["loadgen", *verb]
+    urls = broker.secured if measurement.secured else broker.urls
+    words += [word for url in _redacted(urls) for word in ("--broker", url)]
+    words += [f"--{name.replace('_', '-')}={value}" for name, value in item.fields.items()]
+    if item.vary:
+        words.append(f"--set={item.vary[0]}={','.join(item.vary[1:])}")
+    if item.search:
+        words += [*(["--search"] if item.vary else []), "--for", item.search]
+        words.append(f"--step-duration={plan.window_s:g}")
+    else:
+        scenario = report_scenario(plan, measurement)
+        words += [f"--duration={scenario.duration:g}", f"--warmup={scenario.warmup:g}"]
+    return shlex.join(words)
 
 
 def plan_document(plan: ReportPlan) -> dict[str, Any]:

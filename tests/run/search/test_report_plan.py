@@ -7,6 +7,7 @@ from loadgen.run.search.report_plan import (
     WINDOWS_S,
     ReportBroker,
     chosen_items,
+    command_of,
     plan_document,
     plan_of_document,
     report_items,
@@ -87,6 +88,27 @@ def test_a_search_confirms_and_runs_repeat() -> None:
     assert (search.aim.field, search.step_s) == ("rate", plan.window_s)
     latency = by_name["latency-by-background"].scenario
     assert latency.duration == 2 * plan.window_s
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        (
+            "fanout",
+            "loadgen sweep fanout --broker mqtt://u@b --set=ratio=1,10,100,1000 --search "
+            "--for rate --step-duration=5",
+        ),
+        ("queue", "loadgen search queue --broker mqtt://u@b --for rate --step-duration=5"),
+        (
+            "connburst",
+            "loadgen connburst --broker mqtt://u@b --devices=10000 --duration=10 --warmup=2",
+        ),
+    ],
+)
+def test_a_measurement_can_be_repeated_alone(name: str, command: str) -> None:
+    plan = report_plan([B], {}, only=[name])
+    made = {one.item.name: command_of(one, plan) for one in plan.measurements}
+    assert made[name] == command
 
 
 def test_a_plan_is_read_back_without_its_passwords() -> None:
