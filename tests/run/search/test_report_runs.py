@@ -15,7 +15,7 @@ from loadgen.run.search.report_runs import (
     request_digest,
 )
 from loadgen.run.testbed import Testbed
-from tests.run.search.test_sweep import FakeRuns
+from tests.run.search.fake_runs import FakeRuns
 
 BROKERS = (ReportBroker("A", ("mqtt://a",)), ReportBroker("B", ("mqtt://b",)))
 ITEMS = ("connburst", "latency-by-background")

@@ -1,26 +1,18 @@
-import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from loadgen.brokers.ports import listen
 from loadgen.cases.registry import build_scenario
-from loadgen.errors import (
-    BrokerUnreachableError,
-    HostLimitError,
-    LoadgenError,
-    RunDirectoryError,
-)
+from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.next_step import Probe, Require, aim_for, requirements
-from loadgen.judge.verdict import judge
 from loadgen.plan.scenario import Scenario
-from loadgen.run.coordinator import RunResult
 from loadgen.run.interrupt import RunInterruptedError
-from loadgen.run.progress import Snapshot
 from loadgen.run.rundir import exclusive
 from loadgen.run.search.search import (
     CONFIRMATIONS,
@@ -34,6 +26,7 @@ from loadgen.run.search.search import (
 from loadgen.run.testbed import Testbed
 from tests.ledgers import facts_with
 from tests.refusals import refused
+from tests.run.search.fake_runs import FakeRuns
 from tests.testbeds import search
 
 NS = 1_000_000_000
@@ -65,44 +58,12 @@ def facts_at(rate: float, ceiling: float, window_s: float = 10.0) -> RunFacts:
     )
 
 
-def raising(error: LoadgenError) -> Callable[[int, Path], None]:
-    def fail(number: int, directory: Path) -> None:
-        raise error
-
-    return fail
-
-
-class FakeRuns:
-    """Stands for the runs of a testbed: judges runs of a broker with a ceiling, plays none."""
-
-    def __init__(self, ceiling: float) -> None:
-        self.ceiling = ceiling
-        self.played: list[Scenario] = []
-        self.whole: list[bool] = []
-        self.before: Callable[[int, Path], None] = lambda number, directory: None
-        self.interrupted_at = 0
-        self.broker: dict[str, str] | None = None
-
-    def judged(self, scenario: Scenario) -> RunFacts:
-        assert scenario.rate is not None
-        return facts_at(scenario.rate, self.ceiling, scenario.duration)
-
-    async def run(self, scenario: Scenario, directory: Path, **given: Any) -> RunResult:
-        self.played.append(scenario)
-        self.before(len(self.played), directory)
-        given["progress"](Snapshot("measure", devices=1))
-        self.whole.append(not given["ends_when_certain"])
-        await asyncio.to_thread(directory.mkdir, parents=True)
-        if self.broker is not None:
-            (directory / "run.json").write_text(json.dumps({"broker": self.broker}))
-        facts = self.judged(scenario)
-        cut = len(self.played) == self.interrupted_at
-        return RunResult(directory, judge(facts), cut, True, facts)
-
-
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
-    fake = FakeRuns(10_000)
+    """Runs on a broker with a ceiling."""
+    fake = FakeRuns()
+    fake.judged = lambda scenario: facts_at(scenario.rate or 0, 10_000, scenario.duration)
+    fake.says = None
     monkeypatch.setattr(Testbed, "run", fake.run)
     return fake
 
@@ -207,10 +168,10 @@ async def test_search_that_is_done_is_not_played_again(runs: FakeRuns, tmp_path:
 
 
 async def test_interrupted_step_does_not_count(runs: FakeRuns, tmp_path: Path) -> None:
-    runs.interrupted_at = 3
+    runs.cut_at = 3
     result = await search(wanted(), tmp_path / "s")
     assert (result.limit, len(result.steps), result.exit_status) == (None, 2, 130)
-    runs.before = raising(RunInterruptedError("before anything was measured"))
+    runs.before = Mock(side_effect=RunInterruptedError("before anything was measured"))
     assert (await search(wanted(), tmp_path / "s")).exit_status == 130
     assert json.loads((tmp_path / "s" / "search.json").read_text())["limit"] is None
 
@@ -241,7 +202,7 @@ async def test_step_whose_broker_went_away_is_not_kept(
 
 async def test_search_does_not_go_on_with_another_broker(runs: FakeRuns, tmp_path: Path) -> None:
     runs.broker = {"name": "mosquitto", "version": "2.0.11"}
-    runs.interrupted_at = 3
+    runs.cut_at = 3
     cut = await search(wanted(), tmp_path / "s")
     assert [step.broker for step in cut.steps] == ["mosquitto 2.0.11"] * 2
     runs.broker = {"name": "mosquitto", "version": "2.0.12"}
@@ -297,7 +258,7 @@ async def test_limit_of_this_host_is_its_own(runs: FakeRuns, tmp_path: Path) -> 
 
 
 async def test_what_cannot_even_begin_is_an_error(runs: FakeRuns, tmp_path: Path) -> None:
-    runs.before = raising(HostLimitError("no descriptors"))
+    runs.before = Mock(side_effect=HostLimitError("no descriptors"))
     with pytest.raises(HostLimitError):
         await search(wanted(), tmp_path / "s")
 
