@@ -230,6 +230,7 @@ class Case(Generic[S]):
     # Module with its comparison of runs and its disclosure, "" for a case without run rules.
     disclosure: str = ""
     notice: str = ""  # text that must precede all figures of its runs
+    takes_file: bool = False  # True if its command has the scenario file as argument
     variants: Variants | None = None  # values of a field that have separate commands
 
     # Measurement.

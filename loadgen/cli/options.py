@@ -117,7 +117,7 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
             for old, new in RENAMED.items()
             if new in names
         ),
-        *declared("case"),
+        *declared("file_case" if case.takes_file else "case"),
     ]
 
 
@@ -238,7 +238,9 @@ def read_scenario(case: Case[Any], flags: Flags) -> Scenario:
             raise ScenarioError(f"{name}: given as an option and with --set; give it once")
         chosen[name] = value
     path = flags.get("scenario")
-    scenario = build_scenario(case.name, None if path is None else _file(path), chosen)
+    keys = None if path is None else _file(path)
+    named = (keys or {}).get("case", case.name) if case.takes_file else case.name
+    scenario = build_scenario(str(named), keys, chosen)
     clients = getattr(scenario, "clients_file", None)
     if clients is not None:
         with suppress(OSError), Path(clients).open("rb") as file:

@@ -6,6 +6,7 @@ streams that a device receives through one filter are one range, and so are the 
 that receive a stream, however many there are.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -201,7 +202,7 @@ def mean_deliveries(group: DeviceGroup, groups: tuple[DeviceGroup, ...], brokers
     """Return the mean deliveries of each message that a group publishes, without responses."""
     if group.publishes is not None and group.publishes.deliveries is not None:
         return float(group.publishes.deliveries)
-    return sum(
+    return math.fsum(
         match.mean_copies()
         for match in matches_of(groups, brokers)
         if match.source.senders.name == group.name and not match.source.is_response

@@ -33,6 +33,20 @@ def finest_number(pattern: str) -> str:
     return min(NUMBER.findall(pattern), default="")
 
 
+def pattern_fault(pattern: str) -> str | None:
+    """Return the fault of a user's pattern, which may hold `{group}`, too; None for a good one."""
+    rest = NUMBER.sub("", pattern).replace("{group}", "")
+    if "{" in rest or "}" in rest:
+        return "has other braces than {device}, {topic} and {group}"
+    for level in pattern.split("/"):
+        texts = NUMBER.split(level)[::2]
+        if len(texts) > 2:
+            return "has two numbers in a level"
+        if len(texts) == 2 and re.search("[0-9]", "".join(texts)):
+            return "has a number next to digits"
+    return None
+
+
 def wildcard_of(topic: str) -> str:
     """Return the filter of all topics of a pattern."""
     return "/".join("+" if NUMBER.search(level) else level for level in topic.split("/"))

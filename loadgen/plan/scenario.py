@@ -85,7 +85,7 @@ Qos = Annotated[
     int,
     Choice(choices=("0", "1", "2"), part="fleet", panel="Messages", everyday=90, short="-q"),
 ]
-_SIZE = Size(
+PAYLOAD_SIZE = Size(
     SIZE_MINIMUM_BYTES,
     SIZE_MAXIMUM_BYTES,
     part="messages",
@@ -93,8 +93,10 @@ _SIZE = Size(
     everyday=80,
     load="amount",
 )
-PayloadSize = Annotated[tuple[int, int], _SIZE]
-WholePayloadSize = Annotated[tuple[int, int], replace(_SIZE, maximum=WHOLE_SIZE_MAXIMUM_BYTES)]
+PayloadSize = Annotated[tuple[int, int], PAYLOAD_SIZE]
+WholePayloadSize = Annotated[
+    tuple[int, int], replace(PAYLOAD_SIZE, maximum=WHOLE_SIZE_MAXIMUM_BYTES)
+]
 
 # Fields that several cases have -------------------------------------------------------------------
 

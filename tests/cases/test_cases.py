@@ -29,6 +29,7 @@ GROUPS = {
     "queue": ("producers", "consumers"),
     "bridge": ("producers_1", "consumers_1"),
     "request": ("requesters", "responders"),
+    "run": ("publishers", "subscribers"),
 }
 TYPES = {
     "FANIN": "Throughput",
@@ -41,6 +42,7 @@ TYPES = {
     "PERSISTENT.MPU": "Data-center Efficiency",
     "QUEUE": "Throughput",
     "BRIDGE": "Throughput",
+    "RUN": "Throughput",
     "jms@{Topology}": "Throughput",
 }
 ALIKE = tuple(case for case in CASES if case != "specjms")

@@ -406,9 +406,9 @@ class TestFiles:
             (read_toml(path.read_text())["case"], path.stem.endswith("-published"))
             for path in SCENARIOS.glob("*.toml")
         }
-        # Requests and responses are ours: no report has them.
+        # Requests and groups are ours: no report has them.
         wanted = {(case, published) for case in CASES for published in (True, False)}
-        assert wanted - {("request", True)} <= found
+        assert wanted - {("request", True), ("run", True)} <= found
 
     @pytest.mark.parametrize("stem", PLAIN_FILES)
     @pytest.mark.parametrize("suffix", ["", "-published"])

@@ -1,0 +1,263 @@
+"""RUN: groups of devices as a scenario file describes them; every other case is a preset of such.
+
+[[group]]
+name = "sensors"
+count = 1000
+topic = "plant/{device}/temperature"
+rate = 1000
+
+[[group]]
+name = "dashboards"
+count = 10
+subscribe = ["plant/+/temperature"]
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from loadgen.cases.case import Case, Conclusion, Evidence, Review, RowSpec
+from loadgen.judge.verdict import Verdict
+from loadgen.mqtt.constants import MQTT_3_1_1
+from loadgen.mqtt.topics import is_wild, split_shared, topic_filter_fault, topic_name_fault
+from loadgen.plan.fields import Choice, Count, Flag, Quantity, Seconds, TextLine, Texts, read_table
+from loadgen.plan.groups import NUMBER, ROOT, DeviceGroup, Publishes, Subscribes, pattern_fault
+from loadgen.plan.plan import BrokerNeeds, Plan, plan_of
+from loadgen.plan.scenario import (
+    DEVICES_LIMIT,
+    PAYLOAD_SIZE,
+    RATE_LIMIT,
+    MaxUnacknowledged,
+    Scenario,
+)
+from loadgen.plan.tables import DataTable
+from loadgen.plan.units import shown
+
+GROUPS_LIMIT = 100
+
+_QOS = Choice(choices=("0", "1", "2"))
+_KINDS = {
+    "name": TextLine("name"),
+    "count": Count(1, DEVICES_LIMIT),
+    "topic": TextLine("pattern"),
+    "topics": Count(1, DEVICES_LIMIT),
+    "rate": Quantity(0.001, RATE_LIMIT),
+    "qos": _QOS,
+    "size": PAYLOAD_SIZE,
+    "retain": Flag(),
+    "max_unacknowledged": Count(1, 65_535),
+    "subscribe": Texts("filter"),
+    "subscribe_qos": _QOS,
+    "acknowledge_every": Count(1, 65_535),
+    "clean": Flag(),
+    "keep_alive": Seconds(0, 65_535, whole_seconds=True),
+}
+_OF_PUBLISHING = ("rate", "size", "retain", "max_unacknowledged")
+_OF_SUBSCRIBING = ("subscribe_qos", "acknowledge_every")
+
+_EXAMPLE = [
+    {"name": "publishers", "count": 10, "topic": f"{ROOT}/run/{{device}}"},
+    {"name": "subscribers", "count": 1, "subscribe": [f"{ROOT}/run/+"]},
+]
+
+
+class GroupTables(TextLine):
+    """Tables of groups as canonical JSON text, so that equal groups have equal texts."""
+
+    allowed = "tables of groups, as [[group]] in a file"
+
+    def parse(self, value: object) -> str:
+        try:
+            tables = json.loads(value) if isinstance(value, str) else value
+        except (ValueError, RecursionError):
+            raise ValueError(f"{shown(value)} is not JSON") from None
+        if not isinstance(tables, (list, tuple)) or not 0 < len(tables) <= GROUPS_LIMIT:
+            raise ValueError(f"there must be 1 to {GROUPS_LIMIT} groups")
+        read = [
+            read_table(f"group {number}", table, _KINDS) for number, table in enumerate(tables, 1)
+        ]
+        return json.dumps(read)
+
+
+def _sample(pattern: str) -> str:
+    """Return a topic or filter of a pattern."""
+    return NUMBER.sub("0", pattern).replace("{group}", "group")
+
+
+class Groups(Scenario):
+    case: Literal["run"] = "run"
+    group: Annotated[str, GroupTables("tables", load="amount")] = json.dumps(_EXAMPLE)
+    """Groups of devices, each with count and perhaps name, topic, topics, rate, qos, size, retain,
+    max_unacknowledged, subscribe, subscribe_qos, acknowledge_every, clean and keep_alive; see
+    docs/reference/groups.md. Without them ten publishers have a subscriber."""
+    rate: Annotated[
+        float | None, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")
+    ] = None
+    """Messages a second of all groups together, divided as their rates are. [default: the sum of
+    their rates; one a second for each device of a group without rate]"""
+    max_unacknowledged: MaxUnacknowledged = 100
+
+    @property
+    def tables(self) -> list[dict[str, Any]]:
+        """The tables of the groups, with a name each."""
+        tables = json.loads(self.group)
+        return [{"name": f"group{at}"} | table for at, table in enumerate(tables, 1)]
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        tables = self.tables
+        names = [table["name"] for table in tables]
+        for table in tables:
+            for complaint in self._table_complaints(table):
+                yield f"group {shown(table['name'])}: {complaint}"
+        if len(set(names)) < len(names):
+            yield f"group: a name is given twice, of {', '.join(names)}; allowed: one for each"
+        if not any("topic" in table for table in tables):
+            yield "group: none has a topic, so nothing is sent; allowed: with connburst"
+
+    def _table_complaints(self, table: Mapping[str, Any]) -> Iterator[str]:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,59}", table["name"]):
+            yield "not a name; allowed: a letter, then letters, digits, _ and -"
+        if "count" not in table:
+            yield "count is missing; allowed: a whole number from 1"
+        for needed, names in (("topic", _OF_PUBLISHING), ("subscribe", _OF_SUBSCRIBING)):
+            for name in (name for name in names if name in table and needed not in table):
+                yield f"{name} has no effect; allowed: with {needed}"
+        topic, filters = table.get("topic"), table.get("subscribe", ())
+        if topic is not None:
+            fault = pattern_fault(topic) or topic_name_fault(_sample(topic))
+            if topic.startswith("$") and not topic.startswith(f"{ROOT}/"):
+                fault = "begins with $, as topics of brokers do"
+            if fault is not None:
+                yield f"topic {shown(topic)} {fault}; allowed: as plant/{{device}}/temperature"
+        for pattern in filters:
+            shared, plain = split_shared(pattern)
+            if shared is not None and self.mqtt != "5":
+                yield f"subscribe {shown(pattern)} is shared; allowed: with mqtt 5"
+            fault = pattern_fault(pattern) or topic_filter_fault(_sample(plain), MQTT_3_1_1)
+            if fault is not None:
+                yield f"subscribe {shown(pattern)} {fault}; allowed: as plant/+/temperature"
+        if "topics" in table and "{topic}" not in " ".join([topic or "", *filters]):
+            yield "topics has no effect; allowed: with {topic} in a topic or filter"
+        if table.get("retain") and (self.reconnect is not None or self.churn is not None):
+            yield "retained messages come again to a device that returns; leave reconnect and churn"
+        if "size" in table and (self.payload or self.payload_template):
+            yield "size is that of the payload; leave it out"
+
+
+def _groups(scenario: Groups) -> tuple[DeviceGroup, ...]:
+    tables = scenario.tables
+    rates = [
+        float(table.get("rate", table["count"])) if "topic" in table else 0.0 for table in tables
+    ]
+    scale = 1.0 if scenario.rate is None else scenario.rate / sum(rates)
+    return tuple(
+        _group(scenario, table, rate * scale) for table, rate in zip(tables, rates, strict=True)
+    )
+
+
+def _group(scenario: Groups, table: Mapping[str, Any], rate: float) -> DeviceGroup:
+    publishes = subscribes = None
+    qos = int(table.get("qos", scenario.qos))
+    if "topic" in table:
+        publishes = Publishes(
+            table["topic"].replace("{group}", table["name"]),
+            rate,
+            qos,
+            table.get("retain", False),
+            tuple(table.get("size", scenario.size)),
+            scenario.arrivals,
+            table.get("max_unacknowledged", scenario.max_unacknowledged),
+        )
+    if "subscribe" in table:
+        subscribes = Subscribes(
+            tuple(one.replace("{group}", table["name"]) for one in table["subscribe"]),
+            int(table.get("subscribe_qos", qos)),
+            table.get("acknowledge_every", 1),
+        )
+    return DeviceGroup(
+        table["name"],
+        table["count"],
+        publishes,
+        subscribes,
+        topics=table.get("topics", 0),
+        clean_start=table.get("clean", True),
+    )
+
+
+def _plan(scenario: Groups, groups: tuple[DeviceGroup, ...]) -> Plan:
+    sent = [group.publishes for group in groups if group.publishes is not None]
+    read = [group.subscribes for group in groups if group.subscribes is not None]
+    filters = [pattern for subscribes in read for pattern in subscribes.filters]
+    reason = "which a group subscribes with"
+    needs = BrokerNeeds(
+        qos=max([publishes.qos for publishes in sent] + [subscribes.qos for subscribes in read]),
+        qos_option="another qos in the groups, {highest} at most",
+        payload_bytes=max(publishes.size_bytes[1] for publishes in sent),
+        wildcards=reason if any(map(is_wild, filters)) else "",
+        shared=reason if any(subscribes.shared for subscribes in read) else "",
+        older="use another --mqtt",
+    )
+    plan = plan_of(scenario, groups, needs=needs)
+    keep_alives = [table.get("keep_alive", scenario.keep_alive) for table in scenario.tables]
+    kept = (
+        replace(group, keep_alive_s=round(keep_alive_s))
+        for group, keep_alive_s in zip(plan.groups, keep_alives, strict=True)
+    )
+    return replace(plan, groups=tuple(kept))
+
+
+# After the run ------------------------------------------------------------------------------------
+
+
+def _review(evidence: Evidence) -> Review:
+    from loadgen.metrics.reducer import summarize
+
+    def conclude(verdict: Verdict) -> Conclusion:
+        seconds = evidence.facts.window_s or 1.0
+        latencies = {
+            row["group"]: summarize(row)
+            for row in evidence.window_rows()
+            if row["series"] == "end_to_end"
+        }
+        groups = []
+        for group in evidence.plan.groups:
+            latency = latencies.get(group.name)
+            counted = {
+                f"{name}_rate": evidence.counts.total(group.name, name, "measure") / seconds
+                for name in ("sent", "received")
+            }
+            figures = {
+                f"{name}_us": getattr(latency, name) if latency is not None else None
+                for name in ("p50", "p99", "max")
+            }
+            groups.append({"group": group.name, "devices": group.count, **counted, **figures})
+        return Conclusion(verdict, {"groups": groups})
+
+    return Review(evidence.facts, conclude)
+
+
+def _tables(observed: Mapping[str, Any]) -> tuple[DataTable, ...]:
+    header = ("Group", "Devices", "Sent/s", "Received/s", "p50 µs", "p99 µs", "Maximum µs")
+    rows = tuple(tuple(group.values()) for group in observed.get("groups") or ())
+    note = "Messages of the window; latencies are from the intended moment to the receiver."
+    return (DataTable("Groups", note, header, rows, look="facts"),) if rows else ()
+
+
+CASE = Case(
+    place=100,
+    summary="Groups of devices that a scenario file describes.",
+    example="loadgen run scenarios/groups.toml",
+    scenario=Groups,
+    groups=_groups,
+    plan=_plan,
+    review=_review,
+    tables=_tables,
+    takes_file=True,
+    rows=(
+        RowSpec("RUN", "ingress_rate", "Rate into the broker, of {devices} publishing devices."),
+        RowSpec("RUN", "egress_rate", "Rate out of the broker, of all groups."),
+    ),
+)
