@@ -207,7 +207,7 @@ def test_nothing_is_wider_than_the_page(
     make: ModuleType, page: bytes, tmp_path: Path, browse: Browse, width: int
 ) -> None:
     """On a phone too; a table that is wider scrolls by itself, and says so."""
-    grid = swept(make, tmp_path / "sweep", "fanout", (("ratio", ("1", "10")),))
+    grid = swept(tmp_path / "sweep", "fanout", (("ratio", ("1", "10")),))
     table = table_of(grid)
     long = replace(table.rows[0], valid=False, told=("WORKER_LOST: " + "and so on, " * 20,))
     sweep = to_html(sweep_report(replace(table, rows=(long, *table.rows[1:]))))

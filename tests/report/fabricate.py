@@ -4,8 +4,9 @@ A fabricated run of a case has the groups, series and windows of a real one, one
 second and series, and numbers drawn from a seed.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -16,12 +17,27 @@ from loadgen.metrics.interval import RUN_METADATA_KEY, Interval, to_table
 from loadgen.plan.deliveries import matches_of, mean_deliveries
 from loadgen.plan.fit import describe_group
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
+from loadgen.report.build.cards_report import report_of
+from loadgen.report.build.compare import Comparison
+from loadgen.report.render.html import to_html
+from loadgen.report.render.markdown import to_markdown
+from loadgen.report.render.write import to_csv, to_json
+from loadgen.report.score_card import ScoreCard
 from tests.histograms import histogram_of
 from tests.plans import small_plan
 
 SECOND_NS = 1_000_000_000
 ANCHOR_NS = 5_000 * SECOND_NS
 WALL_NS = 1_700_000_000 * SECOND_NS
+
+
+class Rendered(NamedTuple):
+    """A report in its formats."""
+
+    page: str
+    text: str
+    document: dict[str, Any]
+    csv: str
 
 
 def groups_of(case: str, devices: int = 100, size: int = 32) -> list[DeviceGroup]:
@@ -249,6 +265,13 @@ def write_run(directory: Path, document: dict[str, Any] | None, rows: list[Inter
         table = to_table(part).replace_schema_metadata({RUN_METADATA_KEY: part[0].run.encode()})
         pq.write_table(table, directory / "intervals" / f"part-{second:06d}.parquet")
     return directory
+
+
+def rendered(*cards: ScoreCard, comparisons: Sequence[Comparison] = ()) -> Rendered:
+    """The report of cards as a page, Markdown, JSON and CSV."""
+    report = report_of(cards, comparisons)
+    page, text = to_html(report).decode(), to_markdown(report).decode()
+    return Rendered(page, text, orjson.loads(to_json(report)), to_csv(report).decode())
 
 
 def fabricate(directory: Path, run: str = "run-1", case: str = "fanin", **changes: Any) -> Path:

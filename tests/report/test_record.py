@@ -1,7 +1,6 @@
 """Run directories that cannot be used are one clear line, and nothing is touched."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import orjson
@@ -12,6 +11,7 @@ import pytest
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import different, load_intervals, open_run, parse_run
+from tests.report import fabricate as make
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -29,7 +29,7 @@ def refused(directory: Path, code: str, **values: str) -> None:
     assert contents(directory) == before
 
 
-def test_a_whole_run_is_read(make: ModuleType, tmp_path: Path) -> None:
+def test_a_whole_run_is_read(tmp_path: Path) -> None:
     run = open_run(make.fabricate(tmp_path / "run", case="latency"))
     assert run.record.background == {"background_publishers", "background_subscribers"}
     assert [group.name for group in run.record.publishing] == [
@@ -44,11 +44,11 @@ def test_a_directory_that_is_none(tmp_path: Path) -> None:
     refused(tmp_path, "NO_RECORD")
 
 
-def test_no_intervals(make: ModuleType, tmp_path: Path) -> None:
+def test_no_intervals(tmp_path: Path) -> None:
     refused(make.write_run(tmp_path / "run", make.run_document(), []), "NO_INTERVALS")
 
 
-def test_no_rows_in_the_window(make: ModuleType, tmp_path: Path) -> None:
+def test_no_rows_in_the_window(tmp_path: Path) -> None:
     early = [row for row in make.rows_of() if row.second < 3]
     assert early
     refused(
@@ -57,14 +57,14 @@ def test_no_rows_in_the_window(make: ModuleType, tmp_path: Path) -> None:
     )
 
 
-def test_a_truncated_interval_file(make: ModuleType, tmp_path: Path) -> None:
+def test_a_truncated_interval_file(tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     part = run / "intervals" / "part-000004.parquet"
     part.write_bytes(part.read_bytes()[:-200])
     refused(run, "CUT_OFF", where="part-000004.parquet")
 
 
-def test_damage_in_the_middle_of_an_interval_file(make: ModuleType, tmp_path: Path) -> None:
+def test_damage_in_the_middle_of_an_interval_file(tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     part = run / "intervals" / "part-000004.parquet"
     data = bytearray(part.read_bytes())
@@ -73,7 +73,7 @@ def test_damage_in_the_middle_of_an_interval_file(make: ModuleType, tmp_path: Pa
     refused(run, "DAMAGED", where="part-000004.parquet")
 
 
-def test_a_file_with_a_value_that_is_missing(make: ModuleType, tmp_path: Path) -> None:
+def test_a_file_with_a_value_that_is_missing(tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     part = run / "intervals" / "part-000004.parquet"
     rows = pq.read_table(part).to_pylist()
@@ -82,21 +82,21 @@ def test_a_file_with_a_value_that_is_missing(make: ModuleType, tmp_path: Path) -
     refused(run, "DAMAGED", where="part-000004.parquet", reason="a value is missing")
 
 
-def test_files_without_a_row(make: ModuleType, tmp_path: Path) -> None:
+def test_files_without_a_row(tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     for part in (run / "intervals").iterdir():
         pq.write_table(pq.read_table(part).slice(0, 0), part)
     refused(run, "EMPTY_WINDOW", run="run-1", phase="measure")
 
 
-def test_an_unfinished_hidden_file_is_not_looked_at(make: ModuleType, tmp_path: Path) -> None:
+def test_an_unfinished_hidden_file_is_not_looked_at(tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     before = summarize_run(run)
     (run / "intervals" / ".part-000009.parquet").write_bytes(b"PAR1")
     assert summarize_run(run) == before
 
 
-def test_rows_of_another_run(make: ModuleType, tmp_path: Path) -> None:
+def test_rows_of_another_run(tmp_path: Path) -> None:
     document = make.run_document()
     other = [row for row in make.rows_of("run-2") if row.second == 4]
     own = [row for row in make.rows_of() if row.second != 4]
@@ -104,7 +104,7 @@ def test_rows_of_another_run(make: ModuleType, tmp_path: Path) -> None:
     refused(run, "OTHER_RUN", where="part-000004.parquet", other="run-2", run="run-1")
 
 
-def test_rows_of_another_run_within_a_file(make: ModuleType, tmp_path: Path) -> None:
+def test_rows_of_another_run_within_a_file(tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     part = run / "intervals" / "part-000004.parquet"
     table = pq.read_table(part)
@@ -116,7 +116,7 @@ def test_rows_of_another_run_within_a_file(make: ModuleType, tmp_path: Path) -> 
     refused(run, "OTHER_RUN", other="run-0", run="run-1")
 
 
-def test_a_file_that_is_no_interval_table(make: ModuleType, tmp_path: Path) -> None:
+def test_a_file_that_is_no_interval_table(tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     part = run / "intervals" / "part-000004.parquet"
     pq.write_table(pq.read_table(part).drop_columns(["bucket"]), part)
@@ -139,7 +139,6 @@ def test_a_file_that_is_no_interval_table(make: ModuleType, tmp_path: Path) -> N
     ],
 )
 def test_a_damaged_manifest(
-    make: ModuleType,
     tmp_path: Path,
     change: bytes | dict[str, Any],
     code: str,
@@ -154,7 +153,7 @@ def test_a_damaged_manifest(
     refused(run, code, **values)
 
 
-def test_the_same_run_twice(make: ModuleType, tmp_path: Path) -> None:
+def test_the_same_run_twice(tmp_path: Path) -> None:
     runs = [make.fabricate(tmp_path / name, run="same") for name in ("a", "b")]
     for opened, code in ((map(open_run, runs), "SAME_RUN"), ((), "NO_RUN")):
         with pytest.raises(RunDirectoryError) as error:

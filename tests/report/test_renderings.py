@@ -12,7 +12,6 @@ from hashlib import sha256
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import orjson
@@ -30,19 +29,20 @@ from loadgen.report.render.markdown import escape, to_markdown
 from loadgen.report.render.text import cell, number
 from loadgen.report.render.write import RENDERINGS, to_csv, to_json, write_report
 from loadgen.report.score_card import CSV_HEADER, SERIES_TYPE, ScoreCard
+from tests.report import fabricate as make
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
 HOSTILE = '</script><script>alert(1)</script><img src=http://evil.example/x onerror="alert(2)">'
 
 
 @pytest.fixture(scope="module")
-def cards(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list[ScoreCard]:
+def cards(tmp_path_factory: pytest.TempPathFactory) -> list[ScoreCard]:
     directory = tmp_path_factory.mktemp("runs")
     return [summarize_run(make.fabricate(directory / c, run=f"run-{c}", case=c)) for c in CASES]
 
 
 @pytest.fixture(scope="module")
-def hostile(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
     """A run in which everything that comes from outside is an attack."""
     directory = tmp_path_factory.mktemp("hostile")
     document = make.run_document(

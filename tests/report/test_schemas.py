@@ -1,7 +1,6 @@
 """The schemas in the package say what the files hold."""
 
 from pathlib import Path
-from types import ModuleType
 
 import orjson
 import pytest
@@ -12,6 +11,7 @@ from loadgen.report.build.compare import compare
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.render.write import to_json
 from loadgen.report.score_card import CSV_HEADER, About
+from tests.report import fabricate as make
 from tests.schemas import errors, schema
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
@@ -20,7 +20,7 @@ IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_card_and_its_record(make: ModuleType, tmp_path: Path, case: str) -> None:
+def test_a_card_and_its_record(tmp_path: Path, case: str) -> None:
     clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": IN_THE_TABLES * make.SECOND_NS}
     run = make.fabricate(tmp_path / "run", case=case, clock=clock)
     card = summarize_run(run, [PDU], "UTC", 2)
@@ -35,7 +35,7 @@ def test_a_card_and_its_record(make: ModuleType, tmp_path: Path, case: str) -> N
     assert len(errors(document, "scorecard-1.schema.json")) == 3
 
 
-def test_several_cards(make: ModuleType, tmp_path: Path) -> None:
+def test_several_cards(tmp_path: Path) -> None:
     cards = [summarize_run(make.fabricate(tmp_path / name, name)) for name in "ab"]
     document = orjson.loads(to_json(report_of(cards, compare(cards))))
     assert errors(document, "scorecard-1.schema.json") == []

@@ -1,10 +1,8 @@
 """The numbers of a score card, against the rows that they come from."""
 
 import pickle
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,16 +14,15 @@ from loadgen.report.build.rows import in_report_order
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import seal
+from tests.report import fabricate as make
 
 PDU = Path(__file__).parent / "power" / "pdu"
+LOGS = [PDU / "power_supply_1.log", PDU / "power_supply_2.log"]
+POWER_TABLES_S = 1_366_970_765  # 2013-04-26T10:06:05Z
 
 
 def card_of(
-    make: ModuleType,
-    directory: Path,
-    case: str,
-    rows: Sequence[Interval] | None = None,
-    **changes: Any,
+    directory: Path, case: str, rows: list[Interval] | None = None, **changes: Any
 ) -> ScoreCard:
     document = make.run_document(case=case) | changes
     return summarize_run(make.write_run(directory, document, rows or make.rows_of(case=case)))
@@ -35,39 +32,61 @@ def values(card: ScoreCard) -> dict[str, float | None]:
     return {f"{row.name} {row.unit}": row.value for row in card.rows}
 
 
-def test_a_card_goes_to_another_process(make: ModuleType, tmp_path: Path) -> None:
-    card = card_of(make, tmp_path / "run", "fanin")
+def with_power(directory: Path, case: str, *args: Any, **options: Any) -> ScoreCard:
+    """A run with a clock that is set so that its window lies within the report's tables."""
+    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": POWER_TABLES_S * make.SECOND_NS}
+    return summarize_run(make.fabricate(directory, case=case, clock=clock), *args, **options)
+
+
+def test_a_card_goes_to_another_process(tmp_path: Path) -> None:
+    card = card_of(tmp_path / "run", "fanin")
     assert pickle.loads(pickle.dumps(card)) == card
 
 
-def test_fanin(make: ModuleType, tmp_path: Path) -> None:
-    card = card_of(make, tmp_path / "run", "fanin")
-    assert [(row.unit, row.value) for row in card.rows] == [
-        ("producers", 100),
-        ("msgs/sec", 100.0),
-        ("msgs/sec", 100.0),
-        ("messages", 17),
-        ("microseconds", None),
-    ]
-    assert {row.name for row in card.rows} == {"FANIN", "FANIN.end_to_end"}
+@pytest.mark.parametrize(
+    ("case", "rows"),
+    [
+        (
+            "fanin",
+            [
+                ("FANIN", "producers", 100),
+                *[("FANIN", "msgs/sec", 100.0)] * 2,
+                ("FANIN", "messages", 17),
+                ("FANIN.end_to_end", "microseconds", None),
+            ],
+        ),
+        (
+            "fanout",
+            [
+                ("FANOUT", "msgs/sec", 200.0),
+                ("FANOUT", "msgs/sec", 2000.0),
+                ("FANOUT.end_to_end", "microseconds", None),
+            ],
+        ),
+        (
+            "persistent",
+            [
+                ("PERSISTENT", "msgs/sec", 500.0),
+                ("PERSISTENT.end_to_end", "microseconds", None),
+            ],
+        ),
+    ],
+)
+def test_rows_of_a_case(tmp_path: Path, case: str, rows: list[tuple[str, str, float]]) -> None:
+    card = card_of(tmp_path / "run", case)
+    assert [(row.name, row.unit, row.value) for row in card.rows] == rows
     row, timed = card.rows[-1], card.latency["end_to_end"]
-    assert (row.avg, row.p50, row.p99, row.max) == (timed.avg, timed.p50, timed.p99, timed.max)
-    assert card.counts.sent == card.counts.received == 400
-    assert card.counts.high_water_mark == 17
+    levels = (row.avg, row.p50, row.p99, row.p99_9, row.max)
+    assert levels == (timed.avg, timed.p50, timed.p99, timed.p99_9, timed.max)
+    deliveries = 10 if case == "fanout" else 1
+    assert card.counts.expected == card.counts.received == deliveries * card.counts.sent
+    assert (card.counts.high_water_mark, card.power) == (17, None)
     assert card.verdict.valid
 
 
-def test_fanout_has_two_rows(make: ModuleType, tmp_path: Path) -> None:
-    card = card_of(make, tmp_path / "run", "fanout")
-    rows = [(row.name, row.value) for row in card.rows]
-    assert rows == [("FANOUT", 200.0), ("FANOUT", 2000.0), ("FANOUT.end_to_end", None)]
-    assert card.rows[-1].p99_9 == card.latency["end_to_end"].p99_9 is not None
-    assert card.counts.expected == 10 * card.counts.sent
-
-
-def test_latency_is_that_of_the_timed_pair(make: ModuleType, tmp_path: Path) -> None:
+def test_latency_is_that_of_the_timed_pair(tmp_path: Path) -> None:
     rows = make.rows_of(case="latency")
-    card = card_of(make, tmp_path / "run", "latency", rows)
+    card = card_of(tmp_path / "run", "latency", rows)
     histogram = HdrHistogram(1, HIGHEST_NS, 3)
     total_ns = 0
     for row in rows:
@@ -75,26 +94,20 @@ def test_latency_is_that_of_the_timed_pair(make: ModuleType, tmp_path: Path) -> 
             total_ns += row.sum_ns
             for bucket, count in zip(row.bucket, row.bucket_count, strict=True):
                 histogram.record_value(int(lowest_values(bucket)), int(count))
-    row, _ = card.rows
-    assert row.value is None
-    assert row.p50 == histogram.get_value_at_percentile(50) / 1000
-    assert row.p99 == histogram.get_value_at_percentile(99) / 1000
-    assert row.stdev == pytest.approx(histogram.get_stddev() / 1000)
-    assert row.avg == pytest.approx(total_ns / histogram.total_count / 1000)
-    assert card.latency["background.end_to_end"].avg > 2 * row.avg  # type: ignore[operator]
+    result, _ = card.rows
+    assert result.value is None
+    assert result.p50 == histogram.get_value_at_percentile(50) / 1000
+    assert result.p99 == histogram.get_value_at_percentile(99) / 1000
+    assert result.stdev == pytest.approx(histogram.get_stddev() / 1000)
+    assert result.avg == pytest.approx(total_ns / histogram.total_count / 1000)
+    assert card.latency["background.end_to_end"].avg > 2 * result.avg  # type: ignore[operator]
     assert card.latency["end_to_end"].count == histogram.total_count == 4000
 
 
-def test_persistent_with_power_and_rack_units(make: ModuleType, tmp_path: Path) -> None:
-    # The clock of the run is set so that its window lies within the report's tables.
-    wall = 1_366_970_765  # 2013-04-26T10:06:05Z
-    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": wall * make.SECOND_NS}
-    run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)
-    logs = [PDU / "power_supply_1.log", PDU / "power_supply_2.log"]
-    card = summarize_run(run, logs, "UTC", 2)
+def test_power_and_rack_units(tmp_path: Path) -> None:
+    card = with_power(tmp_path / "run", "persistent", LOGS, "UTC", 2)
     assert card.power is not None
     assert [outlet.watts for outlet in card.power.outlets] == [137.0, 166.0]
-    assert card.power.watts == 303.0
     assert values(card) == {
         "PERSISTENT msgs/sec": 500.0,
         "PERSISTENT.MPW msgs/Watt": pytest.approx(500 / 303),
@@ -102,23 +115,33 @@ def test_persistent_with_power_and_rack_units(make: ModuleType, tmp_path: Path) 
         "PERSISTENT.JPM joules/msg": pytest.approx(303 / 500),
         "PERSISTENT.end_to_end microseconds": None,
     }
+    assert (card.power.watts, card.power.watts_per_rack_unit) == (303.0, 151.5)
     assert card.power.messages_per_watt == pytest.approx(500 / 303)
     assert card.power.joules_per_message == pytest.approx(0.606)
-    assert card.power.watts_per_rack_unit == 151.5
-    card = card_of(make, tmp_path / "without", "persistent")
-    assert list(values(card)) == ["PERSISTENT msgs/sec", "PERSISTENT.end_to_end microseconds"]
-    assert card.power is None
 
 
-def test_connburst(make: ModuleType, tmp_path: Path) -> None:
-    card = card_of(
-        make,
-        tmp_path / "run",
-        "connburst",
-        connect={"connected": 100, "failures": {"timeout": 3}, "seconds": 0.8},
-        # A burst holds its devices for a while afterwards: nothing is measured then.
-        windows=make.run_document(case="fanin")["windows"],
-    )
+def test_power_of_any_case_by_node(tmp_path: Path) -> None:
+    logs = [f"broker={LOGS[0]}", f"switch={LOGS[1]}"]
+    card = with_power(tmp_path / "run", "fanout", logs, "UTC")
+    assert card.power is not None
+    nodes = [(node.name, node.outlets, node.watts) for node in card.power.nodes]
+    assert nodes == [("broker", 1, 137.0), ("switch", 1, 166.0)]
+    assert values(card)["FANOUT.MPW msgs/Watt"] == pytest.approx(2000 / 303)
+    assert "FANOUT.MPU msgs/sec/U" not in values(card)
+
+
+@pytest.mark.parametrize(("offset", "watts"), [("1m", 136.0), ("-60s", 139.0)])
+def test_an_offset_moves_the_log(tmp_path: Path, offset: str, watts: float) -> None:
+    """The PDU is a minute ahead: what it says at 10:07 was at 10:06."""
+    card = with_power(tmp_path / "run", "persistent", LOGS[:1], "UTC", pdu_offset=offset)
+    assert card.power is not None and card.power.watts == watts
+
+
+def test_connburst(tmp_path: Path) -> None:
+    connect = {"connected": 100, "failures": {"timeout": 3}, "seconds": 0.8}
+    # A burst holds its devices for a while afterwards: nothing is measured then.
+    windows = make.run_document(case="fanin")["windows"]
+    card = card_of(tmp_path / "run", "connburst", connect=connect, windows=windows)
     assert values(card) == {"CONNBURST seconds": 0.8, "CONNBURST microseconds": None}
     assert card.run.seconds == 0.8
     assert card.connect.failures == {"timeout": 3}
@@ -126,12 +149,12 @@ def test_connburst(make: ModuleType, tmp_path: Path) -> None:
     assert {"connect", "tcp", "connack"} == set(card.latency)
     assert card.latency["connect"].count == 100
     # Without all devices there is no time.
-    connect = {"connected": 90, "failures": {"refused": 10}, "seconds": 0.8}
-    card = card_of(make, tmp_path / "less", "connburst", connect=connect)
+    connect |= {"connected": 90}
+    card = card_of(tmp_path / "less", "connburst", connect=connect)
     assert values(card) == {"CONNBURST seconds": None, "CONNBURST microseconds": None}
 
 
-def test_only_messages_intended_in_the_window_count(make: ModuleType, tmp_path: Path) -> None:
+def test_only_messages_intended_in_the_window_count(tmp_path: Path) -> None:
     rows = [r for r in make.rows_of() if not (r.received and (r.worker, r.second) == (1, 5))]
     late = Interval(
         run="run-1",
@@ -143,45 +166,41 @@ def test_only_messages_intended_in_the_window_count(make: ModuleType, tmp_path: 
         received=3,
     )
     drained = replace(late, phase="drain")
-    before = card_of(make, tmp_path / "a", "fanin", rows)
-    after = card_of(make, tmp_path / "b", "fanin", [*rows, late, drained])
+    before = card_of(tmp_path / "a", "fanin", rows)
+    after = card_of(tmp_path / "b", "fanin", [*rows, late, drained])
     assert after.counts.received == before.counts.received + 3
     assert after.counts.lost == before.counts.lost - 3 > 0
 
 
 @pytest.mark.parametrize("valid", [True, False])
-def test_an_invalid_run_shows_what_passed_in_its_window(
-    make: ModuleType, tmp_path: Path, valid: bool
-) -> None:
+def test_an_invalid_run_shows_what_passed_in_its_window(tmp_path: Path, valid: bool) -> None:
     """Half of the messages of the window are sent and received after it."""
     rows = []
     for row in make.rows_of():
         if row.phase == "measure" and (row.sent or row.received):
-            half = {"sent": row.sent // 2, "received": row.received // 2}
+            half: dict[str, Any] = {"sent": row.sent // 2, "received": row.received // 2}
             late_ns = make.ANCHOR_NS + 8 * make.SECOND_NS
             rows += [replace(row, **half), replace(row, second=8, time_ns=late_ns, **half)]
         else:
             rows.append(row)
     verdict = {"valid": valid, "reasons": [] if valid else [{"code": "RATE_MISSED"}]}
-    card = card_of(make, tmp_path / "run", "fanin", rows, verdict=verdict)
+    card = card_of(tmp_path / "run", "fanin", rows, verdict=verdict)
     assert card.rates["sent"] == card.rates["asked"] == 100.0
     passed = 100.0 if valid else 50.0
     assert (card.rates["ingress"], card.rates["egress"]) == (passed, passed)
     assert [row.value for row in card.rows if row.unit == "msgs/sec"] == [passed, passed]
 
 
-def test_what_was_lost(make: ModuleType, tmp_path: Path) -> None:
+def test_what_was_lost(tmp_path: Path) -> None:
     changed = [
         replace(row, received=row.received - 1) if row.received and row.phase == "measure" else row
         for row in make.rows_of()
     ]
-    assert card_of(make, tmp_path / "run", "fanin", changed).counts.lost == 8
+    assert card_of(tmp_path / "run", "fanin", changed).counts.lost == 8
 
 
 @pytest.mark.parametrize("measure_end", [None, "planned"])
-def test_a_killed_run_gives_what_it_measured(
-    make: ModuleType, tmp_path: Path, measure_end: str | None
-) -> None:
+def test_a_killed_run_gives_what_it_measured(tmp_path: Path, measure_end: str | None) -> None:
     """run.json without a verdict; two of four seconds written."""
     document = make.run_document()
     del document["verdict"], document["connect"], document["network"], document["windows"]["drain"]
@@ -206,14 +225,14 @@ def test_a_killed_run_gives_what_it_measured(
     ],
 )
 def test_the_verdict_is_the_runs(
-    make: ModuleType, tmp_path: Path, changes: dict[str, Any], reasons: list[str]
+    tmp_path: Path, changes: dict[str, Any], reasons: list[str]
 ) -> None:
-    card = card_of(make, tmp_path / "run", "fanin", **changes)
+    card = card_of(tmp_path / "run", "fanin", **changes)
     assert not card.verdict.valid
     assert [reason.code for reason in card.verdict.reasons] == reasons
 
 
-def test_the_high_water_mark_is_that_of_one_subscription(make: ModuleType, tmp_path: Path) -> None:
+def test_the_high_water_mark_is_that_of_one_subscription(tmp_path: Path) -> None:
     document = make.run_document(case="fanout")
     document["observed"] |= {"high_water_mark": 900, "subscription_high_water_mark": 12}
     rows = make.rows_of(case="fanout")
@@ -223,7 +242,7 @@ def test_the_high_water_mark_is_that_of_one_subscription(make: ModuleType, tmp_p
     assert (card.counts.high_water_mark, card.counts.subscription_high_water_mark) == (900, 12)
 
 
-def test_large_messages_have_their_bytes(make: ModuleType, tmp_path: Path) -> None:
+def test_large_messages_have_their_bytes(tmp_path: Path) -> None:
     for size_bytes, found in ((1_000_000, [2000.0]), (65_536, [])):
         document = make.run_document(case="fanout")
         document["plan"]["groups"][0]["publishes"]["size_bytes"] = [size_bytes, size_bytes]
@@ -232,23 +251,23 @@ def test_large_messages_have_their_bytes(make: ModuleType, tmp_path: Path) -> No
         assert [row.value for row in card.rows if row.unit == "MB/sec"] == found
 
 
-def test_an_unknown_case_has_its_rates(make: ModuleType, tmp_path: Path) -> None:
+def test_an_unknown_case_has_its_rates(tmp_path: Path) -> None:
     document = make.run_document() | {"case": "novel"}
     card = summarize_run(make.write_run(tmp_path / "run", document, make.rows_of()))
     rows = [(row.name, row.value) for row in card.rows]
     assert rows[:-1] == [("NOVEL", 100.0), ("NOVEL", 100.0), ("NOVEL.HWM", 17)]
 
 
-def test_an_encrypted_case_has_the_published_name(make: ModuleType, tmp_path: Path) -> None:
+def test_an_encrypted_case_has_the_published_name(tmp_path: Path) -> None:
     broker = {"name": "x", "urls": ["mqtts://broker:8883"], "protocol": "MQTT 5"}
-    card = card_of(make, tmp_path / "run", "fanout", broker=broker)
+    card = card_of(tmp_path / "run", "fanout", broker=broker)
     assert {row.name for row in card.rows} == {"FANOUT.SEC", "FANOUT.end_to_end"}
     assert card.run.protocol == "MQTT 5"
 
 
-def test_rows_of_several_runs_are_in_the_reports_order(make: ModuleType, tmp_path: Path) -> None:
+def test_rows_of_several_runs_are_in_the_reports_order(tmp_path: Path) -> None:
     cases = ("connburst", "latency", "persistent", "fanout", "fanin")
-    cards = [card_of(make, tmp_path / case, case) for case in cases]
+    cards = [card_of(tmp_path / case, case) for case in cases]
     rows = [row for _, row in in_report_order([card.rows for card in cards])]
     assert list(dict.fromkeys(row.name for row in rows)) == [
         *("FANIN", "FANOUT", "PERSISTENT"),
@@ -262,8 +281,8 @@ def by_second(card: ScoreCard) -> dict[int, dict[str, Any]]:
     return {round(row["at_s"]): row for row in card.curves.course.to_pylist()}
 
 
-def test_curves_show_the_course(make: ModuleType, tmp_path: Path) -> None:
-    card = card_of(make, tmp_path / "run", "latency")
+def test_curves_show_the_course(tmp_path: Path) -> None:
+    card = card_of(tmp_path / "run", "latency")
     course = by_second(card)
     assert course[-3]["connects"] == 114 and course[-3]["sent"] == 0
     assert course[0]["sent"] == course[0]["received"] == 1100
@@ -287,33 +306,7 @@ def test_curves_show_the_course(make: ModuleType, tmp_path: Path) -> None:
     assert groups["background_subscribers"].planned.count == 10
 
 
-def test_power_of_any_case_by_node(make: ModuleType, tmp_path: Path) -> None:
-    wall = 1_366_970_765  # 2013-04-26T10:06:05Z
-    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": wall * make.SECOND_NS}
-    run = make.fabricate(tmp_path / "run", case="fanout", clock=clock)
-    logs = [f"broker={PDU / 'power_supply_1.log'}", f"switch={PDU / 'power_supply_2.log'}"]
-    card = summarize_run(run, logs, "UTC")
-    assert card.power is not None
-    assert [(node.name, node.outlets, node.watts) for node in card.power.nodes] == [
-        ("broker", 1, 137.0),
-        ("switch", 1, 166.0),
-    ]
-    assert values(card)["FANOUT.MPW msgs/Watt"] == pytest.approx(2000 / 303)
-    assert "FANOUT.MPU msgs/sec/U" not in values(card)
-
-
-def test_an_offset_moves_the_log(make: ModuleType, tmp_path: Path) -> None:
-    """The PDU is a minute ahead: what it says at 10:07 was at 10:06."""
-    wall = 1_366_970_765
-    clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": wall * make.SECOND_NS}
-    run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)
-    card = summarize_run(run, [PDU / "power_supply_1.log"], "UTC", pdu_offset="1m")
-    assert card.power is not None and card.power.watts == 136.0
-    card = summarize_run(run, [PDU / "power_supply_1.log"], "UTC", pdu_offset="-60s")
-    assert card.power is not None and card.power.watts == 139.0
-
-
-def test_a_partial_second_is_drawn_at_its_rate(make: ModuleType, tmp_path: Path) -> None:
+def test_a_partial_second_is_drawn_at_its_rate(tmp_path: Path) -> None:
     """The load begins and ends within a second: half of the messages in half of it is no dip."""
     windows = make.run_document()["windows"]
     half = make.SECOND_NS // 2
@@ -325,23 +318,23 @@ def test_a_partial_second_is_drawn_at_its_rate(make: ModuleType, tmp_path: Path)
         else row
         for row in make.rows_of()
     ]
-    card = card_of(make, tmp_path / "run", "fanin", rows, windows=windows)
+    card = card_of(tmp_path / "run", "fanin", rows, windows=windows)
     course = by_second(card)
     assert [course[second]["sent"] for second in (-1, 0, 3)] == [100.0, 100.0, 100.0]
     assert (course[-1]["covered_at_s"], course[-1]["covered_s"]) == (-0.5, 0.5)
     assert course[-3]["sent"] == 0.0
 
 
-def test_a_sliver_of_a_second_has_no_rate(make: ModuleType, tmp_path: Path) -> None:
+def test_a_sliver_of_a_second_has_no_rate(tmp_path: Path) -> None:
     windows = make.run_document()["windows"]
     windows["measure"] = [windows["measure"][0], windows["measure"][0] + 3_050_000_000]
-    card = card_of(make, tmp_path / "run", "fanin", windows=windows)
+    card = card_of(tmp_path / "run", "fanin", windows=windows)
     course = by_second(card)
     assert course[3]["sent"] is None and course[3]["received"] is None
     assert course[2]["sent"] == 100.0
 
 
-def test_a_changed_run_is_not_valid(make: ModuleType, tmp_path: Path) -> None:
+def test_a_changed_run_is_not_valid(tmp_path: Path) -> None:
     run = make.fabricate(tmp_path / "run")
     assert summarize_run(run).integrity.state == "unsealed"
     seal(run)

@@ -1,7 +1,6 @@
 """The views of the interval table: what adds up, and what must not."""
 
 from dataclasses import replace
-from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,6 +8,7 @@ import pytest
 
 from loadgen.metrics.interval import Interval, to_table
 from loadgen.report import views
+from tests.report import fabricate as make
 
 ROW = Interval(run="r", second=5, time_ns=5_000, span_ns=10**9, group="g", phase="measure")
 
@@ -18,7 +18,7 @@ def only(table: pa.Table) -> dict[str, object]:
     return dict(row)
 
 
-def test_totals_of_totals_are_totals(make: ModuleType) -> None:
+def test_totals_of_totals_are_totals() -> None:
     rows = make.rows_of(case="latency")
     whole = views.totals_of(to_table(rows))
     parts = [views.totals_of(to_table(rows[start::3])) for start in range(3)]
@@ -48,7 +48,7 @@ def test_gauges_add_over_workers_but_not_over_phases() -> None:
     assert (row["connected"], row["owed"]) == (21, 1)
 
 
-def test_groups_are_timed_or_background(make: ModuleType) -> None:
+def test_groups_are_timed_or_background() -> None:
     bucket, bucket_count = make.histogram([1000, 2000])
     timed = replace(
         ROW, series="end_to_end", count=2, sum_ns=3000, min_ns=1000, max_ns=2000,
@@ -62,12 +62,12 @@ def test_groups_are_timed_or_background(make: ModuleType) -> None:
     assert set(course["p50_ns"].to_pylist()) == {1000}
 
 
-def test_series_that_are_not_drawn_are_left_out(make: ModuleType) -> None:
+def test_series_that_are_not_drawn_are_left_out() -> None:
     course = views.views_of(to_table(make.rows_of()), ()).course
     assert set(course["series"].to_pylist()) == {"", "end_to_end", "connect"}
 
 
-def test_processes_are_one_row_a_worker_and_second(make: ModuleType) -> None:
+def test_processes_are_one_row_a_worker_and_second() -> None:
     processes = views.views_of(to_table(make.rows_of(seconds=4)), ()).processes
     assert processes.schema == views.PROCESS_SCHEMA
     assert processes.num_rows == 2 * 8

@@ -1,7 +1,6 @@
 """The broker's side of a run: processor time, memory, and its own counts against ours."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import orjson
@@ -10,29 +9,22 @@ import pytest
 from loadgen.cli.result_text import result_lines
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build.broker_section import read_broker
-from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.compare import compare
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.render.html import to_html
-from loadgen.report.render.markdown import to_markdown
-from loadgen.report.render.write import to_csv, to_json
 from loadgen.report.score_card import ScoreCard
+from tests.report import fabricate as make
 
 RECEIVED = "$SYS/broker/publish/messages/received"
 SENT = "$SYS/broker/publish/messages/sent"
 
 
-def process(
-    make: ModuleType, at_s: float, cpu_s: float, mib: int = 10, **more: int
-) -> dict[str, Any]:
+def process(at_s: float, cpu_s: float, mib: int = 10, **more: int) -> dict[str, Any]:
     load = {"cpu_ns": round(cpu_s * 1e9), "resident_bytes": mib << 20, "processes": 1, **more}
     return {"time_ns": make.ANCHOR_NS + round(at_s * 1e9), "process": load}
 
 
-def word(
-    make: ModuleType, at_s: float, topic: str, value: int, broker: int = 0, watched: int = 0
-) -> dict[str, Any]:
+def word(at_s: float, topic: str, value: int, broker: int = 0, watched: int = 0) -> dict[str, Any]:
     return {
         "time_ns": make.ANCHOR_NS + round(at_s * 1e9),
         "broker": broker,
@@ -43,17 +35,17 @@ def word(
     }
 
 
-def card_with(make: ModuleType, run: Path, *records: dict[str, Any]) -> ScoreCard:
+def card_with(run: Path, *records: dict[str, Any]) -> ScoreCard:
     """A fan-in of 100 messages a second, in the seconds 2 to 6 of the run; 500 in all."""
     make.fabricate(run)
     (run / "broker.jsonl").write_bytes(b"".join(orjson.dumps(r) + b"\n" for r in records))
     return summarize_run(run)
 
 
-def test_processor_time_of_the_window(make: ModuleType, tmp_path: Path) -> None:
+def test_processor_time_of_the_window(tmp_path: Path) -> None:
     """The window is second 3 to 7, between samples: half of what one interval used counts."""
-    samples = [process(make, s + 0.5, 7.0 + 0.25 * s, 10 + s) for s in range(9)]
-    card = card_with(make, tmp_path / "run", *samples)
+    samples = [process(s + 0.5, 7.0 + 0.25 * s, 10 + s) for s in range(9)]
+    card = card_with(tmp_path / "run", *samples)
     assert card.broker is not None
     assert card.broker.cpu_seconds == pytest.approx(1.0)
     assert card.broker.cores == pytest.approx(0.25)
@@ -78,47 +70,42 @@ def test_processor_time_of_the_window(make: ModuleType, tmp_path: Path) -> None:
     ],
 )
 def test_processor_time_below_its_resolution_gives_no_figure(
-    make: ModuleType, tmp_path: Path, a_second: float, steps: dict[str, int], told: str | None
+    tmp_path: Path, a_second: float, steps: dict[str, int], told: str | None
 ) -> None:
-    samples = [process(make, s, 7.0 + a_second * s, **steps) for s in range(9)]
-    card = card_with(make, tmp_path / "run", *samples)
+    samples = [process(s, 7.0 + a_second * s, **steps) for s in range(9)]
+    card = card_with(tmp_path / "run", *samples)
     row = next(row for row in card.rows if row.unit == "msgs/core-sec")
     if told is None:
         assert row.value == pytest.approx(800 / (4 * a_second)) and row.remark == ""
         return
     assert row.value is None and row.remark.startswith("Withheld: ") and told in row.remark
-    for rendering in (
-        to_html(report_of([card])),
-        to_markdown(report_of([card])),
-        to_csv(report_of([card])),
-    ):
-        assert told in rendering.decode()
+    page, text, _, csv = make.rendered(card)
+    for rendering in (page, text, csv):
+        assert told in rendering
     assert any(told in line for line in result_lines(card, tmp_path, long=True))
     # Nothing to compare, so nothing to fail a gate.
     (comparison,) = compare([card, card], [True, False])
     assert all(line.unit != "msgs/core-sec" for line in comparison.lines)
 
 
-def test_samples_a_tenth_of_a_second_apart_are_drawn_by_the_second(
-    make: ModuleType, tmp_path: Path
-) -> None:
-    samples = [process(make, s / 10, 0.025 * s, step_ns=1) for s in range(90)]
-    card = card_with(make, tmp_path / "run", *samples)
+def test_samples_a_tenth_of_a_second_apart_are_drawn_by_the_second(tmp_path: Path) -> None:
+    samples = [process(s / 10, 0.025 * s, step_ns=1) for s in range(90)]
+    card = card_with(tmp_path / "run", *samples)
     assert card.broker is not None and card.broker.cpu_seconds == pytest.approx(1.0)
     assert 8 <= len(card.broker.moments) <= 10
     assert {round(moment.used, 6) for moment in card.broker.moments} == {0.25}
 
 
-def test_a_broker_that_started_anew_counts_from_nothing(make: ModuleType, tmp_path: Path) -> None:
+def test_a_broker_that_started_anew_counts_from_nothing(tmp_path: Path) -> None:
     used = [5.0, 5.5, 6.0, 6.5, 7.0, 0.5, 1.0, 1.5]
-    samples = [process(make, second, cpu) for second, cpu in enumerate(used)]
-    card = card_with(make, tmp_path / "run", *samples)
+    samples = [process(second, cpu) for second, cpu in enumerate(used)]
+    card = card_with(tmp_path / "run", *samples)
     assert card.broker is not None and card.broker.cpu_seconds == pytest.approx(2.0)
 
 
-def test_a_broker_not_watched_all_the_time_has_no_figure(make: ModuleType, tmp_path: Path) -> None:
-    samples = [process(make, second, second) for second in range(4)]
-    card = card_with(make, tmp_path / "run", *samples)
+def test_a_broker_not_watched_all_the_time_has_no_figure(tmp_path: Path) -> None:
+    samples = [process(second, second) for second in range(4)]
+    card = card_with(tmp_path / "run", *samples)
     assert card.broker is not None and card.broker.cpu_seconds is None
     assert all(row.unit != "msgs/core-sec" for row in card.rows)
 
@@ -126,62 +113,57 @@ def test_a_broker_not_watched_all_the_time_has_no_figure(make: ModuleType, tmp_p
 @pytest.mark.parametrize(
     ("counted", "agrees"), [(500, True), (1000, False), (490, False), (501, True)]
 )
-def test_the_brokers_own_count(
-    make: ModuleType, tmp_path: Path, counted: int, agrees: bool
-) -> None:
+def test_the_brokers_own_count(tmp_path: Path, counted: int, agrees: bool) -> None:
     """A broker that got each message twice did not get what we say we sent."""
-    records = [word(make, 0.2, RECEIVED, 1000), word(make, 9.5, RECEIVED, 1000 + counted)]
-    card = card_with(make, tmp_path / "run", *records)
+    records = [word(0.2, RECEIVED, 1000), word(9.5, RECEIVED, 1000 + counted)]
+    card = card_with(tmp_path / "run", *records)
     assert card.broker is not None
     (check,) = card.broker.counts
     assert (check.broker, check.ours, check.uncertain) == (counted, 500, 0)
     assert check.agrees is agrees
-    page = to_html(report_of([card])).decode()
+    page, text, document, _ = make.rendered(card)
     assert ("2.000 times ours" in page) == (counted == 1000)
-    assert f"| {'agrees' if agrees else 'differs'} " in to_markdown(report_of([card])).decode()
-    document = orjson.loads(to_json(report_of([card])))
+    assert f"| {'agrees' if agrees else 'differs'} " in text
     assert document["broker_load"]["counts"][0]["agrees"] is agrees
 
 
-def test_words_in_the_middle_are_compared_over_their_time(make: ModuleType, tmp_path: Path) -> None:
+def test_words_in_the_middle_are_compared_over_their_time(tmp_path: Path) -> None:
     """From 3.5 to 5.5: 200 messages; the broker says 200, and 400 where it got them twice."""
     for counted, agrees in ((200, True), (1000, False)):
-        records = [word(make, 3.5, RECEIVED, 0), word(make, 5.5, RECEIVED, counted)]
-        card = card_with(make, tmp_path / f"run-{counted}", *records)
+        records = [word(3.5, RECEIVED, 0), word(5.5, RECEIVED, counted)]
+        card = card_with(tmp_path / f"run-{counted}", *records)
         assert card.broker is not None
         (check,) = card.broker.counts
         assert check.ours == 200 and check.uncertain > 0
         assert check.agrees is agrees
 
 
-def test_what_went_to_the_watcher_is_not_ours(make: ModuleType, tmp_path: Path) -> None:
-    records = [word(make, 0.2, SENT, 10, watched=2), word(make, 9.5, SENT, 560, watched=52)]
-    card = card_with(make, tmp_path / "run", *records)
+def test_what_went_to_the_watcher_is_not_ours(tmp_path: Path) -> None:
+    records = [word(0.2, SENT, 10, watched=2), word(9.5, SENT, 560, watched=52)]
+    card = card_with(tmp_path / "run", *records)
     assert card.broker is not None
     (check,) = card.broker.counts
     assert (check.broker, check.ours, check.agrees) == (500, 500, True)
 
 
-def test_several_brokers_are_added_up(make: ModuleType, tmp_path: Path) -> None:
-    records = [word(make, 0.1, RECEIVED, 5, 0), word(make, 0.2, RECEIVED, 7, 1)]
-    records += [word(make, 9.1, RECEIVED, 255, 0), word(make, 9.2, RECEIVED, 257, 1)]
-    card = card_with(make, tmp_path / "run", *records)
+def test_several_brokers_are_added_up(tmp_path: Path) -> None:
+    records = [word(0.1, RECEIVED, 5, 0), word(0.2, RECEIVED, 7, 1)]
+    records += [word(9.1, RECEIVED, 255, 0), word(9.2, RECEIVED, 257, 1)]
+    card = card_with(tmp_path / "run", *records)
     assert card.broker is not None
     assert [check.broker for check in card.broker.counts] == [500]
 
 
-def test_a_count_that_goes_back_or_comes_once_says_nothing(
-    make: ModuleType, tmp_path: Path
-) -> None:
-    records = [word(make, 0.1, RECEIVED, 500), word(make, 9.1, RECEIVED, 3), word(make, 9, SENT, 3)]
-    card = card_with(make, tmp_path / "run", *records)
+def test_a_count_that_goes_back_or_comes_once_says_nothing(tmp_path: Path) -> None:
+    records = [word(0.1, RECEIVED, 500), word(9.1, RECEIVED, 3), word(9, SENT, 3)]
+    card = card_with(tmp_path / "run", *records)
     assert card.broker is not None and card.broker.counts == ()
 
 
-def test_half_a_line_at_the_end_is_of_a_killed_run(make: ModuleType, tmp_path: Path) -> None:
+def test_half_a_line_at_the_end_is_of_a_killed_run(tmp_path: Path) -> None:
     make.fabricate(tmp_path / "run")
     file = tmp_path / "run" / "broker.jsonl"
-    whole = orjson.dumps(process(make, 1, 1)) + b"\n"
+    whole = orjson.dumps(process(1, 1)) + b"\n"
     file.write_bytes(whole + b'{"time_ns": 12')
     records = read_broker(tmp_path / "run")
     assert records is not None and len(records.processes) == 1
@@ -194,19 +176,19 @@ def test_half_a_line_at_the_end_is_of_a_killed_run(make: ModuleType, tmp_path: P
     assert summarize_run(tmp_path / "run").broker is None
 
 
-def test_hostile_words_are_text(make: ModuleType, tmp_path: Path) -> None:
+def test_hostile_words_are_text(tmp_path: Path) -> None:
     topic = RECEIVED + "<script>alert(1)</script>\x1b"
-    records = [word(make, 0.1, topic, 0), word(make, 9.1, topic, 500)]
+    records = [word(0.1, topic, 0), word(9.1, topic, 500)]
     records.append({"time_ns": 1, "trouble": "<img src=x>\n"})
-    card = card_with(make, tmp_path / "run", *records)
-    page = to_html(report_of([card])).decode()
+    card = card_with(tmp_path / "run", *records)
+    page = make.rendered(card).page
     assert "<script>alert" not in page and "<img" not in page and "\x1b" not in page
     assert "&lt;script&gt;alert(1)" in page
 
 
-def test_generator_and_broker_share_a_chart(make: ModuleType, tmp_path: Path) -> None:
-    samples = [process(make, second, 2.0 * second) for second in range(9)]
-    card = card_with(make, tmp_path / "run", *samples)
+def test_generator_and_broker_share_a_chart(tmp_path: Path) -> None:
+    samples = [process(second, 2.0 * second) for second in range(9)]
+    card = card_with(tmp_path / "run", *samples)
     (chart,) = [c for c in charts_of(card) if c.title.startswith("Processor time")]
     traces = {trace["name"]: trace for trace in chart.figure["data"]}
     assert set(traces) == {

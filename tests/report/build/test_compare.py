@@ -4,10 +4,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from statistics import stdev
-from types import ModuleType
 from typing import Any
 
-import orjson
 import pytest
 
 from loadgen.errors import RunDirectoryError
@@ -27,14 +25,12 @@ from loadgen.report.build.comparison_chart import comparison_chart
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.headline import headline
 from loadgen.report.model import Judged
-from loadgen.report.render.html import to_html
-from loadgen.report.render.markdown import to_markdown
-from loadgen.report.render.write import to_json
 from loadgen.report.score_card import ScoreCard
+from tests.report import fabricate as make
 
 
 @pytest.fixture(scope="module")
-def card(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
+def card(tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
     return summarize_run(make.fabricate(tmp_path_factory.mktemp("runs") / "a", case="persistent"))
 
 
@@ -114,8 +110,8 @@ def test_runs_of_another_setup_are_no_repetitions(
     (chosen,) = compare(cards, [True, True, False])
     assert chosen.sides[0].runs == (0, 1)
     assert f"no repetitions of each other: they differ in {words}." in chosen.remarks[0]
-    for rendering in (to_html(report_of(cards, [chosen])), to_markdown(report_of(cards, [chosen]))):
-        assert "no repetitions of each other" in rendering.decode()
+    for rendering in make.rendered(*cards, comparisons=[chosen])[:2]:
+        assert "no repetitions of each other" in rendering
 
 
 def test_a_private_broker_has_another_port_each_time(card: ScoreCard) -> None:
@@ -337,9 +333,7 @@ def test_an_invalid_run_is_worse_than_a_valid_one(card: ScoreCard) -> None:
     assert regressions(compare([bad, card], [True, False])) == []
 
 
-def test_a_case_without_its_baseline_is_refused(
-    make: ModuleType, card: ScoreCard, tmp_path: Path
-) -> None:
+def test_a_case_without_its_baseline_is_refused(card: ScoreCard, tmp_path: Path) -> None:
     other = summarize_run(make.fabricate(tmp_path / "b", "b", "fanin"))
     for baselines, code in (
         ([True, False, False], "NO_BASELINE"),
@@ -356,15 +350,14 @@ def test_every_rendering_shows_them(card: ScoreCard) -> None:
     cards = [run_at(card, 100), run_at(card, 100), replace(run_at(card, 80), run=run)]
     comparisons = compare(cards, [True, True, False])
     assert len(regressions(comparisons)) == 1
-    page = to_html(report_of(cards, comparisons)).decode()
+    page, text, document, _ = make.rendered(*cards, comparisons=comparisons)
     assert "PERSISTENT side by side" in page and "-20.0 %" in page
     assert "REGRESSION" in page
     assert "<script>alert" not in page
-    text = to_markdown(report_of(cards, comparisons)).decode()
     assert "-20.0 %" in text and ", REGRESSION" in text and "<script>" not in text
-    (document,) = orjson.loads(to_json(report_of(cards, comparisons)))["comparison"]
-    assert document["bound"] == 0.05
-    assert document["lines"][0]["differences"][0]["regression"] is True
+    (compared,) = document["comparison"]
+    assert compared["bound"] == 0.05
+    assert compared["lines"][0]["differences"][0]["regression"] is True
     chart = comparison_chart(cards, comparisons[0])
     assert chart is not None
     marks = chart.figure["data"]

@@ -3,16 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
-from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.published_rows import conditions_of
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import parse_run
-from loadgen.report.render.html import to_html
-from loadgen.report.render.markdown import escape, to_markdown
-from loadgen.report.render.write import to_json
+from loadgen.report.render.markdown import escape
 from loadgen.report.score_card import ScoreCard
 from tests.report import fabricate as make
 
@@ -161,9 +157,9 @@ def test_a_row_over_jms_says_so(tmp_path: Path) -> None:
 
 def test_every_rendering_has_them(tmp_path: Path) -> None:
     card = card_of(tmp_path, "connburst")
-    page, text = to_html(report_of([card])).decode(), to_markdown(report_of([card])).decode()
+    page, text, document, _ = make.rendered(card)
     assert "&lt;270" in page and escape("<270") in text
-    published = orjson.loads(to_json(report_of([card])))["published"]
+    published = document["published"]
     assert [one["comparable"] for one in published] == [False, False]
     seconds, latency = published
     assert seconds["value"] == 0.8 and seconds["published"]["value"] == 65
@@ -175,7 +171,7 @@ def test_a_case_without_a_published_row_has_no_section(tmp_path: Path) -> None:
     document = make.run_document() | {"case": "novel"}
     card = summarize_run(make.write_run(tmp_path / "run", document, make.rows_of()))
     assert TITLE not in [section.title for section in card.sections]
-    assert "published" not in orjson.loads(to_json(report_of([card])))
+    assert "published" not in make.rendered(card).document
 
 
 def test_conditions_of_a_run_that_was_killed_early_are_not_known() -> None:

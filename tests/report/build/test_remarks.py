@@ -2,17 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from loadgen.metrics.reducer import LatencySummary
-from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.remarks import own_share_remark, recovery_remark, slow_remark
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import RunRecord
-from loadgen.report.render.html import to_html
-from loadgen.report.render.markdown import to_markdown
+from tests.report import fabricate as make
 
 
 def series(p50: float | None, p99: float | None, avg: float) -> LatencySummary:
@@ -58,7 +55,7 @@ def test_what_of_a_figure_is_ours(
     assert own_share_remark({"end_to_end": WHOLE}) == ""
 
 
-def test_the_row_has_transit_beside_it(make: ModuleType, tmp_path: Path) -> None:
+def test_the_row_has_transit_beside_it(tmp_path: Path) -> None:
     """Fabricated transit is 25 µs less than the whole."""
     card = summarize_run(make.fabricate(tmp_path / "a", case="latency"))
     first, second = card.rows[:2]
@@ -75,8 +72,8 @@ def test_the_row_has_transit_beside_it(make: ModuleType, tmp_path: Path) -> None
     ]
     card = summarize_run(make.write_run(tmp_path / "b", make.run_document(case="latency"), late))
     assert card.rows[0].remark.startswith("Mostly the generator's own, not the broker's: 50P, ")
-    for rendering in (to_html(report_of([card])), to_markdown(report_of([card]))):
-        assert "Mostly the generator" in rendering.decode()
+    for rendering in make.rendered(card)[:2]:
+        assert "Mostly the generator" in rendering
 
 
 def seen(**observed: object) -> RunRecord:

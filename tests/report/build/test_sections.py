@@ -17,7 +17,6 @@ from loadgen.metrics.interval import LATER
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.sut import read_description
 from loadgen.plan.tables import DataTable
-from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.sections import (
     UNVERIFIED,
     Outage,
@@ -32,9 +31,7 @@ from loadgen.report.build.sections import (
 )
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import RunRecord, parse_run
-from loadgen.report.render.html import to_html
-from loadgen.report.render.markdown import escape, to_markdown
-from loadgen.report.render.write import to_json
+from loadgen.report.render.markdown import escape
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.collect_facts import handshakes_of
 from tests.report import fabricate as make
@@ -92,10 +89,9 @@ def test_a_ledger_of_the_run_is_in_every_rendering(tmp_path: Path) -> None:
     # States in which nothing ended are left out.
     assert "repeated" not in table and "not seen to the end" not in table
     assert card.counts.lost == 9
-    document = orjson.loads(to_json(report_of([card])))
+    page, text, document, _ = make.rendered(card)
     assert document["ledger"] == closed() and document["remarks"] == [REMARK]
     assert document["verdict"] == {"valid": True, "reasons": []}
-    page, text = to_html(report_of([card])).decode(), to_markdown(report_of([card])).decode()
     assert "refused by the broker" in page and "refused by the broker" in text
     assert "nothing came back &lt;in&gt; the *window*" in page
     assert "- remark: nothing came back \\<in\\> the \\*window\\*" in text
@@ -140,7 +136,7 @@ def test_a_run_of_an_earlier_version_lacks_columns(tmp_path: Path) -> None:
     before = summarize_run(run)
     for path in run.glob("intervals/*.parquet"):
         pq.write_table(pq.read_table(path).drop_columns(list(LATER)), path)
-    assert to_json(report_of([summarize_run(run)])) == to_json(report_of([before]))
+    assert make.rendered(summarize_run(run)).document == make.rendered(before).document
 
 
 @pytest.mark.parametrize(
@@ -172,12 +168,10 @@ def record_of(**changes: Any) -> Any:
 @pytest.mark.parametrize("url", ["mqtts://b", "wss://b"])
 def test_an_unverified_certificate_is_before_every_figure(tmp_path: Path, url: str) -> None:
     card = card_of(tmp_path / "run", **run_of(url, tls_verify=False))
-    text = to_markdown(report_of([card])).decode()
+    page, text, document, _ = make.rendered(card)
     assert text.index(escape(UNVERIFIED, 2000)) < text.index("VALID")
-    page = to_html(report_of([card])).decode()
     page = page[page.index("<body>") :]
     assert page.index(UNVERIFIED.replace("'", "&#39;")) < page.index("VALID")
-    document = orjson.loads(to_json(report_of([card])))
     assert list(document)[:3] == ["schema", "notice", "run"]
     assert (document["notice"], document["tls"]) == (UNVERIFIED, {"verified": False})
 
@@ -214,11 +208,11 @@ def test_handshakes_are_added_up_and_shown(tmp_path: Path) -> None:
     assert found == {"connections": [new | {"count": 1400}, old], "resumed": 11}
     assert handshakes_of({0: {"tls": {"connections": [], "resumed": 0}}}) is None
     card = card_of(tmp_path / "run", **run_of(tls=found))
-    assert orjson.loads(to_json(report_of([card])))["tls"] == {"verified": True, **found}
+    assert make.rendered(card).document["tls"] == {"verified": True, **found}
     table = section(card, "TLS")
     assert table.rows[0] == (new["version"], new["cipher"], 1400)
     assert "11 of 1,403 resumed" in table.note
-    assert escape("TLS_AES_256_GCM_SHA384") in to_markdown(report_of([card])).decode()
+    assert escape("TLS_AES_256_GCM_SHA384") in make.rendered(card).text
 
 
 @pytest.mark.parametrize(
@@ -242,10 +236,10 @@ def test_every_described_part_is_a_table_in_every_rendering(tmp_path: Path) -> N
         *("Broker", "Machine of the broker", "Network elements", "Power unit", "Client machines")
     ]
     assert ("Rack units", "2") in found[1].rows
-    page, text = to_html(report_of([card])).decode(), to_markdown(report_of([card])).decode()
+    page, text, document, _ = make.rendered(card)
     for words in ("System under test: Power unit", "NEMA L6-30P"):
         assert words in page and escape(words) in text
-    assert orjson.loads(to_json(report_of([card])))["sut"]["clients"]["count"] == 3
+    assert document["sut"]["clients"]["count"] == 3
 
 
 def test_rack_units_and_storage_are_used(tmp_path: Path) -> None:
@@ -278,7 +272,7 @@ def test_a_hostile_description_is_escaped_and_bounded(tmp_path: Path) -> None:
     hostile = {"os": "<script>alert(1)</script>|\x1b[2J", "notes": ["x" * 9_999] * 99}
     sut = {"broker": hostile, "machine": 7, "unknown": {"os": "y"}}
     card = card_of(tmp_path / "run", sut=sut)
-    page, text = to_html(report_of([card])).decode(), to_markdown(report_of([card])).decode()
+    page, text, *_ = make.rendered(card)
     assert "<script>alert" not in page and "\x1b" not in page + text
     assert "x" * 301 not in page and "x" * 301 not in text
     assert "<script>" not in text
@@ -476,8 +470,8 @@ def test_every_rendering_has_the_sections(tmp_path: Path) -> None:
     document["observed"]["fanout"] = QUEUE | BRIDGE
     path.write_bytes(orjson.dumps(document))
     card = summarize_run(directory)
-    page, text = to_html(report_of([card])).decode(), to_markdown(report_of([card])).decode()
+    page, text, document, _ = make.rendered(card)
     for words in ("Next to the published score card", "Spread over the consumers", "Backends"):
         assert words in page and words in text
     assert "mqtt://&lt;i&gt;" in page and "mqtt://<i>" not in page
-    assert orjson.loads(to_json(report_of([card])))["fanout"]["limit"]["side"] == "backend"
+    assert document["fanout"]["limit"]["side"] == "backend"

@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from loadgen.report.render.markdown import escape, to_markdown
 from loadgen.report.render.write import to_csv, to_json, write_report
 from loadgen.run.search.sweep import PointResult, Sweep, SweepResult, points_of
 from loadgen.specjms.chain_model import NOTICE
+from tests.report import fabricate as make
 
 HOSTILE = "</script><script>alert(1)</script>|`=cmd"
 LIMIT = {
@@ -44,9 +44,7 @@ def cells(table: SweepTable) -> list[tuple[str, ...]]:
     return list(zip(*columns_of(table).values(), strict=True))
 
 
-def swept(
-    make: ModuleType, directory: Path, case: str, axes: Any, repeat: int = 1, **changes: Any
-) -> SweepResult:
+def swept(directory: Path, case: str, axes: Any, repeat: int = 1, **changes: Any) -> SweepResult:
     """A sweep's result over fabricated runs; each combination has another seed."""
     what = Sweep(build_scenario(case, None, {}), axes, repeat)
     points = points_of(what)
@@ -64,8 +62,8 @@ def swept(
 
 
 @pytest.fixture
-def fanout(make: ModuleType, tmp_path: Path) -> SweepResult:
-    return swept(make, tmp_path, "fanout", (("ratio", ("1", "10", "100")),))
+def fanout(tmp_path: Path) -> SweepResult:
+    return swept(tmp_path, "fanout", (("ratio", ("1", "10", "100")),))
 
 
 def test_fanout_has_the_columns_of_the_published_table(fanout: SweepResult) -> None:
@@ -87,8 +85,8 @@ def test_fanout_has_the_columns_of_the_published_table(fanout: SweepResult) -> N
     assert all(verdict_of(row) == "VALID" for row in table.rows)
 
 
-def test_repetitions_are_told_as_median_and_spread(make: ModuleType, tmp_path: Path) -> None:
-    result = swept(make, tmp_path, "latency", (("background_rate", ("10", "20")),), repeat=3)
+def test_repetitions_are_told_as_median_and_spread(tmp_path: Path) -> None:
+    result = swept(tmp_path, "latency", (("background_rate", ("10", "20")),), repeat=3)
     table = table_of(result)
     assert [row.runs for row in table.rows] == [3, 3]
     single = [
@@ -121,8 +119,8 @@ def test_rows_that_failed_or_vanished_are_told(fanout: SweepResult, tmp_path: Pa
     assert len(lines) == 4 and "BrokerRefusedError" in lines[1]
 
 
-def test_rows_kept_from_a_smaller_grid_have_a_new_axis(make: ModuleType, tmp_path: Path) -> None:
-    result = swept(make, tmp_path, "fanin", (("size", ("32", "64")), ("qos", ("0", "1"))))
+def test_rows_kept_from_a_smaller_grid_have_a_new_axis(tmp_path: Path) -> None:
+    result = swept(tmp_path, "fanin", (("size", ("32", "64")), ("qos", ("0", "1"))))
     before = [
         replace(one, values={"size": one.values["size"]}) if one.values["qos"] == "0" else one
         for one in result.measured
@@ -140,10 +138,8 @@ def test_rows_kept_from_a_smaller_grid_have_a_new_axis(make: ModuleType, tmp_pat
         ("connburst", (("devices", ("1k", "2k")),)),
     ],
 )
-def test_row_that_could_not_be_run_says_which_it_is(
-    make: ModuleType, tmp_path: Path, case: str, axes: Any
-) -> None:
-    result = swept(make, tmp_path, case, axes)
+def test_row_that_could_not_be_run_says_which_it_is(tmp_path: Path, case: str, axes: Any) -> None:
+    result = swept(tmp_path, case, axes)
     failed = replace(result.measured[-1], run=None, valid=False, error="HostLimitError: no")
     table = table_of(replace(result, measured=(*result.measured[:-1], failed)))
     texts = ("5,000", "2") if case == "fanout" else ("2,000",)
@@ -210,8 +206,8 @@ def test_load_where_a_search_stopped_is_not_told_as_the_limit(fanout: SweepResul
     assert limits[0]["ended"] == ["top of range"]
 
 
-def test_limits_of_repetitions_stand_as_the_weakest(make: ModuleType, tmp_path: Path) -> None:
-    result = swept(make, tmp_path, "fanout", (("ratio", ("1", "10")),), repeat=2)
+def test_limits_of_repetitions_stand_as_the_weakest(tmp_path: Path) -> None:
+    result = swept(tmp_path, "fanout", (("ratio", ("1", "10")),), repeat=2)
     least = LIMIT | {"load": 1000.0, "above": None, "ended": "top of range", "reasons": []}
     ones = [
         replace(one, limit=limit)
@@ -246,19 +242,19 @@ def test_chart_of_fanout_has_both_axes_of_the_report(fanout: SweepResult) -> Non
     assert chart.figure["layout"]["xaxis"]["type"] == "log"
 
 
-def test_chart_has_a_line_for_each_other_combination(make: ModuleType, tmp_path: Path) -> None:
+def test_chart_has_a_line_for_each_other_combination(tmp_path: Path) -> None:
     axes = (("size", ("32", "64-128")), ("qos", ("0", "1")))
-    chart = sweep_chart(table_of(swept(make, tmp_path, "fanin", axes)))
+    chart = sweep_chart(table_of(swept(tmp_path, "fanin", axes)))
     assert chart is not None
     names = [trace["name"] for trace in chart.figure["data"] if trace["yaxis"] == "y"]
     assert names == ["egress, qos=0", "egress, qos=1"]
     assert chart.figure["data"][0]["x"] == [32.0, 96.0]
 
 
-def test_chart_of_limits_holds_the_limits(make: ModuleType, tmp_path: Path) -> None:
+def test_chart_of_limits_holds_the_limits(tmp_path: Path) -> None:
     for case, unit in (("fanin", "limit, msgs/s"), ("latency", "limit, msgs/s")):
         axes = (("size", ("32", "64", "128")),)
-        result = swept(make, tmp_path / case, case, axes, repeat=2)
+        result = swept(tmp_path / case, case, axes, repeat=2)
         loads = (900.0, 100.0, 1000.0, 300.0, 500.0, 400.0)
         ones = [
             replace(one, limit=LIMIT | {"load": load, "above": load * 1.04})
@@ -277,10 +273,8 @@ def test_chart_of_limits_holds_the_limits(make: ModuleType, tmp_path: Path) -> N
         assert "A triangle is a load that held" in chart.note
 
 
-def test_invalid_points_are_marked_and_no_line_goes_through_them(
-    make: ModuleType, tmp_path: Path
-) -> None:
-    result = swept(make, tmp_path, "fanin", (("rate", ("10", "20", "30")),))
+def test_invalid_points_are_marked_and_no_line_goes_through_them(tmp_path: Path) -> None:
+    result = swept(tmp_path, "fanin", (("rate", ("10", "20", "30")),))
     ones = list(result.measured)
     ones[1] = replace(ones[1], valid=False)
     table = table_of(replace(result, measured=tuple(ones)))
@@ -295,8 +289,8 @@ def test_invalid_points_are_marked_and_no_line_goes_through_them(
     )
 
 
-def test_nothing_to_draw_over_is_no_chart(make: ModuleType, tmp_path: Path) -> None:
-    result = swept(make, tmp_path, "fanin", (("arrivals", ("constant", "poisson")),))
+def test_nothing_to_draw_over_is_no_chart(tmp_path: Path) -> None:
+    result = swept(tmp_path, "fanin", (("arrivals", ("constant", "poisson")),))
     table = table_of(result)
     assert sweep_chart(table) is None
     assert b'class="plot"' not in to_html(sweep_report(table))
@@ -311,11 +305,9 @@ def on_broker(directory: Path, run: str | None, **told: str) -> None:
     path.write_text(json.dumps(document))
 
 
-def test_brokers_and_protocols_are_all_named_and_told_by_row(
-    make: ModuleType, tmp_path: Path
-) -> None:
+def test_brokers_and_protocols_are_all_named_and_told_by_row(tmp_path: Path) -> None:
     axes = (("broker", ("mqtt://a", "mqtt://b")), ("mqtt", ("3.1.1", "5")))
-    result = swept(make, tmp_path, "fanin", axes)
+    result = swept(tmp_path, "fanin", axes)
     second, third = result.measured[1:3]
     on_broker(tmp_path, second.run, protocol="MQTT 5.0")
     on_broker(tmp_path, third.run, name="reflector", version="1")
@@ -351,9 +343,8 @@ def test_row_kept_from_another_version_of_the_broker_says_so(fanout: SweepResult
     assert [trace["x"] for trace in chart.figure["data"][::3]] == [[1.0, 10.0], [100.0]]
 
 
-def test_renderings_escape_what_a_run_brought_along(make: ModuleType, tmp_path: Path) -> None:
+def test_renderings_escape_what_a_run_brought_along(tmp_path: Path) -> None:
     result = swept(
-        make,
         tmp_path,
         "fanin",
         (("rate", ("10", "20")),),

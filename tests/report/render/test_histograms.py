@@ -3,7 +3,6 @@
 import io
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,10 +14,11 @@ from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.render.histograms import HISTOGRAM_SCHEMA, to_hgrm, to_hlog, to_parquet
 from loadgen.report.score_card import ScoreCard
+from tests.report import fabricate as make
 
 
 @pytest.fixture(scope="module")
-def card(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
+def card(tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
     return summarize_run(make.fabricate(tmp_path_factory.mktemp("runs") / "a", case="latency"))
 
 
@@ -45,7 +45,7 @@ def percentile(histogram: HdrHistogram, p: float, told: LatencySummary) -> float
     return float(min(histogram.get_value_at_percentile(p) / 1000, told.max))
 
 
-def test_the_library_reads_the_log(card: ScoreCard, make: ModuleType, tmp_path: Path) -> None:
+def test_the_library_reads_the_log(card: ScoreCard, tmp_path: Path) -> None:
     found = read_log(to_hlog([card]), tmp_path / "a.hlog")
     assert [tag for tag, _ in found] == [*card.latency]
     for tag, histogram in found:
@@ -97,7 +97,7 @@ def test_the_table_holds_what_the_card_tells(card: ScoreCard) -> None:
         assert percentile(library, 99, told) == told.p99
 
 
-def test_a_run_without_latencies(make: ModuleType, tmp_path: Path) -> None:
+def test_a_run_without_latencies(tmp_path: Path) -> None:
     rows = [row for row in make.rows_of() if not row.series]
     card = summarize_run(make.write_run(tmp_path / "run", make.run_document(), rows))
     assert read_log(to_hlog([card]), tmp_path / "a.hlog") == []

@@ -1,12 +1,12 @@
 """The page of a run that goes on."""
 
 from pathlib import Path
-from types import ModuleType
 
 from loadgen.report.render.live import page
+from tests.report import fabricate as make
 
 
-def test_a_run_that_goes_on_is_shown_and_not_judged(make: ModuleType, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_shown_and_not_judged(tmp_path: Path) -> None:
     document = make.run_document() | {"interrupted": True}
     del document["verdict"]
     run = make.write_run(tmp_path / "run", document, make.rows_of())
@@ -20,6 +20,6 @@ def test_a_run_that_goes_on_is_shown_and_not_judged(make: ModuleType, tmp_path: 
     )
 
 
-def test_a_run_that_was_judged_meanwhile_has_its_verdict(make: ModuleType, tmp_path: Path) -> None:
+def test_a_run_that_was_judged_meanwhile_has_its_verdict(tmp_path: Path) -> None:
     shown = page(make.fabricate(tmp_path / "run")).decode()
     assert "VALID</span>" in shown and "RUNNING" not in shown
