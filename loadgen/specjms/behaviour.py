@@ -48,14 +48,14 @@ def behave(fleet: PlannedFleet) -> Behaviour:
 
     def subscribe_packets(row: int) -> list[Subscribe]:
         part = parts[int(fleet.group[row])]
-        wanted = subscriptions_at(model, plan.root, part, int(fleet.device[row]))
-        first_id = SUBSCRIBE_ID - len(wanted.packets) + 1
+        packets, qos = subscriptions_at(model, plan.root, part, int(fleet.device[row]))
+        first_id = SUBSCRIBE_ID - len(packets) + 1
         return [
             Subscribe(
                 first_id + at,
-                tuple(Subscription(topic_filter=text, qos=wanted.qos) for text in filters),
+                tuple(Subscription(topic_filter=text, qos=qos) for text in filters),
             )
-            for at, filters in enumerate(wanted.packets)
+            for at, filters in enumerate(packets)
         ]
 
     return Behaviour(
@@ -95,8 +95,8 @@ def equip(fleet: PlannedFleet, model: Model) -> Chains:
     fleet.devices["qos2"][receiving] = np.arange(len(receiving))
     parts = parts_of(model)
     for number in np.unique(fleet.group).tolist():
-        asked = subscriptions_at(model, plan.root, parts[number], 0)
-        fleet.devices["qos"][fleet.group == number] = asked.qos
+        _, qos = subscriptions_at(model, plan.root, parts[number], 0)
+        fleet.devices["qos"][fleet.group == number] = qos
     # Of control packets: room for the output of two calls at a blocked socket.
     written = out_bytes(model, plan.root, len(fleet.buffer), window)
     fleet.replace(

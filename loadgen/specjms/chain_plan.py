@@ -93,9 +93,8 @@ def roles_of_supply_chain(plan: Plan) -> tuple[Role, ...]:
     )
     roles: list[Role] = []
     for part, group in zip(parts_of(model), plan.groups, strict=True):
-        wanted = subscriptions_at(model, root, part, 0)
-        filters = wanted.packets[0] if wanted.packets else ()
-        role = Role(group, 0, 0, filters, wanted.qos)
+        packets, qos = subscriptions_at(model, root, part, 0)
+        role = Role(group, 0, 0, packets[0] if packets else (), qos)
         roles += (
             replace(role, device=device, target=target)
             for device, target in placed(plan, group, 2 if role.shares else 1)

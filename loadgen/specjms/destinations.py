@@ -18,7 +18,6 @@ and SET is a SUBSCRIBE for each. IN is a single filter for all families, and the
 the rest.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from loadgen.specjms.chain_model import Model, TargetDestination, families_at, handlers_of
@@ -39,14 +38,6 @@ _TARGETS: Final[dict[TargetDestination, tuple[str, tuple[str, ...]]]] = {
 
 Selector = tuple[tuple[bytes, ...], ...]
 """Terms that must all hold; a term holds if one of its encoded properties is present."""
-
-
-@dataclass(frozen=True, slots=True)
-class WantedFilters:
-    """Subscriptions of a consumer: the filters of each SUBSCRIBE that it sends, in order."""
-
-    packets: tuple[tuple[str, ...], ...]
-    qos: int
 
 
 def location_name(kind: LocationKind, number: int) -> str:
@@ -111,8 +102,10 @@ def selector_of(model: Model, number: int, location: int) -> Selector:
     return tuple(terms)
 
 
-def subscriptions_of(model: Model, root: str, number: int, location: int) -> WantedFilters:
-    """Return the subscriptions of a consumer of a message type at a location."""
+def subscriptions_of(
+    model: Model, root: str, number: int, location: int
+) -> tuple[tuple[str, ...], ...]:
+    """Return the filters of each SUBSCRIBE that a consumer of a type at a location sends."""
     options = model.messages[number]
     places: tuple[int, ...] = (location,)
     any_family = False
@@ -128,7 +121,7 @@ def subscriptions_of(model: Model, root: str, number: int, location: int) -> Wan
     if handlers_of(model, number) > 1:
         share = consumed_at(model, number, location)
         packets = [[f"$share/{share}/{text}" for text in packet] for packet in packets]
-    return WantedFilters(tuple(tuple(packet) for packet in packets if packet), options.qos)
+    return tuple(tuple(packet) for packet in packets if packet)
 
 
 def consumed_at(model: Model, number: int, location: int) -> str:

@@ -38,7 +38,6 @@ from loadgen.specjms.chain_model import (
     received_by,
 )
 from loadgen.specjms.destinations import (
-    WantedFilters,
     properties_of,
     selector_of,
     subscriptions_of,
@@ -149,15 +148,14 @@ def consumed_by(model: Model, part: ModelPart) -> tuple[int, ...]:
     return ()
 
 
-def subscriptions_at(model: Model, root: str, part: ModelPart, device: int) -> WantedFilters:
-    """Return the subscriptions of a device; no packets for a driver."""
-    packets: list[tuple[str, ...]] = []
-    qos = 0
-    for number in consumed_by(model, part):
-        wanted = subscriptions_of(model, root, number, device // part.per_place)
-        packets += wanted.packets
-        qos = max(qos, wanted.qos)
-    return WantedFilters(tuple(packets), qos)
+def subscriptions_at(
+    model: Model, root: str, part: ModelPart, device: int
+) -> tuple[list[tuple[str, ...]], int]:
+    """Return the filters of each SUBSCRIBE of a device, and their QoS; none for a driver."""
+    consumed = consumed_by(model, part)
+    place = device // part.per_place
+    packets = chain.from_iterable(subscriptions_of(model, root, n, place) for n in consumed)
+    return list(packets), max((model.messages[n].qos for n in consumed), default=0)
 
 
 def first_destinations(model: Model) -> tuple[int, ...]:

@@ -27,6 +27,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from loadgen.errors import LoadgenError
 from loadgen.report.build.summary import summarize_run
 
@@ -62,15 +64,11 @@ class Playing:
             while data := os.read(self.terminal, 1 << 16):
                 self.said += data
 
-    def close_terminal(self) -> None:
-        if self.terminal >= 0:
-            os.close(self.terminal)
-            self.terminal = -1
-
-    def close_reader(self) -> None:
-        if self.reader >= 0:
-            os.close(self.reader)
-            self.reader = -1
+    def close(self, name: str) -> None:
+        """Close its terminal or its reader."""
+        if (descriptor := getattr(self, name)) >= 0:
+            os.close(descriptor)
+            setattr(self, name, -1)
 
     def descendants(self) -> dict[int, str]:
         """Return the processes of this run but the first, by their names."""
@@ -123,21 +121,18 @@ def _fill_disk(playing: Playing) -> None:
             file.write(bytes(1 << 12))
 
 
-def _limit(name: int, of_worker: bool, bound: Callable[[int], int]) -> Failure:
+def _limit(name: int, of_worker: bool) -> Failure:
+    """Let a process have no more of it than it has now."""
+
     def fail(playing: Playing) -> None:
         pid = playing.worker() if of_worker else playing.process.pid
         if pid:
-            resource.prlimit(pid, name, (bound(pid), resource.prlimit(pid, name)[1]))
+            process = psutil.Process(pid)
+            memory = name == resource.RLIMIT_AS
+            bound = process.memory_info().vms if memory else process.num_fds()
+            resource.prlimit(pid, name, (bound, resource.prlimit(pid, name)[1]))
 
     return fail
-
-
-def _descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def _address_space(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 FAILURES: dict[str, Failure] = {
@@ -145,14 +140,14 @@ FAILURES: dict[str, Failure] = {
     "INT twice": _signals(signal.SIGINT, signal.SIGINT),
     "TERM": _signals(signal.SIGTERM),
     "HUP": _signals(signal.SIGHUP),
-    "terminal gone": Playing.close_terminal,
-    "reader gone": Playing.close_reader,
+    "terminal gone": lambda playing: playing.close("terminal"),
+    "reader gone": lambda playing: playing.close("reader"),
     "worker killed": _kill_worker,
     "disk full": _fill_disk,
-    "descriptors": _limit(resource.RLIMIT_NOFILE, False, _descriptors),
-    "worker's descriptors": _limit(resource.RLIMIT_NOFILE, True, _descriptors),
-    "memory": _limit(resource.RLIMIT_AS, False, _address_space),
-    "worker's memory": _limit(resource.RLIMIT_AS, True, _address_space),
+    "descriptors": _limit(resource.RLIMIT_NOFILE, False),
+    "worker's descriptors": _limit(resource.RLIMIT_NOFILE, True),
+    "memory": _limit(resource.RLIMIT_AS, False),
+    "worker's memory": _limit(resource.RLIMIT_AS, True),
 }
 
 
@@ -206,8 +201,8 @@ def _started(scratch: Path) -> Iterator[Playing]:
         for pid in playing.descendants():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        playing.close_terminal()
-        playing.close_reader()
+        playing.close("terminal")
+        playing.close("reader")
 
 
 def _ended(playing: Playing, phase: str, failure: Failure) -> str:
@@ -252,10 +247,6 @@ def _readable(directory: Path) -> str:
     return f"{card.verdict.word} {codes}, {card.counts.sent} sent"
 
 
-def _in_memory() -> set[Path]:
-    return set(Path("/dev/shm").iterdir())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.failing", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -264,10 +255,10 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.failures or FAILURES:
         for phase in arguments.phases:
-            before = _in_memory()
+            before = set(Path("/dev/shm").iterdir())
             with _scratch(name == "disk full") as scratch, _started(scratch) as playing:
                 ending = _ended(playing, phase, FAILURES[name])
-            new = _in_memory() - before
+            new = set(Path("/dev/shm").iterdir()) - before
             time.sleep(4 if new else 0)  # others run there, too
             orphans = ", ".join(path.name for path in new if path.exists())
             print(f"{name:<20} {phase:<10} {ending}; in memory: {orphans or 'nothing'}", flush=True)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +132,7 @@ async def _act(schedule: Schedule, stage: Stage) -> None:
     for action in schedule.actions:
         await asyncio.sleep(max(0.0, began_s + action.at_s - time.monotonic()))
         stage.done.append((action.name, time.monotonic_ns()))
-        await _ACTS[action.name](stage, action)
+        await _do(stage, action)
         stage.done.append((f"after {action.name}", time.monotonic_ns()))
 
 
@@ -145,57 +145,47 @@ async def _stopped(pid: int, seconds: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-async def _freeze_broker(stage: Stage, action: Action) -> None:
-    await _stopped(stage.broker.pid, action.value)
+async def _do(stage: Stage, action: Action) -> None:
+    value, relay, pids = action.value, stage.relay, stage.context.phases.pool.pids
+    match action.name:
+        case "freeze broker":
+            await _stopped(stage.broker.pid, value)
+        case "kill broker":
+            stage.broker.kill()
+            await asyncio.sleep(value)
+            await stage.broker.start()
+        case "freeze worker":
+            await _stopped(pids[0], value)
+        case "kill worker":
+            os.kill(pids[0], signal.SIGKILL)
+        case "freeze coordinator":
+            # This process is the coordinator. The relay is another one, and may stand.
+            seconds, stall_s = value
+            if stall_s:
+                await relay.set_faults(f"stall={stall_s}s")
+            time.sleep(seconds)  # noqa: ASYNC251 (that is what it is for)
+        case "stall":
+            await relay.set_faults(f"stall={value}s")
+            await asyncio.sleep(value)
+        case "faults":
+            await relay.set_faults(value)
+        case "cut":
+            await relay.drop_connections(value)
+        case "interrupt":
+            stage.context.phases.interrupt.asked.set()
+        case "quota":
+            await _quota(pids, *value)
+        case _:
+            raise AssertionError(action)
 
 
-async def _kill_broker(stage: Stage, action: Action) -> None:
-    stage.broker.kill()
-    await asyncio.sleep(action.value)
-    await stage.broker.start()
-
-
-async def _freeze_worker(stage: Stage, action: Action) -> None:
-    await _stopped(stage.context.phases.pool.pids[0], action.value)
-
-
-async def _kill_worker(stage: Stage, action: Action) -> None:
-    os.kill(stage.context.phases.pool.pids[0], signal.SIGKILL)
-
-
-async def _freeze_coordinator(stage: Stage, action: Action) -> None:
-    """Stop this process, which is the coordinator. The relay is another one, and may stand."""
-    seconds, stall_s = action.value
-    if stall_s:
-        await stage.relay.set_faults(f"stall={stall_s}s")
-    time.sleep(seconds)  # noqa: ASYNC251 (that is what it is for)
-
-
-async def _stall(stage: Stage, action: Action) -> None:
-    await stage.relay.set_faults(f"stall={action.value}s")
-    await asyncio.sleep(action.value)
-
-
-async def _faults(stage: Stage, action: Action) -> None:
-    await stage.relay.set_faults(action.value)
-
-
-async def _cut(stage: Stage, action: Action) -> None:
-    await stage.relay.drop_connections(action.value)
-
-
-async def _interrupt(stage: Stage, _action: Action) -> None:
-    stage.context.phases.interrupt.asked.set()
-
-
-async def _quota(stage: Stage, action: Action) -> None:
+async def _quota(pids: Sequence[int], share_ms: int, seconds: float) -> None:
     """Let the workers together have so many ms of a processor in each 100, for some seconds."""
-    share_ms, seconds = action.value
     group = CPU_GROUPS / f"loadgen-{os.getpid()}"
     group.mkdir()
     try:
         (group / "cpu.cfs_quota_us").write_text(str(share_ms * 1_000))
-        for pid in stage.context.phases.pool.pids:
+        for pid in pids:
             (group / "cgroup.procs").write_text(str(pid))
         await asyncio.sleep(seconds)
     finally:
@@ -217,17 +207,3 @@ def _disband(group: Path) -> None:
 def can_limit() -> bool:
     """Whether this process may give others a quota of the processors."""
     return os.access(CPU_GROUPS, os.W_OK)
-
-
-_ACTS: dict[str, Callable[[Stage, Action], Awaitable[None]]] = {
-    "freeze broker": _freeze_broker,
-    "kill broker": _kill_broker,
-    "freeze coordinator": _freeze_coordinator,
-    "freeze worker": _freeze_worker,
-    "kill worker": _kill_worker,
-    "stall": _stall,
-    "faults": _faults,
-    "cut": _cut,
-    "interrupt": _interrupt,
-    "quota": _quota,
-}

@@ -106,76 +106,48 @@ def _anywhere(rng: random.Random, window_s: float) -> float:
     return round(window_s * rng.uniform(0.02, 1.05), 2)
 
 
-def _stall(rng: random.Random, window_s: float) -> Wrong:
+def _acts(*drawn: Callable[[random.Random, float], Action]) -> Callable[..., Wrong]:
+    """Actions that are drawn one after the other."""
+    return lambda rng, window_s: ("none", tuple(draw(rng, window_s) for draw in drawn))
+
+
+def _quarter(name: str) -> Callable[..., Wrong]:
     """It stands for a while and recovers well within the window."""
-    return "none", (Action(_at(rng, window_s), "stall", round(window_s * 0.25, 2)),)
-
-
-def _stands(rng: random.Random, window_s: float) -> Wrong:
-    """It stands when the window ends, for longer than a recovered backlog."""
-    return "none", (Action(round(window_s * 0.55, 2), "stall", round(window_s * 0.45 + 1.0, 2)),)
-
-
-def _freeze(rng: random.Random, window_s: float) -> Wrong:
-    return "none", (Action(_at(rng, window_s), "freeze broker", round(window_s * 0.25, 2)),)
-
-
-def _kill(rng: random.Random, window_s: float) -> Wrong:
-    return "none", (Action(_at(rng, window_s), "kill broker", rng.choice((0.3, 0.6))),)
-
-
-def _cut(rng: random.Random, window_s: float) -> Wrong:
-    return "none", (Action(_anywhere(rng, window_s), "cut", rng.choice((1, 2, None))),)
-
-
-def _resets(rng: random.Random, window_s: float) -> Wrong:
-    every = rng.choice(("150ms", "300ms"))
-    seed = rng.randint(1, 999)
-    begin = Action(_at(rng, window_s), "faults", f"reset={every},seed={seed}")
-    return "none", (begin, Action(round(window_s * 0.7, 2), "faults", "none"))
+    return _acts(lambda rng, s: Action(_at(rng, s), name, round(s * 0.25, 2)))
 
 
 def _drops(rng: random.Random, _window_s: float) -> Wrong:
     return f"drop=1/{rng.randint(30, 60)},seed={rng.randint(1, 999)}", ()
 
 
-def _interrupt(rng: random.Random, window_s: float) -> Wrong:
-    return "none", (Action(round(window_s * rng.uniform(0.1, 0.9), 2), "interrupt"),)
-
-
-def _freeze_worker(rng: random.Random, window_s: float) -> Wrong:
-    at_s = round(window_s * rng.uniform(0.02, 0.8), 2)
-    return "none", (Action(at_s, "freeze worker", round(window_s * 0.5, 2)),)
-
-
-def _freeze_coordinator(rng: random.Random, window_s: float) -> Wrong:
+def _freeze_coordinator(rng: random.Random, window_s: float) -> Action:
     """It does not run for a time in the window or over its end, while the broker may stand."""
     value = round(window_s * 0.4, 2), rng.choice((0.0, round(window_s * 0.4, 2)))
     at_s = round(window_s * rng.choice((rng.uniform(0.02, 0.5), 0.8)), 2)
-    return "none", (Action(at_s, "freeze coordinator", value),)
+    return Action(at_s, "freeze coordinator", value)
 
 
-def _absent(rng: random.Random, window_s: float) -> Wrong:
-    """Publishers leave, and from some moment on the broker lets no device in again."""
-    return "none", (Action(_at(rng, window_s), "faults", "refuse=0x89"),)
+def _reset(rng: random.Random, window_s: float) -> Action:
+    every, seed = rng.choice(("150ms", "300ms")), rng.randint(1, 999)
+    return Action(_at(rng, window_s), "faults", f"reset={every},seed={seed}")
 
 
-def _kill_worker(rng: random.Random, window_s: float) -> Wrong:
-    return "none", (Action(_at(rng, window_s), "kill worker"),)
-
-
-def _quota(rng: random.Random, window_s: float) -> Wrong:
-    """Less than the load needs, in ms of each 100 ms, until the window or the run ends."""
-    return "none", (Action(0.1, "quota", (2, rng.choice((round(window_s - 0.1, 2), 60)))),)
-
-
-def _nothing(_rng: random.Random, _window_s: float) -> Wrong:
-    return "none", ()
-
-
+_STANDS = _acts(lambda _, s: Action(round(s * 0.55, 2), "stall", round(s * 0.45 + 1.0, 2)))
+"""It stands when the window ends, for longer than a recovered backlog."""
+_KILL = _acts(lambda rng, s: Action(_at(rng, s), "kill broker", rng.choice((0.3, 0.6))))
+_CUT = _acts(lambda rng, s: Action(_anywhere(rng, s), "cut", rng.choice((1, 2, None))))
+_RESETS = _acts(_reset, lambda _, s: Action(round(s * 0.7, 2), "faults", "none"))
+_INTERRUPT = _acts(lambda rng, s: Action(round(s * rng.uniform(0.1, 0.9), 2), "interrupt"))
+_FREEZE_WORKER = _acts(
+    lambda rng, s: Action(round(s * rng.uniform(0.02, 0.8), 2), "freeze worker", round(s * 0.5, 2))
+)
+_ABSENT = _acts(lambda rng, s: Action(_at(rng, s), "faults", "refuse=0x89"))
+"""Publishers leave, and from some moment on the broker lets no device in again."""
+_QUOTA = _acts(lambda rng, s: Action(0.1, "quota", (2, rng.choice((round(s - 0.1, 2), 60)))))
+"""Less than the load needs, in ms of each 100 ms, until the window or the run ends."""
 _ACKNOWLEDGED = (1, 2)
 KINDS: dict[str, Kind] = {
-    "clean": Kind(_nothing, (*MESSAGING, "connburst", "specjms")),
+    "clean": Kind(_acts(), (*MESSAGING, "connburst", "specjms")),
     "lose": Kind(_share("lose"), (*MESSAGING, "specjms")),
     "repeat": Kind(_share("repeat"), (*MESSAGING, "specjms")),
     "reorder": Kind(_share("reorder"), ("fanin", "fanout", "persistent", "latency")),
@@ -208,19 +180,21 @@ KINDS: dict[str, Kind] = {
     "session": Kind(_share("session", most=FEW), ("fanin", "fanout", "latency", "connburst")),
     "subrefuse": Kind(_share("subrefuse", "0x87", FEW), ("connburst", "fanout", "persistent")),
     "subgrant": Kind(_share("subgrant", "0", FEW), ("connburst", "fanout"), qos=_ACKNOWLEDGED),
-    "stall": Kind(_stall, ("fanin", "fanout", "persistent", "latency", "request")),
-    "stands": Kind(_stands, ("fanin", "fanout"), more=(("rate", 400.0), ("drain", 8.0))),
-    "freeze": Kind(_freeze, ("fanin", "fanout", "persistent", "connburst")),
-    "kill": Kind(_kill, ("fanin", "fanout", "persistent"), returns=(True,)),
-    "cut": Kind(_cut, ("fanin", "fanout", "persistent", "connburst")),
-    "return": Kind(_resets, ("fanin", "fanout", "persistent"), returns=(True,)),
+    "stall": Kind(_quarter("stall"), ("fanin", "fanout", "persistent", "latency", "request")),
+    "stands": Kind(_STANDS, ("fanin", "fanout"), more=(("rate", 400.0), ("drain", 8.0))),
+    "freeze": Kind(_quarter("freeze broker"), ("fanin", "fanout", "persistent", "connburst")),
+    "kill": Kind(_KILL, ("fanin", "fanout", "persistent"), returns=(True,)),
+    "cut": Kind(_CUT, ("fanin", "fanout", "persistent", "connburst")),
+    "return": Kind(_RESETS, ("fanin", "fanout", "persistent"), returns=(True,)),
     "drop": Kind(_drops, ("fanin", "fanout", "persistent"), returns=(True,)),
-    "interrupt": Kind(_interrupt, (*MESSAGING, "connburst")),
-    "freeze worker": Kind(_freeze_worker, ("fanin", "fanout", "persistent", "latency")),
-    "freeze coordinator": Kind(_freeze_coordinator, ("fanin", "fanout", "persistent")),
-    "absent": Kind(_absent, ("fanin",), more=(("churn", 8.0), ("away", 0.2), ("devices", 12))),
-    "kill worker": Kind(_kill_worker, ("fanin", "fanout", "persistent")),
-    "quota": Kind(_quota, ("fanin", "fanout"), more=(("rate", 2_000.0),)),
+    "interrupt": Kind(_INTERRUPT, (*MESSAGING, "connburst")),
+    "freeze worker": Kind(_FREEZE_WORKER, ("fanin", "fanout", "persistent", "latency")),
+    "freeze coordinator": Kind(_acts(_freeze_coordinator), ("fanin", "fanout", "persistent")),
+    "absent": Kind(_ABSENT, ("fanin",), more=(("churn", 8.0), ("away", 0.2), ("devices", 12))),
+    "kill worker": Kind(
+        _acts(lambda rng, s: Action(_at(rng, s), "kill worker")), ("fanin", "fanout", "persistent")
+    ),
+    "quota": Kind(_QUOTA, ("fanin", "fanout"), more=(("rate", 2_000.0),)),
     "close": Kind(_share("close", most=FEW), ("connburst", "fanout")),
 }
 

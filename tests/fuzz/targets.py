@@ -58,7 +58,6 @@ from loadgen.worker.reporter import Reporter
 from loadgen.worker.streams import FrameViolationError, WebSocket
 from tests.fuzz.kernels import messaging_player
 from tests.fuzz.mutate import changed, changed_document
-from tests.instruments.websocket_server import WebSocketServer
 from tests.report.fabricate import fabricate
 
 ROOT = Path(__file__).parents[2]
@@ -268,7 +267,7 @@ def _play_link(data: bytes) -> None:
     assert len(link._unproven) < 1 << 17
 
 
-def _websocket_frames(mask: bool) -> list[bytes]:
+def _websocket_frames() -> list[bytes]:
     frames = [
         Frame(OP_BINARY, b"\x20\x02\x00\x00"),
         Frame(OP_BINARY, b"\x30\x05\x00\x01ahi", fin=False),
@@ -279,7 +278,7 @@ def _websocket_frames(mask: bool) -> list[bytes]:
         Frame(OP_BINARY, bytes(300)),
     ]
     return [
-        *(frame.serialize(mask=mask) for frame in frames),
+        *(frame.serialize(mask=False) for frame in frames),
         b"\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xff",
         b"\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff",
         b"\xff\xfe",
@@ -301,7 +300,7 @@ def _websocket_corpus() -> Sequence[bytes]:
     server.receive_data(b"".join(client.data_to_send()))
     server.send_response(server.accept(server.events_received()[0]))  # type: ignore[arg-type]
     answer = b"".join(server.data_to_send())
-    frames = _websocket_frames(mask=False)
+    frames = _websocket_frames()
     return [answer, *(answer + frame for frame in frames), answer + b"".join(frames)]
 
 
@@ -333,31 +332,6 @@ def _play_websocket(data: bytes) -> None:
             with suppress(InterruptedError):  # of a control frame: there may be more
                 count = websocket.recv_into(room)
     assert sock.written < 1 << 20
-
-
-class _Inner(asyncio.BufferedProtocol):
-    def __init__(self) -> None:
-        self.room = bytearray(64)
-
-    def get_buffer(self, _sizehint: int) -> memoryview:
-        return memoryview(self.room)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        assert 0 < nbytes <= 64
-
-
-def _websocket_server_corpus() -> Sequence[bytes]:
-    request = b"".join(_client_framing().data_to_send())
-    return [request, *(request + frame for frame in _websocket_frames(mask=True))]
-
-
-def _play_websocket_server(data: bytes) -> None:
-    server, transport = WebSocketServer(_Inner()), _Transport()
-    server.connection_made(transport)
-    cut = len(data) // 2
-    for part in (data[:cut], data[cut:]):
-        if not transport.closed:
-            server.data_received(part)
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -454,6 +428,7 @@ def _run_directory() -> Path:
 _KEPT: list[Any] = []
 
 
+@functools.cache
 def _files() -> dict[str, bytes]:
     directory = _run_directory()
     return {
@@ -463,7 +438,6 @@ def _files() -> dict[str, bytes]:
     }
 
 
-@functools.cache
 def _run_files() -> Sequence[bytes]:
     """Each begins with the name of the file that it replaces, and a zero."""
     return [name.encode() + b"\0" + data for name, data in _files().items()]
@@ -480,7 +454,7 @@ def _changed_run_file(chance: random.Random, data: bytes, corpus: Sequence[bytes
 
 def _play_run_directory(data: bytes) -> None:
     name, _, content = data.partition(b"\0")
-    whole = _files_once()
+    whole = _files()
     known = name.decode("utf-8", "replace") in whole
     path = _run_directory() / (name.decode("utf-8", "replace") if known else "run.json")
     path.write_bytes(content)
@@ -488,11 +462,6 @@ def _play_run_directory(data: bytes) -> None:
         summarize_run(_run_directory())
     finally:
         path.write_bytes(whole[str(path.relative_to(_run_directory()))])
-
-
-@functools.cache
-def _files_once() -> dict[str, bytes]:
-    return _files()
 
 
 def remove_scratch() -> None:
@@ -507,7 +476,6 @@ def _all() -> Iterable[Target]:
     yield Target("frames", _frames, _play_frames, (CannotRunError,))
     yield Target("link", _link_corpus, _play_link, ())
     yield Target("websocket", _websocket_corpus, _play_websocket, ())
-    yield Target("websocket-server", _websocket_server_corpus, _play_websocket_server, ())
     yield Target("scenario", _scenarios, _play_scenario, (ScenarioError,), _changed_scenario)
     yield Target(
         "clients", _clients, _play_clients, (ScenarioError, orjson.JSONDecodeError), _changed_json

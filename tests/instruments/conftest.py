@@ -3,32 +3,24 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from loadgen.brokers.endpoints import Endpoint
 from tests.brokers.conftest import LocalReflector, client, run_local_reflector, version
-from tests.instruments import relay
-from tests.instruments.child import Serving
-from tests.instruments.faults import FaultCounts
+from tests.instruments.relay import ErringBroker, Relay, serve
 
 __all__ = ["client", "version"]
 
 
-class LocalRelay:
+class LocalRelay(ErringBroker):
     """A relay on the test's own loop instead of its own process."""
 
-    def __init__(self, serving: Serving) -> None:
-        self.endpoints = (Endpoint("mqtt", "127.0.0.1", serving.greeting["port"]),)
-        self._serving = serving
+    def __init__(self, served: Relay, port: int) -> None:
+        super().__init__(Endpoint("mqtt", "127.0.0.1", port))
+        self._relay = served
 
-    async def counts(self) -> FaultCounts:
-        return FaultCounts(**self._serving.answer({})["counts"])
-
-    async def set_faults(self, faults: str) -> FaultCounts:
-        return FaultCounts(**self._serving.answer({"faults": faults})["counts"])
-
-    async def drop_connections(self, number: int | None = None) -> int:
-        dropped: int = self._serving.answer({"drop": number})["dropped"]
-        return dropped
+    async def ask(self, **question: Any) -> dict[str, Any]:
+        return self._relay.answer(question)
 
 
 @asynccontextmanager
@@ -38,7 +30,7 @@ async def relayed(
     """Yield a relay and the reflector behind it."""
     async with run_local_reflector() as reflector:
         (broker,) = reflector.endpoints
-        serving = await relay.serve(
+        made, port = await serve(
             {
                 "host": "127.0.0.1",
                 "port": 0,
@@ -50,9 +42,9 @@ async def relayed(
             }
         )
         try:
-            yield LocalRelay(serving), reflector
+            yield LocalRelay(made, port), reflector
         finally:
-            serving.close()
+            made.close()
 
 
 @asynccontextmanager

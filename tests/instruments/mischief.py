@@ -7,16 +7,19 @@ swap.
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from loadgen.mqtt.constants import MQTT_5
-from loadgen.mqtt.packets import Subscription
 from tests.instruments.faults import COUNTED_AS, ON_DELIVERIES, Dice, FaultCounts, Faults
 from tests.instruments.packets import Delivery, with_topic_alias
 from tests.instruments.transcript import Transcript
+
+if TYPE_CHECKING:
+    from tests.instruments.relay import Client as Receiver
+else:
+    Receiver = Any
 
 _SWAP_TIMEOUT_S: Final = 0.5
 """A delivery held to be swapped with the next goes alone when no next one comes."""
@@ -34,26 +37,6 @@ class Notes:
         count = COUNTED_AS[name]
         setattr(self.counts, count, getattr(self.counts, count) + 1)
         self.transcript.fault(name, client_id, payload)
-
-
-class Receiver(Protocol):
-    """A client of the relay that gets deliveries."""
-
-    client_id: str
-    subscriptions: dict[str, Subscription]
-    # Deliveries with the time when they are due.
-    delay_line: deque[tuple[int, Delivery]]
-    delay_timer: asyncio.TimerHandle | None
-
-    @property
-    def version(self) -> int:
-        """The protocol version that the client speaks now, 0 while it is away."""
-
-    def send(self, item: Delivery) -> None:
-        """Deliver."""
-
-    def settle(self, item: Delivery) -> None:
-        """Finish a delivery that does not happen as if it had."""
 
 
 Elsewhere = Callable[[Receiver, Delivery, Dice], Receiver | None]

@@ -7,17 +7,22 @@ as a module it is its own child.
 """
 
 import asyncio
+import json
+import socket
 import ssl
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import uvloop
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.process import running
+from loadgen.brokers.process import BrokerProcess, package_environment, running, spawn
 from loadgen.brokers.reflector import (
     Connection,
     ReflectorHost,
@@ -25,7 +30,7 @@ from loadgen.brokers.reflector import (
     acknowledgement,
     run_reflector,
 )
-from loadgen.errors import RemoteProtocolError
+from loadgen.errors import CannotRunError, RemoteProtocolError
 from loadgen.kernels.packet_bytes import INCOMPLETE, OK, ack_fields, frame, publish_fields
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
@@ -45,13 +50,17 @@ from loadgen.mqtt.constants import (
 from loadgen.mqtt.packets import Subscription
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import filter_matches, split_shared
-from tests.instruments.child import ChildBroker, Json, Serving, run_child
 from tests.instruments.faults import COUNTED_AS, Dice, FaultCounts, Faults, parse_faults
 from tests.instruments.mischief import Mischief, Notes
 from tests.instruments.packets import Delivery, refusal, rejection, subscribe_refusal
 from tests.instruments.transcript import Transcript
 from tests.instruments.websocket_server import WebSocketServer
 
+Json = dict[str, Any]
+"""One JSON object."""
+STDERR: Final = 2
+ANSWER_TIMEOUT_S: Final = 300.0
+"""Longest wait for an answer: compiling the kernels takes a minute on a slow host."""
 PACKET_LIMIT_BYTES: Final = 16 << 20
 REJECTED = "rejected on request"
 """The Reason String of the fault `reject`."""
@@ -65,14 +74,61 @@ OWN_PACKET_IDS: Final = range(65_535, 60_000, -1)
 """Packet Identifiers of deliveries that the broker did not make; it counts from 1."""
 
 
-class ErringBroker(ChildBroker):
-    """A running relay; made by `run_relay`."""
+class ErringBroker(BrokerProcess):
+    """A relay in a separate process; made by `run_relay`.
+
+    A socket pair carries one JSON object a line: the configuration down, the port up, then
+    questions down and answers up. When it closes, the relay ends.
+    """
+
+    def __init__(self, endpoint: Endpoint, **config: Any) -> None:
+        super().__init__("relay", "loadgen relay")
+        self._endpoint, self._config = endpoint, config
+        self._lock = asyncio.Lock()
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (self._endpoint,)
+
+    async def start(self) -> None:
+        """Start it, on the port it had before if it ran before."""
+        await self.stop()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            descriptor = theirs.fileno()
+            self._process = spawn(
+                [sys.executable, "-m", "tests.instruments.relay", str(descriptor)],
+                output=STDERR,
+                pass_fds=[descriptor],
+                environment=package_environment(),
+            )
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        greeting = await self.ask(
+            host=self._endpoint.host, port=self._endpoint.port, **self._config
+        )
+        self._endpoint = replace(self._endpoint, port=greeting["port"])
+
+    async def ask(self, **question: Any) -> Json:
+        """Return the answer to one question; raises CannotRunError if the relay has ended."""
+        assert self._writer is not None
+        async with self._lock, asyncio.timeout(ANSWER_TIMEOUT_S):
+            self._writer.write(json.dumps(question).encode() + b"\n")
+            line = await self._reader.readline()
+        if not line:
+            raise CannotRunError("the relay ended")
+        answer: Json = json.loads(line)
+        return answer
+
+    async def stop(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        await super().stop()
 
     async def set_faults(self, faults: str) -> FaultCounts:
         """Replace the faults, and return the counts up to now.
 
-        Messages that were held back are passed on first; a restart keeps the faults. Raises
-        UsageError if the text is not a list of faults.
+        Messages that were held back are passed on first; a restart keeps the faults.
         """
         parse_faults(faults)
         answer = await self.ask(faults=faults)
@@ -101,17 +157,13 @@ def run_relay(
     """A relay in front of `broker`, which it reaches over TCP, for the length of the block.
 
     It listens on a port of its own, for TLS with `certificate` (PEM files: chain, key), and for
-    `websocket`. `record` is the file of its transcript, "" for none. Raises UsageError for faults
-    that cannot be read, CannotRunError if it does not start.
+    `websocket`. `record` is the file of its transcript, "" for none.
     """
     parse_faults(faults)
     scheme = ("wss" if certificate else "ws") if websocket else "mqtts" if certificate else "mqtt"
     files = [str(path) for path in certificate or ()]
     return running(
         ErringBroker(
-            "relay",
-            "loadgen relay",
-            "tests.instruments.relay",
             Endpoint(scheme, host, 0, path="/mqtt" if websocket else ""),
             broker=[broker.host, broker.port],
             certificate=files,
@@ -664,8 +716,8 @@ _ALWAYS: Final = frozenset((CONNECT, CONNACK, SUBSCRIBE, UNSUBSCRIBE))
 """Packets that are looked at though no fault is set."""
 
 
-async def serve(config: Json) -> Serving:
-    """The child: what `run_child` wants."""
+async def serve(config: Json) -> tuple[Relay, int]:
+    """A relay that listens, and its port."""
     relay = Relay(
         tuple(config["broker"]),
         parse_faults(config["faults"]),
@@ -685,8 +737,25 @@ async def serve(config: Json) -> Serving:
         return WebSocketServer(client) if config["websocket"] else client
 
     port = await relay.listen(config["host"], config["port"], accept, tls)
-    return Serving({"port": port}, relay.answer, relay.close)
+    return relay, port
+
+
+async def _serve_channel(descriptor: int) -> None:
+    channel = socket.socket(fileno=descriptor)
+    reader, writer = await asyncio.open_unix_connection(sock=channel)
+    relay, port = await serve(json.loads(await reader.readline()))
+    answer: Json = {"port": port}
+    with suppress(ConnectionError):  # the parent has ended
+        while True:
+            writer.write(json.dumps(answer).encode() + b"\n")
+            line = await reader.readline()
+            if not line:
+                break
+            answer = relay.answer(json.loads(line))
+    relay.close()
+    writer.close()
 
 
 if __name__ == "__main__":
-    run_child(serve)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve_channel(int(sys.argv[1])))

@@ -31,15 +31,15 @@ async def test_a_relay_that_ends_opens_no_more() -> None:
 
     with full_listener() as (host, port):
         config = {"host": "127.0.0.1", "port": 0, "broker": [host, port], "certificate": []}
-        serving = await serve(config | {"websocket": False, "faults": "none", "record": ""})
-        reader, writer = await asyncio.open_connection("127.0.0.1", serving.greeting["port"])
+        served, port = await serve(config | {"websocket": False, "faults": "none", "record": ""})
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             writer.write(encode(Connect("late", MQTT_5), MQTT_5))
             async with asyncio.timeout(5):
                 while not opening():
                     await asyncio.sleep(0.01)
         finally:
-            serving.close()
+            served.close()
         assert await reader.read() == b""
         await asyncio.sleep(0)
         assert not opening()

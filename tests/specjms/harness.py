@@ -7,6 +7,7 @@ hands each message to those whose filters match, one of the members of a shared 
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from loadgen.kernels.pacer import begin_schedule
 from loadgen.kernels.reactor import entry_points
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
+from loadgen.mqtt.topics import filter_matches
 from loadgen.plan.groups import one_worker
 from loadgen.specjms.behaviour import equip
 from loadgen.specjms.chain_model import Model
@@ -28,15 +30,6 @@ from loadgen.worker.build_fleet import build_fleet
 from loadgen.worker.upkeep import settle_doubts
 from tests.kernel_calls import begin_interactions, fill, record_interactions
 from tests.plans import small_plan
-
-
-def filter_matches(pattern: str, topic: str) -> bool:
-    """Whether a filter without `#` reaches a topic (4.7)."""
-    levels, names = pattern.split("/"), topic.split("/")
-    return len(levels) == len(names) and all(
-        level in ("+", name) for level, name in zip(levels, names, strict=True)
-    )
-
 
 SUPPLY_ENTRY_POINTS = entry_points(SUPPLY_CHAIN)
 TAG = 0x5EC
@@ -82,15 +75,13 @@ class World:
         # The broker.
         self.subscribers: list[tuple[str, str, int, int]] = []
         for row in range(count):
-            wanted = subscriptions_at(
-                model, ROOT, self.parts[int(self.group[row])], int(self.device[row])
-            )
-            for filters in wanted.packets:
-                for text in filters:
-                    share = ""
-                    if text.startswith("$share/"):
-                        _, share, text = text.split("/", 2)
-                    self.subscribers.append((share, text, row, wanted.qos))
+            part = self.parts[int(self.group[row])]
+            packets, qos = subscriptions_at(model, ROOT, part, int(self.device[row]))
+            for text in chain.from_iterable(packets):
+                share = ""
+                if text.startswith("$share/"):
+                    _, share, text = text.split("/", 2)
+                self.subscribers.append((share, text, row, qos))
         self.turns: Counter[tuple[str, str]] = Counter()
         self.ids: Counter[int] = Counter()
         self.inbox: defaultdict[int, list[bytes]] = defaultdict(list)

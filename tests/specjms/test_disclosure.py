@@ -2,15 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from loadgen.plan.disclosure import FinishedRun
 from loadgen.specjms.disclosure import (
     comparison,
     mismatch,
     shortfalls,
-    valid,
-    verdict_of,
 )
 
 NS = 1_000_000_000
@@ -53,34 +49,10 @@ def test_many_differences_are_counted() -> None:
     assert why == "its a is 1, not None; its b is 1, not None; its base is None, not 5; 3 more"
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "VALID"),
-        ({"verdict": INVALID}, "INVALID: LOST (5)"),
-        ({"interrupted": True}, "INVALID: INTERRUPTED (the run was stopped before its end)"),
-        ({"verdict": None}, "INVALID: INTERRUPTED (the run ended without a verdict)"),
-    ],
-)
-def test_the_verdict_in_words(changes: dict[str, Any], words: str) -> None:
-    one = played("r", 0, **changes)
-    assert verdict_of(one) == words
-    assert valid(one) == (words == "VALID")
-
-
 def test_a_repetition_may_be_better_and_within_tolerance_slower() -> None:
     assert shortfalls(MAIN, played("again", 10, 950, 1900)) == ()
     assert shortfalls(MAIN, played("again", 10, 2000, 9000)) == ()
     assert shortfalls(played("main", 0, verdict=INVALID), played("again", 10)) == ()
-
-
-def test_in_what_a_repetition_is_worse() -> None:
-    worse = shortfalls(MAIN, played("again", 10, 940, 1000, verdict=INVALID))
-    assert worse == (
-        "repetition INVALID: LOST (5)",
-        "the repetition sent 6.0 % less a second than the main run (tolerated: 5 %)",
-        "the repetition received 50.0 % less a second than the main run (tolerated: 5 %)",
-    )
 
 
 def test_the_two_in_one_paragraph() -> None:

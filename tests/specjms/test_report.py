@@ -188,14 +188,6 @@ def test_the_submission_has_the_sections_of_the_rules() -> None:
     assert "repetition: none" in (found["benchmark-info/general-notes"]["other.info"] or "")
 
 
-def test_the_repetition_stands_beside_the_main_run() -> None:
-    document, _ = reported(MODEL, supply())
-    run = FinishedRun(RUN, document)
-    text = disclosed_files(run, run)["submission/submission.xml"]
-    notes = properties(text)["benchmark-info/general-notes"]["other.info"] or ""
-    assert notes.count("BASE 15, 2000 s measured, audit passed") == 2
-
-
 def test_set_up_files_name_destinations_and_server() -> None:
     document, _ = reported(MODEL, supply())
     files = disclosed_files(FinishedRun(RUN, document), None)
