@@ -14,7 +14,10 @@ from loadgen.sentences import Sentences, Text, counted
 PUBLISHED_SOURCE = "IBM MessageSight Appliance v1.0 Performance Benchmarks, 2013"
 
 Handshakes = tuple[tuple[str, str], ...]
-"""(TLS version, cipher) of each kind of connection; () without encryption."""
+"""(TLS version, cipher) of each kind of connection; () without encryption.
+
+Published rows: TLS 1.2 at least, cipher category BEST (NSA Suite B; Appendix A), of which the
+clients offered AES256 in OpenSSL's notation (Appendix D)."""
 
 
 def plain_number(value: float) -> str:
@@ -135,10 +138,6 @@ class PublishedFigure(Figures):
     least_qos: int = 0
     conditions: Conditions = Conditions()
 
-
-PUBLISHED_TLS: Handshakes = (("TLSv1.2", "AES256"),)
-"""Appendix A: TLS 1.2 at least, cipher category BEST (NSA Suite B), a server key of 2,048 bits;
-Appendix D: the clients offered AES256 in OpenSSL's notation."""
 
 SECURED = ".SEC"
 """Ends the name of a row whose connections are encrypted."""

@@ -13,8 +13,6 @@ MS = 1_000_000
 TAG = 7
 BEGIN, START, END, LAST = 1_000 * MS, 1_200 * MS, 2_200 * MS, 3_000 * MS
 COUNT = 120
-FIRST = 20
-"""The first message of the window: 20 of each device belong to the warm-up."""
 
 
 def header(stream: int, sequence: int) -> Header:

@@ -5,9 +5,10 @@ hands each message to those whose filters match, one of the members of a shared 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -120,6 +121,10 @@ class World:
         """The devices that have something to read."""
         return [row for row, data in self.inbox.items() if data]
 
+    def consumers(self) -> list[int]:
+        """The handlers that have something to read."""
+        return [row for row in self.waiting() if row not in self.drivers]
+
     def take(self, row: int) -> bytes:
         """What is there for a device to read."""
         return b"".join(self.inbox.pop(row))
@@ -130,11 +135,7 @@ class World:
 
     def hear(self, row: int, data: bytes) -> None:
         """The broker takes what a device wrote."""
-        at = 0
-        while at < len(data):
-            found = decode(data, at, len(data), self.version, LIMIT)
-            assert found is not None
-            packet, at = found
+        for packet in packets_in(data, self.version):
             if isinstance(packet, Publish):
                 self.published.append((row, packet))
                 if packet.qos and not self.withhold:
@@ -200,6 +201,16 @@ class World:
 
     def total(self, counter: str) -> int:
         return int(self.fleet.counters[counter].sum())
+
+
+def packets_in(data: bytes, version: int = 5) -> Iterator[Any]:
+    """The packets in these bytes."""
+    at = 0
+    while at < len(data):
+        found = decode(data, at, len(data), version, LIMIT)
+        assert found is not None
+        packet, at = found
+        yield packet
 
 
 def note_of(packet: Publish) -> dict[str, int]:

@@ -19,7 +19,7 @@ from loadgen.kernels.accounting import received_on
 from loadgen.kernels.device import RESUMED, WAITING, WINDOW_FULL
 from loadgen.kernels.in_flight import redelivery_order
 from loadgen.metrics.interval import SERIES
-from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.specjms.chain_model import TARGETS, Model
 from loadgen.specjms.layout import destination_of_stream, heard_by, lines_length
@@ -28,7 +28,7 @@ from loadgen.specjms.missing import NAMED_LIMIT, gaps_of, name_missing, streams_
 from loadgen.specjms.topology import suppliers_of
 from loadgen.worker.upkeep import doubt
 from tests.kernel_calls import begin_interactions
-from tests.specjms.harness import MS, ROOT, SUPPLY_ENTRY_POINTS, World, name_of, note_of
+from tests.specjms.harness import MS, ROOT, SUPPLY_ENTRY_POINTS, World, name_of, note_of, packets_in
 from tests.specjms.models import model_with
 
 SMALL = {"topology": "freeform", "base": 15, "handlers": 2, "headquarters": 2}
@@ -74,11 +74,10 @@ def named(world: World, *, tails: bool = True) -> dict[int, tuple[tuple[str, ...
     return name_missing(world.model, lost(world), gaps, [streams] if tails else None)
 
 
-def _sequence(packet: bytes) -> int:
+def _sequence(data: bytes) -> int:
     """Number of an encoded message in its stream."""
-    found = decode(packet, 0, len(packet), 5, 1 << 20)
-    assert found is not None and isinstance(found[0], Publish)
-    return int.from_bytes(found[0].payload[8:16], "little")
+    (packet,) = packets_in(data)
+    return int.from_bytes(packet.payload[8:16], "little")
 
 
 def _begun(world: World, name: str) -> int:
@@ -323,12 +322,9 @@ class TestAccounts:
     def test_a_message_on_another_destinations_topic_is_misrouted(self) -> None:
         world = World(made(handlers=1))
         world.begin(1, 0, 0)
-        row = next(r for r, data in world.inbox.items() if data and r not in world.drivers)
+        row = world.consumers()[0]
         (data,) = world.inbox.pop(row)
-        decoded = decode(data, 0, len(data), 5)
-        assert decoded is not None
-        packet = decoded[0]
-        assert isinstance(packet, Publish)
+        (packet,) = packets_in(data)
         topic = packet.topic_name[:-1] + chr(ord(packet.topic_name[-1]) ^ 1)
         world.give(row, encode(Publish(**_fields(packet) | {"topic_name": topic}), 5))
         assert (world.total("misrouted"), world.total("received")) == (1, 0)
@@ -366,9 +362,7 @@ class TestAccounts:
         world = World(made(topology="freeform", check_every=4))
         for number in range(8):
             world.begin(4, 0, number * 1000)
-        row = next(r for r, data in world.inbox.items() if data and r not in world.drivers)
-        rows = [r for r, data in world.inbox.items() if data and r not in world.drivers]
-        for row in rows:
+        for row in world.consumers():
             packets = world.inbox.pop(row)
             for packet in packets:
                 data = bytearray(packet)
@@ -381,7 +375,7 @@ class TestAccounts:
         world = World(made(handlers=1))
         world.begin(1, 0, 0)
         world.begin(1, 1, 0)
-        rows = [r for r, data in world.inbox.items() if data and r not in world.drivers]
+        rows = world.consumers()
         assert len(rows) == 2  # two centres
         mine, other = (world.take(row) for row in rows)
         world.give(rows[0], other)
@@ -704,17 +698,9 @@ class TestReturns:
         names = []
         packet_id = again.packet_id
         while data := world.give(row, encode(PubAck(packet_id), 5)):
-            found = decode(data, 0, len(data), 5, 1 << 20)
-            assert found is not None and isinstance(found[0], Publish)
-            names.append(name_of(found[0]))
-            packet_id = found[0].packet_id or packet_id
-            rest = data[found[1] :]
-            while rest:
-                other = decode(rest, 0, len(rest), 5, 1 << 20)
-                assert other is not None and isinstance(other[0], Publish)
-                names.append(name_of(other[0]))
-                packet_id = other[0].packet_id or packet_id
-                rest = rest[other[1] :]
+            for packet in packets_in(data):
+                names.append(name_of(packet))
+                packet_id = packet.packet_id or packet_id
         assert names == ["shipDep", "statInfoOrderDC", "shipInfo"]
 
     def test_what_was_first_sent_after_the_return_is_not_sent_again(self) -> None:
@@ -741,7 +727,7 @@ class TestReturns:
     def test_what_waited_for_a_handler_is_recovered(self) -> None:
         world = World(made())
         world.begin(4, 0, 0)
-        (row,) = [r for r, data in world.inbox.items() if data and r not in world.drivers]
+        (row,) = world.consumers()
         world.now_ns = 700 * MS
         world.fleet.devices["returned_ns"][row] = 600 * MS
         world.give(row, world.take(row))
