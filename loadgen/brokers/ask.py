@@ -295,12 +295,6 @@ class BrokerConnection:
         return self._writer
 
     @property
-    def peer_certificate(self) -> bytes:
-        """The certificate of the peer of a TLS connection, in DER."""
-        encoded: bytes | None = self._out.get_extra_info("ssl_object").getpeercert(True)
-        return encoded or b""
-
-    @property
     def wrong_version(self) -> str:
         """The answer of a broker that does not speak the version of the CONNECT, else ""."""
         if self.connack is None:
@@ -497,7 +491,7 @@ async def _untrusted(
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(_LOOK_S):
                 await trusting.open()
-                encoded = trusting.peer_certificate
+                encoded = trusting._out.get_extra_info("ssl_object").getpeercert(True) or b""
         await trusting.close()
     if not encoded:
         fault = error.verify_message

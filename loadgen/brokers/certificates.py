@@ -147,9 +147,11 @@ def _claimed(directory: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        shutil.rmtree(directory, ignore_errors=True)
-        if existed:
-            directory.mkdir()
+        shutil.rmtree(directory / "clients", ignore_errors=True)
+        for path in directory.iterdir():
+            path.unlink()
+        if not existed:
+            directory.rmdir()
         if isinstance(error, OSError):
             message = Message.FILE_NOT_WRITTEN(path=shown, reason=error.strerror)
             raise CannotRunError(message) from None
