@@ -46,14 +46,19 @@ def add_cards(
     for shown, document in cards:
         lines = entries_of(document, shown)
         entries.setdefault(lines[0]["run"], lines) if lines else None
-    with _alone_in(where):
-        present = _known_runs(spark, where)
+    # At a URL the user must prevent concurrent adds.
+    with nullcontext() if "://" in where else exclusive(Path(where)):
+        table = _read(spark, where)
+        present: set[str] = set()
+        if table is not None:
+            with _spark_errors(where):
+                present = {row["run"] for row in table.select("run").distinct().collect()}
         new = [line for run, lines in entries.items() if run not in present for line in lines]
         if new:
             rows = pa.Table.from_pylist(new, HISTORY_SCHEMA)
-            table = spark.createDataFrame(rows).coalesce(1)
+            frame = spark.createDataFrame(rows).coalesce(1)
             with _spark_errors(where):
-                table.write.mode("append").partitionBy("case", "month").parquet(location(where))
+                frame.write.mode("append").partitionBy("case", "month").parquet(location(where))
     return len(entries.keys() - present)
 
 
@@ -176,19 +181,6 @@ def _read(spark: "SparkSession", where: str) -> "DataFrame | None":
             return None
         raise
     return table.dropDuplicates(["run", "place"])
-
-
-def _known_runs(spark: "SparkSession", where: str) -> set[str]:
-    table = _read(spark, where)
-    if table is None:
-        return set()
-    with _spark_errors(where):
-        return {row["run"] for row in table.select("run").distinct().collect()}
-
-
-def _alone_in(where: str) -> AbstractContextManager[None]:
-    """Lock a local table for one program; at a URL the user must prevent concurrent adds."""
-    return nullcontext() if "://" in where else exclusive(Path(where))
 
 
 def _spark_errors(where: str) -> AbstractContextManager[None]:

@@ -6,17 +6,14 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import CannotRunError, LoadgenError, UsageError
-from loadgen.report.build.summary import summarize_run
 from loadgen.spark.agents import Cluster, _settings
-from tests.cluster.networks import until
+from tests.cluster.networks import counts, until
 from tests.cluster.processes import MARK, new_mark, processes
 from tests.testbeds import run
 from tests.verdicts import faults
@@ -114,19 +111,11 @@ async def test_executors_play_and_nothing_is_left(
     until(lambda: not processes(mark, lambda command: "Executor" in command), "executors", 20)
 
 
-def counts(directory: Path) -> dict[str, Any]:
-    """What a score card counts, but for what depends on the moment."""
-    found = asdict(summarize_run(directory).counts)
-    return {name: count for name, count in found.items() if "high_water" not in name}
-
-
 def said_by(mark: str) -> str:
     """Command lines and environments of the processes with this mark."""
-    files = [Path(f"/proc/{pid}/{name}") for pid in processes(mark) for name in _SHOWN]
+    shown = ("cmdline", "environ")
+    files = [Path(f"/proc/{pid}/{name}") for pid in processes(mark) for name in shown]
     return "".join(file.read_bytes().decode(errors="replace") for file in files)
-
-
-_SHOWN = ("cmdline", "environ")
 
 
 def test_the_command_plays_on_a_cluster(tmp_path: Path) -> None:

@@ -313,7 +313,8 @@ async def join_runs(
         try:
             reason = service.result()
         except OSError as error:
-            cause = os.strerror(error.errno).lower() if error.errno else str(error)
+            code = error.errno if isinstance(error, ConnectionError) else None
+            cause = str(error) if code is None else os.strerror(code).lower()
             reason = f"no coordinator at {address}:{port} yet: {cause}"
         if reason != shown:
             show(reason)
