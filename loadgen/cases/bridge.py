@@ -93,6 +93,8 @@ class BridgeScenario(Scenario):
         for name in ("tls", "access_control"):
             if getattr(self, name):
                 yield f"{name}: a private bridge is not started so; allowed: with other cases"
+        if self.topic is not None:
+            yield "topic: a bridge has the topics of front_root and backend_root; leave it out"
         yield from durable_complaints(self.durable, self.qos)
         yield from withheld_complaints(self.acknowledge_every, self.qos)
 

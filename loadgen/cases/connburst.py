@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
 from loadgen.plan.fields import Flag, Quantity, Seconds
-from loadgen.plan.groups import ROOT, DeviceGroup, Subscribes
+from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import Plan, phases_of, plan_of
 from loadgen.plan.scenario import (
     DURATION_LIMIT_S,
@@ -42,7 +42,8 @@ class Connburst(Scenario):
 
 def _groups(scenario: Connburst) -> tuple[DeviceGroup, ...]:
     # One topic for all, as in the published command line ("-rx 0:1:t:1:500000:2:0").
-    subscribes = Subscribes((f"{ROOT}/connburst/0",), scenario.qos)
+    topic = scenario.topics_of("connburst").replace("{topic}", "0")
+    subscribes = Subscribes((topic,), scenario.qos)
     return (
         DeviceGroup(
             "devices", scenario.devices, subscribes=subscribes if scenario.subscribe else None

@@ -40,6 +40,8 @@ class Latency(Scenario):
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
+        if self.topic is not None and "{group}" not in self.topic:
+            yield "topic: the pair would publish with the background; allowed: with {group}"
         if self.devices == 0 and self.background_rate is not None:
             yield "background_rate: there are no background devices; allowed: with devices above 0"
 

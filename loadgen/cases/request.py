@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, RowSpec
 from loadgen.plan.fields import Count
-from loadgen.plan.groups import ROOT, DeviceGroup, Responds, Subscribes
+from loadgen.plan.groups import DeviceGroup, Responds, Subscribes
 from loadgen.plan.scenario import (
     DeviceCount,
     MaxUnacknowledged,
@@ -33,6 +33,8 @@ class Request(Scenario):
                 f"responders: {self.responders:,} are more than the "
                 f"{counted(self.devices, 'device')} with requests; allowed: up to {self.devices:,}"
             )
+        if self.topic is not None and "{group}" not in self.topic:
+            yield "topic: requests and responses would have one topic; allowed: with {group}"
         # Devices that send requests also receive, and only QoS 2 gives them stored sessions.
         if self.churn is not None and self.qos < 2:
             yield (
@@ -44,7 +46,7 @@ class Request(Scenario):
 def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:
     rate = float(scenario.devices) if scenario.rate is None else scenario.rate
     publishes = scenario.publishes("request", rate, window=scenario.max_unacknowledged)
-    responses = f"{ROOT}/response/{{device}}"
+    responses = scenario.topics_of("response").replace("{topic}", "{device}")
     return (
         DeviceGroup(
             "requesters",

@@ -21,9 +21,16 @@ from typing import Annotated, Any, Literal
 from loadgen.cases.case import Case, Conclusion, Evidence, Review, RowSpec
 from loadgen.judge.verdict import Verdict
 from loadgen.mqtt.constants import MQTT_3_1_1
-from loadgen.mqtt.topics import is_wild, split_shared, topic_filter_fault, topic_name_fault
+from loadgen.mqtt.topics import is_wild, split_shared, topic_filter_fault
 from loadgen.plan.fields import Choice, Count, Flag, Quantity, Seconds, TextLine, Texts, read_table
-from loadgen.plan.groups import NUMBER, ROOT, DeviceGroup, Publishes, Subscribes, pattern_fault
+from loadgen.plan.groups import (
+    ROOT,
+    DeviceGroup,
+    Publishes,
+    Subscribes,
+    pattern_fault,
+    sample_of,
+)
 from loadgen.plan.plan import BrokerNeeds, Plan, plan_of
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
@@ -31,6 +38,7 @@ from loadgen.plan.scenario import (
     RATE_LIMIT,
     MaxUnacknowledged,
     Scenario,
+    topic_complaints,
 )
 from loadgen.plan.tables import DataTable
 from loadgen.plan.units import shown
@@ -81,11 +89,6 @@ class GroupTables(TextLine):
         return json.dumps(read)
 
 
-def _sample(pattern: str) -> str:
-    """Return a topic or filter of a pattern."""
-    return NUMBER.sub("0", pattern).replace("{group}", "group")
-
-
 class Groups(Scenario):
     case: Literal["run"] = "run"
     group: Annotated[str, GroupTables("tables", load="amount")] = json.dumps(_EXAMPLE)
@@ -107,6 +110,8 @@ class Groups(Scenario):
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
+        if self.topic is not None:
+            yield "topic: each group has a topic; leave it out"
         tables = self.tables
         names = [table["name"] for table in tables]
         for table in tables:
@@ -127,16 +132,12 @@ class Groups(Scenario):
                 yield f"{name} has no effect; allowed: with {needed}"
         topic, filters = table.get("topic"), table.get("subscribe", ())
         if topic is not None:
-            fault = pattern_fault(topic) or topic_name_fault(_sample(topic))
-            if topic.startswith("$") and not topic.startswith(f"{ROOT}/"):
-                fault = "begins with $, as topics of brokers do"
-            if fault is not None:
-                yield f"topic {shown(topic)} {fault}; allowed: as plant/{{device}}/temperature"
+            yield from topic_complaints("topic", topic)
         for pattern in filters:
             shared, plain = split_shared(pattern)
             if shared is not None and self.mqtt != "5":
                 yield f"subscribe {shown(pattern)} is shared; allowed: with mqtt 5"
-            fault = pattern_fault(pattern) or topic_filter_fault(_sample(plain), MQTT_3_1_1)
+            fault = pattern_fault(pattern) or topic_filter_fault(sample_of(plain), MQTT_3_1_1)
             if fault is not None:
                 yield f"subscribe {shown(pattern)} {fault}; allowed: as plant/+/temperature"
         if "topics" in table and "{topic}" not in " ".join([topic or "", *filters]):

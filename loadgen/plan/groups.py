@@ -33,6 +33,11 @@ def finest_number(pattern: str) -> str:
     return min(NUMBER.findall(pattern), default="")
 
 
+def sample_of(pattern: str) -> str:
+    """Return a topic or filter that a user's pattern stands for."""
+    return NUMBER.sub("0", pattern).replace("{group}", "group")
+
+
 def pattern_fault(pattern: str) -> str | None:
     """Return the fault of a user's pattern, which may hold `{group}`, too; None for a good one."""
     rest = NUMBER.sub("", pattern).replace("{group}", "")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from loadgen.errors import ScenarioError
+from loadgen.mqtt.topics import topic_name_fault
 from loadgen.plan.fields import (
     Choice,
     Collector,
@@ -40,7 +41,7 @@ from loadgen.plan.fields import (
     did_you_mean,
     redact_url,
 )
-from loadgen.plan.groups import ROOT, Publishes, Reconnect
+from loadgen.plan.groups import ROOT, Publishes, Reconnect, pattern_fault, sample_of
 from loadgen.plan.removed import removal
 from loadgen.plan.units import shown
 from loadgen.sentences import counted
@@ -321,6 +322,9 @@ class Scenario(BaseModel):
     clients_file: Annotated[str | None, TextLine("file", part="fleet", panel="Devices")] = None
     """CSV file with the columns client_id, username, password, a header, and a row for each device
     of the case's first group. [default: identifiers by --client-id, the user of the URL]"""
+    topic: Annotated[str | None, TextLine("pattern", part="fleet", panel="Messages")] = None
+    """Pattern of the topics, as plant/{group}/{device}/temperature. {device} is the number of the
+    topic, and {group} the case's word for its messages. [default: topics of the run alone]"""
     will: Annotated[str | None, TextLine("topic", part="fleet", panel="Devices")] = None
     """Topic of a Will Message of each device of the case's first group; {device} is its number.
     [default: no will]"""
@@ -426,13 +430,18 @@ class Scenario(BaseModel):
         `name` is the level of the group's topics that tells them from those of other groups.
         """
         return Publishes(
-            topic=f"{ROOT}/{name}/{{topic}}",
+            topic=self.topics_of(name),
             rate=rate,
             qos=self.qos,
             size_bytes=self.size,
             arrivals=self.arrivals,
             window=window,
         )
+
+    def topics_of(self, name: str) -> str:
+        """Return the pattern of topics in which this name stands for `{group}`."""
+        pattern = self.topic or f"{ROOT}/{{group}}/{{topic}}"
+        return pattern.replace("{group}", name).replace("{device}", "{topic}")
 
     def deliveries(self) -> float:
         """Return the deliveries of each message; a search divides its first rate by them."""
@@ -512,6 +521,11 @@ class Scenario(BaseModel):
                 "with {device}, and with {group} where a case has several groups"
             )
         yield from _pattern_complaints(self.client_id or "")
+        if self.topic is not None:
+            yield from topic_complaints("topic", self.topic)
+            numbered = "{device}" in self.topic or "{topic}" in self.topic
+            if "messages" in self.parts and not numbered:
+                yield f"topic: {shown(self.topic)} is one topic for all; allowed: with {{device}}"
         yield from _will_complaints(self.will)
 
     @model_validator(mode="after")
@@ -592,6 +606,15 @@ def _pattern_complaints(client_id: str) -> Iterator[str]:
         closed = unknown[0].startswith("{") and unknown[0].endswith("}")
         problem = "is not known" if closed else "lacks a brace"
         yield f"client_id: {unknown[0][:40]} {problem}; allowed: {{device}} and {{group}}"
+
+
+def topic_complaints(name: str, pattern: str) -> Iterator[str]:
+    """Yield the error of a pattern of topics in the field with this name, if there is one."""
+    fault = pattern_fault(pattern) or topic_name_fault(sample_of(pattern))
+    if pattern.startswith("$") and not pattern.startswith(f"{ROOT}/"):
+        fault = "begins with $, as topics of brokers do"
+    if fault is not None:
+        yield f"{name}: {shown(pattern)} {fault}; allowed: as plant/{{device}}/temperature"
 
 
 def _will_complaints(topic: str | None) -> Iterator[str]:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario
+from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import is_wild
 from loadgen.plan.addressing import deliveries_to_each, filters_of, streams_received
 from loadgen.plan.deliveries import direct_senders, mean_deliveries
@@ -194,6 +195,37 @@ def test_topics_of_different_groups_do_not_meet(scenario: Scenario) -> None:
             (sender,) = direct_senders(plan.groups, group.name)
             for one in (one for d in range(group.count) for one in filters_of(group, d)):
                 assert is_wild(one) or owners[one] == sender.name
+
+
+@pytest.mark.parametrize("case", ["fanin", "fanout", "persistent", "latency", "queue", "request"])
+@pytest.mark.parametrize("pattern", ["plant/{group}/x{device}/t", "{group}/{topic}"])
+def test_topics_of_the_user_have_the_same_deliveries(case: str, pattern: str) -> None:
+    plans = [
+        small_plan(groups_of(build_scenario(case, None, {"topic": topic})), targets=())
+        for topic in (pattern, None)
+    ]
+    for group, usual in zip(*(plan.groups for plan in plans), strict=True):
+        ranges = [streams_received(plans[0], group, d) for d in range(min(20, group.count))]
+        assert ranges == [streams_received(plans[1], usual, d) for d in range(len(ranges))]
+        topics = [] if group.publishes is None else [group.publishes.topic]
+        filters = [] if group.subscribes is None else group.subscribes.filters
+        assert not any("$run" in one or "loadgen" in one for one in (*topics, *filters))
+
+
+@pytest.mark.parametrize(
+    ("case", "topic", "words"),
+    [
+        ("fanin", "plant", "one topic for all"),
+        ("fanin", "a/+/{device}", "contains a wildcard"),
+        ("latency", "a/{device}", "allowed: with {group}"),
+        ("request", "a/{device}", "allowed: with {group}"),
+        ("bridge", "a/{device}", "front_root"),
+        ("run", "a/{device}", "each group has a topic"),
+    ],
+)
+def test_topics_that_a_case_cannot_have(case: str, topic: str, words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        build_scenario(case, None, {"topic": topic})
 
 
 FIGURES = tuple(figure for case in CASES.values() for figure in case.published)

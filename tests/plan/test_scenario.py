@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
+from loadgen.cases.run import GroupTables
 from loadgen.errors import ScenarioError
 from loadgen.plan.fields import (
     Choice,
@@ -317,6 +318,7 @@ def values_of(spec: FieldKind) -> st.SearchStrategy[Any]:
         TextLine: TEXTS,
         Secret: st.sampled_from(("prompt", "env:A_1", "file:/a b/ü")),
         Texts: st.lists(TEXTS, max_size=3),
+        GroupTables: st.just([{"count": 2, "topic": "a/{device}", "size": "40-50", "rate": 3}]),
         TableText: st.dictionaries(
             st.sampled_from(("order", "1", "SM")), st.integers() | st.lists(st.booleans())
         ),
@@ -350,6 +352,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "broker": BROKERS,
     "affinity": st.sampled_from(("0", "0,2-5", "7-7")),
     "client_id": TEXTS.map(lambda text: re.sub("[{}]", "", text) + "{group}-{device}"),
+    "topic": st.just("{group}/{device}"),
     "front_root": st.sampled_from(("a", "a/b c")),
 }
 
