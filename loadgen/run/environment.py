@@ -64,12 +64,6 @@ def _read(path: str) -> str:
         return ""
 
 
-def _cpu_model() -> str:
-    text = _read("/proc/cpuinfo")
-    found = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
-    return found.group(1) if found else platform.machine()
-
-
 def host_of() -> Host:
     """Return the resources of this host, or of the container that this process runs in.
 
@@ -125,10 +119,12 @@ def machine_identity() -> str:
 
 def identity() -> dict[str, object]:
     """Return the identity that a calibration belongs to: host, kernel, processor and version."""
+    text = _read("/proc/cpuinfo")
+    model = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),
-        "cpu_model": printable(_cpu_model(), 200),
+        "cpu_model": printable(model.group(1) if model else platform.machine(), 200),
         "cores": len(os.sched_getaffinity(0)),
         "program": PROGRAM,
     }
@@ -173,14 +169,15 @@ def environment(demand: Demand | None = None) -> dict[str, Any]:
     for name in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             packages[name] = metadata.version(name)
+    host = identity()
     record: dict[str, Any] = {
-        "host": socket.gethostname(),
+        "host": host["host"],
         "os": os_name,
-        "kernel": platform.release(),
+        "kernel": host["kernel"],
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "cpu_model": printable(_cpu_model(), 200),
-        "cores": len(os.sched_getaffinity(0)),
+        "cpu_model": host["cpu_model"],
+        "cores": host["cores"],
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "packages": packages,
         "sysctl": {
@@ -191,7 +188,7 @@ def environment(demand: Demand | None = None) -> dict[str, Any]:
         "limits": {name: list(resource.getrlimit(which)) for name, which in _LIMITS.items()},
         "tuning": tuning_record(profile, compare(profile, observe(profile), demand)),
     }
-    calibration = stored_calibration(identity())
+    calibration = stored_calibration(host)
     if calibration is not None:
         del calibration["key"]
         record["calibration"] = calibration

@@ -163,11 +163,7 @@ def run_document(
     now = datetime.now(UTC)
     clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
     case = plan.scenario.case
-    sut = described_system(plan)
-    storage = None
-    if broker.brokers and not all(group.clean_start for group in plan.groups):
-        storage = broker.brokers[0].storage
-    begun = {
+    begun: dict[str, Any] = {
         "schema": 1,
         "id": f"{now:%Y%m%dT%H%M%SZ}-{case}-{plan.run_tag:08x}",
         "case": case,
@@ -185,12 +181,15 @@ def run_document(
             "urls": [endpoint.redacted for endpoint in broker.endpoints],
             "protocol": f"MQTT {plan.scenario.mqtt}",
             "started_by_us": broker.started_by_us,
-            **({} if storage is None else {"stored_first": False, "storage": storage}),
-            **({"access_control": {"users": broker.users}} if broker.users else {}),
         },
-        **({"sut": sut} if sut else {}),
         "clock": clock,
     }
+    if broker.brokers and not all(group.clean_start for group in plan.groups):
+        begun["broker"] |= {"stored_first": False, "storage": broker.brokers[0].storage}
+    if broker.users:
+        begun["broker"]["access_control"] = {"users": broker.users}
+    if sut := described_system(plan):
+        begun["sut"] = sut
     between = timed_between_hosts(plan)
     return RunDocument(directory, begun, network_counters(), hosts, between)
 
