@@ -38,6 +38,16 @@ def fanin(**changed: object) -> Scenario:
 Fake = Callable[..., Any]
 
 
+def when(phase: str, act: Callable[[], object]) -> Callable[[Snapshot], None]:
+    """Progress that acts at each snapshot of a phase."""
+
+    def progress(snapshot: Snapshot) -> None:
+        if snapshot.phase == phase:
+            act()
+
+    return progress
+
+
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Plays a scenario with stand-in workers that err as told."""
@@ -84,12 +94,7 @@ async def test_run_directory_of_an_ordinary_run(fake: Fake) -> None:
 
 async def test_killed_run_would_be_readable_from_the_window_on(fake: Fake, tmp_path: Path) -> None:
     early: list[dict[str, Any]] = []
-
-    def look(snapshot: Snapshot) -> None:
-        if snapshot.phase == "measure":
-            early.append(manifest(tmp_path / "run"))
-
-    await fake(progress=look)
+    await fake(progress=when("measure", lambda: early.append(manifest(tmp_path / "run"))))
     assert early[-1]["interrupted"] is True
     assert "verdict" not in early[-1]
     assert "measure" in early[-1]["windows"]
@@ -116,13 +121,7 @@ async def test_what_goes_wrong_makes_the_run_invalid(
 
 async def test_interrupt_in_the_window(fake: Fake) -> None:
     interrupt = Interrupt()
-    seen: list[str] = []
-
-    def press(snapshot: Snapshot) -> None:
-        seen.append(snapshot.phase)
-        if seen.count("measure") == 3:
-            interrupt.request()
-
+    press = when("measure", interrupt.asked.set)
     result = await fake(fanin(duration=300), interrupt=interrupt, progress=press)
     assert result.exit_status == 130
     assert result.verdict.codes == ("INTERRUPTED",)
@@ -138,25 +137,16 @@ async def test_interrupt_before_there_is_anything_leaves_nothing(
     fake: Fake, tmp_path: Path, phase: str
 ) -> None:
     interrupt = Interrupt()
-
-    def press(snapshot: Snapshot) -> None:
-        if snapshot.phase == phase:
-            interrupt.request()
-
     with pytest.raises(RunInterruptedError) as caught:
-        await fake(interrupt=interrupt, progress=press)
+        await fake(interrupt=interrupt, progress=when(phase, interrupt.asked.set))
     assert caught.value.exit_status == 130
     assert not (tmp_path / "run").exists()
 
 
-async def test_cancelled_run_ends_its_work(fake: Fake, tmp_path: Path) -> None:
+async def test_cancelled_run_ends_its_work(fake: Fake) -> None:
     reached = asyncio.Event()
-
-    def look(snapshot: Snapshot) -> None:
-        if snapshot.phase == "measure":
-            reached.set()
-
-    task = asyncio.ensure_future(fake(fanin(duration=300), progress=look))
+    progress = when("measure", reached.set)
+    task = asyncio.ensure_future(fake(fanin(duration=300), progress=progress))
     await reached.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
