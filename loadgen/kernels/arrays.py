@@ -43,7 +43,7 @@ import numpy.typing as npt
 from loadgen.kernels.compiled import is_plain
 
 if not is_plain():
-    from loadgen.kernels import array_types
+    from loadgen.kernels import numba_types
 
 Uint8 = Annotated[int, np.uint8]
 Uint16 = Annotated[int, np.uint16]
@@ -187,7 +187,7 @@ class Arrays:
         # A class without further arrays is the same to compiled code.
         if not is_plain() and cls.fields != inherited:
             # numba reads an object's type from this attribute three times as fast as by typeof.
-            cls.compiled = cls._numba_type_ = array_types.ArraysType(cls)
+            cls.compiled = cls._numba_type_ = numba_types.ArraysType(cls)
 
     @classmethod
     def entry(cls, name: str = "own") -> int:
@@ -233,7 +233,7 @@ class Arrays:
 
 def pointer_to(layout: type[Arrays]) -> Any:
     """Return a function of compiled code that converts `own` to a pointer to such arrays."""
-    return (lambda own: own) if is_plain() else array_types.pointer_to(layout)
+    return (lambda own: own) if is_plain() else numba_types.pointer_to(layout)
 
 
 def _plain_reader(size_bytes: int) -> Any:
@@ -258,8 +258,8 @@ def _plain_copy(
     target[at : at + count] = source[start : start + count]
 
 
-_reader: Any = _plain_reader if is_plain() else array_types.reader
-_writer: Any = _plain_writer if is_plain() else array_types.writer
+_reader: Any = _plain_reader if is_plain() else numba_types.reader
+_writer: Any = _plain_writer if is_plain() else numba_types.writer
 read_u8: Callable[[npt.NDArray[np.uint8], int], int] = _reader(1)
 read_u32: Callable[[npt.NDArray[np.uint8], int], int] = _reader(4)
 read_i64: Callable[[npt.NDArray[np.uint8], int], int] = _reader(8)
@@ -267,7 +267,7 @@ read_i64: Callable[[npt.NDArray[np.uint8], int], int] = _reader(8)
 write_u32: Callable[[npt.NDArray[np.uint8], int, int], None] = _writer(4)
 write_i64: Callable[[npt.NDArray[np.uint8], int, int], None] = _writer(8)
 """Writers of (buffer, position, value): its low bits, least byte first, without a check."""
-copy_bytes: Any = _plain_copy if is_plain() else array_types.copier()
+copy_bytes: Any = _plain_copy if is_plain() else numba_types.copier()
 """Copy of (target, at, source, start, count), without a check of bounds.
 
 That is target[at : at + count] = source[start : start + count]; they must not overlap.

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from loadgen.kernels.compiled import is_plain
-
 
 class Handlers(NamedTuple):
     """The functions of a case; `position` is the end of what was written to `out`.
@@ -32,7 +30,3 @@ class Handlers(NamedTuple):
     on_unsent: Callable[..., None]
     write_again: Callable[..., int]
     on_return: Callable[..., None]
-
-
-if not is_plain():
-    import loadgen.kernels.handler_types  # noqa: F401

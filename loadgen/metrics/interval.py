@@ -54,29 +54,6 @@ DIMENSIONS = ("run", "host", "worker", "second", "group", "phase", "series")
 SPAN = ("time_ns", "span_ns")
 """Start of the interval (CLOCK_MONOTONIC) and its length."""
 
-COUNTERS = (
-    "sent",
-    "sent_bytes",
-    "expected",
-    "received",
-    "received_bytes",
-    "duplicated",
-    "excused",  # of the duplicated, those that MQTT allows
-    "out_of_order",
-    "corrupt",
-    "misrouted",  # of this run, but not this topic's or not this subscriber's
-    "foreign",  # from outside of this run
-    "below_qos",  # received with a lower QoS than was granted
-    "violations",  # of the specification
-    "acknowledged",
-    "refused",
-    "given_up",  # sent, and their handshake went with the session
-    "connects",
-    "connect_failures",
-    "disconnects",
-)
-"""Counters of events within the interval."""
-
 GAUGES = ("connected", "owed", "in_flight")
 """Levels at the end of the interval."""
 
@@ -130,16 +107,16 @@ class Interval:
     received: int = 0
     received_bytes: int = 0
     duplicated: int = 0
-    excused: int = 0
+    excused: int = 0  # of the duplicated, those that MQTT allows
     out_of_order: int = 0
     corrupt: int = 0
-    misrouted: int = 0
-    foreign: int = 0
-    below_qos: int = 0
-    violations: int = 0
+    misrouted: int = 0  # of this run, but not this topic's or not this subscriber's
+    foreign: int = 0  # from outside of this run
+    below_qos: int = 0  # received with a lower QoS than was granted
+    violations: int = 0  # of the specification
     acknowledged: int = 0
     refused: int = 0
-    given_up: int = 0
+    given_up: int = 0  # sent, and their handshake went with the session
     connects: int = 0
     connect_failures: int = 0
     disconnects: int = 0
@@ -163,6 +140,10 @@ INTERVAL_SCHEMA = pa.schema(
     [(column.name, _TYPES.get(column.name, pa.int64())) for column in fields(Interval)]
 )
 """Columns of intervals/*.parquet, in this order. No value is null: absent values are 0 or ""."""
+
+_NAMES = tuple(INTERVAL_SCHEMA.names)
+COUNTERS = _NAMES[_NAMES.index("sent") : _NAMES.index("connected")]
+"""Counters of events within the interval."""
 
 
 def with_latencies(a: Interval, b: Interval) -> Interval:

@@ -1,7 +1,8 @@
-"""numba's types of a worker's arrays (arrays.py), and functions that read several bytes at once."""
+"""numba's types of a worker's arrays and of handlers, and functions that read several bytes."""
 
 # mypy: disable-error-code="no-untyped-call,untyped-decorator,override"
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,10 +10,12 @@ from llvmlite import ir
 from numba import from_dtype, types
 from numba.core.cgutils import do_boundscheck, raw_memcpy
 from numba.core.extending import intrinsic
-from numba.core.imputils import lower_getattr_generic
+from numba.core.imputils import lower_constant, lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
-from numba.extending import NativeValue, models, register_model, unbox
+from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
 from numba.np.arrayobj import make_array, populate_array, record_getattr
+
+from loadgen.kernels.handlers import Handlers
 
 if TYPE_CHECKING:
     from loadgen.kernels.arrays import Arrays, Field
@@ -223,3 +226,54 @@ def copier() -> Any:
         return types.void(*where), generate
 
     return intrinsic(copy)
+
+
+# --- handlers ----------------------------------------------------------------------------------
+
+
+class HandlersType(types.Type):
+    """numba's type of the handlers of a case (handlers.py); `types` are those of the functions.
+
+    For numba each function would be a value, an address that code in the cache must not contain.
+    Here the functions are part of the argument's type only, and it has no value.
+    """
+
+    def __init__(self, handlers: Any) -> None:
+        self.types = tuple(types.Dispatcher(function) for function in handlers)
+        kernels = [one.py_func for one in handlers]
+        self.names = tuple((one.__module__, one.__name__) for one in kernels)
+        super().__init__(f"Handlers({', '.join(map('.'.join, self.names))})")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _handlers_again, (self.names,)
+
+
+def _handlers_again(names: tuple[tuple[str, str], ...]) -> HandlersType:
+    """Return the type of the functions with these names, for a kernel from the cache."""
+    return HandlersType([getattr(import_module(module), name) for module, name in names])
+
+
+register_model(HandlersType)(models.OpaqueModel)
+
+
+@typeof_impl.register(Handlers)
+def _type_of_handlers(value: Handlers, _context: Any) -> HandlersType:
+    return HandlersType(value)
+
+
+@lower_constant(HandlersType)
+def _handlers_constant(context: Any, _builder: Any, _type: HandlersType, _value: Handlers) -> Any:
+    return context.get_dummy_value()
+
+
+@infer_getattr
+class _HandlerFunctions(AttributeTemplate):
+    key = HandlersType
+
+    def generic_resolve(self, of: HandlersType, name: str) -> Any:
+        return of.types[Handlers._fields.index(name)] if name in Handlers._fields else None
+
+
+@lower_getattr_generic(HandlersType)
+def _handler(context: Any, _builder: Any, _of: HandlersType, _value: Any, _name: str) -> Any:
+    return context.get_dummy_value()
