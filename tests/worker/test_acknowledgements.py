@@ -6,6 +6,7 @@ import pytest
 
 from loadgen.mqtt.packets import ConnAck, PubAck, Publish, PubRec
 from loadgen.mqtt.properties import Properties
+from loadgen.mqtt.violations import SESSION_PRESENT
 from tests.worker.harness import (
     MS,
     Driver,
@@ -87,7 +88,7 @@ async def test_a_message_that_the_broker_refuses_is_reported(
     driver: Driver, start_broker: StartBroker, qos: int
 ) -> None:
     async def refuse(session: Session) -> None:
-        await session.welcome()
+        await session.welcome(ConnAck(session_present=True))
         while True:
             packet = await session.packet()
             if isinstance(packet, Publish):
@@ -101,9 +102,14 @@ async def test_a_message_that_the_broker_refuses_is_reported(
     await driver.connect()
     await driver.start(warmup_ms=0, measure_ms=200)
     await driver.until(lambda: driver.window_ends and driver.now("finished"))
-    await driver.stop()
+    closing = (await driver.stop())["closing"]
     assert driver.counted("sent") == 10
     # All are counted, and the first is told in the broker's words.
     assert driver.said("refused") == ["acknowledged with Quota exceeded (0x97): \x1b[2Jfull"]
     assert (driver.counted("refused"), driver.counted("acknowledged")) == (10, 0)
     assert driver.counted("expected") == 0
+    assert closing["refusals"] == {"151": 10}
+    assert closing["refusal"] == "Quota exceeded (0x97): \x1b[2Jfull"
+    assert closing["violations"] == {str(SESSION_PRESENT): 1}
+    assert driver.counted("violations") == 1
+    assert driver.said("violation") == [closing["violation"]]

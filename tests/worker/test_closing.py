@@ -8,8 +8,7 @@ import pytest
 
 from loadgen.kernels.device import AWAY, CLOSED
 from loadgen.mqtt.codec import encode
-from loadgen.mqtt.packets import ConnAck, PubAck, PubComp, Publish, PubRec, PubRel
-from loadgen.mqtt.violations import SESSION_PRESENT
+from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
 from loadgen.worker.closing import (
     MESSAGES_LIMIT,
     absent_streams,
@@ -199,30 +198,6 @@ async def test_a_worker_names_what_was_never_acknowledged(
     final: dict[str, Any] = await driver.stop()
     assert final["closing"]["in_flight"] == 10
     assert final["closing"]["distinct"] == 20
-
-
-async def test_the_first_refusal_and_violation_are_said_in_words(
-    driver: harness.Driver, start_broker: harness.StartBroker
-) -> None:
-    async def serve(session: harness.Session) -> None:
-        await session.welcome(ConnAck(session_present=True))
-        while True:
-            packet = await session.packet()
-            if isinstance(packet, Publish):
-                session.send(PubAck(packet.packet_id, 0x87))
-
-    broker = await start_broker(serve)
-    plan = harness.one_worker_plan(harness.publishers(1, 50.0, qos=1), port=broker.port, version=5)
-    await driver.configure(plan)
-    await driver.connect()
-    await driver.start(warmup_ms=0, measure_ms=200)
-    await driver.until(lambda: driver.window_ends and driver.now("finished"))
-    closing = (await driver.stop())["closing"]
-    assert closing["refusals"] == {"135": 10}
-    assert closing["refusal"] == "Not authorized (0x87)"
-    assert closing["violations"] == {str(SESSION_PRESENT): 1}
-    assert driver.counted("violations") == 1
-    assert driver.said("violation") == [closing["violation"]]
 
 
 def test_numbers_are_plain() -> None:

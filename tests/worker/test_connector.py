@@ -16,7 +16,6 @@ from loadgen.errors import HostLimitError
 from loadgen.kernels.device import CLOSED, CONNECTED, CONNECTING, Device
 from loadgen.kernels.fleet import ConnectQueue, Totals
 from loadgen.mqtt.packets import ConnAck
-from loadgen.plan.addressing import client_id
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Reconnect, Target
 from loadgen.worker import connector as connector_module
@@ -26,7 +25,6 @@ from tests.worker.harness import (
     Session,
     StartBroker,
     WorkerRefusedError,
-    check_stream,
     one_worker_plan,
     publishers,
     until,
@@ -419,28 +417,6 @@ async def test_more_failures_at_once_than_events_fit(driver: Driver) -> None:
     assert answer["failures"] == {"cannot assign requested address": count}
     await driver.stop()
     assert driver.counted("connect_failures") == count
-
-
-async def test_a_share_of_devices_keeps_its_numbers(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    broker = await start_broker()
-    plan = one_worker_plan(publishers(6, topics=2), port=broker.port)
-    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
-    worker = type(plan.workers[0])
-    share = type(plan.workers[0].shares[0])
-    workers = (worker(0, (share(0, 1, 6, 2),)), worker(1, (share(0, 0, 6, 2),)))
-    plan = type(plan)(**{**fields, "workers": workers})
-    await driver.configure(plan)
-    await driver.connect()
-    await driver.start(warmup_ms=0, measure_ms=100)
-    await driver.until(lambda: driver.window_ends and driver.now("finished"))
-    await driver.stop()
-    ids = {session.connect.client_id for session in broker.sessions}
-    assert ids == {client_id(plan, plan.groups[0], device) for device in (1, 3, 5)}
-    assert broker.published == {"t/0": 5, "t/1": 10}
-    for device in (1, 3, 5):
-        check_stream(broker.client(device).published, device)
 
 
 async def test_endpoints_may_be_of_both_address_families(

@@ -7,12 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from loadgen.brokers.mosquitto import run_mosquitto
-from loadgen.brokers.process import ProgramSettings
 from loadgen.metrics.interval import PHASES, Interval
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Disconnect, PubAck, PubComp
-from loadgen.plan.groups import DeviceGroup, Subscribes, Target
+from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.plan import document_of
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import run_secured
@@ -141,39 +139,6 @@ async def test_interval_rows_follow_one_another_and_name_their_phase(
     assert len(set(keys)) == len(keys)
     gauges: list[Interval] = [row for row in driver.rows if row.group == "subscribers"]
     assert max(row.connected for row in gauges) == 1
-
-
-@needs_mosquitto
-@pytest.mark.parametrize(("version", "qos"), [(4, 0), (5, 1), (4, 2)])
-async def test_a_run_through_mosquitto_loses_nothing(
-    driver: Driver, version: int, qos: int
-) -> None:
-    async with run_mosquitto(ProgramSettings()) as broker:
-        endpoint = broker.endpoints[0]
-        fans = DeviceGroup(
-            "fans", 4, subscribes=Subscribes(("t/{topic}",), qos), topics=2, clean_start=qos == 0
-        )
-        plan = one_worker_plan(
-            publishers(2, 2000.0, qos=qos, deliveries=3, size=(32, 300)),
-            subscribers(1, qos=qos, keep_alive_s=0),
-            fans,
-            targets=(Target(endpoint.host, endpoint.port),),
-            version=version,
-        )
-        await driver.configure(plan)
-        await driver.connect(rate=2000.0)
-        assert (await driver.subscribe())["subscribed"] == 5
-        await driver.start(warmup_ms=200, measure_ms=800)
-        await driver.finished()
-        await driver.stop()
-    assert driver.events == []
-    assert driver.counted("sent") == 2000
-    assert driver.counted("expected") == driver.counted("received") == 6000
-    assert driver.counted("received", phase="measure") == 4800
-    assert driver.counted("received", group="fans") == 4000
-    assert driver.recorded_count("end_to_end") == 6000
-    assert driver.counted("duplicated") + driver.counted("out_of_order") == 0
-    assert driver.counted("acknowledged") == (2000 if qos else 0)
 
 
 @needs_mosquitto
