@@ -169,12 +169,6 @@ def send_from(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
 
 
 @compiled
-def close_descriptor(descriptor: int) -> int:
-    """Call close."""
-    return _result(_close(descriptor))
-
-
-@compiled
 def set_option(descriptor: int, level: int, option: int, value: int, scratch: Words) -> int:
     """Call setsockopt with a 32-bit number."""
     scratch[0] = value

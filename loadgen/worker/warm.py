@@ -29,7 +29,7 @@ from loadgen.kernels.reactor import (
 )
 from loadgen.kernels.readout import count_missing
 from loadgen.kernels.repeats import doubt_pairs, note_withheld, settle
-from loadgen.kernels.syscalls import EPOLLIN, arm_timer, close_descriptor, make_timer, watch
+from loadgen.kernels.syscalls import EPOLLIN, arm_timer, make_timer, watch
 from loadgen.plan.behaviour import BehaviourModule, PlannedFleet, behaviour_module
 from loadgen.plan.groups import MESSAGING
 from loadgen.worker import messaging
@@ -105,7 +105,7 @@ def _called_by_workers(fleet: PlannedFleet) -> Sequence[Step]:
         lambda: receiver.release_held(fleet, 1, 0),
         lambda: watch(run.epoll, run.timer, EPOLLIN, TIMER, fleet.words),
         lambda: arm_timer(run.timer, 0, fleet.clock),
-        lambda: close_descriptor(make_timer()),
+        lambda: os.close(make_timer()),
         lambda: [transition(fleet, 0, event) for event in (CONNECT, OPEN, LOSE)],
         lambda: set_capacity(fleet, 0, 4),
         lambda: sender.give_up_all(fleet, 0),

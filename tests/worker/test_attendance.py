@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.kernels import reactor
 from loadgen.kernels.attention import STALL_FLOOR_NS, take_stalls
-from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, close_descriptor, make_timer, watch
+from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, make_timer, watch
 from loadgen.worker.recorder import Attendance, ProcessAccount
 from tests.fleets import small_fleet
 
@@ -50,7 +50,7 @@ class Attended:
 
     def close(self) -> None:
         self.epoll.close()
-        close_descriptor(self.fleet.run.linger_timer)
+        os.close(self.fleet.run.linger_timer)
         self.account.close()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import ssl
 from pathlib import Path
@@ -11,7 +12,7 @@ import orjson
 import pytest
 
 from loadgen.kernels.device import BLOCKED, CONNECTED
-from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, close_descriptor, watch
+from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, watch
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import PubAck, Publish
 from loadgen.plan.groups import DeviceGroup, Reconnect, Subscribes, Target, Tls
@@ -159,7 +160,7 @@ async def _answer_and_flush(loop: WorkerLoop, tmp_path: Path) -> None:
     made.reporter.phase = "stop"
     loop.remove_reader(made.lifecycle.poller.epoll.fileno())
     made.lifecycle.poller.epoll.close()
-    close_descriptor(fleet.run.timer)
+    os.close(fleet.run.timer)
     near.close()
     far.close()
     channel.close()

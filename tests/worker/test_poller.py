@@ -1,5 +1,6 @@
 """When a worker leaves compiled code for its loop, and when it has read all that came."""
 
+import os
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 
 from loadgen.kernels.reactor import EntryPoints
-from loadgen.kernels.syscalls import close_descriptor
 from loadgen.worker import poller as poller_module
 from loadgen.worker.channel import Channel
 from loadgen.worker.poller import Poller
@@ -67,7 +67,7 @@ def scenes() -> Iterator[list[Scene]]:
     for scene in made:
         scene.poller.epoll.close()
         for timer in (scene.fleet.run.timer, scene.fleet.run.linger_timer):
-            close_descriptor(timer)
+            os.close(timer)
 
 
 def test_what_the_loop_was_asked_for_has_its_turn_though_messages_come(
