@@ -203,8 +203,16 @@ class Driver:
         )
 
     async def connect(
-        self, *, rate: float | None = None, in_flight: int = 64, timeout_s: float = HANG_S
+        self,
+        plan: Plan | None = None,
+        *,
+        rate: float | None = None,
+        in_flight: int = 64,
+        timeout_s: float = HANG_S,
     ) -> dict[str, Any]:
+        """Connect every device, after the worker is configured for a plan."""
+        if plan is not None:
+            await self.configure(plan)
         return await self.ask(
             "connect",
             start_ns=time.monotonic_ns(),
@@ -237,6 +245,11 @@ class Driver:
             while not condition():
                 self.send("beat")
                 await asyncio.sleep(0.01)
+
+    async def sent(self) -> dict[str, Any]:
+        """Stop when the schedule is over and nothing waits to be sent or acknowledged."""
+        await self.until(lambda: self.window_ends and self.now("finished"))
+        return await self.stop()
 
     async def finished(self) -> None:
         """Until everything is sent, acknowledged and received."""

@@ -36,11 +36,9 @@ async def test_the_receive_maximum_is_kept(driver: Driver, start_broker: StartBr
 
     broker = await start_broker(narrow)
     plan = one_worker_plan(publishers(1, 200.0, qos=1), port=broker.port, version=5)
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=500)
-    await driver.until(lambda: driver.window_ends and driver.now("finished"))
-    await driver.stop()
+    await driver.sent()
     assert worst == 0  # never a second message before the first was acknowledged
     check_stream(broker.sessions[0].published, 0)
     assert len(broker.sessions[0].published) == 100
@@ -63,8 +61,7 @@ async def test_a_full_window_holds_messages_back_as_a_backlog(
 
     broker = await start_broker(stall)
     plan = one_worker_plan(publishers(1, 100.0, qos=1, window=4), port=broker.port)
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=300)
     await driver.until(lambda: driver.window_ends)
     assert driver.window_ends[0]["owed"] == 26
@@ -98,11 +95,9 @@ async def test_a_message_that_the_broker_refuses_is_reported(
 
     broker = await start_broker(refuse)
     plan = one_worker_plan(publishers(1, 50.0, qos=qos, window=2), port=broker.port, version=5)
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=200)
-    await driver.until(lambda: driver.window_ends and driver.now("finished"))
-    closing = (await driver.stop())["closing"]
+    closing = (await driver.sent())["closing"]
     assert driver.counted("sent") == 10
     # All are counted, and the first is told in the broker's words.
     assert driver.said("refused") == ["acknowledged with Quota exceeded (0x97): \x1b[2Jfull"]

@@ -18,8 +18,7 @@ async def test_a_worker_ends_when_its_channel_closes(
 ) -> None:
     broker = await start_broker()
     if when != "at once":
-        await driver.configure(one_worker_plan(publishers(3), port=broker.port))
-        await driver.connect()
+        await driver.connect(one_worker_plan(publishers(3), port=broker.port))
     if when == "running":
         await driver.start()
     await driver.close()  # the fixture waits for the process and checks its status

@@ -180,8 +180,7 @@ async def test_a_worker_names_what_was_never_acknowledged(
 
     broker = await start_broker(serve)
     groups = harness.publishers(1, 60.0, qos=qos), harness.subscribers(1)
-    await driver.configure(harness.one_worker_plan(*groups, port=broker.port))
-    await driver.connect()
+    await driver.connect(harness.one_worker_plan(*groups, port=broker.port))
     await driver.subscribe()
     await driver.start(warmup_ms=0, measure_ms=500)
     await driver.until(lambda: driver.window_ends and driver.now("received") == 20)

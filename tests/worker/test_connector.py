@@ -279,8 +279,9 @@ async def test_those_that_come_back_share_what_the_first_connects_had_alone(
 
 
 async def test_a_port_where_nobody_listens_fails_every_device(driver: Driver) -> None:
-    await driver.configure(one_worker_plan(publishers(5), port=free_port("127.0.0.1")))
-    answer = await driver.connect(in_flight=2)
+    answer = await driver.connect(
+        one_worker_plan(publishers(5), port=free_port("127.0.0.1")), in_flight=2
+    )
     assert answer["connected"] == 0
     assert answer["failures"] == {"connection refused": 5}
     assert driver.now("connect_failures") == 5
@@ -310,8 +311,9 @@ async def test_a_refused_connack_is_a_failure_with_its_reason(
         await session.packet()
 
     broker = await start_broker(refuse)
-    await driver.configure(one_worker_plan(publishers(4), port=broker.port, version=version))
-    answer = await driver.connect(in_flight=2)
+    answer = await driver.connect(
+        one_worker_plan(publishers(4), port=broker.port, version=version), in_flight=2
+    )
     assert answer["connected"] == 0
     (said, count), *others = answer["failures"].items()
     assert not others
@@ -332,8 +334,7 @@ async def test_a_broker_that_never_answers_is_given_up(
         await session.packet()
 
     broker = await start_broker(silent)
-    await driver.configure(one_worker_plan(publishers(3), port=broker.port))
-    answer = await driver.connect(timeout_s=0.2)
+    answer = await driver.connect(one_worker_plan(publishers(3), port=broker.port), timeout_s=0.2)
     assert answer["failures"] == {"no answer in time": 3}
     assert driver.now("connected") == 0
     await until(lambda: broker.gone == 3)  # their sockets are closed
@@ -354,8 +355,7 @@ async def test_a_server_that_hangs_up_before_connack_fails_the_connect(
         session.close()
 
     broker = await start_broker(leave)
-    await driver.configure(one_worker_plan(publishers(3), port=broker.port))
-    answer = await driver.connect()
+    answer = await driver.connect(one_worker_plan(publishers(3), port=broker.port))
     assert answer["connected"] == 0
     assert sum(answer["failures"].values()) == 3
     expected = {"closed before CONNACK; has the broker reached a limit?", BROKEN}
@@ -372,8 +372,7 @@ async def test_a_banner_from_a_server_that_stays_is_a_protocol_error(
         await asyncio.Event().wait()
 
     broker = await start_broker(greet)
-    await driver.configure(one_worker_plan(publishers(3), port=broker.port))
-    answer = await driver.connect()
+    answer = await driver.connect(one_worker_plan(publishers(3), port=broker.port))
     assert answer["failures"] == {BROKEN: 3}
     await driver.stop()
 
@@ -395,8 +394,9 @@ async def test_connects_are_bounded_in_flight_and_paced(
         await session.behave()
 
     broker = await start_broker(slow)
-    await driver.configure(one_worker_plan(publishers(60), port=broker.port))
-    answer = await driver.connect(rate=300.0, in_flight=4)
+    answer = await driver.connect(
+        one_worker_plan(publishers(60), port=broker.port), rate=300.0, in_flight=4
+    )
     assert answer["connected"] == 60
     assert most <= 4
     # 60 connects at 300/s take 59 gaps, whatever the machine does.
@@ -412,8 +412,7 @@ async def test_more_failures_at_once_than_events_fit(driver: Driver) -> None:
     worker = plan.workers[0]
     workers = (type(worker)(worker.worker, worker.shares, source_address="203.0.113.9"),)
     fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
-    await driver.configure(type(plan)(**{**fields, "workers": workers}))
-    answer = await driver.connect(in_flight=100_000)
+    answer = await driver.connect(type(plan)(**{**fields, "workers": workers}), in_flight=100_000)
     assert answer["failures"] == {"cannot assign requested address": count}
     await driver.stop()
     assert driver.counted("connect_failures") == count
@@ -428,8 +427,7 @@ async def test_endpoints_may_be_of_both_address_families(
         pytest.skip("no IPv6 loopback")
     old = await start_broker()
     targets = (Target("127.0.0.1", old.port), Target("::1", new.port))
-    await driver.configure(one_worker_plan(publishers(6), targets=targets))
-    answer = await driver.connect()
+    answer = await driver.connect(one_worker_plan(publishers(6), targets=targets))
     assert answer["connected"] == 6
     assert answer["failures"] == {}
     assert [len(broker.sessions) for broker in (old, new)] == [3, 3]

@@ -23,8 +23,7 @@ async def test_silent_devices_ping_in_time(
     alive = DeviceGroup("alive", 1, keep_alive_s=600 if by_server else 2)
     never = DeviceGroup("never", 1, keep_alive_s=0)
     groups = (alive,) if by_server else (alive, never)
-    await driver.configure(one_worker_plan(*groups, port=broker.port, version=5))
-    await driver.connect()
+    await driver.connect(one_worker_plan(*groups, port=broker.port, version=5))
 
     def pings(session: Session) -> int:
         return sum(isinstance(packet, PingReq) for packet in session.packets)
@@ -50,8 +49,7 @@ async def test_a_connection_without_pingresp_is_given_up(
 
     broker = await start_broker(hang)
     groups = (DeviceGroup("hung", 2, keep_alive_s=1), DeviceGroup("alive", 2, keep_alive_s=1))
-    await driver.configure(one_worker_plan(*groups, port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(*groups, port=broker.port))
 
     def pings() -> list[int]:
         kept = [s for s in broker.sessions if s.connect.client_id[10] == "a"]

@@ -48,8 +48,7 @@ async def test_a_connection_closed_right_behind_connack_is_noticed(
             await session.packet()
 
     broker = await start_broker(leave)
-    await driver.configure(one_worker_plan(publishers(2), port=broker.port))
-    await driver.connect(in_flight=1)
+    await driver.connect(one_worker_plan(publishers(2), port=broker.port), in_flight=1)
     await driver.until(lambda: driver.now("disconnects") == 2)
     assert driver.now("connected") == 0
     await driver.stop()
@@ -83,8 +82,7 @@ async def test_garbage_after_connack_ends_that_connection_only(
         await session.behave()
 
     broker = await start_broker(spit)
-    await driver.configure(one_worker_plan(publishers(3), port=broker.port))
-    answer = await driver.connect()
+    answer = await driver.connect(one_worker_plan(publishers(3), port=broker.port))
     connects = answer["connected"] + sum(answer["failures"].values())
     assert connects in (2, 3)
     await driver.until(lambda: broker.gone == 1)
@@ -111,8 +109,7 @@ async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay
                 return
 
     broker = await start_broker(drop)
-    await driver.configure(one_worker_plan(publishers(3, qos=qos), port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(publishers(3, qos=qos), port=broker.port))
     await driver.start(warmup_ms=0, measure_ms=500)
     await driver.until(lambda: driver.window_ends)
     sent = driver.now("sent")
@@ -143,8 +140,7 @@ async def test_a_disconnect_from_the_broker_is_reported_with_its_reason(
 
     broker = await start_broker(dismiss)
     plan = one_worker_plan(publishers(1), port=broker.port, version=version)
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.until(lambda: driver.now("disconnects") == 1)
     await driver.stop()
     (detail,) = driver.said("disconnect")
@@ -164,8 +160,7 @@ async def test_a_storm_of_events_of_one_kind_is_cut(
 
     connected = asyncio.Event()
     broker = await start_broker(leave)
-    await driver.configure(one_worker_plan(publishers(60), port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(publishers(60), port=broker.port))
     connected.set()
     await driver.until(lambda: driver.now("disconnects") == 60)
     await driver.stop()
@@ -197,11 +192,9 @@ async def test_a_device_that_comes_back_sends_again_what_was_unacknowledged(
         port=broker.port,
         reconnect=Reconnect(0.05, 0.1, 0.0),
     )
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=500)
-    await driver.until(lambda: driver.window_ends and driver.now("finished"))
-    await driver.stop()
+    await driver.sent()
     first, second = (session.published for session in broker.sessions[:2])
     check_stream(first, 0)
     again = [header(packet)[1] for packet in second]
@@ -234,8 +227,7 @@ async def test_a_subscriber_that_comes_back_subscribes_again_and_what_it_missed_
         port=broker.port,
         reconnect=Reconnect(0.02, 0.1, 0.5),
     )
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.subscribe()
     await driver.start(warmup_ms=0, measure_ms=600)
     await driver.until(lambda: driver.window_ends and driver.now("finished"))
@@ -269,12 +261,10 @@ async def test_devices_come_back_however_often_they_fail(
     plan = one_worker_plan(
         publishers(1, 100.0), port=broker.port, reconnect=Reconnect(0.01, 0.02, 0.5)
     )
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.until(lambda: len(broker.sessions) == 5 and driver.now("connected") == 1)
     await driver.start(warmup_ms=0, measure_ms=100)
-    await driver.until(lambda: driver.window_ends and driver.now("finished"))
-    await driver.stop()
+    await driver.sent()
     assert broker.published == {"t/0": 10}
     assert driver.counted("connects") == 2
     assert driver.counted("connect_failures") == 3

@@ -59,8 +59,7 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
     # 1,000 messages a second of 60 kB and more: the kernel's buffers hold a few tenths of a second.
     group = harness.publishers(2, 1000.0, qos=qos, size=(20_000, largest), window=1000)
     where = secured(context, broker.port)
-    await driver.configure(harness.one_worker_plan(group, max_packet_bytes=1 << 17, **where))
-    await driver.connect()
+    await driver.connect(harness.one_worker_plan(group, max_packet_bytes=1 << 17, **where))
     await driver.start(warmup_ms=0, measure_ms=1000)
     await driver.until(lambda: driver.window_ends)
     backlog = driver.window_ends[0]["owed"]
@@ -100,10 +99,7 @@ async def test_a_blocked_connection_that_breaks_leaves_nothing_behind(
 
     broker = await start_broker(stall)
     group = harness.publishers(1, 500.0, size=(60_000, 60_000))
-    await driver.configure(
-        harness.one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17)
-    )
-    await driver.connect()
+    await driver.connect(harness.one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17))
     await driver.start(warmup_ms=0, measure_ms=500)
     await driver.until(lambda: driver.now("disconnects") == 1)
     assert driver.now("owed") == 250 - driver.now("sent") > 0
@@ -191,11 +187,9 @@ async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
         reconnect=Reconnect(0.02, 0.05),
         **secured(context, broker.port),
     )
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=500)
-    await driver.until(lambda: driver.window_ends and driver.now("finished"))
-    await driver.stop()
+    await driver.sent()
     harness.check_stream(broker.sessions[1].published, 0)
     assert len(broker.sessions[1].published) == driver.counted("sent") == count
     assert driver.counted("disconnects") == 1

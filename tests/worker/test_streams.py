@@ -57,8 +57,7 @@ async def test_a_run_over_tls_counts_every_message_once(
         version=version,
         tls=Tls(ca_file=str(certificates.authority)),
     )
-    await driver.configure(plan)
-    answer = await driver.connect()
+    answer = await driver.connect(plan)
     assert (answer["connected"], answer["failures"]) == (3, {})
     assert (await driver.subscribe())["subscribed"] == 1
     await driver.start(warmup_ms=100, measure_ms=300)
@@ -82,8 +81,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(
     driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
 ) -> None:
     broker = await start_broker(ssl=server_context)
-    await driver.configure(tls_plan(publishers(), port=broker.port, tls=Tls()))
-    answer = await driver.connect()
+    answer = await driver.connect(tls_plan(publishers(), port=broker.port, tls=Tls()))
     assert answer["connected"] == 0
     (reason, count), *others = answer["failures"].items()
     assert not others
@@ -102,8 +100,7 @@ async def test_a_certificate_for_another_host_is_refused(
     broker = await start_broker(ssl=server_context)
     # The same broker by a name that its certificate does not have.
     tls = Tls(ca_file=str(certificates.authority))
-    await driver.configure(tls_plan(publishers(1), port=broker.port, host="127.1", tls=tls))
-    answer = await driver.connect()
+    answer = await driver.connect(tls_plan(publishers(1), port=broker.port, host="127.1", tls=tls))
     assert answer["connected"] == 0
     assert all("certificate" in reason for reason in answer["failures"])
     await driver.stop()
@@ -156,8 +153,7 @@ async def test_a_broker_without_tls_fails_the_handshake(
         session.close()
 
     broker = await start_broker(answer_in_the_clear)
-    await driver.configure(tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)))
-    answer = await driver.connect()
+    answer = await driver.connect(tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)))
     assert answer["connected"] == 0
     assert sum(answer["failures"].values()) == 2
     assert all(reason.startswith("TLS: ") for reason in answer["failures"])
@@ -179,8 +175,9 @@ async def test_a_handshake_that_hangs_is_given_up(
         await asyncio.Event().wait()
 
     broker = await start_broker(silent)
-    await driver.configure(tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)))
-    answer = await driver.connect(timeout_s=0.2)
+    answer = await driver.connect(
+        tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)), timeout_s=0.2
+    )
     assert answer["failures"] == {"no answer in time": 2}
     await driver.stop()
     assert driver.counted("connect_failures") == 2
@@ -191,8 +188,9 @@ async def test_many_devices_connect_without_one_expiring_before_it_began(
 ) -> None:
     broker = await start_broker(ssl=server_context)
     group = DeviceGroup("devices", 150)
-    await driver.configure(tls_plan(group, port=broker.port, tls=Tls(verify=False)))
-    answer = await driver.connect(in_flight=150)
+    answer = await driver.connect(
+        tls_plan(group, port=broker.port, tls=Tls(verify=False)), in_flight=150
+    )
     assert (answer["connected"], answer["failures"]) == (150, {})
     await driver.stop()
 
@@ -211,8 +209,7 @@ async def test_a_connection_that_drops_is_reported(
 
     broker = await start_broker(drop, ssl=server_context)
     plan = tls_plan(publishers(qos=1), port=broker.port, tls=Tls(verify=False))
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=300)
     await driver.until(lambda: driver.window_ends)
     assert driver.now("disconnects") == 1
@@ -230,8 +227,7 @@ async def test_garbage_ends_the_connection(
         await session.behave()
 
     broker = await start_broker(spit, ssl=server_context)
-    await driver.configure(tls_plan(publishers(1), port=broker.port, tls=Tls(verify=False)))
-    await driver.connect()
+    await driver.connect(tls_plan(publishers(1), port=broker.port, tls=Tls(verify=False)))
     await driver.until(lambda: driver.now("disconnects") == 1)
     await until(lambda: broker.gone == 1)
     await driver.stop()
@@ -243,8 +239,7 @@ async def test_durable_sessions_are_forgotten_over_tls_too(
 ) -> None:
     broker = await start_broker(ssl=server_context)
     group = DeviceGroup("devices", 2, clean_start=False)
-    await driver.configure(tls_plan(group, port=broker.port, tls=Tls(verify=False)))
-    await driver.connect()
+    await driver.connect(tls_plan(group, port=broker.port, tls=Tls(verify=False)))
     await driver.stop()
     assert [session.connect.clean_start for session in broker.sessions] == [False] * 2 + [True] * 2
     assert driver.said("cleanup") == []

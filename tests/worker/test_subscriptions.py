@@ -30,8 +30,7 @@ async def test_a_refused_subscription_is_reported(
 
     broker = await start_broker(refuse)
     plan = one_worker_plan(publishers(), subscribers(4), port=broker.port, version=version)
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     answer = await driver.subscribe()
     assert answer["subscribed"] == 2
     assert driver.now("subscribed") == 2
@@ -55,8 +54,7 @@ async def test_a_subscription_with_less_qos_than_asked_for_is_a_failure(
         await session.behave()
 
     broker = await start_broker(grant_less)
-    await driver.configure(one_worker_plan(subscribers(3, qos=qos), publishers(), port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(subscribers(3, qos=qos), publishers(), port=broker.port))
     answer = await driver.subscribe()
     assert answer["subscribed"] == 2
     assert answer["failures"] == {f"granted QoS {granted} instead of {qos}": 1}
@@ -82,8 +80,7 @@ async def test_a_subscription_refused_after_a_return_is_reported(
     plan = one_worker_plan(
         subscribers(1), publishers(), port=broker.port, reconnect=Reconnect(0.01, 0.1, 0.0)
     )
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.subscribe()
     await driver.until(lambda: driver.said("subscribe"))
     (said,) = driver.said("subscribe")
@@ -103,8 +100,7 @@ async def test_connections_that_end_with_their_subscribe_are_counted(
         await session.behave()
 
     broker = await start_broker(hang_up)
-    await driver.configure(one_worker_plan(publishers(), subscribers(3), port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(publishers(), subscribers(3), port=broker.port))
     answer = await driver.subscribe()
     assert (answer["subscribed"], answer["closed"]) == (2, 1)
     assert sum(answer["failures"].values()) == 1
@@ -127,8 +123,7 @@ async def test_a_missing_suback_is_a_failure_after_the_timeout(
         await session.behave()
 
     broker = await start_broker(forgetful)
-    await driver.configure(one_worker_plan(subscribers(3), publishers(), port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(subscribers(3), publishers(), port=broker.port))
     answer = await driver.subscribe(timeout_s=0.3)
     assert answer["subscribed"] == 2
     assert answer["failures"] == {"no SUBACK in time": 1}
@@ -165,8 +160,7 @@ async def test_devices_that_leave_before_their_turn_do_not_hold_up_the_others(
 
     broker = await start_broker(behave)
     group = DeviceGroup("devices", count, subscribes=Subscribes(("t",)))
-    await driver.configure(one_worker_plan(group, port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(group, port=broker.port))
     answer = await driver.subscribe()
     assert answer["subscribed"] == 256
     assert sum(answer["failures"].values()) == count - 256
@@ -187,8 +181,7 @@ async def test_a_device_that_is_dropped_while_it_subscribes_is_a_failure(
 
     broker = await start_broker(drop)
     plan = one_worker_plan(subscribers(3), publishers(1), port=broker.port)
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     answer = await driver.subscribe()
     assert answer["subscribed"] == 2
     assert sum(answer["failures"].values()) == 1

@@ -61,13 +61,11 @@ async def _play(qos: int) -> None:
                 port=broker.port,
                 reconnect=Reconnect(0.01, 0.01, 0.0),
             )
-            await driver.configure(plan)
-            await driver.connect()
+            await driver.connect(plan)
             await driver.subscribe()
             await driver.start(warmup_ms=50, measure_ms=1150)
             await driver.ask("rate", factor=2.0, at_ns=driver.measure_ns)
-            await driver.until(lambda: driver.window_ends and driver.now("finished"))
-            await driver.stop()
+            await driver.sent()
             await driver.close()
             await serving
 

@@ -106,8 +106,7 @@ async def test_interval_rows_follow_one_another_and_name_their_phase(
     driver: Driver, start_broker: StartBroker
 ) -> None:
     broker = await start_broker()
-    await driver.configure(one_worker_plan(publishers(), subscribers(), port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(publishers(), subscribers(), port=broker.port))
     await driver.subscribe()
     await driver.start(warmup_ms=300, measure_ms=1500)
     await driver.finished()
@@ -147,8 +146,7 @@ async def test_credentials_are_sent_and_a_refusal_is_reported(driver: Driver) ->
         plan = one_worker_plan(
             publishers(2), port=broker.endpoints[0].port, username="user", password="wrong"
         )
-        await driver.configure(plan)
-        answer = await driver.connect()
+        answer = await driver.connect(plan)
         assert answer["connected"] == 0
         assert sum(answer["failures"].values()) == 2
         assert all("not authorized" in reason.lower() for reason in answer["failures"])
@@ -161,8 +159,7 @@ async def test_another_run_on_the_same_connections_counts_its_own_messages(
 ) -> None:
     broker = await start_broker()
     plan = one_worker_plan(publishers(), subscribers(), port=broker.port)
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.subscribe()
     await driver.start(warmup_ms=100, measure_ms=400)
     await driver.finished()
@@ -208,8 +205,7 @@ async def test_another_run_on_the_same_connections_counts_its_own_messages(
 
 async def test_a_rate_change_in_mid_run_is_exact(driver: Driver, start_broker: StartBroker) -> None:
     broker = await start_broker()
-    await driver.configure(one_worker_plan(publishers(2, 200.0), subscribers(), port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(publishers(2, 200.0), subscribers(), port=broker.port))
     await driver.subscribe()
     await driver.start(warmup_ms=200, measure_ms=800, lead_ms=100)
     faster_ns, slower_ns = driver.start_ns + 400 * MS, driver.start_ns + 700 * MS
@@ -233,8 +229,7 @@ async def test_messages_received_by_devices_of_other_workers_are_not_expected_he
 ) -> None:
     """A worker that only publishes is finished when it has sent."""
     broker = await start_broker()
-    await driver.configure(one_worker_plan(publishers(1, 100.0, deliveries=7), port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(publishers(1, 100.0, deliveries=7), port=broker.port))
     assert (await driver.subscribe())["subscribed"] == 0
     await driver.start(warmup_ms=0, measure_ms=100)
     await driver.until(lambda: driver.window_ends and driver.now("finished"))
@@ -251,8 +246,7 @@ async def test_stop_says_goodbye_and_forgets_durable_sessions(
 ) -> None:
     broker = await start_broker()
     durable = subscribers(2, qos=1, clean_start=False)
-    await driver.configure(one_worker_plan(publishers(1), durable, port=broker.port, version=5))
-    await driver.connect()
+    await driver.connect(one_worker_plan(publishers(1), durable, port=broker.port, version=5))
     await driver.subscribe()
     await driver.stop()
     assert len(broker.sessions) == 5
@@ -276,8 +270,7 @@ async def test_a_session_that_could_not_be_forgotten_is_reported(
 
     broker = await start_broker(refuse_the_second)
     group = DeviceGroup("devices", 1, clean_start=False)
-    await driver.configure(one_worker_plan(group, port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(group, port=broker.port))
     await driver.stop()
     assert driver.said("cleanup") == ["1 durable sessions may remain at the broker"]
 
@@ -286,8 +279,7 @@ async def test_nothing_is_sent_before_the_start_and_after_the_stop(
     driver: Driver, start_broker: StartBroker
 ) -> None:
     broker = await start_broker()
-    await driver.configure(one_worker_plan(publishers(1, 1000.0), port=broker.port))
-    await driver.connect()
+    await driver.connect(one_worker_plan(publishers(1, 1000.0), port=broker.port))
     await driver.start(warmup_ms=0, measure_ms=60_000, lead_ms=200)
     await driver.until(lambda: driver.now("sent") > 100)
     await driver.stop()
