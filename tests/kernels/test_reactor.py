@@ -38,7 +38,7 @@ from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
 from tests.fleets import total_of
-from tests.worker.harness import RUN_TAG, one_worker_plan
+from tests.worker.harness import RUN_TAG, header, one_worker_plan
 
 S = 10**9
 serve, pump, *_ = reactor.MESSAGING_ENTRY_POINTS
@@ -474,13 +474,7 @@ def read_messages(sock: socket.socket, count: int) -> list[Publish]:
 
 def numbers(packets: list[Publish]) -> list[tuple[int, int]]:
     """(sequence, intended_ns) of intact payloads."""
-    found = []
-    for packet in packets:
-        data = packet.payload
-        crc = zlib.crc32(data[:28], zlib.crc32(data[32:]))
-        assert crc == int.from_bytes(data[28:32], "little")
-        found.append((int.from_bytes(data[8:16], "little"), int.from_bytes(data[16:24], "little")))
-    return found
+    return [header(packet)[1:] for packet in packets]
 
 
 def test_what_becomes_due_while_a_tick_is_sent_waits_for_the_next_tick(make_rig: Any) -> None:
