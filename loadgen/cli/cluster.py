@@ -65,7 +65,7 @@ def hosts_of(scenario: Scenario, flags: Flags) -> "HostSource | None":
     return Cluster(master, scenario.hosts, settings, archive, wait_s, address)
 
 
-def parsed(name: str, text: str, parse: Callable[[object], T]) -> T:
+def parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
     """Return the value of an option; raises ScenarioError."""
     try:
         return parse(text)

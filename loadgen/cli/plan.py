@@ -1,9 +1,9 @@
 """`loadgen plan CASE`: the needs of a run; nothing runs, and no broker is contacted."""
 
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,13 +11,13 @@ import typer
 from loadgen.cases.case import Case
 from loadgen.cases.registry import resolve
 from loadgen.cli import options
-from loadgen.errors import HostLimitError, ScenarioError
+from loadgen.cli.cluster import parsed
+from loadgen.errors import HostLimitError
 from loadgen.plan.plan import Brokers
 from loadgen.sentences import counted
 
 if TYPE_CHECKING:
     from loadgen.brokers.endpoints import Endpoint
-    from loadgen.plan.fit import Host
 
 SUMMARY = "Show the workers, descriptors, ports and memory that a run needs. Runs nothing."
 
@@ -42,7 +42,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
         from loadgen.plan.fit import describe
         from loadgen.plan.groups import Target
-        from loadgen.plan.host_needs import fewest_hosts, host_needs
+        from loadgen.plan.host_needs import fewest_hosts, host_like, host_needs
         from loadgen.run.broker_provider import plan_for
         from loadgen.run.environment import host_of
 
@@ -50,7 +50,9 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         if case.variants is not None and variant is not None:
             flags = {**flags, case.variants.field: variant}
         plan = resolve(options.read_scenario(case, flags))
-        host = _host(replace(host_of(), name="", addresses=()), flags["each_host"])
+        host = replace(host_of(), name="", addresses=())
+        if (each := flags["each_host"]) is not None:
+            host = parsed("each_host", each, partial(host_like, host=host))
         endpoints = planned_endpoints(plan.brokers)
         try:
             plan = asyncio.run(plan_for(plan, endpoints, (host,) * plan.scenario.hosts))
@@ -64,29 +66,13 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         print(json.dumps(described, indent=2) if flags["json_"] else "\n".join(_lines(described)))
         return 0
 
-    return options.with_options(
-        command,
-        [*_variant(case), *options.case_options(case), *options.declared("plan")],
-        options.help_of(case, "plan"),
-    )
-
-
-def _variant(case: Case[Any]) -> list[inspect.Parameter]:
-    """Return the argument for a variant of the case, as the command that runs it has."""
-    if case.variants is None:
-        return []
-    names = "|".join(case.variants.commands)
-    argument = typer.Argument(metavar=names, help=f"The same as --{case.variants.field}.")
-    return [options.parameter("variant", str | None, None, argument)]
-
-
-def _host(host: "Host", text: str | None) -> "Host":
-    from loadgen.plan.host_needs import host_like
-
-    try:
-        return host if text is None else host_like(text, host)
-    except ValueError as error:
-        raise ScenarioError(f"each_host: {error}") from None
+    listed = [*options.case_options(case), *options.declared("plan")]
+    if case.variants is not None:
+        # The command that runs the case has its variants as commands.
+        names = "|".join(case.variants.commands)
+        argument = typer.Argument(metavar=names, help=f"The same as --{case.variants.field}.")
+        listed.insert(0, options.parameter("variant", str | None, None, argument))
+    return options.with_options(command, listed, options.help_of(case, "plan"))
 
 
 def _lines(described: Mapping[str, Any]) -> list[str]:
@@ -112,6 +98,11 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
         lines.append(_line(each["devices"], f"devices in {workers}"))
         addresses = each["source_addresses"]
         lines.append(_line(addresses, "source address" if addresses == 1 else "source addresses"))
+    fewest, because = each["fewest"], each["because"]
+    suffices = []
+    if fewest != 1 or each["hosts"] != 1:
+        such = f"{fewest:,} such hosts would do" if fewest else "No number of such hosts would do"
+        suffices = ["", f"{such}{'; with fewer: ' if because else '.'}{because}"]
     ended = f"{number(round(each['run_s']))} to the end"
     return [
         *lines,
@@ -122,7 +113,7 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
         _line(round(each["connects_per_s"]), "connects a second"),
         _line(round(each["connect_s"]), f"seconds to connect them, {ended}"),
         _line(described["send_tick_us"], "µs as the longest wait of a due message for others"),
-        *_suffices(each),
+        *suffices,
     ]
 
 
@@ -136,15 +127,6 @@ def _noun(count: int, name: str) -> str:
     if not words.replace(" ", "").isalpha():  # a numbered group, such as 1.order
         return words
     return words.removesuffix("s") if count == 1 else words.removesuffix("s") + "s"
-
-
-def _suffices(each: Mapping[str, Any]) -> list[str]:
-    """Return the least number of hosts for the load, if hosts were requested."""
-    fewest, because = each["fewest"], each["because"]
-    if fewest == 1 and each["hosts"] == 1:
-        return []
-    found = f"{fewest:,} such hosts would do" if fewest else "No number of such hosts would do"
-    return ["", f"{found}{'; with fewer: ' if because else '.'}{because}"]
 
 
 def app() -> typer.Typer:

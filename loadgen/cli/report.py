@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cli import options
 from loadgen.cli.cases import tell
-from loadgen.cli.cluster import hosts_of, on_testbed
+from loadgen.cli.cluster import hosts_of, on_testbed, parsed
 from loadgen.errors import ScenarioError
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_seconds
@@ -29,14 +29,13 @@ Example: loadgen report --quick
 
 Example: loadgen report --broker mqtt://a --broker mqtt://b --budget 1h --out report"""
 
-_QUICK_BUDGET = "9m"
+QUICK_BUDGET = "9m"
 _FIELDS = (
     *("user", "password", "connect_timeout", "keep_alive", "in_flight", "tls_ca"),
     *("tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version", "workers"),
     *("affinity", "source_address", "wait_quiet", "anyway", "seed", "hosts", "place"),
 )
 """Fields of a scenario that apply to every run of a report."""
-_LOG_FIELDS = ("pdu_timezone", "pdu_columns", "pdu_offset", "pdu_format")
 
 
 def command() -> Callable[..., int]:
@@ -46,7 +45,7 @@ def command() -> Callable[..., int]:
         *options.declared("report"),
         *options.declared("run"),
         *(options.field_option(fields[name], fields[name].panel) for name in _FIELDS),
-        *(options.field_option(fields[name], "Power") for name in _LOG_FIELDS),
+        *options.declared("report_power"),
     ]
     return options.with_options(_report, listed, _HELP)
 
@@ -95,13 +94,10 @@ def _report(flags: options.Flags) -> int:
 def _budget_s(flags: options.Flags) -> float | None:
     if flags["quick"] and flags["budget"]:
         raise ScenarioError("--quick is a budget by itself; leave --budget out")
-    text = _QUICK_BUDGET if flags["quick"] else flags["budget"]
+    text = QUICK_BUDGET if flags["quick"] else flags["budget"]
     if text is None:
         return None
-    try:
-        seconds = parse_seconds(text)
-    except ValueError as error:
-        raise ScenarioError(f"--budget: {error}") from None
+    seconds = parsed("--budget", text, parse_seconds)
     if seconds < 60:
         raise ScenarioError(f"--budget {text}: it must be at least 1m")
     return seconds
@@ -111,14 +107,14 @@ def _of_broker(
     flags: options.Flags, place: int, brokers: int
 ) -> "tuple[dict[str, str], LogSettings | None]":
     """Return the fields and the power logs of one broker; raise ScenarioError."""
-    from loadgen.report.power.settings import log_settings
+    from loadgen.report.power.settings import LOG_OPTIONS, log_settings
 
     for name in ("sut", "pdu"):
         given = len(flags[name] or ())
         if given not in (0, brokers):
             raise ScenarioError(f"--{name}: give one for each of the {brokers} brokers")
     logs = flags["pdu"][place].split(",") if flags["pdu"] else ()
-    settings = log_settings(logs, *(flags[name] for name in _LOG_FIELDS))
+    settings = log_settings(logs, *(flags[name] for name in LOG_OPTIONS))
     return ({"sut": flags["sut"][place]} if flags["sut"] else {}), settings
 
 

@@ -45,13 +45,11 @@ def parse_bounds(text: str) -> "Bounds":
 
 def _share(text: str) -> float:
     """Read a share from `5%` or `5`, both five percent; raises ScenarioError."""
+    from loadgen.cli.cluster import parsed
     from loadgen.errors import ScenarioError
     from loadgen.plan.units import parse_number, shown
 
-    try:
-        percent = parse_number(text.strip().removesuffix("%"))
-    except ValueError as error:
-        raise ScenarioError(f"bound: {error}") from None
+    percent = parsed("bound", text.strip().removesuffix("%"), parse_number)
     if 0 < percent < 1 and not text.strip().endswith("%"):
         raise ScenarioError(
             f"bound: {shown(text)} may be {100 * percent:g} % or {percent:g} %; write "

@@ -12,7 +12,7 @@ import typer
 from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import score, tell
-from loadgen.cli.cluster import hosts_of, on_testbed
+from loadgen.cli.cluster import hosts_of, on_testbed, parsed
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.judge.next_step import (
     AIMS,
@@ -57,7 +57,7 @@ def searched(scenario: Scenario, flags: options.Flags, request: str) -> "Search"
     from loadgen.run.search.search import Search
 
     bounds: dict[str, Any] = {
-        argument: _read(name, reader, flags[name])
+        argument: parsed(options.option_of(name)[2:], flags[name], reader)
         for name, (argument, reader) in _BOUNDS.items()
         if flags[name] is not None
     }
@@ -71,7 +71,7 @@ def searched(scenario: Scenario, flags: options.Flags, request: str) -> "Search"
         scenario=scenario,
         aim=aim,
         require=requirements(scenario, with_thresholds(flags)[1]),
-        step_s=None if step is None else _read("step_duration", _window_s, step),
+        step_s=None if step is None else parsed("step-duration", step, _window_s),
     )
 
 
@@ -89,13 +89,6 @@ _BOUNDS: Mapping[str, tuple[str, Callable[[str], float]]] = {
     "most_steps": ("most_steps", parse_count),
 }
 """Options of a search, each with its argument of `aim_for` and its reader."""
-
-
-def _read(name: str, reader: Callable[[str], float], text: str) -> float:
-    try:
-        return reader(text)
-    except ValueError as error:
-        raise ScenarioError(f"{options.option_of(name).removeprefix('--')}: {error}") from None
 
 
 def _command(case: Case[Any]) -> Callable[..., int]:

@@ -10,7 +10,7 @@ import typer
 from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import tell
-from loadgen.cli.cluster import hosts_of, on_testbed
+from loadgen.cli.cluster import hosts_of, on_testbed, parsed
 from loadgen.cli.search import (
     of_the_search,
     search_options,
@@ -56,10 +56,7 @@ def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
                 raise UsageError(
                     f"{options.option_of(name)}: nothing is searched; use it with --search"
                 )
-    try:
-        repeat = parse_count(flags["repeat"])
-    except ValueError as error:
-        raise ScenarioError(f"repeat: {error}") from None
+    repeat = parsed("repeat", flags["repeat"], parse_count)
     request = flags["for_"] or "rate"
     alone = {**with_thresholds(flags)[0], "set_": None}
     for name, values in axes:

@@ -5,8 +5,11 @@ import pytest
 
 from loadgen.cases.registry import CASES, RENAMED
 from loadgen.cli.main import main
-from loadgen.cli.options import case_options, named_values, read_scenario
+from loadgen.cli.options import case_options, declared, named_values, read_scenario
+from loadgen.cli.report import QUICK_BUDGET
 from loadgen.errors import ScenarioError
+from loadgen.judge.next_step import AIMS, MOST_STEPS, PRECISION
+from loadgen.run.hosts.remote_host import WAIT_S
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -114,3 +117,19 @@ def test_an_error_names_options_and_no_fields(
     assert main(words) == 2
     line = capsys.readouterr().err
     assert all(option in line for option in options) and "_" not in line
+
+
+def test_help_texts_have_the_defaults_of_the_code() -> None:
+    details = {
+        parameter.name: parameter.annotation.__metadata__[0]
+        for table in ("run", "search", "report")
+        for parameter in declared(table)
+    }
+    assert details["for_"].metavar == "|".join(AIMS)
+    for name, default in (
+        ("precision", f"[default: {PRECISION:.0%}]"),
+        ("most_steps", f"[default: {MOST_STEPS}]"),
+        ("hosts_wait", f"[default: {WAIT_S:g}s]"),
+        ("quick", f"--budget {QUICK_BUDGET}."),
+    ):
+        assert default in details[name].help
