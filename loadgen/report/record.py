@@ -6,6 +6,7 @@ repaired.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,8 +30,6 @@ SCHEMA = 1
 """Version of run.json that this program understands."""
 
 LARGEST_MANIFEST_BYTES = 64 << 20
-_DAMAGE = (OSError, ValueError, pa.ArrowException)
-"""Exceptions of Arrow for a damaged file; ValueError if a name in it is not text."""
 _LONGEST_SHOWN = 200
 
 
@@ -210,20 +209,18 @@ def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None =
     except FileNotFoundError:
         raise RunDirectoryError(Message.NO_RECORD(where=where)) from None
     except OSError as error:
-        raise RunDirectoryError(
-            Message.FILE_UNREADABLE(where=of_record, reason=error.strerror)
-        ) from None
+        unreadable = Message.FILE_UNREADABLE(where=of_record, reason=error.strerror)
+        raise RunDirectoryError(unreadable) from None
     except orjson.JSONDecodeError as error:
         raise RunDirectoryError(Message.DAMAGED(where=of_record, reason=error)) from None
     record = parse_run(document, where)
-    found = directory.glob("intervals/*.parquet") if digests is None else map(Path, digests)
-    files = tuple(
-        sorted(p for p in found if p.match("intervals/*.parquet") and not p.name.startswith("."))
-    )
+    present = directory.glob("intervals/*.parquet") if digests is None else map(Path, digests)
+    intervals = (path for path in present if path.match("intervals/*.parquet"))
+    files = tuple(sorted(path for path in intervals if not path.name.startswith(".")))
     if not files:
         raise RunDirectoryError(Message.NO_INTERVALS(where=where))
     for path in files if digests is None else ():
-        _check_footer(path, record.id, where)
+        _check_footer(path, record.id, f"{where}: {path.name}")
     return RunFiles(
         directory,
         record,
@@ -240,7 +237,7 @@ def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
     for run in opened:
         twin = runs.setdefault(run.record.id, run)
         if twin is not run:
-            first, second = (printable(one.shown, _LONGEST_SHOWN) for one in (twin, run))
+            first, second = (printable(files.shown, _LONGEST_SHOWN) for files in (twin, run))
             raise RunDirectoryError(Message.SAME_RUN(first=first, second=second))
     if not runs:
         raise RunDirectoryError(Message.NO_RUN())
@@ -256,11 +253,25 @@ def runs_in(directory: Path) -> list[Path]:
         raise RunDirectoryError(f"{shown(directory)} does not exist")
     if (directory / "run.json").exists():
         return [directory]
-    found = [path.parent for depth in ("*", "*/*") for path in directory.glob(f"{depth}/run.json")]
-    runs = sorted(path for path in found if SATURATED not in path.parts)
+    paths = [path for depth in ("*", "*/*") for path in directory.glob(f"{depth}/run.json")]
+    runs = sorted(path.parent for path in paths if SATURATED not in path.parts)
     if not runs:
         raise RunDirectoryError(f"{shown(directory)} has no run.json and no runs")
     return runs
+
+
+@contextmanager
+def _damage(where: str, message: Message = Message.DAMAGED) -> Iterator[None]:
+    """Raise RunDirectoryError instead of the exceptions of Arrow for a damaged file.
+
+    ValueError is one, if a name in the file is not text.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise RunDirectoryError(Message.LACKS_COLUMN(where=where, column=error)) from None
+    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+        raise RunDirectoryError(message(where=where, reason=_line(error))) from None
 
 
 def load_intervals(run: RunFiles) -> pa.Table:
@@ -268,11 +279,9 @@ def load_intervals(run: RunFiles) -> pa.Table:
     where = f"run directory {shown(run.directory)}"
     tables = [INTERVAL_SCHEMA.empty_table()]
     tables += [group for path in run.files for group in row_groups(path, f"{where}: {path.name}")]
-    try:
+    with _damage(where, Message.FILES_DIFFER):
         # One chunk a column: the reducer handles a chunk at a time.
         rows = pa.concat_tables(tables).combine_chunks()
-    except pa.ArrowException as error:
-        raise RunDirectoryError(Message.FILES_DIFFER(where=where, reason=_line(error))) from None
     ids = set(rows["run"].unique().to_pylist())
     if ids - {run.record.id}:
         raise mixed(where, ids, run.record.id)
@@ -285,21 +294,15 @@ def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
     `file` is a path or the bytes of a file. Raise RunDirectoryError, beginning with `where`.
     """
     source = pa.BufferReader(file) if isinstance(file, pa.Buffer) else file
-    try:
-        with pq.ParquetFile(source) as opened:
-            for number in range(opened.num_row_groups):
-                # Small files: threads for each would take longer than reading them.
-                rows = opened.read_row_group(
-                    number, columns=INTERVAL_SCHEMA.names, use_threads=False
-                )
-                rows.validate(full=True)
-                if any(column.null_count for column in rows.columns):
-                    raise ValueError("a value is missing")
-                yield completed(rows).cast(INTERVAL_SCHEMA)
-    except KeyError as error:
-        raise RunDirectoryError(Message.LACKS_COLUMN(where=where, column=error)) from None
-    except (*_DAMAGE, TypeError) as error:
-        raise RunDirectoryError(Message.DAMAGED(where=where, reason=_line(error))) from None
+    names = INTERVAL_SCHEMA.names
+    with _damage(where), pq.ParquetFile(source) as opened:
+        for number in range(opened.num_row_groups):
+            # Small files: threads for each would take longer than reading them.
+            rows = opened.read_row_group(number, columns=names, use_threads=False)
+            rows.validate(full=True)
+            if any(column.null_count for column in rows.columns):
+                raise ValueError("a value is missing")
+            yield completed(rows).cast(INTERVAL_SCHEMA)
 
 
 def parse_run(document: object, where: str) -> RunRecord:
@@ -322,11 +325,11 @@ def parse_run(document: object, where: str) -> RunRecord:
         message = Message.DAMAGED(where=where, reason=reason)
         if first["type"] == "missing":
             message = Message.LACKS(where=where, missing=repr(place[-1]))
-        raise RunDirectoryError(message) from None
     except KeyError as error:
-        raise RunDirectoryError(Message.LACKS(where=where, missing=error)) from None
+        message = Message.LACKS(where=where, missing=error)
     except (TypeError, AttributeError) as error:
-        raise RunDirectoryError(Message.DAMAGED(where=where, reason=_line(error))) from None
+        message = Message.DAMAGED(where=where, reason=_line(error))
+    raise RunDirectoryError(message)
 
 
 def shown(path: Path) -> str:
@@ -337,29 +340,22 @@ def shown(path: Path) -> str:
 
 def _check_footer(path: Path, run: str, where: str) -> None:
     """Raise RunDirectoryError if a file is damaged, lacks columns or has rows of another run."""
-    seen: set[object] = set()
-    try:
-        with pq.ParquetFile(path) as file:
-            schema, metadata = file.schema_arrow, file.metadata
-            # Each column before the lists has one leaf: its place is that in the schema.
-            place = schema.get_field_index("run")
-            for number in range(metadata.num_row_groups if place >= 0 else 0):
-                bounds = metadata.row_group(number).column(place).statistics
-                if bounds is not None and bounds.has_min_max:
-                    seen |= {bounds.min, bounds.max} - {run}
-    except (*_DAMAGE, TypeError) as error:
-        raise RunDirectoryError(
-            Message.CUT_OFF(where=f"{where}: {path.name}", reason=_line(error))
-        ) from None
+    runs: set[object] = set()
+    with _damage(where, Message.CUT_OFF), pq.ParquetFile(path) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+        # Each column before the lists has one leaf: its place is that in the schema.
+        place = schema.get_field_index("run")
+        for number in range(metadata.num_row_groups if place >= 0 else 0):
+            bounds = metadata.row_group(number).column(place).statistics
+            if bounds is not None and bounds.has_min_max:
+                runs |= {bounds.min, bounds.max}
     missing = [name for name in INTERVAL_SCHEMA.names if name not in (*schema.names, *LATER)]
     if missing:
-        raise RunDirectoryError(
-            Message.LACKS_COLUMN(where=f"{where}: {path.name}", column=missing[0])
-        )
-    named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode()).decode(errors="replace")
-    seen |= {named} - {run}
-    if seen:
-        raise mixed(f"{where}: {path.name}", seen, run)
+        raise RunDirectoryError(Message.LACKS_COLUMN(where=where, column=missing[0]))
+    named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode())
+    runs.add(named.decode(errors="replace"))
+    if runs - {run}:
+        raise mixed(where, runs, run)
 
 
 def mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:

@@ -66,19 +66,17 @@ def to_parquet(cards: Sequence[ScoreCard]) -> bytes:
                 for card in cards[first : first + _CARDS_AT_ONCE]
                 for series, row in card.curves.histograms.items()
             ]
-            writer.write_table(
-                pa.table([_column(rows, one) for one in HISTOGRAM_SCHEMA], schema=HISTOGRAM_SCHEMA)
-            )
+            columns = []
+            for field in HISTOGRAM_SCHEMA:
+                values = [row[field.name] for row in rows]
+                if pa.types.is_list(field.type):
+                    offsets = pa.array(np.cumsum([0, *map(len, values)]), pa.int32())
+                    parts = pa.concat_arrays([pa.array([], field.type.value_type), *values])
+                    columns.append(pa.ListArray.from_arrays(offsets, parts))
+                else:
+                    columns.append(pa.array(values, field.type))
+            writer.write_table(pa.table(columns, schema=HISTOGRAM_SCHEMA))
     return out.getvalue()
-
-
-def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field) -> pa.Array:
-    values = [row[field.name] for row in rows]
-    if not pa.types.is_list(field.type):
-        return pa.array(values, field.type)
-    offsets = pa.array(np.cumsum([0, *map(len, values)]), pa.int32())
-    empty = pa.array([], field.type.value_type)
-    return pa.ListArray.from_arrays(offsets, pa.concat_arrays([empty, *values]))
 
 
 MOST_RUNS_PLOTTED = 20

@@ -53,11 +53,9 @@ def text_of(value: str | float | None) -> str:
 
 def cell(value: object) -> object:
     """Return the value for a CSV cell: numbers as they are, texts never as a formula."""
-    if value is None:
-        return ""
     if isinstance(value, (int, float)):
         return value
-    text = str(value)
+    text = "" if value is None else str(value)
     # The first character that is not a blank decides, and control characters do not survive.
     return f"'{name(text)}" if text.lstrip(" ").startswith(_FORMULA) else name(text)
 
