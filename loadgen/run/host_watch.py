@@ -70,16 +70,6 @@ class HostAttendance:
             self.gaps.append((before_ns, self._turn_ns))
 
 
-def steal_ns(stat: str) -> tuple[int, ...]:
-    """Time that the hypervisor had each processor for others, from the text of /proc/stat."""
-    found = []
-    for line in stat.splitlines():
-        name, *values = line.split() or [""]
-        if name.startswith("cpu") and name != "cpu" and len(values) >= _STEAL_COLUMN:
-            found.append(int(values[_STEAL_COLUMN - 1]) * _TICK_NS)
-    return tuple(found)
-
-
 def throttled_ns(cpu_stat: str) -> int | None:
     """Time that a quota held a control group back, from its cpu.stat of either version."""
     for line in cpu_stat.splitlines():
@@ -109,11 +99,14 @@ def take_sample(pids: Mapping[int, int], proc: Path = Path("/proc")) -> HostSamp
         with suppress(OSError, ValueError):
             if (value := throttled_ns(path.read_text())) is not None:
                 held[path] = value
-    try:
-        steal = steal_ns((proc / "stat").read_text())
-    except (OSError, ValueError):
-        steal = ()
-    return HostSample(time.monotonic_ns(), steal, held, workers)
+    steal = []
+    with suppress(OSError, ValueError):
+        for line in (proc / "stat").read_text().splitlines():
+            name, *values = line.split() or [""]
+            # Before Linux 2.6.11 there was no such column.
+            if name.startswith("cpu") and name != "cpu" and len(values) >= _STEAL_COLUMN:
+                steal.append(int(values[_STEAL_COLUMN - 1]) * _TICK_NS)
+    return HostSample(time.monotonic_ns(), tuple(steal), held, workers)
 
 
 def thinned(samples: list[HostSample]) -> list[HostSample]:

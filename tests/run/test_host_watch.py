@@ -15,7 +15,6 @@ from loadgen.run.host_watch import (
     difference,
     network_counters,
     observed_host,
-    steal_ns,
     take_sample,
     thinned,
     throttled_ns,
@@ -29,13 +28,6 @@ intr 12 0
 ctxt 99
 """
 STATUS = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n"
-
-
-def test_steal_is_told_by_processor() -> None:
-    assert steal_ns(STAT) == (200_000_000, 100_000_000)
-    # Before Linux 2.6.11 there was no such column.
-    assert steal_ns("cpu  1 2 3 4\ncpu0 1 2 3 4\n") == ()
-    assert steal_ns("") == ()
 
 
 def test_throttled_time_of_both_versions_of_control_groups() -> None:
@@ -148,6 +140,8 @@ def test_a_sample_has_what_there_is(tmp_path: Path) -> None:
     assert sample.steal_ns == (200_000_000, 100_000_000)
     held = {groups / "a" / "b" / "cpu.stat": 5_000, groups / "a" / "cpu.stat": 7_000}
     assert sample.throttled_ns == held
+    (proc / "stat").write_text("cpu  1 2 3 4\ncpu0 1 2 3 4\n")  # before Linux 2.6.11
+    assert take_sample({}, proc).steal_ns == ()
     empty = take_sample({}, tmp_path / "absent")
     assert (empty.steal_ns, empty.throttled_ns, empty.workers) == ((), {}, {})
 
