@@ -100,9 +100,6 @@ def _figures(scenario: Mapping[str, Any], broker_share: float | None) -> dict[st
     }
 
 
-# After the run ------------------------------------------------------------------------------------
-
-
 def _review(evidence: Evidence) -> Review:
     from loadgen.specjms.audit import audit
     from loadgen.specjms.chain_plan import mixed_workers

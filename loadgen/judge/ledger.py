@@ -183,9 +183,6 @@ def _split(ledger: Ledger, unacknowledged: int) -> Ledger:
     return replace(ledger, lost_unacknowledged=without, lost_acknowledged=ledger.lost - without)
 
 
-# Witnesses ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Witness:
     """The sums over the structures of all workers at the end of the run.
@@ -240,9 +237,6 @@ def witness_of(closings: Sequence[Mapping[str, Any]]) -> Witness:
 
 def _first(texts: Iterable[Any]) -> str:
     return next((str(text)[:LONGEST_TEXT] for text in texts if text), "")
-
-
-# Proof --------------------------------------------------------------------------------------------
 
 
 def imbalances(

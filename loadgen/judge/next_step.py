@@ -182,9 +182,6 @@ def aim_for(
     )
 
 
-# Requirements of a step -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Require:
     """The requirements that a load must hold; it must be VALID in all other respects.
@@ -263,9 +260,6 @@ _REQUIREMENTS: Mapping[str, tuple[str, str, Callable[[str], object]]] = {
     ),
     **{name: (name, "on or off", _read_switch) for name in ("backlog", "order", "duplicates")},
 }
-
-
-# The search -----------------------------------------------------------------------------------
 
 
 def bracket_of(tried: Sequence[Tried]) -> tuple[float | None, float | None]:

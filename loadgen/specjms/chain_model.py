@@ -110,9 +110,6 @@ def enabled_types(model: Model) -> tuple[int, ...]:
     return tuple(n for n, m in enumerate(MESSAGES) if model.rates[m.interaction - 1] > 0)
 
 
-# Suppliers and families -------------------------------------------------------------------------
-
-
 def families_at(model: Model, supplier: int) -> tuple[int, ...]:
     return families_of(model.locations.suppliers, model.families)[supplier]
 
@@ -122,9 +119,6 @@ def answers_to_calls(model: Model) -> tuple[float, float]:
     """Return mean (z) and standard deviation of the suppliers that answer a call."""
     answers = [len(suppliers_of(f, model.locations.suppliers)) for f in range(model.families)]
     return statistics.fmean(answers), statistics.pstdev(answers)
-
-
-# Destinations, consumers and producers ----------------------------------------------------------
 
 
 def destinations_of(model: Model, number: int) -> int:

@@ -141,9 +141,6 @@ def _percent(first: float, second: float) -> float:
     return (second - first) / first * 100 if first else 0.0
 
 
-# Files --------------------------------------------------------------------------------------------
-
-
 def disclosed_files(main: FinishedRun, repeat: FinishedRun | None) -> dict[str, str]:
     """Return the texts of the disclosure, by their names in its archive."""
     from jinja2 import Environment

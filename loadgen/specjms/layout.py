@@ -448,9 +448,6 @@ def heard_by(model: Model, chains: Chains) -> list[list[int]]:
     return [[*where, *held] for where, held in sorted(by_place.items())]
 
 
-# Buffers ---------------------------------------------------------------------------------------
-
-
 def out_bytes(model: Model, root: str, buffer_bytes: int, window: int) -> int:
     """Return the most bytes that one call of `receive` can write for `buffer_bytes` of input.
 
