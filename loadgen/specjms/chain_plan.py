@@ -13,7 +13,7 @@ from loadgen.specjms.chain_model import (
     mean_received_by,
 )
 from loadgen.specjms.destinations import topic_of
-from loadgen.specjms.expected import rates_at
+from loadgen.specjms.expected import type_rates
 from loadgen.specjms.layout import consumed_by, parts_of, subscriptions_at
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, outputs_of
 
@@ -56,10 +56,10 @@ def groups_of_model(
             at_once = max(ACKNOWLEDGED_AT_ONCE[model.messages[n].acknowledgement] for n in consumed)
             subscribes = Subscribes((), qos, acknowledge_every=at_once)
             endpoints = {model.messages[n].endpoint for n in consumed}
-            rates = rates_at(model, part.kind)
+            rates = type_rates(model)
             caused_us = {n: RECEIVE_US + CAUSE_US * len(outputs_of(n)) for n in consumed}
             received_us = sum(rates[n].received * each_us for n, each_us in caused_us.items())
-            busy_us = received_us / max(part.per_place, 1)
+            busy_us = received_us / max(part.count, 1)
         groups.append(
             DeviceGroup(
                 part.name,

@@ -10,7 +10,6 @@ from loadgen.specjms.messages import (
     INTERACTIONS,
     MESSAGES,
     SPECIFICATION,
-    LocationKind,
     MixGroup,
     group_of,
 )
@@ -88,16 +87,4 @@ def interaction_messages(model: Model) -> tuple[MessageRate, ...]:
     return tuple(
         MessageRate(total.sent / begun, total.received / begun) if begun else MessageRate()
         for total, begun in zip(totals, model.rates, strict=True)
-    )
-
-
-def rates_at(model: Model, kind: LocationKind) -> tuple[MessageRate, ...]:
-    """Return the mean rates of a location of this kind, one entry per message type."""
-    count = model.count_of(kind)
-    return tuple(
-        MessageRate(
-            rate.sent / count if message.sender == kind else 0.0,
-            rate.received / count if message.consumer == kind else 0.0,
-        )
-        for message, rate in zip(MESSAGES, type_rates(model), strict=True)
     )

@@ -52,11 +52,8 @@ VERTICAL_LOCATIONS: Final = Locations(10, 2, 5, 1)
 def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[float, ...]:
     """Return interactions begun per second in the whole system, one entry per interaction.
 
-    Horizontal rates are fixed for each location, vertical ones grow with BASE. Raises ValueError
-    for the freeform topology: its scenario has the rates.
+    Horizontal rates are fixed for each location, vertical ones grow with BASE.
     """
-    if topology == "freeform":
-        raise ValueError("a freeform topology has no published rates")
     rates = []
     for interval in SPECIFICATION["intervals"]:
         count = base

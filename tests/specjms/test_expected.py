@@ -7,9 +7,8 @@ from loadgen.specjms.expected import (
     group_rates,
     interaction_messages,
     mix,
-    rates_at,
 )
-from loadgen.specjms.messages import GROUPS, MESSAGES, LocationKind, MixGroup
+from loadgen.specjms.messages import GROUPS, MixGroup
 from tests.specjms.models import model_with
 
 MODELS = [
@@ -63,31 +62,3 @@ def test_messages_of_one_interaction() -> None:
     assert (counts[1].sent, counts[1].received) == pytest.approx((7 + 2.5, 6 + 2 * 2.5))
     assert (counts[2].sent, counts[2].received) == pytest.approx((1, 100))
     assert interaction_messages(MODELS[3])[0] == MessageRate()
-
-
-def test_rates_of_one_location() -> None:
-    model = MODELS[0]
-    l1, l2 = 1 / 0.6496875, 1 / 0.46875
-    l4, l5 = 1 / 0.296, 1 / 0.086625
-    l3, l6, l7 = model.rates[2], model.rates[5], model.rates[6]
-    served, z = 5, 2.5
-
-    def by_group(kind: LocationKind, field: str) -> dict[str, float]:
-        totals = dict.fromkeys(GROUPS, 0.0)
-        for message, rate in zip(MESSAGES, rates_at(model, kind), strict=True):
-            totals[message.group] += getattr(rate, field)
-        return {group: value for group, value in totals.items() if value}
-
-    d1 = served * l1
-    assert by_group(LocationKind.DC, "sent") == pytest.approx(
-        {"b": l2, "c": d1 + l2, "d": 3 * d1 + 2 * l2}
-    )
-    assert by_group(LocationKind.DC, "received") == pytest.approx({"d": 3 * d1 + l2 * (z + 2)})
-    assert by_group(LocationKind.SM, "sent") == pytest.approx({"c": l5, "d": 2 * l1 + l4})
-    assert by_group(LocationKind.SM, "received") == pytest.approx(
-        {"a": l6 + l7, "b": l3, "d": 2 * l1 + l4}
-    )
-    assert by_group(LocationKind.HQ, "sent") == pytest.approx({"a": l6 + l7, "b": l3})
-    assert by_group(LocationKind.HQ, "received") == pytest.approx(
-        {"c": l1 * 100 + l2 * 20 + l5 * 100, "d": l2 * 20}
-    )

@@ -11,7 +11,6 @@ from loadgen.specjms.messages import (
     FIRST_OF_INTERACTION,
     MESSAGES,
     TYPES,
-    LocationKind,
     message_sizes,
     number_of,
     outputs_of,
@@ -69,25 +68,6 @@ def test_each_interaction_begins_with_one_type() -> None:
     caused = {n for number in range(len(MESSAGES)) for n in outputs_of(number)}
     assert caused | set(FIRST_OF_INTERACTION) == set(range(len(MESSAGES)))
     assert not caused & set(FIRST_OF_INTERACTION)
-
-
-def test_groups_of_the_mix() -> None:
-    groups: dict[str, set[str]] = {}
-    for message in MESSAGES:
-        groups.setdefault(message.group, set()).add(message.name)
-    assert groups["a"] == {"productAnnouncement", "creditCardHL"}
-    assert groups["b"] == {"callForOffers", "priceUpdate"}
-    assert groups["c"] == {"statInfoOrderDC", "statInfoShipDC", "statInfoSM"}
-    assert len(groups["d"]) == 12
-
-
-def test_pubsub_messages_go_from_the_owner_to_the_other_kind() -> None:
-    for message in MESSAGES:
-        if message.pubsub:
-            assert message.owner == LocationKind.HQ
-            assert message.consumer == (
-                LocationKind.SP if message.interaction == 2 else LocationKind.SM
-            )
 
 
 def test_sizes_follow_the_formulas() -> None:

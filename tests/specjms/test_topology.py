@@ -32,11 +32,6 @@ def test_vertical_rates_are_those_printed(base: int) -> None:
     assert rates == pytest.approx([rate * base for rate in VERTICAL], rel=1e-8)
 
 
-def test_a_freeform_topology_has_no_rates() -> None:
-    with pytest.raises(ValueError, match="freeform"):
-        topology.input_rates("freeform", 1, topology.VERTICAL_LOCATIONS)
-
-
 @pytest.mark.parametrize(
     ("base", "expected"), [(1, (1, 1, 1)), (5, (5, 1, 2)), (15, (15, 3, 6)), (101, (101, 21, 41))]
 )
