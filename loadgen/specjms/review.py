@@ -112,18 +112,11 @@ def _forgiven(ledger: Ledger, deliveries: int) -> Ledger:
 def _types(rows: Sequence[Mapping[str, Any]], model: Model) -> list[audit.TypeCount]:
     """Return the counts and latencies of each message type over the window."""
     names = {part.name: TYPES[part.subject] for part in parts_of(model) if part.role == "handlers"}
-    counters: dict[str, Mapping[str, Any]] = {}
-    series: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for row in rows:
-        if row["group"] not in names:
-            continue
-        if row["series"] == "":
-            counters[names[row["group"]]] = row
-        else:
-            series[names[row["group"]], row["series"]] = row
+    # The row of a group without a series has its counters.
+    series = {(names[row["group"]], row["series"]): row for row in rows if row["group"] in names}
     counts = []
     for message in MESSAGES:
-        counted = counters.get(message.name, {})
+        counted = series.get((message.name, ""), {})
         # The lateness of drivers counts; caused messages have no schedule.
         delivery = "end_to_end" if message.cause is None else "transit"
         counts.append(
