@@ -156,7 +156,7 @@ class _Job:
             self.error = error
         except Exception as error:
             reason = printable(reason_in(str(error)) or type(error).__name__, 400)
-            self.error = CannotRunError(f"Spark's driver failed: {reason}")
+            self.error = CannotRunError(f"the JVM of Spark's driver failed: {reason}")
         self._set(self.over)
 
     def _set(self, event: asyncio.Event) -> None:

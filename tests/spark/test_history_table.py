@@ -79,14 +79,11 @@ def test_weeks_and_the_rolling_mean(spark: "SparkSession", history: str, card: S
     # Every case has a latency to follow.
     assert {"value", "p50", "p99"} == {c.column for c in courses}
     assert courses_of(spark, history, row="NO.SUCH") == []
-    late = value_of_late(courses_of(spark, history, row=course.name, since="2026-11-01"))
-    assert late == [96.0, 102.0]
+    late = courses_of(spark, history, row=course.name, since="2026-11-01")
+    points = [p.value for c in late if (c.column, c.place) == ("value", 0) for p in c.points]
+    assert points == [96.0, 102.0]
     page = to_html(history_report(courses, 2)).decode()
     assert page.count("<figure>") == len(courses)
-
-
-def value_of_late(courses: Sequence[Any]) -> list[float]:
-    return [p.value for c in courses if (c.column, c.place) == ("value", 0) for p in c.points]
 
 
 def test_the_baseline_rolls(spark: "SparkSession", history: str, card: ScoreCard) -> None:
