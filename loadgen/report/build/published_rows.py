@@ -13,7 +13,7 @@ from loadgen.judge.published import (
     counterparts,
 )
 from loadgen.plan.tables import DataTable, TableCell
-from loadgen.report.build.rows import PUBLISHED_FIGURES, Facts, figures_of
+from loadgen.report.build.rows import DATA, PUBLISHED_FIGURES, Facts, figures_of
 from loadgen.report.build.sections import negotiated, stored_first
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
@@ -24,23 +24,7 @@ _UPPER_BOUND = (
     "kernels' buffers"
 )
 _NEAR = 0.95
-_MADE_WORSE = {
-    "impair": "this run: impaired links",
-    "slow_subscribers": "this run: slow subscribers",
-    "crash_broker": "this run: the broker was killed",
-}
-"""Fields of a scenario that make a run harder than any published one."""
-
-_OWN_TITLES = {
-    "producers": "producers",
-    "connect_seconds": "seconds to connect all",
-    "messages_per_watt": "msgs/Watt",
-    "messages_per_rack_unit": "msgs/sec/U",
-}
-_ABSENT = {
-    "messages_per_watt": "this run: no power logs (--pdu)",
-    "messages_per_rack_unit": "this run: no rack units (--rack-units, --sut)",
-}
+_WORDS: Mapping[str, Mapping[str, str]] = DATA["published"]
 
 
 def published_details(facts: Facts) -> dict[str, Any]:
@@ -93,7 +77,7 @@ def _compared(facts: Facts) -> list[_Compared]:
     # 0 s is a moment, and older runs have False.
     worse = [
         words
-        for key, words in _MADE_WORSE.items()
+        for key, words in _WORDS["made_worse"].items()
         if (value := record.scenario.get(key)) is not None and value is not False
     ]
     judged = [] if record.valid else ["this run is not VALID"]
@@ -161,8 +145,8 @@ def _lines(
             continue
         column = "" if key == "value" else f" {title}"
         words = f"{figure.measure.replace('_', ' ')}{column}, {unit}"
-        words = _OWN_TITLES.get(figure.measure, words)
-        absent = _ABSENT.get(figure.measure) if ours[key] is None else None
+        words = _WORDS["titles"].get(figure.measure, words)
+        absent = _WORDS["absent"].get(figure.measure) if ours[key] is None else None
         yield figure.name, words, published, ours[key], absent or comparable
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.reading import figure, figures, part
+from loadgen.report.build.rows import DATA
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
 
@@ -18,12 +19,6 @@ _MOSTLY = 0.5
 
 _TAIL = "p99"
 _SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
-
-_MOMENTS = {
-    "first_back_s": "the first device was back after",
-    "all_back_s": "all devices after",
-    "first_delivery_s": "the first message came after",
-}
 
 
 def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
@@ -58,7 +53,8 @@ def recovery_remark(record: RunRecord) -> str:
     seen = part(record.observed, "recovery")
     if not seen:
         return ""
-    moments = zip(_MOMENTS.values(), figures(seen, *_MOMENTS), strict=True)
+    words_of: Mapping[str, str] = DATA["recovery"]
+    moments = zip(words_of.values(), figures(seen, *words_of), strict=True)
     steps = ", ".join(f"{words} {at_s:.2f} s" for words, at_s in moments if at_s is not None)
     rest = "more waited to the end than before the crash"
     remark = "; ".join(filter(None, (steps, rest if figure(seen, "drained_s") is None else "")))

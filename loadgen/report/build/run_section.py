@@ -7,7 +7,6 @@ from dataclasses import asdict
 from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.build.broker_section import BrokerLoad
 from loadgen.report.model import Block, Chart, Charts, Fold, Judged, Paragraph, Section
-from loadgen.report.power.power import OutletPower
 from loadgen.report.render.text import COMMAND_CHARACTERS, name, number
 from loadgen.report.score_card import LATENCY_FIGURES, Power, ScoreCard
 from loadgen.sentences import counted
@@ -101,17 +100,18 @@ def _tables(card: ScoreCard) -> Iterator[DataTable]:
 
 
 def _power(power: Power) -> Iterator[Block]:
-    rows: list[tuple[Cell | TableCell, ...]] = [
-        (
-            outlet.node,
-            outlet.name,
-            f"{outlet.watts:,.1f}",
-            outlet.inside,
-            f"{100 * outlet.coverage:.0f} %",
-            _energy(outlet),
-        )
-        for outlet in power.outlets
-    ]
+    rows: list[tuple[Cell | TableCell, ...]] = []
+    for outlet in power.outlets:
+        energy = Cell("no counter")
+        if check := outlet.energy:
+            watts_kwh = "" if check.watts_kwh is None else f"{number(check.watts_kwh)}, "
+            energy = Cell(
+                f"{watts_kwh}{number(check.counter_kwh)}: {check.result}",
+                notes=(f"counted in steps of {number(check.resolution_kwh)}",),
+                wrong=bool(outlet.withheld),
+            )
+        figures = (f"{outlet.watts:,.1f}", outlet.inside, f"{100 * outlet.coverage:.0f} %")
+        rows.append((outlet.node, outlet.name, *figures, energy))
     nodes = power.nodes if len(power.nodes) > 1 else ()
     for node, outlets, watts in (
         *((node.name or "no node", counted(node.outlets, "outlet"), node.watts) for node in nodes),
@@ -128,19 +128,6 @@ def _power(power: Power) -> Iterator[Block]:
             "joules a message": power.joules_per_message,
             "watts per rack unit": power.watts_per_rack_unit,
         }
-    )
-
-
-def _energy(outlet: OutletPower) -> Cell:
-    """Return the energy by watts and by the outlet's counter, with the result of comparing them."""
-    energy = outlet.energy
-    if energy is None:
-        return Cell("no counter")
-    watts = "" if energy.watts_kwh is None else f"{number(energy.watts_kwh)}, "
-    return Cell(
-        f"{watts}{number(energy.counter_kwh)}: {energy.result}",
-        notes=(f"counted in steps of {number(energy.resolution_kwh)}",),
-        wrong=bool(outlet.withheld),
     )
 
 
