@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
 from loadgen.plan.fields import Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes, wildcard_of
-from loadgen.plan.plan import Plan, needs_of_broker, plan_of
 from loadgen.plan.scenario import (
     DeviceCount,
     MaxUnacknowledged,
@@ -50,17 +49,12 @@ def _groups(scenario: Fanin) -> tuple[DeviceGroup, ...]:
     )
 
 
-def _plan(scenario: Fanin, groups: tuple[DeviceGroup, ...]) -> Plan:
-    return plan_of(scenario, groups, needs=needs_of_broker(scenario, wildcards="which fanin needs"))
-
-
 CASE = Case(
     place=10,
     summary="Many publishers, each with a separate topic, and one wildcard subscriber.",
     example="loadgen fanin --devices 10k --duration 30",
     scenario=Fanin,
     groups=_groups,
-    plan=_plan,
     rows=(
         RowSpec(
             "FANIN",

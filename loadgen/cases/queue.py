@@ -19,7 +19,7 @@ from loadgen.cases.case import (
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.fields import Count, Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.plan.plan import Crash, Plan, needs_of_broker, plan_of
+from loadgen.plan.plan import Crash, Plan, plan_of
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     MqttVersion,
@@ -92,11 +92,6 @@ def _plan(scenario: Queue, groups: tuple[DeviceGroup, ...]) -> Plan:
     return plan_of(
         scenario,
         groups,
-        needs=needs_of_broker(
-            scenario,
-            shared="which queue needs; take another broker, or fanout with --ratio 1",
-            older="queue needs it; take another broker, or fanout with --ratio 1",
-        ),
         reconnect=scenario.reconnecting(always=cuts),
         crash=Crash("consumer") if cuts else None,
     )

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from loadgen.cases.case import Case, Conclusion, Evidence, Review, RowSpec
 from loadgen.judge.verdict import Verdict
 from loadgen.mqtt.constants import MQTT_3_1_1
-from loadgen.mqtt.topics import is_wild, split_shared, topic_filter_fault
+from loadgen.mqtt.topics import split_shared, topic_filter_fault
 from loadgen.plan.fields import Choice, Count, Flag, Quantity, Seconds, TextLine, Texts, read_table
 from loadgen.plan.groups import (
     ROOT,
@@ -31,7 +31,7 @@ from loadgen.plan.groups import (
     pattern_fault,
     sample_of,
 )
-from loadgen.plan.plan import BrokerNeeds, Plan, plan_of
+from loadgen.plan.plan import Plan, plan_of
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     PAYLOAD_SIZE,
@@ -189,19 +189,7 @@ def _group(scenario: Groups, table: Mapping[str, Any], rate: float) -> DeviceGro
 
 
 def _plan(scenario: Groups, groups: tuple[DeviceGroup, ...]) -> Plan:
-    sent = [group.publishes for group in groups if group.publishes is not None]
-    read = [group.subscribes for group in groups if group.subscribes is not None]
-    filters = [pattern for subscribes in read for pattern in subscribes.filters]
-    reason = "which a group subscribes with"
-    needs = BrokerNeeds(
-        qos=max([publishes.qos for publishes in sent] + [subscribes.qos for subscribes in read]),
-        qos_option="another qos in the groups, {highest} at most",
-        payload_bytes=max(publishes.size_bytes[1] for publishes in sent),
-        wildcards=reason if any(map(is_wild, filters)) else "",
-        shared=reason if any(subscribes.shared for subscribes in read) else "",
-        older="use another --mqtt",
-    )
-    plan = plan_of(scenario, groups, needs=needs)
+    plan = plan_of(scenario, groups)
     keep_alives = [table.get("keep_alive", scenario.keep_alive) for table in scenario.tables]
     kept = (
         replace(group, keep_alive_s=round(keep_alive_s))

@@ -209,15 +209,15 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
         )
     groups = costed(place.groups, place.brokers.separate_count)
     where = hosts_of_groups(place.scenario.place, place.groups, [host.name for host in hosts])
-    most = most_workers(groups)
-    if most < len(hosts):
+    useful = most_workers(groups)
+    if useful < len(hosts):
         raise ScenarioError(
-            f"hosts: there is work for {most} workers and each host needs one; allowed: {most} "
+            f"hosts: there is work for {useful} workers and each host needs one; allowed: {useful} "
             "hosts at most"
         )
     for_load = workers_for_load(groups, min(host.cores for host in hosts), len(hosts))
-    limit = min(most, WORKERS_LIMIT * len(hosts))
-    count = min(for_load if wanted is None else max(wanted, len(hosts)), most)
+    limit = min(useful, WORKERS_LIMIT * len(hosts))
+    count = min(for_load if wanted is None else max(wanted, len(hosts)), useful)
     devices = _devices(place.groups)
     fewest = -(-devices // held)
     if wanted is None and fewest > limit:
@@ -225,7 +225,8 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
         raise HostLimitError(_too_few_descriptors(-(-devices // limit), held, limit))
     while True:
         shares = spread(groups, count, len(hosts), where)
-        problem = _descriptor_problem(shares, held, count)
+        most = max(sum(share.count for share in part) for part in shares)
+        problem = "" if most <= held else _too_few_descriptors(most, held, count)
         if not problem:
             workers, problem = _with_sources(place, shares)
             if not problem:
@@ -234,11 +235,6 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
             raise HostLimitError(problem)
         # Descriptors set the lower bound; above it each attempt adds one worker to each host.
         count = max(min(fewest, limit), min(limit, count + len(hosts)))
-
-
-def _descriptor_problem(shares: Shares, held: int, workers: int) -> str:
-    most = max(sum(share.count for share in part) for part in shares)
-    return "" if most <= held else _too_few_descriptors(most, held, workers)
 
 
 def _too_few_descriptors(most: int, held: int, workers: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from loadgen.errors import ScenarioError
-from loadgen.mqtt.topics import split_shared
+from loadgen.mqtt.topics import is_wild, split_shared
 from loadgen.plan.deliveries import require_exact
 from loadgen.plan.groups import (
     MESSAGING,
@@ -23,6 +23,7 @@ from loadgen.plan.groups import (
     Tls,
     Version,
     WorkerPlan,
+    largest_payload_bytes,
 )
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.plan.scenario import Scenario
@@ -258,7 +259,7 @@ def plan_of(
         tls=_tls(scenario),
         phases=phases or phases_of(scenario),
         brokers=brokers,
-        needs=needs or needs_of_broker(scenario),
+        needs=needs or _needs(scenario, groups),
         crash=crash,
         report_every_s=report_every_s,
     )
@@ -281,16 +282,19 @@ def phases_of(scenario: Scenario) -> PhasePlan:
     )
 
 
-def needs_of_broker(
-    scenario: Scenario, *, wildcards: str = "", shared: str = "", older: str = ""
-) -> BrokerNeeds:
-    """Return a scenario's needs of its broker, with the case's reasons and advice."""
+def _needs(scenario: Scenario, groups: tuple[DeviceGroup, ...]) -> BrokerNeeds:
+    """Return the capabilities that the groups of most cases need."""
+    read = [group.subscribes for group in groups if group.subscribes is not None]
+    parts = [part for group in groups for part in (group.publishes, group.responds) if part]
+    shares = any(subscribes.shared for subscribes in read)
+    wild = any(is_wild(pattern) for subscribes in read for pattern in subscribes.filters)
+    other = "3.1.1" if scenario.mqtt != "3.1.1" else "5"
     return BrokerNeeds(
-        qos=scenario.qos,
-        payload_bytes=scenario.size[1] if "messages" in scenario.parts else 0,
-        wildcards=wildcards,
-        shared=shared,
-        older=older or f"use --mqtt {'3.1.1' if scenario.mqtt != '3.1.1' else '5'}",
+        qos=max([part.qos for part in (*parts, *read)], default=scenario.qos),
+        payload_bytes=largest_payload_bytes(groups),
+        wildcards=f"which {scenario.case} needs" if wild else "",
+        shared=f"which {scenario.case} needs; take another broker" if shares else "",
+        older=f"{scenario.case} needs it; take another broker" if shares else f"use --mqtt {other}",
     )
 
 

@@ -220,7 +220,7 @@ async def test_a_message_that_does_not_come_back_is_reported() -> None:
 async def test_consumers_that_all_get_a_message_share_nothing() -> None:
     text = await lack(LittleBroker(shares=False), "queue")
     assert (text.code, text.values["copies"]) == ("NO_SHARED", 2)
-    assert text.values["needs"].startswith("which queue needs; take another broker, or fanout")
+    assert text.values["needs"].startswith("which queue needs; take another broker")
     text = await lack(limited(shared_subscription_available=0)(), "queue")
     assert text.code == "NO_SHARED_STATED" and text.values["needs"]
 
