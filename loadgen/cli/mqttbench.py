@@ -22,6 +22,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import quote
@@ -142,18 +143,19 @@ def _value(number: int, values: Values, field: str, kind: Any, most: int = 0, at
     if is_fine and kind is not bool:
         is_fine = len(value) <= TOPIC_LIMIT if kind is str else 0 <= value <= most
     if not is_fine:
-        what = _KINDS[kind].format(most=most)
-        raise _unlike(f"client {number}: {at or field}: {shown(value)} {what}")
+        raise _refusal(number, at or field, f"{shown(value)} {_KINDS[kind].format(most=most)}")
     return value
+
+
+def _refusal(number: int, field: str, what: str) -> ScenarioError:
+    return _unlike(f"client {number}: {field}: {what}")
 
 
 def _client(number: int, values: object, treated: Mapping[str, Any]) -> _Client:
     if not isinstance(values, Mapping):
         raise _unlike(f"client {number} is not a JSON object")
 
-    def refusal(field: str, what: str) -> ScenarioError:
-        return _unlike(f"client {number}: {field}: {what}")
-
+    refusal = partial(_refusal, number)
     for field, value in values.items():
         if value and (reason := treated["refused"].get(field)):
             raise refusal(field, f"{_CANNOT}: {reason}")
@@ -203,10 +205,7 @@ def _client(number: int, values: object, treated: Mapping[str, Any]) -> _Client:
 
 def _topic(number: int, values: Values, field: str) -> tuple[str, int] | None:
     """Return the only topic of a client with ${COUNT} filled in, and its QoS; None for none."""
-
-    def refusal(what: str) -> ScenarioError:
-        return _unlike(f"client {number}: {field}: {what}")
-
+    refusal = partial(_refusal, number, field)
     listed = values.get(field) or []
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
         raise refusal("is not a list of topics")

@@ -22,42 +22,33 @@ _TELL_EVERY_S = 2.0
 
 def parse_bounds(text: str) -> "Bounds":
     """Read shares from `5%`, `99P=50%,FANIN=2%` or both; raises ScenarioError."""
+    from loadgen.cli.cluster import parsed
     from loadgen.errors import ScenarioError
-    from loadgen.plan.units import shown
+    from loadgen.plan.units import parse_number, shown
     from loadgen.report.build.compare import Bounds
 
     default: float | None = None
     named: dict[str, float] = {}
     for part in text.split(","):
         key, equals, value = part.rpartition("=")
-        share = _share(value)
+        percent = parsed("bound", value.strip().removesuffix("%"), parse_number)
+        if 0 < percent < 1 and not value.strip().endswith("%"):
+            raise ScenarioError(
+                f"bound: {shown(value)} may be {100 * percent:g} % or {percent:g} %; write "
+                f"{100 * percent:g}% or {percent:g}%"
+            )
+        if percent > 1000:
+            raise ScenarioError(f"bound: {shown(value)} is too large; allowed: 0 to 1,000 %")
         key = " ".join(key.split()).casefold()
         if (key in named) if equals else (default is not None):
             raise ScenarioError(f"bound: {shown(part)}: given twice")
         if equals and not key:
             raise ScenarioError(f"bound: {shown(part)} names no row or column")
         if equals:
-            named[key] = share
+            named[key] = percent / 100
         else:
-            default = share
+            default = percent / 100
     return Bounds(named=named) if default is None else Bounds(default, named)
-
-
-def _share(text: str) -> float:
-    """Read a share from `5%` or `5`, both five percent; raises ScenarioError."""
-    from loadgen.cli.cluster import parsed
-    from loadgen.errors import ScenarioError
-    from loadgen.plan.units import parse_number, shown
-
-    percent = parsed("bound", text.strip().removesuffix("%"), parse_number)
-    if 0 < percent < 1 and not text.strip().endswith("%"):
-        raise ScenarioError(
-            f"bound: {shown(text)} may be {100 * percent:g} % or {percent:g} %; write "
-            f"{100 * percent:g}% or {percent:g}%"
-        )
-    if percent > 1000:
-        raise ScenarioError(f"bound: {shown(text)} is too large; allowed: 0 to 1,000 %")
-    return percent / 100
 
 
 def github_summary_file() -> Path:
