@@ -187,27 +187,26 @@ def weeks_of(course: Course) -> list[tuple[str, int, float, float, float]]:
 
 def history_report(courses: Sequence[Course], rolling: int) -> Report:
     """Return the report of these courses; `rolling` is the number of runs in the mean."""
+
+    def drawn(course: Course) -> Chart:
+        label = f"{course.name} {FIGURES[course.column]}"
+        points = [(point.started, point.value) for point in course.points]
+        before = [(point.started, point.before) for point in course.points]
+        hover = "%{y:,.4g} " + name(course.unit, 40)
+        return chart(
+            f"{label} ({course.load[:6]})",
+            f"{name(course.description, 200)} VALID runs of {course.case} of one load and load "
+            f"host, and the mean of up to {rolling} runs before each.",
+            [
+                line(label, points, COLORS[0], hover, marked=True),
+                line("mean before", before, COLORS[1], hover, dash="dot"),
+            ],
+            layout(xaxis=axis("started (UTC)", type="date"), yaxis=axis(course.unit)),
+        )
+
     return Report(
         title="History",
         heading="History",
-        lead=(Charts(lambda: [_chart(course, rolling) for course in courses]),),
+        lead=(Charts(lambda: [drawn(course) for course in courses]),),
         document=[asdict(course) for course in courses],
-    )
-
-
-def _chart(course: Course, rolling: int) -> Chart:
-    column = FIGURES[course.column]
-    points = [(point.started, point.value) for point in course.points]
-    before = [(point.started, point.before) for point in course.points]
-    hover = "%{y:,.4g} " + name(course.unit, 40)
-    label = f"{course.name} {column}"
-    return chart(
-        f"{label} ({course.load[:6]})",
-        f"{name(course.description, 200)} VALID runs of {course.case} of one load and load host, "
-        f"and the mean of up to {rolling} runs before each.",
-        [
-            line(label, points, COLORS[0], hover, marked=True),
-            line("mean before", before, COLORS[1], hover, dash="dot"),
-        ],
-        layout(xaxis=axis("started (UTC)", type="date"), yaxis=axis(course.unit)),
     )

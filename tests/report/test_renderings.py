@@ -100,23 +100,14 @@ class Page(HTMLParser):
 # --- JSON -----------------------------------------------------------------------------------
 
 
-def test_json_has_the_shape_of_the_contract(cards: list[ScoreCard]) -> None:
+def test_json_has_the_order_of_the_contract(cards: list[ScoreCard]) -> None:
+    """Its keys are those of the schema (tests/report/test_schemas.py)."""
     document = orjson.loads(to_json(report_of(cards[2:3])))
-    assert document["schema"] == 1
-    assert set(document) >= {"run", "verdict", "rows", "counts", "latency", "power", "audit"}
-    assert set(document["run"]) >= {
-        *("id", "case", "started", "seconds", "hosts", "workers", "broker", "protocol"),
-        *("scenario", "environment"),
-    }
     assert document["verdict"] == {"valid": True, "reasons": []}
     assert [*document["rows"][0]] == [
         *("type", "name", "description", "unit", "value", "avg", "p50", "p99"),
         *("p99.9", "max", "stdev", "remark"),
     ]
-    assert set(document["counts"]) >= {
-        *("sent", "expected", "received", "lost", "duplicated", "out_of_order", "corrupt"),
-        *("connects", "connect_failures", "disconnects", "high_water_mark"),
-    }
     assert [*document["latency"]["end_to_end"]] == [
         *("count", "avg", "p50", "p90", "p99", "p99.9", "max", "stdev")
     ]

@@ -149,14 +149,16 @@ def _row(
     limits = [result.limit for result in results if result.limit is not None]
     limit = _limit([{**limit, "stands": standing_of(limit, aim)} for limit in limits])
     main = style_of(played[-1].run.case).main if played else ""
-    mains = [limit["load"] for limit in limits] or [figures.get(main) for figures in measured]
+    loads = [limit["load"] for limit in limits] or [figures.get(main) for figures in measured]
+    mains = [load for load in loads if load is not None]
+    middle = median_of(mains) if len(mains) > 1 else None
     return SweepRow(
         key=results[0].key,
         values=point.values,
         numbers=_numbers(point),
         figures={key: median_of(figures[key] for figures in measured) for key in FIGURES},
         runs=len(measured),
-        spread=_spread([value for value in mains if value is not None]),
+        spread=(max(mains) - min(mains)) / middle if middle else None,
         valid=all(result.valid for result in results)
         and (limit is None or limit["stands"] == "closed"),
         told=tuple(dict.fromkeys(reasons)),
@@ -196,11 +198,6 @@ def median_of(values: Iterable[float | None]) -> float | None:
     """Return the median without missing values; None without any."""
     present = [value for value in values if value is not None]
     return statistics.median(present) if present else None
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    median = median_of(values)
-    return (max(values) - min(values)) / median if median and len(values) > 1 else None
 
 
 def _numbers(point: SweepPoint) -> dict[str, float]:
