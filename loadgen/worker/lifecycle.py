@@ -33,9 +33,8 @@ from loadgen.plan.groups import DeviceGroup, Reconnect, sent_qos
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.connector import Connector
 from loadgen.worker.endings import NO_PINGRESP, before_connack, ending
-from loadgen.worker.loop import WorkerLoop
 from loadgen.worker.outgoing import Outgoing
-from loadgen.worker.poller import Poller
+from loadgen.worker.poller import Poller, WorkerLoop
 from loadgen.worker.recorder import current_phase
 from loadgen.worker.reporter import Reporter
 from loadgen.worker.streams import Streams

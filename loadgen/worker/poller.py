@@ -1,15 +1,20 @@
-"""Calls of the kernels to read and send, for events of sockets and of the schedule.
+"""The loop of a worker, and calls of the kernels for events of sockets and of the schedule.
 
 Owns the epoll set of the connections and the timers in it.
 """
 
 import asyncio
+import heapq
 import os
 import selectors
 import socket
+from asyncio import Handle, TimerHandle
 from collections.abc import Callable
+from contextvars import Context
+from typing import TypeVarTuple
 
 import numpy as np
+import uvloop
 
 from loadgen.kernels.device import LISTED
 from loadgen.kernels.reactor import CHANNEL, LINGER, TIMER, EntryPoints
@@ -18,8 +23,9 @@ from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import slow_group
 from loadgen.worker.channel import Channel
 from loadgen.worker.clock import clock_ns
-from loadgen.worker.loop import WorkerLoop
 from loadgen.worker.recorder import Attendance
+
+_Arguments = TypeVarTuple("_Arguments")
 
 _LEAST_STAY_NS = 5_000_000
 """Longest time for which other work of the loop, such as paced connects, may be postponed. A turn
@@ -27,8 +33,51 @@ of the loop costs some 100 µs, since little of it is in the processor's caches 
 wait for it."""
 _REST_NS = 20_000_000
 """Longest time for messages in flight to arrive."""
+_ROUNDED_NS = 1_000_000
+"""Delay of libuv's timers, which count whole milliseconds."""
 _READ_S = 0.05
 """Interval of the reads of slow subscribers."""
+
+
+class WorkerLoop(uvloop.Loop):
+    """Event loop whose callback for the sockets runs compiled code; other callbacks wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._due_ns: list[int] = []
+        self._is_asked = True
+
+    def call_soon(
+        self,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: Context | None = None,
+    ) -> Handle:
+        self._is_asked = True
+        return super().call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*_Arguments], object],
+        *args: *_Arguments,
+        context: Context | None = None,
+    ) -> TimerHandle:
+        heapq.heappush(self._due_ns, clock_ns() + int(delay * 1e9) + _ROUNDED_NS)
+        return super().call_later(delay, self._fire, callback, *args, context=context)
+
+    def _fire(self, callback: Callable[[*_Arguments], object], *args: *_Arguments) -> None:
+        self._is_asked = True  # written bytes leave at the end of the turn
+        callback(*args)
+
+    def until_due_ns(self) -> int:
+        """Return the time until something is due; 0 if the loop needs a turn first."""
+        now_ns = clock_ns()
+        is_asked, self._is_asked = self._is_asked, False
+        while self._due_ns and self._due_ns[0] <= now_ns:
+            heapq.heappop(self._due_ns)
+            is_asked = True
+        return self._due_ns[0] - now_ns if self._due_ns and not is_asked else 0
 
 
 class Poller:

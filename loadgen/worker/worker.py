@@ -37,7 +37,7 @@ from loadgen.worker.closing import (
 from loadgen.worker.durable import forget_sessions
 from loadgen.worker.frames import Header
 from loadgen.worker.lifecycle import Lifecycle
-from loadgen.worker.loop import WorkerLoop
+from loadgen.worker.poller import WorkerLoop
 from loadgen.worker.recorder import Attendance
 from loadgen.worker.reporter import Reporter
 from loadgen.worker.shared_counts import open_live_page
@@ -137,22 +137,23 @@ class Worker:
         fleet, reporter = self.fleet, self.reporter
         reporter.enter("warmup")
         lifecycle = self.lifecycle
+
+        def end_window() -> None:
+            reporter.end_window()
+            self._repeat(lambda: reporter.watch_drain(lifecycle.outgoing.pending))
+
         self._repeat(churn(fleet, reporter, lifecycle.connector.random, lifecycle.disconnect))
         fleet.run.measure_ns = header["measure_ns"]
         fleet.run.end_ns = header["end_ns"]
         plan_schedule(fleet, int(header["start_ns"]))
         self._at(int(header["measure_ns"]), lambda: reporter.enter("measure"))
-        self._at(int(header["end_ns"]), self._end_window)
+        self._at(int(header["end_ns"]), end_window)
         lifecycle.poller.begin_schedule(int(header["start_ns"]))
         return {}
 
     def _at(self, moment_ns: int, action: Callable[[], None]) -> None:
         timer = self.loop.call_later(max(moment_ns - clock_ns(), 0) / 1e9, action)
         self._timers.append(timer)
-
-    def _end_window(self) -> None:
-        self.reporter.end_window()
-        self._repeat(lambda: self.reporter.watch_drain(self.lifecycle.outgoing.pending))
 
     async def clock(self, header: Header) -> Header:
         """Follow the run's clock by the offset that the agent of this host has measured."""

@@ -53,7 +53,7 @@ from loadgen.run.hosts.agent_link import AgentLink, fingerprint
 from loadgen.run.hosts.messages import WorkerFrame
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.lifecycle import Lifecycle
-from loadgen.worker.loop import WorkerLoop
+from loadgen.worker.poller import WorkerLoop
 from loadgen.worker.reporter import Reporter
 from loadgen.worker.streams import FrameViolationError, WebSocket
 from tests.fuzz.kernels import messaging_player

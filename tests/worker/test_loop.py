@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from loadgen.worker.loop import WorkerLoop
+from loadgen.worker.poller import WorkerLoop
 
 MS = 1_000_000
 

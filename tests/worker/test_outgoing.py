@@ -19,7 +19,7 @@ from loadgen.plan.groups import DeviceGroup, Reconnect, Subscribes, Target, Tls
 from loadgen.plan.plan import document_of
 from loadgen.worker import worker as worker_module
 from loadgen.worker.channel import Channel
-from loadgen.worker.loop import WorkerLoop
+from loadgen.worker.poller import WorkerLoop
 from loadgen.worker.shared_counts import create_live_page
 from tests.worker import harness
 
