@@ -238,7 +238,7 @@ def _tables(observed: Mapping[str, Any]) -> tuple[DataTable, ...]:
 CASE = Case(
     place=100,
     summary="Groups of devices that a scenario file describes.",
-    example="loadgen run scenarios/groups.toml",
+    example="loadgen run scenarios/run.toml",
     scenario=Groups,
     groups=_groups,
     plan=_plan,

@@ -66,7 +66,8 @@ def test_short_help_has_the_options_of_every_day_in_40_lines_broker_first(case: 
     everyday = sorted((one for one in fields if one.everyday), key=lambda one: one.everyday)
     places = [listed.index(f"{field.option} ") for field in everyday]
     assert places == sorted(places)
-    assert all(option in text for option in ("--scenario", "-o, --out", "--json", "--help-all"))
+    scenario = "Scenario file" if case == "run" else "--scenario"
+    assert all(words in text for words in (scenario, "-o, --out", "--json", "--help-all"))
     assert "--seed" not in text
 
 
@@ -83,7 +84,9 @@ def test_complete_help_has_every_option_by_subject(
     assert main([*of_case(case), "--help-all"]) == 0
     text = capsys.readouterr().out
     headings = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
-    assert headings[0] == "Common:" and headings[-1] == "Options:"
+    # The file of a scenario is an argument of `run`.
+    first = "Arguments:" if case == "run" else "Common:"
+    assert headings[0] == first and headings[-1] == "Options:"
     variants = CASES[case].variants
     known = CASES[case].scenario.fields().keys() - ({variants.field} if variants else set())
     assert all(f" --{name.replace('_', '-')} " in text for name in known)
