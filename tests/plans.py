@@ -5,6 +5,7 @@ from typing import Any
 
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.mqtt.constants import VERSION_NAMES
+from loadgen.plan.addressing import matches_to, streams_of
 from loadgen.plan.fit import Host, fit_plan
 from loadgen.plan.groups import DeviceGroup, Target, WorkerPlan
 from loadgen.plan.plan import Plan
@@ -32,6 +33,11 @@ def small_plan(
         run_tag=run_tag,
         **own,
     )
+
+
+def streams_received(plan: Plan, group: DeviceGroup, device: int) -> list[range]:
+    """The ranges of streams that a device must receive."""
+    return [found for flow in matches_to(plan, group) if (found := streams_of(flow, device))]
 
 
 HOST = Host(cores=4, descriptors=20_000, memory_bytes=64 << 30, local_ports=28_000)

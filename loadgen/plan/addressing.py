@@ -106,11 +106,6 @@ def deliveries_to_each(plan: Plan, group: DeviceGroup) -> Callable[[int], int]:
     return lambda device: sum(match.copies(device) for match in matches)
 
 
-def streams_received(plan: Plan, group: DeviceGroup, device: int) -> list[range]:
-    """Return the ranges of streams that a device must receive."""
-    return [streams for match in matches_to(plan, group) if (streams := streams_of(match, device))]
-
-
 def streams_of(match: Flow, device: int) -> range:
     """Return the streams of a source that a device must receive."""
     publishes, senders = match.source.senders.publishes, match.senders_to(device)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from loadgen.cases.registry import CASES, build_scenario
 from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import is_wild
-from loadgen.plan.addressing import deliveries_to_each, filters_of, streams_received
+from loadgen.plan.addressing import deliveries_to_each, filters_of
 from loadgen.plan.deliveries import direct_senders, mean_deliveries
 from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.scenario import Scenario
 from tests.fleets import groups_of
-from tests.plans import small_plan
+from tests.plans import small_plan, streams_received
 
 GROUPS = {
     "fanin": ("publishers", "subscriber"),

@@ -10,13 +10,12 @@ from loadgen.errors import ScenarioError
 from loadgen.plan.addressing import (
     deliveries_to_each,
     filters_of,
-    streams_received,
     target_number,
 )
 from loadgen.plan.deliveries import mean_deliveries, require_exact
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes, Target
 from loadgen.plan.plan import Plan
-from tests.plans import small_plan
+from tests.plans import small_plan, streams_received
 
 LEVELS = ("a", "b", "{device}", "{topic}", "d{device}", "t{topic}", "0", "1", "d2")
 WILD = (*LEVELS, "+", "+")

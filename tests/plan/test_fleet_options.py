@@ -14,13 +14,12 @@ from loadgen.errors import ScenarioError
 from loadgen.plan.addressing import (
     client_id,
     deliveries_to_each,
-    streams_received,
     target_number,
 )
 from loadgen.plan.fit import needs_of
 from loadgen.plan.groups import Reconnect, may_leave
 from tests.fleets import groups_of
-from tests.plans import fitted_plan
+from tests.plans import fitted_plan, streams_received
 
 
 @pytest.mark.parametrize(
