@@ -37,8 +37,7 @@ from loadgen.worker.closing import (
 from loadgen.worker.durable import forget_sessions
 from loadgen.worker.frames import Header
 from loadgen.worker.lifecycle import Lifecycle
-from loadgen.worker.poller import WorkerLoop
-from loadgen.worker.recorder import Attendance
+from loadgen.worker.poller import Attendance, WorkerLoop
 from loadgen.worker.reporter import Reporter
 from loadgen.worker.shared_counts import open_live_page
 from loadgen.worker.subscription_marks import share_streams

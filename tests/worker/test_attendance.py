@@ -12,7 +12,8 @@ import pytest
 from loadgen.kernels import reactor
 from loadgen.kernels.attention import STALL_FLOOR_NS, take_stalls
 from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, make_timer, watch
-from loadgen.worker.recorder import Attendance, ProcessAccount
+from loadgen.worker.poller import Attendance
+from loadgen.worker.recorder import ProcessAccount
 from tests.fleets import small_fleet
 
 MS = 1_000_000

@@ -12,8 +12,7 @@ import pytest
 from loadgen.kernels.reactor import EntryPoints
 from loadgen.worker import poller as poller_module
 from loadgen.worker.channel import Channel
-from loadgen.worker.poller import Poller
-from loadgen.worker.recorder import Attendance
+from loadgen.worker.poller import Attendance, Poller
 from tests.worker.harness import HANG_S
 
 MS = 1_000_000
