@@ -97,6 +97,7 @@ WORDS = {
     "report/build/rows.py": {"latency"},  # a measure
     "report/build/card.py": {"latency"},
     "report/build/sections.py": {"latency", "queue"},  # of calibration; the number of a queue
+    "report/build/charts.py": {"latency"},  # a chart of it
     "run/calibrate.py": {"latency"},
     "cli/calibrate.py": {"latency"},
     "cli/result_text.py": {"latency"},  # a histogram of it
@@ -104,6 +105,7 @@ WORDS = {
     "cases/case.py": {"latency"},  # a measure
     "specjms/build_model.py": {"queue", "persistent"},  # options of a message type
     "specjms/report.py": {"queue"},
+    "specjms/scenario.py": {"specjms"},  # the scenario of this case
     "cli/mqttbench.py": {"fanin", "fanout", "persistent", "queue", "connburst"},  # what lists are
     "run/testbed.py": {"fanin"},  # an example
     "api.py": {"fanin"},

@@ -379,9 +379,7 @@ def _by(item: ReportItem, shown: Sequence[_Shown]) -> list[Chart]:
 
 
 def _at_limit(shown: _Shown) -> list[Chart]:
-    if shown.measurement.item.case not in ("latency", "connburst") and not any(
-        card.power for card in shown.cards
-    ):
+    if not shown.measurement.item.charts and not any(card.power for card in shown.cards):
         return []
     return [
         Chart(f"{chart.title}: {shown.broker}", chart.note, chart.figure, chart.table, chart.height)

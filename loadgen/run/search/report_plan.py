@@ -54,6 +54,7 @@ class ReportItem:
     fields: Mapping[str, object] = field(default_factory=dict)
     vary: tuple[str, ...] = ()
     best: str = ""
+    charts: bool = False
     rows: tuple[ReportRow, ...] = ()
 
     @property
