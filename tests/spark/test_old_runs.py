@@ -39,7 +39,9 @@ def compared(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the numbers of each line of a comparison."""
     return [
         {
-            "name": line["name"],
+            # Rows of one name and unit have their description, too.
+            "name": line["name"].partition(",")[0],
+            "unit": line["unit"],
             "column": line["column"],
             "bound": line["bound"],
             "cells": [{key: cell[key] for key in _CELL} for cell in line["cells"]],
@@ -71,8 +73,8 @@ def test_a_run_is_compared_with_its_baseline(
     words = ("--baseline", DATA / "plain", "--bound", "1000%", "--json")
     assert loadgen("scorecard", DATA / "again", *words, "--out", tmp_path / "card") == 0
     old, now = compared(load("comparison.json")), compared(orjson.loads(capsys.readouterr().out))
-    lines = [(line["name"], line["column"]) for line in old]
-    same(old, [line for line in now if (line["name"], line["column"]) in lines])
+    lines = [(line["name"], line["column"], line["unit"]) for line in old]
+    same(old, [line for line in now if (line["name"], line["column"], line["unit"]) in lines])
     words = ("--baseline", DATA / "again", "--bound", "VALUE=5%", "--json")
     assert loadgen("scorecard", DATA / "plain", *words, "--out", tmp_path / "worse") == 1
 

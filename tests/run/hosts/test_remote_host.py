@@ -258,9 +258,12 @@ async def test_an_agent_that_stands_still_is_lost_and_its_workers_end(tmp_path: 
 async def relayed_agents(carry: Callable[..., Awaitable[None]]) -> AsyncIterator[Agents]:
     """Two agents, of which the second connects through a relay that carries bytes so."""
     targets: list[tuple[str, int]] = []
+    open_ends: list[asyncio.StreamWriter] = []
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_ends.append(writer)
         there, onward = await asyncio.open_connection(*targets[0])
+        open_ends.append(onward)
         await asyncio.gather(
             carry(reader, onward, outward=True), carry(there, writer, outward=False)
         )
@@ -269,6 +272,9 @@ async def relayed_agents(carry: Callable[..., Awaitable[None]]) -> AsyncIterator
     async with agents(2, relays={1: server.sockets[0].getsockname()}, targets=targets) as found:
         yield found
     server.close()
+    # An agent dials again while the test ends.
+    for writer in open_ends:
+        writer.transport.abort()
 
 
 @pytest.mark.parametrize(("slow_s", "is_fault"), [(0.06, False), (0.25, True)])
