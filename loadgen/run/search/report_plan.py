@@ -25,7 +25,7 @@ WINDOWS_S = (30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0)
 """Windows of a step, of which a budget gets the longest that fits."""
 REPEAT = 3
 """Runs of an item without a search; a search confirms by as many windows."""
-_STEPS = 10
+_STEPS = 13
 _STEP_OVERHEAD_S = 1.5
 _SHARE_OF_WINDOW = 0.5
 _RUN_OVERHEAD_S = 5.0
