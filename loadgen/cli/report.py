@@ -9,6 +9,7 @@ from loadgen.cli import options
 from loadgen.cli.cases import tell
 from loadgen.cli.cluster import hosts_of, on_testbed, parsed
 from loadgen.errors import ScenarioError
+from loadgen.plan.fields import redact_url
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_seconds
 
@@ -54,7 +55,12 @@ def _report(flags: options.Flags) -> int:
     from loadgen.run.progress import progress_on
     from loadgen.run.rundir import directory_or_new
     from loadgen.run.search.report_plan import chosen_items, plan_of_document, report_scenario
-    from loadgen.run.search.report_runs import begun_plan, play_report, request_digest
+    from loadgen.run.search.report_runs import (
+        begun_plan,
+        play_report,
+        request_digest,
+        require_command,
+    )
     from loadgen.run.secrets import take_secrets
 
     brokers = [tuple(text.split(",")) for text in flags["broker"] or ["auto"]]
@@ -66,16 +72,23 @@ def _report(flags: options.Flags) -> int:
     power = {place: logs for place, (_, logs) in enumerate(extras, start=1) if logs is not None}
     take_secrets({**fields, "broker": [url for urls in brokers for url in urls]})
     digest = request_digest(brokers, fields, only, budget_s)
+    if flags["restart_command"]:
+        require_command(flags["restart_command"])
+    own_fields = [fields_of_broker for fields_of_broker, _ in extras]
+    if flags["plan"]:
+        tell(plan_lines(_surveyed(brokers, fields, own_fields, only, budget_s)))
+        return 0
     with directory_or_new(flags["out"], "report") as directory:
         document = begun_plan(directory, digest)
         if document is None:
-            plan = _surveyed(brokers, fields, [given for given, _ in extras], only, budget_s)
+            plan = _surveyed(brokers, fields, own_fields, only, budget_s, quiet=flags["quiet"])
         else:
-            plan = plan_of_document(document, brokers, fields, [given for given, _ in extras])
-        if not flags["quiet"] or flags["plan"]:
+            plan = plan_of_document(document, brokers, fields, own_fields)
+        if not flags["quiet"]:
             tell(plan_lines(plan))
-        if flags["plan"] or not plan.measurements:
-            return 0 if flags["plan"] else 1
+        if not plan.measurements:
+            tell(["loadgen: nothing of this plan can be measured; --plan says why"])
+            return 1
         with progress_on(sys.stderr, quiet=flags["quiet"]) as progress:
             show = _shown_on(progress)
 
@@ -110,8 +123,8 @@ def _of_broker(
     from loadgen.report.power.settings import LOG_OPTIONS, log_settings
 
     for name in ("sut", "pdu"):
-        given = len(flags[name] or ())
-        if given not in (0, brokers):
+        count = len(flags[name] or ())
+        if count not in (0, brokers):
             raise ScenarioError(f"--{name}: give one for each of the {brokers} brokers")
     logs = flags["pdu"][place].split(",") if flags["pdu"] else ()
     settings = log_settings(logs, *(flags[name] for name in LOG_OPTIONS))
@@ -124,6 +137,8 @@ def _surveyed(
     extras: Sequence[dict[str, str]],
     only: Sequence[str],
     budget_s: float | None,
+    *,
+    quiet: bool = False,
 ) -> "ReportPlan":
     """Ask each broker what it can play, and return the plan."""
     import asyncio
@@ -133,6 +148,8 @@ def _surveyed(
     surveyed: list[ReportBroker] = []
     for urls, extra in zip(brokers, extras, strict=True):
         plain, secured = split_urls(urls)
+        if not quiet:
+            tell([f"trying what {redact_url(urls[0])} can do ..."])
         answered = asyncio.run(_survey(plain, fields))
         # Mosquitto says "mosquitto version 2.0.11".
         name = answered.version.replace(" version ", " ") or answered.greeting.endpoint.redacted
@@ -195,7 +212,9 @@ def _shown_on(progress: "Progress") -> "Callable[[ReportState], None]":
             f"{state.number} of {state.total}: {entry.item.name}, broker {entry.broker}"
             f"{' with TLS' if entry.secured else ''}; about {state.left_s / 60:.0f} min left"
         )
-        if title != heading:
+        if state.restarting:
+            progress(Snapshot("busy", busy=f"restarting broker {entry.broker} ..."))
+        elif title != heading:
             heading = title
             progress(Snapshot("busy", busy=title))
         elif state.sweep is not None and state.sweep.searching is not None:

@@ -9,15 +9,23 @@ import pytest
 from loadgen.cli.main import main
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.scenario import Scenario
-from loadgen.report.build.report_document import report_document
+from loadgen.report.build.report_document import ReportFigure, key_results, report_document
+from loadgen.report.power.settings import log_settings
 from loadgen.report.render.write import write_report
 from loadgen.run.coordinator import RunResult
-from loadgen.run.search.report_plan import ReportBroker, report_plan
+from loadgen.run.search.report_plan import (
+    Measurement,
+    ReportBroker,
+    ReportItem,
+    ReportPlan,
+    ReportRow,
+    report_plan,
+)
 from loadgen.run.search.report_runs import play_report
 from loadgen.run.testbed import Testbed
 from tests.ledgers import facts_with
 from tests.needs import needs_mosquitto
-from tests.report.fabricate import fabricate
+from tests.report.fabricate import SECOND_NS, WALL_NS, fabricate
 
 ROW = {"case", "name", "unit", "broker", "value", "spread", "runs", "verdict"}
 
@@ -31,6 +39,8 @@ ROW = {"case", "name", "unit", "broker", "value", "spread", "runs", "verdict"}
         "--quick --budget 1h",
         "--broker mqtt://a --broker mqtt://b --sut a.toml",
         "--broker mqtt://a:1 --pdu a.csv --pdu b.csv",
+        "--restart-command 'no",
+        "--restart-command no-such-program",
     ],
 )
 def test_what_cannot_be_reported_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,6 +96,37 @@ async def test_a_document_has_every_row_of_every_broker(tmp_path: Path) -> None:
     text = paths["report.md"].read_text()
     assert "LATENCY by background rate" in text and "no connects" in text
     assert len(paths["report.csv"].read_text().splitlines()) == 1 + len(document["rows"])
+
+
+@pytest.mark.usefixtures("fabricated")
+async def test_messages_per_watt_are_a_row_with_power_logs(tmp_path: Path) -> None:
+    item = ReportItem("fanin", "fanin", rows=(ReportRow("Rate", "msgs/sec", "egress"),))
+    brokers = (ReportBroker("a 1", ("mqtt://a",)),)
+    plan = ReportPlan(brokers, (Measurement(item, 1),), (), 1.0, {})
+    log = tmp_path / "outlet.csv"
+    since_s = WALL_NS // SECOND_NS
+    log.write_text("time,watts\n" + "".join(f"{since_s + s},20\n" for s in range(-5, 30)))
+    async with Testbed() as testbed:
+        result = await play_report(plan, tmp_path / "r", testbed, "digest")
+    report = report_document(result, power={1: log_settings([log])})  # type: ignore[dict-item]
+    rows = {row["name"]: row for row in report.document["rows"]}
+    assert rows["MPW"]["value"] == pytest.approx(rows["Rate"]["value"] / 20)
+    assert len(rows["MPW"]["runs"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown"),
+    [("CONFIRMED", ""), ("VALID", ""), ("AT LEAST", " (AT LEAST)")],
+)
+def test_a_key_result_says_if_it_is_no_limit(verdict: str, shown: str) -> None:
+    figures = [
+        ReportFigure("FANIN", "Rate", "msgs/sec", broker, value, None, (), verdict)
+        for broker, value in (("A", 100.0), ("B", 300.0))
+    ]
+    (sentence,) = key_results(figures)
+    assert f"100 msgs/sec on A{shown}" in sentence
+    # The ratio of loads that are no limits says nothing.
+    assert ("3 times" in sentence) == (not shown)
 
 
 @needs_mosquitto

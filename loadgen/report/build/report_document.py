@@ -17,7 +17,7 @@ from loadgen.report.build.charts import charts_of
 from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.build.summary import summarize
 from loadgen.report.build.sweep_report import verdict_of
-from loadgen.report.build.sweep_table import SweepRow, figures_of, table_of
+from loadgen.report.build.sweep_table import FIGURES, SweepRow, figures_of, table_of
 from loadgen.report.model import Block, Chart, Charts, Paragraph, Report, Section
 from loadgen.report.power.settings import LogSettings
 from loadgen.report.record import open_run
@@ -141,7 +141,7 @@ def report_document(
     return Report(
         title=title,
         heading=title,
-        lead=(*map(Paragraph, _key_results(figures, names)), *_about(cards)),
+        lead=(*map(Paragraph, key_results(figures)), *_about(cards)),
         sections=tuple(section for section in sections if section.blocks),
         document={
             "schema": SCHEMA,
@@ -225,16 +225,16 @@ def _runs_of(row: SweepRow, directory: Path) -> list[Path]:
 
 
 def _figures(shown: _Shown) -> Iterator[ReportFigure]:
+    item, row = shown.measurement.item, shown.row
     measured = [_with_power(card) for card in shown.cards]
-    row = shown.row
-    for wanted in (*shown.measurement.item.rows, _PER_WATT, _PER_RACK_UNIT):
+    for wanted in (*item.rows, *((_PER_WATT, _PER_RACK_UNIT) if item.rows else ())):
         values = [
             entry[wanted.figure] for entry in measured if entry.get(wanted.figure) is not None
         ]
         value, spread = _middle(values)
         if wanted.figure == "limit" and row is not None and row.limit is not None:
             value = row.limit["load"]
-            main = style_of(shown.measurement.item.case).main
+            main = style_of(item.case).main
             _, spread = _middle([entry.get(main) for entry in measured])
         if value is None and wanted in (_PER_WATT, _PER_RACK_UNIT):
             continue
@@ -246,13 +246,23 @@ def _figures(shown: _Shown) -> Iterator[ReportFigure]:
             value,
             spread,
             shown.directories,
-            "nothing was measured" if row is None else verdict_of(row),
+            _verdict(row),
         )
+
+
+def _verdict(row: SweepRow | None) -> str:
+    """Return the verdict of a row; a confirmed limit of the generator is not one of the broker."""
+    if row is None:
+        return "nothing was measured"
+    if row.limit is None or not row.limit["own"]:
+        return verdict_of(row)
+    return f"{verdict_of(row)}: {' '.join(row.limit['codes'])} of the generator"
 
 
 def _with_power(card: ScoreCard) -> dict[str, float | None]:
     figures = figures_of(card)
-    measured = {row.name: row.value for row in card.rows}
+    # Such a row has the name of its case first: FANIN.MPW.
+    measured = {row.name.rpartition(".")[2]: row.value for row in card.rows}
     ratios = (_PER_WATT, _PER_RACK_UNIT)
     return figures | {ratio.figure: measured.get(ratio.name) for ratio in ratios}
 
@@ -269,7 +279,7 @@ def _middle(values: Sequence[float | None]) -> tuple[float | None, float | None]
 # Sections -------------------------------------------------------------------------------------
 
 
-def _key_results(figures: Sequence[ReportFigure], names: Sequence[str]) -> Iterator[str]:
+def key_results(figures: Sequence[ReportFigure]) -> Iterator[str]:
     """Yield a sentence for the first row of each case, with the ratio of two brokers."""
     seen: set[str] = set()
     for first in figures:
@@ -280,15 +290,23 @@ def _key_results(figures: Sequence[ReportFigure], names: Sequence[str]) -> Itera
         held = [f for f in own if f.value]
         if not held:
             continue
-        texts = [f"{number(f.value)} {f.unit} on {f.broker}" for f in held]
+        texts = [f"{number(f.value)} {f.unit} on {f.broker}{_doubt(f)}" for f in held]
         sentence: str = ReportSentence.KEY(
             case=first.case, row=first.name, figures=" and ".join(texts)
         )
-        values = {f.broker: f.value for f in held if f.value}
+        values = {f.broker: f.value for f in held if f.value and not _doubt(f)}
+        if len(values) < 2:
+            yield name(f"{sentence}.")
+            continue
         high, low = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
         if values[high] > values[low] * (1 + _SIGNIFICANT):
             sentence += ReportSentence.RATIO(high=high, low=low, ratio=values[high] / values[low])
         yield name(f"{sentence}.")
+
+
+def _doubt(figure: ReportFigure) -> str:
+    """Return the verdict in brackets if the figure is not a confirmed limit or of VALID runs."""
+    return "" if figure.verdict in ("CONFIRMED", "VALID") else f" ({figure.verdict})"
 
 
 def _score_card(figures: Sequence[ReportFigure], names: Sequence[str]) -> DataTable:
@@ -308,7 +326,7 @@ def _cell(figure: ReportFigure | None) -> Cell:
     return Cell(
         figure.value,
         notes=tuple(filter(None, (spread, verdict))),
-        wrong=not (good or figure.verdict.startswith("AT LEAST")),
+        wrong=not (good or figure.verdict.startswith(("AT LEAST", "CONFIRMED"))),
     )
 
 
@@ -338,7 +356,8 @@ def _charted(shown: Sequence[_Shown]) -> Iterator[Section]:
 def _points(item: ReportItem, shown: Sequence[_Shown]) -> DataTable:
     """Return the figures of the points of a chart."""
     main = style_of(item.case).main
-    header = (item.vary[0].replace("_", " "), "Broker", main, "p99, µs", "Verdict")
+    title = ", ".join(filter(None, (FIGURES[main].title, FIGURES[main].unit)))
+    header = (item.vary[0].replace("_", " "), "Broker", title, "99P, µs", "Verdict")
     rows = tuple(
         (
             row.values[item.vary[0]],
@@ -419,7 +438,7 @@ def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
         (
             entry.measurement.item.name + (".SEC" if entry.measurement.secured else ""),
             entry.broker,
-            "nothing was measured" if entry.row is None else verdict_of(entry.row),
+            _verdict(entry.row),
             Cell(
                 command_of(entry.measurement, plan),
                 notes=(f"measured/{entry.measurement.folder}",),

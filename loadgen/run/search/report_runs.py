@@ -9,22 +9,30 @@ A second start on the same directory continues: a sweep plays only the points th
 import asyncio
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.ports import open_socket
-from loadgen.errors import RunDirectoryError
+from loadgen.errors import BrokerUnreachableError, RunDirectoryError, ScenarioError
 from loadgen.plan.fields import redact_url
 from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
-from loadgen.run.search.report_plan import LeftOut, Measurement, ReportPlan, plan_document, sweep_of
+from loadgen.run.search.report_plan import (
+    LeftOut,
+    Measurement,
+    ReportPlan,
+    plan_document,
+    report_items,
+    sweep_of,
+)
 from loadgen.run.search.sweep import PointResult, SweepResult, SweepState, sweep
 from loadgen.run.testbed import Testbed
 
@@ -42,13 +50,17 @@ class MeasuredItem:
 
 @dataclass(frozen=True, slots=True)
 class ReportState:
-    """Where a report stands: the measurement `number` of `total`, and about how long is left."""
+    """Where a report stands: the measurement `number` of `total`, and about how long is left.
+
+    While `restarting`, the command of the user restarts the broker.
+    """
 
     measurement: Measurement
     number: int
     total: int
     left_s: float
     sweep: SweepState | None = None
+    restarting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +90,9 @@ def request_digest(
 ) -> str:
     """Return the digest of a request, by which a second start is recognized as the same."""
     redacted = [[redact_url(url) for url in urls] for urls in brokers]
-    return digest_of([redacted, {k: str(v) for k, v in fields.items()}, [*only], budget_s])
+    # Another version may have other items.
+    items = [item.name for item in report_items()]
+    return digest_of([redacted, {k: str(v) for k, v in fields.items()}, [*only], budget_s, items])
 
 
 def begun_plan(directory: Path, digest: str) -> dict[str, Any] | None:
@@ -90,6 +104,16 @@ def begun_plan(directory: Path, digest: str) -> dict[str, Any] | None:
     if document is not None and document.get("digest") != digest:
         raise RunDirectoryError(RunMessage.OTHER_REPORT(path=printable(str(directory), 200)))
     return document
+
+
+def require_command(command: str) -> None:
+    """Raise ScenarioError if a command to restart a broker cannot be started."""
+    try:
+        program = shlex.split(command)[0]
+    except (ValueError, IndexError):
+        raise ScenarioError("--restart-command: it is empty, or a quote is not closed") from None
+    if shutil.which(program) is None:
+        raise ScenarioError(f"--restart-command: {program[:100]!r} is not a program of this host")
 
 
 async def play_report(
@@ -104,7 +128,7 @@ async def play_report(
     """Make the measurements of a plan that are missing in the directory.
 
     A broker that cannot be reached any more is restarted by the command, once for each
-    measurement; without each, or if it stays away, its other measurements are left out.
+    measurement; without one, or if it stays away, its other measurements are left out.
     """
     journal = report_journal(directory)
     measured: list[MeasuredItem] = []
@@ -134,6 +158,7 @@ async def play_report(
             played = await _play(state, plan, folder, testbed, watch)
             if restart_command and _unreachable(played):
                 await testbed.reset()
+                watch(replace(state, restarting=True))
                 urls = plan.brokers[measurement.broker - 1].urls
                 if await _restart(restart_command, urls):
                     played = await _play(state, plan, folder, testbed, watch)
@@ -150,7 +175,7 @@ async def _play(
     state: ReportState, plan: ReportPlan, folder: Path, testbed: Testbed, watch: Watch
 ) -> SweepResult:
     def show(sweep_state: SweepState) -> None:
-        watch(ReportState(state.measurement, state.number, state.total, state.left_s, sweep_state))
+        watch(replace(state, sweep=sweep_state))
 
     return await sweep(sweep_of(state.measurement, plan), folder, testbed, watch=show)
 
@@ -158,7 +183,9 @@ async def _play(
 def _unreachable(played: SweepResult) -> str:
     """Return the error of a broker that could not be reached any more, "" if it was."""
     errors = (each.error for each in played.measured)
-    return next((error for error in errors if error.startswith("BrokerUnreachable")), "")
+    return next(
+        (error for error in errors if error.startswith(BrokerUnreachableError.__name__)), ""
+    )
 
 
 async def _restart(command: str, urls: Sequence[str]) -> bool:
