@@ -1,6 +1,6 @@
 """The words of sources and documents: rules that a machine can hold.
 
-`python -m tests.test_words loadgen/judge docs/explanation/verdict.md` prints every finding there.
+`python -m tests.test_words loadgen/judge docs/codes.md` prints every finding there.
 """
 
 import ast
