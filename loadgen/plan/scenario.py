@@ -9,6 +9,7 @@ Times are in seconds, rates a second, sizes in bytes.
 """
 
 import inspect
+import json
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
@@ -662,13 +663,20 @@ def to_toml(scenario: Scenario, only: Collection[str] = ()) -> str:
 
     `only` names the fields to write; if it is empty, all fields with a value are written.
     """
-    # Most commands write no TOML, so they need not import the library.
-    import tomli_w
-
-    return tomli_w.dumps(
-        {
-            name: int(value) if isinstance(value, float) and value.is_integer() else value
-            for name, value in scenario.plain().items()
-            if value is not None and (not only or name in only)
-        }
+    return "".join(
+        f"{name} = {_toml_value(value)}\n"
+        for name, value in scenario.plain().items()
+        if value is not None and (not only or name in only)
     )
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, Mapping):
+        pairs = (f"{name} = {_toml_value(part)}" for name, part in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    # JSON's strings, numbers and truth values are TOML's, but for one control character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

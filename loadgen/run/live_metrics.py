@@ -11,21 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from threading import Thread
 from typing import Literal
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import numpy as np
-from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import ThreadingWSGIServer
-from prometheus_client.registry import Collector
 
 from loadgen.errors import CannotRunError
 from loadgen.kernels.counting import INTENDED_PHASES
@@ -122,32 +113,41 @@ def figures(plan: Plan, monitor: Monitor) -> Iterator[Figure]:
     )
 
 
-_FAMILIES = {
-    "counter": CounterMetricFamily,
-    "gauge": GaugeMetricFamily,
-    "histogram": HistogramMetricFamily,
-}
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class RunMetrics(Collector):
-    """The figures of one run as Prometheus has them."""
+def exposition(plan: Plan, monitor: Monitor, about: Mapping[str, str]) -> str:
+    """Return the figures of this moment in the text format of Prometheus."""
+    lines = [
+        *("# HELP loadgen_run_info The run.", "# TYPE loadgen_run_info gauge"),
+        _sample("loadgen_run_info", about, 1),
+    ]
+    for figure in figures(plan, monitor):
+        name = f"{figure.name}_total" if figure.kind == "counter" else figure.name
+        lines += [f"# HELP {name} {figure.meaning}", f"# TYPE {name} {figure.kind}"]
+        for values, value in figure.points.items():
+            labels = dict(zip(figure.labels, values, strict=True))
+            if isinstance(value, Distribution):
+                buckets = [*zip(map(repr, BOUNDS_S), value.up_to, strict=True)]
+                for bound, count in [*buckets, ("+Inf", value.count)]:
+                    lines.append(_sample(f"{name}_bucket", {**labels, "le": bound}, count))
+                lines.append(_sample(f"{name}_count", labels, value.count))
+                lines.append(_sample(f"{name}_sum", labels, value.sum_s))
+            else:
+                lines.append(_sample(name, labels, value))
+    return "".join(f"{line}\n" for line in lines)
 
-    def __init__(self, plan: Plan, monitor: Monitor, about: dict[str, str]) -> None:
-        self._plan = plan
-        self._monitor = monitor
-        self._about = about
 
-    def collect(self) -> Iterator[Metric]:
-        yield InfoMetricFamily("loadgen_run", "The run.", self._about)
-        for figure in figures(self._plan, self._monitor):
-            family = _FAMILIES[figure.kind](figure.name, figure.meaning, labels=figure.labels)
-            for labels, value in figure.points.items():
-                if isinstance(value, Distribution):
-                    buckets = [*zip(map(repr, BOUNDS_S), value.up_to, strict=True)]
-                    family.add_metric(labels, [*buckets, ("+Inf", value.count)], value.sum_s)
-                else:
-                    family.add_metric(labels, value)
-            yield family
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    pairs = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
+    return f"{name}{{{pairs}}} {value}" if pairs else f"{name} {value}"
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
 
 
 class _Quiet(WSGIRequestHandler):
@@ -165,15 +165,16 @@ def served_metrics(
     at.
     """
     host, _, port = address.rpartition(":")
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(RunMetrics(plan, monitor, about))
-    metrics = make_wsgi_app(registry)
+
+    def metrics() -> tuple[str, bytes]:
+        return _TEXT, exposition(plan, monitor, about).encode()
+
     try:
         where = socket.getaddrinfo(host.strip("[]") or _LOCAL, int(port), type=socket.SOCK_STREAM)
         family, *_, (name, number, *_) = where[0]
         to_this_host = ip_address(str(name)).is_loopback
         application = PageApplication(about["run"], directory, metrics, to_this_host=to_this_host)
-        kind = type("Server", (ThreadingWSGIServer,), {"address_family": family})
+        kind = type("Server", (_Server,), {"address_family": family})
         server: WSGIServer = make_server(str(name), int(number), application, kind, _Quiet)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

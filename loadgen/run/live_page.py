@@ -14,7 +14,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from threading import Lock
-from typing import Any
 from urllib.parse import urlsplit
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -23,18 +22,23 @@ _MAKE = [sys.executable, "-m", "loadgen.report.render.live"]
 
 
 class PageApplication:
-    """A WSGI application: / and /card of a run; every other path is for `others`.
+    """A WSGI application: / and /card of a run; every other path has the text of `metrics`.
 
     If it is served to this host alone, it answers to no name but localhost: a hostile page in a
     browser here could make another name resolve to this host, and read the figures.
     """
 
     def __init__(
-        self, run: str, directory: Path, others: Callable[..., Any], *, to_this_host: bool
+        self,
+        run: str,
+        directory: Path,
+        metrics: Callable[[], tuple[str, bytes]],
+        *,
+        to_this_host: bool,
     ) -> None:
         self._to_this_host = to_this_host
         self._directory = directory
-        self._others = others
+        self._metrics = metrics
         ended = f"{run} has ended, or was stopped: its score card is {directory}/scorecard.html"
         # A string literal of the page's script.
         literal = json.dumps(ended).replace("<", "\\u003c")
@@ -52,8 +56,9 @@ class PageApplication:
             return [b"This is served to this host alone; ask 127.0.0.1 or localhost.\n"]
         path = request.get("PATH_INFO", "/")
         if path not in ("/", "/card"):
-            answer: Iterable[bytes] = self._others(request, start)
-            return answer
+            kind, text = self._metrics()
+            start("200 OK", [("Content-Type", kind)])
+            return [text]
         headers = [("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "no-store")]
         start("200 OK", headers)
         if path == "/":
