@@ -45,7 +45,8 @@ class Conditions:
     `producers` and `producer_rate` are the load of the row: in LATENCY the background.
     """
 
-    interface: str | None = _condition("{}", default="MQTT")
+    # mqttbench, and with it every published row that names no other interface, is MQTT 3.1.
+    interface: str | None = _condition("{}", default="MQTT 3.1")
     qos: int | None = _condition("QoS {}")
     size_bytes: tuple[int, int] | None = _condition(
         lambda size: (f"{size[0]:,} to " if size[0] < size[1] else "") + counted(size[1], "byte"),
@@ -58,6 +59,11 @@ class Conditions:
     producers: int | None = _condition("{:,} producers", "load of ")
     producer_rate: float | None = _condition(_rate, "each producer at ")
     devices: int | None = _condition("{:,} devices")
+    subscribed: bool | None = _condition(
+        lambda each: "each device subscribes" if each else "no device subscribes"
+    )
+    endpoints: int | None = _condition(lambda count: counted(count, "endpoint"))
+    timed_s: float | None = _condition("{:,g} s", "timed for ")
     handshakes: Handshakes | None = _condition(  # noqa: RUF009 (it makes a field)
         lambda kinds: " and ".join(map(" ".join, kinds)) or "not encrypted"
     )

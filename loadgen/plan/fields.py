@@ -43,9 +43,10 @@ Part = Literal["", "fleet", "schedule", "messages"]
 """Parts of the shared fields: for every run (""), for devices that differ only by group and number,
 for a schedule of messages, and for like devices that exchange messages."""
 
-Load = Literal["", "amount", "none"]
-"""Effect of a field on the load: `amount` sets the amount of work or of devices, `none` is for
-judgement, observation and names, "" for any other effect."""
+Load = Literal["", "amount", "kind", "none"]
+"""Effect of a field on the load: `amount` sets the amount of work or of devices, `kind` makes a
+workload that is not compared with others, `none` is for judgement, observation and names, "" for
+any other effect."""
 
 TEXT_LIMIT = 4096
 LIST_LIMIT = 1024

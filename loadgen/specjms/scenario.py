@@ -30,7 +30,7 @@ class SupplyChain(Scenario):
     warmup: Warmup = 10.0
     drain: Drain = 30.0
     mqtt: MqttVersion = "5"
-    topology: Annotated[Topology, Choice(load="amount")] = "horizontal"
+    topology: Annotated[Topology, Choice(load="kind")] = "horizontal"
     """Growth of the supply chain with BASE: by locations, by the traffic of each, or by the
     scenario."""
     base: Annotated[int, Count(1, 20_000, everyday=20, load="amount")] = 10

@@ -48,7 +48,8 @@ def test_equal_conditions_have_no_difference() -> None:
             "each producer at 1 msgs/sec",
             "each producer at 0.5 msgs/sec",
         ),
-        ({"interface": "JMS"}, "MQTT", "JMS"),
+        ({"interface": "JMS"}, "MQTT 3.1", "JMS"),
+        ({"interface": "MQTT 3.1.1"}, "MQTT 3.1", "MQTT 3.1.1"),
         (
             {"access_control": True},
             "one connection policy for all",
@@ -72,6 +73,9 @@ def test_every_condition_has_words() -> None:
         producers=1,
         producer_rate=2.0,
         devices=1,
+        subscribed=True,
+        endpoints=1,
+        timed_s=1.0,
         handshakes=PUBLISHED_TLS,
         access_control=True,
         stored_first=True,
@@ -152,5 +156,5 @@ def test_every_published_figure_says_its_conditions() -> None:
         assert bool(figure.conditions.handshakes) == (".SEC" in figure.name)
         jms = figure.name.startswith("JMS")
         wmq = figure.name.startswith("WMQ")
-        wanted = "JMS" if jms else "MQTT to WebSphere MQ" if wmq else "MQTT"
+        wanted = "JMS" if jms else "MQTT to WebSphere MQ" if wmq else "MQTT 3.1"
         assert figure.conditions.interface == wanted

@@ -210,19 +210,24 @@ def compare(
 ) -> list[Comparison]:
     """Return a comparison for each case with several runs, in the order of the cards.
 
+    Kinds of a case, such as the topologies of a supply chain, are separate cases here.
     `baselines` marks the cards of the baseline; if there are any, each case must have a baseline
     and another run. `names` are used instead of the names of the brokers. Raise RunDirectoryError.
     """
-    cases: dict[str, dict[int, Facts]] = {}
+    cases: dict[tuple[str, ...], dict[int, Facts]] = {}
     for place, card in enumerate(cards):
         broker = {"broker": names[place]} if names else {}
-        cases.setdefault(card.run.case, {})[place] = {**facts_of(card), **broker}
+        kinds = [
+            str(value) for key, value in card.run.scenario.items() if _loads().get(key) == "kind"
+        ]
+        kind = card.run.case, *kinds
+        cases.setdefault(kind, {})[place] = {**facts_of(card), **broker}
     comparisons = []
-    for case, facts in cases.items():
+    for (case, *kinds), facts in cases.items():
         marked = {place for place in facts if baselines and baselines[place]}
         if any(baselines) and not 0 < len(marked) < len(facts):
             missing = Message.BASELINE_ALONE if marked else Message.NO_BASELINE
-            raise RunDirectoryError(missing(case=name(case, 40)))
+            raise RunDirectoryError(missing(case=name(" ".join((case, *kinds)), 40)))
         if len(facts) > 1:
             comparisons.append(_comparison(case, cards, facts, marked, bounds))
     return comparisons

@@ -102,8 +102,12 @@ def conditions_of(record: RunRecord) -> Conditions:
     producers = sum(group.count for group in load)
     rate = sum(group.rate or 0.0 for group in load)
     handshakes = tuple((version, cipher) for version, cipher, _ in negotiated(record)[0])
+    # Only devices that do not publish may subscribe or not, as the scenario has it.
+    scenario, subscribed = record.scenario, record.scenario.get("subscribe")
+    protocol, qos = record.broker.get("protocol"), scenario.get("qos") if subscribed else None
     return Conditions(
-        qos=None if publishing is None else publishing.qos,
+        interface=None if protocol is None else str(protocol),
+        qos=qos if publishing is None else publishing.qos,
         size_bytes=None if publishing is None else publishing.size_bytes,
         topics=load[0].topics if load else None,
         ratio=None if publishing is None else round(publishing.deliveries),
@@ -111,6 +115,9 @@ def conditions_of(record: RunRecord) -> Conditions:
         producers=producers,
         producer_rate=rate / producers if producers else None,
         devices=sum(group.count for group in record.groups),
+        subscribed=subscribed,
+        endpoints=len(record.urls) or None,
+        timed_s=scenario.get("duration"),
         handshakes=handshakes or (None if record.secure else ()),
         access_control=record.broker.get("access_control") is not None,
         stored_first=stored_first(record),

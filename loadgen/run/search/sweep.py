@@ -134,8 +134,9 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
     for name in names:
         if names.count(name) > 1:
             raise ScenarioError(RunMessage.SWEPT_TWICE(field=name))
-        texts = isinstance(grid.scenario.fields().get(name), Texts)
-        if name == "case" or (texts and name != "broker"):
+        field = grid.scenario.fields().get(name)
+        many = isinstance(field, Texts) and name != "broker"
+        if name == "case" or many or (field is not None and field.load == "kind"):
             raise ScenarioError(RunMessage.NOT_SWEPT(field=name))
     total = grid.repeat
     for name, choices in grid.axes:

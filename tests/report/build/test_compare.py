@@ -271,18 +271,19 @@ def test_a_difference_is_a_share_or_a_multiple(
     assert (difference.text, difference.certainty) == (text, certainty)
 
 
-@pytest.mark.parametrize(
-    "loads",
-    [
-        ({"devices": 1000}, {"devices": 2000}),
-        ({"base": 1, "topology": "horizontal"}, {"base": 1, "topology": "vertical"}),
-    ],
-)
-def test_different_loads_have_no_percentages(
-    card: ScoreCard, loads: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
-    first, other = loads
-    cards = [run_at(card, 1000, **first), run_at(card, 2000, **other)]
+def test_topologies_have_no_comparison_and_are_no_baselines_of_each_other(card: ScoreCard) -> None:
+    cards = [run_at(card, 9, base=1, topology=kind) for kind in ("horizontal", "vertical")]
+    assert compare(cards) == []
+    with pytest.raises(RunDirectoryError) as error:
+        compare(cards, [True, False])
+    assert error.value.code == "BASELINE_ALONE"
+    assert error.value.values == {"case": "persistent horizontal"}
+    (both, _) = compare([*cards, *cards], [True, True, False, False])
+    assert [side.runs for side in both.sides] == [(0,), (2,)]
+
+
+def test_different_loads_have_no_percentages(card: ScoreCard) -> None:
+    cards = [run_at(card, 1000, devices=1000), run_at(card, 2000, devices=2000)]
     (comparison,) = compare(cards)
     (difference,) = line(comparison).differences
     assert difference is not None

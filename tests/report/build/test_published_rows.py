@@ -13,13 +13,15 @@ from loadgen.report.score_card import ScoreCard
 from tests.report import fabricate as make
 
 TITLE = "Next to the published score card"
-SECURE_BROKER = {"name": "x", "urls": ["mqtts://b:8883"], "protocol": "MQTT 3.1.1"}
+SECURE_BROKER = {"name": "x", "urls": ["mqtts://b:8883"], "protocol": "MQTT 3.1"}
 
 SMALLER = "yes, but this run had a smaller load, which is not a limit"
 
 
 def card_of(where: Path, case: str, tls: object = None, **changes: Any) -> ScoreCard:
-    document = make.run_document(case=case) | changes
+    document = make.run_document(case=case)
+    document["broker"]["protocol"] = "MQTT 3.1"
+    document |= changes
     if tls is not None:
         document["observed"]["tls"] = tls
     return summarize_run(make.write_run(where / "run", document, make.rows_of(case=case)))
@@ -46,7 +48,8 @@ def secured(version: str, cipher: str) -> dict[str, Any]:
 
 
 def stored(first: object) -> dict[str, Any]:
-    return {"broker": make.run_document()["broker"] | {"stored_first": first}}
+    broker = make.run_document()["broker"]
+    return {"broker": broker | {"protocol": "MQTT 3.1", "stored_first": first}}
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,13 @@ def stored(first: object) -> dict[str, Any]:
         ("fanin", {"scenario": {"slow_subscribers": 5}}, None, "FANIN", "no; this run: slow subs"),
         ("fanin", {"scenario": {"crash_broker": 0.0}}, None, "FANIN", "no; this run: the broker"),
         ("fanin", {"scenario": {"impair": None, "crash_broker": False}}, None, "FANIN", "yes"),
+        (
+            "fanin",
+            {"broker": make.run_document()["broker"]},
+            None,
+            "FANIN",
+            "no; this run: MQTT 3.1.1; published: MQTT 3.1",
+        ),
     ],
 )
 def test_a_difference_makes_a_row_not_comparable(
@@ -150,7 +160,7 @@ def test_a_row_over_jms_says_so(tmp_path: Path) -> None:
     card = card_of(tmp_path, "fanout", scenario={"published": "JMSPUBSUB"})
     (line,) = lines_of(card)
     assert line[:3] == ("JMSPUBSUB", "egress rate, msgs/sec", 1_400_000)
-    assert "this run: MQTT; published: JMS" in line[4]
+    assert "this run: MQTT 3.1; published: JMS" in line[4]
     (section,) = [one for one in card.sections if one.title == TITLE]
     assert "asynchronous sends" in section.note
 
@@ -164,7 +174,22 @@ def test_every_rendering_has_them(tmp_path: Path) -> None:
     seconds, latency = published
     assert seconds["value"] == 0.8 and seconds["published"]["value"] == 65
     assert latency["published"]["less_than"] == ["avg"] and latency["avg"] > 0
-    assert seconds["differences"] == ["this run: 100 devices; published: 1,000,000 devices"]
+    assert seconds["differences"] == [
+        "this run: not recorded; published: QoS 0",
+        "this run: 100 devices; published: 1,000,000 devices",
+        "this run: not recorded; published: each device subscribes",
+        "this run: 1 endpoint; published: 17 endpoints",
+    ]
+
+
+def test_the_burst_is_compared_by_subscription_and_the_pair_by_its_time(tmp_path: Path) -> None:
+    burst = card_of(tmp_path / "a", "connburst", scenario={"subscribe": True, "qos": 1})
+    seconds, _ = lines_of(burst)
+    assert "QoS 1; published: QoS 0" in seconds[4] and "subscribes" not in seconds[4]
+    silent = card_of(tmp_path / "b", "connburst", scenario={"subscribe": False, "qos": 0})
+    assert "this run: no device subscribes; published: each" in lines_of(silent)[0][4]
+    pair = card_of(tmp_path / "c", "latency", scenario={"duration": 20.0})
+    assert "this run: timed for 20 s; published: timed for 300 s" in lines_of(pair)[0][4]
 
 
 def test_a_case_without_a_published_row_has_no_section(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_rack_units_and_storage_are_used(tmp_path: Path) -> None:
     card = card_of(tmp_path / "a", "persistent", sut={"machine": {"rack_units": 2}})
     (row,) = [row for row in card.rows if row.name == "PERSISTENT.MPU"]
     assert row.value == card.rates["received"] / 2
-    broker = {"name": "x", "urls": ["mqtt://b"], "protocol": "MQTT 3.1.1"}
+    broker = {"name": "x", "urls": ["mqtt://b"], "protocol": "MQTT 3.1"}
     for first in (True, False):
         sut = {"broker": {"stored_first": first}}
         card = card_of(tmp_path / str(first), "persistent", sut=sut, broker=broker)

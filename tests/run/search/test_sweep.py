@@ -22,6 +22,7 @@ from loadgen.run.rundir import exclusive
 from loadgen.run.search.search import Search
 from loadgen.run.search.sweep import Sweep, SweepState, journal_of, points_of
 from loadgen.run.testbed import Testbed
+from loadgen.specjms.scenario import SupplyChain
 from tests.refusals import refused
 from tests.run.search.fake_runs import FakeRuns
 from tests.testbeds import sweep
@@ -70,6 +71,12 @@ async def test_wrong_grid_is_refused_before_anything_is_run(
     assert error.value.code == complaint or complaint in str(error.value)
     assert not runs.played
     assert not (tmp_path / "s").exists()
+
+
+def test_topologies_are_not_swept() -> None:
+    with pytest.raises(ScenarioError) as error:
+        points_of(Sweep(SupplyChain(), (("topology", ("horizontal", "vertical")),)))
+    assert (error.value.code, error.value.values) == ("NOT_SWEPT", {"field": "topology"})
 
 
 async def test_rows_are_kept_by_a_second_start_and_a_larger_grid(
