@@ -11,19 +11,24 @@ from typing import Any
 
 from loadgen.report.power.formats import CHOICES, FIGURES, TITLES, Format, is_like, words
 from loadgen.report.power.messages import LogError, PowerMessage
-from loadgen.report.power.times import zone_in
+from loadgen.report.power.times import is_time, zone_in
 from loadgen.report.power.units import UNITS, Unit, has_strange_unit, number_of, unit_in, unit_of
 
 AROUND_NAMES = " -:/|,.()[]#"
 _INDEX = re.compile(r"(\d+)(?!\d|[^\W_]|\s?(?:m?s|sec|m|min|h|hr|d)(?![^\W_]))")
 """The number of an outlet; not a span of time or a voltage, such as 5 min or 12V."""
-_QUANTILE = re.compile(r"p\d\d+", re.IGNORECASE)
-_FUNCTION = re.compile(r"\b(?:i?rate|increase|i?delta|deriv)\(")
+_QUANTILE = re.compile(r"(?<![^\W_])p\d\d+(?![^\W_])", re.IGNORECASE)
+_FUNCTION = re.compile(
+    r"\b(?:i?rate|increase|i?delta|deriv|predict_linear|quantile|(?!avg)\w+_over_time)\("
+)
+"""A function of a series that has another unit than the series, or is no mean."""
 _ROLES = {"other": 99, "kwh": 99, "watts": 99, "outlet": 2, "series": 2, "value": 1, "units": 1}
 """Roles by the words of a title, and the most words that a title of the role has."""
 _NOT_REAL = "not real power"
 _FIGURE_WORDS = {"power": ("watts", "kwh"), "energy": ("kwh", "watts")}
 _INSTEAD = ({"time", "date"}, {"outlet"})
+_BY_ID = ("id", "number", "no", "nr", "num", "index", "name", "label")
+"""Words of columns that name an outlet, the most distinctive first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +89,7 @@ def column_of(title: str, form: Format, place: int = 0, cell: str = "") -> Colum
     Raise LogError if a title that a key names states another quantity.
     """
     unit, rest = unit_in(title)
-    number = number_of(cell)
-    if unit is None and number is not None:
+    if unit is None and (number := number_of(cell)) is not None:
         unit = unit_of(number.unit)
     listed = words_of(rest)
     there = frozenset(listed)
@@ -93,7 +97,7 @@ def column_of(title: str, form: Format, place: int = 0, cell: str = "") -> Colum
     column = Column(
         place,
         title,
-        _role_of(title, unit, listed),
+        _role_of(unit, listed),
         unit,
         _outlet_in(rest),
         statistic or ("mean" if there & words("mean") else ""),
@@ -115,7 +119,7 @@ def column_of(title: str, form: Format, place: int = 0, cell: str = "") -> Colum
     return replace(column, role="unused", why=why) if why else column
 
 
-def _role_of(title: str, unit: Unit | None, listed: Sequence[str]) -> str:
+def _role_of(unit: Unit | None, listed: Sequence[str]) -> str:
     """Return the role of a column by its unit, or else by the words of its title."""
     there = frozenset(listed)
     if unit is not None and (unit.kind != "other" or not there & words("time")):
@@ -130,44 +134,44 @@ def _role_of(title: str, unit: Unit | None, listed: Sequence[str]) -> str:
 
 def _outlet_in(rest: str) -> str:
     """Remove words for the quantity from a title; the rest names the outlet."""
-    omitted = words("noise") | words("watts") | words("kwh") | words("mean") | words("statistic")
-    pieces = [
-        piece
-        for piece in re.split(r"(\s+|[.()\[\]]|(?<=[a-z])(?=[A-Z]))", re.sub(r"_+", " ", rest))
-        if not (words_of(piece) and set(words_of(piece)) <= omitted)
-    ]
-    return re.sub(r"\s+", " ", "".join(pieces)).strip(AROUND_NAMES)
+    keys = ("noise", "watts", "kwh", "mean", "statistic")
+    omitted = frozenset[str]().union(*map(words, keys))
+    pieces = re.split(r"(\s+|[.()\[\]]|(?<=[a-z])(?=[A-Z]))", re.sub(r"_+", " ", rest))
+    name = "".join(p for p in pieces if not (words_of(p) and set(words_of(p)) <= omitted))
+    return re.sub(r"\s+", " ", name).strip(AROUND_NAMES)
 
 
 def with_unit(column: Column, form: Format) -> Column:
     """Return a column of a figure with its unit; raise LogError if it is not certain."""
-    quantity = FIGURES[column.role]
+    quantity, title, unit = FIGURES[column.role], column.title, column.unit
     key = "unit" if quantity == "power" else "counter_unit"
-    default = getattr(form, key) if column.is_named or key in form.named else ""
-    title, unit = column.title, column.unit
+    is_option = key in form.named
+    default = getattr(form, key) if column.is_named or is_option else ""
+    problem = "" if unit is None else unit.problem
     there = frozenset(words_of(title))
     of_figure, of_other = (words(role) for role in _FIGURE_WORDS[quantity])
-    if unit is not None and unit.problem == "scaled":
-        raise LogError(PowerMessage.UNIT_SCALED, column=title)
     is_other = unit is not None and unit.kind != quantity
     if unit is None and column.is_named and not there & of_figure:
         is_other = bool(there & (of_other | words("measured")))
-    if is_other:
-        values: dict[str, Any] = {"column": title, "quantity": quantity, "key": column.role}
-        raise LogError(PowerMessage.NOT_THE_QUANTITY, **values)
-    if unit is not None and unit.problem == "prefix":
-        # Only the prefix is open, so that a unit with another one contradicts the title.
-        if not (column.is_named and default[:1] in ("m", "M")):
-            choices = tuple(name for name in CHOICES[key] if name[0] in "mM")
-            values = {"column": title, "key": column.role, "unit_key": key, "choices": choices}
-            raise LogError(PowerMessage.UNIT_UNCLEAR, **values)
-        unit = UNITS[default]
-    if default and key in form.named and unit not in (None, UNITS[default]):
-        raise LogError(PowerMessage.UNIT_CONTRADICTED, column=title, unit_key=key, unit=default)
-    if unit is None and not default and (not column.is_named or has_strange_unit(title)):
-        values = {"column": title, "key": key, "choices": tuple(CHOICES[key])}
-        raise LogError(PowerMessage.UNIT_MISSING, **values)
-    return replace(column, unit=unit or UNITS[default or ("W" if quantity == "power" else "kWh")])
+    is_prefix_named = column.is_named and default[:1] in ("m", "M")
+    is_contradicted = bool(default) and unit not in (None, UNITS.get(default))
+    is_silent = unit is None and not default
+    rules = (
+        (PowerMessage.UNIT_SCALED, problem == "scaled"),
+        (PowerMessage.NOT_THE_QUANTITY, is_other),
+        (PowerMessage.UNIT_UNCLEAR, problem == "prefix" and not is_prefix_named),
+        (PowerMessage.UNIT_CONTRADICTED, is_option and not problem and is_contradicted),
+        (PowerMessage.UNIT_MISSING, is_silent and not column.is_named),
+        (PowerMessage.UNIT_MISSING, is_silent and has_strange_unit(title)),
+    )
+    for sentence, applies in rules:
+        if applies:
+            choices = tuple(n for n in CHOICES[key] if n[0] in "mM" or problem != "prefix")
+            values: dict[str, Any] = {"column": title, "key": column.role, "unit_key": key}
+            raise LogError(sentence, **values, choices=choices, quantity=quantity, unit=default)
+    if unit is not None and not problem:
+        return column
+    return replace(column, unit=UNITS[default or ("W" if quantity == "power" else "kWh")])
 
 
 # --- a layout from titles -------------------------------------------------------------------
@@ -194,21 +198,21 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
     value, units = roles.get("value", []), roles.get("units", [])
     if len(figures) == 1 and figures[0].unit is None and units:
         figures, value = [], [replace(figures[0], role="value")]
-    absent = [
-        (key, pattern)
+    is_long = not figures and len(value) == 1
+    absent = {
+        key
         for key in form.named.intersection(TITLES)
         for pattern in getattr(form, key)
         if not any(is_like(title, pattern) for title in titles)
-    ]
-    is_long = not figures and len(value) == 1
+    }
+    time = _time_columns(columns, cells)
     others = [c for c in roles.get("other", []) if c.why == _NOT_REAL or (c.unit and not c.why)]
-    if others and not (figures or value or absent) and (roles.get("time") or roles.get("date")):
+    if others and time and not (figures or value or absent):
         raise LogError(PowerMessage.NO_WATTS, columns=tuple(c.title for c in others[:4]))
-    if (not figures and not is_long) or any(not is_long or key not in FIGURES for key, _ in absent):
+    if (not figures and not is_long) or absent - (FIGURES.keys() if is_long else set()):
         return None
-    figures = _figures(figures, form)
+    figures = chosen([c if c.is_named else _with_stated_unit(c, figures, form) for c in figures])
     names = _names(roles.get("outlet", [])) + (roles.get("series", []) if is_long else [])
-    time = _time_columns(roles.get("time", []), roles.get("date", []))
     if not time:
         raise LogError(PowerMessage.NO_TIME, header=", ".join(titles)[:120])
     for role in FIGURES if names else ():
@@ -245,18 +249,33 @@ def _only_named(columns: Sequence[Column], form: Format) -> list[Column]:
     ]
 
 
-def _figures(figures: Sequence[Column], form: Format) -> list[Column]:
-    """Return the columns of figures with their units; those with `why` are not used."""
-    stated = any(c.role == "watts" and c.unit is not None and not c.unit.problem for c in figures)
-    read = []
-    for column in figures:
-        unstated = not column.is_named and (column.unit is None or column.unit.problem)
-        if unstated and stated and column.role not in form.named:
-            read.append(replace(column, why="no unit is stated"))
-        else:
-            read.append(column if column.is_named else with_unit(column, form))
-    powers = _momentary([c for c in read if c.role == "watts" and not c.why])
-    energies = [c for c in read if c.role != "watts" and not c.why]
+def _with_stated_unit(column: Column, figures: Sequence[Column], form: Format) -> Column:
+    """Return a figure with its unit, or with `why` if it states none and others have watts."""
+    is_unstated = column.unit is None or column.unit.problem
+    has_watts = any(
+        c.role == "watts" and ("unit" in form.named or (c.unit is not None and not c.unit.problem))
+        for c in figures
+    )
+    unit_key = "unit" if column.role == "watts" else "counter_unit"
+    if is_unstated and has_watts and unit_key not in form.named:
+        return replace(column, why="no unit is stated")
+    return with_unit(column, form)
+
+
+def chosen(figures: Sequence[Column]) -> list[Column]:
+    """Choose the figures of each outlet; those with `why` are not used.
+
+    The momentary watts of an outlet have precedence over their mean, and watts over energy, which
+    only confirms them. Columns of watts that are all named are all used. Raise LogError if the
+    choice is not clear.
+    """
+    powers = [c for c in figures if c.role == "watts" and not c.why]
+    if all(column.is_named for column in powers):
+        names = [column.outlet for column in powers]
+        powers = [c if names.count(c.outlet) == 1 else replace(c, outlet=c.title) for c in powers]
+    else:
+        powers = _momentary(powers)
+    energies = [c for c in figures if c.role != "watts" and not c.why]
     used = {column.outlet for column in powers if not column.why}
     paired = []
     for column in energies:
@@ -268,49 +287,47 @@ def _figures(figures: Sequence[Column], form: Format) -> list[Column]:
         elif len(same) > 1:
             raise LogError(PowerMessage.SEVERAL_COLUMNS, key="kwh", titles=same)
         paired.append(column)
-    return [*(c for c in read if c.why), *powers, *paired]
+    return [*(c for c in figures if c.why), *powers, *paired]
 
 
 def _momentary(powers: Sequence[Column]) -> list[Column]:
-    """Choose the momentary watts of each outlet, or else their mean; the others get a `why`.
-
-    Columns that are all named are all used. Raise LogError if the choice is not clear.
-    """
-    if all(column.is_named for column in powers):
-        names = [column.outlet for column in powers]
-        return [c if names.count(c.outlet) == 1 else replace(c, outlet=c.title) for c in powers]
-    chosen: dict[str, Column] = {}
+    """Choose the momentary watts of each outlet, or else their mean; the others get a `why`."""
+    best: dict[str, Column] = {}
     for statistic in ("", "mean"):
-        outlets = {*chosen}
+        outlets = {*best}
         for column in powers:
             if column.statistic == statistic and column.outlet not in outlets:
-                other = chosen.setdefault(column.outlet, column)
+                other = best.setdefault(column.outlet, column)
                 if other is not column:
                     titles = (other.title, column.title)
                     raise LogError(PowerMessage.SEVERAL_COLUMNS, key="watts", titles=titles)
-    lonely = tuple(column.title for column in powers if column.outlet not in chosen)
+    lonely = tuple(column.title for column in powers if column.outlet not in best)
     if lonely:
         raise LogError(PowerMessage.ONLY_STATISTICS, titles=lonely[:8])
-    return [
-        column if chosen[column.outlet] is column else replace(column, why=column.statistic)
-        for column in powers
-    ]
+    return [c if best[c.outlet] is c else replace(c, why=c.statistic) for c in powers]
 
 
 def _names(outlets: Sequence[Column]) -> list[Column]:
     """Choose the most distinctive column of outlets: an id before a name; all that are named."""
-    keys = ("id", "number", "no", "nr", "num", "index", "name", "label")
 
     def rank(column: Column) -> int:
-        ranks = [keys.index(word) for word in words_of(column.title) if word in keys]
-        return min(ranks, default=keys.index("index"))
+        ranks = [_BY_ID.index(word) for word in words_of(column.title) if word in _BY_ID]
+        return min(ranks, default=_BY_ID.index("index"))
 
     return [column for column in outlets if column.is_named] or sorted(outlets, key=rank)[:1]
 
 
-def _time_columns(times: Sequence[Column], dates: Sequence[Column]) -> list[Column]:
-    """Choose the column of times, or those of dates and times; empty if both are missing."""
+def _time_columns(columns: Sequence[Column], cells: Sequence[str]) -> list[Column]:
+    """Choose the column of times, or those of dates and times; empty without one.
+
+    If no title names a time, it is the only column of no other role whose cell is a date and time.
+    """
+    times, dates = ([c for c in columns if c.role == role] for role in ("time", "date"))
     complete = {"timestamp", "datetime"}
+    if not times and not dates:
+        silent = [c for c in columns if not c.role and ":" in cells[c.place]]
+        times = [replace(c, role="time") for c in silent if is_time(cells[c.place])]
+        return times if len(times) == 1 else []
     if len(times) == len(dates) == 1:
         alone = (complete | words("date")) & set(words_of(times[0].title))
         return [times[0]] if alone and not dates[0].is_named else [dates[0], times[0]]
@@ -321,14 +338,14 @@ def _time_columns(times: Sequence[Column], dates: Sequence[Column]) -> list[Colu
     if len(times) + len(dates) > 1:
         titles = tuple(column.title for column in (*times, *dates))
         raise LogError(PowerMessage.SEVERAL_TIMES, titles=titles[:8])
-    return [*dates]
+    return dates
 
 
 def are_alike(names: Sequence[str]) -> bool:
     """Return True if names differ in one number and nothing else, so that they are of one kind."""
     if len(names) < 2:
         return True
-    if any(_QUANTILE.fullmatch(name) for name in names):
+    if any(_QUANTILE.search(name) for name in names):
         return False
     pieces = [_INDEX.split(name.casefold()) for name in names]
     if len({tuple(parts[::2]) for parts in pieces}) > 1:

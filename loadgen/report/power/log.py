@@ -2,11 +2,11 @@
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
-from itertools import islice
+from itertools import pairwise
 from math import inf, isfinite, nan
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -20,6 +20,7 @@ from loadgen.report.power.columns import (
     Column,
     Layout,
     are_alike,
+    chosen,
     column_of,
     layout_of,
     with_unit,
@@ -28,19 +29,21 @@ from loadgen.report.power.columns import (
 from loadgen.report.power.formats import FIGURES, TITLES, Format, is_like, makes
 from loadgen.report.power.messages import LogError, PowerMessage
 from loadgen.report.power.settings import LogSettings, PduLog
-from loadgen.report.power.tables import SEPARATORS, Row, Source, Table, cells_of, table_of
+from loadgen.report.power.tables import Source, Table, tables_in
 from loadgen.report.power.times import UNCERTAIN, Clock, is_time, zone_in
-from loadgen.report.power.units import MISSING, Number, number_of, unit_of
+from loadgen.report.power.units import MISSING, number_of, unit_of
 from loadgen.run.redaction import printable
 
 _LARGEST_WATTS = 1e6
 _MOST_OUTLETS = 1000
-_HEADER_BLOCK = 6
 _COMPARED_LINES = 2000
 _MOST = 0.9
 """Share of the lines that must agree: a meter misses some, and takes its sums later."""
 _TOTAL_SHARE = 0.05
 """Tolerated difference of a total from the sum of its outlets, such as losses."""
+_BURST = 10
+"""A spacing so many times the next one is the pause before a group of samples."""
+_BURST_NS = 5 * 10**8
 _FIRST_ROWS = 20
 _CACHED = 100_000
 _ZONE_LINE = re.compile(r"time\s?-?zone|zeitzone|times?\b.* in ", re.IGNORECASE)
@@ -91,21 +94,20 @@ class LogSamples:
 
 
 def read_log(log: PduLog, settings: LogSettings, *, may_grow: bool = False) -> LogSamples:
-    """Return the samples of the chosen outlets of a log, with the PDU's clock set to the host's.
+    """Return the samples of the chosen outlets of a log; raise PowerLogError.
 
-    Raise PowerLogError if the log cannot be used. A log that may grow is not complete, so that all
-    its outlets are returned.
+    A log that may grow is not complete, so that all its outlets are returned.
     """
     try:
         if log.path.exists() and not log.path.is_file():
             raise OSError("not a file")
         samples = samples_of(Source(log.path, may_grow), str(log.path), settings)
-        return samples if may_grow else _chosen(samples, log)
+        return samples if may_grow else _chosen_outlets(samples, log)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise PowerLogError(PowerMessage.UNREADABLE(log=log.path, reason=reason)) from None
     except LogError as error:
-        raise PowerLogError(error.sentence(log=str(log.path), **error.values)) from None
+        raise error.of(str(log.path)) from None
 
 
 def require_readable(settings: LogSettings) -> None:
@@ -119,18 +121,18 @@ def samples_of(source: Source, name: str, settings: LogSettings) -> LogSamples:
     try:
         head = source.head()
         files = (f for f in settings.formats if not f.logs or fnmatch(Path(name).name, f.logs))
-        layout, table = _table_in(source, head, (*files, *makes()), settings.columns)
+        layout, table = _layout_in(source, head, (*files, *makes()), settings.columns)
         return _Reader(layout, table, head).read(settings.zone)
     except LogError as error:
-        raise PowerLogError(error.sentence(log=name, **error.values)) from None
+        raise error.of(name) from None
 
 
-def _chosen(samples: LogSamples, log: PduLog) -> LogSamples:
+def _chosen_outlets(samples: LogSamples, log: PduLog) -> LogSamples:
     """Return the outlets that the user chose, or all if these are certain to be added."""
     outlets = samples.outlets
     if log.outlets:
-        chosen = tuple(_outlet_named(name, outlets) for name in log.outlets)
-        return replace(samples, outlets=chosen)
+        named = tuple(_outlet_named(name, outlets) for name in log.outlets)
+        return replace(samples, outlets=named)
     names = tuple(printable(outlet.name or "(no name)", 60) for outlet in outlets)[:8]
     if not samples.are_alike:
         raise LogError(PowerMessage.DIFFERENT_KINDS, names=names)
@@ -170,7 +172,7 @@ def _sum_among(outlets: Sequence[Outlet]) -> Outlet | None:
 # --- header ---------------------------------------------------------------------------------
 
 
-def _table_in(
+def _layout_in(
     source: Source, head: Sequence[str], described: Sequence[Format], options: Format
 ) -> tuple[Layout, Table]:
     """Return the layout and the rows of a log; raise LogError if they are not certain.
@@ -180,93 +182,44 @@ def _table_in(
     """
     if not head:
         raise LogError(PowerMessage.NO_SAMPLE)
-    table = table_of(source, head, described)
-    if table is not None:
-        rows = [cells for _, cells in islice(table.rows(), _FIRST_ROWS)]
-        layout = _layout(table.titles, rows, described, options, table.format)
-        if layout is None:
-            raise _unknown(head, table.titles, ", ".join(table.titles), options)
-        return layout, table
-    errors: dict[tuple[str, int], LogError] = {}
-    fallback: tuple[Layout, Table] | None = None
-    settled = ("", 0)
-    for separator, first, titles, rows in _headers(head):
-        place = (separator, first)
-        if not separator and any(other for other, _ in errors):
+    refused: dict[str | None, LogError] = {}
+    silent: tuple[Layout, Table] | None = None
+    widest: Sequence[str] = max((re.split("[\t;|,]", line) for line in head), key=len)
+    for table in tables_in(source, head, described):
+        if table.separator == "" and refused.keys() - {""}:
             break
-        if place == settled:
-            continue
+        widest = max(table.titles, widest, key=len)
+        cells = [""] * len(table.titles)
+        for shown in table.first[:_FIRST_ROWS]:
+            for place, text in enumerate(shown[: len(cells)]):
+                cells[place] = cells[place] or text * (text.casefold() not in MISSING)
+        fitting = (f for f in described if f.logs or f.fits(table.titles))
+        form = (table.make or next(fitting, Format())).with_options(options)
         try:
-            layout = _layout(titles, rows[:_FIRST_ROWS], described, options)
+            layout = layout_of(table.titles, cells, form)
         except LogError as error:
-            errors[place] = error
+            refused.setdefault(table.separator, error)
             continue
-        if layout is not None:
-            settled = place
-            errors.pop(place, None)
-            table = _table(source, layout.titles, separator, first, frozenset(head[:first]))
-            places = layout.places("time", "date", "zone")
-            text = " ".join(rows[0][place] for place in places if place < len(rows[0]))
-            start = "1970-01-01 00:00" if layout.format.start else ""
-            if is_time(text, Clock("ymd", layout.format.format, start=start)):
-                return layout, table
-            fallback = fallback or (layout, table)
-    unclear = next(iter(errors.values()), None)
-    bare_lines = unclear is not None and unclear.sentence is PowerMessage.NO_TIME
-    if unclear is not None and not (bare_lines and head[0][0].isdigit()):
-        raise unclear
-    if fallback is not None:
-        return fallback
-    widest = max(head, key=lambda line: max(map(line.count, "\t;|,")))
-    raise _unknown(head, cells_of(widest, max("\t;|,", key=widest.count)), widest, options)
+        if layout is None:
+            continue
+        row = table.first[0]
+        places = layout.places("time", "date", "zone")
+        text = " ".join(row[place] for place in places if place < len(row))
+        start = "1970-01-01 00:00" if layout.format.start else ""
+        if is_time(text, Clock("ymd", layout.format.format, start=start)):
+            return layout, table
+        silent = silent or (layout, table)
+    if silent is not None:
+        return silent
+    first = next(iter(refused.values()), None)
+    if first is not None and not (head[0][0].isdigit() and first.sentence is PowerMessage.NO_TIME):
+        raise first
+    raise _unknown(head, widest, options)
 
 
-def _headers(head: Sequence[str]) -> Iterator[tuple[str, int, list[str], list[list[str]]]]:
-    """Yield separators, lines below a possible header, its titles, and the rows from that line on.
-
-    A header has up to six lines of the same width, such as names, kinds and units; of those that
-    end at one line, the highest is the first.
-    """
-    stated = re.fullmatch(r"sep=(.)", head[0], re.IGNORECASE)
-    for separator in (stated[1],) if stated else SEPARATORS:
-        rows = [cells_of(line, separator) for line in head]
-        for row in rows:
-            while row and not row[-1]:
-                row.pop()
-        for first in range(1 + bool(stated), len(rows)):
-            width = len(rows[first - 1])
-            if width < 2 or any(map(is_time, rows[first - 1])):
-                continue  # a line of samples, or of text
-            top = first - 1
-            while top > max(first - _HEADER_BLOCK, 0) and len(rows[top - 1]) == width:
-                top -= 1
-            for start in range(top, first):
-                titles = []
-                for cells in zip(*rows[start:first], strict=True):
-                    # A unit in a separate line gets brackets.
-                    parts = [f"({c})" if len(cells) > 1 and unit_of(c) else c for c in cells]
-                    titles.append(" ".join(filter(None, parts)).strip())
-                yield separator, first, titles, rows[first:]
-
-
-def _layout(
-    titles: Sequence[str],
-    rows: Iterable[list[str]],
-    described: Sequence[Format],
-    options: Format,
-    make: Format | None = None,
-) -> Layout | None:
-    cells = [""] * len(titles)
-    for row in rows:
-        for place, text in enumerate(row[: len(cells)]):
-            cells[place] = cells[place] or text * (text.casefold() not in MISSING)
-    fitting = make or next((f for f in described if f.logs or f.fits(titles)), Format())
-    return layout_of(titles, cells, fitting.with_options(options))
-
-
-def _unknown(head: Sequence[str], titles: Sequence[str], header: str, options: Format) -> LogError:
+def _unknown(head: Sequence[str], titles: Sequence[str], options: Format) -> LogError:
     """Return the error for a log without a header that can be read."""
-    shown = printable(header, 120)
+    shown = printable(", ".join(titles), 120)
     for pattern in (p for key in TITLES for p in getattr(options, key)):
         parts = [pattern, *pattern.split("+")]
         if not any(is_like(title, part) for title in titles for part in parts):
@@ -277,36 +230,21 @@ def _unknown(head: Sequence[str], titles: Sequence[str], header: str, options: F
     return LogError(unlike, header=shown)
 
 
-def _table(
-    source: Source, titles: Sequence[str], separator: str, first: int, header: frozenset[str]
-) -> Table:
-    """Return the table below a header, without lines that repeat it and comments."""
-
-    def rows() -> Iterator[Row]:
-        for number, line in islice(source.lines(), first, None):
-            if line not in header and line[0] != "#":
-                yield number, cells_of(line, separator)
-
-    return Table(tuple(titles), rows, separator=separator)
-
-
 # --- rows -----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class _Figure:
-    """The readings of one column or series while a log is read: numbers of rows, and values."""
+class _Series:
+    """The readings of a column or a series at one outlet: numbers of rows, and values.
+
+    `read` has the numbers of cells that recur, with their steps.
+    """
 
     column: Column
-    read: dict[str, tuple[Number, float]] = field(default_factory=dict)
+    read: dict[str, tuple[float, float]] = field(default_factory=dict)
     rows: "array[int]" = field(default_factory=lambda: array("I"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     step: float = inf
-
-    def add(self, row: int, value: float, step: float) -> None:
-        self.rows.append(row)
-        self.values.append(value)
-        self.step = min(self.step, step)
 
 
 class _Reader:
@@ -321,229 +259,233 @@ class _Reader:
         start = form.start
         if start and "start" not in form.named:
             start = next((m[1] for line in head if (m := re.fullmatch(start, line))), "")
-        zone = next(filter(None, zones), "")
-        self._clock = Clock(form.dates, form.format, zone, start)
+        self._clock = Clock(form.dates, form.format, next(filter(None, zones), ""), start)
         self._layout, self._table = layout, table
-        self._figures: dict[tuple[str, str], list[_Figure]] = {}
-        self._left_out = [(c.title, c.why, c.is_power) for c in layout.columns if c.why]
-        self._columns = [c for c in layout.columns if c.role in FIGURES and not c.why]
+        self._series: dict[tuple[str, int, str], _Series] = {}
+        self._error: LogError | None = None
         self._time = layout.places("time", "date", "zone")
         self._names = layout.places("outlet", "series")
-        self._numbers = layout.places("other")
-        self._value = next(iter(layout.places("value")), None)
         self._units = next(iter(layout.places("units")), None)
-        self._error: LogError | None = None
-        self._mark = {"point": ".", "comma": ","}.get(form.decimal, "")
-        if table.separator is None:
-            self._mark = self._mark or "."
-        self._proof = ""
-        self._ambiguous: list[tuple[_Figure, int, str]] = []
-        read = {column.place for column in layout.columns}
-        self._unread = [place for place in range(len(layout.titles)) if place not in read]
+        self._value = next(iter(layout.places("value")), None)
+        self._figures = [c for c in layout.columns if c.role in FIGURES and not c.why]
+        if self._value is not None:
+            self._figures = [c for c in layout.columns if c.role == "value"]
+        places = {column.place for column in layout.columns}
+        self._unread = [place for place in range(len(layout.titles)) if place not in places]
         self._texts: dict[tuple[str, int], list[str]] = {}
+        self._mark, self._proof = self._decimal_mark()
+
+    def _decimal_mark(self) -> tuple[str, str]:
+        """Return the decimal mark of the log's numbers, and the first number that proves it."""
+        stated = {"point": ".", "comma": ","}.get(self._layout.format.decimal, "")
+        if stated or self._table.separator is None:
+            return stated or ".", ""
+        places = [*(column.place for column in self._figures), *self._layout.places("other")]
+        for _, cells in self._table.rows():
+            for text in (cells[place] for place in places if place < len(cells)):
+                number = number_of(text) if "." in text or "," in text else None
+                if number is not None and number.mark in (".", ","):
+                    return number.mark, printable(text, 40)
+        return "", ""
 
     def read(self, zone: ZoneInfo) -> LogSamples:
         """Read all rows; raise LogError."""
         width = len(self._layout.titles)
+        summary: tuple[int, list[str]] | None = None
         for line, cells in self._table.rows():
+            text = " ".join([cells[place] for place in self._time if place < len(cells)])
+            if self._table.separator is not None and not any(map(str.isdigit, text)):
+                summary = summary or (line, cells)
+                continue
+            if summary is not None:
+                break
             if len(cells) != width and (len(cells) < width or any(cells[width:])):
                 text = printable(" ".join(cells), 80)
                 values = {"line": line, "width": len(cells), "expected": width, "text": text}
                 raise LogError(PowerMessage.LINE_WIDTH, **values)
-            row = len(self._clock)
-            self._clock.add(" ".join([cells[place] for place in self._time]), line)
-            name = " ".join(filter(None, (cells[place] for place in self._names)))
-            if self._value is not None:
-                self._add_value(name, cells, row, line)
-            else:
-                if (name, "") not in self._figures:
-                    shown = printable(name, 100)
-                    figures = [
-                        _Figure(replace(column, outlet=shown) if self._names else column)
-                        for column in self._columns
-                    ]
-                    self._remember((name, ""), figures)
-                for figure in self._figures[name, ""]:
-                    self._add(figure, row, cells[figure.column.place], line)
-            if row < _COMPARED_LINES:
-                for place in self._numbers:
-                    if (number := number_of(cells[place])) is not None:
-                        self._prove(number.mark, cells[place])
-                for place in self._unread:
-                    self._texts.setdefault((name, place), []).append(cells[place])
-        self._settle_marks()
-        return self._samples(zone)
+            self._add_row(text, cells, line)
+        else:
+            if summary is None or len(self._clock):
+                return self._samples(zone, summary)
+        line, cells = summary
+        raise LogError(PowerMessage.LINE_TIME, line=line, text=printable(cells[0], 40))
 
-    def _remember(self, key: tuple[str, str], figures: list[_Figure]) -> None:
-        if len(self._figures) >= _MOST_OUTLETS:
-            raise LogError(PowerMessage.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
-        self._figures[key] = figures
-
-    def _add_value(self, name: str, cells: Sequence[str], row: int, line: int) -> None:
-        """Add the value of a row to its series."""
-        text = cells[self._value or 0]
+    def _add_row(self, time: str, cells: Sequence[str], line: int) -> None:
+        """Add the time and the figures of a row."""
+        row = len(self._clock)
+        self._clock.add(time, line)
+        name = " ".join(filter(None, (cells[place] for place in self._names)))
         unit = "" if self._units is None else cells[self._units]
-        if text.casefold() not in MISSING:
-            text = f"{text} {unit}".strip()
-            if (name, unit) not in self._figures:
-                self._remember((name, unit), self._series(name, text))
-        for figure in self._figures.get((name, unit), ()):
-            self._add(figure, row, text, line)
+        for column in self._figures:
+            text = cells[column.place]
+            is_missing = text.casefold() in MISSING
+            if self._value is not None and not is_missing:
+                text = f"{text} {unit}".strip()
+            key = (name, column.place, unit)
+            if (series := self._series.get(key)) is None:
+                if is_missing and self._value is not None:
+                    continue  # its unit is not certain
+                series = self._series[key] = self._begun(column, name, text)
+            if not series.column.why:
+                self._add(series, row, text, line)
+        for place in self._unread if row < _COMPARED_LINES else ():
+            self._texts.setdefault((name, place), []).append(cells[place])
 
-    def _series(self, name: str, text: str) -> list[_Figure]:
-        """Return the figure of a series by its name and a value; empty if it is not used."""
-        form = self._layout.format
-        shown = printable(name, 100)
-        column = column_of(name, form, self._value or 0, text)
+    def _begun(self, column: Column, name: str, text: str) -> _Series:
+        """Begin the series of a column at an outlet, or of a quantity that a line names."""
+        if len(self._series) >= _MOST_OUTLETS * len(self._figures):
+            raise LogError(PowerMessage.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
+        form, shown = self._layout.format, printable(name, 100)
+        if self._value is None:
+            return _Series(replace(column, outlet=shown) if self._names else column)
+        column = column_of(name, form, column.place, text)
         if column.unit is not None and not column.is_named:
             roles = {"power": "watts", "energy": "kwh"}
             column = replace(column, role=roles.get(column.unit.kind, "other"))
         why = column.why or ("another quantity" if column.role == "other" else "")
-        if column.statistic not in ("", "mean"):
-            why = column.statistic
         if form.named & FIGURES.keys() and not column.is_named:
             why = "not named"
+        column = replace(column, title=shown, why=why)
         if not why:
+            role = column.role if column.role in FIGURES else "watts"
+            title = shown or self._layout.titles[column.place]
             try:
-                role = column.role if column.role in FIGURES else "watts"
-                title = shown or self._layout.titles[column.place]
                 column = with_unit(replace(column, role=role, title=title), form)
             except LogError as error:
-                self._error, why = self._error or error, "its unit is not certain"
-        if why:
-            self._left_out.append((shown, why, column.role == "watts"))
-            return []
-        for figure in (figure for of in self._figures.values() for figure in of):
-            other = figure.column
-            if (other.outlet, other.role) == (column.outlet, column.role):
-                if other.title == column.title:
-                    return [figure]  # the same series in another unit
-                column = replace(column, outlet=shown)
-        return [_Figure(column)]
+                self._error = self._error or error
+                column = replace(column, why="its unit is not certain")
+        same = (series for series in self._series.values() if series.column.title == column.title)
+        return next((s for s in same if s.column.role == column.role), None) or _Series(column)
 
-    def _add(self, figure: _Figure, row: int, text: str, line: int) -> None:
-        """Add the number in a cell; an ambiguous one is read when its mark is certain."""
-        if (cached := figure.read.get(text)) is None:
-            if text.casefold() in MISSING:
-                cached = Number(nan, 0, "", ""), inf
-            else:
-                cached = self._number(text, figure.column, line)
-            if len(figure.read) < _CACHED:
-                figure.read[text] = cached
-        number, factor = cached
-        step = factor * 10.0**-number.places
-        if number.mark == "?" and self._mark != ".":
-            self._ambiguous.append((figure, len(figure.rows), text))
-            step = inf
-        if number.value == number.value or self._layout.format.hold:
-            figure.add(row, number.value * factor, step)
+    def _add(self, series: _Series, row: int, text: str, line: int) -> None:
+        """Add the number in a cell."""
+        if (read := series.read.get(text)) is None:
+            read = (nan, inf)
+            if text.casefold() not in MISSING:
+                read = self._number(text, series.column, line)
+            if len(series.read) < _CACHED:
+                series.read[text] = read
+        value, step = read
+        if value == value or self._layout.format.hold:
+            series.rows.append(row)
+            series.values.append(value)
+            series.step = min(series.step, step)
 
-    def _number(self, text: str, column: Column, line: int) -> tuple[Number, float]:
-        """Return the number in a cell, and the factor to watts or kilowatt-hours."""
-        values = {"line": line, "column": printable(column.title, 60), "text": text[:40]}
-        number = number_of(text)
+    def _number(self, text: str, column: Column, line: int) -> tuple[float, float]:
+        """Return the watts or kilowatt-hours of a cell, and their step."""
+        # If commas separate columns, numbers have a point.
+        is_point = self._table.separator == "," and "," not in text
+        mark = self._mark or ("." if is_point else "")
+        number = number_of(text, mark or ".")
         unit = column.unit if number is None or not number.unit else unit_of(number.unit)
-        quantity = FIGURES[column.role]
-        if unit is not None and unit.kind != quantity:
-            raise LogError(PowerMessage.LINE_QUANTITY, **values, quantity=quantity)
+        shown = printable(text, 40)
+        values = {"line": line, "column": printable(column.title, 60), "text": text[:40]}
+        if unit is not None and unit.kind != FIGURES[column.role]:
+            raise LogError(PowerMessage.LINE_QUANTITY, **values, quantity=FIGURES[column.role])
         is_fine = number is not None and number.value >= 0 and isfinite(number.value)
         if number is None or unit is None or unit.problem or not is_fine:
             raise LogError(PowerMessage.LINE_NUMBER, **values)
-        self._prove(number.mark, text)
-        return number, unit.factor
-
-    def _prove(self, mark: str, text: str) -> None:
-        """Note whether a number proves the decimal mark; raise LogError for another one."""
-        if mark not in (".", ","):
-            return
-        number = printable(text, 40)
-        if self._mark not in (mark, "") and self._proof:
-            raise LogError(PowerMessage.MARKS_MIXED, number=number, other=self._proof)
-        if self._mark not in (mark, ""):
+        if number.mark == "?" and not mark:
+            raise LogError(PowerMessage.MARK_UNCLEAR, number=shown)
+        if number.mark in (".", ",") and number.mark != mark:
+            if self._proof:
+                raise LogError(PowerMessage.MARKS_MIXED, number=shown, other=self._proof)
             decimal = self._layout.format.decimal or "point"
-            raise LogError(PowerMessage.MARK_CONTRADICTED, number=number, decimal=decimal)
-        self._mark, self._proof = mark, self._proof or number
+            raise LogError(PowerMessage.MARK_CONTRADICTED, number=shown, decimal=decimal)
+        return number.value * unit.factor, unit.factor * 10.0**-number.places
 
-    def _settle_marks(self) -> None:
-        """Read the numbers with ambiguous marks; raise LogError if the log does not settle them."""
-        for figure, place, text in self._ambiguous:
-            # If commas separate columns, numbers have a point.
-            mark = self._mark or ("." if self._table.separator == "," and "," not in text else "")
-            if not mark:
-                raise LogError(PowerMessage.MARK_UNCLEAR, number=printable(text, 40))
-            _, factor = figure.read.get(text) or self._number(text, figure.column, 0)
-            number = number_of(text, mark)
-            assert number is not None, "an ambiguous number is well-formed with either mark"
-            figure.values[place] = number.value * factor
-            figure.step = min(figure.step, factor * 10.0**-number.places)
-
-    def _samples(self, zone: ZoneInfo) -> LogSamples:
+    def _samples(self, zone: ZoneInfo, summary: tuple[int, list[str]] | None) -> LogSamples:
+        """Return the samples of the series that are chosen."""
         wall_ns, local = self._clock.resolve(zone)
-        layout = self._layout
+        form, is_long = self._layout.format, self._value is not None
+        distinct = [*{id(series): series for series in self._series.values()}.values()]
+        points = {}
+        for place, series in enumerate(distinct):
+            if not series.column.why and (of := _points(series, wall_ns, form)) is not None:
+                points[place] = of
+        columns = [replace(distinct[place].column, place=place) for place in points]
+        columns = chosen(columns) if is_long else columns
         outlets: dict[str, dict[str, Points]] = {}
-        used = []
-        figures = {id(figure): figure for of in self._figures.values() for figure in of}
-        for figure in figures.values():
-            points = _points(figure, wall_ns)
-            if points is not None:
-                key = "watts" if points.role == "watts" else "energy"
-                outlets.setdefault(figure.column.outlet, {})[key] = points
-                used.append(figure.column.title)
+        for column in columns:
+            if not column.why:
+                key = "watts" if column.role == "watts" else "energy"
+                outlets.setdefault(column.outlet, {})[key] = points[column.place]
         if any("watts" in of for of in outlets.values()):
             outlets = {name: of for name, of in outlets.items() if "watts" in of}
-        for key in layout.format.named & FIGURES.keys():
-            for pattern in getattr(layout.format, key) if self._value is not None else ():
+        every = (*self._layout.columns, *columns, *(series.column for series in distinct))
+        left_out = [*dict.fromkeys((c.title, c.why, c.is_power) for c in every if c.why)]
+        if summary is not None:
+            text = printable(" ".join(summary[1]), 40)
+            left_out.append((f"line {summary[0]}: {text}", "below the samples", True))
+        used = tuple(dict.fromkeys(column.title for column in columns if not column.why))
+        for key in form.named & FIGURES.keys() if is_long else ():
+            for pattern in getattr(form, key):
                 if not any(is_like(title, pattern) for title in used):
-                    titles = (title for title, *_ in self._left_out)
-                    shown = printable(", ".join((*used, *titles)), 120)
+                    shown = printable(", ".join((*used, *(of[0] for of in left_out))), 120)
                     raise LogError(PowerMessage.NO_COLUMN, column=pattern, header=shown)
         if not outlets:
-            left_out = tuple(title for title, *_ in self._left_out[:4])
-            if self._value is not None and left_out and self._error is None:
-                raise LogError(PowerMessage.NO_WATTS, columns=left_out)
+            titles = tuple(title for title, *_ in left_out[:4])
+            if is_long and titles and self._error is None:
+                raise LogError(PowerMessage.NO_WATTS, columns=titles)
             raise self._error or LogError(PowerMessage.NO_SAMPLE)
         self._refuse_turns()
-        chosen = layout.format.named & FIGURES.keys()
-        is_summed = self._value is not None or not self._names
+        is_chosen = bool(form.named & FIGURES.keys()) and (is_long or not self._names)
         return LogSamples(
             tuple(Outlet(name, of.get("watts"), of.get("energy")) for name, of in outlets.items()),
-            layout.format,
-            used=tuple(dict.fromkeys(used)),
-            unused=tuple(self._left_out),
-            local=local,
-            are_alike=bool(chosen and is_summed) or are_alike([*outlets]),
+            form,
+            used,
+            tuple(left_out),
+            local,
+            are_alike=is_chosen or are_alike([*outlets]),
         )
 
     def _refuse_turns(self) -> None:
         """Raise LogError for an unread column that tells samples of one outlet apart."""
         for (name, place), texts in self._texts.items():
-            numbers = any(number_of(text) for text in texts)
-            if not _take_turns(np.array(texts), numbers):
-                continue
-            first, second = (printable(text, 40) for text in [*dict.fromkeys(texts)][:2])
-            values = {"column": printable(self._layout.titles[place], 60), "second": second}
-            raise LogError(PowerMessage.IN_TURN, name=printable(name, 60), first=first, **values)
+            if _take_turns(np.array(texts), any(number_of(text) for text in texts)):
+                first, second = (printable(text, 40) for text in [*dict.fromkeys(texts)][:2])
+                values = {"column": printable(self._layout.titles[place], 60), "second": second}
+                shown = printable(name, 60)
+                raise LogError(PowerMessage.IN_TURN, name=shown, first=first, **values)
 
 
-def _points(figure: _Figure, wall_ns: Int64Array) -> Points | None:
-    """Return the readings of a figure in order of time; raise LogError for two at one moment."""
-    at = wall_ns[np.array(figure.rows, np.int64)]
-    values = np.array(figure.values)
-    certain = at != UNCERTAIN
-    order = np.argsort(at[certain], kind="stable")
-    at, values = at[certain][order], values[certain][order]
+def _points(series: _Series, wall_ns: Int64Array, form: Format) -> Points | None:
+    """Return readings in order of time; raise LogError if they may be of several outlets."""
+    column = series.column
+    at, values = wall_ns[np.array(series.rows, np.int64)], np.array(series.values)
+    at, values = at[at != UNCERTAIN], values[at != UNCERTAIN]
     if not len(at) or np.isnan(values).all():
         return None
-    column = figure.column
     name = printable(column.outlet, 60)
     if column.role == "watts" and np.nanmax(values) > _LARGEST_WATTS:
         raise LogError(PowerMessage.TOO_LARGE, name=name, watts=float(np.nanmax(values)))
-    twice = np.flatnonzero(np.diff(at) == 0)
-    if len(twice):
-        time = f"{datetime.fromtimestamp(int(at[twice[0]]) / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        raise LogError(PowerMessage.TWICE, name=name, time=time)
+    back = _overlap(at)
+    order = np.argsort(at, kind="stable")
+    at, values = at[order], values[order]
+    spacing = np.diff(at)
+    pauses = (spacing[:-1] > _BURST * spacing[1:]) & (spacing[1:] < _BURST_NS)
+    rules = (
+        (PowerMessage.TWICE, at[1:][spacing == 0]),
+        (PowerMessage.OVERLAP, back),
+        (PowerMessage.BURSTS, at[1:-1][pauses] if not form.hold else at[:0]),
+    )
+    for sentence, moments in rules:
+        is_rare = sentence is PowerMessage.BURSTS and len(moments) < max(3, 0.1 * len(at))
+        if len(moments) and not is_rare:
+            time = f"{datetime.fromtimestamp(int(moments[0]) / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            raise LogError(sentence, name=name, time=time)
     is_mean = column.statistic == "mean"
-    return Points(column.role, at, values, figure.step, is_mean, column.is_counter)
+    return Points(column.role, at, values, series.step, is_mean, column.is_counter)
+
+
+def _overlap(at: Int64Array) -> Int64Array:
+    """Return moments to which a log goes back between earlier samples, if read from either end."""
+    overlaps = []
+    for of in (at, at[::-1]):
+        begins = np.flatnonzero(np.diff(of, prepend=of[:1]) < 0)
+        passes = sorted((int(part[0]), int(part[-1])) for part in np.split(of, begins))
+        overlaps.append([later[0] for first, later in pairwise(passes) if later[0] < first[1]])
+    return np.array(min(overlaps, key=len), np.int64)
 
 
 def _take_turns(texts: NDArray[np.str_], numbers: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from loadgen.errors import PowerLogError
 from loadgen.sentences import Sentences
 
 
@@ -50,7 +51,7 @@ class PowerMessage(Sentences):
     )
     UNIT_MISSING = (
         "power log {log} does not say the unit of {column!r}: add it to the header, or give "
-        "--pdu-columns {key}={choices}"
+        "--pdu-columns {unit_key}={choices}"
     )
     UNIT_UNCLEAR = (
         "power log {log}: the unit of {column!r} may be milli or mega: give --pdu-columns "
@@ -96,6 +97,14 @@ class PowerMessage(Sentences):
         "power log {log} has a second sample of outlet {name!r} at {time}: if a column tells "
         "outlets apart, give --pdu-columns outlet=NAME"
     )
+    OVERLAP = (
+        "power log {log} goes back in time between samples of outlet {name!r}, to {time}: if it "
+        "has several outlets, give --pdu-columns outlet=NAME or a file for each; else sort it"
+    )
+    BURSTS = (
+        "power log {log} has samples of outlet {name!r} in groups, as at {time}: if each is of "
+        "another outlet, give --pdu-columns outlet=NAME; if it has changes only, hold=change"
+    )
     IN_TURN = (
         "power log {log} has samples of outlet {name!r} with {first!r} and {second!r} in turn in "
         "column {column!r}: give --pdu-columns outlet=NAME, or remove it"
@@ -118,7 +127,7 @@ class PowerMessage(Sentences):
         "power log {log} covers {coverage:.0%} of the measurement window of {run}; at least "
         "{least:.0%} is needed: correct --pdu-timezone or --pdu-offset, or give hold=change"
     )
-    SAME_SAMPLES = "power logs {first} and {second} have the same samples: name each outlet once"
+    SAME_SAMPLES = "power logs {first} and {second} have the same samples: name one of them"
     GIVEN_TWICE = "power log {log} is given twice: name each outlet once"
     OUTLET_UNNAMED = "power log {log}: an outlet after # has no name: write FILE#NAME,NAME"
     OFFSET = "pdu_offset: {reason}; expected a time such as 1.5s or -2s, of at most a year"
@@ -140,6 +149,10 @@ class LogError(ValueError):
         super().__init__(sentence.name)
         self.sentence, self.values = sentence, values
 
+    def of(self, log: str) -> PowerLogError:
+        """Return the error of the log with this name."""
+        return PowerLogError(self.sentence(log=log, **self.values))
+
 
 class PowerRemark(Sentences):
     """Notes on the watts of an outlet that can be used."""
@@ -152,6 +165,9 @@ class PowerRemark(Sentences):
     RESET = "the counter of {name} was reset in the window"
     STEP = "a step of the {figure} of {name} is {share:.1%} of the mean"
     OUTLIER = "{name} has a sample of {watts:,.4g} W, over ten times its median of {median:,.4g} W"
+    ALTERNATING = (
+        "{name} alternates between about {low:,.4g} W and {high:,.4g} W: is it of two outlets?"
+    )
     ZEROS = "{name} has {zeros:sample|samples} of 0 W between others"
     EDGES = (
         "the watts of {name} are averages: at each edge of the window up to {seconds:g} s may be "

@@ -13,6 +13,7 @@ from loadgen.report.power.power import (
     LEAST_COVERAGE,
     OutletPower,
     outlets_of_samples,
+    require_distinct,
     require_no_clock_change,
     require_usable,
     steps_of,
@@ -65,6 +66,7 @@ def overview(settings: LogSettings, start: str | None = None, end: str | None = 
     if is_chosen:
         require_usable(outlets, shown)
     else:
+        require_distinct(outlets)
         outlets = [_without_gaps(outlet) for outlet in outlets]
     logs = [(str(log.path), samples) for log, samples in read]
     withheld, remark = verdict_on(outlets)

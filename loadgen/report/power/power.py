@@ -10,9 +10,8 @@ apart they are. If an outlet has watts and a counter, the watts are the figure a
 confirms them. If it has only a counter, the counter gives the mean.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
 from typing import Literal
 
@@ -24,7 +23,7 @@ from loadgen.report.power.formats import Format
 from loadgen.report.power.log import LogSamples, Outlet, Points, read_log
 from loadgen.report.power.messages import PowerMessage, PowerRemark, WithheldPower
 from loadgen.report.power.settings import LogSettings, PduLog
-from loadgen.report.power.times import changes_of
+from loadgen.report.power.times import first_change
 
 HOLD_LIMIT = 2.5
 """Multiple of the usual spacing for which a sample holds: bridges one lost sample, not two."""
@@ -44,6 +43,8 @@ _NO_CHECK = 0.2
 """A counter whose step is more than this share of the energy cannot confirm it."""
 _MOST_REMARKS = 3
 _OUTLIER = 10
+_TURNS, _TURN_SHARE = 0.9, 0.1
+"""Share of samples that go up and down in turn, and their difference as a share of the median."""
 _LEAST_WATTS = 0.1
 _LARGEST_OUTLET_W = 1e5
 """No outlet has more: energies of intervals that make more are those of a counter."""
@@ -158,9 +159,8 @@ def require_no_clock_change(
     figures = [p for outlet in samples.outlets for p in (outlet.watts, outlet.energy) if p]
     first_ns = max(min(int(p.at[0]) for p in figures), window[0] - _NEAR_CHANGE_NS)
     last_ns = min(max(int(p.at[-1]) for p in figures), window[1] + _NEAR_CHANGE_NS)
-    for change_ns in changes_of(settings.zone, first_ns, last_ns):
-        time = f"{datetime.fromtimestamp(change_ns / 1e9, settings.zone):%Y-%m-%d %H:%M}"
-        values = {"zone": settings.zone.key, "time": time}
+    if (change := first_change(settings.zone, first_ns, last_ns)) is not None:
+        values = {"zone": settings.zone.key, "time": f"{change:%Y-%m-%d %H:%M}"}
         raise PowerLogError(PowerMessage.CLOCK_CHANGES(log=log.path, **values))
 
 
@@ -293,6 +293,12 @@ def _odd_samples(name: str, watts: Float64Array) -> list[str]:
         notes.append(PowerRemark.OUTLIER(name=name, watts=most, median=median))
     if zeros := int((watts[used[0] : used[-1]] == 0).sum()):
         notes.append(PowerRemark.ZEROS(name=name, zeros=zeros))
+    differences = np.diff(watts)
+    turns = differences[1:] * differences[:-1] < 0
+    typical = float(np.median(np.abs(differences))) if len(differences) else 0.0
+    if len(turns) >= LEAST_SAMPLES and turns.mean() >= _TURNS and typical > _TURN_SHARE * median:
+        low, high = median - typical / 2, median + typical / 2
+        notes.append(PowerRemark.ALTERNATING(name=name, low=low, high=high))
     return notes
 
 
@@ -305,14 +311,20 @@ def verdict_on(outlets: Sequence[OutletPower]) -> tuple[bool, str]:
     return bool(withheld), f"{word}: {remark}." if remark else ""
 
 
-def require_usable(outlets: Iterable[OutletPower], run: str) -> None:
-    """Raise PowerLogError for the first outlet whose samples cover too little of the run, or repeat
-    those of another log."""
+def require_distinct(outlets: Sequence[OutletPower]) -> None:
+    """Raise PowerLogError for the first outlet whose samples are those of another one."""
     seen: dict[tuple[tuple[float, float, float], ...], OutletPower] = {}
     for outlet in outlets:
         other = seen.setdefault(outlet.curve, outlet)
-        if other.log != outlet.log and len({watts for _, _, watts in outlet.curve}) >= _TELLING:
+        if other is not outlet and len({watts for _, _, watts in outlet.curve}) >= _TELLING:
             raise PowerLogError(PowerMessage.SAME_SAMPLES(first=other.name, second=outlet.name))
+
+
+def require_usable(outlets: Sequence[OutletPower], run: str) -> None:
+    """Raise PowerLogError for the first outlet whose samples cover too little of the run, or repeat
+    those of another outlet."""
+    require_distinct(outlets)
+    for outlet in outlets:
         if outlet.coverage < LEAST_COVERAGE:
             values = {"coverage": outlet.coverage, "least": LEAST_COVERAGE}
             raise PowerLogError(PowerMessage.COVERS_LITTLE(log=outlet.name, run=run, **values))

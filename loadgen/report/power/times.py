@@ -8,7 +8,6 @@ import re
 from array import array
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
@@ -22,7 +21,6 @@ UNCERTAIN = np.iinfo(np.int64).min
 
 _DAY_NS = 86_400 * 10**9
 _MINUTE_NS = 60 * 10**9
-_EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_YEAR = 2200
 _IN_UTC = 0
@@ -74,8 +72,7 @@ class Clock:
         self._order, self._form, self._zone = order, form, zone
         self._ns, self._date, self._zones = array("q"), array("i"), array("b")
         self._names = ["utc", ""]
-        self._lines: dict[str, int] = {}
-        self._dates: dict[str, int] = {}
+        self._dates: dict[str, tuple[int, int]] = {}
         self._start = self._parsed(start, 0) if start else None
 
     def __len__(self) -> int:
@@ -97,16 +94,20 @@ class Clock:
     def _parsed(self, text: str, line: int) -> tuple[int, int, int]:
         """Return nanoseconds, the number of a date that is still to be read or -1, and a zone."""
         with suppress(ValueError, re.error):
+            read = None
             if self._form:
-                return self._of(datetime.strptime(text, self._form))
-            if text[4:5] == "-" and len(text) >= 16:
-                return self._of(datetime.fromisoformat(text))
-        if since := _SINCE_1970.fullmatch(text):
+                read = datetime.strptime(text, self._form)
+            elif text[4:5] == "-" and len(text) >= 16:
+                read = datetime.fromisoformat(text)
+            if read is not None and 1970 <= read.year <= _LAST_YEAR:
+                zone, offset_ns = self._zone_of("utc" if read.tzinfo else self._zone)
+                since = (read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH_UTC
+                return _ns_of(since) - offset_ns, -1, zone
+        if not self._form and (number := _SINCE_1970.fullmatch(text)):
             # Seconds until the year 5138; longer numbers are milli-, micro- or nanoseconds.
-            places = 9 - 3 * sum(int(since[1]) >= least for least in (1e11, 1e14, 1e17))
-            fraction = (since[2] or "")[:places].ljust(places, "0")
-            ns = int(since[1] + fraction)
-            if ns < 1 << 63 and not self._form:
+            places = 9 - 3 * sum(int(number[1]) >= least for least in (1e11, 1e14, 1e17))
+            ns = int(number[1] + (number[2] or "")[:places].ljust(places, "0"))
+            if ns < 1 << 63:
                 return ns, -1, _IN_UTC
         match = None if self._form else _TEXT.fullmatch(text)
         if match is None or (match["year"] is None) != (match["day"] is None):
@@ -120,16 +121,8 @@ class Clock:
         ns += int((match["fraction"] or "").ljust(9, "0"))
         zone, offset_ns = self._zone_of((match["zone"] or self._zone).strip())
         day = match["date"] or f"{match['day']} {match['year']}"
-        self._lines.setdefault(day, line)
-        return ns - offset_ns, self._dates.setdefault(day, len(self._dates)), zone
-
-    def _of(self, read: datetime) -> tuple[int, int, int]:
-        if not 1970 <= read.year <= _LAST_YEAR:
-            raise ValueError(read.year)
-        if read.tzinfo is not None:
-            return _ns_of(read - _EPOCH_UTC), -1, _IN_UTC
-        zone, offset_ns = self._zone_of(self._zone)
-        return _ns_of(read - _EPOCH) - offset_ns, -1, zone
+        number_of_day, _ = self._dates.setdefault(day, (len(self._dates), line))
+        return ns - offset_ns, number_of_day, zone
 
     def _zone_of(self, name: str) -> tuple[int, int]:
         """Return the number of a zone, and its offset in ns if its name states it."""
@@ -158,11 +151,13 @@ class Clock:
         minutes, place = np.unique(clock[local] // _MINUTE_NS, return_inverse=True)
         if len(minutes):
             offsets = np.array([_offset_ns(zone, int(minute)) for minute in minutes], np.int64)
-            read = np.where(offsets == UNCERTAIN, 0, offsets)[place]
-            clock[local] = np.where(offsets[place] == UNCERTAIN, UNCERTAIN, clock[local] - read)
+            offsets, is_certain = offsets[place], offsets[place] != UNCERTAIN
+            clock[local] = np.where(is_certain, clock[local] - offsets, UNCERTAIN)
         for number, name in enumerate(self._names[2:], 2):
             hours = np.unique(clock[(zones == number) & (clock != UNCERTAIN)] // (60 * _MINUTE_NS))
-            if name != zone.key.lower() and any(_name_at(zone, int(h)) != name for h in hours):
+            starts = (_EPOCH_UTC + timedelta(hours=int(hour)) for hour in hours)
+            names = {(start.astimezone(zone).tzname() or "").lower() for start in starts}
+            if name != zone.key.lower() and names - {name}:
                 raise LogError(PowerMessage.FOREIGN_ZONE, named=printable(name, 40), zone=zone.key)
         if len(clock) and (clock == UNCERTAIN).all():
             raise LogError(PowerMessage.ONLY_CHANGED_TIMES, zone=zone.key)
@@ -175,11 +170,11 @@ class Clock:
         ]
         if not self._order:
             orders.remove("ymd, short")
-        read = {key: [_day(text, _ORDERS[key]) for text in self._dates] for key in orders}
+        read = [[_day(text, _ORDERS[key]) for text in self._dates] for key in orders]
         # An order that fits fewer dates than another one is wrong.
-        least = min(days.count(None) for days in read.values())
-        fitting = [days for days in read.values() if days.count(None) == least]
-        for (text, line), *days in zip(self._lines.items(), *fitting, strict=True):
+        least = min(days.count(None) for days in read)
+        fitting = [days for days in read if days.count(None) == least]
+        for (text, (_, line)), *days in zip(self._dates.items(), *fitting, strict=True):
             if len({day for day in days if day is not None}) > 1:
                 raise LogError(PowerMessage.DATES_UNCLEAR, date=printable(text, 40))
             if days[0] is None:
@@ -202,13 +197,15 @@ def zone_in(text: str) -> str:
     return next((zone for zone in named if "/" not in zone or zone in available_timezones()), "")
 
 
-def changes_of(zone: ZoneInfo, first_ns: int, last_ns: int) -> list[int]:
-    """List the changes of the zone's clock between two moments, all in UTC nanoseconds."""
-    minutes = range(first_ns // _MINUTE_NS, last_ns // _MINUTE_NS + 1)
-    offsets = (
-        (m, (_EPOCH_UTC + timedelta(minutes=m)).astimezone(zone).utcoffset()) for m in minutes
-    )
-    return [later[0] * _MINUTE_NS for earlier, later in pairwise(offsets) if earlier[1] != later[1]]
+def first_change(zone: ZoneInfo, first_ns: int, last_ns: int) -> datetime | None:
+    """Find the first change of the zone's clock between two moments in UTC nanoseconds."""
+    offset = None
+    for minute in range(first_ns // _MINUTE_NS, last_ns // _MINUTE_NS + 1):
+        at = (_EPOCH_UTC + timedelta(minutes=minute)).astimezone(zone)
+        if offset is not None and at.utcoffset() != offset:
+            return at
+        offset = at.utcoffset()
+    return None
 
 
 def _bad_time(text: str, line: int) -> LogError:
@@ -219,15 +216,10 @@ def _ns_of(since: timedelta) -> int:
     return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
-def _name_at(zone: ZoneInfo, hour: int) -> str:
-    at = _EPOCH_UTC + timedelta(hours=hour)
-    return (at.astimezone(zone).tzname() or "").lower()
-
-
 def _offset_ns(zone: ZoneInfo, minute: int) -> int:
     """Return the offset of a minute of local time, or UNCERTAIN if it is skipped or repeated."""
     try:
-        local = (_EPOCH + timedelta(minutes=minute)).replace(tzinfo=zone)
+        local = (_EPOCH_UTC + timedelta(minutes=minute)).replace(tzinfo=zone)
     except OverflowError:
         return UNCERTAIN
     first, second = local.utcoffset(), local.replace(fold=1).utcoffset()
@@ -235,6 +227,7 @@ def _offset_ns(zone: ZoneInfo, minute: int) -> int:
 
 
 def _day(text: str, pattern: str) -> int | None:
+    """Return the days since 1970 of a date, None if it is not written as the pattern."""
     match = re.fullmatch(pattern, text, re.IGNORECASE)
     if match is None:
         return None
@@ -242,7 +235,6 @@ def _day(text: str, pattern: str) -> int | None:
     with suppress(ValueError):
         number = int(month) if month.isdigit() else _MONTHS.index(month[:3].lower()) + 1
         if year <= _LAST_YEAR:
-            return (
-                date(year + 2000 * (year < 100), number, int(match["d"])) - date(1970, 1, 1)
-            ).days
+            read = date(year + 2000 * (year < 100), number, int(match["d"]))
+            return (read - date(1970, 1, 1)).days
     return None

@@ -80,7 +80,7 @@ class Unit:
     """Quantity of a unit, and the `factor` that converts it to watts or kilowatt-hours.
 
     `problem` is "prefix" if the unit may be milli or mega, and "scaled" if the title counts
-    tenths of it, or divides it by something.
+    tenths of it, divides it by something, or has a prefix that is not read.
     """
 
     kind: Literal["power", "energy", "other"]
@@ -93,24 +93,6 @@ _PREFIXES |= dict.fromkeys(("u", "µ", "μ", "micro"), 1e-6)
 _JOULE_IN_KWH = 1 / 3.6e6
 _TIMES_OF_WATTS = {"h": 1e-3, "m": 1 / 60e3, "s": _JOULE_IN_KWH}
 """Kilowatt-hours of a watt over an hour, a minute and a second, by the first letter of the time."""
-
-UNITS = {
-    "W": Unit("power"),
-    "kW": Unit("power", 1e3),
-    "MW": Unit("power", 1e6),
-    "mW": Unit("power", 1e-3),
-    "µW": Unit("power", 1e-6),
-    "uW": Unit("power", 1e-6),
-    "Wh": Unit("energy", 1e-3),
-    "kWh": Unit("energy"),
-    "MWh": Unit("energy", 1e3),
-    "Wmin": Unit("energy", 1 / 60e3),
-    "J": Unit("energy", _JOULE_IN_KWH),
-    "kJ": Unit("energy", 1e3 * _JOULE_IN_KWH),
-    "mJ": Unit("energy", 1e-3 * _JOULE_IN_KWH),
-    **dict.fromkeys(("µJ", "uJ"), Unit("energy", 1e-6 * _JOULE_IN_KWH)),
-}
-"""Units that an option or a format can name for a log that does not state them."""
 
 _OTHER = Unit("other")
 _UNIT = re.compile(
@@ -127,14 +109,16 @@ _OTHER_UNIT = re.compile(
     re.IGNORECASE,
 )
 _ENDS_IN_OTHER = re.compile(
-    r"(?:^|[\s_,.])(?:[km]?VA|[km]?VAR|mA|mV|kV|V A|BTU/h|%)$", re.IGNORECASE
+    r"(?:^|[\s_,.])(?:[km]?VA|[km]?VAR|mA|mV|kV|V A|BTU/h|PF|%)$", re.IGNORECASE
 )
 _SCALED = re.compile(
-    r"\b(?:ten|hundred|thousand)ths?\b|\b(?:zehn|hundert|tausend)stel\b"
-    r"|(?:(?<!\d)[x×*/]|\b10\^)\s*(?:-\d|0[.,]0*1\b|10+\b)|\b1\s?/\s?10+\s?[km]?W",
+    r"\b(?:ten|hundred|thousand)ths?\b|\b(?:zehn|hundert|tausend)stel\b|[*×]\s*\d|\d\s*[*×]"
+    r"|(?:(?<!\d)[x/]|\b10\^)\s*(?:-\d|0[.,]0*1\b|10+\b)|\b1\s?/\s?10+\s?[km]?W",
     re.IGNORECASE,
 )
 """A factor next to a unit: "tenths of W", "W x10", "1/100 kWh"; not a number, as "Outlet 4/10"."""
+_RARE_PREFIX = re.compile(r"[a-z]{1,2}(?:W|J)h?", re.IGNORECASE)
+"""A unit with a letter before it, such as nW or GWh, unless it is one that is read."""
 _DIVIDED = re.compile(r"\s*(?:/|per\b)\s*\w", re.IGNORECASE)
 """A divisor after a unit: "W/m", "kWh per day"."""
 _IN_BRACKETS = re.compile(r"[(\[]\s*([^()\[\]]*?)\s*[)\]]")
@@ -159,6 +143,8 @@ def unit_in(title: str) -> tuple[Unit | None, str]:
     for bracket in reversed([*_IN_BRACKETS.finditer(title)]):
         inside = bracket[1]
         unit = _OTHER if _OTHER_UNIT.fullmatch(inside) else None
+        if _RARE_PREFIX.fullmatch(inside):
+            unit = Unit("power", problem="scaled")
         if match := _UNIT.search(inside):
             unit = _in_title(match, title)
             if re.search(r"\d", inside):
@@ -202,3 +188,14 @@ def _read(match: "re.Match[str]", around: str) -> Unit:
     if match["time"]:
         return Unit("energy", factor * _TIMES_OF_WATTS[match["time"][0].lower()], problem)
     return Unit("power", factor, problem)
+
+
+UNITS = {
+    name: replace(unit, problem="")
+    for name in (
+        *("W", "kW", "MW", "mW", "µW", "uW"),
+        *("Wh", "kWh", "MWh", "Wmin", "J", "kJ", "mJ", "µJ", "uJ"),
+    )
+    if (unit := unit_of(name)) is not None
+}
+"""Units that an option or a format can name for a log that does not state them."""

@@ -1,61 +1,56 @@
-"""Logs of devices, tools and people, with the watts by hand: logs.toml, makers.toml."""
+"""Logs of devices, tools and people, with the watts by hand, in three files of data."""
 
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadgen.errors import PowerLogError
-from loadgen.report.power.overview import overview
+from loadgen.report.power.overview import Overview, overview
 from loadgen.report.power.settings import log_settings
 
-LOGS, MAKERS = (
-    tomllib.loads((Path(__file__).parent / name).read_text())
-    for name in ("logs.toml", "makers.toml")
+LOGS, MAKERS, PEOPLE = (
+    tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text())
+    for name in ("logs", "makers", "people")
 )
 
 
-@pytest.mark.parametrize("name", LOGS)
-def test_logs_with_their_watts_by_hand(name: str, tmp_path: Path) -> None:
-    (case,) = LOGS[name]
-    path = tmp_path / "pdu.log"
+def shown(case: dict[str, Any], columns: str | None, directory: Path) -> Overview:
+    path = directory / "pdu.log"
     path.write_text(case["log"])
-    log = f"{path}{case.get('of', '')}"
-    settings = log_settings([log], case.get("zone", "UTC"), case.get("columns"))
+    settings = log_settings([f"{path}{case.get('of', '')}"], case.get("zone", "UTC"), columns)
     assert settings is not None
+    return overview(settings, case.get("from"), case.get("to"))
 
-    if "refused" in case:
+
+@pytest.mark.parametrize(
+    ("case", "is_refused_without"),
+    [
+        pytest.param(case, cases is not LOGS and {"columns", "watts"} <= case.keys(), id=name)
+        for cases in (LOGS, MAKERS, PEOPLE)
+        for name, (case,) in cases.items()
+    ],
+)
+def test_logs_are_right_or_refused(
+    case: dict[str, Any], is_refused_without: bool, tmp_path: Path
+) -> None:
+    columns = case.get("columns")
+    if "refused" in case or is_refused_without:
         with pytest.raises(PowerLogError) as refused:
-            overview(settings)
-        assert refused.value.code == case["refused"], str(refused.value)
+            shown(case, None if is_refused_without else columns, tmp_path)
+        assert refused.value.code == case.get("refused", refused.value.code), str(refused.value)
         assert "\n" not in str(refused.value)
-        return
-    shown = overview(settings, case.get("from"), case.get("to"))
-    texts: list[Any] = [outlet.withheld for outlet in shown.outlets if outlet.withheld]
-    assert [text.code for text in texts] == ([case["withheld"]] if "withheld" in case else [])
+        if "watts" not in case:
+            return
+    view = shown(case, columns, tmp_path)
+    withheld: list[Any] = [outlet.withheld for outlet in view.outlets if outlet.withheld]
+    assert [text.code for text in withheld] == ([case["withheld"]] if "withheld" in case else [])
     if "watts" in case:
-        assert shown.watts == pytest.approx(case["watts"])
-    remarks: list[Any] = [remark for outlet in shown.outlets for remark in outlet.remarks]
-    assert case.get("remark", "FEW_SAMPLES") in {remark.code for remark in remarks}
+        assert view.watts == pytest.approx(case["watts"])
+    remarks: list[Any] = [*chain.from_iterable(outlet.remarks for outlet in view.outlets)]
+    if "remark" in case:
+        assert case["remark"] in {remark.code for remark in remarks}
     if "unused" in case:
-        assert [title for title, *_ in shown.logs[0][1].unused] == case["unused"]
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_logs_of_makers_are_right_or_refused(name: str, tmp_path: Path) -> None:
-    """A log that needs `columns` is refused without them."""
-    (case,) = MAKERS[name]
-    path = tmp_path / "pdu.log"
-    path.write_text(case["log"])
-    as_it_is = log_settings([path], "UTC")
-    settings = log_settings([path], "UTC", case.get("columns"))
-    assert as_it_is is not None and settings is not None
-    if "refused" in case:
-        with pytest.raises(PowerLogError) as refused:
-            overview(as_it_is)
-        assert refused.value.code == case["refused"], str(refused.value)
-    if "watts" in case:
-        shown = overview(settings)
-        assert not shown.withheld
-        assert shown.watts == pytest.approx(case["watts"])
+        assert [title for title, *_ in view.logs[0][1].unused] == case["unused"]
