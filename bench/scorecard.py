@@ -48,7 +48,7 @@ POOL = 64
 """Different histograms, drawn from at random: making a million would measure the making."""
 
 GROUPS = (
-    DeviceGroup("publishers", RATE, Publishes("t/{topic}", RATE)),
+    DeviceGroup("publishers", RATE, Publishes("t/{topic}", RATE, deliveries=1)),
     DeviceGroup("subscriber", 1, None, Subscribes(("t/+",))),
 )
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loadgen.errors import RunDirectoryError
@@ -30,10 +31,10 @@ from loadgen.metrics.interval import (
 
 Int64Array = NDArray[np.int64]
 
-_BLOCK_COUNTS = 128 * BUCKETS
-"""Counts of the groups that are merged at a time: their dense histograms take 35 MB."""
-_PIECE_ENTRIES = 1 << 20
-"""Histogram entries added at a time: bounds the temporary arrays to some 20 MB."""
+_BLOCK_COUNTS = 1 << 17
+"""Counts of the groups that are merged at a time: their dense histograms take 1 MB."""
+_PIECE_ENTRIES = 1 << 15
+"""Histogram entries added at a time, so that the temporary arrays stay in the processor's cache."""
 
 _INT64 = np.iinfo(np.int64)
 _ADDED = (*COUNTERS, *PROCESS_COUNTERS, "count", "sum_ns")
@@ -69,7 +70,7 @@ def reduce_table(
     if not table.num_rows:
         return schema.empty_table()
 
-    group = _groups(table, by)
+    group = group_numbers(table, by)
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     value = {
@@ -122,8 +123,8 @@ def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def _groups(table: pa.Table, by: Sequence[str]) -> Int64Array:
-    """Return the number of each row's group; groups are numbered in the order of their keys."""
+def group_numbers(table: pa.Table, by: Sequence[str]) -> Int64Array:
+    """Return the row of `reduce_table(table, by)` to which each row belongs."""
     group = np.zeros(table.num_rows, np.int64)
     for name in by:
         column = table[name].combine_chunks().dictionary_encode()
@@ -144,16 +145,6 @@ def _added(values: Int64Array, starts: Int64Array, name: str) -> Int64Array:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """The histogram entries of consecutive rows: row i has entries offsets[i] to offsets[i+1]."""
-
-    first_row: int
-    offsets: Int64Array
-    bucket: NDArray[np.int32]
-    bucket_count: Int64Array
-
-
 def _merged(
     table: pa.Table, group: Int64Array, order: Int64Array, bounds: Int64Array
 ) -> tuple[pa.ListArray, pa.ListArray]:
@@ -161,82 +152,66 @@ def _merged(
 
     `order` lists the rows by group, group g being order[bounds[g]:bounds[g + 1]].
     """
-    chunks = list(_chunks(table))
+    offsets, bucket, bucket_count = _entries(table)
     groups = len(bounds) - 1
     # Only as wide as needed: latencies of some seconds use a fifth of all buckets.
-    some = [chunk.bucket for chunk in chunks if chunk.bucket.size]
-    lowest = int(min((bucket.min() for bucket in some), default=0))
-    width = int(max((bucket.max() for bucket in some), default=0)) - lowest + 1
+    lowest = int(bucket.min(initial=BUCKETS))
+    width = max(int(bucket.max(initial=0)) - lowest + 1, 1)
     at_once = max(min(groups, _BLOCK_COUNTS // width), 1)
     block = np.zeros(at_once * width, np.int64)
     lengths, buckets, counts = [], [], []
     for first in range(0, groups, at_once):
         last = min(first + at_once, groups)
         rows = np.sort(order[bounds[first] : bounds[last]])
-        for chunk in chunks:
-            _add_rows(block, chunk, rows, (group - first) * width - lowest)
+        rows = rows[offsets[rows] < offsets[rows + 1]]
+        place = (group[rows] - first) * width - lowest
+        for row, entries in _pieces(offsets, rows):
+            places = np.repeat(place[row], offsets[rows[row] + 1] - offsets[rows[row]])
+            places += bucket[entries]
+            np.add.at(block, places, bucket_count[entries])
         used = np.flatnonzero(block)
         begin = np.arange(last - first + 1) * width
         lengths.append(np.diff(np.searchsorted(used, begin)))
         buckets.append((used - np.repeat(begin[:-1] - lowest, lengths[-1])).astype(np.int32))
         counts.append(block[used])
         block[used] = 0
-    offsets = pa.array(np.cumsum(np.concatenate([[0], *lengths])), pa.int32())
+    ends = pa.array(np.cumsum(np.concatenate([[0], *lengths])), pa.int32())
     return (
-        pa.ListArray.from_arrays(offsets, pa.array(np.concatenate(buckets))),
-        pa.ListArray.from_arrays(offsets, pa.array(np.concatenate(counts))),
+        pa.ListArray.from_arrays(ends, pa.array(np.concatenate(buckets))),
+        pa.ListArray.from_arrays(ends, pa.array(np.concatenate(counts))),
     )
 
 
-def _chunks(table: pa.Table) -> Iterator[_Chunk]:
-    first_row = 0
-    for batch in table.select(["bucket", "bucket_count"]).to_batches():
-        bucket, bucket_count = batch.columns
-        offsets = bucket.offsets.to_numpy().astype(np.int64)
-        count_offsets = bucket_count.offsets.to_numpy().astype(np.int64)
-        # Either list may begin anywhere in its values, as in a slice of a larger table.
-        index, count = (
-            column.values[column.offsets[0].as_py() : column.offsets[-1].as_py()]
-            for column in batch.columns
-        )
-        offsets -= offsets[0]
-        if not np.array_equal(offsets, count_offsets - count_offsets[0]):
-            raise RunDirectoryError("interval rows are damaged: buckets without a count")
-        if index.null_count or count.null_count:
-            raise RunDirectoryError("interval rows are damaged: no value in a histogram")
-        chunk = _Chunk(first_row, offsets, index.to_numpy(), count.to_numpy())
-        if chunk.bucket.size and (
-            chunk.bucket.min() < 0 or chunk.bucket.max() >= BUCKETS or chunk.bucket_count.min() < 0
-        ):
-            raise RunDirectoryError("interval rows are damaged: a histogram is out of its layout")
-        yield chunk
-        first_row += batch.num_rows
+def _entries(table: pa.Table) -> tuple[Int64Array, NDArray[np.int32], Int64Array]:
+    """Return (offsets, bucket, bucket_count): row i has the entries offsets[i] to offsets[i+1]."""
+    lists = [table[name].combine_chunks() for name in ("bucket", "bucket_count")]
+    lengths, count_lengths = (pc.list_value_length(column).to_numpy() for column in lists)
+    if not np.array_equal(lengths, count_lengths):
+        raise RunDirectoryError("interval rows are damaged: buckets without a count")
+    index, count = (column.flatten() for column in lists)
+    if index.null_count or count.null_count:
+        raise RunDirectoryError("interval rows are damaged: no value in a histogram")
+    bucket, bucket_count = index.to_numpy(), count.to_numpy()
+    if bucket.size and (bucket.min() < 0 or bucket.max() >= BUCKETS or bucket_count.min() < 0):
+        raise RunDirectoryError("interval rows are damaged: a histogram is out of its layout")
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), bucket, bucket_count
 
 
-def _add_rows(block: Int64Array, chunk: _Chunk, rows: Int64Array, base: Int64Array) -> None:
-    """Add the histograms of those of `rows` (ascending) that the chunk holds.
-
-    Bucket 0 of row i has its place in the block at base[i].
-    """
-    last_row = chunk.first_row + len(chunk.offsets) - 1
-    here = rows[slice(*np.searchsorted(rows, (chunk.first_row, last_row)))]
-    start = chunk.offsets[here - chunk.first_row]
-    length = chunk.offsets[here - chunk.first_row + 1] - start
+def _pieces(offsets: Int64Array, rows: Int64Array) -> Iterator[tuple[slice, slice | Int64Array]]:
+    """Yield pieces of `rows` (ascending) as a slice of them and the places of their entries."""
+    start, length = offsets[rows], offsets[rows + 1] - offsets[rows]
     running = np.cumsum(length)
     done = 0
-    while done < len(here):
+    while done < len(rows):
         # At least one row, and as many as fit in a piece.
         before = running[done - 1] if done else 0
         stop = max(int(np.searchsorted(running, before + _PIECE_ENTRIES, "right")), done + 1)
-        total = int(running[stop - 1] - before)
-        entries: slice | Int64Array
+        piece, total = slice(done, stop), int(running[stop - 1] - before)
         if start[stop - 1] + length[stop - 1] - start[done] == total:
-            entries = slice(start[done], start[done] + total)
+            yield piece, slice(start[done], start[done] + total)
         else:
-            skipped = start[done:stop] - (running[done:stop] - length[done:stop] - before)
-            entries = np.repeat(skipped, length[done:stop]) + np.arange(total)
-        place = np.repeat(base[here[done:stop]], length[done:stop]) + chunk.bucket[entries]
-        np.add.at(block, place, chunk.bucket_count[entries])
+            skipped = start[piece] - (running[piece] - length[piece] - before)
+            yield piece, np.repeat(skipped, length[piece]) + np.arange(total)
         done = stop
 
 
@@ -255,13 +230,14 @@ def row_percentiles(reduced: pa.Table, ps: Sequence[float]) -> list[pa.Array]:
     total = _list_sums(bucket_count)
     running = np.cumsum(bucket_count.flatten().to_numpy())
     before = np.cumsum(total) - total
-    highest = np.append(highest_values(bucket.flatten().to_numpy()), 0)
-    found = []
+    # The last entry is for rows without a latency.
+    buckets = np.append(bucket.flatten().to_numpy(), 0)
+    values = []
     for p in ps:
         rank = np.maximum((p * total / 100 + 0.5).astype(np.int64), 1)
         place = np.where(total, np.searchsorted(running, before + rank), len(running))
-        found.append(pa.array(highest[place]))
-    return found
+        values.append(pa.array(highest_values(buckets[place])))
+    return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,17 @@
 
 Spark computes them over the rows of many runs, and the summary over one run's table, by the same
 functions of `metrics.reducer`, so both get the same numbers. If the rows of a run come in several
-pieces, each piece is reduced to `Parts` first, and these to the views.
+pieces, each piece is reduced to `Parts` first, and these are joined.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadgen.metrics.reducer import reduce_table, reduced_schema, row_percentiles
+from loadgen.metrics.reducer import group_numbers, reduce_table, reduced_schema, row_percentiles
 
 TIMED = "timed"
 BACKGROUND = "background"
@@ -65,7 +65,7 @@ class Views:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Reduced rows of a run, to be made into views together with the other reduced rows.
+    """Reduced rows of a run. The parts of its files are `joined` before views are made of them.
 
     `totals` are as in Views. `counters` (still by group and worker) and `latencies` (TIMED or
     BACKGROUND) are merged into the course, `processes` are the workers' rows.
@@ -90,7 +90,7 @@ def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
     latencies = _by_class(intervals.filter(pc.and_(of_groups, timed)), background)
     processes = intervals.filter(pc.and_(pc.invert(of_groups), counted))
     return Parts(
-        totals_of(intervals),
+        reduce_table(intervals, TOTALS_BY),
         counters,
         reduce_table(latencies, _COURSE_BY),
         reduce_table(processes, _PROCESS_BY),
@@ -102,34 +102,37 @@ def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
     return views_of_parts(parts_of(intervals, background), background)
 
 
+def joined(parts: Sequence[Parts]) -> Parts:
+    """Return the parts of all rows from the parts of some of them."""
+
+    def reduced(name: str, by: Sequence[str]) -> pa.Table:
+        return reduce_table(pa.concat_tables(getattr(part, name) for part in parts), by)
+
+    return Parts(
+        totals=reduced("totals", TOTALS_BY),
+        counters=reduced("counters", _COUNTERS_BY),
+        latencies=reduced("latencies", _COURSE_BY),
+        processes=reduced("processes", _PROCESS_BY),
+    )
+
+
 def views_of_parts(parts: Parts, background: Collection[str]) -> Views:
-    """Return the views of results of `parts_of`, concatenated, with all rows of a run."""
-    processes = reduce_table(parts.processes, _PROCESS_BY).select(PROCESS_SCHEMA.names)
+    """Return the views of the parts of all rows of a run."""
     course = _course(parts.counters, parts.latencies, background)
-    return Views(totals_of(parts.totals), course, processes)
-
-
-def totals_of(intervals: pa.Table) -> pa.Table:
-    """Return the totals over time; its results can be concatenated and reduced again."""
-    return reduce_table(intervals, TOTALS_BY)
+    return Views(parts.totals, course, parts.processes.select(PROCESS_SCHEMA.names))
 
 
 def _course(counters: pa.Table, latencies: pa.Table, background: Collection[str]) -> pa.Table:
     """Return counters, gauges and percentiles by second, over all workers and phases."""
-    counters = _by_class(reduce_table(counters, _COUNTERS_BY), background)
+    counters = _by_class(counters, background)
     by_second = reduce_table(counters, _COURSE_BY, gauges="sum")
-    merged = pa.concat_tables([by_second, reduce_table(latencies, _COURSE_BY)])
-
-    def keys(table: pa.Table) -> list[tuple[object, ...]]:
-        return list(zip(*(table[name].to_pylist() for name in _COURSE_BY), strict=True))
-
-    place = {key: number for number, key in enumerate(keys(merged))}
-    of = np.array([place[key] for key in keys(counters)], np.int64)
-    span_s = np.maximum(counters["span_ns"].to_numpy(), _SHORTEST_SPAN_NS) / 1e9
+    merged = pa.concat_tables([by_second, latencies])
     columns = {name: merged[name] for name in (*_COURSE_BY, *_COURSE_COUNTS, "max_ns")}
+    second = group_numbers(counters, _COURSE_BY)
+    span_s = np.maximum(counters["span_ns"].to_numpy(), _SHORTEST_SPAN_NS) / 1e9
     for name, counter in _COURSE_RATES.items():
         rates = counters[counter].to_numpy() / span_s
-        columns[name] = pa.array(np.bincount(of, rates, minlength=merged.num_rows))
+        columns[name] = pa.array(np.bincount(second, rates, minlength=merged.num_rows))
     levels = row_percentiles(merged, tuple(_COURSE_LEVELS.values()))
     columns |= zip(_COURSE_LEVELS, levels, strict=True)
     return pa.table([columns[name] for name in COURSE_SCHEMA.names], schema=COURSE_SCHEMA)

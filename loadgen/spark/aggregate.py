@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.report.record import RunFiles, mixed, row_groups
-from loadgen.report.views import Parts, Views, parts_of, views_of_parts
+from loadgen.report.views import Parts, Views, joined, parts_of, views_of_parts
 from loadgen.run.redaction import printable
 from loadgen.spark.session import own_settings, spark_errors
 
@@ -170,9 +170,9 @@ def _views_of(backgrounds: Backgrounds) -> Callable[..., pa.Table]:
             if part == "error":
                 return _failed(rows.as_py().decode())
             tables[part].append(_unpacked(rows))
-        parts = Parts(**{name: pa.concat_tables(pieces) for name, pieces in tables.items()})
+        pieces = [Parts(*of_piece) for of_piece in zip(*tables.values(), strict=True)]
         try:
-            return _packed(run, views_of_parts(parts, backgrounds[run]))
+            return _packed(run, views_of_parts(joined(pieces), backgrounds[run]))
         except RunDirectoryError as error:
             return _failed(str(error))
 

@@ -43,11 +43,13 @@ _NO_EXECUTOR_S = 25.0
 _LOOK_S = 0.5
 
 _JAVA = (
-    "-XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+    "-XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+IgnoreUnrecognizedVMOptions "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
     "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 )
 """Options for no files in the temporary directory, and for little processor time: Java runs for a
-minute and only forwards bytes, so a better compiler takes longer than it saves."""
+minute and only forwards bytes, so a better compiler takes longer than it saves, and so does a check
+of Spark's own classes."""
 
 Progress = Callable[[str], None]
 

@@ -18,12 +18,13 @@ def only(table: pa.Table) -> dict[str, object]:
     return dict(row)
 
 
-def test_totals_of_totals_are_totals() -> None:
+def test_the_parts_of_pieces_joined_are_those_of_all_rows() -> None:
     rows = make.rows_of(case="latency")
-    whole = views.totals_of(to_table(rows))
-    parts = [views.totals_of(to_table(rows[start::3])) for start in range(3)]
-    assert views.totals_of(pa.concat_tables(parts)) == whole
-    assert views.totals_of(whole) == whole
+    background = frozenset({"background_publishers", "background_subscribers"})
+    whole = views.parts_of(to_table(rows), background)
+    pieces = [views.parts_of(to_table(rows[start::3]), background) for start in range(3)]
+    assert views.joined(pieces) == whole
+    assert views.joined([whole]) == whole
 
 
 def test_a_worker_that_was_held_up_does_not_slow_down_the_others() -> None:
