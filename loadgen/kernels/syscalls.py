@@ -26,7 +26,7 @@ Table = npt.NDArray[np.int64]
 
 EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP = 0x1, 0x4, 0x8, 0x10, 0x2000
 EPOLLET = -0x80000000  # bit 31 of a signed word
-_EPOLL_CTL_ADD = 1
+_EPOLL_CTL_ADD, _EPOLL_CTL_MOD = 1, 3
 
 _PACKED = platform.machine() in ("x86_64", "AMD64")
 EVENT_WORDS = 3 if _PACKED else 4
@@ -77,6 +77,7 @@ _recv = _external("recv", types.intp, _int, _address, types.uintp, _int)
 _recvmsg = _external("recvmsg", types.intp, _int, _address, _int)
 _send = _external("send", types.intp, _int, _address, types.uintp, _int)
 _socket = _external("socket", _int, _int, _int, _int)
+_accept = _external("accept4", _int, _int, _address, _address, _int)
 _bind = _external("bind", _int, _int, _address, types.uint32)
 _connect = _external("connect", _int, _int, _address, types.uint32)
 _close = _external("close", _int, _int)
@@ -85,6 +86,9 @@ _setsockopt = _external("setsockopt", _int, _int, _int, _int, _address, types.ui
 _clock_gettime = _external("clock_gettime", _int, _int, _address)
 _timerfd_create = _external("timerfd_create", _int, _int, _int)
 _timerfd_settime = _external("timerfd_settime", _int, _int, _int, _address, _address)
+_realloc = _external("realloc", types.intp, _address, types.uintp)
+_free = _external("free", types.void, _address)
+_memmove = _external("memmove", types.intp, _address, _address, types.uintp)
 
 
 @intrinsic
@@ -116,11 +120,24 @@ def wait_events(epoll: int, events: Words, limit: int, timeout_ms: int) -> int:
 @compiled
 def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
     """Add a descriptor to an epoll set; `scratch` has EVENT_WORDS words."""
+    return _control(epoll, _EPOLL_CTL_ADD, descriptor, flags, data, scratch)
+
+
+@compiled
+def watch_again(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
+    """Change the events of a descriptor in an epoll set."""
+    return _control(epoll, _EPOLL_CTL_MOD, descriptor, flags, data, scratch)
+
+
+@compiled
+def _control(
+    epoll: int, operation: int, descriptor: int, flags: int, data: int, scratch: Words
+) -> int:
     for word in range(EVENT_WORDS):
         scratch[word] = 0
     scratch[0] = flags
     scratch[EVENT_DATA] = data
-    return _result(_epoll_ctl(epoll, _EPOLL_CTL_ADD, descriptor, scratch.ctypes.data))
+    return _result(_epoll_ctl(epoll, operation, descriptor, scratch.ctypes.data))
 
 
 @compiled
@@ -169,6 +186,30 @@ def send_from(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
 
 
 @compiled
+def send_memory(descriptor: int, address: int, count: int) -> int:
+    """Call send for the bytes at an address."""
+    return _result(_send(descriptor, address, count, _MSG))
+
+
+@compiled
+def resize_memory(address: int, count: int) -> int:
+    """Return the address of `count` bytes that begin with those at `address`, which may be 0."""
+    return int(np.int64(_realloc(address, count)))
+
+
+@compiled
+def free_memory(address: int) -> None:
+    """Free the bytes of `resize_memory`; does nothing for 0."""
+    _free(address)
+
+
+@compiled
+def move_memory(target: int, source: int, count: int) -> None:
+    """Copy bytes between addresses, which may overlap."""
+    _memmove(target, source, count)
+
+
+@compiled
 def set_option(descriptor: int, level: int, option: int, value: int, scratch: Words) -> int:
     """Call setsockopt with a 32-bit number."""
     scratch[0] = value
@@ -208,6 +249,21 @@ def open_socket(family: int, source: Bytes, few_bytes: bool, scratch: Words) -> 
             _close(descriptor)
             return bound
     return descriptor
+
+
+@compiled
+def accept_socket(listener: int, scratch: Words) -> int:
+    """Return the next connection of a listener, non-blocking and without Nagle's delay."""
+    descriptor = _result(_accept(listener, 0, 0, socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC))
+    if descriptor >= 0:
+        set_option(descriptor, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1, scratch)
+    return descriptor
+
+
+@compiled
+def close_descriptor(descriptor: int) -> None:
+    """Call close."""
+    _close(descriptor)
 
 
 @compiled

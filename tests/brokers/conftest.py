@@ -1,15 +1,16 @@
-"""A client of the tests, and a reflector on their own loop."""
+"""A client of the tests, and a reflector."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from loadgen.brokers.ask import BrokerConnection
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.reflector import Connection, Reflector
+from loadgen.brokers.reflector import run_reflector
 from loadgen.mqtt import packets
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 
@@ -99,39 +100,11 @@ class Client(BrokerConnection):
             return last
 
 
-class LocalReflector:
-    """A reflector on the test's own loop instead of its own process."""
-
-    def __init__(self, reflector: Reflector, port: int) -> None:
-        self.endpoints = (Endpoint("mqtt", "127.0.0.1", port),)
-        self._reflector = reflector
-        self.close = reflector.close
-
-    @property
-    def connected(self) -> int:
-        return sum(one.connection is not None for one in self._reflector.sessions.values())
-
-    @property
-    def unfinished(self) -> int:
-        """Deliveries that wait, or are sent and not acknowledged."""
-        sessions = self._reflector.sessions.values()
-        return sum(len(session.pending) + len(session.inflight) for session in sessions)
-
-    async def finishes(self) -> None:
-        """Wait until all deliveries are acknowledged; the last PUBCOMP comes after all else."""
-        async with asyncio.timeout(10):
-            while self.unfinished:
-                await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def run_local_reflector(*, discards: bool = False) -> AsyncIterator[LocalReflector]:
-    reflector = Reflector(discards=discards)
-    port = await reflector.listen("127.0.0.1", 0, lambda: Connection(reflector))
-    try:
-        yield LocalReflector(reflector, port)
-    finally:
-        reflector.close()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def reflector() -> AsyncIterator[Endpoint]:
+    """One reflector for the tests of a module."""
+    async with run_reflector() as broker:
+        yield broker.endpoints[0]
 
 
 ClientMaker = Callable[..., Coroutine[Any, Any, Client]]

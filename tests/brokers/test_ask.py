@@ -30,7 +30,7 @@ from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.packets import Connect
 from tests.brokers.full_listener import full_listener
 from tests.brokers.little_broker import LittleBroker, serving_little
-from tests.instruments.conftest import erring
+from tests.instruments.relay import run_erring
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
 from tests.servers import Talk, closed, talking, upgraded
@@ -293,7 +293,7 @@ async def test_the_refusal_of_another_reason_is_shown_first() -> None:
         with pytest.raises(CannotRunError) as caught:
             await greet(endpoint, timeout_s=2)
     assert caught.value.code == "WRONG_LOGIN"
-    async with erring("refuse=0x8a") as reflector:
+    async with run_erring("refuse=0x8a") as reflector:
         with pytest.raises(CannotRunError) as caught:
             await greet(reflector.endpoints[0])
     assert caught.value.values["name"] == "Banned (0x8A)"

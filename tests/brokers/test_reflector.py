@@ -1,10 +1,9 @@
-from collections.abc import AsyncIterator
-
 import pytest
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.reflector import PACKET_LIMIT_BYTES, run_reflector
+from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import CannotRunError
+from loadgen.kernels.reflector import PACKET_LIMIT_BYTES
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.packets import (
     Connect,
@@ -17,34 +16,23 @@ from loadgen.mqtt.packets import (
 )
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ReasonCode
-from tests.brokers.conftest import Client, ClientMaker, LocalReflector, run_local_reflector
+from tests.brokers.conftest import Client, ClientMaker
 
 LASTING = Properties(session_expiry_interval=3600)
 
 
-@pytest.fixture
-async def reflector() -> AsyncIterator[LocalReflector]:
-    async with run_local_reflector() as running:
-        yield running
-
-
-@pytest.fixture
-def endpoint(reflector: LocalReflector) -> Endpoint:
-    return reflector.endpoints[0]
-
-
 @pytest.mark.parametrize("qos", [0, 1, 2])
 async def test_every_qos_and_version_to_every_other(
-    reflector: LocalReflector, endpoint: Endpoint, client: ClientMaker, qos: int
+    reflector: Endpoint, client: ClientMaker, qos: int
 ) -> None:
     versions = (MQTT_3_1_1, MQTT_5)
-    subscribers = [await client(endpoint, f"s{v}{q}", v) for v in versions for q in (0, 1, 2)]
+    subscribers = [await client(reflector, f"s{v}{q}", v) for v in versions for q in (0, 1, 2)]
     for number, subscriber in enumerate(subscribers):
         answer = await subscriber.subscribe("t/#", qos=number % 3)
         assert answer.reason_codes == (number % 3,)
     payloads = [b"%d" % number for number in range(300)]
     for version in versions:
-        publisher = await client(endpoint, f"p{version}", version)
+        publisher = await client(reflector, f"p{version}", version)
         await publisher.publish("t/1", *payloads, qos=qos)
         await publisher.publish("other", b"not for them", qos=qos)
     for number, subscriber in enumerate(subscribers):
@@ -53,16 +41,14 @@ async def test_every_qos_and_version_to_every_other(
         assert [message.payload for message in subscriber.messages] == 2 * payloads
         assert {message.qos for message in subscriber.messages} == {min(qos, number % 3)}
         assert not any(message.dup or message.retain for message in subscriber.messages)
-    assert reflector.connected == 8
-    await reflector.finishes()
 
 
-async def test_runs_of_many_topics_in_one_write(endpoint: Endpoint, client: ClientMaker) -> None:
-    subscriber = await client(endpoint, "s", MQTT_5)
+async def test_runs_of_many_topics_in_one_write(reflector: Endpoint, client: ClientMaker) -> None:
+    subscriber = await client(reflector, "s", MQTT_5)
     await subscriber.subscribe("t/+")
-    older = await client(endpoint, "o", MQTT_3_1_1)
+    older = await client(reflector, "o", MQTT_3_1_1)
     await older.subscribe("t/1")
-    publisher = await client(endpoint, "p", MQTT_5)
+    publisher = await client(reflector, "p", MQTT_5)
     # 60 KB, so reads end inside packets.
     sent = [(f"t/{number // 50 % 3}", b"%08d" % number * 4) for number in range(2000)]
     for topic, payload in sent:
@@ -76,9 +62,9 @@ async def test_runs_of_many_topics_in_one_write(endpoint: Endpoint, client: Clie
 
 
 async def test_overlapping_subscriptions_deliver_once(
-    endpoint: Endpoint, client: ClientMaker, version: int
+    reflector: Endpoint, client: ClientMaker, version: int
 ) -> None:
-    both = await client(endpoint, "s", version)
+    both = await client(reflector, "s", version)
     await both.subscribe("a/#", qos=0)
     await both.subscribe("a/b", qos=1)
     await both.publish("a/b", b"x", qos=2)
@@ -86,8 +72,8 @@ async def test_overlapping_subscriptions_deliver_once(
     assert [message.qos for message in both.messages] == [1]
 
 
-async def test_unsubscribe(endpoint: Endpoint, client: ClientMaker, version: int) -> None:
-    both = await client(endpoint, "s", version)
+async def test_unsubscribe(reflector: Endpoint, client: ClientMaker, version: int) -> None:
+    both = await client(reflector, "s", version)
     await both.subscribe("a", "b")
     both.send(Unsubscribe(7, ("a", "never")))
     answer = await both.until(UnsubAck)
@@ -99,14 +85,14 @@ async def test_unsubscribe(endpoint: Endpoint, client: ClientMaker, version: int
 
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_shared_subscriptions_take_turns(
-    endpoint: Endpoint, client: ClientMaker, qos: int
+    reflector: Endpoint, client: ClientMaker, qos: int
 ) -> None:
-    members = [await client(endpoint, f"m{n}", (MQTT_5, MQTT_3_1_1)[n % 2]) for n in range(4)]
+    members = [await client(reflector, f"m{n}", (MQTT_5, MQTT_3_1_1)[n % 2]) for n in range(4)]
     for member in members:
         await member.subscribe("$share/g/t/#", qos=1)
-    alone = await client(endpoint, "alone")
+    alone = await client(reflector, "alone")
     await alone.subscribe("t/#")
-    publisher = await client(endpoint, "p")
+    publisher = await client(reflector, "p")
     payloads = [b"%d" % number for number in range(200)]
     await publisher.publish("t/1", *payloads, qos=qos)
     for member in members:
@@ -125,26 +111,25 @@ async def test_shared_subscriptions_take_turns(
 
 
 async def test_durable_session_holds_messages(
-    reflector: LocalReflector, endpoint: Endpoint, client: ClientMaker, version: int
+    reflector: Endpoint, client: ClientMaker, version: int
 ) -> None:
     options = {} if version == MQTT_3_1_1 else {"properties": LASTING}
-    first = await client(endpoint, "durable", version, clean_start=False, **options)
+    first = await client(reflector, "durable", version, clean_start=False, **options)
     assert not first.connack.session_present
     await first.subscribe("q/#", qos=1)
     await first.disconnect()
-    publisher = await client(endpoint, "p")
+    publisher = await client(reflector, "p")
     payloads = [b"%d" % number for number in range(500)]
     await publisher.publish("q/1", *payloads, qos=1)
     await publisher.publish("q/1", b"QoS 0 is not held", qos=0)
-    assert reflector.unfinished == 500
-    second = await client(endpoint, "durable", version, clean_start=False, **options)
+    second = await client(reflector, "durable", version, clean_start=False, **options)
     assert second.connack.session_present
     await second.until_count(500)
     assert [message.payload for message in second.messages] == payloads
     await second.sync()
     await second.disconnect()
     # A clean start ends it.
-    third = await client(endpoint, "durable", version, clean_start=True)
+    third = await client(reflector, "durable", version, clean_start=True)
     assert not third.connack.session_present
     await publisher.publish("q/1", b"nobody", qos=1)
     await third.sync()
@@ -153,38 +138,39 @@ async def test_durable_session_holds_messages(
 
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_unacknowledged_messages_come_again(
-    reflector: LocalReflector, endpoint: Endpoint, client: ClientMaker, qos: int
+    reflector: Endpoint, client: ClientMaker, qos: int
 ) -> None:
-    first = await client(endpoint, "d", clean_start=False, properties=LASTING)
+    first = await client(reflector, f"d{qos}", clean_start=False, properties=LASTING)
     await first.subscribe("q", qos=2)
     first.acknowledges = False
-    publisher = await client(endpoint, "p")
+    publisher = await client(reflector, "p")
     await publisher.publish("q", b"0", b"1", b"2", qos=qos)
     await first.until_count(3)
     if qos == 2:
         first.send(PubRec(first.messages[0].packet_id))
         await first.sync()
     await first.close()
-    second = await client(endpoint, "d", clean_start=False, properties=LASTING)
+    second = await client(reflector, f"d{qos}", clean_start=False, properties=LASTING)
     again = 3 if qos == 1 else 2
     await second.until_count(again)
     await second.sync()
     assert [message.payload for message in second.messages] == [b"0", b"1", b"2"][3 - again :]
     assert all(message.dup for message in second.messages)
-    await reflector.finishes()
+    await second.disconnect()
+    third = await client(reflector, f"d{qos}", clean_start=False, properties=LASTING)
+    await third.sync()
+    assert third.connack.session_present
+    assert third.messages == []
 
 
-async def test_receive_maximum_is_kept(
-    reflector: LocalReflector, endpoint: Endpoint, client: ClientMaker
-) -> None:
-    slow = await client(endpoint, "slow", properties=Properties(receive_maximum=3))
+async def test_receive_maximum_is_kept(reflector: Endpoint, client: ClientMaker) -> None:
+    slow = await client(reflector, "slow", properties=Properties(receive_maximum=3))
     await slow.subscribe("q", qos=1)
     slow.acknowledges = False
-    publisher = await client(endpoint, "p")
+    publisher = await client(reflector, "p")
     await publisher.publish("q", *[b"x"] * 10, qos=1)
     await slow.sync()
     assert len(slow.messages) == 3
-    assert reflector.unfinished == 10
     slow.acknowledges = True
     for message in slow.messages[:3]:
         slow.send(PubAck(message.packet_id))
@@ -192,25 +178,25 @@ async def test_receive_maximum_is_kept(
 
 
 async def test_qos_2_is_served_once_though_sent_twice(
-    reflector: LocalReflector, endpoint: Endpoint, client: ClientMaker
+    reflector: Endpoint, client: ClientMaker
 ) -> None:
-    subscriber = await client(endpoint, "s")
+    subscriber = await client(reflector, "s")
     await subscriber.subscribe("q", qos=2)
-    publisher = await client(endpoint, "p", clean_start=False, properties=LASTING)
+    publisher = await client(reflector, "p", clean_start=False, properties=LASTING)
     publisher.acknowledges = False
     publisher.send(Publish("q", b"once", 2, packet_id=9))
     await publisher.until(PubRec)
     await publisher.close()
-    again = await client(endpoint, "p", clean_start=False, properties=LASTING)
+    again = await client(reflector, "p", clean_start=False, properties=LASTING)
     again.send(Publish("q", b"once", 2, packet_id=9, dup=True))
     await again.until(PubRec)
     await subscriber.sync()
     assert [message.payload for message in subscriber.messages] == [b"once"]
 
 
-async def test_properties_reach_the_subscriber(endpoint: Endpoint, client: ClientMaker) -> None:
+async def test_properties_reach_the_subscriber(reflector: Endpoint, client: ClientMaker) -> None:
     properties = Properties(content_type="text", user_property=(("a", "1"), ("a", "2")))
-    new, old = await client(endpoint, "n", MQTT_5), await client(endpoint, "o", MQTT_3_1_1)
+    new, old = await client(reflector, "n", MQTT_5), await client(reflector, "o", MQTT_3_1_1)
     await new.subscribe("p")
     await old.subscribe("p")
     new.send(Publish("p", b"x", properties=properties))
@@ -220,15 +206,15 @@ async def test_properties_reach_the_subscriber(endpoint: Endpoint, client: Clien
     assert old.messages == [Publish("p", b"x")]
 
 
-async def test_take_over(endpoint: Endpoint, client: ClientMaker) -> None:
-    first = await client(endpoint, "same")
-    second = await client(endpoint, "same")
+async def test_take_over(reflector: Endpoint, client: ClientMaker) -> None:
+    first = await client(reflector, "same")
+    second = await client(reflector, "same")
     assert await first.gone() == Disconnect(ReasonCode.SESSION_TAKEN_OVER)
     await second.sync()
 
 
-async def test_large_packets(endpoint: Endpoint, client: ClientMaker) -> None:
-    one = await client(endpoint, "s")
+async def test_large_packets(reflector: Endpoint, client: ClientMaker) -> None:
+    one = await client(reflector, "s")
     assert one.connack.properties.maximum_packet_size == PACKET_LIMIT_BYTES
     await one.subscribe("m")
     large = bytes(range(256)) * (3 << 12)
@@ -236,9 +222,10 @@ async def test_large_packets(endpoint: Endpoint, client: ClientMaker) -> None:
     assert [message.payload for message in one.messages] == [large, b"small"]
 
 
-async def test_empty_client_identifier(endpoint: Endpoint, client: ClientMaker) -> None:
+async def test_empty_client_identifier(reflector: Endpoint, client: ClientMaker) -> None:
     names = [
-        (await client(endpoint, "")).connack.properties.assigned_client_identifier for _ in range(2)
+        (await client(reflector, "")).connack.properties.assigned_client_identifier
+        for _ in range(2)
     ]
     assert all(names)
     assert names[0] != names[1]
@@ -247,8 +234,8 @@ async def test_empty_client_identifier(endpoint: Endpoint, client: ClientMaker) 
 # --- hostile bytes --------------------------------------------------------------------------------
 
 
-async def _raw(endpoint: Endpoint, data: bytes) -> Client:
-    raw = Client(endpoint, Connect("raw"))
+async def _raw(reflector: Endpoint, data: bytes) -> Client:
+    raw = Client(reflector, Connect("raw"))
     await raw.open()
     raw.send_bytes(data)
     return raw
@@ -277,25 +264,22 @@ _CONNECT_5 = bytes.fromhex("100e00044d5154540502003c0000 0161".replace(" ", ""))
     ],
 )
 async def test_broken_packets_close_only_their_connection(
-    reflector: LocalReflector,
-    endpoint: Endpoint,
+    reflector: Endpoint,
     client: ClientMaker,
     after_connect: str,
     reason: int,
 ) -> None:
-    good = await client(endpoint, "good")
+    good = await client(reflector, "good")
     await good.subscribe("t")
-    raw = await _raw(endpoint, _CONNECT_5 + bytes.fromhex(after_connect))
+    raw = await _raw(reflector, _CONNECT_5 + bytes.fromhex(after_connect))
     assert await raw.gone() == Disconnect(reason)
     await raw.close()
     await good.publish("t", b"still here")
     assert [message.payload for message in good.messages] == [b"still here"]
 
 
-async def test_unsupported_protocol_is_refused(
-    reflector: LocalReflector, endpoint: Endpoint
-) -> None:
-    raw = await _raw(endpoint, bytes.fromhex("100f00064d51497364700402003c000161"))
+async def test_unsupported_protocol_is_refused(reflector: Endpoint) -> None:
+    raw = await _raw(reflector, bytes.fromhex("100f00064d51497364700402003c000161"))
     assert await raw.gone() is None
     await raw.close()
 
@@ -323,7 +307,7 @@ async def test_a_restart_ends_its_sessions(client: ClientMaker) -> None:
 async def test_the_sink_takes_everything_and_delivers_nothing(
     client: ClientMaker, version: int, qos: int
 ) -> None:
-    async with run_local_reflector(discards=True) as sink:
+    async with run_reflector(discards=True) as sink:
         one = await client(sink.endpoints[0], "a", version)
         assert (await one.subscribe("t", "#", qos=qos)).reason_codes == (qos, qos)
         await one.publish("t", *[b"x" * 50] * 700, qos=qos)

@@ -1,15 +1,17 @@
 """Relays on the test's own loop."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from loadgen.brokers.endpoints import Endpoint
-from tests.brokers.conftest import LocalReflector, client, run_local_reflector, version
+from tests.brokers.conftest import client, reflector, version
 from tests.instruments.relay import ErringBroker, Relay, serve
 
-__all__ = ["client", "version"]
+__all__ = ["client", "reflector", "version"]
 
 
 class LocalRelay(ErringBroker):
@@ -23,18 +25,20 @@ class LocalRelay(ErringBroker):
         return self._relay.answer(question)
 
 
-@asynccontextmanager
-async def relayed(
-    faults: str = "none", *, record: Path | str = ""
-) -> AsyncIterator[tuple[LocalRelay, LocalReflector]]:
-    """Yield a relay and the reflector behind it."""
-    async with run_local_reflector() as reflector:
-        (broker,) = reflector.endpoints
+Erring = Callable[..., AbstractAsyncContextManager[LocalRelay]]
+
+
+@pytest.fixture
+def erring(reflector: Endpoint) -> Erring:
+    """`async with erring("lose=0.1")`: a relay with these faults in front of a reflector."""
+
+    @asynccontextmanager
+    async def make(faults: str = "none", record: Path | str = "") -> AsyncIterator[LocalRelay]:
         made, port = await serve(
             {
                 "host": "127.0.0.1",
                 "port": 0,
-                "broker": [broker.host, broker.port],
+                "broker": [reflector.host, reflector.port],
                 "certificate": [],
                 "websocket": False,
                 "faults": faults,
@@ -42,13 +46,8 @@ async def relayed(
             }
         )
         try:
-            yield LocalRelay(made, port), reflector
+            yield LocalRelay(made, port)
         finally:
             made.close()
 
-
-@asynccontextmanager
-async def erring(faults: str = "none", record: Path | str = "") -> AsyncIterator[LocalRelay]:
-    """Yield a relay with these faults."""
-    async with relayed(faults, record=record) as (made, _):
-        yield made
+    return make

@@ -1,9 +1,8 @@
-"""Packets that a relay writes on purpose although a broker or the codec would not."""
+"""Packets that a relay passes on, or writes although a broker or the codec would not."""
 
 from typing import Final, NamedTuple
 
-from loadgen.brokers.reflector import StoredMessage, publish_packet
-from loadgen.mqtt.constants import MQTT_5
+from loadgen.mqtt.constants import MQTT_5, PUBLISH, PUBREL
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode
 from loadgen.mqtt.wire import write_utf8, write_variable
 
@@ -15,6 +14,32 @@ _RETURN_CODES: Final[dict[int, int]] = {
     ReasonCode.NOT_AUTHORIZED: ConnectReturnCode.NOT_AUTHORIZED,
     ReasonCode.BANNED: ConnectReturnCode.NOT_AUTHORIZED,
 }
+
+
+class StoredMessage(NamedTuple):
+    """An application message; `properties` with their length, as MQTT 5 writes them."""
+
+    topic: bytes
+    payload: bytes
+    properties: bytes = b"\0"
+
+
+def publish_packet(message: StoredMessage, flags: int, packet_id: int, version: int) -> bytes:
+    """Return a PUBLISH (section 3.3) with DUP, QoS and RETAIN of `flags`."""
+    parts = [len(message.topic).to_bytes(2, "big"), message.topic]
+    if flags & 0x06:
+        parts.append(packet_id.to_bytes(2, "big"))
+    if version == MQTT_5:
+        parts.append(message.properties)
+    parts.append(message.payload)
+    body = b"".join(parts)
+    return bytes((PUBLISH << 4 | flags,)) + write_variable(len(body), "Remaining Length") + body
+
+
+def acknowledgement(packet_type: int, packet_id: int) -> bytes:
+    """Return PUBACK, PUBREC, PUBREL or PUBCOMP with success, equal in both versions."""
+    flags = 2 if packet_type == PUBREL else 0
+    return bytes((packet_type << 4 | flags, 2, packet_id >> 8, packet_id & 0xFF))
 
 
 class Delivery(NamedTuple):

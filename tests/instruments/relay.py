@@ -23,13 +23,7 @@ import uvloop
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import BrokerProcess, package_environment, running, spawn
-from loadgen.brokers.reflector import (
-    Connection,
-    ReflectorHost,
-    StoredMessage,
-    acknowledgement,
-    run_reflector,
-)
+from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import CannotRunError, RemoteProtocolError
 from loadgen.kernels.packet_bytes import INCOMPLETE, OK, ack_fields, frame, publish_fields
 from loadgen.mqtt import packets
@@ -50,9 +44,17 @@ from loadgen.mqtt.constants import (
 from loadgen.mqtt.packets import Subscription
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import filter_matches, split_shared
+from tests.instruments.connections import Connection, Host
 from tests.instruments.faults import COUNTED_AS, Dice, FaultCounts, Faults, parse_faults
 from tests.instruments.mischief import Mischief, Notes
-from tests.instruments.packets import Delivery, refusal, rejection, subscribe_refusal
+from tests.instruments.packets import (
+    Delivery,
+    StoredMessage,
+    acknowledgement,
+    refusal,
+    rejection,
+    subscribe_refusal,
+)
 from tests.instruments.transcript import Transcript
 from tests.instruments.websocket_server import WebSocketServer
 
@@ -297,7 +299,7 @@ class Client(Side):
         self.host.notes.transcript.release(self.client_id, packet_id)
 
 
-class Relay(ReflectorHost):
+class Relay(Host):
     """Clients on one side, on the other `broker`, its host and port.
 
     It sets faults, draws their dice, stalls, and cuts connections.
@@ -460,7 +462,7 @@ class Relay(ReflectorHost):
         assert isinstance(connection, Side)
         if connection.other is not None:
             # What it was told before still goes out.
-            connection.other.end(None)
+            connection.other.end()
         client = connection.client
         if connection is not client or not client.accepted:
             return
@@ -493,12 +495,12 @@ class Relay(ReflectorHost):
         client.version, client.clean_start = connect.protocol_version, connect.clean_start
         if self.happens("close", client):
             self._note_connect(client, present=False, code=NO_CONNACK)
-            client.end(None)
+            client.end()
             return False
         if self.happens("refuse", client):
             self._note_connect(client, present=False, code=self.faults.refuse)
             client.write(refusal(self.faults.refuse, client.version))
-            client.end(None)
+            client.end()
             return False
         client.hold()
         task = self._loop.create_task(

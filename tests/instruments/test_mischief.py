@@ -12,7 +12,7 @@ import pytest
 
 from loadgen.mqtt.packets import Publish
 from tests.brokers.conftest import ClientMaker
-from tests.instruments.conftest import erring
+from tests.instruments.conftest import Erring
 from tests.instruments.faults import FaultCounts
 from tests.instruments.relay import ErringBroker, run_erring
 
@@ -103,7 +103,7 @@ async def test_what_is_counted_is_what_is_seen(
                 assert seen == exact
 
 
-async def test_the_seed_decides(client: ClientMaker) -> None:
+async def test_the_seed_decides(client: ClientMaker, erring: Erring) -> None:
     outcomes = []
     for seed in (3, 3, 4):
         async with erring(f"lose=0.1,seed={seed}") as reflector:
@@ -115,7 +115,7 @@ async def test_the_seed_decides(client: ClientMaker) -> None:
     assert outcomes[0] == outcomes[1] != outcomes[2]
 
 
-async def test_delay_keeps_the_order(client: ClientMaker) -> None:
+async def test_delay_keeps_the_order(client: ClientMaker, erring: Erring) -> None:
     async with erring("delay=200ms@1/10") as reflector:
         (endpoint,) = reflector.endpoints
         subscriber = await client(endpoint, "s")
@@ -134,7 +134,7 @@ async def test_delay_keeps_the_order(client: ClientMaker) -> None:
     assert (counts.delayed, counts.delivered, counts.held) == (10, 100, 0)
 
 
-async def test_changing_faults_lets_go(client: ClientMaker) -> None:
+async def test_changing_faults_lets_go(client: ClientMaker, erring: Erring) -> None:
     async with erring("delay=1h") as reflector:
         one = await client(reflector.endpoints[0], "s")
         await one.subscribe("t")
@@ -151,7 +151,7 @@ async def test_changing_faults_lets_go(client: ClientMaker) -> None:
     assert (counts.lost, counts.delivered) == (10, 50)
 
 
-async def test_ceiling_queues_the_rest(client: ClientMaker) -> None:
+async def test_ceiling_queues_the_rest(client: ClientMaker, erring: Erring) -> None:
     async with erring("ceiling=1000") as reflector:
         (endpoint,) = reflector.endpoints
         subscriber = await client(endpoint, "s")
@@ -172,7 +172,7 @@ async def test_ceiling_queues_the_rest(client: ClientMaker) -> None:
     assert (counts.received, counts.delivered, counts.waiting) == (1000, 1000, 0)
 
 
-async def test_ceiling_acknowledges_when_served(client: ClientMaker) -> None:
+async def test_ceiling_acknowledges_when_served(client: ClientMaker, erring: Erring) -> None:
     async with erring("ceiling=1") as reflector:
         one = await client(reflector.endpoints[0], "p")
         await one.subscribe("t")
@@ -185,7 +185,9 @@ async def test_ceiling_acknowledges_when_served(client: ClientMaker) -> None:
         assert (await reflector.counts()).received == 3
 
 
-async def test_what_was_said_is_written_down(client: ClientMaker, tmp_path: Path) -> None:
+async def test_what_was_said_is_written_down(
+    client: ClientMaker, erring: Erring, tmp_path: Path
+) -> None:
     path = tmp_path / "record"
     faults = "repeat=1/2,reject=0x87@1/3,subrefuse=0x87@1/2,refuse=0x89@1/3"
     message = b"".join((b"\1\0\0\0\2\0\0\0", bytes(24)))

@@ -3,7 +3,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.mqtt.topics import (
-    SubscriptionTree,
     filter_matches,
     split_shared,
     topic_filter_fault,
@@ -41,40 +40,6 @@ def _plainly_matches(topic_filter: str, topic: str) -> bool:
 @settings(deadline=None)
 def test_matches_as_the_specification_says(topic_filter: str, topic: str) -> None:
     assert filter_matches(topic_filter, topic) == _plainly_matches(topic_filter, topic)
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), _filters()), max_size=30), _topics)
-@settings(deadline=None, max_examples=60)
-def test_tree_keeps_what_is_subscribed(steps: list[tuple[bool, int, str]], topic: str) -> None:
-    tree: SubscriptionTree[int, str] = SubscriptionTree()
-    known: set[tuple[int, str]] = set()
-    for add, member, topic_filter in steps:
-        if add:
-            tree.subscribe(topic_filter, member, topic_filter)
-            known.add((member, topic_filter))
-        else:
-            assert tree.unsubscribe(topic_filter, member) == ((member, topic_filter) in known)
-            known.discard((member, topic_filter))
-    wanted = sorted(pair for pair in known if _plainly_matches(pair[1], topic))
-    assert sorted(tree.match(topic).single) == wanted
-    for member, topic_filter in known:
-        assert tree.unsubscribe(topic_filter, member)
-    # Nothing of a subscription stays behind.
-    assert tree._root.empty
-
-
-def test_groups_take_turns() -> None:
-    tree: SubscriptionTree[str, int] = SubscriptionTree()
-    for member in "abc":
-        tree.subscribe("$share/g/t/+", member, 0)
-    tree.subscribe("$share/h/t/#", "d", 0)
-    groups = tree.match("t/1").groups
-    assert sorted(len(group.members) for group in groups) == [1, 3]
-    group = max(groups, key=lambda found: len(found.members))
-    assert [next(group.turn()) for _ in range(6)] == list("abcabc")
-    assert tree.unsubscribe("$share/g/t/+", "b")
-    assert sorted(next(group.turn()) for _ in range(4)) == list("aacc")
-    assert not tree.unsubscribe("$share/g/t/+", "b")
 
 
 def test_what_is_shared() -> None:
