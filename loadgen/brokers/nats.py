@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Final
@@ -115,6 +116,9 @@ def run_nats(
         configure,
         ready=b"Server is ready",
         failures=("[FTL]", "nats-server:"),
+        configuration=tuple(
+            render_config(replace(chosen, accounts=()), Path(), chosen.port).splitlines()
+        ),
         storage=(
             "nats-server writes a message of QoS 1 or 2 to files of its JetStream before it "
             f"acknowledges the message, {synced}."

@@ -96,6 +96,7 @@ class BrokerProcess:
         self.version = version
         # The time when it stores and acknowledges a message, in words for the score card.
         self.storage = f"{name} keeps messages in memory and stores nothing on disk."
+        self.configuration: tuple[str, ...] = ()  # its lines, without users
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -216,8 +217,9 @@ class Program:
     """A program that serves MQTT.
 
     `configure` writes the configuration for a port into a directory and returns the command.
-    `ready` are words of its log that only a broker that serves prints; `failures` mark the line
-    with the reason why it ended at its start. With `saves` it has something to save at its end.
+    `configuration` has its lines without users. `ready` are words of its log that only a broker
+    that serves prints; `failures` mark the line with the reason why it ended at its start. With
+    `saves` it has something to save at its end.
     """
 
     name: str
@@ -225,6 +227,7 @@ class Program:
     configure: Callable[[Path, int], list[str]]
     ready: bytes
     failures: tuple[str, ...] = ()
+    configuration: tuple[str, ...] = ()
     storage: str = ""
     saves: bool = True
     ready_s: float = 30.0  # longest time until it serves
@@ -236,6 +239,7 @@ class ProgramBroker(BrokerProcess):
     def __init__(self, program: Program, settings: ProgramSettings, directory: Path) -> None:
         super().__init__(program.name, program.version)
         self.storage = program.storage or self.storage
+        self.configuration = program.configuration
         self.log = directory / f"{program.name}.log"  # its output of all starts
         self._program, self._settings = program, settings
         self._port = settings.port

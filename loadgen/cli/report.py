@@ -1,7 +1,7 @@
 """`loadgen report --broker URL ...`: every row at its limit, in one document."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from loadgen.plan.units import parse_seconds
 if TYPE_CHECKING:
     from loadgen.report.power.settings import LogSettings
     from loadgen.run.progress import Progress
-    from loadgen.run.search.report_plan import ReportPlan
+    from loadgen.run.search.report_plan import Measurement, ReportPlan
     from loadgen.run.search.report_runs import ReportResult, ReportState
 
 SUMMARY = "Measure every row of a broker, or of several, at its limit, for one document."
@@ -174,28 +174,36 @@ def _surveyed(
 
 async def _survey(urls: Sequence[str], fields: dict[str, Any]) -> Any:
     from loadgen.brokers.start import serve
+    from loadgen.run.search.report_plan import fields_for
     from loadgen.run.survey import survey
 
-    plain = urls[0].partition("://")[0] in ("mqtt", "ws")
-    chosen = {name: v for name, v in fields.items() if not (plain and name.startswith("tls_"))}
     async with serve(urls) as served:
-        return await survey({**chosen, "broker": [*urls]}, served)
+        return await survey({**fields_for(urls, fields), "broker": [*urls]}, served)
 
 
 def plan_lines(plan: "ReportPlan") -> list[str]:
     """Return what is measured, for how long, and what is left out and why."""
+
+    def listed_by(measurements: "Iterable[Measurement]") -> str:
+        return ", ".join(
+            plan.brokers[each.broker - 1].name + (" with TLS" if each.secured else "")
+            for each in measurements
+        )
+
     lines = []
-    for entry in plan.measurements:
-        item = entry.item
-        how = f"search of {item.search}" if item.search else "runs"
-        points = f" by {item.vary[0]}, {item.points} points" if item.vary else ""
-        broker = plan.brokers[entry.broker - 1].name
-        minutes = item.seconds(plan.window_s) / 60
-        secured = " with TLS" if entry.secured else ""
-        lines.append(f"{item.name:<22} {broker}: {how}{points}{secured}, about {minutes:.1f} min")
+    for item in dict.fromkeys(each.item for each in plan.measurements):
+        its = [each for each in plan.measurements if each.item is item]
+        how = f"limit of {item.search}" if item.search else "runs"
+        by = f" by {item.vary[0]}, {item.points} points" if item.vary else ""
+        minutes = len(its) * item.seconds(plan.window_s) / 60
+        lines.append(f"{item.name:<22} {how}{by}; about {minutes:.1f} min: {listed_by(its)}")
+    by_reason: dict[str, list[Measurement]] = {}
     for missing in plan.left_out:
-        broker = plan.brokers[missing.measurement.broker - 1].name
-        lines.append(f"{missing.measurement.item.name:<22} {broker}: left out: {missing.reason}")
+        by_reason.setdefault(missing.reason, []).append(missing.measurement)
+    for reason, its in by_reason.items():
+        items = ", ".join(dict.fromkeys(each.item.name for each in its))
+        brokers = listed_by({(m.broker, m.secured): m for m in its}.values())
+        lines.append(f"left out on {brokers}: {items}: {reason}")
     return [*lines, f"about {plan.seconds / 60:.0f} min, windows of {plan.window_s:g} s"]
 
 

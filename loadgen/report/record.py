@@ -98,6 +98,8 @@ class RunRecord:
     workers: Annotated[Number, at("plan", "workers")] = 1
     hosts: Annotated[Number, at("plan", "hosts")] = 1
     urls: Annotated[tuple[str, ...], _GIVEN, at("broker", "urls")] = ()
+    configuration: Annotated[tuple[str, ...], _GIVEN, at("broker", "configuration")] = ()
+    """Lines, if loadgen started the broker."""
     tls: Annotated[bool, _GIVEN, at("plan", "tls")] = False
     groups: Annotated[tuple[PlannedGroup, ...], _GIVEN, at("plan", "groups")] = ()
     environment: Part = field(default_factory=dict)

@@ -27,6 +27,13 @@ from tests.ledgers import facts_with
 from tests.needs import needs_mosquitto
 from tests.report.fabricate import SECOND_NS, WALL_NS, fabricate
 
+DIFFERENCE = {
+    "name": "somaxconn",
+    "wanted": "65535",
+    "found": "128",
+    "effect": "costs",
+    "detail": "the run needs 9,000",
+}
 ROW = {"case", "name", "unit", "broker", "value", "spread", "runs", "verdict"}
 
 
@@ -60,6 +67,10 @@ def fabricated(monkeypatch: pytest.MonkeyPatch) -> None:
             run=f"run-{next(made)}",
             case=scenario.case,
             broker={"name": name, "version": "1", "urls": [], "started_by_us": True},
+            environment={
+                "host": "bench",
+                "tuning": {"profile": "load-host", "met": 3, "differences": [DIFFERENCE]},
+            },
         )
         return RunResult(directory, Verdict(), False, True, facts_with(sent=1))
 
@@ -95,6 +106,7 @@ async def test_a_document_has_every_row_of_every_broker(tmp_path: Path) -> None:
     assert rows["Connect time", "b 1"]["verdict"] == "left out: no connects"
     text = paths["report.md"].read_text()
     assert "LATENCY by background rate" in text and "no connects" in text
+    assert "| somaxconn | 65535 | 128 | the run needs 9,000 |" in text
     assert len(paths["report.csv"].read_text().splitlines()) == 1 + len(document["rows"])
 
 

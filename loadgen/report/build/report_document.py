@@ -12,6 +12,7 @@ from statistics import median
 
 from loadgen.cases.registry import CASES, style_of
 from loadgen.errors import RunDirectoryError
+from loadgen.plan.reading import count, objects, part, text
 from loadgen.plan.tables import Cell, DataTable
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
@@ -34,7 +35,7 @@ from loadgen.run.search.report_plan import (
     command_of,
 )
 from loadgen.run.search.report_runs import MeasuredItem, ReportResult
-from loadgen.sentences import Sentences
+from loadgen.sentences import Sentences, listed
 
 SCHEMA = 1
 _PER_WATT = ReportRow("MPW", "msgs/Watt", "messages_per_watt")
@@ -58,6 +59,11 @@ class ReportSentence(Sentences):
     INVALID = "{case} on {broker}: {verdict}."
     OPEN_LIMIT = "{case} on {broker}: the limit is at least the figure."
     LEFT_OUT = "{case}{item} on {broker} was left out: {reason}"
+    TUNING = (
+        "loadgen compared the host of the load with its profile {profile}: {met:setting|settings} "
+        "met, those below differ",
+        "; it could not read {unknown}",
+    )
     METHOD = (
         "Load is open loop: a message counts from the moment at which it was due. A search raises "
         "the load until a run is INVALID, closes in to 5 %, and confirms the limit by {runs:window|"
@@ -133,6 +139,7 @@ def report_document(
         Section("Score card", (_score_card(figures, names),), "score-card"),
         *_charted(shown),
         Section("System under test", tuple(_systems(shown)), "system"),
+        Section("Load hosts", tuple(_load_hosts(cards)), "load-hosts"),
         Section("Method", tuple(_method(result)), "method"),
         Section("Runs", (_runs(shown, result.plan),), "runs"),
         Section("Limitations", tuple(Paragraph(text) for text in limitations), "limitations"),
@@ -320,6 +327,8 @@ def _score_card(figures: Sequence[ReportFigure], names: Sequence[str]) -> DataTa
 def _cell(figure: ReportFigure | None) -> Cell:
     if figure is None:
         return Cell(None)
+    if figure.value is None:
+        return Cell("–", notes=(name(figure.verdict, 160),))
     spread = "" if figure.spread is None else f"spread {figure.spread:.1%}"
     good = figure.verdict in ("CONFIRMED", "VALID")
     verdict = "" if good else name(figure.verdict, 160)
@@ -423,6 +432,26 @@ def _systems(shown: Sequence[_Shown]) -> Iterator[Block]:
         for section in cards[0].sections if cards else ():
             if section.title.startswith(("System under test", "Broker", "Storage", "Access")):
                 yield section
+
+
+def _load_hosts(cards: Sequence[ScoreCard]) -> Iterator[Block]:
+    """Yield the settings of the load hosts that differ from their profile, and what they cost."""
+    differences: dict[str, tuple[str, str, str, str]] = {}
+    checked = ""
+    for tuning in (part(card.run.environment, "tuning") for card in cards):
+        met, unknown = count(tuning, "met"), tuning.get("unknown") or []
+        checked = ReportSentence.TUNING(
+            profile=text(tuning, "profile"), met=met, unknown=listed(unknown, 10) or None
+        )
+        for found in objects(tuning.get("differences")):
+            key = text(found, "name")
+            cost = text(found, "detail") if found.get("effect") == "costs" else ""
+            before = differences.get(key)
+            if before is None or (cost and not before[3]):
+                differences[key] = (key, text(found, "wanted"), text(found, "found"), cost)
+    if checked:
+        header = ("Setting", "Profile", "Host", "Cost for a run")
+        yield DataTable("Tuning", checked, header, tuple(differences.values()), texts=(0, 1, 2, 3))
 
 
 def _method(result: ReportResult) -> Iterator[Block]:

@@ -23,6 +23,7 @@ from loadgen.report.render.text import NOTICE_CHARACTERS, name, number
 Rows = tuple[tuple[TableCell, ...], ...]
 
 _MOST_SHOWN = 20
+_MOST_LINES = 60
 _MOST_HANDSHAKES = 40
 
 # --- messages -------------------------------------------------------------------------------
@@ -238,6 +239,7 @@ _ACCESS = (
     "REFUSED in MQTT 5; older versions have no answer for it, and it counts as lost."
 )
 _DESCRIBED = "As described for this run (--sut); loadgen did not check it."
+_WRITTEN = "As loadgen wrote it for the broker that it started."
 _MOST_TEXTS = 20
 
 
@@ -253,6 +255,10 @@ def system_sections(record: RunRecord) -> Iterator[DataTable]:
         answer = "not known" if first is None else "yes" if first else "no"
         rows = (("stored before it is acknowledged", answer),)
         yield DataTable("Storage of the broker", storage, ("", ""), rows, texts=(0, 1))
+    if record.configuration:
+        lines = [line.strip() for line in record.configuration[:_MOST_LINES]]
+        rows = tuple(line.partition(" ")[::2] for line in lines)
+        yield DataTable("Broker configuration", _WRITTEN, ("", ""), rows, texts=(0, 1))
     for key, title in PARTS.items():
         described = part(record.sut, key)
         rows = tuple((LINES[line], _cell(described[line])) for line in LINES if line in described)

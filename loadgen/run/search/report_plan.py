@@ -199,8 +199,7 @@ def report_plan(
             rest_s -= item_s
             fitting += members
         else:
-            reason = f"it takes about {item_s:,.0f} s, and the budget has {rest_s:,.0f} s left"
-            left_out += [LeftOut(each, reason) for each in members]
+            left_out += [LeftOut(each, "the budget is too short for it") for each in members]
     possible = fitting
     return ReportPlan(tuple(brokers), tuple(possible), tuple(left_out), window_s, fields, budget_s)
 
@@ -233,12 +232,17 @@ def _scenario(
         values |= {"duration": math.ceil(_RUN_WINDOWS * window_s), "warmup": _WARMUP_S}
     if version := broker.versions.get(item.case):
         values["mqtt"] = version
-    if not measurement.secured and urls[0].partition("://")[0] in ("mqtt", "ws"):
-        values = {name: value for name, value in values.items() if not name.startswith("tls_")}
     known = build_scenario(item.case, None, {}).fields()
+    applying = fields_for(urls, values)
     return build_scenario(
-        item.case, None, {name: value for name, value in values.items() if name in known}
+        item.case, None, {name: value for name, value in applying.items() if name in known}
     )
+
+
+def fields_for(urls: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that apply to these URLs: those of TLS only to encrypted ones."""
+    encrypted = urls[0].partition("://")[0] in ("mqtts", "wss")
+    return {name: v for name, v in fields.items() if encrypted or not name.startswith("tls_")}
 
 
 def sweep_of(measurement: Measurement, plan: ReportPlan) -> Sweep:

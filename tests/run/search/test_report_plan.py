@@ -19,6 +19,7 @@ from loadgen.run.search.report_plan import (
 
 A = ReportBroker("A", ("mqtt://a",), ("mqtts://a",), {"fanin": "5"}, {"queue": "no share"})
 B = ReportBroker("B", ("mqtt://u:secret@b",))
+STARTED = ReportBroker("C", ("nats",))
 
 
 def test_items_have_fields_and_figures_that_exist() -> None:
@@ -59,6 +60,15 @@ def test_encrypted_urls_are_rows_of_their_own() -> None:
     assert (secured.broker, secured.tls_ca, secured.mqtt) == (("mqtts://a",), "ca.pem", "5")
     plain = report_scenario(plan, shown["FANIN", 2, "fanin"])
     assert (plain.broker, plain.tls_ca, plain.mqtt) == (("mqtt://u:secret@b",), None, "3.1.1")
+
+
+def test_a_broker_that_is_started_here_has_no_options_of_tls() -> None:
+    plan = report_plan([A, STARTED], {"tls_ca": "ca.pem"}, only=["connburst"])
+    assert [report_scenario(plan, one).tls_ca for one in plan.measurements] == [
+        None,
+        None,
+        "ca.pem",
+    ]
 
 
 def test_a_budget_sets_the_window_and_leaves_out_what_does_not_fit() -> None:
