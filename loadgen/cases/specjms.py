@@ -103,7 +103,8 @@ def _figures(scenario: Mapping[str, Any], broker_share: float | None) -> dict[st
 def _review(evidence: Evidence) -> Review:
     from loadgen.specjms.audit import audit
     from loadgen.specjms.chain_plan import mixed_workers
-    from loadgen.specjms.messages import FIRST_OF_INTERACTION
+    from loadgen.specjms.layout import parts_of
+    from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES
     from loadgen.specjms.report import OF_FILE_ALONE, audit_summary, report
     from loadgen.specjms.review import recovery_of, supply_seen, without_forgotten
     from loadgen.specjms.rules import Circumstances
@@ -128,11 +129,14 @@ def _review(evidence: Evidence) -> Review:
         model = replace(model, rates=tuple(rate * share for rate in model.rates))
         also_changed = (f"rate steps, {share:.1%} of the rates in the mean",)
     audited = audit(model, seen)
+    groups = {MESSAGES[p.subject].name: p.name for p in parts_of(model) if p.role == "handlers"}
+    depths = {name: evidence.counts.under_way((group,)) for name, group in groups.items()}
 
     def conclude(verdict: Verdict) -> Conclusion:
         around = Circumstances(
             failures=verdict.codes,
             course=evidence.course(),
+            depths=depths,
             windows=(
                 evidence.windows.get("warmup", (0, 0)),
                 evidence.windows.get("measure", (0, 0)),

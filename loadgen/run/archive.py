@@ -2,6 +2,7 @@
 
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
             members.append((f"{folder}/{path.relative_to(directory).as_posix()}", path))
             if path.name in _DRIVER_OUTPUT:
                 members.append((f"DriverOutput/{folder}-{path.name}", path))
+        members.append((f"DriverOutput/{folder}-console.txt", _console(directory)))
     made = False
     try:
         with disk_errors(archive), zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED) as jar:
@@ -77,6 +79,19 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
         message = RunMessage.NOT_WRITTEN(path=_shown(archive), reason=error.strerror or str(error))
         raise RunDirectoryError(message) from None
     return archive
+
+
+def _console(directory: Path) -> bytes:
+    """Return the lines of a run on its console: phases, progress and events, with their times."""
+    with suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        lines = (directory / "events.jsonl").read_bytes().splitlines()
+        events = [orjson.loads(line) for line in lines]
+        begin_ns = events[0]["time_ns"]
+        return "".join(
+            f"{(event['time_ns'] - begin_ns) / 1e9:9.1f} s  {event['kind']}: {event['detail']}\n"
+            for event in events
+        ).encode()
+    return b""
 
 
 def repeat_directory(run: Path) -> Path:

@@ -154,7 +154,7 @@ def model_of(chain: SupplyChain) -> Model:
         families=chain.families or 2 * places.suppliers,
         messages=_options(chain, message_sizes({**DEFAULT_QUANTITIES, **quantities})),
         drivers=tuple(each.get("drivers", chain.drivers) for each in overrides),
-        selectors=chain.selectors,
+        selectors=chain.selectors or ("client" if chain.case_study in ("II", "III") else "broker"),
         agents=_of_kinds(chain, "agents", _HANDLERS, lambda kind: 1),
         connections=_of_kinds(chain, "connections", Count(1, len(MESSAGES)), lambda kind: shared),
         endpoints=tuple(each.get("endpoint", 0) for each in overrides),

@@ -28,6 +28,7 @@ from loadgen.specjms.messages import (
     LocationKind,
     MixGroup,
 )
+from loadgen.specjms.queues import periods
 from loadgen.specjms.rules import Circumstances, run_rules
 
 _FINDINGS_SHOWN: Final = 200
@@ -46,7 +47,7 @@ _GROUP_NAMES: Final[dict[MixGroup, str]] = {
 }
 
 
-OF_FILE_ALONE: Final = ("destinations", "event_handlers", "topics")
+OF_FILE_ALONE: Final = ("destinations", "event_handlers", "topics", "findings")
 """Parts that stay in specjms.json, since they are megabytes of a large run."""
 
 
@@ -91,6 +92,9 @@ def report(
         "rules": [asdict(rule) for rule in rules],
         "notes": [*seen.notes, *_notes(model, seen)],
         "audit": _audit_rows(audited),
+        "results": _results(audited),
+        "periods": periods(around.depths, around.course, around.windows, seen.progress_s),
+        "findings": [{**asdict(one), "parts": list(one.parts)} for one in audited.findings],
         "traffic": _traffic(topics),
         "discarded": seen.discarded,
         "discarded_bytes": seen.discarded_bytes,
@@ -239,6 +243,24 @@ def _audit_rows(audited: audit.Audit) -> dict[str, Any]:
             ],
         }
     return rows
+
+
+def _results(audited: audit.Audit) -> list[dict[str, Any]]:
+    """Return the tests passed and made of each interaction and agent, failed agents first."""
+    parts: dict[str, dict[str, list[bool]]] = {}
+    for finding in audited.findings:
+        for part in finding.parts:
+            parts.setdefault(part, {}).setdefault(finding.test, []).append(finding.passed)
+    rows = [
+        {
+            "part": part,
+            "pass": all(map(all, tests.values())),
+            "tests": {test: [sum(passed), len(passed)] for test, passed in tests.items()},
+        }
+        for part, tests in parts.items()
+    ]
+    rows.sort(key=lambda row: (not str(row["part"]).startswith("interaction"), row["pass"]))
+    return rows[:_FINDINGS_SHOWN]
 
 
 def _type_row(model: Model, seen: audit.Observed, number: int) -> dict[str, Any]:

@@ -5,14 +5,15 @@ and its transactions. Rules that only people or a second run can confirm are not
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from loadgen.sentences import counted
-from loadgen.specjms.audit import TOLERANCE_PERCENT, Audit, Observed, Recovery
+from loadgen.sentences import counted, listed
+from loadgen.specjms.audit import RULES_S, TOLERANCE_PERCENT, Audit, Observed, Recovery
+from loadgen.specjms.messages import TYPES
+from loadgen.specjms.queues import Depths, ReceivedCourse, Span, received_in, unstable
 
 WARMUP_MINIMUM_S: Final = 600.0
-MEASURE_MINIMUM_S: Final = 1800.0
 CLOCK_LIMIT_MS: Final = 100.0
 PROGRESS_LIMIT_S: Final = 300.0
 RECOVERY_LIMIT_S: Final = 900.0
@@ -23,9 +24,6 @@ STEADY_SIGMAS: Final = 4
 
 REPETITION: Final = "repetition equal or better (3.4)"
 KIT: Final = "the kit of SPECjms2007 over JMS (3.7, 4.1)"
-
-ReceivedCourse = Sequence[tuple[int, int, int]]
-"""(from, until, messages received) of parts of a run, CLOCK_MONOTONIC in ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,8 @@ class Circumstances:
     failures: Sequence[str] = ()  # codes of the run's verdict, without the audit's
     as_specified: bool = True  # every option is SPECjms2007's
     course: ReceivedCourse = ()
-    windows: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))  # warm-up and measurement
+    depths: Depths = field(default_factory=dict)
+    windows: tuple[Span, Span] = ((0, 0), (0, 0))  # warm-up and measurement
     broker_is_local: bool = False
     broker_is_private: bool = False  # started by loadgen for the run
     mixed_workers: int = 0  # workers with agents of several kinds of locations
@@ -60,13 +59,14 @@ def run_rules(seen: Observed, audit: Audit, around: Circumstances) -> tuple[RunR
     changed = "as specified" if around.as_specified else "changed"
     return (
         _at_least("warm-up", WARMUP_MINIMUM_S, seen.warmup_s),
-        _at_least("measurement", MEASURE_MINIMUM_S, seen.window_s),
+        _at_least("measurement", RULES_S, seen.window_s),
         RunRule(
             f"clocks within {CLOCK_LIMIT_MS:.0f} ms (3.2)",
             seen.clock_ms <= CLOCK_LIMIT_MS,
             f"{seen.clock_ms:,.3f} ms",
         ),
         RunRule("steady state (3.1, 3.3)", *steady(around.course, *around.windows)),
+        RunRule("all queues stable (3.6.2)", *_stable(seen, around)),
         RunRule(
             f"progress reported every {PROGRESS_LIMIT_S / 60:.0f} min (3.3)",
             seen.progress_s <= PROGRESS_LIMIT_S,
@@ -128,6 +128,26 @@ def _at_least(period: str, least_s: float, seen_s: float) -> RunRule:
     return RunRule(text, seen_s >= least_s, f"{seen_s:,.0f} s")
 
 
+def _stable(seen: Observed, around: Circumstances) -> tuple[bool | None, str]:
+    """Judge if no queue grew over the window; the article demands it of a valid run."""
+    if not around.depths or not seen.window_s:
+        return None, "no depths of queues"
+    rates = {
+        name: (count.sent / seen.window_s, count.received / seen.window_s)
+        for name, count in zip(TYPES, seen.types, strict=True)
+    }
+    grown = unstable(around.depths, rates, around.windows[1])
+    if grown:
+        return False, listed([f"{name} by {growth:,.0f}" for name, growth in grown.items()], 5)
+    inside = [
+        depth
+        for course in around.depths.values()
+        for at, depth in course
+        if around.windows[1][0] <= at <= around.windows[1][1]
+    ]
+    return True, f"at most {counted(max(inside, default=0), 'message')} of a type under way"
+
+
 def _in_order(seen: Observed) -> tuple[bool | None, str]:
     counts = f"{seen.duplicated:,} duplicated, {seen.out_of_order:,} out of order"
     if seen.recovery is not None:
@@ -159,13 +179,8 @@ def steady(
         return None, f"a window of less than {STEADY_LEAST_S:.0f} s is too short to tell"
     if warmup[1] - warmup[0] < each_ns:
         return None, f"a warm-up of less than {each_ns / 1e9:,.6g} s is too short to tell"
-    parts = [0.0] * (STEADY_PARTS + 1)
-    for at in range(len(parts)):
-        from_ns, until_ns = start_ns + (at - 1) * each_ns, start_ns + at * each_ns
-        for begin, end, count in course:
-            shared = min(end, until_ns) - max(begin, from_ns)
-            if shared > 0:
-                parts[at] += count * shared / (end - begin)
+    edges = range(start_ns - each_ns, end_ns - each_ns + 1, each_ns)
+    parts = [received_in(course, (at, at + each_ns)) for at in edges][: STEADY_PARTS + 1]
     mean = sum(parts[1:]) / STEADY_PARTS
     if not mean:
         return False, "nothing was received"

@@ -44,9 +44,10 @@ class SupplyChain(Scenario):
     case_study: Annotated[CaseStudy | None, Choice()] = None
     """Scenario of the case study of jms2009-PS: queues (I), a topic for each message type (II), one
     topic for all (III); with one event handler each. [default: queues, and handlers as given]"""
-    selectors: Annotated[Selectors, Choice()] = "broker"
+    selectors: Annotated[Selectors | None, Choice()] = None
     """Selection of messages that share a topic: by topic levels and filters at the broker, or by
-    user properties at the client, which discards the rest."""
+    user properties at the client, which discards the rest. [default: client with case_study II and
+    III, which share topics, else broker]"""
     messages: Annotated[str | None, TableText("table", load="amount")] = None
     """Options of message types, as order = {queue = false, target = 'Central'}: transacted,
     persistent, qos, durable, queue, target, subscription, handlers, endpoint; sizes, percent,

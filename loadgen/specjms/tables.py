@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from loadgen.plan.reading import Object, figure, figures, objects, part, text
 from loadgen.plan.tables import DataTable, TableCell
 from loadgen.sentences import counted
+from loadgen.specjms.audit import TESTS
 
 _FAILED_SHOWN = 10
 
@@ -34,6 +35,37 @@ def _audit(document: Object) -> DataTable:
     )
     header = ("test", "", "passed", "failed", "where", "")
     return DataTable("Audit", note, header, tuple(rows), texts=(0, 1, 4, 5))
+
+
+def _results(document: Object) -> DataTable:
+    rows: list[tuple[TableCell, ...]] = []
+    for row in objects(document.get("results")):
+        tests = part(row, "tests")
+        made = [tests.get(test) for test in TESTS]
+        counts = [f"{one[0]} of {one[1]}" if isinstance(one, list) else "" for one in made]
+        word = "PASS" if row.get("pass") is True else "FAIL"
+        rows.append((text(row, "part"), word, *counts))
+    note = (
+        "Tests passed of those made, of each interaction and of each agent; specjms.json has every "
+        "finding."
+    )
+    return DataTable(
+        "Audit by interaction and agent", note, ("", "", *TESTS), tuple(rows), texts=tuple(range(7))
+    )
+
+
+def _periods(document: Object) -> DataTable:
+    keys = "from_s", "until_s", "received_per_s", "depth_at_end", "deepest_messages"
+    rows = tuple(
+        (text(row, "phase"), *figures(row, *keys), text(row, "deepest"))
+        for row in objects(document.get("periods"))
+    )
+    note = (
+        "A row for each interval of the progress reports. The depth of the queues is what was sent "
+        "and not yet received, by our ledger: of all at the end, and the most of one message type."
+    )
+    header = ("phase", "from, s", "until, s", "received/s", "depth", "deepest", "")
+    return DataTable("Progress", note, header, rows, texts=(0, 6))
 
 
 def _message_types(document: Object) -> DataTable:
@@ -79,10 +111,11 @@ def _topics(document: Object) -> DataTable:
     )
     count, mean, most = figures(traffic, "topics", "sent_per_s_mean", "sent_per_s_most")
     at_broker = figure(traffic, "topics_at_broker") or count or 0
+    shared = f", {count:,.0f} without the levels by which it selects" if count != at_broker else ""
     note = (
-        f"{counted(int(at_broker), 'topic')} at the broker, {count or 0:,.0f} without the levels "
-        f"by which it selects; messages sent to one of these a second: {mean or 0:,.3f} in the "
-        f"mean, {most or 0:,.3f} to the busiest. These are the busiest."
+        f"{counted(int(at_broker), 'topic')} at the broker{shared}; messages sent to one of these "
+        f"a second: {mean or 0:,.3f} in the mean, {most or 0:,.3f} to the busiest. These are the "
+        "busiest."
     )
     header = ("topic", "message types", "sent/s", "received/s")
     return DataTable("Traffic by topic", note, header, rows)
@@ -129,6 +162,8 @@ def _run_rules(document: Object) -> DataTable:
 
 _BUILDERS: Mapping[str, Callable[[Object], DataTable]] = {
     "audit": _audit,
+    "results": _results,
+    "periods": _periods,
     "types": _message_types,
     "groups": _message_mix,
     "traffic": _topics,

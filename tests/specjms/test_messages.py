@@ -34,7 +34,8 @@ def test_every_type_is_as_published() -> None:
 @pytest.mark.parametrize(
     ("cause", "effects"),
     [
-        ("order", ["orderConf", "shipDep", "statInfoOrderDC", "shipInfo"]),
+        ("order", ["orderConf", "shipDep", "statInfoOrderDC"]),
+        ("shipDep", ["shipInfo"]),
         ("shipInfo", ["shipConf"]),
         ("callForOffers", ["offer"]),
         ("offer", ["pOrder"]),

@@ -39,13 +39,14 @@ def test_a_sound_run_breaks_what_no_run_of_ours_keeps() -> None:
     found = rules()
     assert of(found, False) == NEVER
     assert of(found, None) == [
+        "all queues stable (3.6.2)",
         "repetition equal or better (3.4)",
         "no optimization for the benchmark (3.8)",
         "one message at a time outside of transactions (4.2.1)",
         "recovery within 15 min (4.2.3)",
         "persistent messages in non-volatile storage (5.1)",
     ]
-    assert len(found) == 20
+    assert len(found) == 21
 
 
 FAILED = Audit((AuditFinding("pacing", "interaction 1", False, "", ""),))
@@ -104,3 +105,14 @@ def test_a_short_window_tells_nothing_of_steadiness() -> None:
     assert steady(EVEN, (0, 10 * S), (10 * S, 29 * S))[0] is None
     assert steady(EVEN, (0, 1 * S), (1 * S, 31 * S))[0] is None
     assert steady(EVEN, (0, 10 * S), (10 * S, 40 * S))[0] is True
+
+
+def test_queues_are_stable_if_none_grew() -> None:
+    depths = {"order": [(at * S, 5) for at in range(2400)]}
+    stable = {one.rule: one for one in rules(replace(GOOD, depths=depths))}
+    assert stable["all queues stable (3.6.2)"].kept is True
+    assert "at most 5 messages" in stable["all queues stable (3.6.2)"].observed
+    depths["offer"] = [(at * S, at) for at in range(2400)]
+    grown = {one.rule: one for one in rules(replace(GOOD, depths=depths))}
+    assert grown["all queues stable (3.6.2)"].kept is False
+    assert grown["all queues stable (3.6.2)"].observed == "offer by 1,797"

@@ -40,7 +40,7 @@ def test_the_mix_is_called_what_was_played() -> None:
 def test_rules_and_notes_are_shown() -> None:
     rules = sections({}, duplicated=2, notes=["The broker ran here."])["Run rules"]
     assert rules.note == (
-        "The run is not compliant: 7 are kept, 6 are not, 7 were not judged. The broker ran here."
+        "The run is not compliant: 7 are kept, 6 are not, 8 were not judged. The broker ran here."
     )
     assert ("messages in order and not duplicated (4.2)", "NOT KEPT") in [
         row[:2] for row in rules.rows

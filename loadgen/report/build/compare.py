@@ -210,7 +210,7 @@ def compare(
 ) -> list[Comparison]:
     """Return a comparison for each case with several runs, in the order of the cards.
 
-    Kinds of a case, such as the topologies of a supply chain, are separate cases here.
+    Kinds of a case, such as its topologies, are separate cases here.
     `baselines` marks the cards of the baseline; if there are any, each case must have a baseline
     and another run. `names` are used instead of the names of the brokers. Raise RunDirectoryError.
     """

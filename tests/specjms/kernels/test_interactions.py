@@ -554,10 +554,10 @@ class TestTransactions:
         (row,) = world.waiting()
         out = world.give(row, world.take(row))
         world.hear(row, out)
-        assert world.sent("shipInfo") == 1
+        assert world.sent("shipDep") == 1
         assert not world.acknowledged
         persistent = [p.packet_id for r, p in world.published if r == row and p.qos]
-        assert len(persistent) == 3  # statInfoOrderDC is not part of it
+        assert len(persistent) == 2  # statInfoOrderDC is not part of it
         for packet_id in persistent[:-1]:
             assert world.give(row, encode(PubAck(packet_id), 5)) == b""
         assert world.give(row, encode(PubAck(persistent[-1]), 5)) == encode(PubAck(1), 5)
@@ -585,8 +585,7 @@ class TestTransactions:
             assert [r for r, _ in world.acknowledged] == [row]
             return
         sent = {name_of(p): p.packet_id for r, p in world.published if r == row and p.qos}
-        for other in ("shipDep", "shipInfo"):
-            world.hear(row, world.give(row, encode(PubAck(sent[other]), 5)))
+        world.hear(row, world.give(row, encode(PubAck(sent["shipDep"]), 5)))
         assert [r for r, _ in world.acknowledged] == [row]
 
     def test_outputs_wait_for_the_window_and_are_not_lost(self) -> None:
@@ -596,12 +595,12 @@ class TestTransactions:
             world.begin(1, driver, 0)
         (row,) = world.waiting()
         world.answer(row)
-        # Two of fifteen are under way; what needs no slot waits behind them.
+        # Two of ten are under way, those of the first order; the others wait behind them.
         held = [p for r, p in world.published if r == row and p.qos]
         assert len(held) == 2
-        assert world.chains.state.waited == lines_length(world.chains) == 5
+        assert world.chains.state.waited == lines_length(world.chains) == 4
         # Each is something to wait for, that the run must not end without.
-        assert world.fleet.totals.lined_up == 5
+        assert world.fleet.totals.lined_up == 4
         world.withhold = False
         for packet in held:
             world.hear(row, world.give(row, encode(PubAck(packet.packet_id), 5)))
@@ -660,7 +659,7 @@ class TestReturns:
         world, row, _, sent = self.cut_off()
         again = self.come_back(world, row, session_present=session_present)
         kept = [packet for packet in sent if packet.qos]
-        assert [packet.dup for packet in again] == [session_present] * 3
+        assert [packet.dup for packet in again] == [session_present] * 2
         assert [p.topic_name for p in again] == [p.topic_name for p in kept]
         for first, second in zip(kept, again, strict=True):
             assert second.packet_id == first.packet_id
@@ -669,7 +668,7 @@ class TestReturns:
             assert (
                 second.payload[:24] + second.payload[32:] == first.payload[:24] + first.payload[32:]
             )
-        assert world.sent("shipInfo") == 1  # it is the same message
+        assert world.sent("shipDep") == 1  # it is the same message
 
     def test_the_input_comes_again_and_is_acknowledged_at_once(self) -> None:
         world, row, order, sent = self.cut_off()
@@ -677,7 +676,7 @@ class TestReturns:
         world.fleet.devices["flags"][row] |= RESUMED
         marked = bytes([order[0] | 8]) + order[1:]
         assert world.give(row, marked) == encode(PubAck(1), 5)
-        assert world.sent("shipInfo") == 1
+        assert world.sent("shipDep") == 1
         state = world.chains.state
         assert (state.redelivered, state.duplicated, state.unmarked) == (1, 1, 0)
         assert world.total("excused") == 1
@@ -701,7 +700,7 @@ class TestReturns:
             for packet in packets_in(data):
                 names.append(name_of(packet))
                 packet_id = packet.packet_id or packet_id
-        assert names == ["shipDep", "statInfoOrderDC", "shipInfo"]
+        assert names == ["shipDep", "statInfoOrderDC"]
 
     def test_what_was_first_sent_after_the_return_is_not_sent_again(self) -> None:
         """A message may come in the same bytes as the CONNACK, and is answered at once."""
@@ -713,10 +712,10 @@ class TestReturns:
             (row,) = world.waiting()
             world.answer(row)
             world.inbox.clear()
-        assert world.sent("shipInfo") == 2
+        assert world.sent("shipDep") == 2
         world.fleet.devices["returned_ns"][row] = 6 * MS
         again = self.come_back(world, row, session_present=True)
-        assert [note_of(packet)["SM"] for packet in again] == [0, 0, 0]
+        assert [note_of(packet)["SM"] for packet in again] == [0, 0]
 
     def test_a_message_that_comes_again_without_a_mark_is_a_breach(self) -> None:
         world, row, order, _ = self.cut_off()

@@ -1,0 +1,75 @@
+"""Depth of the queues over time: messages sent and not yet received, by message type. Pure.
+
+The depths are those of our ledger, because brokers do not report the depth of a shared
+subscription.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from loadgen.judge.backlog import backlog_growth, tolerated_growth
+
+NS: Final = 1_000_000_000
+
+Depths = Mapping[str, Sequence[tuple[int, int]]]
+"""(CLOCK_MONOTONIC ns, messages) at the end of each second, by message type."""
+
+Span = tuple[int, int]
+"""Start and end, CLOCK_MONOTONIC in ns."""
+
+ReceivedCourse = Sequence[tuple[int, int, int]]
+"""(from, until, messages received) of parts of a run, CLOCK_MONOTONIC in ns."""
+
+
+def received_in(course: ReceivedCourse, span: Span) -> float:
+    """Return the messages received in a span, of parts that overlap with it in proportion."""
+    shared = ((min(end, span[1]) - max(begin, span[0]), begin, end, n) for begin, end, n in course)
+    return sum(count * ns / (end - begin) for ns, begin, end, count in shared if ns > 0)
+
+
+def unstable(
+    depths: Depths, rates: Mapping[str, tuple[float, float]], window: Span
+) -> dict[str, float]:
+    """Return the growth in messages of each type whose queues grew by more than noise.
+
+    `rates` are messages sent and received a second. The tolerance is that of the run's backlog.
+    """
+    grown = {}
+    for name, course in depths.items():
+        inside = [(at, 0, depth) for at, depth in course if window[0] <= at <= window[1]]
+        growth = backlog_growth(inside)
+        if growth > tolerated_growth(*rates[name]):
+            grown[name] = growth
+    return grown
+
+
+def periods(
+    depths: Depths, course: ReceivedCourse, windows: Sequence[Span], every_s: float
+) -> list[dict[str, Any]]:
+    """Return the progress of warm-up and measurement, a row for each `every_s` seconds of them."""
+    rows = []
+    start_ns = next((begin for begin, end in windows if end > begin), 0)
+    for phase, (begin, end) in zip(("warm-up", "measurement"), windows, strict=True):
+        every_ns = round(every_s * NS) or max(end - begin, 1)
+        for from_ns in range(begin, end, every_ns):
+            span = from_ns, min(from_ns + every_ns, end)
+            most = {
+                name: max((d for at, d in of if span[0] <= at <= span[1]), default=0)
+                for name, of in depths.items()
+            }
+            deepest = max(most, key=lambda name: most[name], default="")
+            rows.append(
+                {
+                    "phase": phase,
+                    "from_s": (span[0] - start_ns) / NS,
+                    "until_s": (span[1] - start_ns) / NS,
+                    "received_per_s": received_in(course, span) * NS / (span[1] - span[0]),
+                    "depth_at_end": sum(
+                        next((d for at, d in reversed(of) if at <= span[1]), 0)
+                        for of in depths.values()
+                    ),
+                    "deepest": deepest,
+                    "deepest_messages": most.get(deepest, 0),
+                }
+            )
+    return rows
