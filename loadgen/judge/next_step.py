@@ -37,6 +37,8 @@ MOST_STEPS = 15
 HINTS = 3
 """Steps at the load that a broker served in a failed step. More would mislead the search if the
 broker serves less under overload; halving does not."""
+STEP_RULE = 2
+"""Number of the rule by which steps follow one another; a change of `next_step` raises it."""
 SPARE = 2
 """Steps that a second run leaves for a confirmation that fails: to step back, and confirm."""
 DIGITS = 4

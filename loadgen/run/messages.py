@@ -49,6 +49,10 @@ class RunMessage(Sentences):
     OTHER_SEARCH = (
         "{path} holds another search, not the requested one; name another directory with --out"
     )
+    OTHER_STEP_RULE = (
+        "{path} was begun by a version of loadgen that chooses steps in another way; name another "
+        "directory with --out"
+    )
     OTHER_REPORT = (
         "{path} holds another report, not the requested one; name another directory with --out"
     )

@@ -25,6 +25,7 @@ from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryE
 from loadgen.judge.backlog import backlog_levels
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.next_step import (
+    STEP_RULE,
     Aim,
     Limit,
     Probe,
@@ -174,9 +175,10 @@ async def search(
 ) -> SearchResult:
     """Find the limit, in a new directory or in one where the same search was begun.
 
-    One that ran out of steps goes on if more of them are allowed. A step ends as soon as its
-    verdict is certain, and lends its connections to the next one if the two differ in their rates
-    alone. `CONFIRMATIONS` whole windows confirm the limit, or one long run on new connections.
+    One that ran out of steps goes on if more of them are allowed and the rule of steps is the same.
+    A step ends as soon as its verdict is certain, and lends its connections to the next one if the
+    two differ in their rates alone. `CONFIRMATIONS` whole windows confirm the limit, or one long
+    run on new connections.
 
     Raise RunDirectoryError if the directory holds something else, and LoadgenError if a step cannot
     be run: the steps until then are kept.
@@ -187,12 +189,15 @@ async def search(
         document = journal.begun()
         if document is None:
             notice = {"notice": spec.case.notice} if spec.case.notice else {}
-            definition = {**notice, **spec.document(), "digest": spec.digest, "limit": None}
+            definition = {**notice, **spec.document(), "step_rule": STEP_RULE}
+            definition |= {"digest": spec.digest, "limit": None}
             document = journal.begin(definition, testbed.command)
         elif document.get("digest") != spec.digest:
             raise RunDirectoryError(RunMessage.OTHER_SEARCH(path=shown))
         steps = journal.entries()
         while isinstance(probe := next_step(spec.aim, [step.tried for step in steps]), Probe):
+            if document.get("step_rule") != STEP_RULE:
+                raise RunDirectoryError(RunMessage.OTHER_STEP_RULE(path=shown))
             step = await _play_step(SearchState(spec, steps, probe), probe, journal, testbed, watch)
             if step is None:
                 return SearchResult(directory, spec, steps, None)
