@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from loadgen.cli.options import Flags, declared, with_options
 
 if TYPE_CHECKING:
-    from loadgen.report.power.overview import Overview
+    from loadgen.report.power.power import Overview
 
 
 def _show(flags: Flags) -> int:
@@ -20,7 +20,7 @@ def _show(flags: Flags) -> int:
 
     Example: loadgen power psu.csv --from 2026-11-23T10:00:00Z --to 2026-11-23T10:05:00Z
     """
-    from loadgen.report.power.overview import overview
+    from loadgen.report.power.power import overview
     from loadgen.report.power.settings import LOG_OPTIONS, log_settings
 
     settings = log_settings(flags["logs"], *(flags[name] for name in LOG_OPTIONS))

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.errors import CannotRunError
 from loadgen.report.power.formats import parse_columns
-from loadgen.report.power.overview import overview
+from loadgen.report.power.power import overview
 from loadgen.report.power.settings import log_settings
 from loadgen.run.power_log import POWER_FILE, PowerCommand, RaplPackages, reading_of, sampled_power
 from loadgen.run.rundir import EventLog

@@ -25,6 +25,7 @@ _FUNCTION = re.compile(
 _ROLES = {"other": 99, "kwh": 99, "watts": 99, "outlet": 2, "series": 2, "value": 1, "units": 1}
 """Roles by the words of a title, and the most words that a title of the role has."""
 _NOT_REAL = "not real power"
+NO_WATTS_THERE = "energy of an outlet without watts"
 _FIGURE_WORDS = {"power": ("watts", "kwh"), "energy": ("kwh", "watts")}
 _INSTEAD = ({"time", "date"}, {"outlet"})
 _BY_ID = ("id", "number", "no", "nr", "num", "index", "name", "label")
@@ -283,7 +284,7 @@ def chosen(figures: Sequence[Column]) -> list[Column]:
         if len(used) == 1 and len(energies) == 1:
             column = replace(column, outlet=next(iter(used)))
         elif used and (column.outlet not in used or len(same) > 1):
-            column = replace(column, why="watts are used")
+            column = replace(column, why=NO_WATTS_THERE if len(same) == 1 else "watts are used")
         elif len(same) > 1:
             raise LogError(PowerMessage.SEVERAL_COLUMNS, key="kwh", titles=same)
         paired.append(column)
@@ -337,7 +338,7 @@ def _time_columns(columns: Sequence[Column], cells: Sequence[str]) -> list[Colum
             return [candidates[0]]
     if len(times) + len(dates) > 1:
         titles = tuple(column.title for column in (*times, *dates))
-        raise LogError(PowerMessage.SEVERAL_TIMES, titles=titles[:8])
+        raise LogError(PowerMessage.SEVERAL_COLUMNS, key="time", titles=titles[:8])
     return dates
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from loadgen.errors import PowerLogError
 from loadgen.report.power.columns import (
     AROUND_NAMES,
+    NO_WATTS_THERE,
     Column,
     Layout,
     are_alike,
@@ -413,7 +414,11 @@ class _Reader:
         if any("watts" in of for of in outlets.values()):
             outlets = {name: of for name, of in outlets.items() if "watts" in of}
         every = (*self._layout.columns, *columns, *(series.column for series in distinct))
-        left_out = [*dict.fromkeys((c.title, c.why, c.is_power) for c in every if c.why)]
+        left_out = [
+            *dict.fromkeys(
+                (c.title, c.why, c.is_power or c.why == NO_WATTS_THERE) for c in every if c.why
+            )
+        ]
         if summary is not None:
             text = printable(" ".join(summary[1]), 40)
             left_out.append((f"line {summary[0]}: {text}", "below the samples", True))

@@ -31,9 +31,6 @@ class PowerMessage(Sentences):
         "power log {log} has no column of time: name it with --pdu-columns time=NAME, and "
         "start=TIME if it counts seconds from a start; its header is: {header}"
     )
-    SEVERAL_TIMES = (
-        "power log {log} has several columns of time ({titles}): give --pdu-columns time=NAME"
-    )
     SEVERAL_COLUMNS = (
         "power log {log} has several columns of the same {key} ({titles}): give --pdu-columns "
         "{key}=NAME"

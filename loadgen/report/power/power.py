@@ -11,7 +11,8 @@ confirms them. If it has only a counter, the counter gives the mean.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Literal
 
@@ -21,9 +22,9 @@ from numpy.typing import NDArray
 from loadgen.errors import PowerLogError
 from loadgen.report.power.formats import Format
 from loadgen.report.power.log import LogSamples, Outlet, Points, read_log
-from loadgen.report.power.messages import PowerMessage, PowerRemark, WithheldPower
+from loadgen.report.power.messages import LogError, PowerMessage, PowerRemark, WithheldPower
 from loadgen.report.power.settings import LogSettings, PduLog
-from loadgen.report.power.times import first_change
+from loadgen.report.power.times import Clock, first_change
 
 HOLD_LIMIT = 2.5
 """Multiple of the usual spacing for which a sample holds: bridges one lost sample, not two."""
@@ -61,6 +62,9 @@ Window = tuple[int, int]
 """Start and end, in UTC nanoseconds since the epoch."""
 
 
+Result = Literal["agrees", "disagrees", "too coarse", "reset"]
+
+
 @dataclass(frozen=True, slots=True)
 class EnergyCheck:
     """An outlet's energy over the window by its watts and by its counter, in kilowatt-hours.
@@ -74,7 +78,7 @@ class EnergyCheck:
     watts_kwh: float | None
     counter_kwh: float
     resolution_kwh: float
-    result: Literal["agrees", "disagrees", "too coarse", "reset"]
+    result: Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ def steps_of(log: str, outlet: Outlet, form: Format) -> Steps:
     assert outlet.energy is not None, "an outlet has a figure"
     if outlet.energy.role == "interval":
         return _of_intervals(outlet.energy, form)
-    if reason := _counter_failure(outlet.energy) or _counter_doubt(outlet.energy):
+    if reason := _counter_failure(outlet.energy, alone=True):
         raise PowerLogError(PowerMessage.NO_COUNTER(log=log, name=outlet.name, why=reason))
     return _counted(outlet.energy)
 
@@ -217,72 +221,65 @@ def outlet_power(
     the window counts for the window's beginning. If no part is covered, watts is 0. Raise
     PowerLogError if the outlet has only a counter and the counter does not count up.
     """
-    start_ns, end_ns = window[0] + offset_ns, window[1] + offset_ns
+    start_ns, end_ns = window = (window[0] + offset_ns, window[1] + offset_ns)
     name = f"{log.path}#{outlet.name}" if outlet.name else str(log.path)
     steps = steps_of(str(log.path), outlet, form)
     covered = steps.within(start_ns, end_ns)
-    covered_ns = covered.covered_ns
-    watts = covered.watt_ns / covered_ns if covered_ns else 0.0
+    watts = covered.watt_ns / covered.covered_ns if covered.covered_ns else 0.0
     points = outlet.watts or outlet.energy
     assert points is not None, "an outlet has a figure"
-    step_w, figure = _resolution(points), points.role
-    usual_ns = _usual_ns(points.at)
+    alone, step_w, usual_ns = outlet.watts is None, _resolution(points), _usual_ns(points.at)
     energy: EnergyCheck | None = None
-    if outlet.watts is None and points.role == "interval":
-        step_w, figure = step_w * _NS_W_IN_KWH / max(usual_ns, 1), "energy"
-    elif outlet.watts is None:
-        energy, figure = _counter_alone(points, covered, start_ns, end_ns), "counter"
-        step_w = watts * energy.resolution_kwh / energy.counter_kwh if energy.counter_kwh else 0.0
-    elif outlet.energy is not None and outlet.energy.role == "kwh":
-        energy = _against(outlet.energy, steps, start_ns, end_ns)
+    if outlet.energy is not None and outlet.energy.role == "kwh":
+        energy = _energy_check(outlet.energy, steps, window, alone=alone)
+    if alone and energy is None:
+        step_w *= _NS_W_IN_KWH / max(usual_ns, 1)
+    elif alone and energy is not None:
+        step_w = watts * step_w / energy.counter_kwh if energy.counter_kwh else 0.0
     is_inside = (points.at >= start_ns) & (points.at < end_ns)
-    inside = int(is_inside.sum())
-    notes = [*remarks]
-    if inside < LEAST_SAMPLES:
-        notes.insert(0, PowerRemark.FEW_SAMPLES(name=name, samples=inside))
+    inside, share = int(is_inside.sum()), step_w / watts if watts else 0.0
+    notes: list[str] = [PowerRemark.FEW_SAMPLES(name=name, samples=inside)]
+    notes = [*(notes if inside < LEAST_SAMPLES else ()), *remarks]
     if energy is not None and energy.result == "reset":
         notes.append(PowerRemark.RESET(name=name))
-    if watts and NOTABLE_STEP < step_w / watts <= COARSE_STEP:
-        notes.append(PowerRemark.STEP(figure=figure, name=name, share=step_w / watts))
+    if NOTABLE_STEP < share <= COARSE_STEP:
+        figure = "watts" if not alone else "energy" if energy is None else "counter"
+        notes.append(PowerRemark.STEP(figure=figure, name=name, share=share))
     if outlet.watts is not None:
         notes += _odd_samples(name, points.values[is_inside])
         if points.is_mean or form.stamp == "end":
             stamp = form.stamp or "start"
             notes.append(PowerRemark.EDGES(name=name, seconds=usual_ns / 1e9, stamp=stamp))
+    withheld = ""
+    if share > COARSE_STEP:
+        withheld = WithheldPower.WATTS_COARSE(name=name, step=step_w, share=share)
+    if 0 < watts < _LEAST_WATTS:
+        withheld = WithheldPower.TINY(name=name, watts=watts)
+    if energy is not None and alone and energy.result == "too coarse":
+        values = {"counter_kwh": energy.counter_kwh, "step_kwh": energy.resolution_kwh}
+        withheld = WithheldPower.COUNTER_COARSE(name=name, **values)
+    if energy is not None and energy.watts_kwh is not None and energy.result == "disagrees":
+        values = {"counter_kwh": energy.counter_kwh, "watts_kwh": energy.watts_kwh}
+        withheld = WithheldPower.COUNTER_DISAGREES(name=name, **values)
     since_s, until_s = (covered.since - start_ns) / 1e9, (covered.until - start_ns) / 1e9
     return OutletPower(
         log=str(log.path),
         watts=watts,
         samples=len(covered.level),
-        coverage=covered_ns / (end_ns - start_ns) if end_ns > start_ns else 0.0,
+        coverage=covered.covered_ns / (end_ns - start_ns) if end_ns > start_ns else 0.0,
         curve=tuple(zip(since_s.tolist(), until_s.tolist(), covered.level.tolist(), strict=True)),
         outlet=outlet.name,
         node=log.node,
         energy=energy,
         inside=inside,
         step=step_w,
-        withheld=_withheld(name, watts, step_w, energy),
+        withheld=withheld,
         remarks=tuple(notes),
     )
 
 
-def _withheld(name: str, watts: float, step_w: float, energy: EnergyCheck | None) -> str:
-    """Return the reason why these watts cannot be used, "" if they can."""
-    if energy is not None and energy.watts_kwh is not None and energy.result == "disagrees":
-        values = {"counter_kwh": energy.counter_kwh, "watts_kwh": energy.watts_kwh}
-        return WithheldPower.COUNTER_DISAGREES(name=name, **values)
-    if energy is not None and energy.watts_kwh is None and energy.result == "too coarse":
-        values = {"counter_kwh": energy.counter_kwh, "step_kwh": energy.resolution_kwh}
-        return WithheldPower.COUNTER_COARSE(name=name, **values)
-    if 0 < watts < _LEAST_WATTS:
-        return WithheldPower.TINY(name=name, watts=watts)
-    if step_w > COARSE_STEP * watts > 0:
-        return WithheldPower.WATTS_COARSE(name=name, step=step_w, share=step_w / watts)
-    return ""
-
-
 def _odd_samples(name: str, watts: Float64Array) -> list[str]:
-    """Return remarks about an outlier, and about zeros between other watts."""
+    """Return remarks about an outlier, zeros between other watts, and two levels in turn."""
     watts = watts[~np.isnan(watts)]
     used = np.flatnonzero(watts)
     if not len(used):
@@ -293,12 +290,13 @@ def _odd_samples(name: str, watts: Float64Array) -> list[str]:
         notes.append(PowerRemark.OUTLIER(name=name, watts=most, median=median))
     if zeros := int((watts[used[0] : used[-1]] == 0).sum()):
         notes.append(PowerRemark.ZEROS(name=name, zeros=zeros))
-    differences = np.diff(watts)
-    turns = differences[1:] * differences[:-1] < 0
-    typical = float(np.median(np.abs(differences))) if len(differences) else 0.0
-    if len(turns) >= LEAST_SAMPLES and turns.mean() >= _TURNS and typical > _TURN_SHARE * median:
-        low, high = median - typical / 2, median + typical / 2
-        notes.append(PowerRemark.ALTERNATING(name=name, low=low, high=high))
+    changes = np.diff(watts)
+    turns = changes[1:] * changes[:-1] < 0
+    if len(turns) >= LEAST_SAMPLES and turns.mean() >= _TURNS:
+        typical = float(np.median(np.abs(changes)))
+        if typical > _TURN_SHARE * median:
+            low, high = median - typical / 2, median + typical / 2
+            notes.append(PowerRemark.ALTERNATING(name=name, low=low, high=high))
     return notes
 
 
@@ -371,73 +369,58 @@ def _counted(points: Points) -> Steps:
     return Steps(points.at[:-1][rising], points.at[1:][rising], watts)
 
 
-def _counter_failure(points: Points) -> str:
-    """Return the reason why energies are not those of a counter, which resets to about zero."""
-    values = points.values
-    gains = np.diff(values)
+def _counter_failure(points: Points, *, alone: bool) -> str:
+    """Return the reason why energies are not those of a counter, which resets to about zero.
+
+    Without watts to confirm it, a counter that no title states may be of intervals.
+    """
+    values, gains = points.values, np.diff(points.values)
     before, after = values[:-1][gains < 0], values[1:][gains < 0]
     about_zero = 3 * float(gains.max(initial=0.0)) + _resolution(points)
     too_many = len(after) > max(1.0, 0.1 * len(gains))
     if too_many or np.any(after > about_zero) or np.any(after > 0.1 * before):
         return "falls to other values than about zero"
-    return ""
-
-
-def _counter_doubt(points: Points) -> str:
-    """Return the reason why energies that no title states as a counter may be of intervals."""
-    if points.is_counter:
+    if points.is_counter or not alone:
         return ""
-    gains = np.diff(points.values)
-    if points.values[0] < gains[gains > 0].sum():
+    if values[0] < gains[gains > 0].sum():
         return "starts below what it gains"
     usual_ns = max(_usual_ns(points.at), 1)
-    if float(np.median(points.values)) * _NS_W_IN_KWH / usual_ns > _LARGEST_OUTLET_W:
-        return ""
-    return "would be plausible as energy of intervals"
+    is_plausible = float(np.median(values)) * _NS_W_IN_KWH / usual_ns <= _LARGEST_OUTLET_W
+    return "would be plausible as energy of intervals" if is_plausible else ""
 
 
-def _resets(points: Points, start_ns: int, end_ns: int) -> int:
-    is_back = np.diff(points.values) < 0
-    return int((is_back & (points.at[1:] > start_ns) & (points.at[:-1] < end_ns)).sum())
+def _energy_check(
+    points: Points, steps: Steps, window: Window, *, alone: bool
+) -> EnergyCheck | None:
+    """Return the energy of a window by a counter, `alone` or compared with steps of watts.
 
-
-def _counter_alone(points: Points, covered: Steps, start_ns: int, end_ns: int) -> EnergyCheck:
-    """Return the energy of a window by its counter alone."""
-    step, used_kwh = _resolution(points), covered.watt_ns / _NS_W_IN_KWH
-    result: Literal["agrees", "too coarse", "reset"] = "agrees"
-    if step > COARSE_STEP * used_kwh:
-        result = "too coarse"
-    elif _resets(points, start_ns, end_ns):
-        result = "reset"
-    return EnergyCheck(None, used_kwh, step, result)
-
-
-def _against(points: Points, watts: Steps, start_ns: int, end_ns: int) -> EnergyCheck | None:
-    """Compare a counter with watts, from its first sample in the window to its last.
-
-    Return None if it is not a counter, has too few samples there, or the watts have gaps.
+    The comparison is from the counter's first sample in the window to its last. Return None if it
+    is not a counter, has too few samples there, or the watts have gaps.
     """
-    inside = np.flatnonzero((points.at >= start_ns) & (points.at <= end_ns))
-    if len(inside) < 2 or _counter_failure(points):
+    is_back = np.diff(points.values) < 0
+    resets = int((is_back & (points.at[1:] > window[0]) & (points.at[:-1] < window[1])).sum())
+    step = _resolution(points)
+    if alone:
+        used_kwh = steps.within(*window).watt_ns / _NS_W_IN_KWH
+        is_coarse = step > COARSE_STEP * used_kwh
+        result: Result = "too coarse" if is_coarse else "reset" if resets else "agrees"
+        return EnergyCheck(None, used_kwh, step, result)
+    inside = np.flatnonzero((points.at >= window[0]) & (points.at <= window[1]))
+    if len(inside) < 2 or _counter_failure(points, alone=False):
         return None
     counted = _counted(points).within(int(points.at[inside[0]]), int(points.at[inside[-1]]))
     spans = [
-        watts.within(int(s), int(u)) for s, u in zip(counted.since, counted.until, strict=True)
+        steps.within(int(s), int(u)) for s, u in zip(counted.since, counted.until, strict=True)
     ]
     by_counter = counted.watt_ns / _NS_W_IN_KWH
     by_watts = sum(span.watt_ns for span in spans) / _NS_W_IN_KWH
     covered_ns = sum(span.covered_ns for span in spans)
     if covered_ns < LEAST_COVERAGE * counted.covered_ns or not covered_ns:
         return None
-    resets, step = _resets(points, start_ns, end_ns), _resolution(points)
-    result: Literal["agrees", "disagrees", "too coarse", "reset"] = "agrees"
-    if abs(by_counter - by_watts) > step * (1 + resets) + _TOLERATED * by_watts:
-        result = "disagrees"
-    elif resets:
-        result = "reset"
-    elif step > _NO_CHECK * by_watts:
-        result = "too coarse"
-    return EnergyCheck(by_watts, by_counter, step, result)
+    differs = abs(by_counter - by_watts) > step * (1 + resets) + _TOLERATED * by_watts
+    is_coarse = step > _NO_CHECK * by_watts
+    result = "reset" if resets else "too coarse" if is_coarse else "agrees"
+    return EnergyCheck(by_watts, by_counter, step, "disagrees" if differs else result)
 
 
 def _resolution(points: Points) -> float:
@@ -455,3 +438,77 @@ def _resolution(points: Points) -> float:
             break
         steps, decimal = steps / 10, decimal * 10
     return decimal
+
+
+# --- before a run ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Power logs over a window, by their names; `watts` is the sum over the outlets."""
+
+    logs: Sequence[tuple[str, LogSamples]]
+    outlets: Sequence[OutletPower]
+    window: str
+    watts: float
+    withheld: bool
+    remark: str
+
+
+def overview(settings: LogSettings, start: str | None = None, end: str | None = None) -> Overview:
+    """Return what logs say over a window, by default that of all their samples.
+
+    Raise PowerLogError if a log cannot be used, or does not cover the window.
+    """
+    read = [(log, read_log(log, settings)) for log in settings.logs]
+    starts, ends = [], []
+    for log, samples in read:
+        for outlet in samples.outlets:
+            steps = steps_of(str(log.path), outlet, samples.format)
+            has_watts = ~np.isnan(steps.level)
+            starts += steps.since[has_watts][:1].tolist()
+            ends += steps.until[has_watts][-1:].tolist()
+    start_ns = min(starts, default=0) - settings.offset_ns
+    end_ns = max(ends, default=0) - settings.offset_ns
+    is_chosen = start is not None or end is not None
+    start_ns = start_ns if start is None else _moment(start, settings)
+    end_ns = end_ns if end is None else _moment(end, settings)
+    shown = " to ".join(
+        f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d %H:%M:%SZ}" for ns in (start_ns, end_ns)
+    )
+    if end_ns <= start_ns and is_chosen:
+        raise PowerLogError(PowerMessage.NO_WINDOW(window=shown))
+    outlets = []
+    for log, samples in read:
+        if is_chosen:
+            require_no_clock_change(log, samples, settings, (start_ns, end_ns))
+        outlets += outlets_of_samples(log, samples, settings, (start_ns, end_ns))
+    if is_chosen:
+        require_usable(outlets, shown)
+    else:
+        require_distinct(outlets)
+        outlets = [_without_gaps(outlet) for outlet in outlets]
+    logs = [(str(log.path), samples) for log, samples in read]
+    withheld, remark = verdict_on(outlets)
+    watts = sum(outlet.watts for outlet in outlets)
+    return Overview(logs, outlets, shown, watts, withheld, remark)
+
+
+def _without_gaps(outlet: OutletPower) -> OutletPower:
+    """Mark the watts of an outlet as withheld if its samples cover too little of their time."""
+    curve = outlet.curve
+    share = 1 - sum(outlet.gaps) / (curve[-1][1] - curve[0][0]) if curve else 0.0
+    if share >= LEAST_COVERAGE:
+        return outlet
+    values = {"coverage": share, "least": LEAST_COVERAGE, "run": "its samples"}
+    return replace(outlet, withheld=PowerMessage.COVERS_LITTLE(log=outlet.name, **values))
+
+
+def _moment(text: str, settings: LogSettings) -> int:
+    """Read a time in UTC nanoseconds; raise PowerLogError."""
+    try:
+        clock = Clock("ymd")
+        clock.add(text, 0)
+        return int(clock.resolve(settings.zone)[0][0])
+    except LogError:
+        raise PowerLogError(PowerMessage.NO_MOMENT(text=text)) from None

@@ -74,7 +74,7 @@ class Table:
     """Titles and rows of a log, and the cells of its first rows.
 
     `separator` is None if numbers have decimal points, as in JSON. `make` is the make that the
-    lines show. The rows of a text begin below line `below` of its head.
+    lines show.
     """
 
     titles: tuple[str, ...]
@@ -82,7 +82,6 @@ class Table:
     first: Sequence[Sequence[str]]
     make: Format | None = None
     separator: str | None = None
-    below: int = 0
 
 
 def tables_in(source: Source, head: Sequence[str], makes: Sequence[Format]) -> Iterator[Table]:
@@ -165,7 +164,7 @@ def _below_headers(source: Source, head: Sequence[str]) -> Iterator[Table]:
                     titles.append(" ".join(filter(None, parts)).strip())
                 header = frozenset(head[:below])
                 rows = partial(_lines_below, source, separator, below, header)
-                yield Table(tuple(titles), rows, lines[below:], separator=separator, below=below)
+                yield Table(tuple(titles), rows, lines[below:], separator=separator)
 
 
 def _lines_below(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import PowerLogError
-from loadgen.report.power.overview import Overview, overview
+from loadgen.report.power.power import Overview, overview
 from loadgen.report.power.settings import log_settings
 
 LOGS, MAKERS, PEOPLE = (
