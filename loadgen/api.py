@@ -216,7 +216,7 @@ def scenario_file(path: str | Path, case: str | None = None, **fields: object) -
         raise ScenarioError(f"scenario file {str(path)[:200]!a} cannot be read: {error}") from None
     named = case or keys.get("case")
     if not isinstance(named, str):
-        raise ScenarioError("case: the file names none; allowed: give it as an argument")
+        raise ScenarioError("case: the file has none; pass it as an argument")
     return build_scenario(named, keys, fields)
 
 
@@ -308,7 +308,7 @@ def _search_of(scenario: Scenario, target: str, options: SearchOptions) -> Searc
     bounds: dict[str, Any] = dict(options)
     if unknown := sorted(bounds.keys() - SearchOptions.__annotations__.keys()):
         known = ", ".join(SearchOptions.__annotations__)
-        raise ScenarioError(f"{unknown[0]}: a search has no such argument; allowed: {known}")
+        raise ScenarioError(f"{unknown[0]}: a search has no such argument; use {known}")
     require = bounds.pop("require", ())
     # 100 and 100.0 are one number, also in the digest by which a search is continued.
     for name in bounds.keys() - {"most_steps"}:

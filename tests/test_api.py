@@ -47,7 +47,7 @@ def test_scenario_from_a_file(tmp_path: Path) -> None:
     assert (read.case, read.ratio, read.rate) == ("fanout", 7, 20)
     path.write_text("ratio = 7\n")
     assert api.scenario_file(path, "fanout").ratio == 7
-    with pytest.raises(ScenarioError, match="names none"):
+    with pytest.raises(ScenarioError, match="case: "):
         api.scenario_file(path)
     with pytest.raises(ScenarioError, match="cannot be read"):
         api.scenario_file(tmp_path / "none.toml")
@@ -66,7 +66,7 @@ def test_run_from_a_script(tmp_path: Path) -> None:
     assert table.num_rows > 0
     assert "measure" in phases
     assert api.read(tmp_path / "r") == result
-    with pytest.raises(RunDirectoryError, match="run with per_device"):
+    with pytest.raises(RunDirectoryError, match="use per_device"):
         result.devices()
     with pytest.raises(RunDirectoryError, match="not empty"):
         api.run(fanin(), tmp_path / "r")
@@ -232,7 +232,7 @@ def test_no_message_that_python_sees_names_an_option() -> None:
     [
         ("no broker; give --broker mqtt://host:1883", "no broker; give broker=mqtt://host:1883"),
         ("use --no-durable, or more --workers", "use durable=False, or more workers"),
-        ("allowed: --from below --to, both from 5", "allowed: start below highest, both from 5"),
+        ("use --from below --to, both from 5", "use start below highest, both from 5"),
         ("name another with --out", "name another with out"),
         ("use --mqtt 3.1.1 or --handlers 1", "use mqtt=3.1.1 or handlers=1"),
         ("for: 'x' is unknown", "target: 'x' is unknown"),

@@ -155,7 +155,9 @@ class Message(Sentences):
     # --broker.
     BROKER_MISSING = "no broker is given; use --broker auto or a URL"
     BROKER_REMOVED = "broker {name}: {removed}"
-    NO_BROKER = "broker{word} is neither one of {names} nor a URL like mqtt://host:1883"
+    NO_BROKER = (
+        "broker{word} is neither a name nor a URL; use {names}, or a URL such as mqtt://host:1883"
+    )
     URL_AND_NAME = "a broker given by URL is not started here: leave out the name and --instances"
     SEVERAL_NAMES = "several brokers are named; give one name, or only URLs"
     INSTANCES = "instances {instances}: must be at least 1, and 1 if a port is given"
@@ -171,7 +173,7 @@ class Message(Sentences):
     URL_PATH = "broker URL has a path, which {scheme}:// does not have; remove it"
     URL_ESCAPE = "broker URL has a wrong %XX, or one of a control character, in user or password"
     URL_NO_USER = "broker URL has an empty user name before @"
-    URL_PORT = "broker port {port} is not a number from 1 to 65535"
+    URL_PORT = "broker URL has port {port}; use a number from 1 to 65535"
     URL_NO_HOST = "broker URL has no host; write it like mqtt://host:1883"
     HOST_NAME = "broker host {host} is neither a name nor an address; put IPv6 in [brackets]"
 
@@ -180,10 +182,8 @@ class Message(Sentences):
     HOST_WRONG = "host {host}: not a host name or address (write it without port)"
     CLIENTS_RANGE = "clients: {clients} is out of range; expected 0 to {most:,}"
     DAYS_RANGE = "days: {days} is out of range; expected 1 to {most:,}"
-    CLIENT_NAME = (
-        "client name {name}: expected 1 to {most} printable characters for each {{device}}"
-    )
-    CLIENT_NAMES_EQUAL = "client name: the same for all devices; put {{device}} into it"
-    DIRECTORY_OCCUPIED = "{path} must not exist or be an empty directory"
+    CLIENT_NAME = "--client-name {name}: use 1 to {most} printable characters for each {{device}}"
+    CLIENT_NAMES_EQUAL = "--client-name: the same for all devices; use a text with {{device}}"
+    DIRECTORY_OCCUPIED = "{path} is neither new nor an empty directory; name another with --out"
     DIRECTORY_NOT_MADE = "{path} cannot be made: {reason}"
     FILE_NOT_WRITTEN = "{path} cannot be written: {reason}"

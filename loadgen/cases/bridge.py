@@ -17,10 +17,11 @@ from loadgen.cases.case import (
     busy_shares,
     published_figures,
 )
+from loadgen.cases.messages import CaseMessage
 from loadgen.judge.backlog import backlog_growth
 from loadgen.judge.facts import BackendFacts
 from loadgen.judge.verdict import Verdict
-from loadgen.plan.fields import Count, Flag, TextLine, Texts, redact_url
+from loadgen.plan.fields import Count, Flag, TextLine, Texts, option_of, redact_url
 from loadgen.plan.groups import DeviceGroup, Subscribes, target_url
 from loadgen.plan.plan import Bridge, Plan, plan_of
 from loadgen.plan.scenario import (
@@ -35,7 +36,6 @@ from loadgen.plan.scenario import (
     withheld_complaints,
 )
 from loadgen.plan.units import shown
-from loadgen.sentences import counted
 
 BUSY_SHARE = 0.9
 """Load of a broker's process, as share of a processor, that explains a missed rate."""
@@ -79,38 +79,29 @@ class BridgeScenario(Scenario):
         yield from self._place_complaints()
         topics = self.topics * self.count
         if self.devices < topics:
-            yield (
-                f"devices: fewer than the {counted(topics, 'topic')}; allowed: one producer a "
-                "topic or more"
-            )
+            yield CaseMessage.FEW_PRODUCERS(topics=topics)
         for name in ("front_root", "backend_root"):
             root = getattr(self, name)
             if not re.fullmatch(r"[^#+$/][^#+]{0,199}(?<!/)", root):
-                yield (
-                    f"{name}: {shown(root)} is not the beginning of a topic; "
-                    "allowed: as loadgen/front"
-                )
+                yield CaseMessage.ROOT(option=option_of(name), root=shown(root))
         for name in ("tls", "access_control"):
             if getattr(self, name):
-                yield f"{name}: a private bridge is not started so; allowed: with other cases"
+                yield CaseMessage.PRIVATE_BRIDGE(option=option_of(name))
         if self.topic is not None:
-            yield "topic: a bridge has the topics of front_root and backend_root; leave it out"
+            yield CaseMessage.BRIDGE_TOPIC()
         yield from durable_complaints(self.durable, self.qos)
         yield from withheld_complaints(self.acknowledge_every, self.qos)
 
     def _place_complaints(self) -> Iterator[str]:
         urls = [entry for entry in self.broker if "://" in entry]
         if not self.backend and (urls or self.broker[0] not in ("auto", "mosquitto")):
-            yield (
-                f"broker: {shown(redact_url(self.broker[0]))} is not a bridge that is started "
-                "here; allowed: auto, mosquitto, or URLs with backend"
-            )
+            yield CaseMessage.NOT_A_BRIDGE(broker=shown(redact_url(self.broker[0])))
         if self.backend and not urls:
-            yield "backend: the front broker is missing; allowed: with broker as URL"
+            yield CaseMessage.NO_FRONT()
         if self.backends not in (None, len(self.backend)) and self.backend:
-            yield f"backends: {self.backends} are not those of backend; leave it out"
+            yield CaseMessage.OTHER_BACKENDS(backends=self.backends, urls=len(self.backend))
         if self.instances > 1 or self.separate_brokers:
-            yield "instances: a bridge has one front; leave it and separate_brokers out"
+            yield CaseMessage.ONE_FRONT()
 
 
 def _groups(scenario: BridgeScenario) -> tuple[DeviceGroup, ...]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
+from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count, Flag, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.scenario import (
@@ -15,7 +16,6 @@ from loadgen.plan.scenario import (
     durable_complaints,
     published_row,
 )
-from loadgen.sentences import counted
 
 
 class Fanout(Scenario):
@@ -45,23 +45,19 @@ class Fanout(Scenario):
         yield from super().complaints()
         yield from durable_complaints(self.durable, self.qos)
         if self.topics * (self.ratio + 1) > DEVICES_LIMIT:
-            yield (
-                f"ratio: {counted(self.topics, 'topic')} of {counted(self.ratio, 'subscriber')} "
-                f"are too many; allowed: {counted(DEVICES_LIMIT, 'device')} in all"
+            yield CaseMessage.MANY_SUBSCRIBERS(
+                topics=self.topics, ratio=self.ratio, most=DEVICES_LIMIT
             )
         if self.slow_subscribers is None:
             if self.read_rate != type(self).model_fields["read_rate"].default:
-                yield "read_rate: there are no slow subscribers; allowed: with slow_subscribers"
+                yield CaseMessage.NO_SLOW_SUBSCRIBERS()
             return
         if self.steps is not None:
-            yield "slow_subscribers: each step would be judged by them, too; allowed: without steps"
+            yield CaseMessage.SLOW_STEPS()
         if self.slow_subscribers >= self.ratio:
-            yield (
-                f"slow_subscribers: {self.slow_subscribers:,} of {self.ratio:,} leave no others to "
-                "compare with; allowed: below ratio"
-            )
+            yield CaseMessage.ALL_SLOW(slow=self.slow_subscribers, ratio=self.ratio)
         if self.tls or any("://" in url and not url.startswith("mqtt://") for url in self.broker):
-            yield "slow_subscribers: TLS and WebSocket read ahead; allowed: with mqtt://"
+            yield CaseMessage.SLOW_TRANSPORT()
 
 
 def _groups(scenario: Fanout) -> tuple[DeviceGroup, ...]:

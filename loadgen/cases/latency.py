@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
+from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.scenario import (
@@ -41,9 +42,9 @@ class Latency(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.topic is not None and "{group}" not in self.topic:
-            yield "topic: the pair would publish with the background; allowed: with {group}"
+            yield CaseMessage.PAIR_TOPIC()
         if self.devices == 0 and self.background_rate is not None:
-            yield "background_rate: there are no background devices; allowed: with devices above 0"
+            yield CaseMessage.NO_BACKGROUND()
 
 
 def _groups(scenario: Latency) -> tuple[DeviceGroup, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, RowSpec, published_figures
+from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count, Quantity, Seconds, TextLine
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import Crash, Plan, plan_of
@@ -51,7 +52,7 @@ class Persistent(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.qos == 0:
-            yield "qos: 0 is not stored by a broker; allowed: 1 or 2 for persistent"
+            yield CaseMessage.STORED_QOS()
         yield from withheld_complaints(self.acknowledge_every, self.qos)
         yield from self._crash_complaints()
         yield from save_each_complaints(self.save_each, self.broker)
@@ -63,17 +64,11 @@ class Persistent(Scenario):
         length_s = sum(step.seconds for step in steps) or self.duration
         if at_s is None:
             if self.crash_command is not None:
-                yield "crash_command: no moment is given; allowed: with crash_broker, as 5s"
+                yield CaseMessage.NO_CRASH()
         elif not private and self.crash_command is None:
-            yield (
-                "crash_broker: only a private broker may be killed; allowed: with broker "
-                "mosquitto, or with a crash_command of your own"
-            )
+            yield CaseMessage.CRASH_OF_URL()
         elif at_s >= length_s:
-            yield (
-                f"crash_broker: {at_s:g} s is not within the window; allowed: below its "
-                f"{length_s:g} s"
-            )
+            yield CaseMessage.CRASH_LATE(at_s=at_s, window_s=length_s)
 
 
 def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:

@@ -16,6 +16,7 @@ from loadgen.cases.case import (
     RowSpec,
     published_figures,
 )
+from loadgen.cases.messages import CaseMessage
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.fields import Count, Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes
@@ -30,7 +31,6 @@ from loadgen.plan.scenario import (
     durable_complaints,
     published_row,
 )
-from loadgen.sentences import counted
 
 QUEUES_SHOWN = 100
 """Most queues that are listed: the first ones."""
@@ -62,12 +62,11 @@ class Queue(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.qos != 1:
-            yield f"qos: {self.qos} has no acknowledgement to withhold; allowed: 1 for queue"
+            yield CaseMessage.QUEUE_QOS(qos=self.qos)
         if self.mqtt != "5":
-            yield f"mqtt: {self.mqtt} has no shared subscriptions; allowed: 5 for queue"
+            yield CaseMessage.QUEUE_MQTT(mqtt=self.mqtt)
         if self.queues * (self.consumers + self.producers) > DEVICES_LIMIT:
-            most = counted(DEVICES_LIMIT, "device")
-            yield f"consumers: there are too many; allowed: {most} in all"
+            yield CaseMessage.MANY_CONSUMERS(most=DEVICES_LIMIT)
         yield from durable_complaints(self.durable, self.qos)
 
 

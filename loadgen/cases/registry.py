@@ -13,8 +13,10 @@ from typing import Any
 
 import loadgen.cases
 from loadgen.cases.case import Case, ChartStyle
+from loadgen.cases.messages import CaseMessage
 from loadgen.errors import ScenarioError
-from loadgen.plan.fields import did_you_mean
+from loadgen.plan.fields import did_you_mean, option_of
+from loadgen.plan.messages import PlanMessage
 from loadgen.plan.plan import Plan
 from loadgen.plan.removed import removal
 from loadgen.plan.scenario import Scenario
@@ -29,6 +31,7 @@ _KNOWN_CHARACTERS = 400
 def _load_cases() -> dict[str, Case[Any]]:
     names = {module.name for module in pkgutil.iter_modules(loadgen.cases.__path__)} - {
         "case",
+        "messages",
         "registry",
     }
     cases = [importlib.import_module(f"loadgen.cases.{name}").CASE for name in names]
@@ -51,8 +54,9 @@ def case_of(name: str) -> Case[Any]:
     if name not in CASES:
         known = tuple(CASES)
         raise ScenarioError(
-            f"case: {shown(name)} is unknown; allowed: {', '.join(known)}"
-            f"{did_you_mean(name, known)}"
+            CaseMessage.UNKNOWN_CASE(
+                name=shown(name), known=tuple(known), hint=did_you_mean(name, known)
+            )
         )
     return CASES[name]
 
@@ -80,14 +84,14 @@ def build_scenario(
     named = _underscored(file or {})
     file_case = named.pop("case", name)
     if file_case != name:
-        raise ScenarioError(f"case: the file is for {shown(file_case)}; allowed: {name} here")
+        raise ScenarioError(CaseMessage.FILE_OF_OTHER_CASE(case=file_case))
     given = _underscored({key: value for key, value in flags.items() if value is not None})
     given.pop("case", None)
     values = {**named, **given}
     fields = case.scenario.fields()
     for key in (key for key in values if key not in fields):
         raise ScenarioError(_not_understood(case, key))
-    scenario: Scenario = case.scenario(**values)
+    scenario: Scenario = case.scenario.of_options(values)
     return scenario
 
 
@@ -104,7 +108,7 @@ def _underscored(keys: Mapping[str, object]) -> dict[str, object]:
         name = RENAMED.get(written, written)
         if name in values:
             also = f"as {written}" if name != written else "once with - and once with _"
-            raise ScenarioError(f"{shown(name)}: given twice, {also}")
+            raise ScenarioError(CaseMessage.TWICE(key=shown(name), ways=also))
         values[name] = value
     return values
 
@@ -114,8 +118,8 @@ def _not_understood(case: Case[Any], name: str) -> str:
         return f"{name}: {removed}"
     owners = [other.name for other in CASES.values() if name in other.scenario.fields()]
     if owners:
-        return f"{name}: {case.name} does not understand it; allowed: with {', '.join(owners)}"
+        return PlanMessage.NOT_OF_CASE(option=option_of(name), case=case.name, owners=tuple(owners))
     known = tuple(case.scenario.fields())
     listing = textwrap.shorten(", ".join(known), _KNOWN_CHARACTERS, placeholder=" ... (see --help)")
-    hint = did_you_mean(name, known) or f"; {case.name} understands {listing}"
-    return f"{shown(name)}: unknown key{hint}"
+    hint = did_you_mean(name, known) or f"; {case.name} has {listing}"
+    return PlanMessage.UNKNOWN_KEY(key=shown(name), hint=hint)

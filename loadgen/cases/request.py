@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, RowSpec
+from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count
 from loadgen.plan.groups import DeviceGroup, Responds, Subscribes
 from loadgen.plan.scenario import (
@@ -13,7 +14,6 @@ from loadgen.plan.scenario import (
     Scenario,
     WholePayloadSize,
 )
-from loadgen.sentences import counted
 
 
 class Request(Scenario):
@@ -29,18 +29,12 @@ class Request(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.responders > self.devices:
-            yield (
-                f"responders: {self.responders:,} are more than the "
-                f"{counted(self.devices, 'device')} with requests; allowed: up to {self.devices:,}"
-            )
+            yield CaseMessage.MANY_RESPONDERS(responders=self.responders, devices=self.devices)
         if self.topic is not None and "{group}" not in self.topic:
-            yield "topic: requests and responses would have one topic; allowed: with {group}"
+            yield CaseMessage.REQUEST_TOPIC()
         # Devices that send requests also receive, and only QoS 2 gives them stored sessions.
         if self.churn is not None and self.qos < 2:
-            yield (
-                f"churn: at QoS {self.qos} a device of request that leaves loses its responses; "
-                "allowed: with qos 2"
-            )
+            yield CaseMessage.REQUEST_CHURN(qos=self.qos)
 
 
 def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:

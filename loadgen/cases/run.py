@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from loadgen.cases.case import Case, Conclusion, Evidence, Review, RowSpec
+from loadgen.cases.messages import CaseMessage
 from loadgen.judge.verdict import Verdict
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import split_shared, topic_filter_fault
@@ -111,41 +112,41 @@ class Groups(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.topic is not None:
-            yield "topic: each group has a topic; leave it out"
+            yield CaseMessage.TOPIC_OF_GROUPS()
         tables = self.tables
         names = [table["name"] for table in tables]
         for table in tables:
             for complaint in self._table_complaints(table):
-                yield f"group {shown(table['name'])}: {complaint}"
+                yield CaseMessage.IN_GROUP(group=shown(table["name"]), fault=complaint)
         if len(set(names)) < len(names):
-            yield f"group: a name is given twice, of {', '.join(names)}; allowed: one for each"
+            yield CaseMessage.GROUP_TWICE(names=tuple(names))
         if not any("topic" in table for table in tables):
-            yield "group: none has a topic, so nothing is sent; allowed: with connburst"
+            yield CaseMessage.NO_TOPIC()
 
     def _table_complaints(self, table: Mapping[str, Any]) -> Iterator[str]:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,59}", table["name"]):
-            yield "not a name; allowed: a letter, then letters, digits, _ and -"
+            yield CaseMessage.GROUP_NAME()
         if "count" not in table:
-            yield "count is missing; allowed: a whole number from 1"
+            yield CaseMessage.NO_COUNT()
         for needed, names in (("topic", _OF_PUBLISHING), ("subscribe", _OF_SUBSCRIBING)):
             for name in (name for name in names if name in table and needed not in table):
-                yield f"{name} has no effect; allowed: with {needed}"
+                yield CaseMessage.NO_EFFECT(key=name, needed=needed)
         topic, filters = table.get("topic"), table.get("subscribe", ())
         if topic is not None:
             yield from topic_complaints("topic", topic)
         for pattern in filters:
             shared, plain = split_shared(pattern)
             if shared is not None and self.mqtt != "5":
-                yield f"subscribe {shown(pattern)} is shared; allowed: with mqtt 5"
+                yield CaseMessage.SHARED_FILTER(filter=shown(pattern))
             fault = pattern_fault(pattern) or topic_filter_fault(sample_of(plain), MQTT_3_1_1)
             if fault is not None:
-                yield f"subscribe {shown(pattern)} {fault}; allowed: as plant/+/temperature"
+                yield CaseMessage.FILTER(filter=shown(pattern), fault=fault)
         if "topics" in table and "{topic}" not in " ".join([topic or "", *filters]):
-            yield "topics has no effect; allowed: with {topic} in a topic or filter"
+            yield CaseMessage.TOPICS_NO_EFFECT()
         if table.get("retain") and (self.reconnect is not None or self.churn is not None):
-            yield "retained messages come again to a device that returns; leave reconnect and churn"
+            yield CaseMessage.RETAINED_AGAIN()
         if "size" in table and (self.payload or self.payload_template):
-            yield "size is that of the payload; leave it out"
+            yield CaseMessage.SIZE_OF_PAYLOAD()
 
 
 def _groups(scenario: Groups) -> tuple[DeviceGroup, ...]:

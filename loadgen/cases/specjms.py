@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from loadgen.cases.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
+from loadgen.cases.messages import CaseMessage
 from loadgen.errors import ScenarioError
 from loadgen.judge.verdict import Verdict, with_reason
 from loadgen.plan.groups import DeviceGroup, Reconnect
@@ -38,10 +39,7 @@ def _plan(chain: SupplyChain, groups: tuple[DeviceGroup, ...]) -> Plan:
     model = model_of(chain)
     endpoint = max(*model.endpoints, *(options.endpoint for options in model.messages))
     if endpoint > len(chain.broker):
-        raise ScenarioError(
-            f"endpoint: {endpoint} is asked for; allowed: 1 to {len(chain.broker)}, the number of "
-            "addresses that --broker gives"
-        )
+        raise ScenarioError(CaseMessage.ENDPOINT(endpoint=endpoint, count=len(chain.broker)))
     options = [model.messages[number] for number in enabled_types(model)]
     stores: Storage = "each change" if chain.save_each else "periodic"
     stops = chain.on_exception == "stop" and chain.recovery is None

@@ -18,7 +18,9 @@ def _make(flags: Flags) -> int:
     for name in ("key", "client_key"):
         if flags[name] not in kinds:
             option = name.replace("_", "-")
-            raise UsageError(f"{option}: {flags[name][:20]!a}; allowed: {', '.join(kinds)}")
+            raise UsageError(
+                f"{option}: {flags[name][:20]!a} is not a choice; use {', '.join(kinds)}"
+            )
     files = make_certificates(
         flags["out"],
         flags["host"],

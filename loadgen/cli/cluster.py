@@ -28,17 +28,15 @@ def hosts_of(scenario: Scenario, flags: Flags) -> "HostSource | None":
     if master is None:
         for name in ("spark_conf", "ship"):
             if flags[name]:
-                raise ScenarioError(f"{name}: there is no cluster; allowed: with --spark-master")
+                raise ScenarioError(f"{name}: there is no cluster; add --spark-master")
     if master is None and listen is None:
         for name in ("hosts_wait", "secret"):
             if flags[name]:
-                raise ScenarioError(
-                    f"{name}: no agent is used; allowed: with --listen, or with --spark-master"
-                )
+                raise ScenarioError(f"{name}: no agent is used; add --listen or --spark-master")
         if scenario.hosts > 1:
             raise ScenarioError(
-                "hosts: agents have to run on several hosts; allowed: with --listen for those of "
-                "loadgen agent, or with --spark-master"
+                "hosts: several hosts need agents; add --listen to wait for them, or "
+                "--spark-master to start them"
             )
         return None
     from loadgen.cases.registry import resolve
@@ -52,7 +50,7 @@ def hosts_of(scenario: Scenario, flags: Flags) -> "HostSource | None":
     address = None if listen is None else parsed("listen", listen, parse_address)
     if master is None:
         if not flags["secret"]:
-            raise ScenarioError("secret: it is missing; give that of the agents, as file:PATH")
+            raise ScenarioError("secret: it is missing; use that of the agents, such as file:PATH")
         from loadgen.run.secrets import agent_secret
 
         assert address is not None
@@ -79,9 +77,7 @@ def spark_settings(flags: Sequence[str] | None) -> dict[str, str]:
     for text in flags or ():
         name, equals, value = text.partition("=")
         if not equals or not name.startswith("spark."):
-            raise ScenarioError(
-                f"spark_conf: {shown(text)} is no setting; allowed: as spark.executor.cores=16"
-            )
+            raise ScenarioError(f"spark_conf: {shown(text)} is not a setting; use spark.NAME=VALUE")
         settings[name] = value
     return settings
 

@@ -17,7 +17,7 @@ app = typer.Typer(
     short_help="Keep score cards over weeks and follow their rows.",
     add_completion=False,
 )
-require_command(app, "history: what? allowed: add, show")
+require_command(app, "history: the command is missing; use add or show")
 
 
 def _add(flags: Flags) -> int:
@@ -49,7 +49,7 @@ def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
         raise RunDirectoryError(
-            f"{shown(file)}: {reason}; make it with loadgen scorecard"
+            f"{shown(file)}: {reason}; name a run directory or a scorecard.json"
         ) from None
     return [(shown(file), document) for document in documents_in(data, shown(file))]
 
@@ -111,7 +111,7 @@ def _require_usable(where: str, case: str, since: str) -> None:
         if since:
             datetime.fromisoformat(since)
     except ValueError:
-        raise UsageError(f"--since {since[:40]!a}: use a date, as 2026-11-01") from None
+        raise UsageError(f"--since {since[:40]!a}: use a date such as 2026-11-01") from None
     if not is_url(where) and not Path(where).is_dir():
         raise RunDirectoryError(
             f"{shown(Path(where))} holds no history; begin one with loadgen history add"

@@ -21,7 +21,7 @@ app = typer.Typer(
     short_help="Convert the input of other tools to a scenario.",
     add_completion=False,
 )
-require_command(app, "import: from which tool? allowed: mqttbench")
+require_command(app, "import: the tool is missing; use mqttbench")
 
 
 def _mqttbench(flags: Flags) -> int:

@@ -24,6 +24,12 @@ _BOUNDS = {
     r"Input should be a valid (integer|number).*": "it is not a number",
 }
 """Sentences of the library that reads bounded options, and ours."""
+_SECRET_PLACES = {
+    "--secret": "use --secret env:NAME or file:PATH",
+    "--otlp": "set OTEL_EXPORTER_OTLP_HEADERS",
+    "--spark-conf": "write it into spark-defaults.conf",
+}
+"""Places of the secrets of options; a password's are others."""
 _USAGE_STATUS = 2
 _FAILED_STATUS = 3
 _INTERRUPTED_STATUS = 130
@@ -79,25 +85,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _with_options(error: "LoadgenError") -> str:
-    """Return the message of an error, with the options of fields instead of their names."""
+    """Return the message of an error, which may begin with a name, with the option of that name."""
     from loadgen.cases.registry import CASES
-    from loadgen.errors import ScenarioError
+    from loadgen.cli.options import command_options
+    from loadgen.plan.fields import option_of
 
-    text = str(error)
-    if not isinstance(error, ScenarioError):
-        return text
+    name, colon, rest = str(error).partition(": ")
     names = {name for case in CASES.values() for name in case.scenario.fields()}
-    # A name of one word is also a word of sentences, but for these places.
-    named = (
-        r"^(\w+)(?=:)|(?:allowed: |, or )with(?:out)? (\w+)|(?<![\w'./-])(?<!, )([a-z]+_[a-z_]+)"
-    )
-
-    def option(found: re.Match[str]) -> str:
-        name = found[1] or found[2] or found[3]
-        written = "--" + name.replace("_", "-") if name in names else name
-        return found[0].removesuffix(name) + written
-
-    return re.sub(named, option, text)
+    names |= command_options()
+    names -= {"case", "group"}  # keys of a scenario file
+    names -= {"history", "plan", "search"}  # commands
+    return (option_of(name) if name.replace("-", "_") in names else name) + colon + rest
 
 
 def _require_no_secret(words: Sequence[str]) -> None:
@@ -109,11 +107,9 @@ def _require_no_secret(words: Sequence[str]) -> None:
     for place, (given, kept) in enumerate(zip(words, shown, strict=True)):
         if given != kept:
             what = f"{shown[place - 1]} {kept}" if kept == HIDDEN else kept
-            raise UsageError(
-                f"{what}: all users of this host can read a command line; leave the secret out and "
-                "add --password prompt, --password env:NAME or --password file:PATH (a collector's "
-                "is set in OTEL_EXPORTER_OTLP_HEADERS, Spark's in spark-defaults.conf)"
-            )
+            option = (kept if kept[:1] == "-" else shown[place - 1]).partition("=")[0]
+            advice = _SECRET_PLACES.get(option, "use --password prompt, env:NAME or file:PATH")
+            raise UsageError(f"{what}: all users of this host can read a command line; {advice}")
 
 
 def _interrupted(_number: int, _frame: object) -> NoReturn:

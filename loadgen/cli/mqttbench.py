@@ -103,7 +103,7 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
     first group. Raises ScenarioError, one line that names what cannot be expressed.
     """
     if not isinstance(document, list) or not document:
-        raise _unlike("the file does not hold a list of clients; allowed: a JSON array")
+        raise _unlike("the file is not a list of clients; use a JSON array")
     if len(document) > CLIENTS_LIMIT:
         raise _unlike(f"the list is too long: {len(document):,}, at most {CLIENTS_LIMIT:,}")
     treated = tomllib.loads(files("loadgen.cli").joinpath("mqttbench.toml").read_text("utf-8"))
@@ -164,7 +164,7 @@ def _client(number: int, values: object, treated: Mapping[str, Any]) -> _Client:
     version = values.get("version")
     if not isinstance(version, str) or version not in _VERSIONS:
         allowed = ", ".join(sorted(_VERSIONS))
-        raise refusal("version", f"{shown(version)} {_CANNOT}; allowed: {allowed}")
+        raise refusal("version", f"{shown(version)} {_CANNOT}; use {allowed}")
     published, subscribed = (_topic(number, values, f) for f in ("publishTopics", "subscriptions"))
     if published and subscribed:
         raise refusal("publishTopics", f"{_CANNOT} together with subscriptions of one client")
@@ -225,7 +225,7 @@ def _topic(number: int, values: Values, field: str) -> tuple[str, int] | None:
         raise refusal("a topic without topicStr")
     counted = _COUNT.search(topic)
     if counted is not None and int(counted[2]) > int(counted[1]):
-        raise refusal(f"{shown(topic)} is several topics; allowed: one")
+        raise refusal(f"{shown(topic)} is several topics; use one")
     return _COUNT.sub(lambda count: str(int(count[1])), topic, count=1), qos
 
 
@@ -238,7 +238,7 @@ def _same(clients: Sequence[_Client], field: str, value: Callable[[_Client], Any
         if value(client) != value(clients[0]):
             raise _unlike(
                 f"{field} {_CANNOT}: clients {clients[0].number} and {client.number} differ in it; "
-                "allowed: the same in all"
+                "use the same in all"
             )
     return value(clients[0]) if clients else None
 
@@ -255,8 +255,7 @@ def _even(counts: Mapping[str, int], what: str) -> int:
     least, most = min(counts.values()), max(counts.values())
     if least != most:
         raise _unlike(
-            f"topics with {least:,} and with {most:,} {what} {_CANNOT}; allowed: the same number "
-            "each"
+            f"topics with {least:,} and with {most:,} {what} {_CANNOT}; use the same number each"
         )
     return most
 

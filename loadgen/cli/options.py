@@ -21,7 +21,7 @@ from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, RENAMED, build_scenario
 from loadgen.cli.help import COMMON, HELP_ALL, GroupedCommand
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.plan.fields import FieldKind, Flag
+from loadgen.plan.fields import FieldKind, Flag, option_of
 from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.run.redaction import printable, scrub
 
@@ -51,11 +51,6 @@ def field_option(field: FieldKind, panel: str) -> inspect.Parameter:
     return parameter(field.name, bool | None if flag else annotation, None, option)
 
 
-def option_of(name: str) -> str:
-    """Return the option of a parameter of this name."""
-    return f"--{name.strip('_').replace('_', '-')}"
-
-
 _TYPES: Mapping[str, Any] = {
     "text": str | None,
     "texts": list[str] | None,
@@ -71,6 +66,16 @@ _SHOWN = frozenset(("metavar", "help", "min", "max", "show_default"))
 @cache
 def _tables() -> Mapping[str, Any]:
     return tomllib.loads(files("loadgen.cli").joinpath("options.toml").read_text("utf-8"))
+
+
+def command_options() -> set[str]:
+    """Return the names of all options that are not fields of a scenario."""
+    return {
+        name.strip("_")
+        for table in _tables().values()
+        for name, row in table.items()
+        if not row.get("argument")
+    }
 
 
 def declared(table: str) -> list[inspect.Parameter]:
@@ -89,7 +94,10 @@ def _declared(name: str, row: Mapping[str, Any]) -> inspect.Parameter:
     if values.get("argument"):
         argument = typer.Argument(metavar=values["metavar"], help=values["help"])
         return parameter(name, annotation, default, argument)
-    words = (*filter(None, (values.get("short"),)), *values.get("names", (option_of(name),)))
+    words = (
+        *filter(None, (values.get("short"),)),
+        *values.get("names", (option_of(name.strip("_")),)),
+    )
     shown = {key: values[key] for key in _SHOWN & values.keys()}
     option = typer.Option(*words, rich_help_panel=values.get("panel"), **shown)
     return parameter(name, annotation, default, option)
@@ -205,7 +213,7 @@ def cases_app(
 ) -> typer.Typer:
     """Return the group of this name with a command for each case, one of which must be named."""
     app = group(help=help_text, add_completion=False)
-    require_command(app, f"{name}: which case? allowed: {', '.join(CASES)}")
+    require_command(app, f"{name}: the case is missing; use {', '.join(CASES)}")
     for case in CASES.values():
         add_command(app, case.name, case.summary, partial(command, case))
     return app

@@ -112,7 +112,7 @@ def _budget_s(flags: options.Flags) -> float | None:
         return None
     seconds = parsed("--budget", text, parse_seconds)
     if seconds < 60:
-        raise ScenarioError(f"--budget {text}: it must be at least 1m")
+        raise ScenarioError(f"--budget {text}: use 1m or more")
     return seconds
 
 

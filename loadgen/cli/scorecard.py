@@ -38,7 +38,7 @@ def parse_bounds(text: str) -> "Bounds":
                 f"{100 * percent:g}% or {percent:g}%"
             )
         if percent > 1000:
-            raise ScenarioError(f"bound: {shown(value)} is too large; allowed: 0 to 1,000 %")
+            raise ScenarioError(f"bound: {shown(value)} is too large; use 0 to 1,000 %")
         key = " ".join(key.split()).casefold()
         if (key in named) if equals else (default is not None):
             raise ScenarioError(f"bound: {shown(part)}: given twice")
@@ -106,7 +106,7 @@ def _make(flags: Flags) -> int:
 
     runs, olds, units = flags["runs"], flags["baseline"] or [], flags["rack_units"]
     if units is not None and not 0 < units <= 10_000:
-        raise ScenarioError(f"rack_units: {units:g} is out of range; allowed: 0.1 to 10,000")
+        raise ScenarioError(f"rack_units: {units:g} is out of range; use 0.1 to 10,000")
     bounds = parse_bounds(flags["bound"])
     summary = github_summary_file() if flags["github_summary"] else None
     history = flags["history"]

@@ -57,7 +57,7 @@ def searched(scenario: Scenario, flags: options.Flags, request: str) -> "Search"
     from loadgen.run.search.search import Search
 
     bounds: dict[str, Any] = {
-        argument: parsed(options.option_of(name)[2:], flags[name], reader)
+        argument: parsed(name.strip("_").replace("_", "-"), flags[name], reader)
         for name, (argument, reader) in _BOUNDS.items()
         if flags[name] is not None
     }
@@ -98,7 +98,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         from loadgen.run.search.search import search
 
         if flags["for_"] is None:
-            raise UsageError(f"--for: what is searched? allowed: {', '.join(AIMS)}")
+            raise UsageError(f"--for: the field to search is missing; use {', '.join(AIMS)}")
         scenario = options.read_scenario(case, with_thresholds(flags)[0])
         request = searched(scenario, flags, flags["for_"])
         source, quiet = hosts_of(scenario, flags), flags["quiet"]

@@ -18,6 +18,7 @@ from loadgen.cli.search import (
     with_thresholds,
 )
 from loadgen.errors import ScenarioError, UsageError
+from loadgen.plan.fields import option_of
 from loadgen.plan.units import parse_count
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
         for name in (option.name for option in options.declared("search")):
             if flags[name] if name != "require" else with_thresholds(flags)[1]:
                 raise UsageError(
-                    f"{options.option_of(name)}: nothing is searched; use it with --search"
+                    f"{option_of(name.strip('_'))}: nothing is searched; use it with --search"
                 )
     repeat = parsed("repeat", flags["repeat"], parse_count)
     request = flags["for_"] or "rate"

@@ -47,7 +47,7 @@ def variants_app(case: Case[Any], variants: Variants) -> typer.Typer:
     """Return the command group of a case with these variants."""
     app = group(help=help_of(case), add_completion=False)
     known = ", ".join(variants.commands)
-    require_command(app, f"{case.name}: which {variants.field}? allowed: {known}, or bundle")
+    require_command(app, f"{case.name}: the {variants.field} is missing; use {known}, or bundle")
     add_plain_command(app, "bundle", _bundle_command(case.name))
     for value, (summary, options) in variants.commands.items():
         doc = f"{summary}\n\nExample: loadgen {case.name} {value} {options}"

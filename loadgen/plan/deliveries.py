@@ -15,6 +15,7 @@ from functools import lru_cache
 from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import is_wild, split_shared
 from loadgen.plan.groups import NUMBER, DeviceGroup, finest_number
+from loadgen.plan.messages import PlanMessage
 from loadgen.plan.units import shown
 
 _SAMPLE = 1_000
@@ -240,17 +241,18 @@ def require_exact(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> None:
             for other in matches[:at]:
                 if other.source == match.source and _overlap(match, other):
                     raise ScenarioError(
-                        f"subscribe: {shown(other.filter)} and {shown(match.filter)} of "
-                        f"{group.name} overlap, and a broker may deliver one or two copies "
-                        "(MQTT 5, 3.3.4); allowed: filters that match different topics"
+                        PlanMessage.OVERLAP(
+                            first=shown(other.filter), second=shown(match.filter), group=group.name
+                        )
                     )
         shared = group.subscribes.shared if group.subscribes is not None else ()
         for pattern in shared:
             for earlier, owner in sharing.items():
                 if _may_be_equal(earlier, pattern):
                     raise ScenarioError(
-                        f"subscribe: {owner.name} and {group.name} share {shown(pattern)}, and one "
-                        "worker counts a shared subscription; allowed: in one group"
+                        PlanMessage.SHARED_BY_GROUPS(
+                            first=owner.name, second=group.name, filter=shown(pattern)
+                        )
                     )
         sharing |= dict.fromkeys(shared, group)
 

@@ -28,6 +28,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from loadgen.errors import ScenarioError
+from loadgen.plan.messages import PlanMessage
 from loadgen.plan.rate_steps import read_steps
 from loadgen.plan.thresholds import FORMS, parse_threshold
 from loadgen.plan.units import (
@@ -92,7 +93,7 @@ class FieldKind:
     @property
     def option(self) -> str:
         """The command-line option of this field."""
-        return "--" + self.name.replace("_", "-")
+        return option_of(self.name)
 
     @property
     def metavar(self) -> str:
@@ -135,6 +136,11 @@ class FieldKind:
     ) -> CoreSchema:
         read = self.of_type(source).read
         return core_schema.no_info_before_validator_function(read, handler(source))
+
+
+def option_of(name: str) -> str:
+    """Return the command-line option of a field."""
+    return "--" + name.replace("_", "-")
 
 
 @cache
@@ -245,7 +251,7 @@ class Size(Quantity):
 
     @property
     def range(self) -> str:
-        return f"{self.minimum:,.0f} to {self.maximum:,.0f} bytes, or MIN-MAX as 32-256"
+        return f"{self.minimum:,.0f} to {self.maximum:,.0f} bytes, or MIN-MAX such as 32-256"
 
     @property
     def shown_default(self) -> str:
@@ -284,13 +290,13 @@ class Choice(FieldKind):
 
     @property
     def allowed(self) -> str:
-        return " or ".join(self.choices)
+        return " or ".join(filter(None, (", ".join(self.choices[:-1]), self.choices[-1])))
 
     def parse(self, value: object) -> str:
         text = str(value) if isinstance(value, (int, float)) and value is not True else value
         if isinstance(text, str) and text in self.choices:
             return text
-        raise ValueError(f"{shown(value)} is not one of them{did_you_mean(value, self.choices)}")
+        raise ValueError(f"{shown(value)} is not a choice")
 
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -391,7 +397,7 @@ class Thresholds(Texts):
 class Networks(TextLine):
     """Local addresses: one network, or one for each host."""
 
-    allowed = "local addresses as 127.0.0.0/16 or 192.0.2.7, of several hosts separated by commas"
+    allowed = "addresses of this host such as 127.0.0.0/16 or 192.0.2.7, with commas between hosts"
 
     def parse(self, value: object) -> str:
         networks = _line(value).split(",")
@@ -402,7 +408,7 @@ class Networks(TextLine):
 
 
 class ListenAddress(TextLine):
-    allowed = "HOST:PORT with a port from 1 to 65535, as :9464, 0.0.0.0:9464 or [::]:9464"
+    allowed = "HOST:PORT with a port from 1 to 65535, such as :9464, 0.0.0.0:9464 or [::]:9464"
 
     def parse(self, value: object) -> str:
         text = _line(value)
@@ -414,7 +420,9 @@ _COLLECTOR = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/:\[\]\s]+)(:[0-9]{1,5}
 
 
 class Collector(TextLine):
-    allowed = "http:// or https:// with host, port and perhaps a path, as http://127.0.0.1:4318"
+    allowed = (
+        "http:// or https:// with host, port and perhaps a path, such as http://127.0.0.1:4318"
+    )
 
     def parse(self, value: object) -> str:
         text = _line(value)
@@ -424,7 +432,7 @@ class Collector(TextLine):
                 "a login or token has no place in the URL; set OTEL_EXPORTER_OTLP_HEADERS instead"
             )
         if not _COLLECTOR.fullmatch(text):
-            raise ValueError(f"{shown(text)} is not such a URL")
+            raise ValueError(f"{shown(text)} is not the URL of a collector")
         return text
 
 
@@ -497,7 +505,8 @@ def read_value(where: str, kind: FieldKind, value: object) -> Any:
     try:
         return kind.read(value)
     except ValueError as error:
-        raise ScenarioError(f"{where}: {error}; allowed: {kind.allowed}") from None
+        sentence = PlanMessage.VALUE(option=where, fault=error.args[0], allowed=kind.allowed)
+        raise ScenarioError(sentence) from None
 
 
 def read_table(
@@ -505,12 +514,17 @@ def read_table(
 ) -> dict[str, Any]:
     """Return the values of a table, each read by the kind, or as the table, of its name."""
     if not isinstance(values, Mapping):
-        raise ScenarioError(f"{where}: {shown(values)} is not a table; allowed: {', '.join(kinds)}")
+        raise ScenarioError(
+            PlanMessage.NOT_A_TABLE(where=where, value=shown(values), keys=tuple(kinds))
+        )
     read: dict[str, Any] = {}
     for name, value in values.items():
         if name not in kinds:
-            hint = did_you_mean(name, tuple(kinds)) or f"; allowed: {', '.join(kinds)}"
-            raise ScenarioError(f"{where}: {shown(name)} is unknown{hint}")
+            hint = did_you_mean(name, tuple(kinds))
+            keys = () if hint else tuple(kinds)
+            raise ScenarioError(
+                PlanMessage.UNKNOWN_LINE(where=where, key=shown(name), hint=hint, keys=keys)
+            )
         kind, place = kinds[name], f"{where}.{name}"
         if isinstance(kind, FieldKind):
             read[name] = read_value(place, kind, value)

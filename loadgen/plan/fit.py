@@ -18,6 +18,7 @@ from loadgen.plan.groups import (
     one_worker,
     target_url,
 )
+from loadgen.plan.messages import PlanMessage
 from loadgen.plan.plan import Brokers, Plan, rooted
 from loadgen.plan.scenario import INSTANCES_LIMIT, Scenario, processors_of
 from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_for_load
@@ -112,13 +113,11 @@ def fit_plan(
     """
     scenario = plan.scenario
     if not targets:
-        raise ScenarioError("broker: no address is known; give --broker mqtt://host:1883")
+        raise ScenarioError(PlanMessage.NO_ADDRESS())
     if not 0 <= run_tag < 1 << 32:
         raise ValueError(f"run tag {run_tag} does not fit into 32 bits")
     if password is not None and username is None and plan.version != 5:
-        raise ScenarioError(
-            f"a password needs a user name in MQTT {scenario.mqtt}; add one or use --mqtt 5"
-        )
+        raise ScenarioError(PlanMessage.PASSWORD_WITHOUT_USER(mqtt=scenario.mqtt))
     groups = rooted(plan.groups, f"lg{run_tag:08x}")
     hosts = (host,) * scenario.hosts if isinstance(host, Host) else host
     if len(hosts) != scenario.hosts:
@@ -211,10 +210,7 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
     where = hosts_of_groups(place.scenario.place, place.groups, [host.name for host in hosts])
     useful = most_workers(groups)
     if useful < len(hosts):
-        raise ScenarioError(
-            f"hosts: there is work for {useful} workers and each host needs one; allowed: {useful} "
-            "hosts at most"
-        )
+        raise ScenarioError(PlanMessage.TOO_MANY_HOSTS(useful=useful))
     for_load = workers_for_load(groups, min(host.cores for host in hosts), len(hosts))
     limit = min(useful, WORKERS_LIMIT * len(hosts))
     count = min(for_load if wanted is None else max(wanted, len(hosts)), useful)
@@ -263,15 +259,12 @@ def hosts_of_groups(
         meant = [group for group in names if group.startswith(prefix)]
         if not meant:
             raise ScenarioError(
-                f"place: the case has no group {shown(name)}; allowed: "
-                f"{', '.join(dict.fromkeys(names))[:200]}"
+                PlanMessage.UNKNOWN_GROUP(group=shown(name), names=tuple(dict.fromkeys(names))[:20])
             )
         placed |= dict.fromkeys(meant, tuple(where))
     idle = set(range(len(labels))) - {number for where in placed.values() for number in where}
     if idle and all(name in placed for name in names):
-        raise ScenarioError(
-            f"place: nothing is played on host {min(idle)}; allowed: a group for each host"
-        )
+        raise ScenarioError(PlanMessage.IDLE_HOST(host=min(idle)))
     return placed
 
 
@@ -279,10 +272,11 @@ def _numbers(text: str, labels: Sequence[str]) -> list[int]:
     """Return the numbers of the hosts with this number or label."""
     numbers = [number for number, label in enumerate(labels) if text in (str(number), label)]
     if not numbers:
-        named = ", ".join(dict.fromkeys(filter(None, labels)))[:200]
+        named = tuple(dict.fromkeys(filter(None, labels)))[:20]
         raise ScenarioError(
-            f"place: there is no host {text}; allowed: 0 to {len(labels) - 1} with --hosts "
-            f"{len(labels)}" + (f", or one of {named}" if named else "")
+            PlanMessage.UNKNOWN_HOST(
+                text=text, last=len(labels) - 1, count=len(labels), labels=named
+            )
         )
     return numbers
 
@@ -333,10 +327,7 @@ def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
         return ()
     networks = [ipaddress.ip_network(text) for text in (given or LOOPBACK_SOURCES).split(",")]
     if len(networks) not in (1, count):
-        raise ScenarioError(
-            f"source_address: {len(networks)} networks for {count} hosts; allowed: one for each, "
-            "or one for all"
-        )
+        raise ScenarioError(PlanMessage.NETWORKS(networks=len(networks), count=count))
     network = networks[number % len(networks)]
     _check_family(network, place.targets)
     size, first = network.num_addresses, 0
@@ -348,10 +339,7 @@ def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
         size //= count
         first += number * size
         if not size:
-            raise HostLimitError(
-                f"source_address: {network} has no address for each of {count} hosts; give a "
-                "larger network, or one for each host, separated by commas"
-            )
+            raise HostLimitError(PlanMessage.NETWORK_SMALL(network=network, count=count))
     return [str(network[first + at]) for at in range(min(size, len(shares) + 1))]
 
 
@@ -396,8 +384,12 @@ def _check_family(network: _Network, targets: tuple[Target, ...]) -> None:
         version = 6 if ":" in target.host else 4
         if network.version != version:
             raise ScenarioError(
-                f"source_address: {network} is IPv{network.version} and the broker's address "
-                f"{target.host} is IPv{version}; allowed: addresses of one kind"
+                PlanMessage.NETWORK_FAMILY(
+                    network=network,
+                    version=network.version,
+                    host=target.host,
+                    version_of_broker=version,
+                )
             )
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from loadgen.errors import ScenarioError
 from loadgen.kernels.arrays import Rows
 from loadgen.kernels.payload import SOURCES, SPACE, ZERO, Place
+from loadgen.plan.messages import PlanMessage
 
 _DIGITS = dict(zip((name.encode() for name in SOURCES), (7, 10, 13, 4), strict=True))
 _SOURCES = {name: number for number, name in enumerate(_DIGITS)}
@@ -44,21 +45,16 @@ def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place]]:
     after = 0
     if unclosed := _UNCLOSED.search(text):
         start = unclosed[0].decode()
-        raise ScenarioError(
-            f"payload_template: {start} is not closed; write it as {start}}} or {start}:7}}"
-        )
+        raise ScenarioError(PlanMessage.PLACE_OPEN(start=start))
     for match in _PLACE.finditer(text):
         name, zero, digits = match.groups()
         if name not in _SOURCES:
             known = ", ".join(source.decode() for source in _SOURCES)
-            raise ScenarioError(
-                f"payload_template: {{{name.decode()[:40]}}} is not known; allowed: {known}"
-            )
+            raise ScenarioError(PlanMessage.PLACE_UNKNOWN(name=name.decode()[:40], known=known))
         width = int(digits) if digits else _DIGITS[name]
         if not 1 <= width <= _MOST_DIGITS:
             raise ScenarioError(
-                f"payload_template: {{{name.decode()}}} has {width} digits; allowed: 1 to "
-                f"{_MOST_DIGITS}"
+                PlanMessage.PLACE_DIGITS(name=name.decode(), width=width, most=_MOST_DIGITS)
             )
         body += text[after : match.start()]
         fill = ZERO if zero or not digits else SPACE
@@ -66,8 +62,6 @@ def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place]]:
         body += bytes([fill]) * width
         after = match.end()
     if not places:
-        raise ScenarioError(
-            "payload_template: no place to fill, as {sequence}; --payload takes a file as it is"
-        )
+        raise ScenarioError(PlanMessage.NO_PLACE())
     body += text[after:]
     return np.frombuffer(body, np.uint8), Place.of(places)

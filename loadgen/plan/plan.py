@@ -25,6 +25,7 @@ from loadgen.plan.groups import (
     WorkerPlan,
     largest_payload_bytes,
 )
+from loadgen.plan.messages import PlanMessage
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.thresholds import Threshold, parse_threshold
@@ -302,16 +303,12 @@ def _require_consistent(plan: Plan, *, returns: bool) -> None:
     """Refuse fields that contradict the groups."""
     scenario = plan.scenario
     if plan.version == 3 and returns and not all(group.clean_start for group in plan.groups):
-        raise ScenarioError(
-            "mqtt: a broker of 3.1 does not say whether it kept the session of a device that "
-            "returns; allowed: 3.1.1 or 5 with reconnect, churn or a crash"
-        )
+        raise ScenarioError(PlanMessage.SESSION_OF_3_1())
     # If there is a file of clients, it has the identifiers of the first group's devices.
     named = len(plan.groups) - (scenario.clients_file is not None)
     if scenario.client_id is not None and "{group}" not in scenario.client_id and named > 1:
         raise ScenarioError(
-            f"client_id: {shown(scenario.client_id)} is the same for devices of several groups, "
-            f"which throw each other out; allowed: with {{group}} for {scenario.case}"
+            PlanMessage.CLIENT_ID_OF_GROUPS(pattern=shown(scenario.client_id), case=scenario.case)
         )
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from loadgen.errors import ScenarioError
+from loadgen.errors import ScenarioError, in_python
 from loadgen.mqtt.topics import topic_name_fault
 from loadgen.plan.fields import (
     Choice,
@@ -40,12 +40,13 @@ from loadgen.plan.fields import (
     Texts,
     Thresholds,
     did_you_mean,
+    option_of,
     redact_url,
 )
 from loadgen.plan.groups import ROOT, Publishes, Reconnect, pattern_fault, sample_of
+from loadgen.plan.messages import PlanMessage
 from loadgen.plan.removed import removal
 from loadgen.plan.units import shown
-from loadgen.sentences import counted
 
 BROKER_NAMES = ("auto", "mosquitto", "nats", "reflector")
 PRIVATE_BROKERS = (("auto",), ("mosquitto",), ("nats",))
@@ -138,7 +139,6 @@ SaveEach = Annotated[
     ),
 ]
 
-_ONLY_PRIVATE = "allowed: with broker mosquitto or nats"
 _POWER = partial(TextLine, per_run=True, panel="Power", load="none")
 
 
@@ -382,19 +382,32 @@ class Scenario(BaseModel):
     {time_ms} and {random}, as {sequence:9} or {device:07} for a number of digits. [default:
     none]"""
 
+    @classmethod
+    def of_options(cls, values: Mapping[str, object]) -> Self:
+        """Return the scenario with these fields; raise ScenarioError, in the words of options."""
+        scenario = cls.__new__(cls)
+        scenario._fill(values)
+        return scenario
+
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             """Return a field of the case's class, in code for scenarios of all cases."""
 
+        def _fill(self, values: Mapping[str, object]) -> None: ...
+
     else:
 
         def __init__(self, **values: object) -> None:
-            """Check the fields; raise ScenarioError in one line for the first that is wrong."""
+            """Check the fields; raise ScenarioError, in the words of Python, for a wrong one."""
+            with in_python():
+                self._fill(values)
+
+        def _fill(self, values: Mapping[str, object]) -> None:
             known = type(self).model_fields
             for name in values.keys() - known.keys():
                 hint = did_you_mean(name, tuple(self.fields()))
-                raise ScenarioError(f"{shown(name)}: unknown key{hint}")
+                raise ScenarioError(PlanMessage.UNKNOWN_KEY(key=shown(name), hint=hint))
             try:
                 super().__init__(**values)
             except ValidationError as error:
@@ -460,73 +473,62 @@ class Scenario(BaseModel):
         return values
 
     def complaints(self) -> Iterator[str]:
-        """Yield an error for each field that contradicts others: `name: error; allowed: ...`."""
+        """Yield an error for each field that contradicts others."""
         for name in self.model_fields_set - self.fields().keys() - {"case"}:
-            yield f"{name}: {self.case} does not understand it; allowed: its own fields"
+            yield PlanMessage.NOT_OF_CASE(option=option_of(name), case=self.case, owners=())
         yield from _broker_complaints(self.broker)
         yield from self._login_complaints()
         yield from self._tls_complaints()
         if self.place and self.hosts == 1:
-            yield "place: there is one host; allowed: with hosts above 1"
+            yield PlanMessage.ONE_HOST()
         try:
             processors_of(self.affinity)
         except ValueError:
-            yield f"affinity: {shown(self.affinity)} is not a list; allowed: numbers as 0,2-5"
+            yield PlanMessage.AFFINITY(text=shown(self.affinity))
         yield from self._fleet_complaints()
         if self.abort_on_fail and not self.require:
-            yield "abort_on_fail: nothing is required that could fail; allowed: with require"
+            yield PlanMessage.NOTHING_REQUIRED()
         if self.payload is not None and self.payload_template is not None:
-            yield "payload_template: there is a payload, too; allowed: one of them"
+            yield PlanMessage.TWO_PAYLOADS()
 
     def _login_complaints(self) -> Iterator[str]:
         for name in ("user", "password"):
             if getattr(self, name) is None:
                 continue
             if not any("://" in entry for entry in self.broker):
-                yield f"{name}: only a broker of yours asks for one; allowed: with a broker's URL"
+                yield PlanMessage.LOGIN_WITHOUT_URL(option=option_of(name))
             urls = (*self.broker, *getattr(self, "backend", ()))
             if any(has_login(url, name) for url in urls):
-                yield f"{name}: a broker's URL has one, too; allowed: one of them"
+                yield PlanMessage.LOGIN_IN_URL(option=option_of(name))
 
     def _tls_complaints(self) -> Iterator[str]:
         if self.tls_key is not None and self.tls_certificate is None:
-            yield "tls_key: a key without a certificate; allowed: with tls_certificate"
+            yield PlanMessage.KEY_ALONE()
         if self.tls_passphrase is not None and self.tls_certificate is None:
-            yield "tls_passphrase: there is no key to read; allowed: with tls_certificate"
+            yield PlanMessage.PASSPHRASE_ALONE()
         if self.tls_ciphers is not None and self.tls_version == "1.3":
-            yield "tls_ciphers: TLS 1.3 has its own ciphers; allowed: with tls_version 1.2"
+            yield PlanMessage.CIPHERS_OF_1_3()
         if self.tls_resume and "{device}" in (self.tls_certificate or ""):
-            yield (
-                "tls_resume: a session belongs to one certificate and each device has its own; "
-                "allowed: with one tls_certificate for all"
-            )
+            yield PlanMessage.RESUMED_CERTIFICATES()
         if all(url.partition("://")[0] in ("mqtt", "ws") for url in self.broker):
             for name, field in self.fields().items():
                 if name.startswith("tls_") and getattr(self, name) != field.default:
-                    yield (
-                        f"{name}: the connection is not encrypted; allowed: with mqtts:// or wss://"
-                    )
+                    yield PlanMessage.NOT_ENCRYPTED(option=option_of(name))
 
     def _fleet_complaints(self) -> Iterator[str]:
         if self.instances > 1 and any("://" in entry for entry in self.broker):
-            yield (
-                "instances: brokers given by URL are not started here; allowed: with a broker's "
-                "name"
-            )
+            yield PlanMessage.INSTANCES_OF_URL()
         for name in ("tls", "access_control"):
             if getattr(self, name) and self.broker not in PRIVATE_BROKERS:
-                yield f"{name}: only a private broker can be started so; {_ONLY_PRIVATE}"
+                yield PlanMessage.ONLY_PRIVATE(option=option_of(name))
         if self.client_id is not None and "{device}" not in self.client_id:
-            yield (
-                f"client_id: {shown(self.client_id)} is the same for all devices; allowed: text "
-                "with {device}, and with {group} where a case has several groups"
-            )
+            yield PlanMessage.ONE_CLIENT_ID(pattern=shown(self.client_id))
         yield from _pattern_complaints(self.client_id or "")
         if self.topic is not None:
-            yield from topic_complaints("topic", self.topic)
+            yield from topic_complaints("--topic", self.topic)
             numbered = "{device}" in self.topic or "{topic}" in self.topic
             if "messages" in self.parts and not numbered:
-                yield f"topic: {shown(self.topic)} is one topic for all; allowed: with {{device}}"
+                yield PlanMessage.ONE_TOPIC(pattern=shown(self.topic))
         yield from _will_complaints(self.will)
 
     @model_validator(mode="after")
@@ -537,12 +539,14 @@ class Scenario(BaseModel):
 
 
 def _one_line(error: ValidationError, fields: Mapping[str, FieldKind]) -> str:
-    """Return the first of pydantic's errors as `name: error; allowed: ...`."""
+    """Return the first of pydantic's errors in one line."""
     first = error.errors(include_url=False, include_input=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     cause = first.get("ctx", {}).get("error")
-    complaint = str(cause) if cause is not None else str(first["msg"])
-    return f"{name}: {complaint}; allowed: {fields[name].allowed}" if name in fields else complaint
+    fault = cause.args[0] if cause is not None else first["msg"]
+    if name not in fields:
+        return str(fault) if not isinstance(fault, str) else fault
+    return PlanMessage.VALUE(option=option_of(name), fault=fault, allowed=fields[name].allowed)
 
 
 # Checks that several cases share ------------------------------------------------------------------
@@ -551,31 +555,31 @@ def _one_line(error: ValidationError, fields: Mapping[str, FieldKind]) -> str:
 def durable_complaints(durable: bool, qos: int) -> Iterator[str]:
     """Refuse durable sessions at QoS 0, at which brokers store no messages."""
     if durable and qos == 0:
-        yield "durable: QoS 0 is not stored by a broker; allowed: with qos 1 or 2"
+        yield PlanMessage.DURABLE_QOS()
 
 
 def save_each_complaints(save_each: bool, broker: tuple[str, ...]) -> Iterator[str]:
     """Refuse `save_each` for brokers that loadgen does not configure."""
     if save_each and broker not in PRIVATE_BROKERS:
-        yield f"save_each: only a private broker is configured here; {_ONLY_PRIVATE}"
+        yield PlanMessage.ONLY_PRIVATE(option="--save-each")
 
 
 def withheld_complaints(acknowledge_every: int, qos: int) -> Iterator[str]:
     """Refuse withheld acknowledgements except at QoS 1, which has exactly one for a message."""
     if acknowledge_every > 1 and qos != 1:
-        yield f"acknowledge_every: QoS {qos} allows none; allowed: with qos 1"
+        yield PlanMessage.WITHHELD_QOS(qos=qos)
 
 
 def _broker_complaints(broker: tuple[str, ...]) -> Iterator[str]:
     if not broker:
-        yield "broker: nothing is given; allowed: auto, mosquitto, nats, reflector or a URL"
+        yield PlanMessage.NO_BROKER()
     for entry in broker:
         if removed := removal(entry, "broker"):
-            yield f"broker: {entry}: {removed}"
+            yield PlanMessage.REMOVED_BROKER(entry=entry, removed=removed)
         elif entry not in BROKER_NAMES:
             yield from url_complaints("broker", entry)
         elif len(broker) > 1:
-            yield f"broker: {shown(entry)} cannot be joined with others; allowed: several URLs"
+            yield PlanMessage.JOINED_BROKERS(entry=shown(entry))
 
 
 def url_complaints(name: str, entry: str) -> Iterator[str]:
@@ -587,11 +591,11 @@ def url_complaints(name: str, entry: str) -> Iterator[str]:
         if not hint and re.fullmatch(r"[A-Za-z0-9._\[\]:-]+", entry):
             hint = f"; did you mean 'mqtt://{entry[:60]}'?"
         what = "neither a name nor a URL" if name == "broker" else "not a URL"
-        yield f"{name}: {value} is {what}{hint}"
+        yield PlanMessage.NOT_A_URL(option=option_of(name), url=value, fault=what, hint=hint)
     elif scheme not in BROKER_SCHEMES:
-        yield f"{name}: {value} has an unknown scheme; allowed: {', '.join(BROKER_SCHEMES)}"
+        yield PlanMessage.URL_SCHEME(option=option_of(name), url=value, schemes=BROKER_SCHEMES)
     elif not rest.rpartition("@")[2].strip("/") or any(c.isspace() for c in rest):
-        yield f"{name}: {value} names no host; allowed: as mqtt://host:1883"
+        yield PlanMessage.URL_HOST(option=option_of(name), url=value)
 
 
 def has_login(url: str, part: str) -> bool:
@@ -606,28 +610,27 @@ def _pattern_complaints(client_id: str) -> Iterator[str]:
     if unknown := re.search(r"\{[^{}]*\}?|\}", text):
         closed = unknown[0].startswith("{") and unknown[0].endswith("}")
         problem = "is not known" if closed else "lacks a brace"
-        yield f"client_id: {unknown[0][:40]} {problem}; allowed: {{device}} and {{group}}"
+        yield PlanMessage.CLIENT_ID_BRACES(place=unknown[0][:40], fault=problem)
 
 
 def topic_complaints(name: str, pattern: str) -> Iterator[str]:
-    """Yield the error of a pattern of topics in the field with this name, if there is one."""
+    """Yield the error of a pattern of topics in the option with this name, if there is one."""
     fault = pattern_fault(pattern) or topic_name_fault(sample_of(pattern))
     if pattern.startswith("$") and not pattern.startswith(f"{ROOT}/"):
         fault = "begins with $, as topics of brokers do"
     if fault is not None:
-        yield f"{name}: {shown(pattern)} {fault}; allowed: as plant/{{device}}/temperature"
+        yield PlanMessage.TOPIC(option=name, pattern=shown(pattern), fault=fault)
 
 
 def _will_complaints(topic: str | None) -> Iterator[str]:
     if topic is None:
         return
-    allowed = "allowed: a topic without + and #, with {device} for the device's number"
     places = re.findall(r"\{[A-Za-z_]+(?::[0-9]+)?\}", topic.replace("{device}", ""))
     if places:
-        yield f"will: {places[0][:40]} is not known; {allowed}"
+        yield PlanMessage.WILL_BRACES(place=places[0][:40])
     longest = topic.replace("{device}", str(DEVICES_LIMIT)).encode("utf-8", "replace")
     if "+" in topic or "#" in topic or "\0" in topic or len(longest) > 65_535:
-        yield f"will: {shown(topic)} is not a topic to publish to; {allowed}"
+        yield PlanMessage.WILL_TOPIC(topic=shown(topic))
 
 
 def processors_of(affinity: str | None) -> tuple[int, ...]:
@@ -650,12 +653,12 @@ def read_toml(
 ) -> dict[str, object]:
     """Read keys and values of a file's text; raise ScenarioError if it is not TOML."""
     if len(text) > most:
-        raise ScenarioError(f"{source} has more than {counted(most, 'character')}")
+        raise ScenarioError(PlanMessage.FILE_LONG(source=source, most=most))
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ScenarioError(f"{source} is not TOML: {shown(problem, 120)}") from None
+        raise ScenarioError(PlanMessage.NOT_TOML(source=source, reason=problem[:120])) from None
 
 
 def to_toml(scenario: Scenario, only: Collection[str] = ()) -> str:

@@ -31,7 +31,7 @@ STATES = (
 RATES = ("sent_rate", "received_rate")
 """Messages a second of the window: those that were sent, and those that arrived intact."""
 
-FORMS = "a figure, <, <=, ==, >= or > and a value, as end_to_end.p99<5ms, lost==0, lost<0.1%"
+FORMS = "a condition such as end_to_end.p99<5ms, lost==0 or lost<0.1%"
 
 _THRESHOLD = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=|==|<|>)\s*(\S+)\s*", re.ASCII)
 
@@ -65,13 +65,13 @@ def parse_threshold(text: str) -> Threshold:
 
     match = _THRESHOLD.fullmatch(text)
     if match is None:
-        raise ValueError(f"{shown(text)} is no threshold")
+        raise ValueError(f"{shown(text)} is not a condition")
     figure, comparison, value = match.groups()
     series, dot, statistic = figure.partition(".")
     if dot:
         if series not in SERIES or statistic not in STATISTICS:
             raise ValueError(
-                f"{shown(figure)} is no latency; there are {', '.join(SERIES)}, each with "
+                f"{shown(figure)} is not a latency; there are {', '.join(SERIES)}, each with "
                 f"{', '.join('.' + name for name in STATISTICS)}"
             )
         if value[-1].isdigit():

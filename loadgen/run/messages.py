@@ -101,7 +101,7 @@ class RunMessage(Sentences):
     )
     LARGE = "{field}: with its header a message has {size:byte|bytes}; use at most {most:,}"
     TLS_FILE = (
-        "{field}: {path} cannot be read and {devices} needs it; use files that exist, with "
+        "{field}: {path} cannot be read, and {devices} needs it; use existing files, with "
         "{{device}} from 0 on"
     )
     PASSWORD_ALONE = (
@@ -112,11 +112,11 @@ class RunMessage(Sentences):
         "clients_file: {path} has {rows:row|rows}, and {devices:device needs|devices need} one each"
     )
     SAME_CLIENT_ID = (
-        "clients_file: {path} has the client_id that the pattern client_id gives to device "
+        "clients_file: {path} has the client_id that --client-id gives to device "
         "{device:,} of the {group}; use another for each device"
     )
     LONG_CLIENT_ID = (
-        "client_id: {client_id} has {length} characters; use up to {most} with mqtt 3.1"
+        "client_id: {client_id} has {length} characters; use at most {most} with --mqtt 3.1"
     )
 
     # Live figures
@@ -138,7 +138,7 @@ class RunMessage(Sentences):
     OTHER_SCHEME = "backend: another scheme than broker; use the same in all"
     NO_SUCH_NAME = "no broker at {broker}: {reason}; is the name right?"
     USERNAMES = (
-        "clients_file: access_control needs a username without blanks, colons, # and +, and a "
+        "clients_file: --access-control needs a username without blanks, colons, # and +, and a "
         "password in every row"
     )
     NOT_ONE_CONNECTED = (
@@ -163,7 +163,7 @@ class RunMessage(Sentences):
     CRASH_FAILED = ("the crash command ended {ended}", ": {last_line}")
 
     # Finished runs
-    NO_DEVICES = "run directory {path} has no rows of devices; run with per_device"
+    NO_DEVICES = "run directory {path} has no rows of devices; use --per-device in the run"
     BAD_DEVICES = "run directory {path}: devices cannot be read: {error}"
     NOTHING_TO_SEAL = "{path} has no run.json to seal"
     EXISTS = "{path} exists; name another with --out"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PLAIN_EVERY_S = 5.0
 
 _BEFORE = {
-    "broker": "starting or asking the broker ...",
+    "broker": "checking the broker ...",
     "workers": "starting workers ...",
     "leave": "disconnecting the devices of the run before ...",
 }

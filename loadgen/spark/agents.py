@@ -104,12 +104,12 @@ def _require_master(master: str) -> None:
         master == "yarn" or master.startswith("local-cluster[")
     ):
         raise UsageError(
-            f"--spark-master: {printable(master, 100)} has no executors; allowed: {_MASTERS}"
+            f"--spark-master: {printable(master, 100)} has no executors; use {_MASTERS}"
         )
     for place in rest.rpartition("://")[2].strip("/").split(",") if rest else ():
         if not place.rpartition(":")[2].isdigit():
             raise UsageError(
-                f"--spark-master: {printable(master, 100)} names no port; allowed: {_MASTERS}"
+                f"--spark-master: {printable(master, 100)} has no port; use {_MASTERS}"
             )
 
 
@@ -236,8 +236,8 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
     if cores is not None:
         if not cores.isdecimal() or not int(cores):
             raise UsageError(
-                f"--spark-conf: spark.executor.cores={printable(cores, 40)} is no number of cores; "
-                "allowed: 1 or more, as spark.executor.cores=16"
+                f"--spark-conf: spark.executor.cores={printable(cores, 40)} is not a number; "
+                "use 1 or more, such as spark.executor.cores=16"
             )
         # A task then fills its executor.
         settings["spark.task.cpus"] = cores

@@ -140,7 +140,7 @@ def model_of(chain: SupplyChain) -> Model:
         override.get("rate", usual) for override, usual in zip(overrides, rates, strict=True)
     )
     if not any(rates):
-        raise ScenarioError("interactions: all are off; allowed: at least one with a rate")
+        raise ScenarioError("interactions: all are off; give one of them a rate")
     kinds = {**dict.fromkeys(DEFAULT_QUANTITIES, Three(0, 100_000)), "percent": _PERCENT}
     quantities = read_table("quantities", chain.table("quantities"), kinds)
     percent = quantities.pop("percent", CLASS_PERCENT)
@@ -185,21 +185,20 @@ def changed_options(model: Model) -> tuple[str, ...]:
 
 def _refuse_overrides(chain: SupplyChain) -> None:
     """Refuse what only the freeform topology may change."""
-    fixed = f"fixed in the {chain.topology} topology; allowed:"
+    fixed = f"fixed in the {chain.topology} topology; use"
     names = "headquarters", "locations", "quantities", "families", "shared_connections"
     for name in (*names, "check_every"):
         if getattr(chain, name) != SupplyChain.model_fields[name].default:
-            raise ScenarioError(f"{name}: {fixed} with freeform")
+            raise ScenarioError(f"{name}: {fixed} freeform")
     for interaction, value in chain.table("interactions").items():
         if not isinstance(value, Mapping) or "rate" in value:
             raise ScenarioError(
-                f"interactions: the rate of {shown(interaction)} is {fixed} drivers, or a rate "
-                "with freeform"
+                f"interactions: the rate of {shown(interaction)} is {fixed} freeform"
             )
     for name, value in chain.table("messages").items():
         for option in ("sizes", "percent", "acknowledgement"):
             if isinstance(value, Mapping) and option in value:
-                raise ScenarioError(f"messages: {option} of {shown(name)}: {fixed} with freeform")
+                raise ScenarioError(f"messages: {option} of {shown(name)}: {fixed} freeform")
 
 
 def _of_kinds(
@@ -225,7 +224,7 @@ def _options(
         if max(of_classes) > SIZE_LIMIT_BYTES:
             raise ScenarioError(
                 f"quantities: {message.name} would have {counted(max(of_classes), 'byte')}; "
-                f"allowed: {SIZE_LIMIT_BYTES:,} at most"
+                f"use at most {SIZE_LIMIT_BYTES:,}"
             )
         usual, overrides = {"handlers": handlers, "sizes": of_classes}, chosen.get(message.name, {})
         if message.spread == "family" and chain.case_study in ("II", "III"):
@@ -249,18 +248,17 @@ def _message(message: MessageType, usual: Table, every: Table, overrides: Table)
     if persistent != (qos > 0) and "persistent" in chosen:
         raise ScenarioError(
             f"{where}: persistent {str(persistent).lower()} and qos {qos} contradict each other; "
-            "allowed: one of the two"
+            "use one of the two"
         )
     if message.pubsub and overrides.get("queue"):
-        raise ScenarioError(f"{where}.queue: it has several consumers; allowed: false")
+        raise ScenarioError(f"{where}.queue: it has several consumers; use false")
     if message.spread != "family" and "subscription" in overrides:
-        raise ScenarioError(f"{where}.subscription: allowed: with callForOffers only")
+        raise ScenarioError(f"{where}.subscription: only callForOffers has it; leave it out")
     queue = not message.pubsub and chosen.get("queue", True)
     target = chosen.get("target", TARGETS[0])
     if queue and overrides.get("target", TARGETS[0]) != TARGETS[0]:
         raise ScenarioError(
-            f"{where}.target: {shown(target)} is for topics, and it is a queue; allowed: with "
-            "queue = false"
+            f"{where}.target: {shown(target)} is for topics, and this is a queue; add queue = false"
         )
     # A topic that several types share is not divided by family.
     shared = message.spread == "family" and target != TARGETS[0]
@@ -270,7 +268,7 @@ def _message(message: MessageType, usual: Table, every: Table, overrides: Table)
     if "acknowledgement" in overrides and (transacted or qos != 1):
         raise ScenarioError(
             f"{where}.acknowledgement: {acknowledgement} is for QoS 1 outside of transactions; "
-            "allowed: with transacted = false and qos = 1"
+            "add transacted = false and qos = 1"
         )
     return MessageOptions(
         qos=qos,

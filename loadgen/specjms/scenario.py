@@ -79,8 +79,8 @@ class SupplyChain(Scenario):
     max_unacknowledged: MaxUnacknowledged = 100
     save_each: SaveEach = False
     on_exception: Annotated[Literal["stop", "go_on"], Choice()] = "stop"
-    """Reaction to an exception, as a lost connection or a refused message: stop the run, as the run
-    rules require, or go on with devices that reconnect."""
+    """Reaction to an exception, such as a lost connection or a refused message: stop the run, as
+    the run rules require, or go on with devices that reconnect."""
     recovery: Annotated[float | None, Seconds(0.1, 86_400)] = None
     """Kill the private broker in the middle of the window. Devices and persistent messages must
     return within this time; the rule of 15m is judged only with 15m or more. [default: nothing is
@@ -89,10 +89,10 @@ class SupplyChain(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.mqtt == "3.1":
-            yield "mqtt: 3.1 is not played here; allowed: 3.1.1 or 5 for specjms"
+            yield "mqtt: not possible with 3.1; use 3.1.1 or 5"
         yield from save_each_complaints(self.save_each, self.broker)
         if self.recovery is not None and self.broker not in PRIVATE_BROKERS:
-            yield "recovery: only a private broker may be killed; allowed: with broker mosquitto"
+            yield "recovery: loadgen can only kill a private broker; use --broker mosquitto"
 
     def table(self, name: str) -> dict[str, Any]:
         """Return the table in a field, empty if it was not given."""

@@ -34,7 +34,7 @@ def read_clients(path: Path) -> Clients:
             names = next(rows, [])
             if "client_id" not in names or not _CLIENT_COLUMNS.issuperset(names):
                 raise ScenarioError(
-                    f"clients_file: {shown} begins without the names of its columns; allowed: "
+                    f"clients_file: {shown} has no header; begin it with "
                     "client_id,username,password"
                 )
             return _clients(((rows.line_num, row) for row in rows), names, shown)

@@ -55,8 +55,8 @@ def test_commands_and_help_follow(tmp_path: Path, words: tuple[str, ...]) -> Non
 def test_refusals_follow(tmp_path: Path) -> None:
     refused = loadgen(tmp_path, "broadcast", "--subscribers", "0")
     assert refused.returncode == 2
-    assert "subscribers: '0' is too small; allowed: a whole number from 1" in refused.stderr
-    assert "allowed: with broadcast" in loadgen(tmp_path, "fanin", "--set", "subscribers=1").stderr
+    assert "--subscribers: '0'" in refused.stderr
+    assert "broadcast" in loadgen(tmp_path, "fanin", "--set", "subscribers=1").stderr
 
 
 def test_a_plan_follows(tmp_path: Path) -> None:

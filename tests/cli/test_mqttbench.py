@@ -124,8 +124,8 @@ READER = client(None, "t/#")
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        ({}, "the file does not hold a list of clients"),
-        ([], "the file does not hold a list of clients"),
+        ({}, "the file is not a list of clients"),
+        ([], "the file is not a list of clients"),
         ([7], "client 0 is not a JSON object"),
         ([client("t", version="TCP2")], "client 0: version: 'TCP2' cannot be expressed"),
         ([client("t", version=["TCP4"])], "client 0: version"),

@@ -3,9 +3,10 @@
 import pytest
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
-from loadgen.errors import ScenarioError
 from loadgen.plan.accounts import OPERATOR, Account, accounts, login_of
+from loadgen.plan.fields import option_of
 from loadgen.plan.groups import DeviceGroup
+from tests.refusals import refused
 
 
 def found(case: str, *listed: tuple[str, str], **fields: object) -> dict[str, Account]:
@@ -53,7 +54,7 @@ def test_the_file_of_clients_names_the_first_group() -> None:
 @pytest.mark.parametrize("name", ["tls", "access_control"])
 @pytest.mark.parametrize("broker", ["reflector", "mqtt://b", "mqtts://b"])
 def test_only_a_private_broker_is_started_so(name: str, broker: str) -> None:
-    with pytest.raises(ScenarioError, match=f"{name}: only a private broker"):
+    with refused("ONLY_PRIVATE", option=option_of(name)):
         build_scenario("fanin", None, {"broker": broker, name: True})
     for private in ("mosquitto", "nats"):
         assert build_scenario("fanin", None, {"broker": private, name: True})
@@ -61,6 +62,6 @@ def test_only_a_private_broker_is_started_so(name: str, broker: str) -> None:
 
 @pytest.mark.parametrize("name", ["tls", "access_control"])
 def test_a_private_bridge_is_not_started_so(name: str) -> None:
-    with pytest.raises(ScenarioError, match=f"{name}: a private bridge"):
+    with refused("PRIVATE_BRIDGE", option=option_of(name)):
         build_scenario("bridge", None, {name: True})
     assert "bridge" in CASES

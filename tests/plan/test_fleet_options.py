@@ -20,6 +20,7 @@ from loadgen.plan.fit import needs_of
 from loadgen.plan.groups import Reconnect, may_leave
 from tests.fleets import groups_of
 from tests.plans import fitted_plan, streams_received
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_pattern_needs_the_group_where_several_use_it(case: str, fields: dict[
         if using < 2:
             assert build_scenario(case, None, given)
         else:
-            with pytest.raises(ScenarioError, match=r"^client_id: .* with {group} for"):
+            with refused("CLIENT_ID_OF_GROUPS"):
                 resolve(build_scenario(case, None, given))
 
 

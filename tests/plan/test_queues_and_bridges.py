@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
-from loadgen.errors import ScenarioError
 from loadgen.plan.addressing import filters_of, target_number
 from loadgen.plan.deliveries import mean_deliveries
 from loadgen.plan.fields import Choice
@@ -17,6 +16,7 @@ from loadgen.plan.groups import Target
 from loadgen.plan.scenario import Scenario, read_toml
 from tests.fleets import groups_of
 from tests.plans import small_plan
+from tests.refusals import refused
 
 HOST = Host(cores=2, descriptors=20_000, memory_bytes=24 << 30, local_ports=28_000)
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -143,7 +143,7 @@ def test_persistent_with_several_producers_and_withheld_acknowledgements() -> No
     assert publishers.publishes is not None and subscribers.subscribes is not None
     assert (publishers.count, subscribers.count, publishers.topic_count) == (12, 4, 4)
     assert subscribers.subscribes.acknowledge_every == 100
-    with pytest.raises(ScenarioError, match="allowed: with qos 1"):
+    with refused("WITHHELD_QOS", qos=2):
         build_scenario("persistent", None, {**flags, "qos": 2})
 
 

@@ -1,13 +1,13 @@
 import pytest
 
 from loadgen.cases.registry import build_scenario
-from loadgen.errors import ScenarioError
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.rate_step_verdict import judge_rate_step, with_rate_steps
 from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps, read_steps
 from loadgen.plan.scenario import read_toml, to_toml
 from tests.ledgers import facts_with
+from tests.refusals import refused
 
 NS = 1_000_000_000
 
@@ -46,9 +46,9 @@ def test_field_of_the_scenario() -> None:
     assert scenario.steps == "50%,75%:20s,100%"
     assert build_scenario("fanin", read_toml(to_toml(scenario)), {}) == scenario
     assert build_scenario("fanin", None, {}).steps is None
-    with pytest.raises(ScenarioError, match="steps: '75' is not a step"):
+    with refused("VALUE", option="--steps"):
         build_scenario("fanin", None, {"steps": "75"})
-    with pytest.raises(ScenarioError, match="connburst does not understand it"):
+    with refused("NOT_OF_CASE", case="connburst"):
         build_scenario("connburst", None, {"steps": "75%"})
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import ScenarioError
 from loadgen.plan.sut import LINES, PARTS, read_description
+from tests.refusals import refused
 
 EXAMPLE = (Path(__file__).parents[2] / "docs/examples/sut.toml").read_text("utf-8")
 
@@ -26,26 +26,26 @@ def test_lines_come_in_the_order_of_the_card() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "code"),
     [
-        ("", "describes nothing"),
-        ("a = [", "the file is not TOML"),
-        ("[" * 5_000, "the file is not TOML"),
-        ("#" * 70_000, "more than 65,536 characters"),
-        ("[brocker]", "'brocker' is unknown; did you mean 'broker'"),
-        ("broker = 1", "broker: 1 is not a table"),
-        ('[machine]\nbois = "x"', "machine: 'bois' is unknown; did you mean 'bios'"),
-        ("[machine]\nos = 3", "machine.os: 3 is not text; allowed: text of one line in quotes"),
-        ('[machine]\nos = "a\\nb"', "machine.os: .* holds control"),
-        ('[machine]\nos = ["a", " "]', "machine.os: nothing is given"),
-        ("[machine]\nrack_units = 0", "machine.rack_units: 0 is too small"),
-        ("[machine]\nrack_units = nan", "machine.rack_units: nan is not a finite number"),
-        ("[clients]\ncount = 1.5", "clients.count: 1.5 is not a whole number"),
-        ("[broker]\nstored_first = 1", "broker.stored_first: 1 is neither true nor false"),
+        ("", "EMPTY_DESCRIPTION"),
+        ("a = [", "NOT_TOML"),
+        ("[" * 5_000, "NOT_TOML"),
+        ("#" * 70_000, "FILE_LONG"),
+        ("[brocker]", "UNKNOWN_LINE"),
+        ("broker = 1", "NOT_A_TABLE"),
+        ('[machine]\nbois = "x"', "UNKNOWN_LINE"),
+        ("[machine]\nos = 3", "VALUE"),
+        ('[machine]\nos = "a\\nb"', "VALUE"),
+        ('[machine]\nos = ["a", " "]', "VALUE"),
+        ("[machine]\nrack_units = 0", "VALUE"),
+        ("[machine]\nrack_units = nan", "VALUE"),
+        ("[clients]\ncount = 1.5", "VALUE"),
+        ("[broker]\nstored_first = 1", "VALUE"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(text: str, said: str) -> None:
-    with pytest.raises(ScenarioError, match=f"sut.*{said}") as caught:
+def test_what_cannot_be_used_is_refused_in_one_line(text: str, code: str) -> None:
+    with refused(code) as caught:
         read_description(text)
     message = str(caught.value)
     assert "\n" not in message and message.isprintable() and len(message) < 700

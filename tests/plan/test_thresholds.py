@@ -7,12 +7,12 @@ from loadgen.errors import ScenarioError
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("fast", "no threshold"),
-        ("end_to_end.p99", "no threshold"),
-        ("end_to_end.p99=5ms", "no threshold"),
+        ("fast", "not a condition"),
+        ("end_to_end.p99", "not a condition"),
+        ("end_to_end.p99=5ms", "not a condition"),
         ("end_to_end.p99<5", "no unit; write 5ms"),
-        ("end_to_end.p98<5ms", "no latency"),
-        ("endtoend.p99<5ms", "no latency"),
+        ("end_to_end.p98<5ms", "not a latency"),
+        ("endtoend.p99<5ms", "not a latency"),
         ("gone==0", "unknown"),
         ("lost<much", "not a number"),
         ("sent_rate<5%", "not a number"),
@@ -22,5 +22,5 @@ from loadgen.errors import ScenarioError
 def test_what_cannot_be_read_is_refused_in_one_line(text: str, complaint: str) -> None:
     with pytest.raises(ScenarioError, match=complaint) as refused:
         build_scenario("fanin", None, {"require": [text]})
-    assert str(refused.value).startswith("require: ")
+    assert str(refused.value).startswith("--require: ")
     assert "\n" not in str(refused.value)

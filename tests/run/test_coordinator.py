@@ -283,7 +283,7 @@ async def test_a_device_without_its_certificate_is_found_before_anyone_is_asked(
     }
     # Of many devices only the ends of each group are looked at.
     named = missing if checked > 30 or not there else f"29{missing[-4:]}"
-    with pytest.raises(ScenarioError, match=f"^{field}: .*/{named} cannot be read and device"):
+    with pytest.raises(ScenarioError, match=f"^{field}: .*/{named} cannot be read, and device"):
         await run(build_scenario("fanin", None, given), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -293,6 +293,6 @@ async def test_a_tls_file_that_is_not_there_is_named(tmp_path: Path, field: str)
     for case in ("fanin", "specjms"):
         given = {"broker": NOBODY.replace("mqtt", "mqtts"), field: f"{tmp_path}/none.pem"}
         with pytest.raises(
-            ScenarioError, match=rf"^{field}: .*/none\.pem cannot be read and every"
+            ScenarioError, match=rf"^{field}: .*/none\.pem cannot be read, and every"
         ):
             await run(build_scenario(case, None, given), tmp_path / "run")

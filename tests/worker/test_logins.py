@@ -25,9 +25,9 @@ def test_columns_come_in_any_order_and_may_be_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "without the names of its columns"),
-        (b"meter1,ann,secret\n", "without the names of its columns"),
-        (b"client_id,user\nm,u\n", "without the names of its columns"),
+        (b"", "has no header"),
+        (b"meter1,ann,secret\n", "has no header"),
+        (b"client_id,user\nm,u\n", "has no header"),
         (b"client_id,username\nm\n", "line 2 .* has 1 values and the header 2"),
         (b"client_id\nm,x\n", "line 2 .* has 2 values and the header 1"),
         (b"client_id,username\na,u\n,u\n", "line 3 .* has no client_id"),

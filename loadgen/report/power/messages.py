@@ -10,9 +10,11 @@ class PowerMessage(Sentences):
     """Reasons why a power log, or an option for one, is refused; each names the way out."""
 
     UNREADABLE = "power log {log} cannot be read: {reason}"
-    NO_SAMPLE = "power log {log} has no sample; expected lines below a header as time,Power (W)"
+    NO_SAMPLE = (
+        "power log {log} has no sample; expected lines below a header such as time,Power (W)"
+    )
     NOT_A_TABLE = (
-        "power log {log} is no table: write a line for each sample below a header such as "
+        "power log {log} is not a table: write a line for each sample below a header such as "
         "time,Power (W), or describe it with --pdu-format; it has: {header}"
     )
     HEADER_MISSING = (
