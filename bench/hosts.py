@@ -96,9 +96,10 @@ class StandInAgent(Agent):
     async def check(self, fields: dict[str, Any]) -> None:
         """Each would look at the same machine."""
 
-    async def start(self, rows: Sequence[int], behaviour: str) -> None:
+    async def start(self, rows: Sequence[int], behaviour: str) -> str:
         self.workers = HostedWorkers(self.link, ExitStack(), StandIns(rows))
         await self.workers.host.start(self.workers.report)
+        return ""
 
     def tick(self) -> None:
         """Count a moment, and send the totals: nothing changes in between."""

@@ -7,10 +7,11 @@ descendants and the broker has work then.
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from loadgen.errors import HostLimitError
 
@@ -33,23 +34,27 @@ class HostLoad:
     """The part of the processors that others used, as shares from 0 to 1.
 
     `pressure` is the share of the ten seconds before in which a task waited for a processor, None
-    if the kernel does not report it or the load of another run is in it.
+    if the kernel does not report it or the load of another run is in it. `waiting` is the mean
+    number of others' tasks that waited for a processor, None without the kernel's schedstat.
     """
 
     share: float
     steal: float
     pressure: float | None
+    waiting: float | None = None
 
     @property
     def is_busy(self) -> bool:
         """True if a run would probably be INVALID."""
-        waiting = self.share if self.pressure is None else self.pressure
-        return waiting >= BUSY_SHARE or self.steal >= STEAL_SHARE
+        waits = [value for value in (self.pressure, self.waiting) if value is not None]
+        return max(waits, default=self.share) >= BUSY_SHARE or self.steal >= STEAL_SHARE
 
     def __str__(self) -> str:
         text = f"this host was {self.share:.0%} busy with other programs"
         if self.pressure is not None:
             text += f", and programs waited for a processor in {self.pressure:.0%} of the time"
+        elif self.waiting is not None:
+            text += f", of which {self.waiting:.1f} waited for a processor"
         return text
 
 
@@ -67,13 +72,15 @@ class LoadWatch:
         now = _ticks(self._proc)
         if self._before is None or now is None or time.monotonic() - self._began_s < SHORTEST_S:
             return None
-        total, busy, steal, ours = (
+        total, busy, steal, ours, waited_ns = (
             later - earlier for later, earlier in zip(now, self._before, strict=True)
         )
         if total <= 0:
             return None
         share = min(max(busy - ours, 0) / total, 1.0)
-        return HostLoad(share, steal / total, self._pressure)
+        elapsed_ns = (time.monotonic() - self._began_s) * 1e9
+        waiting = max(waited_ns, 0) / elapsed_ns if now.waited_ns else None
+        return HostLoad(share, steal / total, self._pressure, waiting)
 
 
 def cpu_pressure(proc: Path = PROC) -> float | None:
@@ -85,8 +92,20 @@ def cpu_pressure(proc: Path = PROC) -> float | None:
         return None
 
 
-def _ticks(proc: Path) -> tuple[int, int, int, int] | None:
-    """Return the ticks of all processors, those in use, those stolen, and ours of those in use."""
+class _Times(NamedTuple):
+    """Ticks of all processors, those in use, those stolen, and ours of those in use.
+
+    `waited_ns` is the time that tasks of others waited in run queues, 0 if it is unknown.
+    """
+
+    total: int
+    busy: int
+    steal: int
+    ours: int
+    waited_ns: int
+
+
+def _ticks(proc: Path) -> _Times | None:
     try:
         times = [int(value) for value in (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]]
         idle, steal = sum(times[column] for column in _IDLE_COLUMNS), times[_STEAL_COLUMN]
@@ -103,7 +122,23 @@ def _ticks(proc: Path) -> tuple[int, int, int, int] | None:
     ours = [os.getpid()]
     for pid in ours:
         ours += children.get(pid, ())
-    return sum(times), sum(times) - idle, steal, sum(ticks.get(pid, 0) for pid in ours)
+    our_ticks = sum(ticks.get(pid, 0) for pid in ours)
+    waited_ns = _waited_ns(proc, ours)
+    return _Times(sum(times), sum(times) - idle, steal, our_ticks, waited_ns)
+
+
+def _waited_ns(proc: Path, ours: Iterable[int]) -> int:
+    """Return the run-queue delay of all tasks without those of our processes, 0 if unknown."""
+    try:
+        lines = (proc / "schedstat").read_text().splitlines()
+        waited_ns = sum(int(line.split()[8]) for line in lines if line.startswith("cpu"))
+    except (OSError, ValueError, IndexError):
+        return 0
+    for pid in ours:
+        for path in proc.glob(f"{pid}/task/*/schedstat"):
+            with suppress(OSError):  # it has ended
+                waited_ns -= int(path.read_text().split()[1])
+    return waited_ns
 
 
 async def quiet_host(limit_s: float, show: Callable[[HostLoad], None], proc: Path = PROC) -> None:

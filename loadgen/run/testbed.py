@@ -207,9 +207,12 @@ class Testbed:
             )
             pool = await self._stack.enter_async_context(started)
         load = await asyncio.to_thread((await watching).load)
-        if load is not None and load.is_busy:
-            monitor.note("busy_host", str(load))
-            progress(Snapshot("busy", busy=f"{load}; this run will probably be INVALID"))
+        busy = [str(load)] if load is not None and load.is_busy else []
+        if hosts is not None and last is None:
+            busy += [f"host {host.name}: {host.busy}" for host in hosts.agents if host.busy]
+        for text in busy:
+            monitor.note("busy_host", text)
+            progress(Snapshot("busy", busy=f"{text}; this run will probably be INVALID"))
         pool.on_frame = monitor.on_frame
         stack.callback(pool.ignore_frames)
         previous = None if last is None else last.monitor

@@ -22,6 +22,7 @@ from loadgen.brokers.ports import open_socket
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError
 from loadgen.run.environment import environment, host_of, machine_identity, versions
+from loadgen.run.host_load import LoadWatch
 from loadgen.run.host_watch import HostAttendance, network_counters
 from loadgen.run.hosts import messages
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_context
@@ -137,6 +138,7 @@ class Agent:
         self.link = AgentLink("agent", secret, self.take, self.end)
         self.clock = ClockWatch()
         self.workers: HostedWorkers | None = None
+        self._has_run = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._attendance = HostAttendance()
 
@@ -164,12 +166,12 @@ class Agent:
             case messages.EndWorkers(grace_s, rows):
                 self._answer(message, self._end(grace_s, rows))
 
-    def _answer(self, request: messages.Request, work: Coroutine[Any, Any, None]) -> None:
+    def _answer(self, request: messages.Request, work: Coroutine[Any, Any, str | None]) -> None:
 
         async def answered() -> None:
             answer = messages.Answer(type(request).__name__)
             try:
-                await work
+                answer = replace(answer, detail=await work or "")
             except Exception as error:
                 # The coordinator waits for an answer, whatever went wrong.
                 kind = type(error).__name__
@@ -210,13 +212,20 @@ class Agent:
                     RunMessage.NO_BROKER_FROM_HOST(address=address, port=port, reason=reason)
                 ) from None
 
-    async def start(self, rows: Sequence[int], behaviour: str) -> None:
-        """Start workers with the kernels of a behaviour, after those of an earlier run ended."""
+    async def start(self, rows: Sequence[int], behaviour: str) -> str:
+        """Start workers with the kernels of a behaviour, after those of an earlier run ended.
+
+        Return the load of other programs in the meantime, "" if the host was quiet.
+        """
         await self._end(0.0, ())
+        watch = await asyncio.to_thread(LoadWatch, is_first=not self._has_run)
+        self._has_run = True
         stack = ExitStack()
         server = stack.enter_context(forkserver(behaviour))
         self.workers = HostedWorkers(self.link, stack, LocalHost(server, rows))
         await self.workers.host.start(self.workers.report)
+        load = await asyncio.to_thread(watch.load)
+        return str(load) if load is not None and load.is_busy else ""
 
     async def _end(self, grace_s: float, rows: Sequence[int]) -> None:
         workers, self.workers = self.workers, None

@@ -42,7 +42,10 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a request, named by its class; `error` names one of errors.py, "" for none."""
+    """The result of a request, named by its class; `error` names one of errors.py, "" for none.
+
+    Without an error, `detail` is a remark: that of StartWorkers is the load of other programs.
+    """
 
     request: str
     error: str = ""

@@ -59,6 +59,8 @@ class RemoteHost:
         self.environment = joined.environment
         self.link = link
         self.lost = ""
+        self.busy = ""
+        """The load of other programs while its workers started, "" if it was quiet."""
         self.clock: ClockEstimate | None = None
         self.clock_bound_ns = 0
         self.network: dict[str, int] = {}
@@ -86,7 +88,7 @@ class RemoteHost:
 
     async def start(self, on_event: OnEvent) -> None:
         self._on_event = on_event
-        await self.ask(messages.StartWorkers(self.rows, self._behaviour), _COMPILE_S)
+        self.busy = await self.ask(messages.StartWorkers(self.rows, self._behaviour), _COMPILE_S)
 
     def begin(self, page: SharedPage) -> None:
         self._page = page
@@ -190,8 +192,11 @@ class RemoteHost:
     def _gone(self) -> CannotRunError:
         return CannotRunError(RunMessage.HOST_GONE(host=self.name, why=self.lost))
 
-    async def ask(self, request: messages.Request, within_s: float) -> None:
-        """Send a request and wait for its answer; raise the error in it, or CannotRunError."""
+    async def ask(self, request: messages.Request, within_s: float) -> str:
+        """Send a request and return the remark of its answer.
+
+        Raise the error in the answer, or CannotRunError if there is none.
+        """
         if self.lost:
             raise self._gone()
         future: asyncio.Future[messages.Answer] = asyncio.get_running_loop().create_future()
@@ -209,6 +214,7 @@ class RemoteHost:
             self._answers.pop(kind, None)
         if answer.error:
             raise error_from(answer.error, answer.detail, f"on host {self.name}: ")
+        return printable(answer.detail, 300)
 
     def document(self) -> dict[str, Any]:
         clock = {} if self.clock is None else asdict(self.clock)
