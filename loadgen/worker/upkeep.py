@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -144,9 +145,8 @@ def _ranges_of(fleet: PlannedFleet) -> list[tuple[int, int]]:
 
     Long ranges are divided, so that none of them takes long to settle.
     """
-    ranges: dict[int, int] = {}
     if fleet.own is not None:
-        ranges = {0: len(fleet.pairs)}
+        ranges = dict(pairs for row in range(len(fleet.devices)) for pairs in _pairs_of(fleet, row))
     else:
         resumes = [
             group.subscribes is not None
@@ -164,16 +164,25 @@ def _ranges_of(fleet: PlannedFleet) -> list[tuple[int, int]]:
     ]
 
 
+def _pairs_of(fleet: PlannedFleet, row: int) -> list[tuple[int, int]]:
+    """Return (first, count) of each range of pairs at a device."""
+    case_arrays: Any = fleet.own
+    if case_arrays is not None:
+        pairs: list[tuple[int, int]] = case_arrays.pairs_of(row)
+        return pairs
+    device = fleet.devices[row]
+    numbers = range(device.range_first, device.range_first + device.range_count)
+    ranges = (fleet.ranges[number] for number in numbers)
+    return [(received.pair_first, received.stream_count) for received in ranges]
+
+
 def doubt(fleet: PlannedFleet, connection: int) -> None:
     """Note the deliveries that the broker may repeat when a device, which lost its connection, is
     back.
     """
     device = fleet.devices[connection]
-    if fleet.own is not None:
-        doubt_pairs(fleet, 0, len(fleet.pairs))
-    for number in range(device.range_first, device.range_first + device.range_count):
-        received = fleet.ranges[number]
-        doubt_pairs(fleet, received.pair_first, received.stream_count)
+    for first, count in _pairs_of(fleet, connection):
+        doubt_pairs(fleet, first, count)
     if device.qos2 >= 0:
         fleet.doubtful_ids[device.qos2] = fleet.received_ids[device.qos2]
 

@@ -192,5 +192,15 @@ class Chains(Arrays):
     sending: npt.NDArray[np.bool_]  # devices that need a row in the in-flight window
     qos2: npt.NDArray[np.bool_]  # devices that receive at QoS 2
 
+    def pairs_of(self, row: int) -> list[tuple[int, int]]:
+        """Return (first, count) of the accounting pairs of each type at a device."""
+        families, found = int(self.roles[row].families), []
+        for number in np.flatnonzero(self.bases[row] >= 0).tolist():
+            kind = self.types[number]
+            of_families = kind.kind == FAMILIES
+            count = families * int(kind.producers) if of_families else int(kind.streams)
+            found.append((int(self.bases[row, number]), count))
+        return found
+
 
 chains_of = pointer_to(Chains)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -669,6 +670,19 @@ class TestReturns:
                 second.payload[:24] + second.payload[32:] == first.payload[:24] + first.payload[32:]
             )
         assert world.sent("shipDep") == 1  # it is the same message
+
+    def test_a_repeat_is_excused_at_the_device_whose_connection_broke_alone(self) -> None:
+        world = World(made(handlers=1), window=20)
+        world.begin(1, 0, 0)
+        world.deliver()
+        world.fleet.devices["flags"] |= RESUMED
+        of_device = {row: packet for row, packet in world.delivered if packet.qos}
+        (row, first), (other, second), *_ = of_device.items()
+        doubt(world.fleet, row)
+        for device, packet, excused in ((other, second, 0), (row, first, 1)):
+            world.give(device, encode(replace(packet, dup=True), 5))
+            assert world.total("excused") == excused
+        assert world.total("duplicated") == 2
 
     def test_the_input_comes_again_and_is_acknowledged_at_once(self) -> None:
         world, row, order, sent = self.cut_off()
