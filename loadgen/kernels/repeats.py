@@ -6,7 +6,8 @@ so, while messages arrive. `doubt_pairs` opens the doubt when a connection break
 in it may arrive once more.
 
 A message that our publisher sent again may arrive as often as it was sent. The number of the copy
-is in its header (payload.py).
+is in its header (payload.py). The highest number stands for all further copies, so that their
+repeats are excused.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from loadgen.kernels.accounting import DUPLICATE, account, first_missing, forget
 from loadgen.kernels.arrays import Int64, Record, read_i64
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.device import RESUMED, SHARED
-from loadgen.kernels.payload import copy_number
+from loadgen.kernels.payload import COPIES_MOST, copy_number
 
 if TYPE_CHECKING:
     from loadgen.kernels.counting import ReceivedMessage
@@ -114,7 +115,7 @@ def is_excused(fleet: "Fleet", message: "ReceivedMessage", pair: int) -> bool:
     came = fleet.totals.withheld > 0 and _came_again(fleet, pair, sequence)
     number = copy_number(fleet.buffer, message.payload)
     if number > 0:
-        first = _mark(fleet, pair, sequence, number)
+        first = _mark(fleet, pair, sequence, number) or number == COPIES_MOST
     else:
         # The original follows its copy if a broker passes it on late.
         place = _place_of(fleet, pair, sequence * _MARKS + _FIRST_WAS_COPY)

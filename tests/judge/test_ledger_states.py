@@ -12,6 +12,7 @@ from loadgen.kernels.accounting import received_on
 from loadgen.kernels.counting import WARMUP
 from loadgen.kernels.device import WAITING, WINDOW_FULL
 from loadgen.kernels.in_flight import redelivery_order
+from loadgen.kernels.payload import COPIES_MOST
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.kernels.sender import give_up_all
 from loadgen.metrics.interval import COUNTERS
@@ -300,6 +301,10 @@ def test_each_copy_of_ours_may_arrive_once_and_the_original_after_it() -> None:
     arrive(1, 1)
     arrive(1, 0)
     assert arrive(1, 0) == {"received": 2, "duplicated": 10, "excused": 3}
+    # The header has no higher number: it is that of the copies that follow, too.
+    for _ in range(5):
+        arrive(1, COPIES_MOST)
+    assert counted(bench) == {"received": 2, "duplicated": 15, "excused": 8}
     balance(bench)
 
 
