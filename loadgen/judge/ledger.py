@@ -155,13 +155,14 @@ def ledgers_of(window: Counted, run: Counted, *, observed: bool = True) -> tuple
     """Return the ledgers of the window and of the run, warm-up and drain included.
 
     A damaged message of the warm-up that arrived after it counts in the window. It is a repeat
-    there only if it is one of the run.
+    there only if it is one of the run. A delivery of the window is lost only if the run lost it:
+    a worker that got the times of the run late counted others before the window.
     """
     surplus = max(run["corrupt"] - max(run["expected"] - run["received"], 0), 0)
-    return (
-        ledger_of(window, observed=observed, repeats=surplus),
-        ledger_of(run, observed=observed),
-    )
+    total = ledger_of(run, observed=observed)
+    inside = ledger_of(window, observed=observed, repeats=surplus)
+    lost = min(inside.lost, total.lost)
+    return replace(inside, lost=lost, unobserved=inside.unobserved + inside.lost - lost), total
 
 
 def with_acknowledged(

@@ -130,6 +130,11 @@ def unread(ending: Ending) -> Found:
         yield {"connections": ending.unread}
 
 
+def mistimed(messages: Messages) -> Found:
+    if (count := messages.window.unobserved - messages.run.unobserved) > 0:
+        yield {"count": count}
+
+
 def nothing_sent(schedule: Schedule, window_s: float, begun: int) -> Found:
     target = _target(schedule, window_s)
     if target > 0 and not begun:

@@ -55,14 +55,7 @@ def facts_of(
     start_ns, end_ns = state.result_window
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
     backlog = state.backlog
-    confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
-
-    def counted(phase: str | None) -> Counted:
-        """Return the counts of the messages intended in a phase, or in the whole run."""
-        counts, sent = state.tally.counts(phase), state.tally.counts(phase, confirmed)["sent"]
-        return Counted(counts, confirmed=sent, owed=state.owed_at_end, waiting=state.waiting)
-
-    window, total = counted("measure"), counted(None)
+    window, total = _counted(plan, state, "measure"), _counted(plan, state)
     closings = [final["closing"] for final in state.finals.values() if final.get("closing")]
     # Without the statements of all workers nothing is proven.
     witness = witness_of(closings) if len(closings) == len(plan.workers) else None
@@ -80,7 +73,7 @@ def facts_of(
         proven=witness is not None or not state.messages,
         lost_named=state.lost_named,
         held_when_cut=held_when_cut,
-        waiting=state.waiting,
+        waiting=total.waiting if state.waiting else 0,
     )
     if witness is not None:
         kinds = ((VIOLATIONS[kind], count) for kind, count in witness.violations.items())
@@ -138,6 +131,19 @@ def facts_of(
     )
     broken = broken_by_own_delay(plan.thresholds, measured)
     return replace(facts, service=service, generator=replace(facts.generator, bounds_broken=broken))
+
+
+def _counted(plan: Plan, state: RunState, phase: str | None = None) -> Counted:
+    """Return the counts of the messages intended in a phase, or in the whole run."""
+    waiting, owed = state.waiting, state.owed_at_end
+    if state.at_end is not None:
+        # A message that was sent after the drain had no time to arrive, and is not owed any more.
+        sums = state.tally.counts()
+        waiting += max(sums["expected"] - state.at_end.expected, 0)
+        owed = max(owed - max(sums["sent"] - state.at_end.sent, 0), 0)
+    confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
+    sent = state.tally.counts(phase, confirmed)["sent"]
+    return Counted(state.tally.counts(phase), confirmed=sent, owed=owed, waiting=waiting)
 
 
 def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:

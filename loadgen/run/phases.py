@@ -322,8 +322,9 @@ class PhaseRunner:
         if not closed and not cut:
             # If nothing arrived at its end, a longer drain could not have seen more.
             last_ns = end_ns - int(ARRIVING_SHARE * drain_s * NS)
+            seen.at_end = monitor.live_sample()
             if seen.backlog is not None and seen.backlog.last_arrival_ns >= last_ns:
-                seen.waiting = monitor.live_sample().under_way
+                seen.waiting = seen.at_end.under_way
             if not seen.waiting:
                 seen.lost_unacknowledged = await self._lost_unacknowledged()
                 seen.lost_to_absent = await self._lost_to_absent()

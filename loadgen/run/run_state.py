@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from loadgen.judge.backlog_watch import BacklogWatch
 from loadgen.judge.facts import LostRange
+from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.plan.plan import Plan
 from loadgen.run.host_watch import HostAttendance, HostSample
@@ -111,6 +112,7 @@ class RunState:
     # Of the others the first by stream and sequence, and how many messages these are.
     lost_named: tuple[LostRange, ...] = ()
     lost_to_absent: int = 0  # of the lost deliveries, those to devices that were never there
+    at_end: LiveSample | None = None  # when a drain ended in which not all messages arrived
     waiting: int = 0  # deliveries missing after a drain in which messages arrived to the end
     abandoned: bool = False  # True without a wait for messages under way
     backlog: BacklogWatch | None = None

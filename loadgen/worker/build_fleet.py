@@ -20,7 +20,7 @@ import numpy.typing as npt
 from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
 from loadgen.kernels.accounting import Gap, GapPool, make_pairs
 from loadgen.kernels.arrays import Record, Rows
-from loadgen.kernels.attention import STALLS_LIMIT, Attention, Stall
+from loadgen.kernels.attention import NEVER_NS, STALLS_LIMIT, Attention, Stall
 from loadgen.kernels.counting import EVENT_LIMIT, INTENDED_PHASES
 from loadgen.kernels.device import PUSHED_BACK, SHARED, STREAMED, WAITING, WINDOW_FULL, Device
 from loadgen.kernels.fleet import (
@@ -468,6 +468,11 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     )
 
 
+def await_schedule(fleet: PlannedFleet) -> None:
+    """Count what arrives as warm-up until the times of the run are known."""
+    fleet.run.measure_ns, fleet.run.end_ns = NEVER_NS, 0
+
+
 def renew_fleet(fleet: PlannedFleet, plan: Plan) -> None:
     """Forget the messages of a run that has none in flight, before another one is played.
 
@@ -476,7 +481,7 @@ def renew_fleet(fleet: PlannedFleet, plan: Plan) -> None:
     fleet.plan = plan
     fleet.run.run_tag = plan.run_tag
     fleet.run.tick_ns = plan.send_tick_us * 1000
-    fleet.run.measure_ns = fleet.run.end_ns = 0
+    await_schedule(fleet)
     fleet.program = make_program(0)
     fleet.held["doubts"][:] = 0
     if fleet.totals.copies:

@@ -22,7 +22,7 @@ from loadgen.kernels.sender import reschedule
 from loadgen.plan.behaviour import Behaviour, PlannedFleet, behaviour_module
 from loadgen.plan.groups import slow_group
 from loadgen.plan.plan import read_plan
-from loadgen.worker.build_fleet import build_fleet, plan_schedule, renew_fleet
+from loadgen.worker.build_fleet import await_schedule, build_fleet, plan_schedule, renew_fleet
 from loadgen.worker.channel import LEASE_S, Channel, Command
 from loadgen.worker.clock import clock_ns, follow
 from loadgen.worker.closing import (
@@ -74,6 +74,7 @@ class Worker:
         self.channel.lease_s = float(header.get("lease_s", LEASE_S))
         page = open_live_page(Path(header["live"]), int(header["workers"]), len(plan.groups))
         self.fleet = fleet = build_fleet(plan, plan.workers[row], page.of(row))
+        await_schedule(fleet)
         self.behaviour = behaviour = behaviour_module(plan.behaviour).behave(fleet)
         share_streams(fleet, Path(header["live"]), row)
         self.reporter = Reporter(fleet, row, int(header["anchor_ns"]), self.channel.send)

@@ -17,7 +17,9 @@ from loadgen.judge.ledger import (
     with_acknowledged,
     witness_of,
 )
+from loadgen.judge.verdict import judge
 from loadgen.sentences import Text
+from tests.ledgers import facts_with, with_fields
 
 COUNTS = st.integers(0, 1000)
 WHOLE = Counted(
@@ -199,3 +201,12 @@ def test_closing_statements_of_several_workers_add_up() -> None:
 
 def test_an_empty_ledger_has_no_message() -> None:
     assert ledger_of(Counted()) == Ledger()
+
+
+def test_a_delivery_of_the_window_is_lost_only_if_the_run_lost_it() -> None:
+    inside, total = ledgers_of(
+        Counted({"expected": 79, "received": 77}), Counted({"expected": 90, "received": 89})
+    )
+    assert (inside.lost, inside.unobserved, total.lost, total.unobserved) == (1, 1, 1, 0)
+    facts = with_fields(facts_with(), window=inside, run=total)
+    assert {"GENERATOR_SATURATED", "LOST"} <= set(judge(facts).codes)

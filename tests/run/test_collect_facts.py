@@ -8,6 +8,7 @@ import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.judge.facts import RunFacts
+from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.own_delay import DelayGap, OwnDelay, TimeTaken
 from loadgen.judge.verdict import judge
 from loadgen.kernels.counting import bucket_index
@@ -95,6 +96,19 @@ def test_what_nobody_saw_to_its_end_is_not_lost() -> None:
         found = facts(state, plan, *((1,) if cause == "worker" else ()))
         assert (found.messages.window.lost, found.messages.window.unobserved) == (0, 280)
         assert not {"LOST", "UNACKNOWLEDGED", "LEDGER"} & set(judge(found).codes)
+
+
+def test_messages_sent_after_the_drain_are_neither_lost_nor_owed() -> None:
+    plan, state = request()
+    count(state, "requesters", sent=240, acknowledged=240, expected=480, received=380)
+    state.at_end = LiveSample(0, sent=210, expected=420, under_way=10)
+    state.owed_at_end = 50
+    for arriving, unobserved in ((0, 60), (10, 70)):
+        state.waiting = arriving
+        messages = facts(state, plan).messages
+        ledger = messages.window
+        assert (ledger.unobserved, ledger.lost, ledger.owed) == (unobserved, 100 - unobserved, 20)
+        assert messages.waiting == (unobserved if arriving else 0)
 
 
 def test_what_a_broker_said_is_bounded_and_escaped() -> None:

@@ -195,7 +195,7 @@ class RemoteHost:
     async def ask(self, request: messages.Request, within_s: float) -> str:
         """Send a request and return the remark of its answer.
 
-        Raise the error in the answer, or CannotRunError if there is none.
+        Raise the error in the answer, or CannotRunError without an answer.
         """
         if self.lost:
             raise self._gone()

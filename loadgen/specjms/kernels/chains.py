@@ -194,13 +194,14 @@ class Chains(Arrays):
 
     def pairs_of(self, row: int) -> list[tuple[int, int]]:
         """Return (first, count) of the accounting pairs of each type at a device."""
-        families, found = int(self.roles[row].families), []
+        families = int(self.roles[row].families)
+        ranges = []
         for number in np.flatnonzero(self.bases[row] >= 0).tolist():
             kind = self.types[number]
             of_families = kind.kind == FAMILIES
             count = families * int(kind.producers) if of_families else int(kind.streams)
-            found.append((int(self.bases[row, number]), count))
-        return found
+            ranges.append((int(self.bases[row, number]), count))
+        return ranges
 
 
 chains_of = pointer_to(Chains)
