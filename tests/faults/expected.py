@@ -12,6 +12,8 @@ from tests.faults.truth import Delivery, Header, Message, Publish, Truth
 
 NOTICED_NS = 300_000_000
 """The broker sees a connection end within this time after its worker was killed."""
+REPORTED_S = 0.4
+"""Without its agent, a host reports no more; its workers end within this time."""
 RETURN_NS = 1_500_000_000
 """After this time a device is back, or was let in at last."""
 TAIL_MESSAGES = 2
@@ -21,6 +23,8 @@ BACKLOG_MOST = 100
 UNWATCHED_S = 0.5
 """A watch that stood still for so long may have missed a standstill of the broker."""
 BACKLOG_PART = 0.05
+ARRIVING = (0.15, 0.3)
+"""Shares of the drain, about the one in which a delivery shows that a longer drain sees more."""
 RATE_TOLERANCE = 0.01
 LATENCY_MARGIN = 1.25
 
@@ -112,7 +116,11 @@ class _Scene:
     def __init__(self, schedule: Schedule, truth: Truth) -> None:
         self.schedule, self.truth = schedule, truth
         self.is_request = schedule.case == "request"
-        self.killed_ns = self.moment_of("kill worker")
+        self.killed_ns = self.moment_of("kill worker") or self.moment_of("kill agent")
+        # Messages that a killed process sent and did not report.
+        self.unreported = TAIL_MESSAGES if self.killed_ns else 0
+        if self.moment_of("kill agent"):
+            self.unreported += int(REPORTED_S * schedule.fields["rate"])
         # The first PUBLISH of each message, and the topics of each stream.
         self.first: dict[Message, Publish] = {}
         self.topics: dict[int, set[str]] = defaultdict(set)
@@ -121,7 +129,11 @@ class _Scene:
             self.topics[publish.header.stream].add(publish.topic)
         self.sent = Counter(publish.message for publish in truth.publishes)
         self.starved = bool({"freeze worker", "quota"} & {name for name, _ in truth.actions})
-        self.unwatched = "freeze coordinator" in {name for name, _ in truth.actions}
+        self.unwatched = bool(
+            {"freeze coordinator", "freeze agent"} & {name for name, _ in truth.actions}
+        )
+        # Deliveries that were made to the end of the drain: others are late, and not lost.
+        self.arriving = self._arriving()
         # Whether workers had no time up to the end, to read what had come.
         self.blind = any(
             action.name == "quota" and action.value[1] > schedule.fields["duration"]
@@ -140,6 +152,25 @@ class _Scene:
                 share, plain = split_shared(topic_filter)
                 self.asking[plain].add((share or client, plain))
         self.deliveries_each = 2 if self.is_request else int(schedule.fields.get("ratio", 1))
+        if schedule.case == "run":
+            self.deliveries_each = schedule.fields["group"][1]["count"] + 1  # boards, and the share
+
+    def _arriving(self) -> Span:
+        """Return 1 if a longer drain might have seen more, 0 to 1 if that is not certain."""
+        drain_ns = self.schedule.fields.get("drain", 4.0) * 1e9
+        end_ns = self.truth.end_ns
+        if end_ns - self.truth.window[1] < 0.9 * drain_ns:
+            return NONE  # it ended when nothing was missing
+        last_ns = max((one.at_ns for one in self.truth.deliveries if one.at_ns < end_ns), default=0)
+        before_ns = end_ns - last_ns
+        return Span(before_ns < ARRIVING[0] * drain_ns, before_ns < ARRIVING[1] * drain_ns)
+
+    def stopped(self, action: str) -> Span:
+        """Return 1 if a process stood for too long in the window, 0 to 1 if perhaps."""
+        begun_ns, ended_ns = self.moment_of(action), self.moment_of(f"after {action}")
+        start_ns, end_ns = self.truth.window
+        inside_s = (min(ended_ns, end_ns) - max(begun_ns, start_ns)) / 1e9
+        return Span(inside_s > UNWATCHED_S + 0.05, inside_s > 0) if begun_ns else NONE
 
     def moment_of(self, action: str) -> int:
         """When an action was done; 0 for never."""
@@ -225,7 +256,12 @@ class _Scene:
         for publish in self.truth.publishes:
             last[publish.client] = publish.at_ns
         ends = [(at, c) for at, c in self.truth.closes if at < self.truth.end_ns and c in last]
-        return TAIL_MESSAGES * len({client for at, client in ends if last[client] <= at})
+        if not self.schedule.qos:
+            return TAIL_MESSAGES * len({client for at, client in ends if last[client] <= at})
+        # Of a window that is written to a connection that breaks, the first messages may pass.
+        each = self.schedule.fields["rate"] * RETURN_NS / 1e9 / len(last) if last else 0
+        window = self.schedule.fields.get("max_unacknowledged", 100)
+        return int(max(TAIL_MESSAGES, min(window, each))) * len({client for _, client in ends})
 
 
 # The ledger ---------------------------------------------------------------------------------------
@@ -259,14 +295,18 @@ def _ledger(scene: _Scene, inside: Any) -> dict[str, Span]:
         figures[name] = came[name]
     if scene.blind:
         came["intact"] = Span(0, came["intact"].high)
-    figures["intact"] = came["intact"]
+    unreported = Span(0, scene.unreported * scene.deliveries_each)
+    figures["intact"] = came["intact"] = came["intact"].minus(unreported)
     room = wanted.minus(came["intact"])
     corrupt = came["corrupt"]
     figures["damaged"] = Span(min(corrupt.low, room.low), min(corrupt.high, room.high))
     missing = room.minus(corrupt)
     observed = not scene.killed_ns and not scene.blind
-    figures["lost"] = missing if observed else NONE
-    figures["unobserved"] = NONE if observed else missing
+    waits = scene.arriving if observed and missing.high else NONE
+    figures["lost"] = NONE if not observed or waits.low else missing
+    figures["unobserved"] = missing if not observed or waits.low else NONE
+    if waits.high > waits.low:
+        figures["lost"] = figures["unobserved"] = missing.doubtful
     figures["repeated"] = came["repeated"]
     figures["repeated_allowed"] = came["repeated_allowed"]
     return figures
@@ -290,8 +330,8 @@ def _sent(scene: _Scene, inside: Any) -> tuple[Span, Span]:
         high += inside(earliest_ns) or inside(latest_ns)
     high += scene.tail()
     # A worker that is killed has perhaps not counted what it wrote last.
-    low -= TAIL_MESSAGES if scene.killed_ns else 0
-    return Span(low, high), Span(low - responses, high - responses)
+    low = max(low - scene.unreported, 0)
+    return Span(low, high), Span(max(low - responses, 0), high - responses)
 
 
 def _arrivals(scene: _Scene, inside: Any) -> dict[str, Span]:
@@ -410,10 +450,13 @@ def _findings(
     breaches = claims + truth.answers.nobodys + len(truth.faults.get("alias", ()))
     breaches += sum(one.in_use and not one.dup for one in truth.deliveries)
     yield "PROTOCOL", Span(breaches, breaches)
-    for action, code in (("kill worker", "WORKER_LOST"), ("interrupt", "INTERRUPTED")):
-        if scene.moment_of(action):
-            yield code, Span(1, 1)
-    if scene.starved or scene.unwatched:
+    if scene.killed_ns:
+        yield "WORKER_LOST", Span(1, 1)
+    if scene.moment_of("interrupt"):
+        yield "INTERRUPTED", Span(1, 1)
+    for action in ("freeze worker", "freeze coordinator", "freeze agent"):
+        yield "GENERATOR_SATURATED", scene.stopped(action)
+    if scene.moment_of("quota"):
         yield "GENERATOR_SATURATED", Span(1, 1)
     if schedule.case == "connburst":
         return
@@ -431,6 +474,8 @@ def _findings(
         yield code, _unexplained(scene, window, run) if code == "LOST" else window[name]
     if not scene.killed_ns and not scene.blind:
         yield "UNACKNOWLEDGED", window["unacknowledged"].minus(window["given_up"])
+        if schedule.qos == 2:
+            yield "UNACKNOWLEDGED", scene.arriving.doubtful  # in the other direction
     if scene.is_chain:
         # What is lost leaves an interaction unfinished.
         yield "AUDIT", Span(0, window["lost"].high + window["damaged"].high)
@@ -444,6 +489,8 @@ def _findings(
     if scene.unwatched:
         standing = standing.doubtful
     yield "BACKLOG_GROWS", NONE if scene.starved else standing
+    if run["expected"].high > run["intact"].low and not scene.killed_ns:
+        yield "BACKLOG_GROWS", scene.arriving.doubtful
     yield "LATENCY_BOUND", _latency(scene)
 
 
@@ -492,7 +539,8 @@ def _rate_missed(scene: _Scene, window: Mapping[str, Span]) -> Span:
     publishers = len({publish.client for publish in scene.first.values()})
     allowance = max(1.0, RATE_TOLERANCE * target, 2 * math.sqrt(publishers))
     short = target - on_time
-    return Span(int(short > 2 * allowance), int(short > 0.4 * allowance))
+    certain = short - scene.unreported
+    return Span(int(certain > 2 * allowance), int(short > 0.4 * allowance))
 
 
 def _standing(scene: _Scene) -> Span:

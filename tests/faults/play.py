@@ -24,6 +24,7 @@ from loadgen.run.testbed import Testbed
 from tests.faults.schedules import Action, Schedule
 from tests.faults.truth import Truth, read_truth
 from tests.instruments.relay import ErringBroker, run_relay
+from tests.run.agents import Agents, agents
 
 TIMEOUT_S = 90.0
 _POLL_S = 0.005
@@ -50,6 +51,7 @@ class Stage:
     broker: BrokerProcess
     relay: ErringBroker
     done: list[tuple[str, int]]
+    agents: Agents | None = None
 
 
 async def play(schedule: Schedule, directory: Path, certificates: CertificateFiles) -> Played:
@@ -64,28 +66,34 @@ async def play(schedule: Schedule, directory: Path, certificates: CertificateFil
                 broker.endpoints[0],
                 certificate=(
                     (certificates.certificate, certificates.key)
-                    if schedule.transport == "tls"
+                    if schedule.transport in ("tls", "wss")
                     else None
                 ),
-                websocket=schedule.transport == "websocket",
+                websocket=schedule.transport in ("ws", "wss"),
                 record=str(transcript),
             )
         )
         endpoint = relay.endpoints[0]
-        fields = {**schedule.fields, "broker": f"{endpoint.scheme}://{endpoint.address}/mqtt"}
-        if schedule.transport != "websocket":
-            fields["broker"] = f"{endpoint.scheme}://{endpoint.address}"
-        if schedule.transport == "tls":
+        path = "/mqtt" if schedule.transport in ("ws", "wss") else ""
+        fields = {**schedule.fields, "broker": f"{endpoint.scheme}://{endpoint.address}{path}"}
+        if schedule.transport in ("tls", "wss"):
             fields["tls_ca"] = str(certificates.authority)
         plan = resolve(build_scenario(schedule.case, None, fields))
         done: list[tuple[str, int]] = []
-        async with Testbed(command=("test",), lends=False) as testbed, AsyncExitStack() as run:
+        joined = None
+        if schedule.hosts > 1:
+            joined = await stack.enter_async_context(agents(schedule.hosts))
+        hosts = None if joined is None else joined.hosts
+        async with (
+            Testbed(hosts=hosts, command=("test",), lends=False) as testbed,
+            AsyncExitStack() as run,
+        ):
             context = await testbed.prepare(plan, run_directory, run)
             liar = broker if schedule.liar == "broker" else relay
             if schedule.faults != "none":
                 assert isinstance(liar, ErringBroker)
                 await liar.set_faults(schedule.faults)
-            stage = Stage(context, broker, relay, done)
+            stage = Stage(context, broker, relay, done, joined)
             async with background(_act(schedule, stage)):
                 await main_loop(context)
             result = await shutdown(context)
@@ -126,9 +134,10 @@ async def _act(schedule: Schedule, stage: Stage) -> None:
     windows = stage.context.phases.monitor.state.windows
     window = "hold" if schedule.case == "connburst" else "measure"
     # A hold is known only when it has ended; it begins with the end of subscribing.
-    while window not in windows and not (window == "hold" and "subscribe" in windows):
+    first = "subscribe" if window == "hold" else "warmup"
+    while not {window, first} & windows.keys():
         await asyncio.sleep(_POLL_S)
-    began_s = windows[window][0] / 1e9 if window in windows else windows["subscribe"][1] / 1e9
+    began_s = (windows[window][0] if window in windows else windows[first][1]) / 1e9
     for action in schedule.actions:
         await asyncio.sleep(max(0.0, began_s + action.at_s - time.monotonic()))
         stage.done.append((action.name, time.monotonic_ns()))
@@ -158,6 +167,12 @@ async def _do(stage: Stage, action: Action) -> None:
             await _stopped(pids[0], value)
         case "kill worker":
             os.kill(pids[0], signal.SIGKILL)
+        case "freeze agent":
+            assert stage.agents is not None
+            await _stopped(stage.agents.processes[1].pid, value)
+        case "kill agent":
+            assert stage.agents is not None
+            stage.agents.processes[1].kill()
         case "freeze coordinator":
             # This process is the coordinator. The relay is another one, and may stand.
             seconds, stall_s = value

@@ -32,11 +32,12 @@ class Schedule:
     fields: dict[str, Any]
     qos: int = 0
     version: str = "3.1.1"
-    transport: str = "plain"  # or tls, websocket
+    transport: str = "tcp"  # or tls, ws, wss
     broker: str = "reflector"  # or mosquitto
     liar: str = "relay"  # or broker
     faults: str = "none"
     actions: tuple[Action, ...] = ()
+    hosts: int = 1  # with more, each has an agent, a process of this machine
 
     @property
     def returns(self) -> bool:
@@ -55,9 +56,11 @@ class Schedule:
 
 Wrong = tuple[str, tuple[Action, ...]]
 """Faults and actions."""
-MESSAGING = ("fanin", "fanout", "persistent", "latency", "queue", "request")
-SLOWEST, FASTEST = 5, 1_000
-"""Messages a second; a relay that writes down every packet passes no more on a shared host."""
+MESSAGING = ("fanin", "fanout", "persistent", "latency", "queue", "request", "run")
+SLOWEST, FAST, FASTEST = 5, 1_000, 20_000
+"""Messages a second. Above `FAST` the relay, which writes down every packet, can be the limit."""
+FAST_SHARE = 0.2
+ONE_TO_ONE = ("fanin", "persistent", "latency")
 FEW = 3
 """A fault of connections happens to one in so many at least."""
 STORED = ("persistent", "queue")
@@ -75,6 +78,7 @@ class Kind:
     brokers: tuple[str, ...] = ("reflector", "mosquitto")
     returns: tuple[bool, ...] = (False,)
     more: tuple[tuple[str, Any], ...] = ()
+    hosts: int = 1
 
 
 def _share(name: str, value: str = "", most: int = 40) -> Callable[..., Wrong]:
@@ -102,8 +106,8 @@ def _at(rng: random.Random, window_s: float) -> float:
 
 
 def _anywhere(rng: random.Random, window_s: float) -> float:
-    """A moment of the window, or of the drain after it."""
-    return round(window_s * rng.uniform(0.02, 1.05), 2)
+    """A moment of the end of the warm-up, of the window, or of the drain."""
+    return round(window_s * rng.uniform(-0.1, 1.05), 2)
 
 
 def _acts(*drawn: Callable[[random.Random, float], Action]) -> Callable[..., Wrong]:
@@ -112,8 +116,8 @@ def _acts(*drawn: Callable[[random.Random, float], Action]) -> Callable[..., Wro
 
 
 def _quarter(name: str) -> Callable[..., Wrong]:
-    """It stands for a while and recovers well within the window."""
-    return _acts(lambda rng, s: Action(_at(rng, s), name, round(s * 0.25, 2)))
+    """It stands for a while in the warm-up, the window or the drain."""
+    return _acts(lambda rng, s: Action(_anywhere(rng, s), name, round(s * 0.25, 2)))
 
 
 def _drops(rng: random.Random, _window_s: float) -> Wrong:
@@ -139,7 +143,10 @@ _CUT = _acts(lambda rng, s: Action(_anywhere(rng, s), "cut", rng.choice((1, 2, N
 _RESETS = _acts(_reset, lambda _, s: Action(round(s * 0.7, 2), "faults", "none"))
 _INTERRUPT = _acts(lambda rng, s: Action(round(s * rng.uniform(0.1, 0.9), 2), "interrupt"))
 _FREEZE_WORKER = _acts(
-    lambda rng, s: Action(round(s * rng.uniform(0.02, 0.8), 2), "freeze worker", round(s * 0.5, 2))
+    lambda rng, s: Action(_anywhere(rng, s), "freeze worker", round(s * rng.uniform(0.1, 0.5), 2))
+)
+_FREEZE_AGENT = _acts(
+    lambda rng, s: Action(_anywhere(rng, s), "freeze agent", round(s * rng.uniform(0.3, 0.5), 2))
 )
 _ABSENT = _acts(lambda rng, s: Action(_at(rng, s), "faults", "refuse=0x89"))
 """Publishers leave, and from some moment on the broker lets no device in again."""
@@ -194,6 +201,10 @@ KINDS: dict[str, Kind] = {
     "kill worker": Kind(
         _acts(lambda rng, s: Action(_at(rng, s), "kill worker")), ("fanin", "fanout", "persistent")
     ),
+    "freeze agent": Kind(_FREEZE_AGENT, ("fanin", "fanout", "persistent"), hosts=2),
+    "kill agent": Kind(
+        _acts(lambda rng, s: Action(_at(rng, s), "kill agent")), ("fanin", "fanout"), hosts=2
+    ),
     "quota": Kind(_QUOTA, ("fanin", "fanout"), more=(("rate", 2_000.0),)),
     "close": Kind(_share("close", most=FEW), ("connburst", "fanout")),
 }
@@ -201,7 +212,10 @@ KINDS: dict[str, Kind] = {
 
 def _sizes(rng: random.Random, case: str) -> dict[str, Any]:
     """Fields by which a case is small."""
-    rate = float(round(SLOWEST * (FASTEST / SLOWEST) ** rng.random()))
+    least, most = SLOWEST, FAST
+    if case in ONE_TO_ONE and rng.random() < FAST_SHARE:
+        least, most = FAST, FASTEST
+    rate = float(round(least * (most / least) ** rng.random()))
     sizes: dict[str, dict[str, Any]] = {
         "fanin": {"devices": rng.randint(3, 12), "rate": rate},
         "fanout": {"topics": rng.randint(2, 3), "ratio": rng.randint(1, 3), "rate": rate / 2},
@@ -209,10 +223,21 @@ def _sizes(rng: random.Random, case: str) -> dict[str, Any]:
         "latency": {"devices": 4, "topics": 2, "rate": rate, "background_rate": rate / 2},
         "queue": {"queues": 2, "consumers": 2, "rate": rate, "batch": 5},
         "request": {"devices": rng.randint(3, 6), "responders": 2, "rate": rate / 2},
+        "run": {"group": _groups(rng), "rate": rate / 2},
         "specjms": {"topology": "horizontal", "base": rng.randint(2, 4)},
         "connburst": {"devices": rng.randint(20, 60), "subscribe": True},
     }
     return sizes[case]
+
+
+def _groups(rng: random.Random) -> list[dict[str, Any]]:
+    """Groups with a wildcard, and with a share."""
+    topic = "$run/plant/{device}"
+    return [
+        {"name": "sensors", "count": rng.randint(2, 5), "topic": topic},
+        {"name": "boards", "count": rng.randint(1, 3), "subscribe": ["$run/plant/+"]},
+        {"name": "archive", "count": 2, "subscribe": ["$share/archive/$run/#"]},
+    ]
 
 
 def draw(seed: int) -> Schedule:
@@ -231,9 +256,11 @@ def draw_kind(seed: int, name: str) -> Schedule:
     if case in STORED:
         qos = rng.choice([q for q in kind.qos if q])
     if case in ("queue", "specjms"):
-        qos, version = 1, "5"
+        qos = 1
+    if case in ("queue", "specjms", "run"):
+        version = "5"
     broker = rng.choice(kind.brokers)
-    window_s = round(rng.uniform(2.0, 2.8), 1)
+    window_s = round(2.0 * 2.5 ** (rng.random() ** 2), 1)
     faults, actions = kind.wrong(rng, window_s)
     liars = ("relay", "broker") if broker == "reflector" and faults != "none" else ("relay",)
     fields = {
@@ -241,6 +268,7 @@ def draw_kind(seed: int, name: str) -> Schedule:
         "duration": window_s,
         "drain": 4.0,
         "workers": 2,
+        "hosts": kind.hosts,
         "keep_alive": 60,
         "connect_timeout": 10.0,
         "mqtt": version,
@@ -263,9 +291,10 @@ def draw_kind(seed: int, name: str) -> Schedule:
         fields=fields,
         qos=qos,
         version=version,
-        transport=rng.choice(("plain", "plain", "tls", "websocket")),
+        transport=rng.choice(("tcp", "tcp", "tls", "ws", "wss")),
         broker=broker,
         liar=rng.choice(liars),
         faults=faults,
         actions=actions,
+        hosts=kind.hosts,
     )

@@ -35,7 +35,7 @@ SCHEDULE = Schedule(
     1,
     "stall",
     "fanin",
-    {"rate": 200.0, "duration": 1.0},
+    {"rate": 200.0, "duration": 1.0, "drain": 0.8},
     qos=1,
     actions=(Action(0.5, "stall", 0.1),),
 )
@@ -69,6 +69,10 @@ def altered(place: int, **fields: Any) -> Truth:
 def repeated(**fields: Any) -> Truth:
     again = replace(DELIVERIES[100], **fields)
     return replace(CLEAN, deliveries=(*DELIVERIES[:101], again, *DELIVERIES[101:]))
+
+
+def stopped(name: str, from_ms: int, until_ms: int) -> tuple[tuple[str, int], ...]:
+    return (name, from_ms * MS), (f"after {name}", until_ms * MS)
 
 
 def answered(**fields: Any) -> Truth:
@@ -227,7 +231,22 @@ ALTERED: dict[str, tuple[Truth, set[str], dict[str, int]]] = {
         replace(CLEAN, actions=(("interrupt", 2_000 * MS),)), {"INTERRUPTED"}, {}
     ),
     "a worker stopped": (
-        replace(CLEAN, actions=(("freeze worker", 2_000 * MS),)), {"GENERATOR_SATURATED"}, {}
+        replace(CLEAN, actions=stopped("freeze worker", 1_500, 2_100)), {"GENERATOR_SATURATED"}, {}
+    ),
+    "an agent stopped for long": (
+        replace(CLEAN, actions=stopped("freeze agent", 1_100, 2_100)), {"GENERATOR_SATURATED"}, {}
+    ),
+    "an agent killed": (
+        replace(without(CLEAN, 238, 239), actions=(("kill agent", 2_000 * MS),)),
+        {"WORKER_LOST"},
+        {"lost": 0, "unobserved": 2},
+    ),
+    "still arriving when the drain ended": (
+        replace(without(CLEAN, 100), deliveries=(
+            *without(CLEAN, 100).deliveries, replace(delivery(0, 3), at_ns=LAST - 90 * MS)
+        )),
+        set(),
+        {"lost": 0, "unobserved": 1},
     ),
 }  # fmt: skip
 

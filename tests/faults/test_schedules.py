@@ -45,7 +45,7 @@ PLAYED = [
     ),
     _schedule(
         "connections", "connburst", 1, "5", devices=40, subscribe=True, warmup=0.0, duration=0.5,
-        transport="websocket",
+        transport="ws",
         faults="refuse=0x89@1/7,close=1/9,session=1/6,subrefuse=0x87@1/5,subgrant=0@1/3,seed=7",
     ),
     _schedule(
@@ -54,7 +54,7 @@ PLAYED = [
     ),
     _schedule(
         "return", "fanin", 1, "5", devices=5, rate=100.0, reconnect=0.1, reconnect_max=0.2,
-        transport="websocket",
+        transport="ws",
         actions=(
             Action(0.4, "faults", "reset=200ms,drop=1/40,seed=3"),
             Action(1.4, "faults", "none"),
@@ -90,7 +90,7 @@ def test_a_hundred_seeds_have_every_case_qos_version_transport_and_broker() -> N
     }
     assert {(one.transport, one.broker) for one in drawn} == {
         (transport, broker)
-        for transport in ("plain", "tls", "websocket")
+        for transport in ("tcp", "tls", "ws", "wss")
         for broker in ("reflector", "mosquitto")
     }
     assert {one.kind for one in drawn} == set(KINDS)
@@ -115,7 +115,8 @@ def test_what_is_played_here_has_every_fault() -> None:
     assert had == set(COUNTED_AS)
     kinds = {action.name for one in PLAYED for action in one.actions}
     drawn = {action.name for seed in SEEDS for action in draw(seed).actions}
-    assert drawn - kinds == {"quota"}
+    # Agents take long to start; their loss and their standstill have tests in tests/run/hosts.
+    assert drawn - kinds == {"quota", "freeze agent", "kill agent"}
 
 
 @pytest.fixture(scope="module")

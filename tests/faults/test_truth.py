@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from tests.faults.truth import UNSURE_NS, Header, Truth, read_truth
+from tests.faults.truth import LAST_NS, UNSURE_NS, Header, Truth, read_truth
 
 MS = 1_000_000
 TAG = 0xABCD
@@ -76,10 +76,11 @@ def test_what_was_written_right_before_the_end_is_unsure() -> None:
     assert [one.sure for one in truth.deliveries] == [True, False, True]
     assert truth.answers.unsure == truth.answers.acknowledged
     assert truth.closes == ((end_ns, "dev-0-0"),)
-    # When the run ends, everything has been read.
+    # A run whose drain ends counts no more; a connection that ends later took nothing with it.
     ended = ("close", 500 * MS, "dev-0-0")
-    late = truth_of(("deliver", 499 * MS, "dev-0-0", 0, 0, False, "t", message(0), True), ended)
-    assert late.deliveries[0].sure
+    for at_ns, sure in ((399 * MS, False), (400 * MS - LAST_NS - 1, True)):
+        late = truth_of(("deliver", at_ns, "dev-0-0", 0, 0, False, "t", message(0), True), ended)
+        assert late.deliveries[0].sure is sure
 
 
 def test_a_return_excuses_once_what_may_be_unacknowledged() -> None:

@@ -10,6 +10,8 @@ import orjson
 PUBACK, PUBREC, PUBCOMP = 4, 5, 7
 UNSURE_NS = 150_000_000
 """What was written to a client so shortly before its connection ended may not have reached it."""
+LAST_NS = 50_000_000
+"""What was written so shortly before the end of the drain, or later, may not have been counted."""
 
 Message = tuple[int, int, str]
 """Stream, sequence and topic: a response has its request's stream and sequence."""
@@ -157,17 +159,26 @@ def _header(values: list[int] | None) -> Header | None:
     return Header(tag, stream, sequence, intended_ns, sent_ns, bool(copy))
 
 
-def _ends(said: list[list[Any]], end_ns: int) -> dict[str, list[int]]:
-    """When the connections of each client ended during the run."""
-    ended: dict[str, list[int]] = defaultdict(list)
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """When the connections of each client ended during the run, and when the run ended."""
+
+    run_ns: int
+    closes: Mapping[str, list[int]]
+
+    def is_sure(self, client: str, at_ns: int) -> bool:
+        """Return True if what was written then was certainly read, and counted."""
+        closes = self.closes.get(client, ())
+        cut = any(0 <= close_ns - at_ns < UNSURE_NS for close_ns in closes)
+        return at_ns < self.run_ns - LAST_NS and not cut
+
+
+def _ends(said: list[list[Any]], end_ns: int) -> _Ends:
+    closes: dict[str, list[int]] = defaultdict(list)
     for line in said:
         if line[0] == "close" and line[1] < end_ns:
-            ended[line[2]].append(line[1])
-    return ended
-
-
-def _is_sure(ended: Mapping[str, list[int]], client: str, at_ns: int) -> bool:
-    return not any(0 <= end_ns - at_ns < UNSURE_NS for end_ns in ended.get(client, ()))
+            closes[line[2]].append(line[1])
+    return _Ends(end_ns, closes)
 
 
 def _publishes(said: list[list[Any]]) -> Iterator[Publish]:
@@ -179,7 +190,7 @@ def _publishes(said: list[list[Any]]) -> Iterator[Publish]:
             yield Publish(at, client, packet_id, qos, topic, header)
 
 
-def _deliveries(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Iterator[Delivery]:
+def _deliveries(said: list[list[Any]], ended: _Ends) -> Iterator[Delivery]:
     unacknowledged: dict[str, dict[int, Message]] = defaultdict(dict)
     repeatable: dict[str, set[Message]] = defaultdict(set)
     repeatable_ids: dict[str, set[int]] = defaultdict(set)
@@ -192,7 +203,7 @@ def _deliveries(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Iterat
                 unacknowledged[client].clear()
             repeatable[client] = set(unacknowledged[client].values())
             repeatable_ids[client] = set(in_use[client])
-        elif kind == "taken" and line[3] == PUBACK and _is_sure(ended, client, at):
+        elif kind == "taken" and line[3] == PUBACK and ended.is_sure(client, at):
             unacknowledged[client].pop(line[4], None)
         elif kind == "release":
             in_use[client].discard(line[3])
@@ -214,7 +225,7 @@ def _deliveries(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Iterat
                 topic=topic,
                 header=found,
                 intact=intact,
-                sure=_is_sure(ended, client, at),
+                sure=ended.is_sure(client, at),
                 resumed=resumed,
                 in_use=qos == 2 and packet_id in in_use[client],
             )
@@ -224,7 +235,7 @@ def _deliveries(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Iterat
                 unacknowledged[client][packet_id] = message
 
 
-def _answers(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Answers:
+def _answers(said: list[list[Any]], ended: _Ends) -> Answers:
     waiting: dict[tuple[str, int], Message] = {}
     released: set[tuple[str, int]] = set()  # PUBREC has come, PUBCOMP is awaited
     states: dict[str, set[Message]] = defaultdict(set)
@@ -244,7 +255,7 @@ def _answers(said: list[list[Any]], ended: Mapping[str, list[int]]) -> Answers:
                 message = waiting.pop(key)
                 released.discard(key)
                 states["refused" if code >= 0x80 else "acknowledged"].add(message)
-                if not _is_sure(ended, client, at):
+                if not ended.is_sure(client, at):
                     states["unsure"].add(message)
         elif kind == "connect" and line[5] == 0 and not line[4]:
             # The broker knows nothing of what it had taken over.
