@@ -93,7 +93,7 @@ class Reflector:
             if reason == kernel.CLOSED:
                 self._close(row)
             elif reason == kernel.ROUTE:
-                self._find_subscribers(bytes(self._view[state.topic_start : state.topic_end]))
+                self._find_subscribers(bytes(self._view[state.topic : state.topic_end]))
             elif reason == kernel.FULL:
                 raise RemoteProtocolError("too many deliveries", ReasonCode.QUOTA_EXCEEDED)
             else:
@@ -273,7 +273,6 @@ def _tables(epoll: int, listener: int) -> ReflectorTables:
         sessions=kernel.Session.rows(_MOST_SESSIONS),
         queues=kernel.SessionQueue.rows(_MOST_SESSIONS * kernel.QUEUES),
         deliveries=kernel.QueuedDelivery.rows(_MOST_DELIVERIES),
-        stored=kernel.Stored.rows(_MOST_DELIVERIES),
         routes=kernel.TopicRoute.rows(kernel.ROUTE_SLOTS),
         targets=kernel.RouteTarget.rows(_MOST_TARGETS),
         turns=np.zeros(_MOST_GROUPS, np.int32),

@@ -4,9 +4,9 @@
 reads, for the subscribers of a topic that it does not know, or because a connection ended. It then
 returns the reason, and goes on in the same read when it is called again.
 
-Row n of `links` is the connection with descriptor n. Row 0 of every table stands for none. A
-message above QoS 0 is stored once, with the number of its deliveries. Each session has four queues
-of deliveries. Tables are as large as they can become; memory that is not touched costs nothing.
+Row n of `links` is the connection with descriptor n. Row 0 of every table stands for none. Each
+session has four queues of deliveries above QoS 0, with a copy of their messages. Tables are as
+large as they can become; memory that is not touched costs nothing.
 """
 
 import errno
@@ -86,22 +86,15 @@ class SessionQueue(Record):
 
 
 class QueuedDelivery(Record):
-    """A delivery of a stored message."""
-
-    following: Int32
-    stored: Int32
-    packet_id: Int32
-    qos: Int32
-
-
-class Stored(Record):
-    """A message: topic with its length, properties with theirs, payload."""
+    """A delivery, and its message: topic with its length, properties with theirs, payload."""
 
     address: Int64
+    following: Int32
+    packet_id: Int32
+    qos: Int32
     topic_bytes: Int32
     properties_bytes: Int32
     payload_bytes: Int32
-    deliveries: Int32  # the next free row of the table while the row is free
 
 
 class TopicRoute(Record):
@@ -128,23 +121,23 @@ class ReflectorState(Record):
 
     epoll: Int64
     listener: Int64
-    listener_paused: Int64
     event: Int64
     events: Int64
     row: Int64
     position: Int64
     end: Int64
-    topic_start: Int64
+    topic: Int64  # and other places of a message in the read
     topic_end: Int64
+    properties: Int64
+    payload: Int64
+    message_end: Int64
     generation: Int64
     route: Int64  # the slot of an unknown topic
     names_end: Int64
     dirty: Int64
     held: Int64
     free_delivery: Int64
-    free_stored: Int64
     deliveries: Int64  # rows that were ever used
-    stored: Int64
 
 
 class ReflectorTables(Arrays):
@@ -155,7 +148,6 @@ class ReflectorTables(Arrays):
     sessions: Rows[Session]
     queues: Rows[SessionQueue]
     deliveries: Rows[QueuedDelivery]
-    stored: Rows[Stored]
     routes: Rows[TopicRoute]
     targets: Rows[RouteTarget]
     turns: Int32s
@@ -205,9 +197,6 @@ def _accept(r: ReflectorTables) -> None:
     for _ in range(EVENTS_AT_ONCE):
         row = syscalls.accept_socket(state.listener, r.words)
         if row < 0:
-            if row == -errno.EMFILE:
-                state.listener_paused = 1
-                syscalls.watch_again(state.epoll, state.listener, 0, 0, r.words)
             return
         link = r.links[row]
         link.flags = OPEN
@@ -271,9 +260,6 @@ def close_link(r: ReflectorTables, row: int) -> int:
     link.rest = link.out = link.out_start = link.out_end = link.out_room = 0
     if state.row == row:
         state.row = 0
-    if state.listener_paused:
-        state.listener_paused = 0
-        syscalls.watch_again(state.epoll, state.listener, EPOLLIN, 0, r.words)
     _release_held(r)
     return session
 
@@ -389,17 +375,14 @@ def _serve_read(r: ReflectorTables) -> int:
 def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int, end: int) -> int:
     """Forward and acknowledge a message; return the reason why Python is needed, or 0."""
     state, link = r.state, r.links[row]
-    status, start, topic_end, packet_id, payload, seen = publish_fields(
+    status, state.topic, state.topic_end, packet_id, state.payload, seen = publish_fields(
         r.buffer, first_byte, body, end, link.version
     )
     if status != OK or seen >> TOPIC_ALIAS & 1:
         return CODEC
-    slot = _slot_of(r, start, topic_end)
-    route = r.routes[slot]
+    state.route = _slot_of(r)
+    route = r.routes[state.route]
     if route.generation != state.generation:
-        state.route = slot
-        state.topic_start = start
-        state.topic_end = topic_end
         return ROUTE
     qos = first_byte >> 1 & 3
     first = link.session * QUEUES
@@ -408,8 +391,9 @@ def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int, end
     if qos and state.deliveries + route.last - route.first + 1 >= len(r.deliveries):
         return FULL
     if not repeated:
-        properties = topic_end + (2 if qos else 0)
-        _forward(r, row, first_byte, start, topic_end, properties, payload, end, slot)
+        state.properties = state.topic_end + (2 if qos else 0)
+        state.message_end = end
+        _forward(r, row, first_byte)
         if qos == 2:
             delivery = _new_delivery(r)
             r.deliveries[delivery].packet_id = packet_id
@@ -420,43 +404,30 @@ def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int, end
 
 
 @compiled
-def _slot_of(r: ReflectorTables, start: int, end: int) -> int:
-    """Return the slot of a topic in `routes`, or the free slot for it."""
-    number = 0xCBF29CE484222325 & 0x7FFFFFFFFFFFFFFF
-    for position in range(start, end):
+def _slot_of(r: ReflectorTables) -> int:
+    """Return the slot of the topic in `routes`, or the free slot for it."""
+    start, length = r.state.topic, r.state.topic_end - r.state.topic
+    number = 0x4BF29CE484222325
+    for position in range(start, start + length):
         number = (number ^ read_u8(r.buffer, position)) * 0x100000001B3
     slot = (number ^ number >> 32) & (ROUTE_SLOTS - 1)
     while r.routes[slot].generation == r.state.generation:
         route = r.routes[slot]
-        if route.end - route.start == end - start:
-            offset = 0
-            while offset < end - start and read_u8(r.names, route.start + offset) == read_u8(
-                r.buffer, start + offset
-            ):
-                offset += 1
-            if offset == end - start:
-                return int(slot)
+        offset = 0 if route.end - route.start == length else -1
+        while 0 <= offset < length:
+            same = read_u8(r.names, route.start + offset) == read_u8(r.buffer, start + offset)
+            offset = offset + 1 if same else -1
+        if offset >= 0:
+            break
         slot = (slot + 1) & (ROUTE_SLOTS - 1)
     return int(slot)
 
 
 @compiled
-def _forward(
-    r: ReflectorTables,
-    row: int,
-    first_byte: int,
-    topic: int,
-    topic_end: int,
-    properties: int,
-    payload: int,
-    end: int,
-    slot: int,
-) -> None:
-    """Send a message, whose parts are in the buffer, to the subscribers of a route."""
-    state, link, route = r.state, r.links[row], r.routes[slot]
-    base = r.buffer.ctypes.data
-    topic -= 2  # with its length
-    stored = 0
+def _forward(r: ReflectorTables, row: int, first_byte: int) -> None:
+    """Send the message in the buffer to the subscribers of its topic."""
+    state, link = r.state, r.links[row]
+    route, base = r.routes[state.route], r.buffer.ctypes.data
     index = route.first
     while index < route.last:
         target = r.targets[index]
@@ -472,20 +443,20 @@ def _forward(
             state.held += 1
         qos = min(first_byte >> 1 & 3, target.qos)
         if qos > 0:
-            if stored == 0:
-                stored = _store(r, topic, topic_end, properties, payload, end)
-            r.stored[stored].deliveries += 1
-            delivery = _new_delivery(r)
-            r.deliveries[delivery].stored = stored
+            delivery = _store(r)
             r.deliveries[delivery].qos = qos
             _push(r, target.session * QUEUES + _PENDING, delivery)
             _send_pending(r, target.session)
         elif session.link > 0 and first_byte == PUBLISH << 4 and to.version == link.version:
-            _write(r, session.link, base + state.position, end - state.position)
+            _write(r, session.link, base + state.position, state.message_end - state.position)
         elif session.link > 0:
-            lengths = topic_end - topic, payload - properties, end - payload
-            places = base + topic, base + properties, base + payload
-            _write_publish(r, session.link, 0, 0, places, lengths)
+            topic, rest = base + state.topic - 2, base + state.properties
+            lengths = (
+                state.topic_end - state.topic + 2,
+                state.payload - state.properties,
+                state.message_end - state.payload,
+            )
+            _write_publish(r, session.link, 0, 0, topic, rest, lengths)
 
 
 @compiled
@@ -508,10 +479,14 @@ def _write_publish(
     row: int,
     flags: int,
     packet_id: int,
-    places: tuple[int, int, int],
+    topic: int,
+    rest: int,
     lengths: tuple[int, int, int],
 ) -> None:
-    """Write a PUBLISH (section 3.3) of a topic, properties and a payload at these addresses."""
+    """Write a PUBLISH (section 3.3) of a topic at one address, and of the rest at another.
+
+    `lengths` are those of topic, properties and payload.
+    """
     version, start = r.links[row].version, r.scratch.ctypes.data
     length = lengths[0] + lengths[2] + (2 if packet_id else 0)
     if version == MQTT_5:
@@ -519,15 +494,15 @@ def _write_publish(
     r.scratch[0] = PUBLISH << 4 | flags
     position = write_variable(r.scratch, 1, length)
     _write(r, row, start, position)
-    _write(r, row, places[0], lengths[0])
+    _write(r, row, topic, lengths[0])
     if packet_id:
         r.scratch[0] = packet_id >> 8
         r.scratch[1] = packet_id & 0xFF
         _write(r, row, start, 2)
     if version == MQTT_5:
         r.scratch[0] = 0
-        _write(r, row, places[1] if lengths[1] else start, max(lengths[1], 1))
-    _write(r, row, places[2], lengths[2])
+        _write(r, row, rest if lengths[1] else start, max(lengths[1], 1))
+    _write(r, row, rest + lengths[1], lengths[2])
 
 
 @compiled
@@ -550,7 +525,8 @@ def _serve_ack(r: ReflectorTables, row: int, packet_type: int, packet_id: int, c
     elif packet_type == PUBREC and code < 0x80:
         delivery = _take(r, first + _SENT, packet_id)
         if delivery > 0:
-            _free_stored(r, delivery)
+            syscalls.free_memory(r.deliveries[delivery].address)
+            r.deliveries[delivery].address = 0
             _push(r, first + _RELEASING, delivery)
         _write_ack(r, row, PUBREL, packet_id)
     else:
@@ -600,11 +576,9 @@ def _packet_id(r: ReflectorTables, number: int) -> int:
 @compiled
 def _send(r: ReflectorTables, row: int, delivery: int, flags: int) -> None:
     sent = r.deliveries[delivery]
-    stored = r.stored[sent.stored]
-    lengths = stored.topic_bytes, stored.properties_bytes, stored.payload_bytes
-    second = stored.address + stored.topic_bytes
-    places = stored.address, second, second + stored.properties_bytes
-    _write_publish(r, row, flags | sent.qos << 1, sent.packet_id, places, lengths)
+    lengths = sent.topic_bytes, sent.properties_bytes, sent.payload_bytes
+    rest, flags = sent.address + sent.topic_bytes, flags | sent.qos << 1
+    _write_publish(r, row, flags, sent.packet_id, sent.address, rest, lengths)
 
 
 @compiled
@@ -693,47 +667,26 @@ def _new_delivery(r: ReflectorTables) -> int:
 
 
 @compiled
-def _free_delivery(r: ReflectorTables, delivery: int) -> None:
-    if delivery > 0:
-        _free_stored(r, delivery)
-        r.deliveries[delivery].packet_id = 0
-        r.deliveries[delivery].following = r.state.free_delivery
-        r.state.free_delivery = delivery
+def _free_delivery(r: ReflectorTables, number: int) -> None:
+    if number > 0:
+        delivery = r.deliveries[number]
+        syscalls.free_memory(delivery.address)
+        delivery.address = delivery.packet_id = 0
+        delivery.following = r.state.free_delivery
+        r.state.free_delivery = number
 
 
 @compiled
-def _store(
-    r: ReflectorTables, topic: int, topic_end: int, properties: int, payload: int, end: int
-) -> int:
-    """Copy a message from the buffer; return its row."""
-    state, base = r.state, r.buffer.ctypes.data
-    row = state.free_stored
-    if row > 0:
-        state.free_stored = r.stored[row].deliveries
-    else:
-        state.stored += 1
-        row = state.stored
-    stored = r.stored[row]
-    stored.topic_bytes = topic_end - topic
-    stored.properties_bytes = payload - properties
-    stored.payload_bytes = end - payload
-    stored.deliveries = 0
-    stored.address = syscalls.resize_memory(0, stored.topic_bytes + end - properties)
-    syscalls.move_memory(stored.address, base + topic, stored.topic_bytes)
-    syscalls.move_memory(stored.address + stored.topic_bytes, base + properties, end - properties)
-    return row
-
-
-@compiled
-def _free_stored(r: ReflectorTables, delivery: int) -> None:
-    """Free the message of a delivery if it was its last one."""
-    row = r.deliveries[delivery].stored
-    r.deliveries[delivery].stored = 0
-    if row == 0:
-        return
-    stored = r.stored[row]
-    stored.deliveries -= 1
-    if stored.deliveries == 0:
-        syscalls.free_memory(stored.address)
-        stored.deliveries = r.state.free_stored
-        r.state.free_stored = row
+def _store(r: ReflectorTables) -> int:
+    """Return a new delivery with a copy of the message in the buffer."""
+    state, base, number = r.state, r.buffer.ctypes.data, _new_delivery(r)
+    delivery = r.deliveries[number]
+    delivery.topic_bytes = state.topic_end - state.topic + 2
+    delivery.properties_bytes = state.payload - state.properties
+    delivery.payload_bytes = state.message_end - state.payload
+    rest_bytes = state.message_end - state.properties
+    delivery.address = syscalls.resize_memory(0, delivery.topic_bytes + rest_bytes)
+    rest = delivery.address + delivery.topic_bytes
+    syscalls.move_memory(delivery.address, base + state.topic - 2, delivery.topic_bytes)
+    syscalls.move_memory(rest, base + state.properties, rest_bytes)
+    return number
