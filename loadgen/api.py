@@ -406,7 +406,7 @@ async def compare_async(
 ) -> Compared:
     """Play the scenario with each of the brokers in turn, `repeat` times, and compare them.
 
-    A run whose generator was saturated is repeated, at most twice. Raise RunInterruptedError if
+    A run that the host spoiled is made again, at most twice. Raise RunInterruptedError if
     `interrupt` comes before each broker has a run.
     """
     if len(brokers) < 2 or len(set(brokers)) < len(brokers):

@@ -41,17 +41,36 @@ def play_and_show(scenario: Scenario, flags: Flags) -> int:
 
 
 def play(
-    scenario: Scenario, out: Path | None, flags: Flags, command: Sequence[str] = ()
+    scenario: Scenario,
+    out: Path | None,
+    flags: Flags,
+    command: Sequence[str] = (),
+    *,
+    root: Path | None = None,
 ) -> "RunResult":
-    """Run the scenario into `out`, on the hosts that the options request, with progress."""
+    """Run the scenario into `out`, on the hosts that the options request, with progress.
+
+    With a `root` a run that the host spoiled is made again, at most twice.
+    """
     from loadgen.run.progress import progress_on
+    from loadgen.run.search.repeats import run_unspoiled
 
     quiet = flags["quiet"]
     source = hosts_of(scenario, flags) if "spark_master" in flags else None
+
+    def watch(again: int) -> None:
+        if again and not quiet:
+            tell([f"{scenario.case}{again_note(again)}"])
+
     with progress_on(sys.stderr, quiet=quiet) as progress:
 
         async def work(directory: Path, testbed: "Testbed") -> "RunResult":
-            return await testbed.run(scenario, directory, progress=progress)
+            if root is None:
+                return await testbed.run(scenario, directory, progress=progress)
+            result, _ = await run_unspoiled(
+                testbed, scenario, directory, root, progress=progress, watch=watch
+            )
+            return result
 
         return on_testbed(
             work,
@@ -153,6 +172,11 @@ def show_card(
     paper = paper_of(stream)
     lines = two_lines(card, paper) if quiet else result_lines(card, directory, paper, long=long)
     print("\n".join(lines), file=stream, flush=True)
+
+
+def again_note(again: int) -> str:
+    """Return the part of a line of progress about a run that is made again."""
+    return f", again ({again}): the host spoiled the run" if again else ""
 
 
 def tell(lines: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import typer
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES
 from loadgen.cli import options
-from loadgen.cli.cases import check_power_logs, score, tell
+from loadgen.cli.cases import again_note, check_power_logs, score, tell
 from loadgen.cli.cluster import hosts_of, on_testbed
 from loadgen.errors import UsageError
 from loadgen.sentences import counted
@@ -56,8 +56,8 @@ def case_first(words: Sequence[str], cases: Sequence[str]) -> list[str]:
 def _command(case: Case[Any]) -> Callable[..., int]:
     of_the_case = [one for one in options.case_options(case) if one.name != "broker"]
     doc = (
-        f"Compare brokers by {case.name}. They take turns; a run whose generator was saturated is "
-        f"repeated.\n\nExample: loadgen compare mosquitto nats -n 3 {case.name}"
+        f"Compare brokers by {case.name}. They take turns; a run that the host spoiled is made "
+        f"again.\n\nExample: loadgen compare mosquitto nats -n 3 {case.name}"
     )
     parameters = [*options.declared("compare"), *of_the_case, *options.declared("run")]
     return options.with_options(partial(_compare_brokers, case), parameters, doc)
@@ -84,9 +84,8 @@ def _compare_brokers(case: Case[Any], flags: options.Flags) -> int:
             if turn.snapshot is not None:
                 progress(turn.snapshot)
             elif not quiet:
-                again = f", again ({turn.again}): the generator was saturated" if turn.again else ""
                 broker = scenarios[turn.side - 1].broker[0]
-                tell([f"{turn.place} of {turn.total}: {broker}{again}"])
+                tell([f"{turn.place} of {turn.total}: {broker}{again_note(turn.again)}"])
 
         async def work(directory: Path, testbed: "Testbed") -> "tuple[Path, TurnsResult]":
             repeat = flags["repeat"]
@@ -167,8 +166,8 @@ def _show(
     stream = sys.stderr if flags["json_"] else sys.stdout
     lines = list(comparison_lines(compared, paper_of(stream), brief=flags["quiet"]))
     if turns is not None and turns.repeated:
-        repeated = counted(len(turns.repeated), "run")
-        lines.append(f"{repeated} made again, as the generator was saturated")
+        repeated = counted(turns.repeated, "run")
+        lines.append(f"{repeated} made again, as the host had spoiled them")
     if directory is not None:
         page = write_comparison(compared, directory)
         if not flags["quiet"]:
@@ -182,7 +181,7 @@ def _show(
 
 def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = False) -> Iterator[str]:
     """Yield a line for each side, and unless brief, the table of figures and remarks."""
-    from loadgen.cli.result_text import aligned, verdict_word, wrapped
+    from loadgen.cli.result_text import aligned, answer_lines
     from loadgen.report.headline import headline
     from loadgen.report.render.text import name
 
@@ -190,16 +189,15 @@ def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = Fals
         runs = counted(len(side.cards), "run")
         codes = ", ".join(side.codes)
         details = runs if side.valid else f"{codes}, {side.invalid_runs} of {runs}"
-        yield f"{verdict_word(side.valid, paper)} {details}  {name(side.name)}"
-        if not brief:
-            yield from (f"  {line}" for line in wrapped(headline(*side.cards), paper, 2))
+        figures = "" if brief else headline(*side.cards)
+        yield from answer_lines(side.valid, details, (side.name,), figures, paper)
     if brief:
         return
     for comparison in compared.cases:
         sides = [name(side.label) for side in comparison.sides]
         heads = (comparison.case, sides[0], *(text for one in sides[1:] for text in (one, "")))
         yield ""
-        yield from aligned([heads, *map(_cells, comparison.lines)], left=(0,))
+        yield from aligned([heads, *map(_cells, comparison.lines)], left=(0,), paper=paper)
         yield from (f"remark  {name(remark)}" for remark in comparison.remarks)
     if any(len(side.cards) < 2 for side in compared.sides):
         yield "remark  a side has one run: differences may be noise"
@@ -208,14 +206,11 @@ def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = Fals
 
 def _cells(line: "Line") -> list[str]:
     """Return a line of the table: each figure, and after the first its difference from that."""
-    from loadgen.report.build.compare import column_of
     from loadgen.report.headline import duration
     from loadgen.report.render.text import name, number
 
     timed = line.unit == "microseconds"
-    column = column_of(line)
-    title = name(line.name) + ("" if column == "value" else f" {column}")
-    cells = [title + ("" if timed else f", {name(line.unit)}")]
+    cells = [name(line.title) + ("" if timed else f", {name(line.unit)}")]
     for cell, difference in zip(line.cells, (None, *line.differences), strict=True):
         cells.append("" if cell is None else (duration if timed else number)(cell.median))
         if difference is not None:

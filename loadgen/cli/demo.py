@@ -26,7 +26,7 @@ def sizes(cores: float, descriptors: int) -> dict[str, dict[str, object]]:
 def _demo(flags: Flags) -> int:
     """Run the cases of the published report for a few seconds each, for one score card.
 
-    Prints the path of the HTML page.
+    A run that the host spoiled is made again, at most twice. Prints the path of the HTML page.
 
     Example: loadgen demo
     """
@@ -53,7 +53,7 @@ def _demo(flags: Flags) -> int:
             tell([f"{number} of {len(chosen)}: {case}"])
         options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
         words = ("loadgen", case, f"--broker={broker}", *options)
-        result = play(scenario, directory / case, flags, words)
+        result = play(scenario, directory / case, flags, words, root=directory)
         if result.interrupted or not result.measured:
             return result.exit_status
         card = score(result.directory, scenario)

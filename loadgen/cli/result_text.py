@@ -3,8 +3,10 @@
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO
@@ -18,6 +20,7 @@ _WIDTH = 100
 _LABEL = 11
 """Columns of a line's label."""
 _BARS = "▁▂▃▄▅▆▇█"
+_GAP = "  "
 _MOST_BARS = 40
 _MIB = 1 << 20
 _REPLACED = ("--rate", "-r", "--out", "-o")
@@ -51,33 +54,39 @@ def two_lines(card: "ScoreCard", paper: Paper = Paper()) -> list[str]:
     from loadgen.report.render.text import name, notice_lines, number
 
     run, verdict = card.run, card.verdict
-    word = verdict_word(verdict.valid, paper)
     codes = ", ".join(dict.fromkeys(name(code, 40) for code in verdict.codes))
     about = (run.case, run.broker_name or "broker", run.protocol, f"{number(run.seconds)} s")
-    first = " ".join(filter(None, (word, codes)))
-    return [
-        *notice_lines(card.notice),
-        f"{first}  {' · '.join(map(name, about))}",
-        *wrapped(headline(card), paper),
-    ]
+    answer = answer_lines(verdict.valid, codes, about, headline(card), paper)
+    return [*notice_lines(card.notice), *answer]
+
+
+def answer_lines(
+    valid: bool, details: str, about: Sequence[str], figures: str, paper: Paper
+) -> list[str]:
+    """Return the first lines of every result: the verdict and its subject, then the figures."""
+    from loadgen.report.render.text import name
+
+    word = "VALID" if valid else "INVALID"
+    shown = f"\x1b[1;{32 if valid else 31}m{word}\x1b[0m" if paper.colour else word
+    subject = " · ".join(name(part) for part in about if part)
+    first, *more = wrapped(f"{' '.join(filter(None, (word, details)))}  {subject}", paper)
+    return [first.replace(word, shown, 1), *more, *(wrapped(figures, paper) if figures else ())]
 
 
 def result_lines(
     card: "ScoreCard", directory: Path, paper: Paper = Paper(), *, long: bool = False
 ) -> list[str]:
     """Return the result of a run in about twelve lines; with `long`, all figures follow."""
-    lines = two_lines(card, paper)
-    for label, text in _labelled(card, directory, paper):
-        indent = " " * _LABEL
+    lines = [*two_lines(card, paper), *labelled(_parts(card, directory, paper), paper)]
+    return [*lines, "", *all_figures(card, paper)] if long else lines
+
+
+def labelled(parts: Iterable[tuple[str, str]], paper: Paper) -> Iterator[str]:
+    """Yield texts with their labels before them, in lines that fit."""
+    for label, text in parts:
         first, *more = wrapped(text, paper, _LABEL) or [""]
-        lines += [f"{label:<{_LABEL}}{first}", *(indent + line for line in more)]
-    return [*lines, "", *all_figures(card)] if long else lines
-
-
-def verdict_word(valid: bool, paper: Paper) -> str:
-    """Return VALID or INVALID, in colour if the stream has it."""
-    word = "VALID" if valid else "INVALID"
-    return f"\x1b[1;{32 if valid else 31}m{word}\x1b[0m" if paper.colour else word
+        yield f"{label:<{_LABEL}}{first}".rstrip()
+        yield from (" " * _LABEL + line for line in more)
 
 
 def wrapped(text: str, paper: Paper, indent: int = 0) -> list[str]:
@@ -92,7 +101,7 @@ def wrapped(text: str, paper: Paper, indent: int = 0) -> list[str]:
     return [line.replace("\0", " ") for line in lines]
 
 
-def _labelled(card: "ScoreCard", directory: Path, paper: Paper) -> Iterator[tuple[str, str]]:
+def _parts(card: "ScoreCard", directory: Path, paper: Paper) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line after the first two."""
     from loadgen.report.headline import duration
     from loadgen.report.render.text import name, number
@@ -210,7 +219,7 @@ def _next(card: "ScoreCard") -> str:
     from loadgen.report.codes import advice_of
 
     if not card.verdict.valid:
-        return advice_of(card.verdict.codes[0])
+        return next(filter(None, map(advice_of, card.verdict.codes)), "")
     words, case = card.run.command, card.run.case
     if words[:2] != ("loadgen", case) or CASES[case].variants:
         return ""
@@ -228,7 +237,7 @@ def _next(card: "ScoreCard") -> str:
 # All figures ----------------------------------------------------------------------------------
 
 
-def all_figures(card: "ScoreCard") -> list[str]:
+def all_figures(card: "ScoreCard", paper: Paper = Paper()) -> list[str]:
     """Return the rows, latencies, sections and counters of a score card as lines."""
     from loadgen.plan.tables import as_cell
     from loadgen.report.build.rows import FIGURES
@@ -242,18 +251,21 @@ def all_figures(card: "ScoreCard") -> list[str]:
             for row in card.rows
         ]
         remarks = [f"  {row.name}: {name(row.remark)}" for row in card.rows if row.remark]
-        lines += [*aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7)), *remarks]
+        lines += [
+            *aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7), paper=paper),
+            *remarks,
+        ]
     if card.latency:
         titles = ("latency, µs", *(key.replace("_", ".") for key in LATENCY_FIGURES))
         series = [
             (name, *(number(getattr(timed, key)) for key in LATENCY_FIGURES))
             for name, timed in card.latency.items()
         ]
-        lines += ["", *aligned([titles, *series], left=(0,))]
+        lines += ["", *aligned([titles, *series], left=(0,), paper=paper)]
     for section in card.sections:
-        lines += ["", *wrap(f"{section.title}. {section.note}", _WIDTH)]
+        lines += ["", *wrap(f"{section.title}. {section.note}", min(_WIDTH, paper.width))]
         cells = [[text_of(as_cell(value).value) for value in row] for row in section.rows]
-        lines += aligned([section.header, *cells], left=section.texts)
+        lines += aligned([section.header, *cells], left=section.texts, paper=paper)
     counts = card.counts
     watermarks = (
         ("high-water mark", counts.high_water_mark),
@@ -266,13 +278,37 @@ def all_figures(card: "ScoreCard") -> list[str]:
     return lines
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
-    """Lay out columns, numbers to the right; leave out a column that has only a head."""
-    kept = [c for c in range(len(rows[0])) if c in left or any(row[c] for row in rows[1:])]
-    widths = {column: max(len(row[column]) for row in rows) for column in kept}
-    return [
-        "  ".join(
-            row[c].ljust(widths[c]) if c in left else row[c].rjust(widths[c]) for c in kept
-        ).rstrip()
-        for row in rows
-    ]
+def aligned(
+    rows: Sequence[Sequence[str]], left: Sequence[int], paper: Paper = Paper()
+) -> list[str]:
+    """Lay out columns, numbers to the right; leave out a column that has only a head.
+
+    If they are too wide for a terminal, heads are wrapped, and then the widest column of texts.
+    """
+    filled = [c for c in range(len(rows[0])) if c in left or any(row[c] for row in rows[1:])]
+    columns = [[row[column] for row in rows] for column in filled]
+    widths = [max(map(len, column)) for column in columns]
+    room = (paper.width if paper.terminal else sys.maxsize) - len(_GAP) * (len(columns) - 1)
+    if sum(widths) > room:
+        widths = [max(_longest_word(head), *map(len, cells), 1) for head, *cells in columns]
+    if (excess := sum(widths) - room) > 0:
+        widest = max((place for place, c in enumerate(filled) if c in left), key=widths.__getitem__)
+        least = max(map(_longest_word, columns[widest]))
+        widths[widest] = max(least, widths[widest] - excess)
+    lines = []
+    for row in zip(*columns, strict=True):
+        parts = [
+            wrap(cell, width, break_on_hyphens=False) or [""]
+            for cell, width in zip(row, widths, strict=True)
+        ]
+        for line in zip_longest(*parts, fillvalue=""):
+            padded = (
+                part.ljust(width) if number in left else part.rjust(width)
+                for number, width, part in zip(filled, widths, line, strict=True)
+            )
+            lines.append(_GAP.join(padded).rstrip())
+    return lines
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)

@@ -16,6 +16,7 @@ from loadgen.cli.cluster import hosts_of, on_testbed, parsed
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.judge.next_step import (
     AIMS,
+    Limit,
     aim_for,
     limit_sentence,
     parse_share,
@@ -26,6 +27,8 @@ from loadgen.plan.thresholds import is_threshold
 from loadgen.plan.units import parse_count, parse_number
 
 if TYPE_CHECKING:
+    from loadgen.cli.result_text import Paper
+    from loadgen.report.score_card import ScoreCard
     from loadgen.run.search.search import Search, SearchResult
 
 
@@ -123,8 +126,8 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
 def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
     """Print the result, and write a score card of the run at the limit."""
-    from loadgen.cli.search_view import step_line
-    from loadgen.report.render.text import notice_for, notice_lines
+    from loadgen.cli.result_text import paper_of
+    from loadgen.report.render.text import notice_for
 
     if result.limit is None:
         steps, out = len(result.steps), result.directory
@@ -132,25 +135,58 @@ def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
         tell([f"loadgen: interrupted after {steps} steps; {again}"])
         return result.exit_status
     best = result.best
+    card = None
     if best is not None and best.run is not None:
-        score(result.directory / best.run, result.search.scenario)
+        card = score(result.directory / best.run, result.search.scenario)
     if as_json:
         notice = notice_for(result.search.scenario.case)
         document = json.loads((result.directory / "search.json").read_text("utf-8"))
         print(json.dumps(({"notice": notice} if notice else {}) | document, indent=2))
-    else:
-        lines = [
-            *notice_lines(notice_for(result.search.scenario.case)),
-            limit_sentence(result.search.aim, result.limit),
-            *(f"  {why.code}: {why.detail}" for why in result.limit.reasons),
-            "",
-            *(step_line(step) for step in result.steps),
-        ]
-        print("\n".join(lines))
-    if not quiet:
-        more = f"; a larger --most-steps with --out {result.directory} continues"
-        tell([f"results: {result.directory}{more if result.limit.ended == 'out of steps' else ''}"])
+    if not (as_json and quiet):
+        stream = sys.stderr if as_json else sys.stdout
+        lines = search_lines(result, result.limit, card, paper_of(stream), brief=quiet)
+        print("\n".join(lines), file=stream, flush=True)
     return result.exit_status
+
+
+def search_lines(
+    result: "SearchResult",
+    limit: Limit,
+    card: "ScoreCard | None",
+    paper: "Paper",
+    *,
+    brief: bool = False,
+) -> list[str]:
+    """Return the limit, the figures at it, and unless brief, the steps and where the files are."""
+    from loadgen.cli.result_text import answer_lines, labelled
+    from loadgen.cli.search_view import step_line
+    from loadgen.report.headline import headline
+    from loadgen.report.render.text import name, notice_for, notice_lines
+
+    case, out = result.search.scenario.case, result.directory
+    broker = () if card is None else (card.run.broker_name, card.run.protocol)
+    answer = answer_lines(
+        result.exit_status == 0,
+        "",
+        (f"search {case}", *broker, limit_sentence(result.search.aim, limit)),
+        "" if card is None else headline(card),
+        paper,
+    )
+    lines = [*notice_lines(notice_for(case)), *answer]
+    if brief:
+        return lines
+    best = result.best
+    page = (
+        "" if best is None or best.run is None else f" · page {out / best.run / 'scorecard.html'}"
+    )
+    more = f"continue with a larger --most-steps and --out {out}"
+    parts = [
+        *(("", f"{why.code}: {name(why.detail)}") for why in limit.reasons),
+        *(("" if step.number > 1 else "steps", step_line(step)) for step in result.steps),
+        ("files", f"{out}{page}"),
+        *([("next", more)] if limit.ended == "out of steps" else ()),
+    ]
+    return [*lines, *labelled(parts, paper)]
 
 
 def app() -> typer.Typer:

@@ -1,8 +1,9 @@
 """`loadgen sweep CASE --set NAME=V1,V2`: a grid of runs, or of their limits, in one table."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,8 +21,11 @@ from loadgen.cli.search import (
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import option_of
 from loadgen.plan.units import parse_count
+from loadgen.sentences import counted
 
 if TYPE_CHECKING:
+    from loadgen.cli.result_text import Paper
+    from loadgen.report.build.sweep_table import SweepTable
     from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
 
 
@@ -121,7 +125,8 @@ def _heading(state: "SweepState") -> str:
 
 
 def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
-    from loadgen.report.build.sweep_report import sweep_report, text_table
+    from loadgen.cli.result_text import labelled, paper_of
+    from loadgen.report.build.sweep_report import sweep_report
     from loadgen.report.build.sweep_table import table_of
     from loadgen.report.render.write import write_report
 
@@ -132,19 +137,41 @@ def _show(result: "SweepResult", *, as_json: bool, quiet: bool) -> int:
     paths = write_report(sweep_report(table), result.directory, "table")
     if as_json:
         print(paths["table.json"].read_text("utf-8"), end="", flush=True)
-    else:
-        print("\n".join(text_table(table)))
-    if not quiet:
-        notes = []
-        if any(row.limit and "out of steps" in row.limit["ended"] for row in table.rows):
-            more = "a larger --most-steps continues what ran out of steps"
-            notes.append(f"{more}, with --out {result.directory}")
-        if result.interrupted:
-            notes.append(
-                f"interrupted; the same command with --out {result.directory} continues it"
-            )
-        tell([*notes, f"results: {result.directory}, page: {paths['table.html']}"])
+    if not (as_json and quiet):
+        stream = sys.stderr if as_json else sys.stdout
+        paper = paper_of(stream)
+        lines = sweep_lines(table, result.exit_status == 0, paper)
+        if not quiet:
+            lines += labelled(_files(table, result, paths["table.html"]), paper)
+        print("\n".join(lines), file=stream, flush=True)
     return result.exit_status
+
+
+def sweep_lines(table: "SweepTable", valid: bool, paper: "Paper") -> list[str]:
+    """Return the verdict, the ranges of the main figures, and the table."""
+    from loadgen.cli.result_text import aligned, answer_lines
+    from loadgen.report.build.sweep_report import VERDICT, columns_of, ranges_of
+    from loadgen.report.render.text import name, notice_lines
+
+    wrong = sum(not row.valid for row in table.rows)
+    rows = counted(len(table.rows), "row")
+    subject = (f"sweep {table.case} by {', '.join(table.axes)}", table.broker, table.protocol)
+    answer = answer_lines(
+        valid, f"{wrong} of {rows}" if wrong else rows, subject, ranges_of(table), paper
+    )
+    columns = columns_of(table)
+    cells = [[*map(name, row)] for row in ([*columns], *zip(*columns.values(), strict=True))]
+    left = ([*columns].index(VERDICT),)
+    return [*notice_lines(table.notice), *answer, "", *aligned(cells, left, paper), ""]
+
+
+def _files(table: "SweepTable", result: "SweepResult", page: Path) -> Iterator[tuple[str, str]]:
+    """Yield where the files are, and how to continue."""
+    yield "files", f"{result.directory} · page {page}"
+    steps = any(row.limit and "out of steps" in row.limit["ended"] for row in table.rows)
+    if steps or result.interrupted:
+        more = " and a larger --most-steps" if steps else ""
+        yield "next", f"continue with the same command, --out {result.directory}{more}"
 
 
 def app() -> typer.Typer:

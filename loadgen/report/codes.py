@@ -32,8 +32,8 @@ otherwise a remark. Numbers in brackets are statements or sections of MQTT 5.
 
 
 def advice_of(code: str) -> str:
-    """Return the next step for readers of a reason."""
-    return next(row.next for row in REASONS if row.code == code)
+    """Return the next step for readers of a reason; "" for a code of another version."""
+    return next((row.next for row in REASONS if row.code == code), "")
 
 
 def markdown() -> str:

@@ -152,8 +152,14 @@ class Line:
 
     @property
     def title(self) -> str:
-        """The row and the column; a row's value needs no title."""
-        return self.name if self.column == FIGURES["value"] else f"{self.name} {self.column}"
+        """The row and its figure; a row's value needs no title."""
+        return self.name if self.figure == "value" else f"{self.name} {self.figure}"
+
+    @property
+    def figure(self) -> str:
+        """The figure as scorecard.json names it: p99.9 for the published 99.9P."""
+        key = next(key for key, title in FIGURES.items() if title == self.column)
+        return key.replace("_", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,7 +623,7 @@ def comparison_document(compared: Compared) -> dict[str, Any]:
             {
                 "case": comparison.case,
                 "name": line.name,
-                "column": column_of(line),
+                "column": line.figure,
                 "unit": line.unit,
                 "values": [cell and list(cell.values) for cell in line.cells],
                 "medians": [cell and cell.median for cell in line.cells],
@@ -633,9 +639,3 @@ def comparison_document(compared: Compared) -> dict[str, Any]:
             "reasons": list(dict.fromkeys(code for side in compared.sides for code in side.codes)),
         },
     }
-
-
-def column_of(line: Line) -> str:
-    """Return the figure of a line as scorecard.json names it, with p99.9 for its title 99.9P."""
-    key = next(key for key, title in FIGURES.items() if title == line.column)
-    return key.replace("_", ".")

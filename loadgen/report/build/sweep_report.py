@@ -1,6 +1,6 @@
 """The report of a sweep: its table, and a chart over what was swept."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -9,13 +9,23 @@ from loadgen.cases.registry import CASES, style_of
 from loadgen.plan.tables import Cell, DataTable
 from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.build.sweep_table import SweepRow, SweepTable
-from loadgen.report.model import Chart, Charts, Paragraph, Report
-from loadgen.report.render.text import name, notice_lines, number, text_of
+from loadgen.report.headline import duration
+from loadgen.report.model import Chart, Charts, Judged, Paragraph, Report
+from loadgen.report.render.text import name, number, text_of
 
 VERDICT = "verdict"
 """Title of the column before the figures."""
 _LIMIT = "limit"
 """Key of a search's limit among the figures of a point."""
+
+_RANGES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("ingress", "{} msg/s in", number),
+    ("egress", "{} msg/s out", number),
+    ("seconds", "connected in {} s", number),
+    ("p50", "p50 {}", duration),
+    ("p99", "p99 {}", duration),
+)
+"""Figures of the first lines of a table, in words."""
 
 
 def sweep_report(table: SweepTable) -> Report:
@@ -28,6 +38,7 @@ def sweep_report(table: SweepTable) -> Report:
     title = f"Sweep: {name(table.case.upper())}"
     columns = columns_of(table)
     verdict = [*columns].index(VERDICT)
+    valid = all(row.valid for row in table.rows)
     cells = tuple(
         tuple(
             Cell(text, wrong=place == verdict and not (row.valid and row.runs > 0))
@@ -43,6 +54,7 @@ def sweep_report(table: SweepTable) -> Report:
         heading=title,
         lead=(
             *([Paragraph(notice)] if notice else []),
+            Judged("VALID" if valid else "INVALID", text=ranges_of(table)),
             Paragraph(about, "muted"),
             DataTable("", "", (*columns,), cells, texts=(*range(verdict + 1),), look="sweep"),
             Charts(lambda: [drawn for drawn in (sweep_chart(table),) if drawn is not None]),
@@ -141,16 +153,21 @@ def verdict_of(row: SweepRow) -> str:
     return "VALID" if row.valid else f"INVALID: {' '.join(row.told)}"
 
 
-def text_table(table: SweepTable) -> list[str]:
-    """Return columns side by side for a terminal, below the notice if the case has one."""
-    columns = []
-    for title, texts in columns_of(table).items():
-        shown = [name(text) for text in (title, *texts)]
-        width = max(map(len, shown))
-        left = title == VERDICT
-        columns.append([text.ljust(width) if left else text.rjust(width) for text in shown])
-    lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
-    return notice_lines(table.notice) + lines
+def ranges_of(table: SweepTable) -> str:
+    """Return limits, rates and latencies in one line, each from its lowest to its highest value."""
+    limits = [row.limit["load"] for row in table.rows if row.limit]
+    parts = [_range(f"limit of {table.searched} {{}}", limits, number)]
+    parts += [
+        _range(words, [row.figures[key] for row in table.rows], shown)
+        for key, words, shown in _RANGES
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def _range(words: str, values: Iterable[float | None], shown: Callable[[float], str]) -> str:
+    present = sorted(value for value in values if value is not None)
+    ends = dict.fromkeys(map(shown, present[:1] + present[-1:]))
+    return words.format(" to ".join(ends)) if ends else ""
 
 
 # The chart ------------------------------------------------------------------------------------

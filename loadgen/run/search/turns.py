@@ -1,7 +1,7 @@
 """Turns: the same load for several brokers, repeated in an order that treats them alike.
 
     DIR/side-1/run-1/   run 1 of the first side
-    DIR/saturated/      runs that were repeated because the generator was late
+    DIR/saturated/      runs that were made again because the host spoiled them
 
 The sides go A B B A A B, so that a host which becomes slower or faster does so for all of them.
 """
@@ -14,21 +14,18 @@ from loadgen.errors import CannotRunError, ScenarioError
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
 from loadgen.run.progress import Snapshot
-from loadgen.run.rundir import make_private, require_free
+from loadgen.run.rundir import require_free
+from loadgen.run.search.repeats import run_unspoiled
 from loadgen.run.testbed import Testbed
 
-MOST_AGAIN = 2
-"""Most repetitions of a saturated run."""
 MOST_REPEATED = 1_000
-
-_SATURATED = "GENERATOR_SATURATED"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A run of a comparison: its side and its number, both from 1 on, and its place of `total`.
 
-    `again` is the number of its repetition after a saturated run. `snapshot` is the progress.
+    `again` is the number of its spoiled runs until now. `snapshot` is the progress.
     """
 
     side: int
@@ -46,11 +43,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class TurnsResult:
-    """The runs of each side; `repeated` are the saturated ones that were made again."""
+    """The runs of each side; `repeated` is the number of spoiled ones that were made again."""
 
     directory: Path
     runs: tuple[tuple[RunResult, ...], ...]
-    repeated: tuple[Turn, ...] = ()
+    repeated: int = 0
     interrupted: bool = False
 
 
@@ -77,39 +74,27 @@ async def take_turns(
 ) -> TurnsResult:
     """Play the scenario of each side `repeat` times, on a testbed that lends no connections.
 
-    A run whose generator was saturated is made again, at most twice. An interruption ends the
+    A run that the host spoiled is made again, at most twice. An interruption ends the
     turns with the runs that are complete. Raise LoadgenError if a run cannot be played.
     """
     if not 1 <= repeat <= MOST_REPEATED:
         raise ScenarioError(f"repeat: {repeat} is out of range; use 1 to {MOST_REPEATED:,}")
     require_free(directory)
     runs: list[list[RunResult]] = [[] for _ in scenarios]
-    repeated: list[Turn] = []
-
-    def ended(*, interrupted: bool = False) -> TurnsResult:
-        return TurnsResult(directory, tuple(map(tuple, runs)), tuple(repeated), interrupted)
-
+    repeated = 0
     for turn in turns(len(scenarios), repeat):
-        for again in range(MOST_AGAIN + 1):
-            attempt = replace(turn, again=again)
-            watch(attempt)
-            result = await testbed.run(
-                scenarios[turn.side - 1],
-                directory / turn.folder,
-                progress=lambda snapshot, now=attempt: watch(replace(now, snapshot=snapshot)),  # type: ignore[misc]
-            )
-            if result.interrupted:
-                return ended(interrupted=True)
-            if not result.measured:
-                raise CannotRunError(f"side {turn.side}: {result.why_unmeasured}")
-            if _SATURATED not in result.verdict.codes or again == MOST_AGAIN:
-                runs[turn.side - 1].append(result)
-                break
-            # Out of the directory of its side.
-            aside = directory / "saturated"
-            if not aside.exists():
-                make_private(aside)
-            name = "-".join((*attempt.folder.parts, str(again + 1)))
-            (directory / attempt.folder).rename(aside / name)
-            repeated.append(attempt)
-    return ended()
+        result, again = await run_unspoiled(
+            testbed,
+            scenarios[turn.side - 1],
+            directory / turn.folder,
+            directory,
+            progress=lambda snapshot, now=turn: watch(replace(now, snapshot=snapshot)),  # type: ignore[misc]
+            watch=lambda again, now=turn: watch(replace(now, again=again)),  # type: ignore[misc]
+        )
+        repeated += again
+        if result.interrupted:
+            return TurnsResult(directory, tuple(map(tuple, runs)), repeated, interrupted=True)
+        if not result.measured:
+            raise CannotRunError(f"side {turn.side}: {result.why_unmeasured}")
+        runs[turn.side - 1].append(result)
+    return TurnsResult(directory, tuple(map(tuple, runs)), repeated)

@@ -61,7 +61,7 @@ def test_a_saturated_run_is_repeated_at_most_twice(
 ) -> None:
     testbed = Played([SATURATED] * saturated)
     result = take(testbed, tmp_path)
-    assert len(result.repeated) == min(saturated, 2)
+    assert result.repeated == min(saturated, 2)
     assert sum(not run.verdict.valid for run in result.runs[0]) == counted
     aside = sorted(path.name for path in (tmp_path / "saturated").iterdir())
     assert aside == [f"side-1-run-1-{again + 1}" for again in range(min(saturated, 2))]
