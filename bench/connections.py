@@ -208,7 +208,8 @@ def _latency_ms(table: Any) -> tuple[float | None, float | None, float | None]:
         if row["series"] == "connect" and row["count"]:
             found = summarize(row)
             return tuple(  # type: ignore[return-value]
-                None if us is None else us / 1000 for us in (found.p50, found.p99, found.max)
+                None if us is None else us / 1000
+                for us in (found.p50_us, found.p99_us, found.max_us)
             )
     return None, None, None
 

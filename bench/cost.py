@@ -169,7 +169,7 @@ def latency(seconds: float) -> Pair:
             DeviceGroup("subscribers", 1, subscribes=Subscribes(("floor/{topic}",))),
         )
         ours = player.play(groups, port, seconds=seconds)
-    median_us = ours.latency["subscribers", "transit"].p50
+    median_us = ours.latency["subscribers", "transit"].p50_us
     if median_us is None:
         raise SystemExit("no message arrived: no result")
     return Pair(median_us, c["latency_ns"]["p50"] / 1e3, "µs")

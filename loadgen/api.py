@@ -4,7 +4,7 @@
 
     result = run(scenario("fanin", devices=1_000, duration=10, broker="mosquitto"))
     assert result.valid, result.reasons
-    print(result.latency["end_to_end"].p99, result.intervals().num_rows)
+    print(result.latency["end_to_end"].p99_us, result.intervals().num_rows)
 
 Each verb has two forms: `run`, `search`, `sweep`, `compare` block, also if an event loop is running
 as in a notebook; `run_async` and so on are awaited. Fields are those of the command
@@ -164,7 +164,7 @@ class Result:
 
     @property
     def latency(self) -> Mapping[str, LatencySummary]:
-        """Microseconds by series: end_to_end, transit, send_delay, acknowledge, connect ..."""
+        """Latencies by series: end_to_end, transit, send_delay, acknowledge, connect ..."""
         return self.card.latency
 
     @in_python()

@@ -60,7 +60,7 @@ def test_run_from_a_script(tmp_path: Path) -> None:
     assert result.valid == (not result.reasons)
     assert result.rates["received"] == pytest.approx(1000, rel=0.02)
     assert result.counts.lost == 0
-    assert result.latency["end_to_end"].p99 is not None
+    assert result.latency["end_to_end"].p99_us is not None
     table = result.intervals()
     assert table.schema.names == INTERVAL_SCHEMA.names
     assert table.num_rows > 0

@@ -220,7 +220,7 @@ def _review(evidence: Evidence) -> Review:
                 for name in ("sent", "received")
             }
             figures = {
-                f"{name}_us": getattr(latency, name) if latency is not None else None
+                f"{name}_us": latency.figure(name) if latency is not None else None
                 for name in ("p50", "p99", "max")
             }
             groups.append({"group": group.name, "devices": group.count, **counted, **figures})

@@ -159,19 +159,24 @@ def _show(
     turns: "TurnsResult | None" = None,
 ) -> int:
     """Print the comparison and write its page; return the exit status."""
-    from loadgen.cli.result_text import paper_of
+    from loadgen.cli.result_text import labelled, paper_of
     from loadgen.report.build.compare import comparison_document
+    from loadgen.report.codes import advice_of
     from loadgen.report.render.write import indented, write_comparison
 
     stream = sys.stderr if flags["json_"] else sys.stdout
-    lines = list(comparison_lines(compared, paper_of(stream), brief=flags["quiet"]))
+    paper = paper_of(stream)
+    lines = list(comparison_lines(compared, paper, brief=flags["quiet"]))
+    parts = []
     if turns is not None and turns.repeated:
         repeated = counted(turns.repeated, "run")
-        lines.append(f"{repeated} made again, as the host had spoiled them")
+        parts.append(("again", f"{repeated} made again, as the host had spoiled them"))
     if directory is not None:
-        page = write_comparison(compared, directory)
-        if not flags["quiet"]:
-            lines.append(f"files  {directory} · page {page}")
+        parts.append(("files", f"{directory} · page {write_comparison(compared, directory)}"))
+    if advice := next(filter(None, map(advice_of, compared.codes)), ""):
+        parts.append(("next", advice))
+    if not flags["quiet"]:
+        lines += labelled(parts, paper)
     if flags["json_"]:
         sys.stdout.write(indented(comparison_document(compared)).decode())
     if not (flags["json_"] and flags["quiet"]):
@@ -181,7 +186,7 @@ def _show(
 
 def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = False) -> Iterator[str]:
     """Yield a line for each side, and unless brief, the table of figures and remarks."""
-    from loadgen.cli.result_text import aligned, answer_lines
+    from loadgen.cli.result_text import aligned, answer_lines, labelled
     from loadgen.report.headline import headline
     from loadgen.report.render.text import name
 
@@ -198,9 +203,10 @@ def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = Fals
         heads = (comparison.case, sides[0], *(text for one in sides[1:] for text in (one, "")))
         yield ""
         yield from aligned([heads, *map(_cells, comparison.lines)], left=(0,), paper=paper)
-        yield from (f"remark  {name(remark)}" for remark in comparison.remarks)
+        remarks = [("remark", name(remark)) for remark in comparison.remarks]
+        yield from labelled(remarks, paper)
     if any(len(side.cards) < 2 for side in compared.sides):
-        yield "remark  a side has one run: differences may be noise"
+        yield from labelled([("remark", "a side has one run: differences may be noise")], paper)
     yield ""
 
 
@@ -215,7 +221,9 @@ def _cells(line: "Line") -> list[str]:
         cells.append("" if cell is None else (duration if timed else number)(cell.median))
         if difference is not None:
             noisy = difference.absolute and difference.exceeds is False
-            cells.append(difference.certainty if noisy else difference.text)
+            equal = cells[-1] == cells[1]  # to the digits that are shown
+            words = difference.certainty if noisy else difference.text
+            cells.append("equal" if equal else words)
         elif len(cells) > 2:
             cells.append("")
     return cells

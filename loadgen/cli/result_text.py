@@ -114,11 +114,14 @@ def _parts(card: "ScoreCard", directory: Path, paper: Paper) -> Iterator[tuple[s
     if paper.terminal:
         yield from _charts(card, curves, min(_MOST_BARS, paper.width - 40))
     timed = card.latency.get("connect")
-    if card.has_messages and timed is not None and timed.p99 is not None:
+    if card.has_messages and timed is not None and timed.p99_us is not None:
         counts = card.counts
         failures = f" · {counted(counts.connect_failures, 'failure')}"
         lost = f" · {counts.disconnects:,} lost"
-        yield "connects", f"{card.connect.connected:,} · p99 {duration(timed.p99)}{failures}{lost}"
+        yield (
+            "connects",
+            f"{card.connect.connected:,} · p99 {duration(timed.p99_us)}{failures}{lost}",
+        )
     yield "processor", _processor(card, curves)
     if card.power is not None:
         yield "power", f"{number(card.power.watts)} W"
@@ -187,8 +190,8 @@ def _processor(card: "ScoreCard", curves: "Curves") -> str:
     used = sum(sum(part) / len(part) for part in shares.values())
     parts = [f"generator {_cores(used)} in {counted(card.run.workers, 'worker')}"]
     own = card.latency.get("own_delay")
-    if own is not None and own.p99 is not None:
-        parts.append(f"its own delay p99 {duration(own.p99)}")
+    if own is not None and own.p99_us is not None:
+        parts.append(f"its own delay p99 {duration(own.p99_us)}")
     load = card.broker
     if load is not None and load.cores is not None:
         memory = f", {load.resident_bytes_max / _MIB:,.0f} MiB" if load.resident_bytes_max else ""
@@ -258,7 +261,7 @@ def all_figures(card: "ScoreCard", paper: Paper = Paper()) -> list[str]:
     if card.latency:
         titles = ("latency, µs", *(key.replace("_", ".") for key in LATENCY_FIGURES))
         series = [
-            (name, *(number(getattr(timed, key)) for key in LATENCY_FIGURES))
+            (name, *(number(timed.figure(key)) for key in LATENCY_FIGURES))
             for name, timed in card.latency.items()
         ]
         lines += ["", *aligned([titles, *series], left=(0,), paper=paper)]

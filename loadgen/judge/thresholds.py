@@ -66,10 +66,8 @@ class Measured:
         """Return the figure that the threshold names, None if it was not measured."""
         series, _, statistic = threshold.figure.partition(".")
         if threshold.is_latency:
-            value: float | None = getattr(
-                self.latencies.get(series), statistic.replace(".", "_"), None
-            )
-            return value
+            timed = self.latencies.get(series)
+            return None if timed is None else timed.figure(statistic)
         if threshold.figure in ("sent_rate", "received_rate"):
             count = self.begun if threshold.figure == "sent_rate" else self.ledger.intact
             return count / self.window_s if count is not None and self.window_s else None
@@ -95,7 +93,7 @@ def broken_by_own_delay(
     for threshold in thresholds:
         series, _, statistic = threshold.figure.partition(".")
         parts = (measured.latencies.get(name) for name in OWN_SERIES.get(series, ()))
-        own_us = sum(getattr(part, statistic.replace(".", "_"), None) or 0.0 for part in parts)
+        own_us = sum(part.figure(statistic) or 0.0 for part in parts if part is not None)
         too_much = threshold.comparison[0] != ">" and own_us > OWN_PART * threshold.bound
         if too_much and _check(threshold, measured) is not None:
             broken.append((threshold.text, own_us))
@@ -127,7 +125,7 @@ def _check(threshold: Threshold, measured: Measured) -> Text | None:
             threshold=threshold.text,
             count=summary.count,
             statistic=statistic,
-            max_us=summary.max,
+            max_us=summary.max_us,
         )
     skew_us = measured.clock_skew_us if series in BETWEEN_HOSTS else 0.0
     holds = _COMPARISONS[threshold.comparison]

@@ -9,7 +9,7 @@ Histograms merge in numpy over the flat entries of many rows, never row by row.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -242,22 +242,43 @@ def row_percentiles(reduced: pa.Table, ps: Sequence[float]) -> list[pa.Array]:
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """Latencies of one series in microseconds; without any, all but `count` are None.
+    """Latencies of one series; without any, all but `count` are None.
 
-    `avg`, `min` and `max` are exact. Percentiles and `stdev` are the hdrhistogram library's: a
-    percentile is the highest value of its bucket, and never above `max`. It is None if there
-    are too few latencies: if its rank is that of the greatest one.
+    `avg_us`, `min_us` and `max_us` are exact. Percentiles and `stdev_us` are the hdrhistogram
+    library's: a percentile is the highest value of its bucket, and never above `max_us`. It is
+    None if there are too few latencies: if its rank is that of the greatest one.
     """
 
     count: int
-    avg: float | None = None
-    min: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-    p99_9: float | None = None
-    max: float | None = None
-    stdev: float | None = None
+    avg_us: float | None = None
+    min_us: float | None = None
+    p50_us: float | None = None
+    p90_us: float | None = None
+    p99_us: float | None = None
+    p99_9_us: float | None = None
+    max_us: float | None = None
+    stdev_us: float | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> float | None:
+            """Return a figure by its name without a unit, which is read until 1.0."""
+            if name not in LATENCY_KEYS:
+                raise AttributeError(name)
+            return self.figure(name)
+
+    def figure(self, key: str) -> float | None:
+        """Return a figure by its key in scorecard.json, as p99.9 or count."""
+        value: float | None = getattr(self, field_of_figure(key))
+        return value
+
+
+LATENCY_KEYS = frozenset(("avg", "min", "p50", "p90", "p99", "p99_9", "max", "stdev"))
+
+
+def field_of_figure(key: str) -> str:
+    """Return the field of `LatencySummary` for a key in scorecard.json."""
+    return key if key == "count" else f"{key.replace('.', '_')}_us"
 
 
 _NS_PER_US = 1000
@@ -281,12 +302,12 @@ def summarize(row: Mapping[str, Any]) -> LatencySummary:
     )
     return LatencySummary(
         count=count,
-        avg=int(row["sum_ns"]) / (count * _NS_PER_US),
-        min=int(row["min_ns"]) / _NS_PER_US,
-        p50=p50,
-        p90=p90,
-        p99=p99,
-        p99_9=p99_9,
-        max=highest_ns / _NS_PER_US,
-        stdev=stdev(bucket_count, bucket) / _NS_PER_US,
+        avg_us=int(row["sum_ns"]) / (count * _NS_PER_US),
+        min_us=int(row["min_ns"]) / _NS_PER_US,
+        p50_us=p50,
+        p90_us=p90,
+        p99_us=p99,
+        p99_9_us=p99_9,
+        max_us=highest_ns / _NS_PER_US,
+        stdev_us=stdev(bucket_count, bucket) / _NS_PER_US,
     )

@@ -34,7 +34,7 @@ def headline(*cards: "ScoreCard") -> str:
             _median(card.rates.get(rate) for card in cards) or 0.0
             for rate in ("ingress", "egress", "asked")
         )
-        rate_in, rate_out = number(ingress), number(egress)
+        rate_in, rate_out = _rate(ingress), _rate(egress)
         if ingress < _AS_ASKED * asked:
             rate_in += f" of {number(asked)}"
         same = rate_in == rate_out
@@ -52,7 +52,9 @@ def headline(*cards: "ScoreCard") -> str:
         parts = [f"{connected:,} connected{pace}"]
         losses = f"{sum(count.connect_failures for count in counts):,} failed"
     for key, title in _LEVELS.items():
-        level_us = _median(getattr(card.latency.get(series), key, None) for card in cards)
+        level_us = _median(
+            timed.figure(key) for card in cards if (timed := card.latency.get(series)) is not None
+        )
         if level_us is not None:
             parts.append(f"{title} {duration(level_us)}")
     return " · ".join([*parts, losses])
@@ -63,6 +65,11 @@ def duration(microseconds: float) -> str:
     unit, size = next((u for u in _UNITS if microseconds >= 0.1 * u[1]), _UNITS[-1])
     value = microseconds / size
     return f"{value:,.0f} {unit}" if value >= 99.5 else f"{value:.2g} {unit}"
+
+
+def _rate(per_s: float) -> str:
+    """Return a rate, without a fraction if that is less than a percent: 200 and not 199.98."""
+    return number(round(per_s) if per_s >= 100 else per_s)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from loadgen.errors import RunDirectoryError
 from loadgen.judge.verdict import Reason, Verdict
-from loadgen.metrics.reducer import LatencySummary
+from loadgen.metrics.reducer import LatencySummary, field_of_figure
 from loadgen.report.build.compare import load_of
 from loadgen.report.build.figures import COLORS, axis, chart, layout, line
 from loadgen.report.build.rows import FIGURES, PUBLISHED_FIGURES, Row, with_latency
@@ -104,7 +104,7 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
         stored = orjson.loads(text)
         run, counts = Run(**stored["run"]), Counts(**stored["counts"])
         latency = {
-            series: LatencySummary(**_python_names(summary))
+            series: LatencySummary(**{field_of_figure(k): v for k, v in summary.items()})
             for series, summary in stored["latency"].items()
         }
         verdict = stored["verdict"]

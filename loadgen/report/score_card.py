@@ -254,7 +254,7 @@ def card_document(card: ScoreCard) -> dict[str, Any]:
         "rows": [{key.replace("_", "."): getattr(row, key) for key in _ROW} for row in card.rows],
         "counts": asdict(card.counts),
         "latency": {
-            series: {key.replace("_", "."): getattr(timed, key) for key in LATENCY_FIGURES}
+            series: {key.replace("_", "."): timed.figure(key) for key in LATENCY_FIGURES}
             for series, timed in card.latency.items()
         },
         "power": _without_courses(card.power),
@@ -298,6 +298,6 @@ def csv_lines(card: ScoreCard) -> Iterator[tuple[object, ...]]:
     for series, timed in card.latency.items():
         yield (
             *(SERIES_TYPE, series, "", "microseconds"),
-            *(None, timed.avg, timed.p50, timed.p99, timed.max, timed.stdev),
-            *(*about, "", timed.count, timed.min, timed.p90, timed.p99_9, *last),
+            *(None, timed.avg_us, timed.p50_us, timed.p99_us, timed.max_us, timed.stdev_us),
+            *(*about, "", timed.count, timed.min_us, timed.p90_us, timed.p99_9_us, *last),
         )

@@ -204,7 +204,7 @@ def _latency_us(played: Played, worker: int, series: str) -> dict[str, float]:
     summary = summarize(played.row(worker, GROUPS[worker], "measure", series))
     if not summary.count:
         raise CannotRunError(RunMessage.NO_MESSAGE(group=GROUPS[worker]))
-    values = {name: getattr(summary, name) for name in PERCENTILES}
+    values = {name: summary.figure(name) for name in PERCENTILES}
     return {name: round(float(value), 3) for name, value in values.items() if value is not None}
 
 

@@ -133,7 +133,7 @@ def _latencies(row: Mapping[str, Any] | None) -> audit.Latencies:
     if row is None or not row["count"]:
         return {}
     summary = summarize(row)
-    return {name: getattr(summary, name) for name in ("count", "avg", "p50", "p90", "p99", "max")}
+    return {name: summary.figure(name) for name in ("count", "avg", "p50", "p90", "p99", "max")}
 
 
 def _destinations(

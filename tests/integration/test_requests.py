@@ -44,11 +44,11 @@ async def test_every_request_has_its_response(
     assert (card.counts.sent, card.counts.received, card.counts.expected) == (600, 600, 600)
     round_trip, one_way = card.latency["end_to_end"], card.latency["background.end_to_end"]
     assert round_trip.count == one_way.count == 300
-    assert round_trip.avg is not None
-    assert one_way.avg is not None
-    assert round_trip.avg > one_way.avg
+    assert round_trip.avg_us is not None
+    assert one_way.avg_us is not None
+    assert round_trip.avg_us > one_way.avg_us
     (row, *_) = card.rows
-    assert (row.name, row.avg) == ("REQUEST", round_trip.avg)
+    assert (row.name, row.avg) == ("REQUEST", round_trip.avg_us)
 
 
 async def test_a_response_that_is_lost_is_told(tmp_path: Path) -> None:

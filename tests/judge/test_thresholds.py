@@ -10,7 +10,9 @@ from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.thresholds import STATES, parse_threshold
 from loadgen.sentences import Text
 
-SUMMARY = LatencySummary(100, 500.0, 1.0, p50=400.0, p99=4_900.0, p99_9=5_100.0, max=5_200.0)
+SUMMARY = LatencySummary(
+    100, 500.0, 1.0, p50_us=400.0, p99_us=4_900.0, p99_9_us=5_100.0, max_us=5_200.0
+)
 LEDGER = Ledger(sent=1000, expected=1000, intact=999, lost=1)
 MEASURED = Measured({"end_to_end": SUMMARY}, LEDGER, begun=800, window_s=2)
 
@@ -126,8 +128,8 @@ def test_a_latency_between_hosts_holds_when_it_does_at_both_ends_of_its_bound(
 )
 def test_a_bound_that_our_own_delay_breaks_is_ours(text: str, own: list[float]) -> None:
     parts = {
-        "own_delay": LatencySummary(9, p50=150.0, p99=1500.0),
-        "own_send": LatencySummary(9, p99=1000.0),
+        "own_delay": LatencySummary(9, p50_us=150.0, p99_us=1500.0),
+        "own_send": LatencySummary(9, p99_us=1000.0),
     }
     measured = replace(MEASURED, latencies={**MEASURED.latencies, **parts})
     found = broken_by_own_delay([parse_threshold(text)], measured)

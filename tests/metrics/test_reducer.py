@@ -165,14 +165,14 @@ class TestReduce:
         values = [value for sample in samples for value in sample]
         assert summarize(row) == LatencySummary(
             count=1500,
-            avg=sum(values) / 1_500_000,
-            min=min(values) / 1000,
-            p50=total.get_value_at_percentile(50) / 1000,
-            p90=total.get_value_at_percentile(90) / 1000,
-            p99=total.get_value_at_percentile(99) / 1000,
-            p99_9=total.get_value_at_percentile(99.9) / 1000,
-            max=max(values) / 1000,
-            stdev=total.get_stddev() / 1000,
+            avg_us=sum(values) / 1_500_000,
+            min_us=min(values) / 1000,
+            p50_us=total.get_value_at_percentile(50) / 1000,
+            p90_us=total.get_value_at_percentile(90) / 1000,
+            p99_us=total.get_value_at_percentile(99) / 1000,
+            p99_9_us=total.get_value_at_percentile(99.9) / 1000,
+            max_us=max(values) / 1000,
+            stdev_us=total.get_stddev() / 1000,
         )
 
     def test_gauges_of_one_second_add_and_of_several_take_the_greatest(self) -> None:
@@ -282,15 +282,19 @@ class TestSummary:
     def test_an_empty_series_has_no_numbers(self) -> None:
         (row,) = to_table([Interval(series="transit")]).to_pylist()
         assert summarize(row) == LatencySummary(0)
-        assert asdict(LatencySummary(0))["p99_9"] is None
+        assert asdict(LatencySummary(0))["p99_9_us"] is None
 
     def test_microseconds_exact_where_they_can_be(self) -> None:
         (row,) = to_table([latency_row([1_234_567, 1_234_569])]).to_pylist()
         summary = summarize(row)
-        assert (summary.count, summary.avg) == (2, 1234.568)
-        assert (summary.min, summary.max) == (1234.567, 1234.569)
+        assert (summary.count, summary.avg_us) == (2, 1234.568)
+        assert (summary.min_us, summary.max_us) == (1234.567, 1234.569)
         # Both in the bucket of 1,233,920 to 1,234,943 ns, and no percentile is above the greatest.
-        assert (summary.p50, summary.stdev) == (1234.569, 0.0)
+        assert (summary.p50_us, summary.stdev_us) == (1234.569, 0.0)
+        for name in ("p50", "stdev"):  # until 1.0
+            assert getattr(summary, name) == summary.figure(name)
+        with pytest.raises(AttributeError):
+            getattr(summary, "p" + "51")
 
     @pytest.mark.parametrize(
         ("percentile", "least"), [("p50", 2), ("p90", 6), ("p99", 51), ("p99_9", 501)]
@@ -301,15 +305,15 @@ class TestSummary:
         for count, is_there in ((1, False), (least - 1, False), (least, True)):
             (row,) = to_table([latency_row(list(range(1, count + 1)))]).to_pylist()
             summary = summarize(row)
-            assert (getattr(summary, percentile) is not None) is is_there
-            assert summary.max == count / 1000
-        assert getattr(summary, percentile) == (least - 1) / 1000
+            assert (summary.figure(percentile) is not None) is is_there
+            assert summary.max_us == count / 1000
+        assert summary.figure(percentile) == (least - 1) / 1000
 
     @given(st.lists(st.integers(0, HIGHEST_NS), min_size=1, max_size=700))
     def test_figures_are_in_order(self, values: list[int]) -> None:
         (row,) = to_table([latency_row(values)]).to_pylist()
         summary = summarize(row)
-        told = [summary.p50, summary.p90, summary.p99, summary.p99_9, summary.max]
+        told = [summary.p50_us, summary.p90_us, summary.p99_us, summary.p99_9_us, summary.max_us]
         known = [value for value in told if value is not None]
         assert known == sorted(known)
 

@@ -32,7 +32,7 @@ def test_a_duration_has_the_unit_of_its_size(microseconds: float, text: str) -> 
 
 def test_a_headline_has_rates_latencies_and_losses(tmp_path: Path) -> None:
     card = summarize_run(fabricate(tmp_path / "run"))
-    timed = LatencySummary(5_000, p50=170.0, p99=3_700.0, p99_9=9_000.0, max=22_000.0)
+    timed = LatencySummary(5_000, p50_us=170.0, p99_us=3_700.0, p99_9_us=9_000.0, max_us=22_000.0)
     card = replace(
         card,
         latency={"end_to_end": timed},

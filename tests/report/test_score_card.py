@@ -77,7 +77,7 @@ def test_rows_of_a_case(tmp_path: Path, case: str, rows: list[tuple[str, str, fl
     assert [(row.name, row.unit, row.value) for row in card.rows] == rows
     row, timed = card.rows[-1], card.latency["end_to_end"]
     levels = (row.avg, row.p50, row.p99, row.p99_9, row.max)
-    assert levels == (timed.avg, timed.p50, timed.p99, timed.p99_9, timed.max)
+    assert levels == (timed.avg_us, timed.p50_us, timed.p99_us, timed.p99_9_us, timed.max_us)
     deliveries = 10 if case == "fanout" else 1
     assert card.counts.expected == card.counts.received == deliveries * card.counts.sent
     assert (card.counts.high_water_mark, card.power) == (17, None)
@@ -100,7 +100,7 @@ def test_latency_is_that_of_the_timed_pair(tmp_path: Path) -> None:
     assert result.p99 == histogram.get_value_at_percentile(99) / 1000
     assert result.stdev == pytest.approx(histogram.get_stddev() / 1000)
     assert result.avg == pytest.approx(total_ns / histogram.total_count / 1000)
-    assert card.latency["background.end_to_end"].avg > 2 * result.avg  # type: ignore[operator]
+    assert card.latency["background.end_to_end"].avg_us > 2 * result.avg  # type: ignore[operator]
     assert card.latency["end_to_end"].count == histogram.total_count == 4000
 
 
@@ -295,7 +295,7 @@ def test_curves_show_the_course(tmp_path: Path) -> None:
     assert all(0 < used < 1 for used in card.curves.processes["used"].to_pylist())
     curve = card.curves.distribution[0]
     assert curve.series == "end_to_end"
-    assert curve.points[-1] == (100.0, card.latency["end_to_end"].max)
+    assert curve.points[-1] == (100.0, card.latency["end_to_end"].max_us)
     us = [value for _, value in curve.points]
     assert us == sorted(us)
     series, histogram = next(iter(card.curves.histograms.items()))

@@ -572,6 +572,11 @@ class Compared:
         return all(side.valid for side in self.sides)
 
     @property
+    def codes(self) -> tuple[str, ...]:
+        """Codes of the reasons against runs of any side, each once."""
+        return tuple(dict.fromkeys(code for side in self.sides for code in side.codes))
+
+    @property
     def rows(self) -> tuple[Line, ...]:
         """The figures of all sides."""
         return tuple(line for comparison in self.cases for line in comparison.lines)
@@ -636,6 +641,6 @@ def comparison_document(compared: Compared) -> dict[str, Any]:
         ],
         "verdict": {
             "valid": compared.valid,
-            "reasons": list(dict.fromkeys(code for side in compared.sides for code in side.codes)),
+            "reasons": list(compared.codes),
         },
     }

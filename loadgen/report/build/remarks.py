@@ -32,11 +32,11 @@ def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
     parts: dict[str, str] = {}
     mostly = []
     for key, title in _SHOWN.items():
-        total_us, sent_us = getattr(total, key), getattr(transit, key)
+        total_us, sent_us = total.figure(key), transit.figure(key)
         if not total_us or sent_us is None:
             continue
         late_us = max(total_us - sent_us, 0.0)
-        read_us = min(getattr(waited, key, None) or 0.0, sent_us)
+        read_us = min((waited.figure(key) if waited else None) or 0.0, sent_us)
         parts[key] = (
             f"{title}, {number(late_us + read_us)} of {number(total_us)} µs "
             f"(sent late {number(late_us)}, read late {number(read_us)})"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadgen.cases.case import MEASURES, RowSpec
 from loadgen.cases.registry import CASES
@@ -127,12 +127,13 @@ def with_latency(
     timed = latency.get(END_TO_END)
     if timed is None or any(row.unit == "microseconds" for row in rows):
         return tuple(rows)
+    figures: dict[str, Any] = {key: timed.figure(key) for key in FIGURES if key != "value"}
     row = Row(
         type="Latency",
         name=f"{case.upper()}.{END_TO_END}",
         description="From the intended moment of sending to the receiver.",
         unit="microseconds",
-        **{key: getattr(timed, key) for key in FIGURES if key != "value"},
+        **figures,
     )
     return (*rows, row)
 
@@ -185,7 +186,9 @@ def figures_of(measure: str, facts: Facts) -> dict[str, float | None]:
     """
     if measure in _SERIES:
         timed = facts.card.latency.get(_SERIES[measure])
-        return {key: getattr(timed, key, None) for key in FIGURES}
+        return {
+            key: None if timed is None or key == "value" else timed.figure(key) for key in FIGURES
+        }
     if measure in _VALUES:
         value = _VALUES[measure](facts)
     else:

@@ -85,7 +85,7 @@ def _measured_tiles(figures: Mapping[str, float | None]) -> Iterator[DataTable]:
 def _tables(card: ScoreCard) -> Iterator[DataTable]:
     """Yield the tables of latencies and of connecting; those without rows are left out."""
     series = tuple(
-        (name, *(getattr(timed, key) for key in LATENCY_FIGURES))
+        (name, *(timed.figure(key) for key in LATENCY_FIGURES))
         for name, timed in card.latency.items()
     )
     if series:

@@ -239,5 +239,8 @@ def figures_of(card: ScoreCard) -> dict[str, float | None]:
         "egress": card.rates["egress"] if card.has_messages else None,
         "high_water_mark": card.counts.high_water_mark,
         "seconds": None if card.has_messages else card.connect.seconds,
-        **{key: getattr(latency, key, None) for key in ("avg", "p50", "p99", "max", "stdev")},
+        **{
+            key: None if latency is None else latency.figure(key)
+            for key in ("avg", "p50", "p99", "max", "stdev")
+        },
     }

@@ -318,7 +318,7 @@ def test_repetitions_are_one_line_and_one_column(card: ScoreCard) -> None:
 
 def test_a_slower_run_is_worse_by_its_latency(card: ScoreCard) -> None:
     timed = card.latency["end_to_end"]
-    assert timed.p99 is not None
+    assert timed.p99_us is not None
     rows = [replace(row, p99=row.p99 and 2 * row.p99) for row in card.rows]
     slow = replace(card, rows=tuple(rows))
     (told,) = regressions(compare([card, slow], [True, False], Bounds(0.5)))

@@ -13,7 +13,7 @@ from tests.report import fabricate as make
 
 
 def series(p50: float | None, p99: float | None, avg: float) -> LatencySummary:
-    return LatencySummary(count=1000, avg=avg, p50=p50, p99=p99)
+    return LatencySummary(count=1000, avg_us=avg, p50_us=p50, p99_us=p99)
 
 
 WHOLE = series(100, 900, 120)
@@ -60,7 +60,7 @@ def test_the_row_has_transit_beside_it(tmp_path: Path) -> None:
     card = summarize_run(make.fabricate(tmp_path / "a", case="latency"))
     first, second = card.rows[:2]
     assert (first.name, second.name) == ("LATENCY", "LATENCY.TRANSIT")
-    assert second.p99 == card.latency["transit"].p99 and second.unit == "microseconds"
+    assert second.p99 == card.latency["transit"].p99_us and second.unit == "microseconds"
     assert first.remark.startswith("The generator's own part of 99P, 62.72 of 335.4")
     # A generator that sends late by more than the broker takes.
     rows = make.rows_of(case="latency")

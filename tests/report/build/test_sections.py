@@ -306,7 +306,7 @@ def ceilings(calibration: Any) -> list[DataTable]:
         environment=environment, workers=2, connected=1_000, connect_seconds=0.5
     )
     rates = {"sent": 5_000.0, "received": 10_000.0}
-    return [*ceiling_of(record, rates, {"end_to_end": LatencySummary(1, p50=75.0)})]
+    return [*ceiling_of(record, rates, {"end_to_end": LatencySummary(1, p50_us=75.0)})]
 
 
 def test_each_figure_is_next_to_that_of_the_harness() -> None:
