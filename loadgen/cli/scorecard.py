@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ _TELL_EVERY_S = 2.0
 
 
 def parse_bounds(text: str) -> "Bounds":
-    """Read shares from `5%`, `99P=50%,FANIN=2%` or both; raises ScenarioError."""
+    """Read shares from `5%`, `p99=50%,FANIN=2%` or both; raises ScenarioError."""
     from loadgen.cli.cluster import parsed
     from loadgen.errors import ScenarioError
     from loadgen.plan.units import parse_number, shown
@@ -39,7 +40,8 @@ def parse_bounds(text: str) -> "Bounds":
             )
         if percent > 1000:
             raise ScenarioError(f"bound: {shown(value)} is too large; use 0 to 1,000 %")
-        key = " ".join(key.split()).casefold()
+        # A column by its published title or its name in scorecard.json: 99P, p99.
+        key = re.sub(r"\bp(\d+(\.\d+)?)\b", r"\1p", " ".join(key.split()).casefold())
         if (key in named) if equals else (default is not None):
             raise ScenarioError(f"bound: {shown(part)}: given twice")
         if equals and not key:
@@ -86,7 +88,7 @@ def _make(flags: Flags) -> int:
 
     Example: loadgen scorecard runs/new --baseline runs/old --bound 3%
 
-    Example: loadgen scorecard runs/new --history history --bound 99P=50%,VALUE=2%
+    Example: loadgen scorecard runs/new --history history --bound p99=50%,VALUE=2%
     """
     from loadgen.cli.cluster import spark_settings
     from loadgen.errors import ScenarioError

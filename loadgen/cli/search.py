@@ -18,6 +18,7 @@ from loadgen.judge.next_step import (
     AIMS,
     Limit,
     aim_for,
+    is_requirement,
     limit_sentence,
     parse_share,
     requirements,
@@ -48,11 +49,13 @@ def of_the_search(case: Case[Any]) -> list[inspect.Parameter]:
     return [part for part in options.case_options(case) if part.name != "require"]
 
 
-def with_thresholds(flags: options.Flags) -> tuple[options.Flags, list[str]]:
-    """Split `require` into thresholds, which stay in the options, and other requirements."""
+def with_thresholds(flags: options.Flags, searching: bool) -> tuple[options.Flags, list[str]]:
+    """Split `require` into thresholds of runs, which stay in the options, and those of a search."""
     items = [item.strip() for text in flags["require"] or () for item in text.split(",")]
-    thresholds = [item for item in items if is_threshold(item)]
-    return {**flags, "require": thresholds}, [item for item in items if item not in thresholds]
+    of_runs = [
+        item for item in items if is_threshold(item) and not (searching and is_requirement(item))
+    ]
+    return {**flags, "require": of_runs}, [item for item in items if item not in of_runs]
 
 
 def searched(scenario: Scenario, flags: options.Flags, request: str) -> "Search":
@@ -73,7 +76,7 @@ def searched(scenario: Scenario, flags: options.Flags, request: str) -> "Search"
     return Search(
         scenario=scenario,
         aim=aim,
-        require=requirements(scenario, with_thresholds(flags)[1]),
+        require=requirements(scenario, with_thresholds(flags, searching=True)[1]),
         step_s=None if step is None else parsed("step-duration", step, _window_s),
     )
 
@@ -102,7 +105,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
 
         if flags["for_"] is None:
             raise UsageError(f"--for: the field to search is missing; use {', '.join(AIMS)}")
-        scenario = options.read_scenario(case, with_thresholds(flags)[0])
+        scenario = options.read_scenario(case, with_thresholds(flags, searching=True)[0])
         request = searched(scenario, flags, flags["for_"])
         source, quiet = hosts_of(scenario, flags), flags["quiet"]
         with search_progress(sys.stderr, quiet=quiet, notice=notice_for(case.name)) as watch:

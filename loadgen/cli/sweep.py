@@ -55,15 +55,16 @@ def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
     for field, _ in axes:
         if flags.get(field) is not None:
             raise ScenarioError(f"{field}: given as an option and with --set; give it once")
+    of_runs, of_search = with_thresholds(flags, flags["search"])
     if not flags["search"]:
         for name in (option.name for option in options.declared("search")):
-            if flags[name] if name != "require" else with_thresholds(flags)[1]:
+            if flags[name] if name != "require" else of_search:
                 raise UsageError(
                     f"{option_of(name.strip('_'))}: nothing is searched; use it with --search"
                 )
     repeat = parsed("repeat", flags["repeat"], parse_count)
     request = flags["for_"] or "rate"
-    alone = {**with_thresholds(flags)[0], "set_": None}
+    alone = {**of_runs, "set_": None}
     for name, values in axes:
         if name == "broker":
             # What is encrypted has options that a plain connection refuses (`run.search.sweep`).

@@ -15,6 +15,7 @@ Each step is a separate run with its warm-up. Loads above a failed one are taken
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -66,7 +67,7 @@ class SearchMessage(Sentences):
     TARGET_OF_OTHER_CASE = "--for {field}: {case} does not have it; use one of {targets}"
     UNKNOWN_REQUIREMENT = "--require {item}: use {forms}"
     REQUIRED_TWICE = "--require {name}: use it once"
-    REQUIREMENT = "--require {name}: {error}; use {name}={example}"
+    REQUIREMENT = "--require {name}: {error}; use {example}"
     SHARE = "{value} is more than 100%; use 5% or 0.05"
     SWITCH = "{value} is neither on nor off"
 
@@ -215,21 +216,23 @@ class Require:
 
 
 def requirements(scenario: Scenario, texts: Sequence[str]) -> Require:
-    """Return the requirements in `--require NAME=VALUE,...`; raises ScenarioError.
+    """Return the requirements in `--require lost<0.1%,backlog=off`; raises ScenarioError.
 
-    Others are the case's defaults, and the scenario's `latency_bound`.
+    Others are the case's defaults, and the scenario's `latency_bound`. The earlier form
+    `lost=0.1%` is read until 1.0.
     """
     values: dict[str, object] = {}
     for item in (part.strip() for text in texts for part in text.split(",")):
-        name, equals, value = item.partition("=")
-        if name not in _REQUIREMENTS or not equals:
-            forms = tuple(f"{key}={example}" for key, (_, example, _) in _REQUIREMENTS.items())
+        written = _REQUIREMENT.fullmatch(item)
+        name = "" if written is None else written[1] or written[2]
+        if written is None or name not in _REQUIREMENTS:
+            forms = tuple(example for _, example, _ in _REQUIREMENTS.values())
             raise ScenarioError(SearchMessage.UNKNOWN_REQUIREMENT(item=shown(item), forms=forms))
         field, example, read = _REQUIREMENTS[name]
         if field in values:
             raise ScenarioError(SearchMessage.REQUIRED_TWICE(name=name))
         try:
-            values[field] = read(value)
+            values[field] = read(written[3])
         except ValueError as error:
             message = SearchMessage.REQUIREMENT(name=name, error=str(error), example=example)
             raise ScenarioError(message) from None
@@ -254,14 +257,23 @@ def _read_switch(value: str) -> bool:
 
 
 _REQUIREMENTS: Mapping[str, tuple[str, str, Callable[[str], object]]] = {
-    "lost": ("lost", "0.1%", parse_share),
+    "lost": ("lost", "lost<0.1%", parse_share),
     "p99": (
         "p99_s",
-        "100ms or off",
+        "p99<100ms or p99=off",
         lambda value: None if value == "off" else Scenario.fields()["latency_bound"].parse(value),
     ),
-    **{name: (name, "on or off", _read_switch) for name in ("backlog", "order", "duplicates")},
+    **{name: (name, f"{name}=off", _read_switch) for name in ("backlog", "order", "duplicates")},
 }
+"""Requirements of a search: field of `Require`, example and reader."""
+
+_REQUIREMENT = re.compile(r"(?:(lost|p99)\s*<|(\w+)=)\s*([^=\s].*)")
+
+
+def is_requirement(text: str) -> bool:
+    """Return True for a requirement of a search, whose `lost<0.1%` tolerates losses."""
+    written = _REQUIREMENT.fullmatch(text)
+    return written is not None and (written[1] or written[2]) in _REQUIREMENTS
 
 
 def bracket_of(tried: Sequence[Tried]) -> tuple[float | None, float | None]:

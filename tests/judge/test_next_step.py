@@ -19,6 +19,7 @@ from loadgen.judge.next_step import (
     Tried,
     aim_for,
     bracket_of,
+    is_requirement,
     limit_sentence,
     next_step,
     parse_share,
@@ -296,8 +297,10 @@ def test_requirements_are_the_cases_and_what_is_given() -> None:
     bound = build_scenario("fanin", None, {"latency_bound": "2ms"})
     assert requirements(bound, []).p99_s == 0.002
     assert requirements(bound, ["p99=off"]).p99_s is None
-    given = requirements(fanin, ["lost=0.1%,backlog=off", "p99=50ms", "order=on"])
+    given = requirements(fanin, ["lost<0.1%,backlog=off", "p99 < 50ms", "order=on"])
     assert given == Require(lost=0.001, p99_s=0.05, backlog=False)
+    assert requirements(fanin, ["lost=0.1%,p99=50ms,backlog=off"]) == given  # until 1.0
+    assert not is_requirement("lost==0") and not is_requirement("order<1")
     for wrong, code in (
         *((text, "UNKNOWN_REQUIREMENT") for text in ("lost", "luck=1", "")),
         *((text, "REQUIREMENT") for text in ("lost=2", "p99=fast", "backlog=maybe")),
