@@ -65,6 +65,7 @@ def _show(flags: Flags) -> int:
     html, rolling = flags["html"], flags["rolling"]
     _require_usable(where, case, since)
     from loadgen.cli.cluster import spark_settings
+    from loadgen.cli.result_text import aligned, paper_of
     from loadgen.report.build.rows import FIGURES
     from loadgen.report.history import history_report, weeks_of
     from loadgen.report.render.html import to_html
@@ -83,18 +84,17 @@ def _show(flags: Flags) -> int:
     if flags["json_"]:
         sys.stdout.write(to_json(report).decode())
         return 0
-    print(
-        f"{'ROW':<26} {'UNIT':<12} {'LOAD':<6} {'WEEK OF':<10} {'RUNS':>5} {'MEAN':>10} "
-        f"{'LEAST-MOST':<21} DESCRIPTION"
-    )
-    for course in courses:
-        label = f"{name(course.name, 26)} {FIGURES[course.column]}"
-        for week, runs, mean, least, most in weeks_of(course):
-            print(
-                f"{label:<26} {name(course.unit, 12):<12} {course.load[:6]} {week:<10} {runs:>5} "
-                f"{number(mean):>10} {f'{number(least)}-{number(most)}':<21} "
-                f"{name(course.description, 60)}"
-            )
+    header = ("ROW", "UNIT", "LOAD", "WEEK OF", "RUNS", "MEAN", "LEAST-MOST", "DESCRIPTION")
+    rows = [
+        (
+            *(f"{name(course.name, 26)} {FIGURES[course.column]}", name(course.unit, 12)),
+            *(course.load[:6], week, f"{runs:,}", number(mean)),
+            *(f"{number(least)}-{number(most)}", name(course.description, 60)),
+        )
+        for course in courses
+        for week, runs, mean, least, most in weeks_of(course)
+    ]
+    print("\n".join(aligned([header, *rows], (0, 1, 2, 3, 6, 7), paper_of(sys.stdout))))
     return 0
 
 

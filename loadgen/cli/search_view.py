@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from loadgen.report.headline import duration
 from loadgen.report.render.text import notice_lines
 from loadgen.run.progress import describe, live_on
 
@@ -42,7 +43,7 @@ def step_cells(step: "SearchStep") -> tuple[str, ...]:
         f"{tried.load:,.10g}",
         "" if step.sent_per_s is None else f"{step.sent_per_s:,.0f}",
         "" if step.received_per_s is None else f"{step.received_per_s:,.0f}",
-        "" if step.p99_us is None else _time(step.p99_us),
+        "" if step.p99_us is None else duration(step.p99_us),
         "; ".join(f"{why.code}: {why.detail}" for why in tried.reasons),
     )
 
@@ -62,11 +63,8 @@ def rate_step_lines(steps: Sequence["RateStepVerdict"]) -> list[str]:
     lines = []
     for number, step in enumerate(steps, start=1):
         facts = step.facts
-        p99 = (
-            ""
-            if facts.service.latency_p99_us is None
-            else f", p99 {_time(facts.service.latency_p99_us)}"
-        )
+        p99_us = facts.service.latency_p99_us
+        p99 = "" if p99_us is None else f", p99 {duration(p99_us)}"
         why = "; ".join(f"{reason.code}: {reason.detail}" for reason in step.verdict.reasons)
         lines.append(
             f"step {number}: {step.step.share * 100:.6g}% {step.rate:,.10g}/s  "
@@ -75,12 +73,6 @@ def rate_step_lines(steps: Sequence["RateStepVerdict"]) -> list[str]:
             f"{'; ' if why else ''}{why}"
         )
     return lines
-
-
-def _time(us: float) -> str:
-    if us < 1_000:
-        return f"{us:.0f} µs"
-    return f"{us / 1_000:.3g} ms" if us < 1_000_000 else f"{us / 1_000_000:.3g} s"
 
 
 class Show(Protocol):

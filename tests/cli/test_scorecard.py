@@ -176,7 +176,7 @@ def test_a_bound_is_in_percent_by_default_and_by_name() -> None:
     for text in ("5%", "5", " 5 "):
         assert parse_bounds(text) == Bounds(0.05)
     assert parse_bounds("0.5%") == Bounds(0.005)
-    bounds = parse_bounds("3%, 99P=50%,FANIN=2%,LATENCY 99p=20%")
+    bounds = parse_bounds("3%, 99P=50%,FANIN=2%,LATENCY p99=20%")
     assert bounds == Bounds(0.03, {"99p": 0.5, "fanin": 0.02, "latency 99p": 0.2})
     assert bounds.of("LATENCY", "99P") == 0.2
     assert bounds.of("FANOUT", "99P") == 0.5
