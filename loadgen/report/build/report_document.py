@@ -68,7 +68,8 @@ class ReportSentence(Sentences):
         "Load is open loop: a message counts from the moment at which it was due. A search raises "
         "the load until a run is INVALID, closes in to 5 %, and confirms the limit by {runs:window|"
         "windows} of {window_s:g} s. Other figures are medians of {runs:run|runs}. The spread is "
-        "the distance of the greatest and the least of these, as a share of the median."
+        "the distance of the greatest and the least of these, as a share of the median.",
+        " {spoiled:run was|runs were} made again, as the host had spoiled the first one.",
     )
 
 
@@ -455,7 +456,10 @@ def _load_hosts(cards: Sequence[ScoreCard]) -> Iterator[Block]:
 
 
 def _method(result: ReportResult) -> Iterator[Block]:
-    yield Paragraph(ReportSentence.METHOD(runs=REPEAT, window_s=result.plan.window_s))
+    spoiled = sum(each.spoiled for entry in result.measured for each in entry.sweep.measured)
+    yield Paragraph(
+        ReportSentence.METHOD(runs=REPEAT, window_s=result.plan.window_s, spoiled=spoiled or None)
+    )
     cases = dict.fromkeys(entry.measurement.item.case for entry in result.measured)
     rows = tuple((case.upper(), CASES[case].summary, CASES[case].example) for case in cases)
     yield DataTable("Test cases", "", ("Case", "Load", "Example"), rows, texts=(0, 1, 2))

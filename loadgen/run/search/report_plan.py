@@ -257,7 +257,7 @@ def sweep_of(measurement: Measurement, plan: ReportPlan) -> Sweep:
     axes = ((item.vary[0], item.vary[1:]),) if item.vary else ()
     if item.search:
         return Sweep(scenario, axes, search=searching)
-    return Sweep(scenario, axes, repeat=REPEAT)
+    return Sweep(scenario, axes, repeat=REPEAT, again=True)
 
 
 def command_of(measurement: Measurement, plan: ReportPlan) -> str:

@@ -29,6 +29,7 @@ from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
+from loadgen.run.search.repeats import run_unspoiled
 from loadgen.run.search.search import Search, SearchState, search, step_scenario
 from loadgen.run.testbed import Testbed
 
@@ -53,13 +54,15 @@ class SweepPoint:
 class Sweep:
     """A grid over `scenario`: `axes` are (field, values as text), the first one varying slowest.
 
-    `search` makes the search of a combination, None to run each as it is.
+    `search` makes the search of a combination, None to run each as it is. With `again` a run that
+    the host spoiled is made again.
     """
 
     scenario: Scenario
     axes: tuple[tuple[str, tuple[str, ...]], ...]
     repeat: int = 1
     search: MakeSearch | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class PointResult:
     `run` is the directory, within the sweep's, of the run that shows the result: the run itself or
     the one at the limit; else None. `limit` is the search's, with how it `stands`; a
     search is `valid` if its limit was closed in on and confirmed. `error` says why the point could
-    not be played, "" if it was, and `status` is its exit status.
+    not be played, "" if it was, and `status` is its exit status. `spoiled` runs were made again.
     """
 
     key: str
@@ -81,6 +84,7 @@ class PointResult:
     limit: Mapping[str, Any] | None = None
     error: str = ""
     status: int = 0
+    spoiled: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -221,7 +225,7 @@ async def sweep(
                 # Each repetition has new connections.
                 await testbed.reset(progress)
                 last_repetition = repetition
-            entry = await _play_point(state, journal, testbed, watch, progress)
+            entry = await _play_point(state, journal, testbed, watch, progress, again=grid.again)
             if entry is None:
                 interrupted = True
                 break
@@ -240,6 +244,8 @@ async def _play_point(
     testbed: Testbed,
     watch: Watch,
     progress: Progress,
+    *,
+    again: bool,
 ) -> PointResult | None:
     """Play one repetition of a point; return None if it was interrupted."""
     point = state.point
@@ -267,7 +273,14 @@ async def _play_point(
                 limit=limit | {"own": ended.limit.own, "field": aim.field, "stands": stands},
             )
         else:
-            result = await testbed.run(point.scenario, journal.new_part(name), progress=progress)
+            part, root = journal.new_part(name), journal.directory
+            if again:
+                result, spoiled = await run_unspoiled(
+                    testbed, point.scenario, part, root, progress=progress
+                )
+                entry = replace(entry, spoiled=spoiled)
+            else:
+                result = await testbed.run(point.scenario, part, progress=progress)
             if result.interrupted:
                 return None
             if result.measured:

@@ -291,6 +291,14 @@ async def test_run_that_measured_nothing_is_tried_again(runs: FakeRuns, tmp_path
     assert (len(runs.played), again.exit_status) == (12, 0)
 
 
+async def test_spoiled_runs_are_made_again_on_request(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.says = lambda scenario: Verdict((Reason("GENERATOR_SATURATED", "late"),))
+    grid = Sweep(FANOUT, (("ratio", ("1",)),), again=True)
+    (point,) = (await sweep(grid, tmp_path / "s")).measured
+    assert (len(runs.played), point.spoiled, point.valid) == (3, 2, False)
+    assert len([*(tmp_path / "s" / "saturated").iterdir()]) == 2
+
+
 async def test_search_whose_steps_cannot_be_is_refused_before_anything_is_run(
     runs: FakeRuns, tmp_path: Path
 ) -> None:
