@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from loadgen.run.search.search import SearchState, SearchStep
 
 
-STEP_HEAD = ("", "step", "load", "sent/s", "received/s", "p99", "why it failed")
-
-
 def bracket_line(state: "SearchState") -> str:
     """Return the range of the limit and the current step as one line."""
     below, above = state.bracket
@@ -34,28 +31,18 @@ def bracket_line(state: "SearchState") -> str:
     return "; ".join(parts)
 
 
-def step_cells(step: "SearchStep") -> tuple[str, ...]:
-    """Return one step as the cells of `STEP_HEAD`."""
-    tried = step.tried
-    return (
-        "held" if tried.valid else "failed",
-        tried.purpose,
-        f"{tried.load:,.10g}",
-        "" if step.sent_per_s is None else f"{step.sent_per_s:,.0f}",
-        "" if step.received_per_s is None else f"{step.received_per_s:,.0f}",
-        "" if step.p99_us is None else duration(step.p99_us),
-        "; ".join(f"{why.code}: {why.detail}" for why in tried.reasons),
-    )
-
-
 def step_line(step: "SearchStep") -> str:
     """Return one step as a line of text."""
-    held, purpose, load, sent, received, p99, why = step_cells(step)
-    rates = f", out {sent}/s, in {received}/s" if sent else ""
-    latency = f", p99 {p99}" if p99 else ""
-    return (
-        f"{step.number:>2} {held:<6} {load} ({purpose}){rates}{latency}{'; ' if why else ''}{why}"
-    )
+    tried = step.tried
+    parts = [
+        f"{step.number:>2} {'held' if tried.valid else 'failed':<6} "
+        f"{tried.load:,.10g} ({tried.purpose})"
+    ]
+    if step.sent_per_s is not None and step.received_per_s is not None:
+        parts.append(f"out {step.sent_per_s:,.0f}/s, in {step.received_per_s:,.0f}/s")
+    if step.p99_us is not None:
+        parts.append(f"p99 {duration(step.p99_us)}")
+    return "; ".join((", ".join(parts), *(f"{why.code}: {why.detail}" for why in tried.reasons)))
 
 
 def rate_step_lines(steps: Sequence["RateStepVerdict"]) -> list[str]:
@@ -106,18 +93,13 @@ def search_progress(stream: TextIO, *, quiet: bool = False, notice: str = "") ->
 
 def _drawn(state: "SearchState", heading: str) -> "RenderableType":
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for place, title in enumerate(STEP_HEAD):
-        table.add_column(title, justify="right" if 2 <= place <= 5 else "left")
-    for step in state.steps:
-        # A broker's text may look like markup: Text is taken as it is.
-        cells = [Text(cell) for cell in step_cells(step)]
-        cells[0].stylize("green" if step.tried.valid else "red")
-        table.add_row(*cells)
-    lines: list[RenderableType] = [Text(bracket_line(state), style="bold"), table]
+    # A broker's text may look like markup: Text is taken as it is.
+    lines = [Text(bracket_line(state), style="bold")]
+    lines += [
+        Text(step_line(step), style="green" if step.tried.valid else "red") for step in state.steps
+    ]
     if heading:
         lines.insert(0, Text(heading))
     if state.snapshot is not None:
