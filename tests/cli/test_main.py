@@ -268,16 +268,6 @@ def test_probe_tells_what_a_broker_can_do_and_play(capsys: Captured) -> None:
     assert {case["runs"] for case in shown["cases"].values()} == {True, False, None}
 
 
-def test_probe_in_words(capsys: Captured) -> None:
-    assert main(["probe", "--broker=reflector", "--mqtt=5"]) == 0
-    said = capsys.readouterr().out
-    assert "  reflector 0" in said and ", MQTT 5\n" in said
-    assert re.search(r"^maximum qos +2$", said, re.MULTILINE)
-    assert re.search(r"^subscription identifier +✗", said, re.M)
-    for name in CASES:
-        assert re.search(rf"^{name} +(✓ MQTT 5|\?)", said, re.MULTILINE), name
-
-
 def test_probe_refuses_options_that_do_not_fit(capsys: Captured) -> None:
     assert main(["probe", "--broker=mqtt://127.0.0.1", "--tls-ca=ca.pem"]) == 2
     assert "the connection is not encrypted" in capsys.readouterr().err
