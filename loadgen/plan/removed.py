@@ -42,7 +42,9 @@ def removal(name: str, *kinds: Kind) -> str | None:
     return None
 
 
-_ADDED = frozenset({"pdu_format", "power", "power_command", "topic", "wait_quiet"})
+_ADDED = frozenset(
+    {"broker_command", "pdu_format", "power", "power_command", "topic", "wait_quiet"}
+)
 """Fields of a scenario that searches and sweeps of schema 1 did not have at first."""
 
 

@@ -283,6 +283,12 @@ class Scenario(BaseModel):
     ] = None
     """Process of a broker on this host, to watch its processor time and memory. [default: the
     broker that is started or listens on this host]"""
+    broker_command: Annotated[
+        str | None, TextLine("command", per_run=True, panel="Broker", load="none")
+    ] = None
+    """Command that prints the processor seconds of a broker on another host, and perhaps its number
+    of processors, or a page of metrics with process_cpu_seconds_total, as curl -s
+    http://broker:9100/metrics. It runs every second. [default: none]"""
     wait_quiet: Annotated[
         float | None, Seconds(1, 86_400, per_run=True, panel="Run", load="none")
     ] = None

@@ -81,27 +81,30 @@ class PowerCommand:
 
     async def read(self) -> Reading:
         """Run the command; raise CannotRunError if it fails, or takes too long."""
-        child = await asyncio.create_subprocess_shell(
-            self._command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            output, _ = await asyncio.wait_for(child.communicate(), _COMMAND_LIMIT_S)
-        except TimeoutError:
-            raise CannotRunError(
-                f"--power-command took longer than {_COMMAND_LIMIT_S:g} s: use a faster one"
-            ) from None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-        if child.returncode:
-            raise CannotRunError(
-                f"--power-command ended with status {child.returncode}: try it in a shell"
-            )
-        return reading_of(output[:_LONGEST_OUTPUT].decode("utf-8", "replace"))
+        return reading_of(await output_of("--power-command", self._command))
+
+
+async def output_of(option: str, command: str) -> str:
+    """Run the command of an option; raise CannotRunError if it fails, or takes too long."""
+    child = await asyncio.create_subprocess_shell(
+        command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        output, _ = await asyncio.wait_for(child.communicate(), _COMMAND_LIMIT_S)
+    except TimeoutError:
+        raise CannotRunError(
+            f"{option} took longer than {_COMMAND_LIMIT_S:g} s: use a faster one"
+        ) from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    if child.returncode:
+        raise CannotRunError(f"{option} ended with status {child.returncode}: try it in a shell")
+    return output[:_LONGEST_OUTPUT].decode("utf-8", "replace")
 
 
 def reading_of(output: str) -> Reading:

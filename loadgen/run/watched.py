@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import orjson
 
 from loadgen.brokers.process import ServedBroker
-from loadgen.errors import DiskError
+from loadgen.errors import CannotRunError, DiskError
 from loadgen.plan.plan import Plan
+from loadgen.run.power_log import output_of
 from loadgen.run.preflight import tls_context
+from loadgen.run.redaction import printable
 from loadgen.run.rundir import EventLog, appending
 from loadgen.run.tasks import background, every
 
@@ -36,8 +39,9 @@ async def watched_broker(
 ) -> AsyncIterator[None]:
     """Record the broker's load, and what it counts itself, for the length of the block.
 
-    The processes are those started here, `broker_pid` of the scenario, or what listens at the only
-    endpoint if that is on this host. Counts are not requested from a bridge, which counts a message
+    The processes are those of another host that `broker_command` of the scenario reports, those
+    started here, `broker_pid` of the scenario, or what listens at the only endpoint if that is on
+    this host. Counts are not requested from a bridge, which counts a message
     twice, and not from several endpoints of others, which may be one broker. Raise UsageError for a
     `broker_pid` without a process.
     """
@@ -77,8 +81,64 @@ async def watched_broker(
 
         # Read each time: a broker that crashes on request comes back as another process.
         pids = (lambda: broker.pids) if broker.started_by_us and not named else (lambda: named)
-        async with watching(asked, pids, record, tls_context=tls_context(plan)):
+        command = plan.scenario.broker_command
+        remote = []
+        if command is not None:
+            record(await processor_record(command))
+            remote, pids = [_sampled(command, record, events)], tuple
+        async with (
+            background(*remote),
+            watching(asked, pids, record, tls_context=tls_context(plan)),
+        ):
             yield
+        if command is not None:
+            with suppress(CannotRunError, OSError):
+                record(await processor_record(command))
+
+
+_PROCESSOR_TIME = re.compile(
+    r"^(?:process_cpu_seconds_total(?:\{.*\})?\s+(?P<metric>[\d.e+-]+).*"
+    r"|(?P<seconds>\d+(?:\.\d+)?)(?:\s+(?P<processors>\d+))?)\s*$",
+    re.MULTILINE,
+)
+"""A line of an exporter, or seconds and perhaps the number of processors."""
+
+
+async def processor_record(command: str) -> dict[str, Any]:
+    """Return the record of a broker on another host; raise CannotRunError without one.
+
+    `processors` is 0 if the command does not print it.
+    """
+    begun_ns = time.monotonic_ns()
+    output = await output_of("--broker-command", command)
+    lines = list(_PROCESSOR_TIME.finditer(output))
+    if not lines:
+        raise CannotRunError(
+            f"--broker-command prints {printable(output, 60)!r}: expected seconds as 12.5, seconds "
+            "and processors as 12.5 8, or metrics with process_cpu_seconds_total"
+        )
+    process = {
+        "cpu_ns": round(1e9 * sum(float(line["metric"] or line["seconds"]) for line in lines)),
+        "step_ns": 10_000_000,
+        "resident_bytes": 0,
+        "processes": len(lines),
+        "processors": int(lines[0]["processors"] or 0),
+    }
+    return {"time_ns": (begun_ns + time.monotonic_ns()) // 2, "process": process}
+
+
+async def _sampled(command: str, record: Callable[[dict[str, Any]], None], log: EventLog) -> None:
+    """Record the broker's processor time every second; the first failure of each gap is noted."""
+    failed = False
+    while True:
+        await asyncio.sleep(1.0)
+        try:
+            record(await processor_record(command))
+            failed = False
+        except (CannotRunError, OSError) as error:
+            if not failed:
+                log.write(time.monotonic_ns(), "broker_not_watched", str(error))
+            failed = True
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,12 +14,12 @@ import pytest
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.errors import UsageError
+from loadgen.errors import CannotRunError, UsageError
 from loadgen.plan.plan import Plan
 from loadgen.report.build.broker_section import BrokerRecords, read_broker
 from loadgen.run import watched
 from loadgen.run.rundir import EventLog
-from loadgen.run.watched import BROKER_FILE, loads_of, watched_broker
+from loadgen.run.watched import BROKER_FILE, loads_of, processor_record, watched_broker
 
 
 def records(directory: Path) -> BrokerRecords:
@@ -114,3 +115,29 @@ async def test_processes_are_sampled_while_the_block_lasts() -> None:
             await asyncio.sleep(0.01)
     (_, (own, other)) = loads[0]
     assert own is not None and own > 0 and other is None
+
+
+@pytest.mark.parametrize(
+    ("output", "cpu_ns", "processors"),
+    [
+        ("12.5", 12_500_000_000, 0),
+        ("12.5 8", 12_500_000_000, 8),
+        (
+            "# TYPE x counter\nprocess_cpu_seconds_total 3.5 1700000000000\nother 9",
+            3_500_000_000,
+            0,
+        ),
+        ('process_cpu_seconds_total{a="b"} 1e1\nprocess_cpu_seconds_total 2', 12_000_000_000, 0),
+    ],
+)
+async def test_a_command_reports_a_broker_of_another_host(
+    output: str, cpu_ns: int, processors: int
+) -> None:
+    process = (await processor_record(f"printf '%s\n' {shlex.quote(output)}"))["process"]
+    assert (process["cpu_ns"], process["processors"]) == (cpu_ns, processors)
+
+
+@pytest.mark.parametrize("command", ["echo busy", "false"])
+async def test_a_command_without_processor_time_is_refused(command: str) -> None:
+    with pytest.raises(CannotRunError, match="--broker-command"):
+        await processor_record(command)

@@ -53,6 +53,7 @@ class ProcessSample:
     cpu_ns: Annotated[int, at("process", "cpu_ns")]
     resident_bytes: Annotated[int, at("process", "resident_bytes")]
     step_ns: Annotated[int, at("process", "step_ns")] = 10_000_000
+    processors: Annotated[int | None, at("process", "processors")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class BrokerLoad:
     cpu_seconds: float | None
     cores: float | None
     resident_bytes_max: int | None
+    processors: int | None  # of the broker's host; None for the load's host, 0 if unknown
     messages_per_core_second: float | None
     counts: tuple[CountCheck, ...] = ()
     dropped: int | None = None
@@ -180,7 +182,8 @@ def broker_load(
     return BrokerLoad(
         cpu_seconds=cpu_s,
         cores=None if cpu_s is None else cpu_s / ((end_ns - start_ns) / 1e9),
-        resident_bytes_max=max(inside, default=None),
+        resident_bytes_max=max(inside, default=0) or None,
+        processors=samples[-1].processors if samples else None,
         messages_per_core_second=messages / cpu_s if cpu_s and messages and not withheld else None,
         counts=tuple(_checks(records, course.filter(pc.equal(course["series"], "")))),
         dropped=sum(dropped) if dropped else None,

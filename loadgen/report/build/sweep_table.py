@@ -223,6 +223,8 @@ def figures_of(card: ScoreCard) -> dict[str, float | None]:
     latency = card.latency.get("end_to_end" if card.has_messages else "connect")
     scenario, cores = card.run.scenario, card.run.environment.get("cores")
     used = None if card.broker is None else card.broker.cores
+    if card.broker is not None and card.broker.processors is not None:
+        cores = card.broker.processors  # the broker is on another host
     case = CASES.get(card.run.case)
     share = used / cores if used is not None and cores else None
     observed = part(card.details, card.run.case, "figures")
