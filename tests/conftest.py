@@ -1,6 +1,8 @@
 """What all tests share."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -64,6 +66,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
             item.add_marker(too_slow)
     # A long group that begins late would leave the other processes without work.
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nursery() -> Iterator[None]:
+    """One process that loads kernels, for all runs that tests play in this one."""
+    testbed = sys.modules.get("loadgen.run.testbed")
+    if testbed is None or PLAIN:
+        yield
+        return
+    from tests.nursery import Nursery
+
+    made = Nursery()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(testbed, "forkserver", made.forkserver)
+        yield
+    made.close()
 
 
 @pytest.fixture(scope="session")
