@@ -1,6 +1,6 @@
 """The way of one message from its bytes to the counts: files entered, and calls between them.
 
-In plain Python, where each call can be seen: test_plain_python.py runs it.
+In plain Python, where each call can be seen: `bootstrap.py quick` runs it.
 """
 
 import os
