@@ -9,7 +9,7 @@ The names of `loadgen.api` and the scenarios of the cases are imported when they
 
 import importlib
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 PROGRAM = f"loadgen {__version__}"
 """Name and version, as files and peers are told them."""

@@ -30,3 +30,11 @@ def test_every_dependency_is_locked_within_its_bounds(text: str) -> None:
 @pytest.mark.parametrize("text", DECLARED)
 def test_every_dependency_has_both_bounds(text: str) -> None:
     assert {spec.operator for spec in Requirement(text).specifier} == {">=", "<"}
+
+
+def test_the_purpose_of_every_dependency_is_documented() -> None:
+    page = (ROOT / "docs/internals/dependencies.md").read_text("utf-8")
+    rows = [re.match(r"[\w-]+", text) for text in PROJECT["dependencies"]]
+    documented = re.findall(r"^\| ([\w-]+)(?:\[\w+\])? \|", page, re.MULTILINE)
+    assert documented == ["package", *(row[0] for row in rows if row)]
+    assert len(rows) <= 16

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen import PROGRAM
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -103,7 +105,7 @@ def test_it_is_the_installed_package_that_runs(loadgen: Path, tmp_path: Path) ->
     python = loadgen.with_name("python")
     code = "import loadgen; print(loadgen.__file__)"
     assert run(python, "-c", code, directory=tmp_path).startswith(str(loadgen.parents[1]))
-    assert run(loadgen, "--version", directory=tmp_path) == "loadgen 0.1.0\n"
+    assert run(loadgen, "--version", directory=tmp_path) == f"{PROGRAM}\n"
 
 
 def test_a_scenario_that_came_with_it_is_planned(loadgen: Path, tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from loadgen.brokers.messages import Message
 from loadgen.brokers.process import (
     Program,
@@ -23,6 +21,7 @@ from loadgen.brokers.process import (
     printed_version,
     run_program,
 )
+from loadgen.brokers.this_host import available_memory_bytes
 from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
 
@@ -162,5 +161,4 @@ def run_mosquitto(
 
 def default_memory_limit_bytes(brokers: int = 1) -> int:
     """Return half of the memory now available, divided among the brokers."""
-    available: int = psutil.virtual_memory().available
-    return available // 2 // brokers
+    return available_memory_bytes() // 2 // brokers

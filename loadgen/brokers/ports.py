@@ -15,9 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from loadgen.brokers.messages import Message
+from loadgen.brokers.this_host import local_addresses, process_table
 from loadgen.errors import HostLimitError
 
 _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -109,19 +108,15 @@ def is_local(host: str) -> bool:
         addresses = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
         return False
-    interfaces = psutil.net_if_addrs().values()
-    local = {link.address.partition("%")[0] for links in interfaces for link in links}
+    local = set(local_addresses())
     return any(
-        address in local or ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
-        for address in map(str, addresses)
+        address in local or ipaddress.ip_address(address).is_loopback
+        for address in (str(address).partition("%")[0] for address in addresses)
     )
 
 
 def listening_pids(port: int) -> tuple[int, ...]:
-    """Return the processes that listen on a TCP port, if this user may see them.
-
-    It reads /proc: psutil makes an object of each connection, and there may be a million.
-    """
+    """Return the processes that listen on a TCP port, if this user may see them."""
     sockets: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError), Path(table).open(encoding="ascii") as lines:
@@ -130,7 +125,7 @@ def listening_pids(port: int) -> tuple[int, ...]:
                     _, address, _, state, *_, inode = line.split()[:10]
                     if state == _LISTEN.strip() and address.endswith(f":{port:04X}"):
                         sockets.add(f"socket:[{inode}]")
-    return tuple(sorted(pid for pid in psutil.pids() if _has_open(pid, sockets)))
+    return tuple(sorted(pid for pid in process_table() if _has_open(pid, sockets)))
 
 
 def _has_open(pid: int, files: Collection[str]) -> bool:

@@ -25,17 +25,16 @@ import itertools
 import re
 import ssl
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import aiomqtt
-import psutil
 
 from loadgen.brokers.ask import client_identifier, tls_context_of
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.messages import Message
+from loadgen.brokers.this_host import HostProcess, with_descendants
 from loadgen.errors import UsageError
 from loadgen.mqtt.topics import filter_matches
 
@@ -94,24 +93,24 @@ class ProcessLoad:
         """Make a reader that looks for new processes every `look_interval_s`."""
         self._pids = pids
         self._look_interval_s = look_interval_s
-        self._processes: frozenset[psutil.Process] = frozenset()
+        self._processes: frozenset[HostProcess] = frozenset()
         self._pids_read: tuple[int, ...] = ()
         self._looked_ns = 0
-        self._used_ns: dict[psutil.Process, int] = {}
+        self._used_ns: dict[HostProcess, int] = {}
 
     def read(self) -> Record | None:
         """Return the `process` of a record, None if all processes have ended."""
         # Looking through the process table costs more than reading clocks.
         pids, now_ns = tuple(self._pids()), time.monotonic_ns()
         if pids != self._pids_read or now_ns - self._looked_ns > self._look_interval_s * 1e9:
-            self._processes = frozenset(_with_children(pids))
+            self._processes = frozenset(with_descendants(pids))
             self._pids_read, self._looked_ns = pids, now_ns
         resident_bytes = processes = 0
         for process in self._processes:
-            with suppress(psutil.Error, OSError):
+            with suppress(OSError):
                 clock = (~process.pid << 3) | _CPUCLOCK_SCHED  # clock_getcpuclockid(3)
                 self._used_ns[process] = time.clock_gettime_ns(clock)
-                resident_bytes += process.memory_info().rss
+                resident_bytes += process.resident_bytes()
                 processes += 1
         if not processes:
             return None
@@ -121,19 +120,6 @@ class ProcessLoad:
             "resident_bytes": resident_bytes,
             "processes": processes,
         }
-
-
-def _with_children(pids: Iterable[int]) -> Iterable[psutil.Process]:
-    """Yield the processes and their children, in one look at the process table."""
-    processes = {process.pid: process for process in psutil.process_iter(["ppid"])}
-    children: dict[int, list[psutil.Process]] = defaultdict(list)
-    for process in processes.values():
-        children[process.info["ppid"]].append(process)
-    todo = [processes[pid] for pid in pids if pid in processes]
-    while todo:
-        process = todo.pop()
-        yield process
-        todo += children[process.pid]
 
 
 # --- $SYS -----------------------------------------------------------------------------------

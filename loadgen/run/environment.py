@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import psutil
 
 import loadgen
 from loadgen import PROGRAM
 from loadgen.brokers.ports import ephemeral_ports
+from loadgen.brokers.this_host import available_memory_bytes, local_addresses
 from loadgen.errors import CannotRunError
 from loadgen.plan.fit import Host
 from loadgen.run.control_groups import memory_left, processor_quota
@@ -71,19 +71,14 @@ def host_of() -> Host:
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     cores, quota = len(os.sched_getaffinity(0)), processor_quota()
-    available, left = psutil.virtual_memory().available, memory_left()
+    available, left = available_memory_bytes(), memory_left()
     return Host(
         cores=cores if quota is None else min(cores, quota),
         descriptors=hard if hard != resource.RLIM_INFINITY else 1 << 20,
         memory_bytes=available if left is None else min(available, left),
         local_ports=len(ephemeral_ports()),
         name=socket.gethostname(),
-        addresses=tuple(
-            one.address.partition("%")[0]
-            for interface in psutil.net_if_addrs().values()
-            for one in interface
-            if one.family in (socket.AF_INET, socket.AF_INET6)
-        ),
+        addresses=tuple(local_addresses()),
     )
 
 

@@ -15,14 +15,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import psutil
-
+from loadgen.brokers.this_host import HostProcess, with_descendants
 from loadgen.errors import CannotRunError, MissingProgramError
 from loadgen.run.interrupt import RunInterruptedError, ending_signals
 from loadgen.run.redaction import printable
@@ -38,6 +38,7 @@ OLDEST_JAVA = 17
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 _ANSWER_S = 5.0
+_END_S = 5.0
 _HIGHEST_PORT = 65_535
 _NO_EXECUTOR_S = 25.0
 _LOOK_S = 0.5
@@ -285,18 +286,27 @@ def _end(scratch: Path) -> None:
         with suppress(Exception):
             began.proc.stdin.close()
         SparkContext._gateway = SparkContext._jvm = None
-    ours = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            if any(str(scratch) in word for word in process.cmdline()):
-                ours.append(process)
-    _, alive = psutil.wait_procs(ours, timeout=5)
-    for process in alive:
-        with suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(alive, timeout=5)
+    ours = [
+        process
+        for process in with_descendants([os.getpid()])[1:]
+        if str(scratch) in process.command()
+    ]
+    for process in _left_of(ours):
+        with suppress(OSError):
+            os.kill(process.pid, signal.SIGKILL)
+    _left_of(ours)
     with suppress(Exception):
         began.proc.wait(5)  # type: ignore[union-attr]
+
+
+def _left_of(processes: Sequence[HostProcess]) -> list[HostProcess]:
+    """Return the processes that have not ended within a few seconds."""
+    end_s = time.monotonic() + _END_S
+    while left := [process for process in processes if not process.has_ended()]:
+        if time.monotonic() > end_s:
+            break
+        time.sleep(0.02)
+    return left
 
 
 def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str]) -> "SparkSession":
@@ -332,7 +342,12 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
             conf.setAll(list((options | dict(settings)).items()))
             # Descriptor 2 of this process stays, so that a signal at any moment can be reported.
             if SparkContext._gateway is None:
-                gateway = launch_gateway(conf, {"stderr": output})  # type: ignore[no-untyped-call]
+                # pyspark makes a directory there, which would stay after `kill -9`.
+                usual, tempfile.tempdir = tempfile.tempdir, str(scratch)
+                try:
+                    gateway = launch_gateway(conf, {"stderr": output})  # type: ignore[no-untyped-call]
+                finally:
+                    tempfile.tempdir = usual
                 SparkContext._ensure_initialized(gateway=gateway)
             return SparkSession.builder.config(conf=conf).getOrCreate()
         except Exception as error:

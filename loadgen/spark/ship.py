@@ -7,14 +7,14 @@ is a link, so executors need the same Python at the same path. A conda environme
 
 import atexit
 import importlib.util
-import shutil
 import subprocess
 import sys
-import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from loadgen.errors import CannotRunError, MissingProgramError
 from loadgen.run.redaction import printable
+from loadgen.scratch import scratch_directory
 
 
 def packed_environment() -> Path:
@@ -38,9 +38,10 @@ def packed_environment() -> Path:
             f"--ship: {module.replace('_', '-')} is not installed in {sys.prefix} on this host; "
             f"`{install}`"
         )
-    directory = Path(tempfile.mkdtemp(prefix="loadgen-ship-"))
     # Executors fetch it until the command ends.
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    until_the_end = ExitStack()
+    atexit.register(until_the_end.close)
+    directory = until_the_end.enter_context(scratch_directory("ship"))
     archive = directory / "environment.tar.gz"
     print(f"packing {sys.prefix} for the executors ...", file=sys.stderr, flush=True)
     packed = subprocess.run(

@@ -1,0 +1,85 @@
+"""Processes, memory and addresses of this host, read from /proc."""
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Final
+
+PROC: Final = Path("/proc")
+_STATE, _PARENT, _START = 0, 1, 19
+"""Columns of /proc/PID/stat after the name."""
+_LOCAL_ADDRESS: Final = re.compile(r"\|-- ([\d.]+)\n\s+/32 host LOCAL")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class HostProcess:
+    """A process; a later one with the same number has another start."""
+
+    pid: int
+    start: int
+    parent: int = field(compare=False)
+    is_zombie: bool = field(compare=False)
+
+    def resident_bytes(self) -> int:
+        """Return the memory in use; raise OSError if the process has ended."""
+        return int((PROC / str(self.pid) / "statm").read_bytes().split()[1]) * _PAGE_BYTES
+
+    def command(self) -> str:
+        """Return the words of the command line; "" if the process has ended."""
+        try:
+            return (PROC / str(self.pid) / "cmdline").read_bytes().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def has_ended(self) -> bool:
+        now = _read(self.pid)
+        return now != self or now.is_zombie
+
+
+def _read(pid: int) -> HostProcess | None:
+    try:
+        # The name in front may hold anything, as blanks and parentheses.
+        words = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return HostProcess(pid, int(words[_START]), int(words[_PARENT]), words[_STATE] == b"Z")
+
+
+def process_table() -> dict[int, HostProcess]:
+    """Return the processes of this host by their numbers."""
+    numbers = [int(entry.name) for entry in os.scandir(PROC) if entry.name.isdecimal()]
+    return {pid: process for pid in numbers if (process := _read(pid)) is not None}
+
+
+def with_descendants(pids: Iterable[int]) -> list[HostProcess]:
+    """Return the processes with all their descendants, in one look at the process table."""
+    table = process_table()
+    children: dict[int, list[HostProcess]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process)
+    family = [table[pid] for pid in pids if pid in table]
+    for process in family:  # grows on the way
+        family += children.get(process.pid, ())
+    return family
+
+
+def available_memory_bytes() -> int:
+    """Return the memory that new programs can use without swapping."""
+    (kilobytes,) = re.findall(r"^MemAvailable: +(\d+) kB", (PROC / "meminfo").read_text(), re.M)
+    return int(kilobytes) * 1024
+
+
+def local_addresses() -> list[str]:
+    """Return the IPv4 and IPv6 addresses of this host, without zones."""
+    addresses: list[str] = []
+    with suppress(OSError):
+        addresses += _LOCAL_ADDRESS.findall((PROC / "net" / "fib_trie").read_text())
+    with suppress(OSError):
+        for line in (PROC / "net" / "if_inet6").read_text().splitlines():
+            addresses.append(str(IPv6Address(int(line.split()[0], 16))))
+    return list(dict.fromkeys(addresses))
