@@ -80,7 +80,6 @@ _OTHER_NAME: Final = (62, 64)
 
 
 def client_identifier(role: str) -> str:
-    """Return a unique Client Identifier."""
     return f"loadgen-{role}-{uuid.uuid4().hex[:8]}"
 
 
@@ -193,7 +192,6 @@ class BrokerConnection:
         self.encrypted = context is not None
 
     async def close(self) -> None:
-        """Close the connection if it is open."""
         writer, self._writer = self._writer, None
         if writer is None:
             return

@@ -106,7 +106,6 @@ class BrokerProcess:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The process of the last start."""
         if self._process is None:
             raise CannotRunError(Message.NOT_STARTED_YET(name=self.name))
         return self._process
@@ -305,7 +304,6 @@ class _PortTakenError(CannotRunError):
 
 
 def printed_version(program: Path, option: str, pattern: bytes) -> str:
-    """Return the version that a program prints for an option, UNKNOWN if it prints none."""
     try:
         # Printing the help text is an error to some versions, so the status says nothing.
         shown = subprocess.run(

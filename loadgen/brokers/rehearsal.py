@@ -337,7 +337,6 @@ class _Player:
     client: PoolClient
 
     def lack(self, sentence: Message, **values: Any) -> Text:
-        """Return a sentence about the player's group and broker."""
         where, group = self.client.connection.endpoint.redacted, self.role.group.name
         return sentence(where=where, group=group, **values)
 
@@ -445,7 +444,6 @@ class _Sent:
         return not self.identifier or self.identifier in self.player.client.completed
 
     def lack(self, sentence: Message, **values: Any) -> Text:
-        """Return a sentence about this publication."""
         about = asdict(self.publication)
         about["topic"] = shown(self.publication.topic, _TOPIC_CHARACTERS)
         text = self.player.lack(Message.PUBLICATION, **about)

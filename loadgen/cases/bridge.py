@@ -46,7 +46,7 @@ class BridgeScenario(Scenario):
 
     case: Literal["bridge"] = "bridge"
     devices: DeviceCount = 1_000
-    """Devices, which are the publishers."""
+    """Devices that publish."""
     rate: RateByDevices = None
     topics: Annotated[int, Count(everyday=30, load="amount")] = 5
     """Topics of each backend."""

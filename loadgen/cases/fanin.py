@@ -22,7 +22,7 @@ from loadgen.plan.scenario import (
 class Fanin(Scenario):
     case: Literal["fanin"] = "fanin"
     devices: DeviceCount = 1_000
-    """Devices, which are the publishers."""
+    """Devices that publish."""
     rate: RateByDevices = None
     durable: Annotated[bool, Flag()] = False
     """Durable sessions of all devices."""

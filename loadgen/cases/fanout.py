@@ -28,9 +28,10 @@ class Fanout(Scenario):
     ratio: Annotated[int, Count(everyday=40, load="amount")] = 100
     """Subscribers of each topic."""
     slow_subscribers: Annotated[int | None, Count(1, DEVICES_LIMIT)] = None
-    """Subscribers of each topic that read slowly, as 10 of 100 (plain TCP only). [default: none]"""
+    """Subscribers of each topic that read slowly, such as 10 of 100 (plain TCP only). [default:
+    none]"""
     read_rate: Annotated[float, Quantity(1, 1e9)] = 1_000.0
-    """Most bytes a second that a slow subscriber reads, as 10k. It reads the rest after the
+    """Most bytes a second that a slow subscriber reads, such as 10k. It reads the rest after the
     window."""
     durable: Annotated[bool, Flag()] = False
     """Durable sessions of all devices."""

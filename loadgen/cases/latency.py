@@ -24,7 +24,7 @@ class Latency(Scenario):
 
     case: Literal["latency"] = "latency"
     devices: Annotated[int, Count(0, DEVICES_LIMIT, everyday=20, short="-d", load="amount")] = 1_000
-    """Devices, which are the background publishers."""
+    """Devices that publish in the background."""
     rate: Annotated[float, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")] = (
         10_000.0
     )

@@ -61,7 +61,7 @@ def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:
 
 CASE = Case(
     place=80,
-    summary="Devices that send requests and devices that answer, timed until the answer arrives.",
+    summary="Devices that send requests, devices that answer them, and the time between.",
     example="loadgen request --devices 1k --responders 10 --rate 5k",
     scenario=Request,
     groups=_groups,

@@ -75,7 +75,7 @@ _EXAMPLE = [
 class GroupTables(TextLine):
     """Tables of groups as canonical JSON text, so that equal groups have equal texts."""
 
-    allowed = "tables of groups, as [[group]] in a file"
+    allowed = "tables of groups, such as [[group]] in a file"
 
     def parse(self, value: object) -> str:
         try:
@@ -105,7 +105,6 @@ class Groups(Scenario):
 
     @property
     def tables(self) -> list[dict[str, Any]]:
-        """The tables of the groups, with a name each."""
         tables = json.loads(self.group)
         return [{"name": f"group{at}"} | table for at, table in enumerate(tables, 1)]
 

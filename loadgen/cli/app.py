@@ -47,7 +47,6 @@ def program() -> Any:
 
 
 def app() -> typer.Typer:
-    """Return the program with all its commands."""
     app = group(
         name="loadgen",
         help="MQTT load generator and broker benchmark that judges its own result.",
@@ -79,7 +78,6 @@ def app() -> typer.Typer:
 
 
 def _case_command(case: Case[Any]) -> Callable[..., int] | typer.Typer:
-    """Return the command of a case, or a group if its variants are commands."""
     if case.variants is None:
         return case_command(case)
     return variants_app(case, case.variants)

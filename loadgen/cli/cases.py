@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 def case_command(case: Case[Any]) -> Callable[..., int]:
-    """Return the command that runs this case."""
-
     def command(flags: Flags) -> int:
         return play_and_show(read_scenario(case, flags), flags)
 

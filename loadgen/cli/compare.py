@@ -36,7 +36,6 @@ Example: loadgen compare runs/before runs/after"""
 
 
 def app() -> typer.Typer:
-    """Return `loadgen compare`."""
     app = options.cases_app("compare", _HELP, _command)
     options.add_command(app, _DIRECTORIES, "Compare finished runs.", _directories_command)
     return app

@@ -57,7 +57,7 @@ def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
 def _show(flags: Flags) -> int:
     """Show the rows of VALID runs over weeks.
 
-    LOAD is different for each scenario and load host.
+    The column LOAD stands for the scenario and the load host.
 
     Example: loadgen history show --in history --case fanin --since 2026-10-01 --html trend.html
     """

@@ -152,7 +152,7 @@ def with_options(
 
 def help_of(case: Case[Any], verb: str = "") -> str:
     """Return the help text of a case's command, or of another command for it: an example, too."""
-    written = "Numbers may be 10k or 2.5M, times 500ms or 5m."
+    written = "Write numbers as 10k or 2.5M, times as 500ms or 5m."
     command = case.example.removeprefix("loadgen ")
     return (
         f"{case.summary} {written}\n\nExample: {' '.join(filter(None, ('loadgen', verb, command)))}"

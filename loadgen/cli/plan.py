@@ -130,6 +130,5 @@ def _noun(count: int, name: str) -> str:
 
 
 def app() -> typer.Typer:
-    """Return `loadgen plan`."""
     example = "loadgen plan fanin --devices 100k"
     return options.cases_app("plan", f"{SUMMARY}\n\nExample: {example}", _command)

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from loadgen.brokers.features import Feature
     from loadgen.run.survey import Survey
 
-SUMMARY: Final = "Try what a broker can do, and ask which cases it can play. Puts no load on it."
+SUMMARY: Final = "Try which features and cases a broker supports. Puts no load on it."
 SCHEMA: Final = 1
 _HELP: Final = f"""{SUMMARY}
 
 ✓ is there, ✗ is missing, ? is unknown; none is no limit; a number in brackets is a footnote.
 
-Nothing stays at the broker. Of several brokers the features are those of the first; the cases are
-asked of all.
+Nothing stays at the broker. With several brokers, features are tried at the first one, and cases at
+all of them.
 
 Example: loadgen probe --broker mqtts://user@broker.example:8883 --password prompt"""
 

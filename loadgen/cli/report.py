@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SUMMARY = "Measure every row of a broker, or of several, at its limit, for one document."
 _HELP = f"""{SUMMARY}
 
-A broker's --broker may have an encrypted URL, too, for its rows with TLS: mqtt://a,mqtts://a. The
+For rows with TLS, add the encrypted URL of the same broker: --broker mqtt://a,mqtts://a. The
 same command with the same --out continues a report. Exit status 0: the document is complete, also
 if a row has no limit; 130: interrupted, with what was measured.
 
@@ -40,7 +40,6 @@ _FIELDS = (
 
 
 def command() -> Callable[..., int]:
-    """Return `loadgen report`."""
     fields = Scenario.fields()
     listed = [
         *options.declared("report"),

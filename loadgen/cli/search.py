@@ -37,7 +37,6 @@ SUMMARY = "Find the highest load whose run is VALID, and confirm it."
 
 
 def search_options(*, required: bool) -> list[inspect.Parameter]:
-    """Return the options of a search, for `search` and `sweep --search`."""
     listed = options.declared("search")
     if not required:
         listed[0].annotation.__metadata__[0].help += " [default: rate]"
@@ -193,7 +192,6 @@ def search_lines(
 
 
 def app() -> typer.Typer:
-    """Return `loadgen search`."""
     return options.cases_app(
         "search", f"{SUMMARY}\n\nExample: loadgen search fanin --for rate", _command
     )

@@ -176,6 +176,5 @@ def _files(table: "SweepTable", result: "SweepResult", page: Path) -> Iterator[t
 
 
 def app() -> typer.Typer:
-    """Return `loadgen sweep`."""
     example = "loadgen sweep fanout --set ratio=1,10,100"
     return options.cases_app("sweep", f"{SUMMARY}\n\nExample: {example}", _command)

@@ -34,7 +34,6 @@ _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotati
 
 
 def app() -> typer.Typer:
-    """Return `loadgen tune`."""
     example = "loadgen tune check --profile load-host"
     app = typer.Typer(help=f"{SUMMARY}\n\nExample: {example}", add_completion=False)
     check = options.group(help=_CHECK, add_completion=False)

@@ -158,8 +158,6 @@ class SlowFacts:
 
 @dataclass(frozen=True, slots=True)
 class BackendFacts:
-    """One backend of a bridge, and its consumers."""
-
     number: int  # from 1 on
     url: str  # without a password
     consumers: int  # planned; connect_failures and disconnects are theirs
@@ -199,8 +197,6 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """All parts of a run that `judge` needs."""
-
     window_s: float = 0.0  # length of the window, shorter if the run was interrupted
     ending: Ending = Ending()
     connects: Connects = Connects()
@@ -229,7 +225,6 @@ class RunFacts:
 
     @property
     def growth(self) -> Growth:
-        """The growth of the backlog."""
         samples = self.service.backlog
         if not self.connects.all_present:
             # Unsent messages of devices without a connection do not wait for the broker.

@@ -55,8 +55,6 @@ Ended = Literal["confirmed", "top of range", "out of steps", "nothing held"]
 
 
 class SearchMessage(Sentences):
-    """Errors of the options of a search."""
-
     EMPTY_RANGE = (
         "--from {start:,g} --to {highest:,g}: use --from below --to, and both from {lowest:,g} "
         "for {field}"
@@ -117,8 +115,6 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The next step."""
-
     load: float
     purpose: Purpose
 
@@ -289,7 +285,6 @@ def bracket_of(tried: Sequence[Tried]) -> tuple[float | None, float | None]:
 
 
 def next_step(aim: Aim, tried: Sequence[Tried]) -> Probe | Limit:
-    """Return the next step, or the limit."""
     left = aim.most_steps - len(tried)
     if not tried:
         return Probe(aim.start, "first")

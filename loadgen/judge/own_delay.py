@@ -58,7 +58,6 @@ class DelayGap:
     watcher: bool = True
 
     def within(self, from_s: float, until_s: float) -> float:
-        """Return the seconds of it in this time."""
         return max(0.0, min(self.start_s + self.seconds, until_s) - max(self.start_s, from_s))
 
 
@@ -114,8 +113,6 @@ class DelayBounds:
 
 
 class Cause(Sentences):
-    """The causes of own delay, each with its remedy."""
-
     STEAL = (
         "the hypervisor took this host's processor for {seconds:.2f} s; repeat the run elsewhere "
         "or at another time"
@@ -246,7 +243,6 @@ def _share_values(delay: OwnDelay, bounds: DelayBounds) -> Values:
 
 
 def cause_of(delay: OwnDelay, bounds: DelayBounds) -> Text:
-    """Return the cause of the own delay, with its remedy."""
     # A hundredth of the window is what it takes to make the p99.
     lost_s = STALLED_SHARE_LIMIT * bounds.window_s
     stalled = delay.stalled_s >= CAUSE_SHARE * lost_s

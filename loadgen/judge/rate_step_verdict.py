@@ -10,8 +10,6 @@ from loadgen.sentences import Sentences
 
 
 class Sentence(Sentences):
-    """Sentences of reasons that concern one step."""
-
     SENT_WITHIN_STEP = (
         "{sent:,} of {target:message|messages} left within the step; "
         "{unsent:message was|messages were} left to the next step"

@@ -32,7 +32,6 @@ class RecoveryWatch:
         self._least: list[tuple[int, int]] = []
 
     def sample(self, seen: LiveSample) -> None:
-        """Add a sample."""
         if seen.connected < self.devices:
             self.crashed_ns = self.crashed_ns or seen.time_ns
         if not self.first_back_ns and seen.connected <= self.fewest:

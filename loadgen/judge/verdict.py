@@ -61,10 +61,8 @@ def judge(facts: RunFacts) -> Verdict:
 
 
 def with_reason(verdict: Verdict, code: str, detail: str) -> Verdict:
-    """Return the verdict with one more reason, in its place."""
     return replace(verdict, reasons=in_order((*verdict.reasons, Reason(code, detail))))
 
 
 def in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """Return the reasons in the order of `CODES`."""
     return tuple(sorted(reasons, key=lambda reason: CODES.index(reason.code)))

@@ -100,7 +100,6 @@ class Record(_Void):
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Return the names of the fields, in order."""
         return cls.layout.names or ()
 
     if not TYPE_CHECKING:

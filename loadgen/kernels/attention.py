@@ -66,7 +66,6 @@ def wake_ns(fleet: "Fleet", latest_ns: int) -> int:
 
 @compiled
 def tick_or(fleet: "Fleet", moment_ns: int) -> int:
-    """Return the earlier of the tick and this time."""
     tick_ns = fleet.attention.tick_ns
     return min(moment_ns, tick_ns) if tick_ns > 0 else moment_ns
 

@@ -154,7 +154,6 @@ def phase_of_arrival(run: RunConstants, now_ns: int) -> int:
 
 @compiled
 def count_sent(fleet: Fleet, group: int, phase: int, deliveries: int, size_bytes: int) -> None:
-    """Count a message that was sent."""
     counts = fleet.counters[group, phase]
     counts.sent += 1
     counts.sent_bytes += size_bytes
@@ -378,7 +377,6 @@ def _after_number(buffer: Bytes, start: int, end: int, wanted: int) -> int:
 
 @compiled
 def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> bool:
-    """Return True if a[start:end] and b[first:last] are equal."""
     size = end - start
     if size != last - first:
         return False

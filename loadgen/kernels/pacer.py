@@ -216,7 +216,6 @@ def heap_push(heap: Rows[Due], size: int, due_ns: int, publisher: int) -> int:
 
 @compiled
 def heap_replace(heap: Rows[Due], size: int, due_ns: int, publisher: int) -> None:
-    """Replace the earliest entry of heap[:size]."""
     position = 0
     while True:
         child = 2 * position + 1

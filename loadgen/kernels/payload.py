@@ -109,7 +109,6 @@ def is_intact(buffer: Bytes, start: int, end: int) -> bool:
 
 @compiled
 def has_intact_header(buffer: Bytes, start: int, body_crc: int) -> bool:
-    """Return True if the CRC of the header at `start` matches a body with this CRC-32."""
     first, second = read_u32(buffer, start), read_i64(buffer, start + 4)
     third, fourth = read_i64(buffer, start + 12), read_i64(buffer, start + 20)
     crc = crc32_of_28(body_crc, first, second, third, fourth)

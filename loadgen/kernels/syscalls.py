@@ -125,7 +125,6 @@ def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) ->
 
 @compiled
 def watch_again(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
-    """Change the events of a descriptor in an epoll set."""
     return _control(epoll, _EPOLL_CTL_MOD, descriptor, flags, data, scratch)
 
 
@@ -142,7 +141,6 @@ def _control(
 
 @compiled
 def receive_into(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
-    """Call recv for buffer[start:end]."""
     return _result(_recv(descriptor, buffer.ctypes.data + start, end - start, _MSG))
 
 
@@ -181,13 +179,11 @@ def age_ns(scratch: Table) -> int:
 
 @compiled
 def send_from(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
-    """Call send for buffer[start:end]."""
     return _result(_send(descriptor, buffer.ctypes.data + start, end - start, _MSG))
 
 
 @compiled
 def send_memory(descriptor: int, address: int, count: int) -> int:
-    """Call send for the bytes at an address."""
     return _result(_send(descriptor, address, count, _MSG))
 
 
@@ -262,7 +258,6 @@ def accept_socket(listener: int, scratch: Words) -> int:
 
 @compiled
 def close_descriptor(descriptor: int) -> None:
-    """Call close."""
     _close(descriptor)
 
 

@@ -76,7 +76,6 @@ def _dropped_bits(index: Int64Array) -> Int64Array:
 
 
 def empty() -> Int64Array:
-    """Return an empty dense histogram."""
     return np.zeros(BUCKETS, np.int64)
 
 

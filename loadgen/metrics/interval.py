@@ -162,7 +162,6 @@ def with_latencies(a: Interval, b: Interval) -> Interval:
 
 
 def to_table(rows: Sequence[Interval]) -> pa.Table:
-    """Return the rows as an Arrow table of `INTERVAL_SCHEMA`."""
     columns = [
         _column(column.type, [getattr(row, column.name) for row in rows])
         for column in INTERVAL_SCHEMA

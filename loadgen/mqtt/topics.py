@@ -72,5 +72,4 @@ def filter_of_shape(shape: tuple[str, ...], topic: str) -> str | None:
 
 
 def filter_matches(topic_filter: str, topic: str) -> bool:
-    """Return True if a filter reaches a topic."""
     return filter_of_shape(shape_of(topic_filter), topic) == topic_filter

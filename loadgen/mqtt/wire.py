@@ -52,7 +52,6 @@ class Reader:
 
     @property
     def remaining_bytes(self) -> int:
-        """Bytes not yet read."""
         return self._end - self._position
 
     def u8(self, field: str) -> int:
@@ -103,7 +102,6 @@ class Reader:
         return value
 
     def rest(self) -> bytes:
-        """Return the unread bytes."""
         position, self._position = self._position, self._end
         return self._data[position:]
 

@@ -59,7 +59,6 @@ def without_rates(plan: Plan) -> Plan:
 
 
 def filters_of(group: DeviceGroup, device: int) -> tuple[str, ...]:
-    """Return the filters to which a device subscribes."""
     patterns = group.subscribes.filters if group.subscribes is not None else ()
     return tuple(group.expand(pattern, device) for pattern in patterns)
 

@@ -48,8 +48,6 @@ class Behaviour:
 
 
 class BehaviourModule(Protocol):
-    """The functions of a module that a plan names."""
-
     def behave(self, fleet: PlannedFleet) -> Behaviour:
         """Return the behaviour of a fleet, after adding the arrays that the fleet needs for it."""
 

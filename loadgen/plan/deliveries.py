@@ -189,7 +189,6 @@ def _value(pattern: str, text: str) -> int | None:
 
 
 def received_by(groups: tuple[DeviceGroup, ...], name: str, brokers: int = 1) -> Iterator[Flow]:
-    """Yield the deliveries to the group with this name."""
     return (match for match in matches_of(groups, brokers) if match.receivers.name == name)
 
 

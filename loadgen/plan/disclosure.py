@@ -29,5 +29,4 @@ class DisclosureModule(Protocol):
 
 
 def disclosure_module(name: str) -> DisclosureModule:
-    """Import the module that a case names."""
     return cast("DisclosureModule", import_module(name))

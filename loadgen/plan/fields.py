@@ -92,7 +92,6 @@ class FieldKind:
 
     @property
     def option(self) -> str:
-        """The command-line option of this field."""
         return option_of(self.name)
 
     @property
@@ -127,7 +126,6 @@ class FieldKind:
         return replace(self, optional=NoneType in get_args(annotation))
 
     def of_field(self, owner: type, name: str, info: FieldInfo) -> Self:
-        """Return this kind for a field of a scenario class."""
         kind = self.of_type(info.annotation)
         return replace(kind, owner=owner, name=name, default=info.default)
 
@@ -179,7 +177,6 @@ class Quantity(FieldKind):
 
     @property
     def range(self) -> str:
-        """The bounds in words."""
         return f"a number from {self.minimum:,g} to {self.maximum:,.0f}"
 
     @property
@@ -439,7 +436,7 @@ class Collector(TextLine):
 class Placement(Texts):
     """The hosts of groups of devices."""
 
-    allowed = "a group and its hosts by number or label, as publishers=0 subscribers=1,left"
+    allowed = "a group and its hosts by number or label, such as publishers=0 subscribers=1,left"
 
     @property
     def shown_default(self) -> str:
@@ -458,7 +455,7 @@ class Placement(Texts):
 class RateSteps(TextLine):
     """Shares of the rate, played one after another."""
 
-    allowed = "shares of the rate, each with its time, as 50%,75%:20s,100%"
+    allowed = "shares of the rate, each with its time, such as 50%,75%:20s,100%"
 
     def parse(self, value: object) -> str:
         return read_steps(value)

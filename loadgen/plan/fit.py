@@ -269,7 +269,6 @@ def hosts_of_groups(
 
 
 def _numbers(text: str, labels: Sequence[str]) -> list[int]:
-    """Return the numbers of the hosts with this number or label."""
     numbers = [number for number, label in enumerate(labels) if text in (str(number), label)]
     if not numbers:
         named = tuple(dict.fromkeys(filter(None, labels)))[:20]
@@ -506,13 +505,10 @@ def needs_of(plan: Plan) -> Needs:
 
 
 def device_bytes(encrypted: bool) -> int:
-    """Return the memory of a device and its connection."""
     return DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if encrypted else 0)
 
 
 def needs_by_host(plan: Plan) -> list[Needs]:
-    """Return the resources that a plan uses on each of its hosts."""
-
     def to_one_target(shares: Iterable[Share]) -> int:
         return _most_to_one_target(shares, plan.groups, len(plan.targets), plan.separate_brokers)
 

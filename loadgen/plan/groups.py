@@ -53,7 +53,6 @@ def pattern_fault(pattern: str) -> str | None:
 
 
 def wildcard_of(topic: str) -> str:
-    """Return the filter of all topics of a pattern."""
     return "/".join("+" if NUMBER.search(level) else level for level in topic.split("/"))
 
 
@@ -151,7 +150,6 @@ class DeviceGroup:
         return self.topics or max(1, self.count)
 
     def topic_number(self, device: int) -> int:
-        """Return the number of the topic of a device."""
         return device * self.topic_count // max(1, self.count)
 
     def distinct(self, pattern: str) -> int:

@@ -23,7 +23,6 @@ def part(value: object, *path: str) -> Object:
 
 
 def objects(value: object) -> list[Object]:
-    """Return the objects of a list, without other values."""
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 

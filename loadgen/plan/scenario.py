@@ -180,7 +180,7 @@ class Scenario(BaseModel):
     wss://; several URLs are used round robin."""
     user: Annotated[str | None, Secret(panel="Broker")] = None
     """Source of a user name that is a secret: prompt, env:NAME or file:PATH. Any other user name is
-    part of the URL, as mqtt://user@host. [default: that of the URL]"""
+    part of the URL, such as mqtt://user@host. [default: that of the URL]"""
     password: Annotated[str | None, Secret(panel="Broker", everyday=130)] = None
     """Source of the broker's password: prompt, env:NAME or file:PATH. prompt lets you type it,
     env:NAME is an environment variable, file:PATH a file that only you can read. [default: none]"""
@@ -200,8 +200,8 @@ class Scenario(BaseModel):
         tuple[str, ...],
         Thresholds("condition", per_run=True, panel="Run", everyday=140, load="none"),
     ] = ()
-    """Condition of a VALID run, as end_to_end.p99<5ms. Others are lost==0, lost<0.1% and
-    received_rate>=9.9k; any latency series and any state of the ledger can have one."""
+    """Condition of a VALID run, such as end_to_end.p99<5ms. Other examples: lost==0, lost<0.1%,
+    received_rate>=9.9k."""
     in_flight: Annotated[int, Count(1, 100_000, panel="Devices")] = 64
     """Most connects in flight, of all workers together. Above the broker's listen backlog, SYN
     packets are lost."""
@@ -210,17 +210,16 @@ class Scenario(BaseModel):
     keep_alive: Annotated[int, Seconds(0, 65_535, whole_seconds=True, panel="Devices")] = 300
     """Keep Alive in CONNECT; 0 turns it off."""
     affinity: Annotated[str | None, TextLine("list", panel="Run")] = None
-    """Processors to pin workers to, one after the other, as 0,2-5. [default: workers are not
+    """Processors to pin workers to, one after the other, such as 0,2-5. [default: workers are not
     pinned]"""
     workers: Annotated[int | None, Count(1, 1_024, panel="Run", everyday=150)] = None
     """Processes that generate the load. [default: by the load]"""
     source_address: Annotated[str | None, Networks("CIDR", panel="Devices")] = None
-    """Local addresses to connect from, one for each worker. With several hosts, each uses its
-    addresses of the network; or name a network for each, as 10.1.0.0/24,10.2.0.0/24. [default: the
-    system's choice; 127.1.0.0/16 if loopback runs out of ports]"""
+    """Local addresses to connect from, one for each worker. With several hosts, use one network for
+    all or one for each, such as 10.1.0.0/24,10.2.0.0/24. [default: the system's choice;
+    127.1.0.0/16 if loopback runs out of ports]"""
     hosts: Annotated[int, Count(1, 1_000, panel="Several hosts")] = 1
-    """Hosts of a Spark cluster that generate the load, with an executor each (with
-    --spark-master)."""
+    """Hosts that generate the load, with an agent on each (--listen or --spark-master)."""
     place: Annotated[tuple[str, ...], Placement("GROUP=HOST,...", panel="Several hosts")] = ()
     """Hosts of a group of devices, counted from 0: publishers=0 subscribers=1,2."""
     tls_ca: Annotated[str | None, TextLine("file", panel="TLS", everyday=120)] = None
@@ -246,8 +245,8 @@ class Scenario(BaseModel):
     """Power log of an outlet. NODE=FILE names the machine that it feeds, FILE#OUTLET,... selects
     outlets of a log with several."""
     pdu_columns: Annotated[str | None, _POWER("key=value,...")] = None
-    """Columns and units of a power log that does not name them, as watts=NAME,unit=kW. The columns
-    are time, date, watts, kwh, interval, outlet, series and value; other keys are unit,
+    """Columns and units of a power log that does not name them, such as watts=NAME,unit=kW. The
+    columns are time, date, watts, kwh, interval, outlet, series and value; other keys are unit,
     counter_unit, decimal=point|comma, dates=dmy|mdy|ymd, format, start, stamp=end and hold=change.
     [default: those that the log names]"""
     pdu_format: Annotated[str | None, _POWER("file")] = None
@@ -262,22 +261,22 @@ class Scenario(BaseModel):
         Choice(choices=("rapl",), per_run=True, panel="Power", load="none"),
     ] = None
     """Sample power during the run into power.jsonl, for the score card: rapl reads the energy
-    counters of this host's processors. [default: none is sampled]"""
+    counters of this host's processors. [default: off]"""
     power_command: Annotated[str | None, _POWER("command")] = None
     """Command that prints watts, JSON or names and values, such as ipmitool dcmi power reading; it
     runs every second. run.json has the command: keep logins in a script. [default: none]"""
     metrics: Annotated[
         str | None, ListenAddress("host:port", per_run=True, panel="Results", load="none")
     ] = None
-    """Address for live figures, as :9464; without a host only this machine can read them. /metrics
-    is for Prometheus, / is the page of the score card so far. An open page costs over a second of
-    idle processor time every five seconds. [default: off]"""
+    """Address for live figures, such as :9464; without a host only this machine can read them.
+    /metrics is for Prometheus, / is the page of the score card so far. An open page costs over a
+    second of idle processor time every five seconds. [default: off]"""
     otlp: Annotated[str | None, Collector("url", per_run=True, panel="Results", load="none")] = None
-    """OpenTelemetry collector for live figures (OTLP over HTTP), as http://127.0.0.1:4318; needs
-    the extra otlp of this package. [default: off]"""
+    """OpenTelemetry collector for live figures (OTLP over HTTP), such as http://127.0.0.1:4318;
+    needs the extra otlp of this package. [default: off]"""
     sut: Annotated[str | None, TextLine("file", per_run=True, panel="Broker")] = None
     """TOML file that describes the system under test for the score card (broker, machine, network,
-    power, clients), as sut.toml. [default: no description]"""
+    power, clients), such as sut.toml. [default: no description]"""
     broker_pid: Annotated[
         int | None, Count(1, 2**31 - 1, per_run=True, panel="Broker", load="none")
     ] = None
@@ -292,13 +291,14 @@ class Scenario(BaseModel):
     wait_quiet: Annotated[
         float | None, Seconds(1, 86_400, per_run=True, panel="Run", load="none")
     ] = None
-    """Longest wait for other programs on this host to end before a run begins, as 10m. [default: a
-    busy host is reported and the run begins]"""
+    """Longest time to wait, before a run begins, until other programs leave this host idle, such as
+    10m. [default: a busy host is reported and the run begins]"""
     broker_name: Annotated[str | None, TextLine(per_run=True, panel="Broker", load="none")] = None
-    """Name and version of the broker, as 'RabbitMQ 3.10.8', for the score card. [default: as the
-    broker names itself]"""
+    """Name and version of the broker, such as 'RabbitMQ 3.10.8', for the score card. [default: the
+    name that the broker reports]"""
     broker_note: Annotated[str | None, TextLine(per_run=True, panel="Broker", load="none")] = None
-    """Further information about the broker for the score card, as 'one node'. [default: none]"""
+    """Further information about the broker for the score card, such as 'one node'. [default:
+    none]"""
     anyway: Annotated[bool, Flag(per_run=True, panel="Broker", load="none")] = False
     """Run although the broker lacks a feature that the case needs; a remark names it."""
     seed: Annotated[int, Count(0, 2**63 - 1, panel="Run", load="none")] = 1
@@ -324,14 +324,14 @@ class Scenario(BaseModel):
     """Give each device a user, a password and rights to its topics only, which the private broker
     checks. --clients-file names the users of the first group."""
     client_id: Annotated[str | None, TextLine("pattern", part="fleet", panel="Devices")] = None
-    """Client identifier with {device} for the device's number and {group} for its group's.
-    [default: one that is unique to the run]"""
+    """Client identifier, with {device} for the number of the device and {group} for that of its
+    group. [default: one that is unique to the run]"""
     clients_file: Annotated[str | None, TextLine("file", part="fleet", panel="Devices")] = None
     """CSV file with the columns client_id, username, password, a header, and a row for each device
     of the case's first group. [default: identifiers by --client-id, the user of the URL]"""
     topic: Annotated[str | None, TextLine("pattern", part="fleet", panel="Messages")] = None
-    """Pattern of the topics, as plant/{group}/{device}/temperature. {device} is the number of the
-    topic, and {group} the case's word for its messages. [default: topics of the run alone]"""
+    """Pattern of the topics, such as plant/{group}/{device}/temperature. {device} is the number of
+    the topic, and {group} a name of its publishers. [default: topics of the run alone]"""
     will: Annotated[str | None, TextLine("topic", part="fleet", panel="Devices")] = None
     """Topic of a Will Message of each device of the case's first group; {device} is its number.
     [default: no will]"""
@@ -344,12 +344,12 @@ class Scenario(BaseModel):
     ] = False
     """End the run as soon as a condition of --require fails."""
     settle: Annotated[float, Seconds(0, 3_600, part="schedule", per_run=True, panel="Run")] = 0.3
-    """Wait for late duplicates after all messages have arrived, as 500ms; part of the drain."""
+    """Wait for late duplicates after all messages have arrived, such as 500ms, within the drain."""
     steps: Annotated[
         str | None, RateSteps("share,...", part="schedule", per_run=True, panel="Run")
     ] = None
-    """Steps of the rate, as 50%,75%:20s,100%. Each lasts the duration or the time behind it, and
-    has a separate verdict. [default: one rate]"""
+    """Steps of the rate, such as 50%,75%:20s,100%. Each lasts for --duration, or for the time after
+    its colon, and has a separate verdict. [default: one rate]"""
     arrivals: Annotated[
         Literal["constant", "uniform", "poisson"],
         Choice(part="schedule", per_run=True, panel="Messages"),
@@ -363,12 +363,12 @@ class Scenario(BaseModel):
     connect_rate: Annotated[
         float | None, Quantity(0.001, RATE_LIMIT, part="schedule", panel="Devices", load="amount")
     ] = None
-    """Connects a second while the devices of a messaging case connect. [default: as fast as the
+    """Connects a second, at the beginning and when devices reconnect. [default: as fast as the
     broker accepts them]"""
 
     size: PayloadSize = (32, 32)
-    """Payload size with its header of 32 bytes. Write 100, 64KiB or 1MB; MIN-MAX draws the size of
-    each message evenly."""
+    """Payload size, including its header of 32 bytes. Write 100, 64KiB or 1MB; MIN-MAX draws the
+    size of each message evenly."""
     churn: Annotated[
         float | None, Quantity(0.001, 1_000_000, part="messages", panel="Devices", load="amount")
     ] = None
@@ -379,13 +379,13 @@ class Scenario(BaseModel):
     payload: Annotated[
         str | None, TextLine("file", part="messages", panel="Messages", everyday=110)
     ] = None
-    """File that follows the header in each message. The size is 32 bytes and its length. [default:
-    printable filler]"""
+    """File that follows the header in each message. The size is then the length of the file plus 32
+    bytes. [default: printable characters]"""
     payload_template: Annotated[str | None, TextLine("file", part="messages", panel="Messages")] = (
         None
     )
     """File that follows the header, with fields that each message fills: {device}, {sequence},
-    {time_ms} and {random}, as {sequence:9} or {device:07} for a number of digits. [default:
+    {time_ms} and {random}, such as {sequence:9} or {device:07} for a number of digits. [default:
     none]"""
 
     @classmethod

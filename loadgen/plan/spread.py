@@ -94,7 +94,6 @@ def _has_background(groups: tuple[Costed, ...]) -> bool:
 
 
 def workers_for_load(groups: tuple[Costed, ...], cores: float, hosts: int) -> int:
-    """Return the number of workers for the load, on hosts with this number of cores each."""
     load = sum(one.cores * one.group.count for one in groups)
     wanted = min(max(1, math.floor(cores * hosts) - 1), max(1, math.ceil(load / WORKER_LOAD)))
     if _has_background(groups):

@@ -57,8 +57,6 @@ FILE_LIMIT_CHARACTERS: Final = 64 * 1024
 
 
 class Lines(TextLine):
-    """One line of text, or a list of them."""
-
     allowed = "text of one line in quotes, or a list of such texts"
 
     def parse(self, value: object) -> object:

@@ -37,8 +37,6 @@ def advice_of(code: str) -> str:
 
 
 def markdown() -> str:
-    """Return docs/codes.md."""
-
     def rows(codes: Iterable[Code]) -> tuple[str, ...]:
         return (
             *_HEAD,

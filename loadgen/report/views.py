@@ -117,7 +117,6 @@ def joined(parts: Sequence[Parts]) -> Parts:
 
 
 def views_of_parts(parts: Parts, background: Collection[str]) -> Views:
-    """Return the views of the parts of all rows of a run."""
     course = _course(parts.counters, parts.latencies, background)
     return Views(parts.totals, course, parts.processes.select(PROCESS_SCHEMA.names))
 

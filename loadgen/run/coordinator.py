@@ -47,7 +47,6 @@ class RunResult:
 
     @property
     def exit_status(self) -> int:
-        """Exit status of the contract."""
         if self.interrupted:
             return 130
         if not self.measured:

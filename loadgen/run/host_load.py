@@ -59,8 +59,6 @@ class HostLoad:
 
 
 class LoadWatch:
-    """The load from the moment of its creation on."""
-
     def __init__(self, proc: Path = PROC, *, is_first: bool = True) -> None:
         self._proc = proc
         self._pressure = cpu_pressure(proc) if is_first else None

@@ -173,7 +173,6 @@ class Monitor:
                     self._add(row, replace(moment, group=group, phase=phase, **values))
 
     def note(self, kind: str, detail: str, worker: int | None = None) -> None:
-        """Write an event of this moment."""
         self.record.events.write(time.monotonic_ns(), kind, detail, worker=worker)
 
     def enter(self, phase: str, end_ns: int | None = None) -> int:
@@ -207,7 +206,6 @@ class Monitor:
         )
 
     def devices_of(self, row: int) -> int:
-        """Return the number of devices of this worker."""
         return sum(share.count for share in self._plan.workers[row].shares)
 
     def live_sample(self) -> LiveSample:
@@ -332,7 +330,6 @@ class Monitor:
             self.certain.set()
 
     def _show(self) -> None:
-        """Report the progress."""
         page = self.page
         if not page.workers:
             return

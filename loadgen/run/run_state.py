@@ -36,7 +36,6 @@ class Outcome:
 
     @property
     def made(self) -> int:
-        """Successes in this run."""
         return 0 if self.kept_from else self.done
 
     @property
@@ -79,7 +78,6 @@ class WorkerStall:
 
     @property
     def ns(self) -> int:
-        """Length of the stall."""
         return self.end_ns - self.start_ns
 
     def within(self, start_ns: int, end_ns: int) -> "WorkerStall":

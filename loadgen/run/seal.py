@@ -140,7 +140,6 @@ def verify(
 
 
 def _digest_file(path: Path) -> str:
-    """Digest of a file; "" for one that cannot be read, which no seal ever has."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -205,7 +205,6 @@ def _number(word: str) -> float:
 
 
 def _ports(text: str) -> set[int]:
-    """Return the ports of a list such as 1883,8080-8084."""
     ports: set[int] = set()
     for part in filter(None, text.replace(" ", "").split(",")):
         first, _, last = part.partition("-")

@@ -127,7 +127,6 @@ and 2 of a string, 3 the object, 4 the class of the array, 5 the array, 6 the cl
 
 
 def _class(name: str, fields: Sequence[bytes], kind: str = "") -> bytes:
-    """Return the description of a class: its name and its fields."""
     head = b"\x72" + _string(f"{kind}specjms.{name}") + struct.pack(">qbH", 1, 2, len(fields))
     return b"".join((head, *fields, b"\x78\x70"))
 

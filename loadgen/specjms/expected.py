@@ -17,8 +17,6 @@ from loadgen.specjms.messages import (
 
 @dataclass(frozen=True, slots=True)
 class MessageRate:
-    """Messages per second."""
-
     sent: float = 0.0
     received: float = 0.0
 

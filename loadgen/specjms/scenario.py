@@ -49,7 +49,7 @@ class SupplyChain(Scenario):
     user properties at the client, which discards the rest. [default: client with case_study II and
     III, which share topics, else broker]"""
     messages: Annotated[str | None, TableText("table", load="amount")] = None
-    """Options of message types, as order = {queue = false, target = 'Central'}: transacted,
+    """Options of message types, such as order = {queue = false, target = 'Central'}: transacted,
     persistent, qos, durable, queue, target, subscription, handlers, endpoint; sizes, percent,
     acknowledgement (freeform). [default: those of SPECjms2007]"""
     interactions: Annotated[str | None, TableText("table", load="amount")] = None
@@ -59,10 +59,10 @@ class SupplyChain(Scenario):
     """Numbers of locations SM, DC, SP and HQ (freeform). [default: those of the horizontal
     topology]"""
     agents: Annotated[str | None, TableText("table")] = None
-    """Agents of each location by its kind, as DC = 2. Each has the location's event handlers and
-    drivers; they share its messages. [default: one agent a location]"""
+    """Agents of each location by its kind, such as DC = 2. Each has the location's event handlers
+    and drivers; they share its messages. [default: one agent a location]"""
     connections: Annotated[str | None, TableText("table")] = None
-    """Connections that the event handlers of an agent share, by kind of location, as SM = 1.
+    """Connections that the event handlers of an agent share, by kind of location, such as SM = 1.
     [default: one for each event handler]"""
     quantities: Annotated[str | None, TableText("table", load="amount")] = None
     """Quantities x of the message sizes, three values each, and percent, the share of each class
@@ -73,7 +73,7 @@ class SupplyChain(Scenario):
     shared_connections: Annotated[bool, Flag()] = False
     """Use one connection for all event handlers of a location (freeform)."""
     check_every: Annotated[int, Count()] = 1
-    """Check one of so many messages against its CRC-32 (freeform)."""
+    """Check the CRC-32 of one message in N (freeform)."""
     report_every: Annotated[float, Seconds(1, 86_400)] = 300.0
     """Interval of reports of the run's progress, each a line and an event."""
     max_unacknowledged: MaxUnacknowledged = 100

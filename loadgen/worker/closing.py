@@ -166,7 +166,6 @@ def _not_come(fleet: PlannedFleet, number: int, length: int) -> list[tuple[int, 
 def _without(
     ranges: Iterable[tuple[int, int]], sequences: Collection[int]
 ) -> Iterator[tuple[int, int]]:
-    """Return the ranges without these sequences."""
     for first, last in ranges:
         for sequence in sorted(one for one in sequences if first <= one <= last):
             if first < sequence:

@@ -133,7 +133,6 @@ class Connector:
         return len(self._attempts) - int(excused)
 
     def stop(self) -> None:
-        """Stop connecting devices."""
         self._count[0] = 0
         self._returning.clear()
 

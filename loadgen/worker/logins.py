@@ -76,7 +76,6 @@ def connect_packet(
     clean_start: bool,
     clients: Clients | None = None,
 ) -> bytes:
-    """Encode the CONNECT of one device."""
     return encode(connect_of(plan, group, device, clean_start, clients), plan.version)
 
 

@@ -28,7 +28,6 @@ def behave(fleet: PlannedFleet) -> Behaviour:
 
 
 def tiny_plan() -> Plan:
-    """Return a plan of a publisher and a subscriber."""
     groups = (
         DeviceGroup("publishers", 1, publishes=Publishes("warm/{topic}", 1.0, qos=1, window=4)),
         DeviceGroup("subscribers", 1, subscribes=Subscribes(("warm/+",), qos=2)),

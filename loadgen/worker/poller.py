@@ -253,11 +253,9 @@ class Poller:
             await asyncio.sleep(0)
 
     def begin_schedule(self, start_ns: int) -> None:
-        """Send by the schedule from `start_ns` on."""
         self._arm(start_ns)
 
     def end_schedule(self) -> None:
-        """Stop sending by the schedule."""
         self._arm(0)
         self._fleet.totals.heap_size = 0
 

@@ -36,7 +36,6 @@ class SharedPage:
         return len(self.totals)
 
     def of(self, worker: int) -> "SharedPage":
-        """Return the part of one worker."""
         return SharedPage(self.totals[worker : worker + 1], self.counts[worker : worker + 1])
 
     def total(self, name: str) -> int:
@@ -80,7 +79,6 @@ def rows_as_words(page: SharedPage) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def create_live_page(path: Path, workers: int, groups: int) -> SharedPage:
-    """Create a zeroed page."""
     return _mapped(path, "w+", workers, groups)
 
 

@@ -250,7 +250,6 @@ def _power(card: ScoreCard, curves: Curves) -> Chart | None:
 
 
 def _watts_at(outlets: Sequence[OutletPower], moment_s: float) -> float | None:
-    """Return the watts of all outlets at a moment; None if one of them is not covered."""
     total = 0.0
     for outlet in outlets:
         place = bisect_right(outlet.curve, moment_s, key=lambda step: step[0]) - 1

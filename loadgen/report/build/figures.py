@@ -80,7 +80,6 @@ def line(
 
 
 def axis(title: str, **more: object) -> Figure:
-    """Return an axis in the style of all charts."""
     return {
         "title": {"text": escape(title), "font": {"size": 12}, "standoff": 8},
         "gridcolor": "$grid",
@@ -92,7 +91,6 @@ def axis(title: str, **more: object) -> Figure:
 
 
 def from_zero(title: str, **more: object) -> Figure:
-    """Return an axis that begins at 0."""
     return axis(title, rangemode="tozero", **more)
 
 

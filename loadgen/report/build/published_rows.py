@@ -93,7 +93,6 @@ def _compared(facts: Facts) -> list[_Compared]:
 
 
 def conditions_of(record: RunRecord) -> Conditions:
-    """Return the conditions of a run."""
     case = CASES.get(record.case)
     timed = [group for group in record.publishing if group.timed]
     pair = case is not None and case.timed_pair

@@ -48,8 +48,6 @@ _MARKS = {"closed": "NOT CONFIRMED", "at least": "at least", "not closed": "at l
 
 
 class ReportSentence(Sentences):
-    """Sentences of the document."""
-
     KEY = "{case}, {row}: {figures}"
     RATIO = "; the figure of {high} is {ratio:.2g} times that of {low}"
     SAME_HOST = (
@@ -364,7 +362,6 @@ def _charted(shown: Sequence[_Shown]) -> Iterator[Section]:
 
 
 def _points(item: ReportItem, shown: Sequence[_Shown]) -> DataTable:
-    """Return the figures of the points of a chart."""
     main = style_of(item.case).main
     title = ", ".join(filter(None, (FIGURES[main].title, FIGURES[main].unit)))
     header = (item.vary[0].replace("_", " "), "Broker", title, "99P, µs", "Verdict")

@@ -60,7 +60,6 @@ class Row(Figures):
 
     @property
     def figures(self) -> tuple[float | None, ...]:
-        """In the order of `FIGURES`."""
         return tuple(getattr(self, key) for key in FIGURES)
 
 

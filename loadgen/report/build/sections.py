@@ -33,7 +33,6 @@ _ALWAYS = ("sent", "expected", "intact", "lost")
 
 
 def ledger_sections(record: RunRecord, window: Ledger, run: Ledger) -> Iterator[DataTable]:
-    """Yield the ledger as a table, if the run has messages."""
     if not run.intended and not run.foreign:
         return
     columns = (window.document(), run.document())

@@ -107,7 +107,6 @@ def _data(name: str) -> Mapping[str, Any]:
 
 @cache
 def makes() -> tuple[Format, ...]:
-    """Return the makes of the package."""
     return tuple(_format(name, table, "makes.toml") for name, table in _data("makes.toml").items())
 
 

@@ -312,7 +312,6 @@ class _Reader:
         raise LogError(PowerMessage.LINE_TIME, line=line, text=printable(cells[0], 40))
 
     def _add_row(self, time: str, cells: Sequence[str], line: int) -> None:
-        """Add the time and the figures of a row."""
         row = len(self._clock)
         self._clock.add(time, line)
         name = " ".join(filter(None, (cells[place] for place in self._names)))
@@ -359,7 +358,6 @@ class _Reader:
         return next((s for s in same if s.column.role == column.role), None) or _Series(column)
 
     def _add(self, series: _Series, row: int, text: str, line: int) -> None:
-        """Add the number in a cell."""
         if (read := series.read.get(text)) is None:
             read = (nan, inf)
             if text.casefold() not in MISSING:

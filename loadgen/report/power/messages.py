@@ -149,7 +149,6 @@ class LogError(ValueError):
         self.sentence, self.values = sentence, values
 
     def of(self, log: str) -> PowerLogError:
-        """Return the error of the log with this name."""
         return PowerLogError(self.sentence(log=log, **self.values))
 
 

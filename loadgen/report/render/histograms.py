@@ -57,7 +57,6 @@ _BUCKETS, _SUB_BUCKETS = 32, 2048
 
 
 def to_parquet(cards: Sequence[ScoreCard]) -> bytes:
-    """Return a table of HISTOGRAM_SCHEMA."""
     out = io.BytesIO()
     with pq.ParquetWriter(out, HISTOGRAM_SCHEMA, compression="zstd") as writer:
         for first in range(0, len(cards), _CARDS_AT_ONCE):

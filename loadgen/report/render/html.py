@@ -101,7 +101,6 @@ def _filled(table: DataTable) -> DataTable:
 
 @cache
 def _resource(file: str) -> str:
-    """Return the text of a file of this package."""
     return files("loadgen.report.render").joinpath(file).read_text("utf-8")
 
 

@@ -47,7 +47,6 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def text_of(value: str | float | None) -> str:
-    """Return a cell of a table as text."""
     return number(value) if isinstance(value, (int, float)) else name(value or "")
 
 

@@ -19,12 +19,10 @@ from loadgen.run.rundir import disk_errors, make_folder, make_private, write_ato
 
 
 def to_json(report: Report) -> bytes:
-    """Return the report for programs."""
     return indented(report.document)
 
 
 def indented(document: object) -> bytes:
-    """Return a JSON document as it is in the files."""
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 

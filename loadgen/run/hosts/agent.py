@@ -131,8 +131,6 @@ class HostedWorkers:
 
 
 class Agent:
-    """The agent of this host, from its connection to its end."""
-
     def __init__(self, secret: bytes) -> None:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.link = AgentLink("agent", secret, self.take, self.end)
@@ -147,7 +145,6 @@ class Agent:
             self.ended.set_result(why)
 
     def take(self, message: messages.Message) -> None:
-        """Handle a message of the coordinator."""
         match message:
             case messages.Pong(sent_ns, now_ns):
                 self.clock.add(RoundTrip(sent_ns, now_ns, time.monotonic_ns()))

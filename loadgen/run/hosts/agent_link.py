@@ -58,7 +58,6 @@ def agent_context() -> ssl.SSLContext:
 
 
 def fingerprint(certificate: bytes) -> bytes:
-    """Return the SHA-256 fingerprint of a certificate in DER."""
     return hashlib.sha256(certificate).digest()
 
 

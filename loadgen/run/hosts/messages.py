@@ -62,16 +62,12 @@ class KernelsCompiled:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """A worker process exists."""
-
     row: int
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFrame:
-    """A frame that a worker sent."""
-
     row: int
     frame: Header
     block: bytes = b""
@@ -114,8 +110,6 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class CheckScenario:
-    """A request to check this host for a scenario."""
-
     scenario: dict[str, Any]
 
 

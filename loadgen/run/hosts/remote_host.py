@@ -258,7 +258,6 @@ class Hosts:
             raise errors.exceptions[0] from None
 
     def assign(self, plan: Plan) -> tuple[RemoteHost, ...]:
-        """Assign the workers of a plan to the hosts."""
         rows: list[list[int]] = [[] for _ in self.agents]
         for row, worker in enumerate(plan.workers):
             rows[worker.host].append(row)

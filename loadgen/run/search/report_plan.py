@@ -132,7 +132,6 @@ class ReportPlan:
 
 @cache
 def report_items() -> tuple[ReportItem, ...]:
-    """Return the items of the package."""
     data = pkgutil.get_data("loadgen.run.search", "report_items.toml") or b""
     return tuple(
         ReportItem(
@@ -216,7 +215,6 @@ def _contradiction(
 
 
 def report_scenario(plan: ReportPlan, measurement: Measurement) -> Scenario:
-    """Return the scenario of a measurement of a plan."""
     broker = plan.brokers[measurement.broker - 1]
     return _scenario(measurement, broker, plan.fields, plan.window_s)
 
@@ -246,7 +244,6 @@ def fields_for(urls: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]
 
 
 def sweep_of(measurement: Measurement, plan: ReportPlan) -> Sweep:
-    """Return the sweep that makes a measurement."""
     item = measurement.item
     scenario = report_scenario(plan, measurement)
 

@@ -132,8 +132,6 @@ class Begun(Record):
 
 
 class HandlerState(Record):
-    """State that the handlers of a worker share."""
-
     free_waiting: Int64
     free_transaction: Int64
     checked: Int64  # messages until the next one is checked
