@@ -7,7 +7,7 @@ repaired.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -169,7 +169,8 @@ class RunFiles:
     """A run directory that can be read: its record and interval files, in the order written.
 
     `intervals` is the directory of the files as Spark names it, `integrity` the result of checking
-    the run's seal, and `broker` the content of broker.jsonl, None without that file.
+    the run's seal, and `broker` the content of broker.jsonl, None without that file. Only the
+    documents of a `remote` run are in `directory`.
     """
 
     directory: Path
@@ -178,6 +179,7 @@ class RunFiles:
     intervals: str
     integrity: Integrity
     broker: BrokerRecords | None = None
+    remote: bool = False
 
     @property
     def shown(self) -> str:
@@ -189,7 +191,7 @@ SATURATED = "saturated"
 """Directory of runs that a comparison repeated."""
 
 
-def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None = None) -> RunFiles:
+def open_run(directory: Path, url: str = "", names: Iterable[str] | None = None) -> RunFiles:
     """Check a run directory without reading its rows; raise RunDirectoryError.
 
     Check run.json and at the footer of every interval file: readable, of the interval table's
@@ -197,8 +199,8 @@ def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None =
     Every file is compared with the run's seal; a changed file that can be read is not an error
     here, but a remark of the score card.
 
-    For a run at a `url`, the directory contains only the documents, and `digests` the digests of
-    the other files; these are checked when their rows are read.
+    For a run at a `url`, the directory contains only the documents, and `names` are those of its
+    interval files. They are checked when their rows are read, and the seal by `compared`.
     """
     where = f"run directory {printable(url, _LONGEST_SHOWN) or shown(directory)}"
     if not directory.is_dir():
@@ -216,21 +218,28 @@ def open_run(directory: Path, url: str = "", digests: Mapping[str, str] | None =
     except orjson.JSONDecodeError as error:
         raise RunDirectoryError(Message.DAMAGED(where=of_record, reason=error)) from None
     record = parse_run(document, where)
-    present = directory.glob("intervals/*.parquet") if digests is None else map(Path, digests)
+    present = directory.glob("intervals/*.parquet") if names is None else map(Path, names)
     intervals = (path for path in present if path.match("intervals/*.parquet"))
     files = tuple(sorted(path for path in intervals if not path.name.startswith(".")))
     if not files:
         raise RunDirectoryError(Message.NO_INTERVALS(where=where))
-    for path in files if digests is None else ():
+    for path in files if names is None else ():
         _check_footer(path, record.id, f"{where}: {path.name}")
     return RunFiles(
         directory,
         record,
         files,
         intervals=f"{url or f'file://{directory.resolve()}'}/intervals",
-        integrity=verify(directory, document, digests),
+        integrity=verify(directory, document, None if names is None else {}),
         broker=read_broker(directory),
+        remote=names is not None,
     )
+
+
+def compared(run: RunFiles, digests: Mapping[str, str]) -> RunFiles:
+    """Return a remote run with the result of comparing the digests of its files with its seal."""
+    document = orjson.loads((run.directory / "run.json").read_bytes())
+    return replace(run, integrity=verify(run.directory, document, digests))
 
 
 def different(opened: Iterable[RunFiles]) -> list[RunFiles]:

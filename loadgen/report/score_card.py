@@ -3,7 +3,6 @@
 Data that only pages need is in `Curves` and not in these files.
 """
 
-import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -16,6 +15,7 @@ from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.tables import DataTable
 from loadgen.report.build.broker_section import BrokerLoad
 from loadgen.report.build.rows import DATA, FIGURES, PUBLISHED_FIGURES, Row
+from loadgen.report.packing import Spooled, unpacked
 from loadgen.report.power.power import OutletPower
 from loadgen.report.record import PlannedGroup
 from loadgen.run.seal import Integrity
@@ -168,11 +168,6 @@ class Curves:
     """A row a `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, 0 to
     1, and `resident_bytes`."""
 
-    def packed(self) -> tuple[int, bytes]:
-        """Return the size of the curves and their compressed bytes, which are a tenth of it."""
-        plain = pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
-        return len(plain), pa.compress(plain, codec="zstd", asbytes=True)
-
 
 @dataclass(frozen=True, slots=True)
 class ScoreCard:
@@ -192,7 +187,7 @@ class ScoreCard:
     Those intended in the window: sent, expected, received. Into and out of the broker during the
     window: ingress, egress, and `asked`, the rate of the plan without steps.
     """
-    packed_curves: tuple[int, bytes] = (0, b"")
+    packed_curves: bytes | Spooled = b""
     groups: tuple[GroupTotals, ...] = ()
     audit: Mapping[str, Any] | None = None
     ledger: Mapping[str, Any] | None = None
@@ -213,8 +208,7 @@ class ScoreCard:
     @property
     def curves(self) -> Curves:
         """The curves, unpacked each time: a caller that needs them twice stores them."""
-        size, packed = self.packed_curves
-        curves: Curves = pickle.loads(pa.decompress(packed, size, codec="zstd", asbytes=True))
+        curves: Curves = unpacked(bytes(self.packed_curves))
         return curves
 
 

@@ -1,33 +1,36 @@
 """The views of `report.views` over the interval table of many runs, by Spark.
 
 Spark reads the files, which may be on any of its file systems, and hands them whole to Python.
-There pyarrow unpacks their long lists at a third of the cost of Spark's reader. Every batch of rows
-is reduced in the task that read it, by the functions of `report.views` that the summary of one run
-uses. The reduced rows, about a thousandth of the batches, travel as Arrow in a binary column. One
-task for each run makes them its views. No task holds more than a file and a batch, or the reduced
-rows of a run.
+There pyarrow unpacks their long lists at a third of the cost of Spark's reader. The task that reads
+a run's only file makes its views, by the functions of `report.views` that the summary of one run
+uses. The files of other runs are reduced where they are read, and only the reduced rows, about a
+thousandth, are shuffled. The views stay on the disks of the executors, and the driver reads them
+one partition at a time. No task holds more than a file and a batch, or the reduced rows of a run.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from loadgen.errors import RunDirectoryError
 from loadgen.metrics.interval import INTERVAL_SCHEMA
+from loadgen.report.packing import packed, unpacked
 from loadgen.report.record import RunFiles, mixed, row_groups
-from loadgen.report.views import Parts, Views, joined, parts_of, views_of_parts
+from loadgen.report.views import Parts, Views, joined, parts_of, views_of, views_of_parts
 from loadgen.run.redaction import printable
+from loadgen.run.seal import covered
+from loadgen.spark.remote import FILES, plain_name
 from loadgen.spark.session import own_settings, spark_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-Backgrounds = Mapping[str, frozenset[str]]
-"""Run id to its groups whose latencies are not the case's result."""
+    from pyspark.sql import DataFrame, SparkSession
 
 _BATCH_ROWS = 4096
 """Rows of small files are concatenated up to this number, about 10 MB unpacked."""
@@ -36,11 +39,11 @@ _SETTINGS = {
     # Tasks of some ten megabytes on disk; each opened file counts like 256 KiB.
     "spark.sql.files.maxPartitionBytes": "32m",
     "spark.sql.files.openCostInBytes": "256k",
-    # A Spark job for the listing costs more than a listing of hundreds of directories here.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
     # One batch to Python has one large file, or many small ones.
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
 }
+_LOCAL_LISTING = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "1000"}
+"""A Spark job for the listing costs more than a listing of hundreds of directories here."""
 
 PYTHON_SETTINGS = {
     # Freed memory is soon needed again: to fault its pages in anew took a third of the time.
@@ -49,151 +52,194 @@ PYTHON_SETTINGS = {
 }
 """Settings of the session that runs these tasks."""
 
-_LEFT = pa.schema([("run", pa.string()), ("part", pa.string()), ("rows", pa.binary())])
-"""Reduced rows: `rows` is a table as an Arrow stream, `part` a field of Parts or Views.
-
-With the part "error", `rows` is a message.
-"""
-
-_PACKED = pa.ipc.IpcWriteOptions(compression="zstd")
-"""Compression that shrinks histograms to a fifth, in Java and in the driver's memory."""
-
-_PATTERN = re.compile(r"([{}\[\]*?\\])")
-"""Characters that Spark reads as a pattern unless they are escaped."""
+_RESULT = pa.schema([("run", pa.string()), ("kind", pa.string()), ("value", pa.binary())])
+"""A result of a run: its packed "parts" or "views", the "digest" of a file, or an "error"."""
 
 
-def plain_name(path: str) -> str:
-    """Escape a path for Spark, which reads paths as patterns."""
-    return _PATTERN.sub(r"\\\1", path)
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A run as its tasks need it. The files of a `remote` run are digested where they are read."""
+
+    run: str
+    background: frozenset[str]
+    remote: bool
 
 
-def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Callable[[str], Views]:
-    """Return a function from a run's id to its views, which stay packed until it is called.
+_Sources = Mapping[str, _Source]
+"""Directory, as `_directory` returns it, to the run in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunViews:
+    """The results of the tasks; `digests` has those of each remote run's files by their names."""
+
+    digests: Mapping[str, Mapping[str, str]]
+    each: Callable[[], Iterator[tuple[str, Views]]]
+    """Returns an iterator over the id and the views of every run, in any order."""
+
+
+@contextmanager
+def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Iterator[RunViews]:
+    """Provide the views of these runs, which stay on the executors' disks during the block.
 
     Raise RunDirectoryError if rows cannot be read or are mixed, CannotRunError if Spark fails.
     """
+    from pyspark import StorageLevel
+
+    with spark_errors("Spark failed while it read the runs"):
+        results = _results(spark, runs).persist(StorageLevel.DISK_ONLY)
+        try:
+            # The only job that reads files. It returns what is small.
+            small = results.filter("kind != 'views'").toArrow().to_pylist()
+            for row in small:
+                if row["kind"] == "error":
+                    raise RunDirectoryError(row["value"].decode())
+            digests: dict[str, dict[str, str]] = {}
+            for row in small:
+                name, digest = unpacked(row["value"])
+                digests.setdefault(row["run"], {})[name] = digest
+
+            def each() -> Iterator[tuple[str, Views]]:
+                left = {run.record.id for run in runs}
+                with spark_errors("Spark failed while it returned the views"):
+                    for row in results.filter("kind = 'views'").toLocalIterator():
+                        left.remove(row["run"])
+                        yield row["run"], unpacked(row["value"])
+                for run in sorted(left):
+                    yield run, views_of(INTERVAL_SCHEMA.empty_table(), ())
+
+            yield RunViews(digests, each)
+        finally:
+            results.unpersist()
+
+
+def _results(spark: "SparkSession", runs: Sequence[RunFiles]) -> "DataFrame":
+    """Return the table of _RESULT of all runs; rows of runs in several files are shuffled."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    backgrounds = {run.record.id: run.record.background for run in runs}
-    owners = {run.intervals: run.record.id for run in runs}
-    spark = own_settings(spark, _SETTINGS)
-    files = (
-        spark.read.format("binaryFile")
-        .option("pathGlobFilter", "*.parquet")
-        .load([plain_name(run.intervals) for run in runs])
-        .select("path", "content")
+    schema = from_arrow_schema(_RESULT)
+    sources, frames = {}, []
+    for run in runs:
+        root = run.intervals.removesuffix("/intervals")
+        sources[_directory(root)] = _Source(run.record.id, run.record.background, run.remote)
+    spark = own_settings(
+        spark, _SETTINGS | ({} if any(run.remote for run in runs) else _LOCAL_LISTING)
     )
-    left = from_arrow_schema(_LEFT)
-    with spark_errors("Spark failed while it read the runs"):
-        results = (
-            files.mapInArrow(_left_of(owners, backgrounds, _BATCH_ROWS), left)
-            .groupBy("run")
-            .applyInArrow(_views_of(backgrounds), left)
-            .toArrow()
+    for several in (False, True):
+        roots = [
+            run.intervals.removesuffix("/intervals") if run.remote else run.intervals
+            for run in runs
+            if (len(run.files) > 1) == several
+        ]
+        if not roots:
+            continue
+        files = (
+            spark.read.format("binaryFile")
+            .option("recursiveFileLookup", "true")
+            .option("pathGlobFilter", FILES)
+            .load([plain_name(root) for root in roots])
+            .select("path", "content")
+            .mapInArrow(_reducer(sources, _BATCH_ROWS, several=several), schema)
         )
-    packed: dict[tuple[str, str], pa.BinaryScalar] = {}
-    for run, part, rows in zip(*(results[name] for name in _LEFT.names), strict=True):
-        if part.as_py() == "error":
-            raise RunDirectoryError(rows.as_py().decode())
-        packed[run.as_py(), part.as_py()] = rows
-    nothing = views_of_parts(parts_of(INTERVAL_SCHEMA.empty_table(), ()), ())
-
-    def views(run: str) -> Views:
-        if (run, "totals") not in packed:
-            return nothing
-        return Views(**{one.name: _unpacked(packed[run, one.name]) for one in fields(Views)})
-
-    return views
+        if several:
+            files = files.groupBy("run").applyInArrow(_joiner(sources), schema)
+        frames.append(files)
+    return frames[0] if len(frames) == 1 else frames[0].union(frames[1])
 
 
-def _left_of(
-    owners: Mapping[str, str], backgrounds: Backgrounds, batch_rows: int
-) -> Callable[..., Iterator[pa.RecordBatch]]:
-    """Return a function for `mapInArrow`: interval files, as Spark reads them, to reduced rows.
+def _directory(path: str) -> str:
+    """Return a directory in one spelling: Spark writes file:/a for file:///a."""
+    return re.sub("^file:/+", "/", path)
 
-    `owners` are as in `_tables_in`.
+
+def _reducer(
+    sources: _Sources, batch_rows: int, *, several: bool
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for `mapInArrow`: files, as Spark reads them, to rows of _RESULT.
+
+    If a run may have `several` files, its rows are parts, otherwise they are its views.
     """
 
-    def reduced(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-        for run in rows["run"].unique().to_pylist():
-            if run not in backgrounds:
-                raise RunDirectoryError(
-                    f"the run directories hold rows of another run: {printable(str(run), 80)!r}"
-                )
-            of_run = pc.equal(rows["run"], run)
-            # To copy histograms costs as much as to merge them.
-            of_run = rows if pc.all(of_run).as_py() else rows.filter(of_run)
-            yield from _packed(run, parts_of(of_run, backgrounds[run])).to_batches()
-
-    def left(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        waiting: list[pa.Table] = []
+    def reduced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            for rows in _tables_in(batches, owners):
-                waiting.append(rows)
-                if sum(map(len, waiting)) >= batch_rows:
-                    yield from reduced(pa.concat_tables(waiting))
-                    waiting.clear()
-            if waiting:
-                yield from reduced(pa.concat_tables(waiting))
+            for source, contents in groupby(_contents_in(batches, sources), lambda file: file[0]):
+                pieces: list[Parts] = []
+                waiting: list[pa.Table] = []
+                for _, content in contents:
+                    if isinstance(content, tuple):
+                        yield _result(source.run, "digest", packed(content))
+                        continue
+                    waiting.append(content)
+                    if sum(map(len, waiting)) >= batch_rows:
+                        pieces.append(parts_of(pa.concat_tables(waiting), source.background))
+                        waiting.clear()
+                if waiting:
+                    pieces.append(parts_of(pa.concat_tables(waiting), source.background))
+                if pieces and several:
+                    yield _result(source.run, "parts", packed(_one(pieces)))
+                elif pieces:
+                    views = views_of_parts(_one(pieces), source.background)
+                    yield _result(source.run, "views", packed(views))
         except RunDirectoryError as error:
-            yield from _failed(str(error)).to_batches()
+            yield _result("", "error", str(error).encode())
 
-    return left
+    return reduced
 
 
-def _tables_in(batches: Iterable[pa.RecordBatch], owners: Mapping[str, str]) -> Iterator[pa.Table]:
-    """Yield the row groups of files that come as path and content.
-
-    `owners` has the run of each directory at a URL; local directories are already checked.
-    """
+def _contents_in(
+    batches: Iterable[pa.RecordBatch], sources: _Sources
+) -> Iterator[tuple[_Source, pa.Table | tuple[str, str]]]:
+    """Yield the rows of interval files by row groups, and (name, digest) of remote files."""
     for batch in batches:
-        for path, content in zip(
-            batch.column("path").to_pylist(), batch.column("content"), strict=True
-        ):
-            directory, _, name = path.rpartition("/intervals/")
-            where = f"run directory {printable(directory.removeprefix('file:'), 200)}: {name}"
-            owner = owners.get(f"{directory}/intervals")
-            for rows in row_groups(content.as_buffer(), where):
-                others = {*rows["run"].unique().to_pylist()} - {owner}
-                if owner is not None and others:
-                    raise mixed(where, others, owner)
-                yield rows
+        columns = (batch.column("path").to_pylist(), batch.column("content"))
+        for path, content in zip(*columns, strict=True):
+            folder, _, name = path.rpartition("/")
+            directory, _, parent = folder.rpartition("/")
+            source = sources.get(_directory(folder))
+            if source is None:
+                source, name = sources.get(_directory(directory)), f"{parent}/{name}"
+            if source is None:
+                continue  # not of a run directory's own files
+            data = content.as_buffer()
+            if source.remote and covered(name):
+                yield source, (name, hashlib.sha256(data).hexdigest())
+            if not name.startswith("intervals/"):
+                continue
+            where = f"run directory {printable(_directory(directory), 200)}: {Path(name).name}"
+            for rows in row_groups(data, where):
+                ids = {*rows["run"].unique().to_pylist()}
+                if ids - {source.run}:
+                    raise mixed(where, ids, source.run)
+                yield source, rows
 
 
-def _views_of(backgrounds: Backgrounds) -> Callable[..., pa.Table]:
-    """Return a function for `applyInArrow`: reduced rows of a run to its views."""
+def _joiner(sources: _Sources) -> Callable[..., pa.Table]:
+    """Return a function for `applyInArrow`: all rows of _RESULT of a run to its views."""
+    backgrounds = {source.run: source.background for source in sources.values()}
 
-    def views(key: tuple[Any, ...], left: pa.Table) -> pa.Table:
+    def views(key: tuple[Any, ...], results: pa.Table) -> pa.Table:
         run = key[0].as_py()
-        tables: dict[str, list[pa.Table]] = {part.name: [] for part in fields(Parts)}
-        for part, rows in zip(left["part"].to_pylist(), left["rows"], strict=True):
-            if part == "error":
-                return _failed(rows.as_py().decode())
-            tables[part].append(_unpacked(rows))
-        pieces = [Parts(*of_piece) for of_piece in zip(*tables.values(), strict=True)]
+        rows, pieces = [], []
+        for row in results.to_pylist():
+            if row["kind"] == "parts":
+                pieces.append(unpacked(row["value"]))
+            else:
+                rows.append(_result(**row))
         try:
-            return _packed(run, views_of_parts(joined(pieces), backgrounds[run]))
+            if pieces:
+                made = views_of_parts(_one(pieces), backgrounds[run])
+                rows.append(_result(run, "views", packed(made)))
         except RunDirectoryError as error:
-            return _failed(str(error))
+            rows.append(_result(run, "error", str(error).encode()))
+        return pa.Table.from_batches(rows, _RESULT)
 
     return views
 
 
-def _packed(run: str, tables: Parts | Views) -> pa.Table:
-    """Return a table of _LEFT with all these tables."""
-    names = [one.name for one in fields(tables)]
-    streams = []
-    for name in names:
-        table, stream = getattr(tables, name), pa.BufferOutputStream()
-        with pa.ipc.new_stream(stream, table.schema, options=_PACKED) as writer:
-            writer.write_table(table)
-        streams.append(stream.getvalue().to_pybytes())
-    return pa.table([[run] * len(names), names, streams], schema=_LEFT)
+def _one(pieces: Sequence[Parts]) -> Parts:
+    """Return the parts of a run; a piece that is all of it is not reduced again."""
+    return joined(pieces) if len(pieces) > 1 else pieces[0]
 
 
-def _unpacked(rows: pa.BinaryScalar) -> pa.Table:
-    return pa.ipc.open_stream(rows.as_buffer()).read_all().combine_chunks()
-
-
-def _failed(message: str) -> pa.Table:
-    return pa.table([[""], ["error"], [message.encode()]], schema=_LEFT)
+def _result(run: str, kind: str, value: bytes) -> pa.RecordBatch:
+    return pa.record_batch([[run], [kind], [value]], schema=_RESULT)

@@ -1,7 +1,7 @@
 """The score card job: any number of run directories and power logs in, score cards out.
 
-A task reads and integrates each power log once, for the windows of all runs. Reading and arithmetic
-are those of `report.power.power`, so that results are the same with and without Spark.
+The driver reads and integrates each power log once, for the windows of all runs. Reading and
+arithmetic are those of `report.power.power`, so that results are the same with and without Spark.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.errors import PowerLogError
 from loadgen.report.build.card import build, wall_window
 from loadgen.report.build.summary import sampled_outlets
-from loadgen.report.power.power import OutletPower, Window, outlets_of_log, require_usable
-from loadgen.report.power.settings import LogSettings, PduLog
-from loadgen.report.record import different, open_run
+from loadgen.report.packing import Spool
+from loadgen.report.power.power import OutletPower, outlets_of_log, require_usable
+from loadgen.report.power.settings import LogSettings
+from loadgen.report.record import RunFiles, compared, different, open_run
 from loadgen.report.score_card import ScoreCard
-from loadgen.spark.aggregate import PYTHON_SETTINGS, views_of_runs
+from loadgen.scratch import scratch_directory
+from loadgen.spark.aggregate import PYTHON_SETTINGS, RunViews, views_of_runs
 from loadgen.spark.remote import is_url, open_remote
 from loadgen.spark.session import NO_OPTIONS, Progress, open_session, silent, watched
 
@@ -54,55 +55,43 @@ def make_scorecards(
         else nullcontext(spark)
     )
     progress("starting Spark ...")
-    with session as used, watched(used, progress):
+    with scratch_directory("spark") as scratch, session as used, watched(used, progress):
         if urls:
-            far = iter(open_remote(used, urls))
+            far = iter(open_remote(used, urls, scratch))
             runs = different(next(far if is_url(run) else local) for run in run_dirs)
-        views = views_of_runs(used, runs)
-        outlets: dict[str, list[OutletPower]] = {}
-        for run in runs if settings is None else ():
-            sampled = sampled_outlets(run, views(run.record.id))
-            if sampled is not None:
-                outlets[run.record.id] = sampled
-        if settings is not None:
-            windows = {run.record.id: wall_window(run.record, views(run.record.id)) for run in runs}
-            outlets = outlets_of_runs(used, windows, settings)
-        for run_id, measured in outlets.items():
-            require_usable(measured, run_id)
-        progress("making the score card ...")
-        cards = [
-            build(run, views(run.record.id), outlets.get(run.record.id), rack_units) for run in runs
-        ]
+        with views_of_runs(used, runs) as views:
+            runs = [
+                compared(run, views.digests.get(run.record.id, {})) if run.remote else run
+                for run in runs
+            ]
+            progress("making the score card ...")
+            cards = _cards(runs, views, settings, rack_units)
         if then is not None:
             then(used, cards)
     return cards
 
 
-def outlets_of_runs(
-    spark: "SparkSession", windows: Mapping[str, Window], settings: LogSettings
-) -> dict[str, list[OutletPower]]:
-    """Map each run id to the outlets over its window, in the order of logs and of their outlets.
-
-    The hosts of the tasks read the logs. Raise PowerLogError for the first unusable log.
-    """
-    spans = [*windows.values()]
-    # A task may run in another directory; messages show the paths as the user gave them.
-    logs = [(replace(log, path=log.path.resolve()), str(log.path)) for log in settings.logs]
-
-    def measured(named_log: tuple[PduLog, str]) -> list[list[OutletPower]] | str:
-        """Return a log's outlets by window, or the reason why it cannot be used."""
-        log, shown = named_log
-        try:
-            outlets = outlets_of_log(log, settings, spans)
-        except PowerLogError as error:
-            return str(error).replace(str(log.path), shown)
-        return [[replace(outlet, log=shown) for outlet in of_window] for of_window in outlets]
-
-    answers = spark.sparkContext.parallelize(logs, len(logs)).map(measured)
-    outlets: dict[str, list[OutletPower]] = {run: [] for run in windows}
-    for answer in answers.collect():
-        if isinstance(answer, str):
-            raise PowerLogError(answer)
-        for of_run, of_window in zip(outlets.values(), answer, strict=True):
-            of_run += of_window
-    return outlets
+def _cards(
+    runs: Sequence[RunFiles],
+    views: RunViews,
+    settings: LogSettings | None,
+    rack_units: float | None,
+) -> list[ScoreCard]:
+    """Return the score card of each run; their curves are in a temporary file."""
+    by_id = {run.record.id: run for run in runs}
+    outlets: dict[str, list[OutletPower]] = {}
+    if settings is not None:
+        windows = {run: wall_window(by_id[run].record, of_run) for run, of_run in views.each()}
+        ordered = [windows[run] for run in by_id]
+        measured = [outlets_of_log(log, settings, ordered) for log in settings.logs]
+        for place, run in enumerate(by_id):
+            outlets[run] = [outlet for of_log in measured for outlet in of_log[place]]
+            require_usable(outlets[run], run)
+    cards: dict[str, ScoreCard] = {}
+    curves = Spool()
+    for run, of_run in views.each():
+        power = outlets[run] if settings is not None else sampled_outlets(by_id[run], of_run)
+        require_usable(power or (), run)
+        card = build(by_id[run], of_run, power, rack_units)
+        cards[run] = replace(card, packed_curves=curves.add(bytes(card.packed_curves)))
+    return [cards[run.record.id] for run in runs]

@@ -1,9 +1,10 @@
 """Run directories at URLs that only Spark's file systems can read, as hdfs://host/runs/a.
 
-One Spark job reads all of them. It returns the documents of a run (run.json, its seal, the broker's
-log), and the digests of its other files. The tasks of `spark.aggregate` read their rows.
+One Spark job reads the documents of all runs (run.json, its seal, the logs of broker and power)
+and lists their other files, which the tasks of `spark.aggregate` read and digest once.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,20 +13,25 @@ from loadgen.cases.registry import DOCUMENTS
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build import broker_section as broker
 from loadgen.report.record import LARGEST_MANIFEST_BYTES, RunFiles, open_run
+from loadgen.run.power_log import POWER_FILE
 from loadgen.run.redaction import printable
-from loadgen.run.seal import SUMS, covered
-from loadgen.scratch import scratch_directory
+from loadgen.run.seal import SUMS
 from loadgen.spark.session import own_settings, spark_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-_DOCUMENTS = ("run.json", SUMS, broker.FILE)
-_READ = f"{{{','.join(('run.json', *DOCUMENTS, SUMS))},*.jsonl,*.parquet}}"
-_SETTINGS = {
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
-    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
-}
+_DOCUMENTS = ("run.json", SUMS, broker.FILE, POWER_FILE)
+FILES = f"{{{','.join(DOCUMENTS)},*.jsonl,*.parquet}}"
+"""Pattern of the files of a run directory that are read for their rows or digests."""
+
+_PATTERN = re.compile(r"([{}\[\]*?\\])")
+"""Characters that Spark reads as a pattern unless they are escaped."""
+
+
+def plain_name(path: str) -> str:
+    """Escape a path for Spark, which reads paths as patterns."""
+    return _PATTERN.sub(r"\\\1", path)
 
 
 def is_url(where: object) -> bool:
@@ -33,67 +39,68 @@ def is_url(where: object) -> bool:
     return "://" in str(where)
 
 
-def open_remote(spark: "SparkSession", urls: Sequence[str]) -> list[RunFiles]:
-    """Return the runs at these URLs, in order; raise RunDirectoryError and CannotRunError."""
+def open_remote(spark: "SparkSession", urls: Sequence[str], scratch: Path) -> list[RunFiles]:
+    """Return the runs at these URLs, in order; raise RunDirectoryError and CannotRunError.
+
+    Their documents are copied into `scratch`. Their files have no digests yet.
+    """
     with spark_errors("Spark cannot read the runs"):
-        roots = [_root(spark, url) for url in urls]
-        files = _files_in(spark, roots)
-    with scratch_directory("spark") as scratch:
-        return [
-            _opened(scratch / str(number), root, files[root]) for number, root in enumerate(roots)
-        ]
+        roots = [_qualified(spark, url) for url in urls]
+        names = _read_documents(spark, roots, scratch)
+    return [
+        open_run(scratch / str(number), root, names[number]) for number, root in enumerate(roots)
+    ]
 
 
-def _root(spark: "SparkSession", url: str) -> str:
-    """Return the directory as Spark names its files; raise RunDirectoryError."""
+def _qualified(spark: "SparkSession", url: str) -> str:
+    """Return the directory as Spark names its files."""
     java = spark.sparkContext
     path = java._jvm.org.apache.hadoop.fs.Path(url)  # type: ignore[union-attr]
     files = path.getFileSystem(java._jsc.hadoopConfiguration())
-    if not files.exists(path) or not files.getFileStatus(path).isDirectory():
-        shown = printable(url, 200)
-        raise RunDirectoryError(f"run directory {shown} does not exist or is not a directory")
     return str(files.makeQualified(path).toString())
 
 
-def _files_in(
-    spark: "SparkSession", roots: Sequence[str]
-) -> dict[str, dict[str, tuple[str, bytes | None]]]:
-    """Return the files of each directory by path: digest, and the content of documents."""
+def _read_documents(spark: "SparkSession", roots: Sequence[str], scratch: Path) -> list[list[str]]:
+    """Copy the documents of each run to a directory, and return the names of its interval files.
+
+    Raise RunDirectoryError for a directory that does not exist.
+    """
+    from pyspark.errors import AnalysisException
     from pyspark.sql import functions as col
 
-    from loadgen.spark.aggregate import plain_name
+    session = own_settings(spark)
 
-    document = col.substring_index("path", "/", -1).isin(*_DOCUMENTS)
-    small = col.col("length") <= LARGEST_MANIFEST_BYTES
-    rows = (
-        own_settings(spark, _SETTINGS)
-        .read.format("binaryFile")
-        .option("recursiveFileLookup", "true")
-        .option("pathGlobFilter", _READ)
-        .load([plain_name(root) for root in roots])
-        .select(
-            "path",
-            col.sha2("content", 256).alias("digest"),
-            col.when(document & small, col.col("content")).alias("content"),
+    def found(pattern: str) -> "DataFrame":
+        return (
+            session.read.format("binaryFile")
+            .option("recursiveFileLookup", "true")
+            .option("pathGlobFilter", pattern)
+            .load([plain_name(root) for root in roots])
         )
-        .toArrow()
-    )
-    files: dict[str, dict[str, tuple[str, bytes | None]]] = {root: {} for root in roots}
-    for row in rows.to_pylist():
-        # The file is in the run directory, or in intervals/ there.
-        root, _, name = row["path"].rpartition("/")
-        if root not in files:
-            root, _, folder = root.rpartition("/")
-            name = f"{folder}/{name}"
-        if root in files:
-            files[root][name] = (row["digest"], row["content"])
-    return files
 
-
-def _opened(scratch: Path, root: str, files: dict[str, tuple[str, bytes | None]]) -> RunFiles:
-    scratch.mkdir()
-    for name in _DOCUMENTS:
-        if name in files and (content := files[name][1]) is not None:
-            (scratch / name).write_bytes(content)
-    digests = {name: digest for name, (digest, _) in sorted(files.items()) if covered(name)}
-    return open_run(scratch, root, digests)
+    small = col.col("length") <= LARGEST_MANIFEST_BYTES
+    try:
+        documents = found(f"{{{','.join(_DOCUMENTS)}}}").select(
+            "path", col.when(small, col.col("content")).alias("content")
+        )
+        # A column that is not selected is not read.
+        tables = found("*.parquet").select("path", col.lit(None).cast("binary").alias("content"))
+    except AnalysisException as error:
+        missing = re.search(r"PATH_NOT_FOUND.*?exist: (.*?)\. SQLSTATE", str(error), re.DOTALL)
+        if missing is None:
+            raise
+        raise RunDirectoryError(
+            f"run directory {printable(missing[1], 200)} does not exist or is not a directory"
+        ) from None
+    numbers = {root: number for number, root in enumerate(roots)}
+    names: list[list[str]] = [[] for _ in roots]
+    for number in range(len(roots)):
+        (scratch / str(number)).mkdir()
+    for row in documents.union(tables).toLocalIterator():
+        folder, _, name = row["path"].rpartition("/")
+        if folder in numbers and row["content"] is not None:
+            (scratch / str(numbers[folder]) / name).write_bytes(row["content"])
+        root, _, parent = folder.rpartition("/")
+        if root in numbers and parent == "intervals":
+            names[numbers[root]].append(f"intervals/{name}")
+    return names

@@ -214,13 +214,12 @@ def _cancel_jobs() -> None:
 
 
 def own_settings(spark: "SparkSession", settings: Mapping[str, str] = NO_OPTIONS) -> "SparkSession":
-    """Return a session of the same Spark with separate settings; shuffles fit the number of cores.
+    """Return a session of the same Spark with separate settings.
 
-    An unreadable file is an error in it, even if the cluster's settings ignore such files.
+    Adaptive execution makes its shuffles as wide as their data needs. An unreadable file is an
+    error in it, even if the cluster's settings ignore such files.
     """
     session = spark.newSession()
-    tasks = max(8, 4 * spark.sparkContext.defaultParallelism)
-    session.conf.set("spark.sql.shuffle.partitions", str(tasks))
     for passed_over in ("Corrupt", "Missing"):
         session.conf.set(f"spark.sql.files.ignore{passed_over}Files", "false")
     for name, value in settings.items():

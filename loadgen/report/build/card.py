@@ -35,6 +35,7 @@ from loadgen.report.build.sections import (
     tls_sections,
 )
 from loadgen.report.messages import Message
+from loadgen.report.packing import packed
 from loadgen.report.power.power import OutletPower, verdict_on
 from loadgen.report.record import PlannedGroup, RunFiles, RunRecord
 from loadgen.report.score_card import (
@@ -124,7 +125,7 @@ def build(
         }
         if messages
         else None,
-        packed_curves=curves.packed(),
+        packed_curves=packed(curves),
         groups=_groups(record, in_window),
     )
     facts = Facts(record, card, rack_units)

@@ -12,6 +12,7 @@ from hdrh.log import HistogramLogReader
 from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.summary import summarize_run
+from loadgen.report.packing import packed
 from loadgen.report.render.histograms import HISTOGRAM_SCHEMA, to_hgrm, to_hlog, to_parquet
 from loadgen.report.score_card import ScoreCard
 from tests.report import fabricate as make
@@ -65,9 +66,7 @@ def test_tags_of_several_runs_name_the_run_and_stay_one_word(
     other = replace(
         card,
         run=replace(card.run, id="b, c\n=1"),
-        packed_curves=replace(
-            card.curves, wall_start_ns=card.curves.wall_start_ns - 10**9
-        ).packed(),
+        packed_curves=packed(replace(card.curves, wall_start_ns=card.curves.wall_start_ns - 10**9)),
     )
     found = read_log(to_hlog([card, other]), tmp_path / "a.hlog")
     tags = [tag for tag, _ in found]

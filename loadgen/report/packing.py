@@ -1,0 +1,65 @@
+"""Values that a program holds by the thousand: compressed, and if need be in a file."""
+
+import os
+import pickle
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+_SIZE_BYTES = 8
+
+
+def packed(value: object) -> bytes:
+    """Return a value of this program as bytes; tables and curves shrink to a tenth."""
+    plain = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    compressed: bytes = pa.compress(plain, codec="zstd", asbytes=True)
+    return len(plain).to_bytes(_SIZE_BYTES) + compressed
+
+
+def unpacked(data: bytes) -> Any:
+    """Return the value that `packed` returned as these bytes."""
+    size = int.from_bytes(data[:_SIZE_BYTES])
+    return pickle.loads(pa.decompress(data[_SIZE_BYTES:], size, codec="zstd", asbytes=True))
+
+
+class Spool:
+    """A temporary file without a name. It is closed with the last value in it."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryFile() as file:
+            self._descriptor = os.dup(file.fileno())
+        self._end = 0
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def add(self, data: bytes) -> "Spooled":
+        """Append bytes, which are read when they are needed."""
+        added = Spooled(self, self._end, len(data))
+        while data:
+            written = os.pwrite(self._descriptor, data, self._end)
+            data, self._end = data[written:], self._end + written
+        return added
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes at a place of the file."""
+        return os.pread(self._descriptor, length, offset)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spooled:
+    """Bytes in a file; equal to bytes of the same content."""
+
+    spool: Spool
+    offset: int
+    length: int
+
+    def __bytes__(self) -> bytes:
+        return self.spool.read(self.offset, self.length)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spooled | bytes) and bytes(self) == bytes(other)
+
+    __hash__ = None  # type: ignore[assignment]
