@@ -1,6 +1,7 @@
 """What a score card of many runs costs: time, memory, and whether its percentiles are right.
 
     python bench/scorecard.py [--runs 100] [--rows 10000] [--sizes 25,50,100] [--master local[2]]
+                              [--in DIR]
 
 Makes up runs of a fan-in (through the schema, histogram and writer of real ones, a file a second
 and the seal), and has `loadgen scorecard` make one card of the first 25, of the first 50 and of
@@ -8,7 +9,8 @@ all, each in a fresh process tree whose memory is sampled (proportional set size
 which processes share count once). Then the percentiles of two runs are held against the
 hdrhistogram library with its histograms merged one by one, and each page is opened in Chromium,
 where there is one. Takes some 300 MB of disk and five minutes on two cores; --runs 1000 --sizes
-10,100,1000 makes ten million rows, in ten times of both. What it made up is removed at the end.
+10,100,1000 makes ten million rows, in ten times of both. What it made up is removed at the end,
+unless it is in DIR.
 """
 
 import argparse
@@ -73,8 +75,8 @@ def histograms(random: np.random.Generator, mean_us: float) -> list[dict[str, An
     return made
 
 
-def make_run(directory: Path, run: str, rows: int, seed: int) -> int:
-    """The directory of a run that has ended, of so many interval rows; returns its buckets."""
+def make_run(directory: Path, run: str, rows: int, seed: int) -> None:
+    """The directory of a run that has ended, of so many interval rows."""
     random = np.random.default_rng(seed)
     pools = (histograms(random, 30), histograms(random, 120 + seed % 7))
     seconds = -(-rows // (WORKERS * len(_SECOND)))
@@ -89,7 +91,6 @@ def make_run(directory: Path, run: str, rows: int, seed: int) -> int:
     pq.write_table(table, path, row_group_size=ROW_GROUP_ROWS, **WRITE_OPTIONS)
     write_json(directory / "run.json", document_of(run, seconds, seed))
     seal(directory)
-    return len(table["bucket"].combine_chunks().values)
 
 
 _SECOND = (
@@ -305,19 +306,22 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--sizes", default="25,50,100", help="runs in each card")
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--in", dest="base", type=Path, help="where runs are made once and kept")
     given = parser.parse_args()
     sizes = sorted({min(int(size), given.runs) for size in given.sizes.split(",")})
-    base = Path(tempfile.mkdtemp(prefix="loadgen-bench-"))
+    base = given.base or Path(tempfile.mkdtemp(prefix="loadgen-bench-"))
     try:
-        runs = [base / f"run-{place:03d}" for place in range(given.runs)]
+        runs = [base / f"run-{place:04d}" for place in range(given.runs)]
         began = time.monotonic()
-        buckets = sum(make_run(run, run.name, given.rows, n) for n, run in enumerate(runs))
+        for number, run in enumerate(runs):
+            if not (run / "run.json").exists():
+                make_run(run, run.name, given.rows, number)
         size = sum(path.stat().st_size for path in base.rglob("*.parquet"))
         files = sum(1 for _ in base.rglob("*.parquet"))
         rows = given.runs * given.rows
         print(
-            f"{rows:,} rows in {files:,} files, {size / 1e6:,.0f} MB, {buckets / rows * 2:,.0f} "
-            f"buckets a histogram, written in {time.monotonic() - began:.0f} s",
+            f"{rows:,} rows in {files:,} files, {size / 1e6:,.0f} MB, "
+            f"written in {time.monotonic() - began:.0f} s",
             flush=True,
         )
         for count in sizes:
@@ -348,7 +352,8 @@ def main() -> None:
             merged = check(runs[place], "end_to_end", cards[place]["latency"]["end_to_end"])
             print(f"{runs[place].name}: percentiles equal those of {merged:,} merged one by one")
     finally:
-        shutil.rmtree(base, ignore_errors=True)
+        if given.base is None:
+            shutil.rmtree(base, ignore_errors=True)
 
 
 if __name__ == "__main__":
