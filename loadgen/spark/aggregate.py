@@ -176,9 +176,9 @@ def _reducer(
                 if waiting:
                     pieces.append(parts_of(pa.concat_tables(waiting), source.background))
                 if pieces and several:
-                    yield _result(source.run, "parts", packed(_one(pieces)))
+                    yield _result(source.run, "parts", packed(_all_parts(pieces)))
                 elif pieces:
-                    views = views_of_parts(_one(pieces), source.background)
+                    views = views_of_parts(_all_parts(pieces), source.background)
                     yield _result(source.run, "views", packed(views))
         except RunDirectoryError as error:
             yield _result("", "error", str(error).encode())
@@ -227,7 +227,7 @@ def _joiner(sources: _Sources) -> Callable[..., pa.Table]:
                 rows.append(_result(**row))
         try:
             if pieces:
-                made = views_of_parts(_one(pieces), backgrounds[run])
+                made = views_of_parts(_all_parts(pieces), backgrounds[run])
                 rows.append(_result(run, "views", packed(made)))
         except RunDirectoryError as error:
             rows.append(_result(run, "error", str(error).encode()))
@@ -236,7 +236,7 @@ def _joiner(sources: _Sources) -> Callable[..., pa.Table]:
     return views
 
 
-def _one(pieces: Sequence[Parts]) -> Parts:
+def _all_parts(pieces: Sequence[Parts]) -> Parts:
     """Return the parts of a run; a piece that is all of it is not reduced again."""
     return joined(pieces) if len(pieces) > 1 else pieces[0]
 

@@ -70,7 +70,7 @@ def _read_documents(spark: "SparkSession", roots: Sequence[str], scratch: Path) 
 
     session = own_settings(spark)
 
-    def found(pattern: str) -> "DataFrame":
+    def files_like(pattern: str) -> "DataFrame":
         return (
             session.read.format("binaryFile")
             .option("recursiveFileLookup", "true")
@@ -80,11 +80,13 @@ def _read_documents(spark: "SparkSession", roots: Sequence[str], scratch: Path) 
 
     small = col.col("length") <= LARGEST_MANIFEST_BYTES
     try:
-        documents = found(f"{{{','.join(_DOCUMENTS)}}}").select(
+        documents = files_like(f"{{{','.join(_DOCUMENTS)}}}").select(
             "path", col.when(small, col.col("content")).alias("content")
         )
         # A column that is not selected is not read.
-        tables = found("*.parquet").select("path", col.lit(None).cast("binary").alias("content"))
+        tables = files_like("*.parquet").select(
+            "path", col.lit(None).cast("binary").alias("content")
+        )
     except AnalysisException as error:
         missing = re.search(r"PATH_NOT_FOUND.*?exist: (.*?)\. SQLSTATE", str(error), re.DOTALL)
         if missing is None:
