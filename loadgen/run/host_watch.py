@@ -63,11 +63,16 @@ class HostAttendance:
         self.gaps: deque[tuple[int, int]] = deque(maxlen=GAPS_LIMIT)
         self._turn_ns = 0
 
-    def turn(self) -> None:
-        """Note that the process runs; call this many times within `GAP_NS`."""
+    def turn(self) -> bool:
+        """Note that the process runs; call this many times within `GAP_NS`.
+
+        Return True after a gap.
+        """
         before_ns, self._turn_ns = self._turn_ns, time.monotonic_ns()
-        if before_ns and self._turn_ns - before_ns >= GAP_NS:
+        is_gap = before_ns > 0 and self._turn_ns - before_ns >= GAP_NS
+        if is_gap:
             self.gaps.append((before_ns, self._turn_ns))
+        return is_gap
 
 
 def throttled_ns(cpu_stat: str) -> int | None:

@@ -261,9 +261,7 @@ class Monitor:
         limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
         while True:
             pool.tell_all({"op": "beat"})
-            # Of many workers that takes longer than the watch may stand still.
-            for host, sample in (await asyncio.to_thread(pool.samples)).items():
-                self.state.hosts[host] = thinned([*self.state.hosts.get(host, ()), sample])
+            await self.sample_hosts(pool)
             now_ns = time.monotonic_ns()
             for row in pool.alive if self.page.workers and self.phase != "stop" else ():
                 beat_ns = int(self.page.totals["beat_ns"][row])
@@ -274,6 +272,12 @@ class Monitor:
             # With the seconds of the rows: a killed run has all but the last one or two.
             since_s = (time.monotonic_ns() - self.record.anchor_ns) / NS
             await asyncio.sleep(BEAT_S - (since_s - _ROWS_S) % BEAT_S)
+
+    async def sample_hosts(self, pool: WorkerPool) -> None:
+        """Add a sample of each host."""
+        # Of many workers that takes longer than the watch may stand still.
+        for host, sample in (await asyncio.to_thread(pool.samples)).items():
+            self.state.hosts[host] = thinned([*self.state.hosts.get(host, ()), sample])
 
     async def flush(self) -> None:
         """Write the rows that have come since the last time."""

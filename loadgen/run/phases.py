@@ -408,6 +408,8 @@ class PhaseRunner:
         timeout_s = stop_timeout_s(self.plan)
         answers = await self._unless_insisted(pool.ask_left("conclude", timeout_s)) or {}
         seen.finals = {row: answer.get("final") or {} for row, answer in answers.items()}
+        # An agent that stood still at the end of the window has reported it by now.
+        await self.monitor.sample_hosts(pool)
         ended_well = seen.ending in (None, "certain") and not pool.losses
         if not (self.lends and may_be_kept(self.plan) and seen.connected and ended_well):
             return False

@@ -243,8 +243,9 @@ class Agent:
             await asyncio.sleep(PING_S if count > _FIRST_PINGS else PING_S / 10)
 
     def send_totals(self) -> None:
-        """Send changes of the live page."""
-        self._attendance.turn()
+        """Send changes of the live page; a run may end before a gap would be sent in its turn."""
+        if self._attendance.turn():
+            self.send_counters()
         if self.workers is not None:
             self.workers.send_totals()
 
