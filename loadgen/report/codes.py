@@ -6,7 +6,7 @@
 from collections.abc import Iterable
 
 from loadgen.judge.codes import REASONS, REMARKS, Code
-from loadgen.mqtt.violations import VIOLATIONS
+from loadgen.mqtt.violations import VIOLATIONS, WRONG_ACKNOWLEDGEMENT
 
 _HEAD = ("", "| code | what was seen | what it means | what to do next |", "|---|---|---|---|")
 _PAGE = """\
@@ -29,6 +29,7 @@ otherwise a remark. Numbers in brackets are statements or sections of MQTT 5.
 
 | the broker sent | counts as |
 |---|---|"""
+_WRONG_ANSWERS = "| another answer than PUBACK, PUBREC or PUBCOMP in its turn [4.3] | reason |"
 
 
 def advice_of(code: str) -> str:
@@ -44,7 +45,11 @@ def markdown() -> str:
         )
 
     reasons = rows(sorted(REASONS, key=lambda row: row.code != "GENERATOR_SATURATED"))
-    kinds = (f"| {one.words} | {'reason' if one.is_judged else 'remark'} |" for one in VIOLATIONS)
+    kinds = [
+        f"| {one.words} | {'reason' if one.is_judged else 'remark'} |"
+        for one in VIOLATIONS[:WRONG_ACKNOWLEDGEMENT]
+    ]
+    kinds.append(_WRONG_ANSWERS)
     return "\n".join((_PAGE, *reasons, _REMARKS, *rows(REMARKS), _VIOLATIONS, *kinds, ""))
 
 
