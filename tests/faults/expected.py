@@ -161,8 +161,12 @@ class _Scene:
         end_ns = self.truth.end_ns
         if end_ns - self.truth.window[1] < 0.9 * drain_ns:
             return NONE  # it ended when nothing was missing
-        last_ns = max((one.at_ns for one in self.truth.deliveries if one.at_ns < end_ns), default=0)
-        before_ns = end_ns - last_ns
+        first: dict[Any, int] = {}  # repeats show nothing
+        for one in self.truth.deliveries:
+            if one.header is not None and one.at_ns < end_ns:
+                header = one.header
+                first.setdefault((one.client, header.stream, header.sequence), one.at_ns)
+        before_ns = end_ns - max(first.values(), default=0)
         return Span(before_ns < ARRIVING[0] * drain_ns, before_ns < ARRIVING[1] * drain_ns)
 
     def stopped(self, action: str) -> Span:
@@ -474,8 +478,11 @@ def _findings(
         yield code, _unexplained(scene, window, run) if code == "LOST" else window[name]
     if not scene.killed_ns and not scene.blind:
         yield "UNACKNOWLEDGED", window["unacknowledged"].minus(window["given_up"])
+        # In the other direction.
+        unreleased = len(truth.faults.get("unreleased", ()))
+        yield "UNACKNOWLEDGED", Span(unreleased, unreleased)
         if schedule.qos == 2:
-            yield "UNACKNOWLEDGED", scene.arriving.doubtful  # in the other direction
+            yield "UNACKNOWLEDGED", scene.arriving.doubtful
     if scene.is_chain:
         # What is lost leaves an interaction unfinished.
         yield "AUDIT", Span(0, window["lost"].high + window["damaged"].high)

@@ -182,6 +182,7 @@ KINDS: dict[str, Kind] = {
         qos=_ACKNOWLEDGED,
         more=(("max_unacknowledged", 1_000),),
     ),
+    "unreleased": Kind(_share("unreleased"), ("fanin", "fanout", "persistent"), qos=(2,)),
     "unsolicited": Kind(_share("unsolicited"), ("fanin", "fanout", "persistent", "latency")),
     "refuse": Kind(_share("refuse", "0x89", FEW), ("connburst", "fanout")),
     "session": Kind(_share("session", most=FEW), ("fanin", "fanout", "latency", "connburst")),

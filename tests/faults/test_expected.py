@@ -242,8 +242,8 @@ ALTERED: dict[str, tuple[Truth, set[str], dict[str, int]]] = {
         {"lost": 0, "unobserved": 2},
     ),
     "still arriving when the drain ended": (
-        replace(without(CLEAN, 100), deliveries=(
-            *without(CLEAN, 100).deliveries, replace(delivery(0, 3), at_ns=LAST - 90 * MS)
+        replace(CLEAN, deliveries=(
+            *without(CLEAN, 100, 238).deliveries, replace(DELIVERIES[238], at_ns=LAST - 90 * MS)
         )),
         set(),
         {"lost": 0, "unobserved": 1},

@@ -81,6 +81,7 @@ class Faults:
     reject: int = 0  # the message is answered with this reason code and not delivered (MQTT 5)
     reject_share: Chance = ALWAYS
     withhold: Chance = NEVER  # the message is delivered, but its PUBACK or PUBCOMP never sent
+    unreleased: Chance = NEVER  # a delivery at QoS 2 gets no PUBREL
     unsolicited: Chance = NEVER  # beside the message's own, a PUBACK for which nobody waits is sent
     refuse: int = 0  # CONNECT is answered with this MQTT 5 reason code (section 3.2.2.2)
     refuse_share: Chance = ALWAYS
@@ -159,6 +160,7 @@ class FaultCounts:
     rejected: int = 0
     """PUBLISH packets answered with a failure; `received` does not count them."""
     withheld: int = 0
+    unreleased: int = 0
     unsolicited: int = 0
     sessions_claimed: int = 0
     """CONNACK with Session Present but without a session, by the fault `session`."""
@@ -229,6 +231,7 @@ COUNTED_AS: Final = {
     "reset": "dropped",
     "refuse": "refused",
     "close": "dropped",
+    "unreleased": "unreleased",
     "session": "sessions_claimed",
     "subrefuse": "subscriptions_refused",
     "subgrant": "subscriptions_lowered",
@@ -240,7 +243,8 @@ COUNTED_AS: Final = {
 _PARSERS: Final[dict[str, tuple[str, Callable[[str], object], str]]] = {
     **{
         name: (name, _parse_chance, "")
-        for name in (*ON_DELIVERIES, "withhold", "unsolicited", "drop", "close", "session")
+        for name in (*ON_DELIVERIES, *ON_PUBLISHES, "unreleased", "close", "session")
+        if name != "reject"
     },
     "delay": ("delay_ns", _parse_time_ns, "delay_share"),
     **{

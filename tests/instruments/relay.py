@@ -646,7 +646,7 @@ class Relay(Host):
 
     def _on_release(self, client: Client, packet: Packet) -> bool:
         _, packet_id, _ = self._ack_fields(client, packet)
-        if packet_id in client.settled:
+        if packet_id in client.settled or self.happens("unreleased", client):
             client.settled.discard(packet_id)
             if client.other is not None:
                 client.other.write(acknowledgement(PUBCOMP, packet_id))
