@@ -54,13 +54,13 @@ def destination_name(model: Model, number: int, destination: int) -> str:
 
 def topic_of(model: Model, root: str, number: int, destination: int) -> str:
     """Return the topic to which a message type is published for this destination."""
-    base = shared_topic_of(model, root, number, destination)
+    base = _shared_topic(model, root, number, destination)
     if model.selectors == "client" or not _selected(model, number):
         return base
     return "/".join((base, *_properties(model, number, destination).values()))
 
 
-def shared_topic_of(model: Model, root: str, number: int, destination: int) -> str:
+def _shared_topic(model: Model, root: str, number: int, destination: int) -> str:
     """Return the topic of messages to this destination, without the levels that select."""
     message, target = MESSAGES[number], _target(number, destination)
     if _is_queue(model, number):
@@ -170,7 +170,7 @@ def _selected(model: Model, number: int) -> tuple[str, ...]:
 
 def _filter(model: Model, root: str, number: int, destination: int, *, any_family: bool) -> str:
     """Return the filter for messages to one destination, or to that of any family."""
-    base = shared_topic_of(model, root, number, destination)
+    base = _shared_topic(model, root, number, destination)
     selected = _selected(model, number)
     if model.selectors == "client" or not selected:
         return base

@@ -17,7 +17,6 @@ from loadgen.specjms.chain_model import NOTICE, TRANSACTIONS, Model, enabled_typ
 from loadgen.specjms.destinations import (
     consumed_at,
     destination_name,
-    shared_topic_of,
     topic_of,
 )
 from loadgen.specjms.messages import (
@@ -170,24 +169,20 @@ def _notes(model: Model, seen: audit.Observed) -> list[str]:
 
 
 def _topic_rows(model: Model, seen: audit.Observed, root: str) -> list[dict[str, Any]]:
-    """Return the topics at the broker, without the levels that select, the busiest first."""
+    """Return the topics at the broker, with the levels by which it selects, the busiest first."""
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
     types: dict[str, set[str]] = {}
-    at_broker: dict[str, set[str]] = {}
     for count in seen.destinations:
-        topic = shared_topic_of(model, root, count.number, count.destination)
+        topic = topic_of(model, root, count.number, count.destination)
         sent[topic] += count.sent
         received[topic] += count.received
         types.setdefault(topic, set()).add(MESSAGES[count.number].name)
-        selected = topic_of(model, root, count.number, count.destination)
-        at_broker.setdefault(topic, set()).add(selected)
     window_s = seen.window_s or 1.0
     return [
         {
             "topic": topic,
             "message_types": len(types[topic]),
-            "topics_at_broker": len(at_broker[topic]),
             "sent_per_s": messages / window_s,
             "received_per_s": received[topic] / window_s,
         }
@@ -200,7 +195,6 @@ def _traffic(topics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     rates = [one["sent_per_s"] for one in topics]
     return {
         "topics": len(topics),
-        "topics_at_broker": sum(one["topics_at_broker"] for one in topics),
         "sent_per_s_mean": sum(rates) / max(len(rates), 1),
         "sent_per_s_most": max(rates, default=0.0),
         "busiest": topics[:_TOPICS_SHOWN],

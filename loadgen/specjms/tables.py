@@ -110,11 +110,9 @@ def _topics(document: Object) -> DataTable:
         for one in objects(traffic.get("busiest"))
     )
     count, mean, most = figures(traffic, "topics", "sent_per_s_mean", "sent_per_s_most")
-    at_broker = figure(traffic, "topics_at_broker") or count or 0
-    shared = f", {count:,.0f} without the levels by which it selects" if count != at_broker else ""
     note = (
-        f"{counted(int(at_broker), 'topic')} at the broker{shared}; messages sent to one of these "
-        f"a second: {mean or 0:,.3f} in the mean, {most or 0:,.3f} to the busiest. These are the "
+        f"{counted(int(count or 0), 'topic')} at the broker; messages sent to one of these a "
+        f"second: {mean or 0:,.3f} in the mean, {most or 0:,.3f} to the busiest. These are the "
         "busiest."
     )
     header = ("topic", "message types", "sent/s", "received/s")

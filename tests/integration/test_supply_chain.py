@@ -123,7 +123,7 @@ async def test_another_subscriber_counts_what_formulas_and_card_have(
         card[row["message"]] += row["sent_in_all"]
     assert seen == card
     if topics is not None:
-        assert len(seen_topics) == document["traffic"]["topics_at_broker"] == topics
+        assert len(seen_topics) == document["traffic"]["topics"] == topics
     for interaction, rate in enumerate(rates, start=1):
         due = rate * (WARMUP_S + DURATION_S)
         # Each driver begins at a moment of its first interval.

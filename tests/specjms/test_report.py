@@ -137,6 +137,12 @@ def test_a_failed_test_says_what_was_expected_and_observed() -> None:
     assert test["findings"][0]["subject"] == "offer at DC2_IncomingOffersQ"
     summary = audit_summary(found)["delivered"]
     assert summary["pass"] is False
+    failed = [row["part"] for row in document["results"] if not row["pass"]]
+    assert failed == ["interaction 2", "DC2"]
+    results = {row["part"]: row["tests"] for row in document["results"]}
+    assert results["interaction 1"]["pacing"] == [1, 1]
+    assert results["DC2"] == {"delivered": [0, 1]}
+    assert len(document["findings"]) == len(found.findings)
     assert "10, 2 missing: message 3 from SP1, and 1 more" in summary["details"]
 
 
