@@ -124,6 +124,16 @@ def test_words() -> None:
     assert not refused, "\n" + "\n".join(refused)
 
 
+def test_pages_for_users_are_short() -> None:
+    pages = [
+        page
+        for page in (ROOT / "docs").rglob("*.md")
+        if not {"internals", "report", "examples"} & set(page.parts)
+    ]
+    assert sum(len(page.read_text().split()) for page in pages) <= 18_000
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
 def test_every_exception_is_needed() -> None:
     every = list(findings())
     unneeded = [

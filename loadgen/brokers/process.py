@@ -281,7 +281,7 @@ class ProgramBroker(BrokerProcess):
             raise CannotRunError(Message.NOT_STARTED(name=self.name, timeout_s=ready_s)) from None
 
     def _is_ready(self, process: subprocess.Popen[bytes], seen: int) -> bool:
-        """Return True if it serves by its log after `seen`; raises an error if it has ended."""
+        """Return True if its log after `seen` reports that it serves; raise if it has ended."""
         ended = process.poll() is not None
         # A port that answers could be another program's; the log is this broker's.
         output = self.log.read_bytes()[seen:]

@@ -345,7 +345,7 @@ class _Player:
 
 
 def _limits(wanted: Wanted, players: Iterable[_Player]) -> Iterator[Text]:
-    """Yield a sentence for each thing that a CONNACK of MQTT 5 rules out (section 3.2.2.3)."""
+    """Yield a sentence for each need that a CONNACK of MQTT 5 excludes (section 3.2.2.3)."""
     for player in players:
         limits, role, lack = player.client.connack.properties, player.role, player.lack
         most, limit_bytes = limits.maximum_qos, limits.maximum_packet_size

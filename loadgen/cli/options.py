@@ -193,7 +193,7 @@ class _LazyGroup(typer.core.TyperGroup):
 
 
 def group(**declared: Any) -> typer.Typer:
-    """Return a group of commands for `add_command`; `declared` is for `typer.Typer`."""
+    """Return an empty group of commands, to which `add_command` adds."""
     return typer.Typer(cls=type("LazyGroup", (_LazyGroup,), {"makers": {}}), **declared)
 
 

@@ -157,8 +157,8 @@ def counterparts(
 ) -> tuple[PublishedFigure, ...]:
     """Return the figures to compare a run with; `published` is the row that the scenario names.
 
-    An encrypted run is compared with the secured row if there is one, never with the other; of the
-    lines of one row, with those that are most like it.
+    An encrypted run is compared only with the secured row if there is one. If a row has several
+    lines, those with the most similar conditions are compared.
     """
     names = [figure.name for figure in figures if not figure.name.endswith(EFFICIENCY)]
     chosen = published if published in names else None

@@ -447,7 +447,7 @@ class Scenario(BaseModel):
     def publishes(self, name: str, rate: float, *, window: int) -> Publishes:
         """Return the publications of each device of a group, by the shared fields.
 
-        `name` is the level of the group's topics that tells them from those of other groups.
+        `name` stands for `{group}` in the topics.
         """
         return Publishes(
             topic=self.topics_of(name),

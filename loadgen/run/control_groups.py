@@ -1,7 +1,7 @@
 """The control groups of a process, of version 1 and 2, and their limits of its memory and time.
 
-A limit holds for a group with all its children, so each group from that of the process up to the
-root of a hierarchy can be the one that limits. In a container these are those of the container.
+A limit holds for a group with all its children. The limit of a process is therefore the lowest one
+from its group up to the root of the hierarchy, which in a container is that of the container.
 """
 
 from pathlib import Path

@@ -52,7 +52,7 @@ _GAUGES = {
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Some latencies: how many are not above each of BOUNDS_S, and how many there are."""
+    """The numbers of latencies up to each of BOUNDS_S, and of all."""
 
     up_to: tuple[int, ...]
     count: int

@@ -281,7 +281,7 @@ class PhaseRunner:
         await self._drain(end_ns, phases.drain_s)
 
     async def _cut(self, measure_ns: int, end_ns: int) -> None:
-        """End the schedule now and let what is under way arrive."""
+        """End the schedule now, and wait for the messages in flight."""
         seen, pool = self._state, self.pool
         cut_ns = min(end_ns, time.monotonic_ns() + int(CUT_LEAD_S * NS))
         for name, (start, stop) in list(seen.windows.items()):

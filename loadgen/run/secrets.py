@@ -98,9 +98,9 @@ def with_passphrase(plan: Plan) -> Plan:
 
 
 def readable_by_others(path: Path) -> bool:
-    """Return True if another user can read or write this file of ours, as ssh asks of keys.
+    """Return True if another user can read or write this file.
 
-    One that belongs to another user, as in a container, is not this user's to protect.
+    False for a file of another user, as in a container: this user cannot protect it.
     """
     found = path.stat()
     own = found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode)

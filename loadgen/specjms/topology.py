@@ -66,8 +66,8 @@ def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[fl
 def suppliers_of(family: int, suppliers: int) -> tuple[int, ...]:
     """Return the suppliers of a product family: two for even families, three for odd ones.
 
-    Families are dealt around the circle of suppliers, so that each offers as many as its
-    neighbours. If there are fewer suppliers than that, all of them offer the family.
+    Families are assigned to suppliers in turn, so that all offer about the same number. With fewer
+    suppliers than that, each of them offers the family.
     """
     first = 5 * (family // 2) + 2 * (family % 2)
     count = min(2 + family % 2, suppliers)

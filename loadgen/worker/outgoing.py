@@ -24,7 +24,7 @@ _STALE_S = 0.1
 class Writer(Protocol):
     """The writer of bytes to a socket, possibly through TLS or WebSocket.
 
-    Bytes that it did not take come again before any others, and no fewer of them.
+    The caller offers bytes that it did not take again, all of them and before any others.
     """
 
     def send(self, data: memoryview, /) -> int: ...

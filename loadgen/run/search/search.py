@@ -175,7 +175,7 @@ async def search(
 ) -> SearchResult:
     """Find the limit, in a new directory or in one where the same search was begun.
 
-    One that ran out of steps goes on if more of them are allowed and the rule of steps is the same.
+    A search that ran out of steps continues if it may make more steps by the same rule.
     A step ends as soon as its verdict is certain, and lends its connections to the next one if the
     two differ in their rates alone. `CONFIRMATIONS` whole windows confirm the limit, or one long
     run on new connections.
