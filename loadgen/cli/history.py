@@ -1,14 +1,20 @@
 """`loadgen history`: score cards over weeks, as a table that Spark keeps and asks."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import Flags, declared, require_command, with_options
 from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 app = typer.Typer(
     help="Keep score cards over weeks and follow their rows.\n\n"
@@ -17,24 +23,49 @@ app = typer.Typer(
     short_help="Keep score cards over weeks and follow their rows.",
     add_completion=False,
 )
-require_command(app, "history: the command is missing; use add or show")
+require_command(app, "history: the command is missing; use add, remove or show")
 
 
-def _add(flags: Flags) -> int:
-    """Append the rows of score cards to the history, without those that it already has.
-
-    Example: loadgen history add runs/20261120T233000Z-fanin
-    """
+@contextmanager
+def _session(flags: Flags) -> "Iterator[SparkSession]":
+    """Start Spark as the options say, for the length of the block."""
     from loadgen.cli.cluster import spark_settings
-    from loadgen.spark.history_table import add_cards
     from loadgen.spark.session import open_session
 
-    found = [one for path in flags["cards"] for one in _documents(path)]
     settings = spark_settings(flags["spark_conf"])
     print("starting Spark ...", file=sys.stderr)
     with open_session(flags["spark_master"], options=settings) as spark:
-        new = add_cards(spark, flags["to"], found)
-    print(f"{new:,} added, {len(found) - new:,} already there: {flags['to']}", file=sys.stderr)
+        yield spark
+
+
+def _add(flags: Flags) -> int:
+    """Add score cards to the history; a card that was made anew replaces the older one.
+
+    Example: loadgen history add runs/20261120T233000Z-fanin
+    """
+    from loadgen.spark.history_table import add_cards
+
+    found = [one for path in flags["cards"] for one in _documents(path)]
+    with _session(flags) as spark:
+        new, replaced = add_cards(spark, flags["to"], found)
+    same = len(found) - new - replaced
+    counts = f"{new:,} added, {replaced:,} replaced, {same:,} already there"
+    print(f"{counts}: {flags['to']}", file=sys.stderr)
+    return 0
+
+
+def _remove(flags: Flags) -> int:
+    """Remove runs from the history.
+
+    Example: loadgen history remove 20261120T233000Z-fanin --in history
+    """
+    from loadgen.spark.history_table import remove_runs
+
+    _require_usable(flags["where"], "", "")
+    with _session(flags) as spark:
+        removed = remove_runs(spark, flags["where"], flags["runs"])
+    missing = len(set(flags["runs"])) - removed
+    print(f"{removed:,} removed, {missing:,} not there: {flags['where']}", file=sys.stderr)
     return 0
 
 
@@ -64,7 +95,6 @@ def _show(flags: Flags) -> int:
     where, case, since = flags["where"], flags["case"], flags["since"]
     html, rolling = flags["html"], flags["rolling"]
     _require_usable(where, case, since)
-    from loadgen.cli.cluster import spark_settings
     from loadgen.cli.result_text import aligned, paper_of
     from loadgen.report.build.rows import FIGURES
     from loadgen.report.history import history_report, weeks_of
@@ -72,11 +102,8 @@ def _show(flags: Flags) -> int:
     from loadgen.report.render.text import name, number
     from loadgen.report.render.write import to_json, write_files
     from loadgen.spark.history_table import courses_of
-    from loadgen.spark.session import open_session
 
-    settings = spark_settings(flags["spark_conf"])
-    print("starting Spark ...", file=sys.stderr)
-    with open_session(flags["spark_master"], options=settings) as spark:
+    with _session(flags) as spark:
         courses = courses_of(spark, where, case, flags["row"], since, rolling)
     report = history_report(courses, rolling)
     if html is not None:
@@ -119,4 +146,5 @@ def _require_usable(where: str, case: str, since: str) -> None:
 
 
 add_plain_command(app, "add", with_options(_add, declared("history_add")))
+add_plain_command(app, "remove", with_options(_remove, declared("history_remove")))
 add_plain_command(app, "show", with_options(_show, declared("history_show")))

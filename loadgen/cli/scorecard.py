@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from loadgen.cli.options import Flags, declared, with_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from loadgen.report.build.compare import Bounds, Comparison
+    from loadgen.report.build.compare import Bounds, Check, Comparison
     from loadgen.report.score_card import ScoreCard
 
 _TELL_EVERY_S = 2.0
@@ -94,7 +94,7 @@ def _make(flags: Flags) -> int:
     from loadgen.errors import ScenarioError
     from loadgen.plan.units import shown
     from loadgen.report.build.cards_report import report_of
-    from loadgen.report.build.compare import compare
+    from loadgen.report.build.compare import compare, regressions
     from loadgen.report.power.settings import LOG_OPTIONS, log_settings
     from loadgen.report.record import shown as directory_shown
     from loadgen.report.render.gate import to_junit
@@ -133,6 +133,8 @@ def _make(flags: Flags) -> int:
     )
     comparisons = compare(cards, [place < len(olds) for place in range(len(cards))], bounds)
     judged = past if history else comparisons
+    named = list(zip(map(directory_shown, [*olds, *runs]), cards, strict=True))
+    checked = [*_run_checks(named, len(olds))]
     if (stranger := bounds.unknown(judged)) and (judged or not history):
         raise ScenarioError(f"bound: there is no row or column {shown(stranger)} to compare")
     together = Path(f"scorecard-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
@@ -142,7 +144,9 @@ def _make(flags: Flags) -> int:
     report = report_of(cards, comparisons, about)
     paths = write_report(report, out)
     if flags["junit"] is not None:
-        write_files("JUnit XML", flags["junit"].parent, {flags["junit"].name: to_junit(judged)})
+        write_files(
+            "JUnit XML", flags["junit"].parent, {flags["junit"].name: to_junit(judged, checked)}
+        )
     if summary is not None:
         with disk_errors(summary), summary.open("ab") as file:
             file.write(to_markdown(report) + b"\n")
@@ -154,37 +158,29 @@ def _make(flags: Flags) -> int:
         print(f"loadgen: no VALID run of this load is in {history} yet", file=sys.stderr)
     for remark in (remark for comparison in judged for remark in comparison.remarks):
         print(f"loadgen: {remark}", file=sys.stderr)
-    named = list(zip(map(directory_shown, [*olds, *runs]), cards, strict=True))
-    wrong = _wrong(named[len(olds) :], named, judged)
+    failed = (f"{run.side} {run.text}" for run in checked if run.outcome == "failed")
+    wrong = [*regressions(judged), *failed]
     for line in wrong:
         print(f"loadgen: {line}", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def _wrong(
-    asked: "Sequence[tuple[str, ScoreCard]]",
-    cards: "Sequence[tuple[str, ScoreCard]]",
-    comparisons: "Sequence[Comparison]",
-) -> list[str]:
-    """Return a line for each run that was changed or is INVALID, or row worse than its baseline.
+def _run_checks(named: "Sequence[tuple[str, ScoreCard]]", baselines: int) -> "Iterator[Check]":
+    """Yield a check for each run, by its directory; the first ones are `baselines`.
 
-    A card stands with its run's directory; `asked` are those that are no baselines.
+    A run must be as it ended, and VALID unless it is of the baseline.
     """
-    from loadgen.report.build.compare import regressions
+    from loadgen.report.build.compare import Check
     from loadgen.report.render.text import name
 
-    changed = [
-        f"{directory} was changed since it ended: {'; '.join(card.integrity.changes)}"
-        for directory, card in cards
-        if card.integrity.state == "changed"
-    ]
-    invalid = [
-        f"{directory} is INVALID: "
-        f"{', '.join(dict.fromkeys(name(reason.code, 40) for reason in card.verdict.reasons))}"
-        for directory, card in asked
-        if not card.verdict.valid and card.integrity.state != "changed"
-    ]
-    return [*regressions(comparisons), *changed, *invalid]
+    for place, (directory, card) in enumerate(named):
+        text = ""
+        if card.integrity.state == "changed":
+            text = f"was changed since it ended: {'; '.join(card.integrity.changes)}"
+        elif place >= baselines and not card.verdict.valid:
+            codes = dict.fromkeys(name(reason.code, 40) for reason in card.verdict.reasons)
+            text = f"is INVALID: {', '.join(codes)}"
+        yield Check(directory, "run", "failed" if text else "passed", text)
 
 
 command = with_options(_make, declared("scorecard"))

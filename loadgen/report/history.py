@@ -77,7 +77,7 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
         "program": run.program,
         "valid": card.verdict.valid,
         "case": run.case,
-        "month": month[0] if (month := _MONTH.match(run.started)) else "unknown",
+        "month": month_of(card),
     }
     lines = [
         {
@@ -96,6 +96,11 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     except pa.ArrowException as error:
         raise RunDirectoryError(Message.NOT_A_CARD(where=shown, reason=error)) from None
     return lines
+
+
+def month_of(card: ScoreCard) -> str:
+    """Return the month in which a run started, as 2026-11."""
+    return month[0] if (month := _MONTH.match(card.run.started)) else "unknown"
 
 
 def past_card(text: str, shown: str = "the history") -> ScoreCard:

@@ -26,6 +26,7 @@ class Message(Sentences):
     REVERSED_WINDOW = "run {run} has a {phase} window that ends before it starts"
     NO_WALL_CLOCK = "run {run} did not record its wall clock, so power logs cannot be joined"
     NO_BASELINE = "there is no baseline of case {case}"
+    BASELINE_INVALID = "all runs of the baseline of case {case} are INVALID: give a VALID one"
     BASELINE_ALONE = "there is no run to compare with the baseline of case {case}"
     NOT_A_CARD = ("{where} is no scorecard.json of this version", ": {reason}")
     UNWRITABLE = "{kind} cannot be written to {directory}: {reason}"

@@ -13,13 +13,21 @@ from typing import Annotated, Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticUseDefault
 
 from loadgen.errors import RunDirectoryError
 from loadgen.judge.ledger import Ledger
-from loadgen.metrics.interval import INTERVAL_SCHEMA, LATER, RUN_METADATA_KEY, completed
+from loadgen.metrics.interval import (
+    COUNTERS,
+    DIMENSIONS,
+    INTERVAL_SCHEMA,
+    LATER,
+    RUN_METADATA_KEY,
+    completed,
+)
 from loadgen.plan.reading import Object, at, part
 from loadgen.report.build.broker_section import BrokerRecords, read_broker
 from loadgen.report.messages import Message
@@ -293,6 +301,7 @@ def load_intervals(run: RunFiles) -> pa.Table:
     with _damage(where, Message.FILES_DIFFER):
         # One chunk a column: the reducer handles a chunk at a time.
         rows = pa.concat_tables(tables).combine_chunks()
+        require_counts(rows)
     ids = set(rows["run"].unique().to_pylist())
     if ids - {run.record.id}:
         raise mixed(where, ids, run.record.id)
@@ -313,7 +322,24 @@ def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
             rows.validate(full=True)
             if any(column.null_count for column in rows.columns):
                 raise ValueError("a value is missing")
-            yield completed(rows).cast(INTERVAL_SCHEMA)
+            table = completed(rows).cast(INTERVAL_SCHEMA)
+            require_counts(table)
+            yield table
+
+
+def require_counts(rows: pa.Table) -> None:
+    """Raise ValueError for a negative count, and for two rows of one interval.
+
+    A second can have several intervals, which begin at different times.
+    """
+    for title in (*COUNTERS, "count"):
+        least = pc.min(rows[title]).as_py()
+        if least is not None and least < 0:
+            raise ValueError(f"{title} is {least}: a count cannot be negative")
+    keys = ["time_ns", *(key for key in DIMENSIONS if key != "run")]
+    distinct = rows.group_by(keys).aggregate([([], "count_all")])
+    if len(rows) != len(distinct):
+        raise ValueError(f"two rows have the same {', '.join(keys)}")
 
 
 def parse_run(document: object, where: str) -> RunRecord:

@@ -149,11 +149,12 @@ def directory_or_new(out: str | Path | None, name: str) -> AbstractContextManage
 
 
 @contextmanager
-def exclusive(directory: Path) -> Iterator[None]:
+def exclusive(directory: Path, *, wait: bool = False) -> Iterator[None]:
     """Keep every other process out of a directory that can be continued; it is made if need be.
 
-    Raises RunDirectoryError at once where another one is in it. The lock is on the directory
-    itself, so that it leaves no file behind, and is gone with the process, however that ends.
+    Raise RunDirectoryError at once if another one is in it, or `wait` until it has left. The lock
+    is on the directory itself, so that it leaves no file behind, and is gone with the process,
+    however that ends.
     """
     made = not directory.exists()
     with directory_errors(directory):
@@ -164,7 +165,7 @@ def exclusive(directory: Path) -> Iterator[None]:
         # Some network file systems lock no directories. There it is as without this.
         with suppress(OSError):
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 message = RunMessage.IN_USE(path=printable(str(directory), 200))
                 raise RunDirectoryError(message) from None

@@ -1,11 +1,14 @@
 """The history of score cards: a Parquet table that Spark appends to and queries.
 
-It may be on any of Spark's file systems. A card that is already in it is not added again. If two
-programs add the same card at once, one entry counts.
+It may be on any of Spark's file systems. Each run is in it once: a card that was made anew replaces
+the older one. A change rewrites the months that it concerns, each as one file: the new file is
+appended, then the older ones are deleted. Both need nothing but Spark's usual commit of an append.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,7 @@ from loadgen.report.history import (
     Course,
     Point,
     entries_of,
+    month_of,
     past_card,
 )
 from loadgen.report.score_card import ScoreCard
@@ -37,29 +41,82 @@ def location(where: str) -> str:
 
 def add_cards(
     spark: "SparkSession", where: str, cards: Sequence[tuple[str, dict[str, Any]]]
-) -> int:
-    """Append score cards, as (shown name, document); return the number of new ones.
+) -> tuple[int, int]:
+    """Add score cards, as (shown name, document); return the numbers of new and replaced ones.
 
     Raise RunDirectoryError for an invalid card, CannotRunError if the table cannot be written.
     """
     entries: dict[str, list[dict[str, Any]]] = {}
     for shown, document in cards:
-        lines = entries_of(document, shown)
-        entries.setdefault(lines[0]["run"], lines) if lines else None
-    # At a URL the user must prevent concurrent adds.
-    with nullcontext() if "://" in where else exclusive(Path(where)):
-        table = _read(spark, where)
-        present: set[str] = set()
-        if table is not None:
-            with _spark_errors(where):
-                present = {row["run"] for row in table.select("run").distinct().collect()}
-        new = [line for run, lines in entries.items() if run not in present for line in lines]
-        if new:
-            rows = pa.Table.from_pylist(new, HISTORY_SCHEMA)
-            frame = spark.createDataFrame(rows).coalesce(1)
-            with _spark_errors(where):
-                frame.write.mode("append").partitionBy("case", "month").parquet(location(where))
-    return len(entries.keys() - present)
+        if lines := entries_of(document, shown):
+            entries[lines[0]["run"]] = lines
+    from pyspark.sql import functions as col
+
+    with _alone(where), _spark_errors(where):
+        table, present = _read(spark, where), {}
+        months = {(lines[0]["case"], lines[0]["month"]) for lines in entries.values()}
+        if table is not None and entries:
+            firsts = _of_months(table, months).filter(col.col("card").isNotNull())
+            rows = firsts.filter(col.col("run").isin([*entries])).select("run", "card").collect()
+            present = {row["run"]: row["card"] for row in rows}
+        changed = {run: of for run, of in entries.items() if present.get(run) != of[0]["card"]}
+        months = {(lines[0]["case"], lines[0]["month"]) for lines in changed.values()}
+        _rewrite(spark, where, table, months, changed)
+    return len(changed.keys() - present.keys()), len(changed.keys() & present.keys())
+
+
+def remove_runs(spark: "SparkSession", where: str, runs: Sequence[str]) -> int:
+    """Remove the cards of runs; return the number of those that were there."""
+    from pyspark.sql import functions as col
+
+    with _alone(where), _spark_errors(where):
+        table = _existing(spark, where)
+        named = table.filter(col.col("run").isin([*runs]) & col.col("card").isNotNull())
+        rows = named.select("run", "case", "month").distinct().collect()
+        months = {(row["case"], row["month"]) for row in rows}
+        _rewrite(spark, where, table, months, {row["run"]: [] for row in rows})
+    return len({row["run"] for row in rows})
+
+
+def _alone(where: str) -> AbstractContextManager[None]:
+    """Wait for other writers; at a URL the user must prevent them."""
+    return nullcontext() if "://" in where else exclusive(Path(where), wait=True)
+
+
+def _of_months(table: "DataFrame", months: Collection[tuple[str, str]]) -> "DataFrame":
+    """Return the rows of these cases and months, of which Spark lists no other directories."""
+    from pyspark.sql import functions as col
+
+    parts = ((col.col("case") == case) & (col.col("month") == month) for case, month in months)
+    return table.filter(reduce(or_, parts))
+
+
+def _rewrite(
+    spark: "SparkSession",
+    where: str,
+    table: "DataFrame | None",
+    months: Collection[tuple[str, str]],
+    changed: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> None:
+    """Write the months anew, each as one file, with these lines in place of those of their runs."""
+    from pyspark.sql import functions as col
+
+    if not changed:
+        return
+    lines = [line for of_run in changed.values() for line in of_run]
+    frame, old = spark.createDataFrame(pa.Table.from_pylist(lines, HISTORY_SCHEMA)), []
+    if table is not None:
+        before = _of_months(table, months)
+        old = [row[0] for row in before.select("_metadata.file_path").distinct().collect()]
+        kept = before.filter(~col.col("run").isin([*changed])).dropDuplicates(["run", "place"])
+        frame = kept.unionByName(frame)
+    writer = frame.coalesce(1).write.mode("append").partitionBy("case", "month")
+    writer.parquet(location(where))
+    java, settings = spark._jvm, spark._jsc.hadoopConfiguration()
+    assert java is not None, "a session of this program has a JVM"
+    for file in old:
+        path = java.org.apache.hadoop.fs.Path(java.java.net.URI(file))
+        path.getFileSystem(settings).delete(path, False)
 
 
 def baseline_of(
@@ -73,9 +130,10 @@ def baseline_of(
 
     with _spark_errors(where):
         rows = (
-            table.filter(col.col("case") == card.run.case)
+            table.filter((col.col("case") == card.run.case) & (col.col("month") <= month_of(card)))
             .filter((col.col("load") == load) & col.col("valid") & col.col("card").isNotNull())
             .filter((col.col("started") <= card.run.started) & (col.col("run") != card.run.id))
+            .dropDuplicates(["run"])
             .orderBy(col.desc("started"), col.desc("run"))
             .limit(count)
             .select("card")
@@ -113,11 +171,7 @@ def courses_of(
     rolling: int = 10,
 ) -> list[Course]:
     """Return all figures of all rows over time by case and load; raise RunDirectoryError."""
-    table = _read(spark, where)
-    if table is None:
-        raise RunDirectoryError(
-            f"{printable(where, 200)} holds no history; begin one with loadgen history add"
-        )
+    table = _existing(spark, where)
     from pyspark.sql import Window
     from pyspark.sql import functions as col
 
@@ -136,6 +190,7 @@ def courses_of(
     before = Window.partitionBy(*keys).orderBy("started", "run").rowsBetween(-rolling, -1)
     points = (
         table.filter("valid")
+        .dropDuplicates(["run", "place"])
         .select("*", col.explode(col.array(*figures)).alias("of"))
         .select("*", "of.number", "of.column", "of.figure")
         .filter("figure is not null")
@@ -163,24 +218,33 @@ def courses_of(
 
 
 def _read(spark: "SparkSession", where: str) -> "DataFrame | None":
-    """Return the table, each entry once; None if it does not exist."""
+    """Return the table, None if it does not exist.
+
+    Duplicates, of a change that was interrupted, are dropped after the filters that Spark pushes.
+    """
     from pyspark.errors import AnalysisException
     from pyspark.sql.pandas.types import from_arrow_schema
 
     try:
         with _spark_errors(where):
-            table = (
-                own_settings(spark)
-                .read.schema(from_arrow_schema(HISTORY_SCHEMA))
-                .parquet(location(where))
-            )
+            schema = from_arrow_schema(HISTORY_SCHEMA)
+            return own_settings(spark).read.schema(schema).parquet(location(where))
     except CannotRunError as error:
         if isinstance(error.__cause__, AnalysisException) and "PATH_NOT_FOUND" in str(
             error.__cause__
         ):
             return None
         raise
-    return table.dropDuplicates(["run", "place"])
+
+
+def _existing(spark: "SparkSession", where: str) -> "DataFrame":
+    """Return the table; raise RunDirectoryError if it does not exist."""
+    table = _read(spark, where)
+    if table is None:
+        raise RunDirectoryError(
+            f"{printable(where, 200)} holds no history; begin one with loadgen history add"
+        )
+    return table
 
 
 def _spark_errors(where: str) -> AbstractContextManager[None]:

@@ -237,6 +237,8 @@ def test_what_the_baseline_decides_is_told_to_programs(
         "regression beyond 5 %, too few runs to tell"
     }
     assert len(suite) == int(suite.get("tests", "0")) > 3
+    runs = Xml.parse(tmp_path / "j" / "a.xml").getroot()[1]
+    assert (runs.get("name"), runs.get("tests"), runs.get("failures")) == ("runs", "2", "0")
     text = summary.read_text()
     assert text.startswith("before\n# A \\& B\n") and "-10.0 %" in text and ", REGRESSION" in text
     assert r"On a \*laptop\*" in text

@@ -1,5 +1,6 @@
 """Run directories that cannot be used are one clear line, and nothing is touched."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,17 @@ def test_an_unfinished_hidden_file_is_not_looked_at(tmp_path: Path) -> None:
     before = summarize_run(run)
     (run / "intervals" / ".part-000009.parquet").write_bytes(b"PAR1")
     assert summarize_run(run) == before
+
+
+@pytest.mark.parametrize("change", [{"received": -1}, {"count": -3}, {"worker": 1}])
+def test_negative_counts_and_rows_of_one_worker_and_second_are_refused(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    rows = [replace(row, **change) if row.worker == 0 else row for row in make.rows_of()]
+    run = make.write_run(tmp_path / "run", make.run_document(), rows)
+    with pytest.raises(RunDirectoryError) as error:
+        load_intervals(open_run(run))
+    assert error.value.code in ("DAMAGED", "FILES_DIFFER")
 
 
 def test_rows_of_another_run(tmp_path: Path) -> None:

@@ -179,8 +179,11 @@ def test_an_invalid_run_shows_what_passed_in_its_window(tmp_path: Path, valid: b
     for row in make.rows_of():
         if row.phase == "measure" and (row.sent or row.received):
             half: dict[str, Any] = {"sent": row.sent // 2, "received": row.received // 2}
-            late_ns = make.ANCHOR_NS + 8 * make.SECOND_NS
-            rows += [replace(row, **half), replace(row, second=8, time_ns=late_ns, **half)]
+            late: dict[str, Any] = {
+                "second": row.second + 8,
+                "time_ns": row.time_ns + 8 * make.SECOND_NS,
+            }
+            rows += [replace(row, **half), replace(row, **late, **half)]
         else:
             rows.append(row)
     verdict = {"valid": valid, "reasons": [] if valid else [{"code": "RATE_MISSED"}]}

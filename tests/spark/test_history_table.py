@@ -1,6 +1,8 @@
 """The history: each card once, trends by hand, and a baseline that rolls."""
 
+import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,14 @@ from loadgen.report.history import documents_in, history_report, past_card, week
 from loadgen.report.render.html import to_html
 from loadgen.report.render.write import to_json
 from loadgen.report.score_card import ScoreCard, card_document
-from loadgen.spark.history_table import add_cards, baseline_of, courses_of, past_comparisons
+from loadgen.run.rundir import exclusive
+from loadgen.spark.history_table import (
+    add_cards,
+    baseline_of,
+    courses_of,
+    past_comparisons,
+    remove_runs,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,9 +61,9 @@ def history(
     invalid = document(card, "invalid", DAYS[3], 1.0)
     invalid["verdict"] = {"valid": False, "reasons": [{"code": "LOST", "detail": "some"}]}
     told = [*documents(card), ("o", other), ("i", invalid)]
-    assert add_cards(spark, str(where), told) == 6
+    assert add_cards(spark, str(where), told) == (6, 0)
     # Again: from another file, by itself, and twice in one go.
-    assert add_cards(spark, str(where), [*told, *told]) == 0
+    assert add_cards(spark, str(where), [*told, *told]) == (0, 0)
     return f"file://{where}"
 
 
@@ -100,6 +109,60 @@ def test_the_baseline_rolls(spark: "SparkSession", history: str, card: ScoreCard
     assert len(told) == 1 and "60" in told[0]
     same = past_card(orjson.dumps(document(card, "new", "2026-11-04", 101.0)).decode())
     assert regressions(past_comparisons(spark, history, [same], 3, Bounds(0.05))) == []
+
+
+def test_a_card_made_anew_replaces_its_old_one(
+    spark: "SparkSession", card: ScoreCard, tmp_path: Path
+) -> None:
+    where = tmp_path / "history"
+    assert add_cards(spark, str(where), documents(card)) == (4, 0)
+    again = document(card, "r1", DAYS[1], 77.0)
+    assert add_cards(spark, str(where), [("again", again)]) == (0, 1)
+    assert sorted(point.value for point in value_of(courses_of(spark, str(where))).points) == [
+        *(77.0, 96.0, 100.0, 102.0)
+    ]
+    # A month is one file after each change.
+    assert len([*where.glob("*/*/*.parquet")]) == 2
+    assert remove_runs(spark, str(where), ["r1", "r2", "r3", "none"]) == 3
+    assert len([*where.glob("*/*/*.parquet")]) == 1
+    (value,) = (c for c in courses_of(spark, str(where)) if (c.column, c.place) == ("value", 0))
+    assert [point.run for point in value.points] == ["r0"]
+
+
+def test_a_second_writer_waits(spark: "SparkSession", card: ScoreCard, tmp_path: Path) -> None:
+    where = tmp_path / "history"
+    first, second = documents(card)[:2]
+    assert add_cards(spark, str(where), [first]) == (1, 0)
+    with ThreadPoolExecutor(1) as pool:
+        with exclusive(where):
+            waiting = pool.submit(add_cards, spark, str(where), [second])
+            with pytest.raises(TimeoutError):
+                waiting.result(1.0)
+        assert waiting.result(60.0) == (1, 0)
+
+
+def test_a_baseline_reads_one_case_and_pushes_its_conditions(
+    spark: "SparkSession", history: str, card: ScoreCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql import DataFrame
+
+    plans: list[str] = []
+
+    def collected(frame: DataFrame) -> list[Any]:
+        tools = frame.sparkSession._jvm.PythonSQLUtils  # type: ignore[union-attr]
+        plans.append(tools.explainString(frame._jdf.queryExecution(), "formatted"))
+        return []
+
+    monkeypatch.setattr(type(spark.range(1)), "collect", collected)
+    new = past_card(orjson.dumps(document(card, "new", "2026-11-04", 60.0)).decode())
+    baseline_of(spark, history, new, load_of(new), 3)
+    (plan,) = plans
+    parts, pushed = (
+        "".join(re.findall(rf"{name}: \[(.*)\]", plan))
+        for name in ("PartitionFilters", "PushedFilters")
+    )
+    assert "case#" in parts and "month#" in parts, plan
+    assert "EqualTo(load," in pushed and "EqualTo(valid,true)" in pushed, plan
 
 
 def is_refused(error: RunDirectoryError) -> bool:

@@ -101,8 +101,8 @@ def test_the_history_is_a_baseline(tmp_path: Path) -> None:
     assert loadgen("scorecard", DATA / "again", *words, "--out", tmp_path / "card") == 0
     suite = Xml.parse(judged).getroot()
     bounded = [line for line in compared(load("comparison.json")) if line["bound"] is not None]
-    # One test for each figure, one for the average of the latency, and one for the verdict.
-    assert len(list(suite.iter("testcase"))) == len(bounded) + 2
+    # One test for each figure, for the average of the latency, for the verdict, and for the run.
+    assert len(list(suite.iter("testcase"))) == len(bounded) + 3
     assert not list(suite.iter("failure"))
 
 

@@ -166,7 +166,7 @@ class Line:
 class Comparison:
     """The sides of one case; `bound` is None without a baseline.
 
-    `invalid` are the places of sides that worsened from VALID to INVALID. `remarks` are reasons
+    `invalid` are the places of sides that are INVALID, unlike the baseline. `remarks` are reasons
     for which the sides, or the runs of the baseline, are hard to compare.
     """
 
@@ -217,8 +217,9 @@ def compare(
     """Return a comparison for each case with several runs, in the order of the cards.
 
     Kinds of a case, such as its topologies, are separate cases here.
-    `baselines` marks the cards of the baseline; if there are any, each case must have a baseline
-    and another run. `names` are used instead of the names of the brokers. Raise RunDirectoryError.
+    `baselines` marks the cards of the baseline; if there are any, each case must have a VALID
+    baseline and another run. INVALID ones are left out, and a remark names them. `names` are used
+    instead of the names of the brokers. Raise RunDirectoryError.
     """
     cases: dict[tuple[str, ...], dict[int, Facts]] = {}
     for place, card in enumerate(cards):
@@ -231,11 +232,20 @@ def compare(
     comparisons = []
     for (case, *kinds), facts in cases.items():
         marked = {place for place in facts if baselines and baselines[place]}
+        invalid = {place for place in marked if not cards[place].verdict.valid}
+        if invalid and invalid == marked:
+            raise RunDirectoryError(Message.BASELINE_INVALID(case=name(case, 40)))
+        facts = {place: of for place, of in facts.items() if place not in invalid}
+        marked -= invalid
         if any(baselines) and not 0 < len(marked) < len(facts):
             missing = Message.BASELINE_ALONE if marked else Message.NO_BASELINE
             raise RunDirectoryError(missing(case=name(" ".join((case, *kinds)), 40)))
         if len(facts) > 1:
-            comparisons.append(_comparison(case, cards, facts, marked, bounds))
+            compared = _comparison(case, cards, facts, marked, bounds)
+            left_out = [name(cards[place].run.id, 60) for place in sorted(invalid)]
+            remark = f"INVALID runs of the baseline are left out: {listed(left_out, _MOST_GONE)}."
+            remarks = (remark, *compared.remarks) if left_out else compared.remarks
+            comparisons.append(replace(compared, remarks=remarks))
     return comparisons
 
 
@@ -267,7 +277,7 @@ def _comparison(
     alike = [bool(marked) or not differing_facts([loads[0], load]) for load in loads[1:]]
     lines = tuple(_lines(cards, sides, alike, bounds if marked else None))
     valid = [all(cards[run].verdict.valid for run in side.runs) for side in sides]
-    worse = [place for place in range(1, len(sides)) if marked and valid[0] and not valid[place]]
+    worse = [place for place in range(1, len(sides)) if marked and not valid[place]]
     return Comparison(
         case=case,
         sides=tuple(sides),
@@ -307,42 +317,62 @@ def _remarks(sides: "Sequence[Sequence[Facts]]", lines: Sequence[Line]) -> Itera
         )
 
 
-def checks(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    """Yield the label of the side, the figure, and its failure or "", for each gated figure.
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition of the gate for a side or a run; an inconclusive one is skipped."""
 
-    The verdict of each side is one. There are none without a baseline.
+    side: str
+    figure: str
+    outcome: Literal["passed", "failed", "skipped"] = "passed"
+    text: str = ""
+
+
+def checks(comparison: Comparison) -> Iterator[Check]:
+    """Yield the checks of a comparison: the verdict of each side, and each gated figure.
+
+    There are none without a baseline. A figure is skipped if a run lacks it, if its baseline is 0,
+    and if a change for the worse beyond the bound is within the spread.
     """
     if comparison.bound is None:
         return
     labels = [side.label for side in comparison.sides]
     for place, label in enumerate(labels[1:], start=1):
         failed = place in comparison.invalid
-        yield label, "verdict", "INVALID, the baseline is VALID" if failed else ""
+        text = "INVALID, the baseline is VALID" if failed else ""
+        yield Check(label, "verdict", "failed" if failed else "passed", text)
     for line in comparison.lines:
         first, *others = line.cells
         for label, cell, difference in zip(labels[1:], others, line.differences, strict=True):
-            if line.bound is None or difference is None or first is None or cell is None:
+            if line.bound is None or first is None:
                 continue
-            parts = (
-                f"{number(cell.median)} {name(line.unit, 20)} against {number(first.median)} of "
-                "the baseline",
-                difference.text,
-                f"a regression beyond {100 * line.bound:g} %",
-                difference.certainty,
-            )
-            failure = ", ".join(filter(None, parts)) if difference.regression else ""
-            yield label, f"{line.name} {line.column}", failure
+            figure = f"{line.name} {line.column}"
+            if difference is None or cell is None:
+                yield Check(label, figure, "skipped", "the run has no such figure")
+                continue
+            sign = -1 if line.better == "higher" else 1
+            is_known = difference.share is not None or not difference.absolute
+            is_beyond = sign * (difference.share or 0.0) > line.bound
+            against = f"{number(cell.median)} {name(line.unit, 20)} against {number(first.median)}"
+            beyond = f"a regression beyond {100 * line.bound:g} %" if is_beyond else ""
+            parts = (f"{against} of the baseline", difference.text, beyond, difference.certainty)
+            text = ", ".join(filter(None, parts))
+            if difference.regression:
+                yield Check(label, figure, "failed", text)
+            elif is_beyond or not is_known:
+                yield Check(label, figure, "skipped", text)
+            else:
+                yield Check(label, figure)
 
 
 def regressions(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return each regression as one line for people."""
+    """Return each failed check as one line for people."""
     return [
-        f"{name(side)}: {failure}"
-        if figure == "verdict"
-        else f"{name(figure)}: {failure} ({name(side)})"
+        f"{name(check.side)}: {check.text}"
+        if check.figure == "verdict"
+        else f"{name(check.figure)}: {check.text} ({name(check.side)})"
         for comparison in comparisons
-        for side, figure, failure in checks(comparison)
-        if failure
+        for check in checks(comparison)
+        if check.outcome == "failed"
     ]
 
 

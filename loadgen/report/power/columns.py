@@ -92,7 +92,7 @@ def column_of(title: str, form: Format, place: int = 0, cell: str = "") -> Colum
     unit, rest = unit_in(title)
     if unit is None and (number := number_of(cell)) is not None:
         unit = unit_of(number.unit)
-    listed = words_of(rest)
+    listed = words_of(re.sub("[€$£]", " price ", rest))
     there = frozenset(listed)
     statistic = next((word for word in listed if word in words("statistic")), "")
     column = Column(
@@ -123,6 +123,8 @@ def column_of(title: str, form: Format, place: int = 0, cell: str = "") -> Colum
 def _role_of(unit: Unit | None, listed: Sequence[str]) -> str:
     """Return the role of a column by its unit, or else by the words of its title."""
     there = frozenset(listed)
+    if there & words("price"):
+        return "other"
     if unit is not None and (unit.kind != "other" or not there & words("time")):
         return {"power": "watts", "energy": "kwh"}.get(unit.kind, "other")
     if there & words("zone") or ("offset" in there and there & {"utc", "gmt"}):
@@ -284,7 +286,8 @@ def chosen(figures: Sequence[Column]) -> list[Column]:
         if len(used) == 1 and len(energies) == 1:
             column = replace(column, outlet=next(iter(used)))
         elif used and (column.outlet not in used or len(same) > 1):
-            column = replace(column, why=NO_WATTS_THERE if len(same) == 1 else "watts are used")
+            is_confirmed = any(column.outlet.startswith(outlet) for outlet in used)
+            column = replace(column, why="watts are used" if is_confirmed else NO_WATTS_THERE)
         elif len(same) > 1:
             raise LogError(PowerMessage.SEVERAL_COLUMNS, key="kwh", titles=same)
         paired.append(column)

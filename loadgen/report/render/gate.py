@@ -3,28 +3,36 @@
 from collections.abc import Sequence
 from xml.etree import ElementTree as Xml
 
-from loadgen.report.build.compare import Comparison, checks
+from loadgen.report.build.compare import Check, Comparison, checks
 from loadgen.report.render.text import name
 
 
-def to_junit(comparisons: Sequence[Comparison]) -> bytes:
-    """Return a suite for each case with a baseline and a test for each figure and side."""
+def to_junit(comparisons: Sequence[Comparison], runs: Sequence[Check]) -> bytes:
+    """Return a suite for each case with a baseline, and one for the runs.
+
+    A test fails if and only if the exit status is 1 for it; an inconclusive one is skipped.
+    """
     suites = Xml.Element("testsuites", name="loadgen scorecard")
-    for comparison in comparisons:
-        tests = list(checks(comparison))
+    of_cases = [(comparison.case.upper(), [*checks(comparison)]) for comparison in comparisons]
+    for title, tests in (*of_cases, ("runs", runs)):
+        outcomes = [check.outcome for check in tests]
         if not tests:
             continue
         suite = Xml.SubElement(
             suites,
             "testsuite",
-            name=name(comparison.case.upper()),
+            name=name(title),
             tests=str(len(tests)),
-            failures=str(sum(bool(failure) for _, _, failure in tests)),
+            failures=str(outcomes.count("failed")),
+            skipped=str(outcomes.count("skipped")),
         )
-        for side, title, failure in tests:
-            case = Xml.SubElement(suite, "testcase", classname=name(side), name=name(title))
-            if failure:
-                Xml.SubElement(case, "failure", message=name(failure))
+        for check in tests:
+            case = Xml.SubElement(
+                suite, "testcase", classname=name(check.side), name=name(check.figure)
+            )
+            if check.outcome != "passed":
+                kind = "failure" if check.outcome == "failed" else "skipped"
+                Xml.SubElement(case, kind, message=name(check.text))
     Xml.indent(suites)
     junit: bytes = Xml.tostring(suites, encoding="utf-8", xml_declaration=True)
     return junit + b"\n"

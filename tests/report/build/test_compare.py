@@ -16,6 +16,7 @@ from loadgen.report.build.compare import (
     Bounds,
     Comparison,
     Line,
+    checks,
     compare,
     half_width,
     load_of,
@@ -331,7 +332,28 @@ def test_an_invalid_run_is_worse_than_a_valid_one(card: ScoreCard) -> None:
     assert regressions(compare([card, bad], [True, False])) == [
         "run: INVALID, the baseline is VALID"
     ]
-    assert regressions(compare([bad, card], [True, False])) == []
+    with pytest.raises(RunDirectoryError) as error:
+        compare([bad, card], [True, False])
+    assert error.value.code == "BASELINE_INVALID"
+    (left,) = compare([bad, card, card], [True, True, False])
+    assert left.sides[0].runs == (1,) and bad.run.id in left.remarks[0]
+
+
+def test_a_change_within_the_spread_is_inconclusive(card: ScoreCard) -> None:
+    """90 against 100, 60 and 140: worse by 10 %, which three runs cannot tell from noise."""
+
+    def with_value(value: float) -> ScoreCard:
+        return replace(card, rows=(replace(card.rows[0], value=value), *card.rows[1:]))
+
+    cards = [with_value(value) for value in (100.0, 60.0, 140.0, 90.0)]
+    (compared,) = compare(cards, [True, True, True, False])
+    outcomes = {check.figure: check.outcome for check in checks(compared)}
+    assert outcomes[f"{card.rows[0].name} VALUE"] == "skipped"
+    assert outcomes["verdict"] == "passed" and "failed" not in outcomes.values()
+    without = replace(cards[3], rows=card.rows[1:])
+    (compared,) = compare([cards[0], without], [True, False])
+    outcomes = {check.figure: check.outcome for check in checks(compared)}
+    assert outcomes[f"{card.rows[0].name} VALUE"] == "skipped"
 
 
 def test_a_case_without_its_baseline_is_refused(card: ScoreCard, tmp_path: Path) -> None:

@@ -86,11 +86,6 @@ def test_the_wrong_line_is_named() -> None:
     assert refusal("time,W\n04/26/2013 10:04:05,1\n44/26/2013 10:04:05,1").values["line"] == 3
 
 
-def test_a_number_with_a_stroke_is_no_factor() -> None:
-    text = "time,Rack 4/10 Power (W),Rack 4/11 Power (W)\n1366970645,2,3\n"
-    assert parsed(text) == {"Rack 4/10": [2.0], "Rack 4/11": [3.0]}
-
-
 def test_a_mark_that_is_proven_later_settles_numbers_and_their_steps() -> None:
     text = "time;Total energy (kWh);U (V)\n1366970645;1.100;230\n1366970705;1.101;230,5\n"
     (outlet,) = samples(text).outlets
@@ -102,13 +97,6 @@ def test_states_and_second_clocks_tell_nothing_apart() -> None:
     for other in (["On"] * 5 + ["Off"] * 2 + ["On"] * 5, [f"10:0{p // 2} AM" for p in range(12)]):
         fine = (f"{1366970645 + 60 * p},{word},{p}" for p, word in enumerate(other))
         assert parsed("\n".join(["time,What,Power (W)", *fine])) == {"": [*range(12)]}
-
-
-def test_a_zone_by_name_is_that_of_the_option() -> None:
-    text = "Time [America/New_York],W,EUR/kWh\n2013-04-26 06:04:05,135,0.29991\n"
-    assert parsed(text, zone="America/New_York") == {"": ONE[:1]}
-    text = "time,W\n2013-04-26 03:04:05 PDT,135\n2013-04-26 03:05:05 PDT,139\n"
-    assert parsed(text, zone="America/Los_Angeles") == {"": ONE[:2]}
 
 
 def test_an_outlet_by_its_number_or_not_there(tmp_path: Path) -> None:

@@ -291,14 +291,6 @@ def test_a_counter_alone_gives_the_mean(tmp_path: Path) -> None:
     assert again.watts == pytest.approx((5 * 900 + 6 * 300) / 11)
 
 
-def test_a_counter_alone_that_is_coarse(tmp_path: Path) -> None:
-    lines = [f"{1366970645 + 60 * place},{5000 + 3 * place}" for place in range(13)]
-    log = "\n".join(["time,Energy (kWh)", *lines])
-    coarse = outlet_of(tmp_path, log)
-    assert coarse.withheld == "" and "STEP" in codes(coarse)
-    assert getattr(outlet_of(tmp_path, log, minutes=6).withheld, "code", "") == "COUNTER_COARSE"
-
-
 def test_a_copy_of_a_log_is_not_added_to_it(tmp_path: Path) -> None:
     text = "\n".join(["time,Power (W)", *(f"{1366970645 + s},{100 + s % 7}" for s in range(121))])
     for name in ("a", "b"):
