@@ -259,7 +259,7 @@ def all_figures(card: "ScoreCard", paper: Paper = Paper()) -> list[str]:
             *remarks,
         ]
     if card.latency:
-        titles = ("latency, µs", *(key.replace("_", ".") for key in LATENCY_FIGURES))
+        titles = ("latency, µs", *LATENCY_FIGURES)
         series = [
             (name, *(number(timed.figure(key)) for key in LATENCY_FIGURES))
             for name, timed in card.latency.items()

@@ -96,7 +96,7 @@ def varied_chart(
     xaxis = varied_axis(varied, [point.at for point in points], log=varied == "ratio")
     if tail:
         xaxis["anchor"] = "y3"
-        axes["yaxis3"] = spread_axis("99P, µs", values(_TAIL), domain=[0.0, 0.28])
+        axes["yaxis3"] = spread_axis("p99, µs", values(_TAIL), domain=[0.0, 0.28])
     look = layout(xaxis=xaxis, **axes, showlegend=True)
     return chart(title, note, lines, look, height=480 if tail else 360)
 

@@ -364,7 +364,7 @@ def _charted(shown: Sequence[_Shown]) -> Iterator[Section]:
 def _points(item: ReportItem, shown: Sequence[_Shown]) -> DataTable:
     main = style_of(item.case).main
     title = ", ".join(filter(None, (FIGURES[main].title, FIGURES[main].unit)))
-    header = (item.vary[0].replace("_", " "), "Broker", title, "99P, µs", "Verdict")
+    header = (item.vary[0].replace("_", " "), "Broker", title, "p99, µs", "Verdict")
     rows = tuple(
         (
             row.values[item.vary[0]],

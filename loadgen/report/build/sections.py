@@ -315,8 +315,8 @@ def ceiling_of(
         if ours is not None:
             harness = part(limits, *where)
             rows += [
-                (f"{series} 50P, µs", ours.p50_us, figure(harness, "p50"), None),
-                (f"{series} 99P, µs", ours.p99_us, figure(harness, "p99"), None),
+                (f"{series} p50, µs", ours.p50_us, figure(harness, "p50"), None),
+                (f"{series} p99, µs", ours.p99_us, figure(harness, "p99"), None),
             ]
     load = figure(limits, "load_average_before")
     busy = "" if load is None else f" (load average before it {load:g})"
