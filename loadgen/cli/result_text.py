@@ -57,7 +57,7 @@ def two_lines(card: "ScoreCard", paper: Paper = Paper()) -> list[str]:
     codes = ", ".join(dict.fromkeys(name(code, 40) for code in verdict.codes))
     about = (run.case, run.broker_name or "broker", run.protocol, f"{number(run.seconds)} s")
     answer = answer_lines(verdict.valid, codes, about, headline(card), paper)
-    return [*notice_lines(card.notice), *answer]
+    return [*notice_lines(card.notice, paper.width), *answer]
 
 
 def answer_lines(

@@ -174,7 +174,7 @@ def search_lines(
         "" if card is None else headline(card),
         paper,
     )
-    lines = [*notice_lines(notice_for(case)), *answer]
+    lines = [*notice_lines(notice_for(case), paper.width), *answer]
     if brief:
         return lines
     best = result.best

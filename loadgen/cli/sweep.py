@@ -163,7 +163,7 @@ def sweep_lines(table: "SweepTable", valid: bool, paper: "Paper") -> list[str]:
     columns = columns_of(table)
     cells = [[*map(name, row)] for row in ([*columns], *zip(*columns.values(), strict=True))]
     left = ([*columns].index(VERDICT),)
-    return [*notice_lines(table.notice), *answer, "", *aligned(cells, left, paper), ""]
+    return [*notice_lines(table.notice, paper.width), *answer, "", *aligned(cells, left, paper), ""]
 
 
 def _files(table: "SweepTable", result: "SweepResult", page: Path) -> Iterator[tuple[str, str]]:

@@ -25,9 +25,9 @@ def notice_for(case: str) -> str:
     return CASES[case].notice if case in CASES else ""
 
 
-def notice_lines(notice: str) -> list[str]:
+def notice_lines(notice: str, width: int = _WIDTH) -> list[str]:
     """Return the notice as the first lines of a text, with an empty line after it."""
-    return [*wrap(notice, _WIDTH), ""] if notice else []
+    return [*wrap(notice, min(width, _WIDTH)), ""] if notice else []
 
 
 def number(value: float | None) -> str:
