@@ -294,8 +294,6 @@ async def _scored(result: RunResult) -> Result:
 
 
 class SearchOptions(TypedDict, total=False):
-    """Options of a search; each has the command's default."""
-
     start: float  # the first load
     highest: float  # that may be tried
     precision: float  # how far above the limit the lowest load that failed may be, 0.05

@@ -208,7 +208,6 @@ class BrokerConnection:
         self._out.transport.abort()
 
     def send(self, packet: Packet) -> None:
-        """Send one packet; `receive` reports a closed connection."""
         data = encode(packet, self.version)
         if self._framing is None:
             self._out.write(data)

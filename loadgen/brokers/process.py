@@ -103,7 +103,6 @@ class BrokerProcess:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The addresses at which it listens, with a login."""
         raise NotImplementedError
 
     @property

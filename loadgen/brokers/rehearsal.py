@@ -261,11 +261,9 @@ class Wanted:
 
     @property
     def waited_s(self) -> float:
-        """The longest wait for a missing message."""
         return min(self.return_s, self.quiet_s)
 
     def pool(self, *, spoken: bool = False) -> ClientPool:
-        """Return a pool for these clients; `spoken` as of `ClientPool`."""
         sizes = (one.size_bytes for role in self.roles for one in role.publications)
         limit_bytes = PACKET_LIMIT_BYTES + max(sizes, default=0)
         return ClientPool(self.tls_context, limit_bytes, self.quiet_s, spoken)
@@ -472,7 +470,6 @@ class _Expected:
     receivers: tuple[_Player, ...]
 
     def copies(self, payload: bytes) -> list[packets.Publish]:
-        """Return the messages of one attempt that came."""
         token = payload[: payload.index(b" ", len(ASKED)) + 1]
         inboxes = (receiver.client.inbox for receiver in self.receivers)
         return [one for inbox in inboxes for one in inbox if one.payload.startswith(token)]

@@ -51,7 +51,6 @@ def _read(pid: int) -> HostProcess | None:
 
 
 def process_table() -> dict[int, HostProcess]:
-    """Return the processes of this host by their numbers."""
     numbers = [int(entry.name) for entry in os.scandir(PROC) if entry.name.isdecimal()]
     return {pid: process for pid in numbers if (process := _read(pid)) is not None}
 
@@ -75,7 +74,6 @@ def available_memory_bytes() -> int:
 
 
 def local_addresses() -> list[str]:
-    """Return the IPv4 and IPv6 addresses of this host, without zones."""
     addresses: list[str] = []
     with suppress(OSError):
         addresses += _LOCAL_ADDRESS.findall((PROC / "net" / "fib_trie").read_text())

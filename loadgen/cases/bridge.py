@@ -69,7 +69,6 @@ class BridgeScenario(Scenario):
 
     @property
     def count(self) -> int:
-        """Number of brokers behind the bridge."""
         return self.backends or len(self.backend) or 1
 
     def complaints(self) -> Iterator[str]:

@@ -42,8 +42,6 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Connects:
-    """The devices' connections and subscriptions."""
-
     devices: int = 0  # planned
     connected: int = 0  # devices that connected, and subscribed if planned
     connect_failures: int = 0  # failed attempts
@@ -215,7 +213,6 @@ class RunFacts:
 
     @property
     def bounds(self) -> DelayBounds:
-        """The own delay that the window allows."""
         limit_us = self.generator.send_delay_limit_us
         bound_us, p99_us = self.service.latency_bound_us, self.service.latency_p99_us
         if bound_us is not None and (p99_us or 0.0) > bound_us:

@@ -28,8 +28,6 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 
 
 class Missed(Sentences):
-    """Sentences about thresholds that do not hold."""
-
     MEASURED = ("{threshold}: it was {value:,.6g}{unit}", " ± {skew_us:,.6g} µs of two clocks")
     NOT_MEASURED = "{threshold}: it was not measured"
     TOO_FEW = (

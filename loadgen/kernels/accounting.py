@@ -19,8 +19,6 @@ _NONE = -1
 
 
 class Pair(Record):
-    """The progress of a stream at one subscriber."""
-
     expected: Int64
     """The next expected sequence."""
     gaps: Int32
@@ -190,7 +188,6 @@ def forget_gaps(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int) 
 
 
 def received_on(pairs: Rows[Pair], gaps: Rows[Gap]) -> npt.NDArray[np.int64]:
-    """Return the number of distinct messages that each pair has received."""
     received = pairs["expected"].copy()
     for number in np.flatnonzero(pairs["gaps"] != _NONE).tolist():
         row = pairs[number].gaps

@@ -107,7 +107,6 @@ class ReceivedMessage(NamedTuple):
 
 @compiled
 def slot_of(group: int, series: int, phase: int) -> int:
-    """Return the row in `histograms` and `stats`."""
     return (group * _SERIES_COUNT + series) * 4 + phase
 
 
@@ -195,7 +194,6 @@ def push_bytes(
 
 @compiled
 def room_for_events(fleet: Fleet, size_bytes: int) -> bool:
-    """Return True if there is room for four events and `size_bytes` of bytes."""
     totals = fleet.totals
     return bool(
         totals.events + 4 < EVENT_LIMIT and totals.control_bytes + size_bytes <= len(fleet.control)
@@ -404,7 +402,6 @@ def count_repeated(
 
 @compiled
 def check_qos(fleet: Fleet, counts: CounterRecord, message: ReceivedMessage, qos: int) -> None:
-    """Compare the QoS of a received message with the expected one."""
     if message.qos < qos:
         counts.below_qos += 1
     elif message.qos > qos:

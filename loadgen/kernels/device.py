@@ -118,7 +118,6 @@ class Device(Record):
 
 @compiled
 def transition(fleet: "Fleet", row: int, event: int) -> None:
-    """Change the state of a device after an event."""
     device = fleet.devices[row]
     before = device.state
     after = _NEXT[before, event]

@@ -99,7 +99,6 @@ def acquire(
 
 @compiled
 def release(fleet: "Fleet", number: int, packet_id: int) -> None:
-    """Free the slot of a message in flight."""
     sender, message = fleet.senders[number], fleet.window[packet_id - 1, number]
     message.awaits = FREE
     message.next_free = 0

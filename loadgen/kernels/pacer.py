@@ -201,7 +201,6 @@ def _due_ns_of(publisher: Publisher, program: Rows[ProgramStep], sequence: int) 
 
 @compiled
 def heap_push(heap: Rows[Due], size: int, due_ns: int, publisher: int) -> int:
-    """Add an entry to heap[:size]; return the new size."""
     position = size
     while position > 0:
         parent = (position - 1) >> 1

@@ -300,7 +300,6 @@ def processor_times(account: int, scratch: Bytes) -> tuple[int, int]:
 
 @compiled
 def make_timer() -> int:
-    """Return a timer descriptor on CLOCK_MONOTONIC."""
     return _result(_timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK_CLOEXEC))
 
 

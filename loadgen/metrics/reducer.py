@@ -277,7 +277,6 @@ LATENCY_KEYS = frozenset(("avg", "min", "p50", "p90", "p99", "p99_9", "max", "st
 
 
 def field_of_figure(key: str) -> str:
-    """Return the field of `LatencySummary` for a key in scorecard.json."""
     return key if key == "count" else f"{key.replace('.', '_')}_us"
 
 

@@ -35,7 +35,6 @@ class Account:
 
 
 def login_of(key: str, group: DeviceGroup, device: int) -> Login:
-    """Return user name and password of a device."""
     user = f"{group.name}-{device}"
     return user, hmac.new(key.encode(), user.encode(), hashlib.sha256).hexdigest()[:32]
 

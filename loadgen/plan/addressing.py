@@ -88,7 +88,6 @@ def timed_between_hosts(plan: Plan) -> bool:
 
 
 def matches_to(plan: Plan, group: DeviceGroup) -> tuple[Flow, ...]:
-    """Return the deliveries to a group, with the streams of each publishing group."""
     return tuple(received_by(plan.groups, group.name, plan.separate_count))
 
 
@@ -106,7 +105,6 @@ def deliveries_to_each(plan: Plan, group: DeviceGroup) -> Callable[[int], int]:
 
 
 def streams_of(match: Flow, device: int) -> range:
-    """Return the streams of a source that a device must receive."""
     publishes, senders = match.source.senders.publishes, match.senders_to(device)
     first = publishes.first_stream if publishes is not None else 0
     return range(first + senders.start, first + senders.stop)

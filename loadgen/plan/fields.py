@@ -187,7 +187,6 @@ class Quantity(FieldKind):
         return self.bounded(value, parse_number(value))
 
     def bounded(self, value: object, number: float) -> float:
-        """Return the number; raise ValueError if it is out of bounds."""
         if number < self.minimum:
             raise ValueError(f"{shown(value)} is too small")
         if number > self.maximum:
@@ -242,8 +241,6 @@ class Seconds(Quantity):
 
 
 class Size(Quantity):
-    """Smallest and largest size in bytes."""
-
     metavar = "BYTES"
 
     @property
@@ -434,8 +431,6 @@ class Collector(TextLine):
 
 
 class Placement(Texts):
-    """The hosts of groups of devices."""
-
     allowed = "a group and its hosts by number or label, such as publishers=0 subscribers=1,left"
 
     @property

@@ -167,7 +167,6 @@ def _devices(groups: Iterable[DeviceGroup]) -> int:
 
 
 def _pinned(workers: tuple[WorkerPlan, ...], processors: tuple[int, ...]) -> tuple[WorkerPlan, ...]:
-    """Assign a processor to each worker, on each host in turn."""
     if not processors:
         return workers
     turns: defaultdict[int, Iterator[int]] = defaultdict(lambda: cycle(processors))
@@ -568,7 +567,6 @@ def describe(plan: Plan) -> dict[str, object]:
 
 
 def describe_group(plan: Plan, group: DeviceGroup) -> dict[str, object]:
-    """Return a group of the plan as plain JSON values."""
     shared = ("name", "count", "timed", "clean_start", "keep_alive_s", "targets")
     sent = ("topic", "rate", "qos", "retain", "size_bytes", "arrivals", "unit")
     described = _columns(group, shared) or {}

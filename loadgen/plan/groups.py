@@ -146,7 +146,6 @@ class DeviceGroup:
 
     @property
     def topic_count(self) -> int:
-        """Number of topics over which the devices are spread."""
         return self.topics or max(1, self.count)
 
     def topic_number(self, device: int) -> int:
@@ -210,7 +209,6 @@ _SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
 
 
 def target_url(target: Target) -> str:
-    """Return the target as URL, without user and password."""
     host = f"[{target.host}]" if ":" in target.host else target.host
     path = target.path if target.transport in ("ws", "wss") else ""
     return f"{_SCHEMES[target.transport]}://{host}:{target.port}{path}"
@@ -227,7 +225,6 @@ class Share:
 
     @property
     def devices(self) -> range:
-        """Numbers of the devices in their group."""
         return range(self.start, self.stop, self.step)
 
     @property
@@ -247,7 +244,6 @@ class WorkerPlan:
 
 
 def one_worker(groups: tuple[DeviceGroup, ...]) -> WorkerPlan:
-    """Return a worker that plays all devices of these groups."""
     return WorkerPlan(0, tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups)))
 
 
@@ -261,7 +257,6 @@ def largest_payload_bytes(groups: Iterable[DeviceGroup]) -> int:
 
 
 def slow_group(groups: Iterable[DeviceGroup]) -> DeviceGroup | None:
-    """Return the group of slow readers; None if there is no such group."""
     return next((one for one in groups if one.subscribes and one.subscribes.read_rate), None)
 
 

@@ -187,7 +187,6 @@ class Plan:
 
     @property
     def version(self) -> Version:
-        """Protocol level of MQTT."""
         return _VERSIONS[self.scenario.mqtt]
 
     @property
@@ -269,7 +268,6 @@ def plan_of(
 
 
 def phases_of(scenario: Scenario) -> PhasePlan:
-    """Return the phases of a scenario as most cases have them."""
     rates = rate_steps(scenario.steps, scenario.duration, scenario.warmup)
     return PhasePlan(
         warmup_s=scenario.warmup,
@@ -284,7 +282,6 @@ def phases_of(scenario: Scenario) -> PhasePlan:
 
 
 def _needs(scenario: Scenario, groups: tuple[DeviceGroup, ...]) -> BrokerNeeds:
-    """Return the capabilities that the groups of most cases need."""
     read = [group.subscribes for group in groups if group.subscribes is not None]
     parts = [part for group in groups for part in (group.publishes, group.responds) if part]
     shares = any(subscribes.shared for subscribes in read)
@@ -354,8 +351,6 @@ def _finished(
 
 
 def rooted(groups: tuple[DeviceGroup, ...], root: str) -> tuple[DeviceGroup, ...]:
-    """Replace ROOT by `root` in the topics and filters of the groups."""
-
     def replaced(pattern: str) -> str:
         name, plain = split_shared(pattern)
         if not plain.startswith(f"{ROOT}/"):

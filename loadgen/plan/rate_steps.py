@@ -68,6 +68,5 @@ def rate_steps(text: str | None, seconds: float, settle_s: float) -> tuple[RateS
 
 
 def mean_share(steps: Sequence[RateStep]) -> float:
-    """Return the mean share of the target rate over all steps; 1.0 without steps."""
     seconds = sum(step.seconds for step in steps)
     return sum(step.share * step.seconds for step in steps) / seconds if seconds else 1.0

@@ -38,11 +38,9 @@ def figures(value: Object, *keys: str) -> tuple[float | None, ...]:
 
 
 def count(value: Object, key: str) -> int:
-    """Return the whole number with this key, else 0."""
     number = figure(value, key)
     return number if isinstance(number, int) else 0
 
 
 def text(value: Object, key: str) -> str:
-    """Return the text with this key, shortened if it is long, else ""."""
     return str(value.get(key) or "")[:_LONGEST_TEXT]

@@ -49,7 +49,6 @@ class Role:
 
     @property
     def shares(self) -> bool:
-        """True if the device has a shared subscription."""
         return any(split_shared(one)[0] is not None for one in self.filters)
 
 

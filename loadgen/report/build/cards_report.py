@@ -141,7 +141,6 @@ def about_lines(cards: Sequence[ScoreCard]) -> list[Paragraph]:
 
 
 def _host(run: Run) -> str:
-    """Return the load host in words, "" if it is unknown."""
     environment = run.environment
     host = environment.get("host")
     cores, memory = environment.get("cores"), environment.get("memory_bytes")

@@ -102,7 +102,6 @@ def varied_chart(
 
 
 def unit_of(case: str) -> str:
-    """Return the unit of a case's main figure."""
     return {"avg": "µs", "seconds": "s"}.get(style_of(case).main, "msgs/s")
 
 

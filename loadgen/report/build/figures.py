@@ -219,5 +219,4 @@ def phases_shaded(phases: Iterable[tuple[str, float, float]]) -> Figure:
 
 
 def color_of(place: int) -> str:
-    """Return the colour of the line at this place in a chart."""
     return COLORS[place % len(COLORS)]

@@ -210,7 +210,6 @@ def _egress(facts: Facts) -> float:
 
 
 def _connect_seconds(facts: Facts) -> float | None:
-    """Return the time to connect all devices; None if a device did not connect."""
     devices = sum(group.count for group in facts.record.groups)
     connect = facts.card.connect
     return connect.seconds if connect.connected >= devices else None

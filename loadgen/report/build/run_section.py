@@ -76,7 +76,6 @@ def _tiles(figures: Mapping[str, float | None]) -> DataTable:
 
 
 def _measured_tiles(figures: Mapping[str, float | None]) -> Iterator[DataTable]:
-    """Yield tiles of the figures that were measured, if there are any."""
     measured = {label: value for label, value in figures.items() if value is not None}
     if measured:
         yield _tiles(measured)
@@ -156,7 +155,6 @@ def _broker(load: BrokerLoad) -> Iterator[Block]:
 
 
 def _groups(card: ScoreCard) -> Iterator[DataTable]:
-    """Yield a table of the groups, if one of them did anything."""
     if any(any(group.counters.values()) for group in card.groups):
         yield DataTable(
             "Groups of devices, over the window",
@@ -174,7 +172,6 @@ def _groups(card: ScoreCard) -> Iterator[DataTable]:
 
 
 def _seal(card: ScoreCard) -> Paragraph:
-    """Return the result of checking the run's seal."""
     digests = card.integrity.digests
     if card.integrity.state == "intact":
         return Paragraph(

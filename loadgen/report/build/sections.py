@@ -202,7 +202,6 @@ def record_details(record: RunRecord) -> dict[str, Any]:
 
 
 def tls_sections(record: RunRecord) -> Iterator[DataTable]:
-    """Yield a table of the handshakes, if the run recorded them."""
     connections, resumed = negotiated(record)
     if record.encrypted and connections:
         rows: Rows = connections

@@ -96,7 +96,6 @@ class SweepTable:
 
 
 def table_of(result: SweepResult) -> SweepTable:
-    """Return the table of a sweep, as far as it was measured."""
     cards: list[ScoreCard] = []
     rows = []
     for point in result.points:
@@ -129,7 +128,6 @@ def _joined(texts: Iterable[str]) -> str:
 def _row(
     directory: Path, point: SweepPoint, results: Sequence[PointResult], cards: list[ScoreCard]
 ) -> SweepRow:
-    """Return the row of a combination, and add the cards of its runs."""
     played: list[ScoreCard] = []
     reasons: list[str] = []
     for result in results:
@@ -195,7 +193,6 @@ def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def median_of(values: Iterable[float | None]) -> float | None:
-    """Return the median without missing values; None without any."""
     present = [value for value in values if value is not None]
     return statistics.median(present) if present else None
 
