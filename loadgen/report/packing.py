@@ -50,7 +50,7 @@ class Spool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spooled:
-    """Bytes in a file; equal to bytes of the same content."""
+    """Bytes in a file; equal to bytes of the same content, and pickled as such."""
 
     spool: Spool
     offset: int
@@ -58,6 +58,9 @@ class Spooled:
 
     def __bytes__(self) -> bytes:
         return self.spool.read(self.offset, self.length)
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(self),)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Spooled | bytes) and bytes(self) == bytes(other)

@@ -12,6 +12,7 @@ from loadgen.errors import CannotRunError
 from loadgen.metrics.interval import LATER
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.power.settings import log_settings
+from loadgen.report.record import open_run
 from loadgen.run import interval_files
 from loadgen.run.interval_files import compact
 from loadgen.spark import aggregate
@@ -72,6 +73,21 @@ def test_a_run_of_more_than_a_file_may_be(
     compact(several)
     assert len(list((several / "intervals").iterdir())) == 2
     assert make_scorecards([several], spark=spark) == [summarize_run(several)]
+
+
+def test_only_a_run_in_several_files_is_shuffled(
+    make: ModuleType, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    run = make.fabricate(tmp_path / "run")
+    assert "Exchange" in plan_of(spark, run)
+    compact(run)
+    assert "Exchange" not in plan_of(spark, run)
+
+
+def plan_of(spark: "SparkSession", run: Path) -> str:
+    """Return the physical plan of the views of a run."""
+    execution = aggregate._results(spark, [open_run(run)])._jdf.queryExecution()
+    return str(execution.executedPlan().toString())
 
 
 def test_a_run_of_an_older_version(make: ModuleType, tmp_path: Path, spark: "SparkSession") -> None:
