@@ -263,9 +263,10 @@ class _Scene:
         if not self.schedule.qos:
             return TAIL_MESSAGES * len({client for at, client in ends if last[client] <= at})
         # Of a window that is written to a connection that breaks, the first messages may pass.
-        each = self.schedule.fields["rate"] * RETURN_NS / 1e9 / len(last) if last else 0
         window = self.schedule.fields.get("max_unacknowledged", 100)
-        return int(max(TAIL_MESSAGES, min(window, each))) * len({client for _, client in ends})
+        rate = self.schedule.fields.get("rate", math.inf)
+        each = min(window, rate * RETURN_NS / 1e9 / max(len(last), 1))
+        return int(max(TAIL_MESSAGES, each)) * len({client for _, client in ends})
 
 
 # The ledger ---------------------------------------------------------------------------------------
