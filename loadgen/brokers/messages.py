@@ -136,9 +136,9 @@ class Message(Sentences):
     NO_WILL = "no will came when a connection was cut"
     NO_ALIAS = "a message with an alias in place of its topic did not come back"
     NO_IDENTIFIER = "a message came without the identifier"
-    ECHOED_KEEP_ALIVE = "it repeats what the client asks for"
+    ECHOED_KEEP_ALIVE = "it repeats the value of the client"
     LONG_KEEP_ALIVE = "at least {keep_alive_s:,} s"
-    ENDLESS_SESSION = "as long as a client asks for"
+    ENDLESS_SESSION = "as long as the client requests"
 
     # A bridge.
     NOT_FORWARDED = "{where} does not forward {routes}; see --front-root and --backend-root"
