@@ -69,63 +69,35 @@ def broker(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         yield f"mqtt://{own}:1883"
 
 
-PLAYED: dict[str, tuple[str, dict[str, object]]] = {
-    "fanin": ("fanin", {"devices": 60, "duration": 3, "warmup": 1}),
-    "fanout": ("fanout", {"topics": 4, "ratio": 10, "rate": 40, "duration": 3, "warmup": 1}),
+PLAYED: dict[str, tuple[dict[str, object], int]] = {
+    "fanin": ({"devices": 60, "duration": 3, "warmup": 1}, 180),
+    "fanout": ({"topics": 4, "ratio": 10, "rate": 40, "duration": 3, "warmup": 1}, 120),
     "latency": (
-        "latency",
         {"devices": 40, "background_rate": 40, "topics": 4, "rate": 100, "duration": 3},
+        420,
     ),
-    "persistent": ("persistent", {"pairs": 8, "rate": 80, "qos": 1, "duration": 3, "warmup": 1}),
-    "specjms": ("specjms", {"topology": "horizontal", "base": 1, "duration": 10, "warmup": 2}),
+    "persistent": ({"pairs": 8, "rate": 80, "qos": 1, "duration": 3, "warmup": 1}, 240),
 }
+"""Fields of each case, and the messages of its window."""
 
 
-def scenario(name: str, broker: str, hosts: int = 1) -> Any:
-    case, flags = PLAYED[name]
-    return build_scenario(case, None, flags | {"broker": broker, "hosts": hosts})
+def scenario(case: str, broker: str, hosts: int) -> Any:
+    fields, _ = PLAYED[case]
+    return build_scenario(case, None, fields | {"broker": broker, "hosts": hosts})
 
 
-async def test_hosts_together_play_what_one_plays(
+async def test_four_agents_without_spark_play_what_one_host_plays(
     net: Network, broker: str, tmp_path: Path
 ) -> None:
-    """Every case once on this host and once on four; the ledger closes over them."""
-    count = len(HOSTS)
-    alone = {}
-    for name in PLAYED:
-        result = await run(scenario(name, broker), tmp_path / f"{name}-alone")
-        assert not faults(result.verdict.reasons), name
-        alone[name] = counts(tmp_path / f"{name}-alone")
-    with spark_cluster(net, HOSTS) as cluster:
-        async with Cluster(cluster.master, count, wait_s=PATIENT_S).opened() as hosts:
-            for name in PLAYED:
-                directory = tmp_path / name
-                result = await run(scenario(name, broker, count), directory, hosts=hosts)
-                assert not faults(result.verdict.reasons), name
-                document = manifest(directory)
-                assert document["plan"]["hosts"] == count
-                used = {share["host"] for share in document["plan"]["shares"]}
-                assert used == set(range(count))
-                if name == "specjms":
-                    # Its interactions begin at random moments of the run.
-                    assert counts(directory)["lost"] == 0
-                else:
-                    assert counts(directory) == alone[name], name
-
-
-async def test_agents_without_spark_play_what_one_host_plays(
-    net: Network, broker: str, tmp_path: Path
-) -> None:
-    within = [net.inside(name) for name in HOSTS[:2]]
-    async with agents(2, address=net.here, within=within) as found:
-        for name in ("fanout", "persistent"):
-            alone = await run(scenario(name, broker), tmp_path / f"{name}-alone")
-            result = await run(scenario(name, broker, 2), tmp_path / name, hosts=found.hosts)
-            assert not faults((*alone.verdict.reasons, *result.verdict.reasons)), name
-            assert counts(tmp_path / name) == counts(tmp_path / f"{name}-alone")
-        # Namespaces of one machine: hosts are numbered by their addresses.
-        (remark,) = [one for one in result.verdict.remarks if one.code == "SAME_MACHINE"]
-        assert remark.values == {"first": "0 (a)", "second": "1 (b)"}
+    within = [net.inside(name) for name in HOSTS]
+    async with agents(4, address=net.here, within=within) as found:
+        alone = await run(scenario("fanout", broker, 1), tmp_path / "alone")
+        result = await run(scenario("fanout", broker, 4), tmp_path / "four", hosts=found.hosts)
+    assert not faults((*alone.verdict.reasons, *result.verdict.reasons))
+    assert counts(tmp_path / "four") == counts(tmp_path / "alone")
+    # Namespaces of one machine: hosts are numbered by their addresses.
+    (remark, *_) = [one for one in result.verdict.remarks if one.code == "SAME_MACHINE"]
+    assert remark.values == {"first": "0 (a)", "second": "1 (b)"}
 
 
 @pytest.mark.parametrize("seconds", [0.5, 2.0, 10.0])
@@ -159,7 +131,7 @@ async def test_a_host_that_was_cut_off_is_named(
         assert hosts["host 1 (b)"].values["seconds"] >= seconds
 
 
-# What is lost ---------------------------------------------------------------------------------
+# On executors -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +146,17 @@ def master(net: Network, mark: str) -> Iterator[str]:
         patched.setenv(MARK, mark)
         with spark_cluster(net, HOSTS[:2]) as cluster:
             yield cluster.master
+
+
+async def test_executors_play_every_case(master: str, broker: str, tmp_path: Path) -> None:
+    async with Cluster(master, 2, wait_s=PATIENT_S).opened() as hosts:
+        for case, (_, sent) in PLAYED.items():
+            result = await run(scenario(case, broker, 2), tmp_path / case, hosts=hosts)
+            assert not faults(result.verdict.reasons), case
+            window = result.facts.messages.window
+            assert (window.sent, window.lost, result.facts.messages.proven) == (sent, 0, True), case
+            plan = manifest(tmp_path / case)["plan"]
+            assert {share["host"] for share in plan["shares"]} == {0, 1}
 
 
 @contextmanager
