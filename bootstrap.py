@@ -18,6 +18,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from subprocess import PIPE, STDOUT
@@ -28,6 +29,7 @@ TOOLS = ENVIRONMENT / "bin"
 PYTHON = TOOLS / "python"
 LOCK = ROOT / "requirements.lock"
 STAMP = ENVIRONMENT / "installed"
+SECONDS = ENVIRONMENT / "seconds"
 TESTS_FAILED = 1
 """The status of pytest if tests ran and some failed."""
 
@@ -65,24 +67,54 @@ def install(newest: bool = False) -> int:
     wanted = hashlib.sha256(sources).hexdigest()
     if STAMP.exists() and STAMP.read_text() == wanted and not newest:
         return 0
-    print("setting up .venv (some minutes, once)", file=sys.stderr, flush=True)
+    last = f"{SECONDS.read_text()} s last time" if SECONDS.exists() else "some minutes, once"
+    print(f"setting up .venv ({last})", file=sys.stderr, flush=True)
+    began = time.monotonic()
     # pip installs into the environment from outside, so that the distributions that ship venv
     # without its own pip will do.
-    pip: Command = [sys.executable, "-m", "pip", "--python", PYTHON, "install", "--quiet"]
+    pip: Command = [sys.executable, "-W", "ignore", "-m", "pip", "--python", PYTHON, "install"]
+    pip = [*pip, "--progress-bar=off", "--disable-pip-version-check", "--no-warn-script-location"]
     steps: list[Command] = []
     if not PYTHON.exists():
         steps += [[sys.executable, "-m", "venv", "--without-pip", ENVIRONMENT]]
     if newest:
         steps += [[*pip, "--upgrade", "--upgrade-strategy=eager", "--editable", ".[dev,otlp]"]]
     else:
-        steps += [[*pip, "--require-hashes", "--requirement", LOCK]]
+        # Only pyspark comes as sources; wheels need no compiler.
+        wheels = ("--only-binary=:all:", "--no-binary=pyspark")
+        steps += [[*pip, *wheels, "--require-hashes", "--requirement", LOCK]]
         steps += [[*pip, "--no-deps", "--editable", "."]]
     for step in [*steps, BYTECODE, KERNELS]:
-        status = run(step)
+        status = show_packages(step) if "install" in step else run(step)
         if status:
             return status
     STAMP.write_text(wanted)
+    SECONDS.write_text(f"{time.monotonic() - began:.0f}")
     return 0
+
+
+def show_packages(command: Command) -> int:
+    """Run pip and show the packages that it fetches; its output only if it fails."""
+    total = LOCK.read_text().count("==")
+    end = "\r\x1b[K" if sys.stderr.isatty() else "\n"
+    every = 1 if sys.stderr.isatty() else 10
+    words = [str(word) for word in command]
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    lines, fetched = [], 0
+    for line in process.stdout:
+        lines.append(line)
+        fetched += line.startswith("Collecting ")
+        if line.startswith("Collecting ") and fetched % every == 0:
+            name = line.split()[1].partition("==")[0]
+            print(f"package {fetched} of {total}: {name}", end=end, file=sys.stderr, flush=True)
+        elif line.startswith("Installing collected") and fetched:
+            print(f"installing {fetched} packages", end=end, file=sys.stderr, flush=True)
+    if process.wait():
+        print(*lines, sep="", file=sys.stderr)
+    return process.returncode
 
 
 def failed_tests() -> list[str]:
