@@ -352,11 +352,11 @@ async def test_mqtt_3_1_is_played(tmp_path: Path, broker: str, qos: int) -> None
 @pytest.mark.parametrize(
     ("case", "fields", "said"),
     [
-        ("fanin", {"client_id": "x" * 20 + "-{group}-{device}"}, "use up to 23 with mqtt 3.1"),
-        ("persistent", {"crash_broker": 1}, "allowed: 3.1.1 or 5 with reconnect"),
-        ("fanin", {"qos": 2, "churn": 5}, "allowed: 3.1.1 or 5 with reconnect"),
-        ("specjms", {}, "allowed: 3.1.1 or 5 for specjms"),
-        ("queue", {}, "allowed: 5 for queue"),
+        ("fanin", {"client_id": "x" * 20 + "-{group}-{device}"}, "use at most 23 with --mqtt 3.1"),
+        ("persistent", {"crash_broker": 1}, "use 3.1.1 or 5 for --reconnect"),
+        ("fanin", {"qos": 2, "churn": 5}, "use 3.1.1 or 5 for --reconnect"),
+        ("specjms", {}, "mqtt: not possible with 3.1"),
+        ("queue", {}, "3.1 has no shared subscriptions"),
         ("fanin", {"broker": "nats"}, "does not speak MQTT 3.1; use --mqtt 3.1.1"),
     ],
 )

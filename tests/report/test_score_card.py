@@ -165,7 +165,7 @@ def test_only_messages_intended_in_the_window_count(tmp_path: Path) -> None:
         phase="measure",
         received=3,
     )
-    drained = replace(late, phase="drain")
+    drained = replace(late, phase="drain", expected=3)
     before = card_of(tmp_path / "a", "fanin", rows)
     after = card_of(tmp_path / "b", "fanin", [*rows, late, drained])
     assert after.counts.received == before.counts.received + 3

@@ -10,6 +10,7 @@ error; it does not end the sweep, and the next start tries the point again.
 """
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -161,8 +162,9 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
                 step_scenario(search, Probe(search.aim.start, "first"))
         except ScenarioError as error:
             # The step's own time is the only field that is checked for the first time here.
-            text = str(error)
-            raise ScenarioError(f"step-{text}" if text.startswith("duration:") else text) from None
+            raise ScenarioError(
+                re.sub(r"^(--)?duration:", "--step-duration:", str(error))
+            ) from None
         document = {
             "scenario": with_removed(scenario.plain(), "field"),
             "search": None if search is None else search.digest,

@@ -41,7 +41,7 @@ def test_what_a_broker_lacks_is_left_out_with_its_reason() -> None:
         (one.measurement.item.name, one.measurement.broker): one.reason for one in plan.left_out
     }
     assert reasons["queue", 1] == "no share"
-    assert reasons["bridge", 2].startswith("broker: 'mqtt://")
+    assert reasons["bridge", 2].startswith("--broker: 'mqtt://")
 
 
 def test_encrypted_urls_are_rows_of_their_own() -> None:

@@ -1,0 +1,278 @@
+"""The reflector: a small, fast MQTT 3.1.1 and 5 broker without wills and retained messages.
+
+It is an instrument, not a system under test: its limit is a ceiling for what the harness can
+measure on a host. As the sink it takes every message and delivers none. Messages and their
+acknowledgements stay in compiled code (kernels/reflector.py); connects and subscriptions are here.
+"""
+
+import resource
+import select
+import socket
+import sys
+from typing import Final
+
+import numpy as np
+
+from loadgen.brokers.ports import listen
+from loadgen.errors import LoadgenError, RemoteProtocolError
+from loadgen.kernels import reflector as kernel
+from loadgen.kernels.reflector import PACKET_LIMIT_BYTES, ReflectorTables
+from loadgen.kernels.syscalls import EPOLLIN, EVENT_WORDS, watch
+from loadgen.mqtt import packets
+from loadgen.mqtt.codec import decode, encode
+from loadgen.mqtt.constants import MQTT_5
+from loadgen.mqtt.properties import NO_PROPERTIES, Properties
+from loadgen.mqtt.reason_codes import ReasonCode
+from loadgen.mqtt.topics import filter_of_shape, is_wild, shape_of, split_shared
+
+_CONNECT_LIMIT_BYTES: Final = 512 << 10
+_MOST_DESCRIPTORS: Final = 1 << 20
+_MOST_SESSIONS: Final = 1 << 21
+_MOST_DELIVERIES: Final = 1 << 23
+_MOST_TARGETS: Final = 1 << 22
+_MOST_NAME_BYTES: Final = 1 << 24
+_MOST_GROUPS: Final = 1 << 16
+_MOST_ROUTES: Final = kernel.ROUTE_SLOTS // 2
+
+
+class Reflector:
+    """Sessions and subscriptions, and the loop around the kernel."""
+
+    def __init__(self, host: str, port: int, *, discards: bool = False) -> None:
+        self._listener = listen(host, port)
+        self._epoll = select.epoll()
+        epoll, listener = self._epoll.fileno(), self._listener.fileno()
+        self._tables = _tables(epoll, listener)
+        watch(epoll, listener, EPOLLIN, 0, self._tables.words)
+        self._view = memoryview(self._tables.buffer)  # type: ignore[arg-type]
+        self._discards = discards
+        self._assigned = 0
+        self._sessions: dict[str, int] = {}
+        self._free: list[int] = []
+        # Client Identifier and filters of each session.
+        self._clients: dict[int, tuple[str, set[str]]] = {}
+        # Subscribers of each filter with their QoS, by share name.
+        self._subscribers: dict[str, dict[str | None, dict[int, int]]] = {}
+        self._shapes: set[tuple[str, ...]] = set()
+        self._groups: dict[tuple[str, str], int] = {}
+        self._forget_routes()
+
+    def warm_up(self) -> None:
+        """Compile, or load what was compiled, before the first client comes."""
+        kernel.keep_rest(self._tables)
+        with socket.create_connection(self._listener.getsockname()[:2]) as client:
+            for packet in (packets.Connect("warm-up"), packets.Disconnect()):
+                client.sendall(encode(packet, MQTT_5))
+                self.serve_once()
+
+    def serve_once(self) -> None:
+        """Run the kernel until it needs Python, and do what it needs."""
+        tables, state = self._tables, self._tables.state
+        reason = kernel.serve(tables)
+        row = state.row
+        try:
+            if reason == kernel.CLOSED:
+                self._close(row)
+            elif reason == kernel.ROUTE:
+                self._find_subscribers(bytes(self._view[state.topic : state.topic_end]))
+            elif reason == kernel.FULL:
+                raise RemoteProtocolError("too many deliveries", ReasonCode.QUOTA_EXCEEDED)
+            else:
+                self._serve_packet(row)
+        except RemoteProtocolError as error:
+            self._end(row, error.reason_code)
+
+    def _serve_packet(self, row: int) -> None:
+        tables, state = self._tables, self._tables.state
+        link = tables.links[row]
+        session, version = link.session, link.version or MQTT_5
+        limit = PACKET_LIMIT_BYTES if session else _CONNECT_LIMIT_BYTES
+        decoded = decode(self._view, state.position, state.end, version, limit)
+        if decoded is None:
+            kernel.keep_rest(tables)
+            return
+        packet, state.position = decoded
+        if session:
+            self._take(row, session, version, packet)
+        elif isinstance(packet, packets.Connect):
+            self._connect(row, packet)
+        else:
+            detail = "the first packet is not CONNECT"
+            raise RemoteProtocolError(detail, ReasonCode.PROTOCOL_ERROR)
+
+    def _connect(self, row: int, packet: packets.Connect) -> None:
+        tables, version = self._tables, packet.protocol_version
+        client_id = packet.client_id
+        if not client_id:
+            self._assigned += 1
+            client_id = f"reflector-{self._assigned}"
+        number = self._sessions.get(client_id, 0)
+        if number and tables.sessions[number].link:
+            self._end(tables.sessions[number].link, ReasonCode.SESSION_TAKEN_OVER)
+            number = self._sessions.get(client_id, 0)
+        if number and packet.clean_start:
+            self._end_session(number)
+            number = 0
+        present = number > 0
+        if not number:
+            # The numbers from 1 to that of all sessions are in use or free.
+            number = self._free.pop() if self._free else len(self._sessions) + 1
+            self._sessions[client_id] = number
+            self._clients[number] = client_id, set()
+        session, answer = tables.sessions[number], NO_PROPERTIES
+        session.window = packet.properties.receive_maximum or 65535
+        session.lasts = not packet.clean_start
+        if version == MQTT_5:
+            session.lasts = bool(packet.properties.session_expiry_interval)
+            answer = Properties(
+                assigned_client_identifier=None if packet.client_id else client_id,
+                maximum_packet_size=PACKET_LIMIT_BYTES,
+                subscription_identifier_available=0,
+                retain_available=0,
+            )
+        tables.links[row].version = version
+        self._reply(row, packets.ConnAck(present, 0, answer), version)
+        kernel.attach(tables, number, row)
+
+    def _take(self, row: int, session: int, version: int, packet: packets.Packet) -> None:
+        match packet:
+            case packets.Publish():
+                # The kernel leaves only those with an alias.
+                code = ReasonCode.TOPIC_ALIAS_INVALID
+                raise RemoteProtocolError("a Topic Alias was not offered", code)
+            case packets.Subscribe(packet_id, subscriptions):
+                for one in subscriptions:
+                    self._subscribe(session, one.topic_filter, one.qos)
+                codes = tuple(one.qos for one in subscriptions)
+                self._reply(row, packets.SubAck(packet_id, codes), version)
+            case packets.Unsubscribe(packet_id, filters):
+                for topic_filter in filters:
+                    self._unsubscribe(session, topic_filter)
+                codes = (0,) * len(filters) if version == MQTT_5 else ()
+                self._reply(row, packets.UnsubAck(packet_id, codes), version)
+            case packets.Disconnect(properties=properties):
+                if properties.session_expiry_interval == 0:
+                    self._tables.sessions[session].lasts = 0
+                self._end(row, None)
+            case _:
+                detail = f"unexpected {type(packet).__name__}"
+                raise RemoteProtocolError(detail, ReasonCode.PROTOCOL_ERROR)
+
+    def _reply(self, row: int, packet: packets.Packet, version: int) -> None:
+        kernel.reply(self._tables, row, np.frombuffer(encode(packet, version), np.uint8).copy())
+
+    def _end(self, row: int, reason_code: int | None) -> None:
+        """Close a connection, with a DISCONNECT if the client understands it."""
+        if reason_code is not None and self._tables.links[row].version == MQTT_5:
+            self._reply(row, packets.Disconnect(reason_code), MQTT_5)
+        self._close(row)
+
+    def _close(self, row: int) -> None:
+        number = kernel.close_link(self._tables, row)
+        if number and not self._tables.sessions[number].lasts:
+            self._end_session(number)
+
+    def _end_session(self, number: int) -> None:
+        kernel.end_session(self._tables, number)
+        client_id, filters = self._clients[number]
+        for topic_filter in tuple(filters):
+            self._unsubscribe(number, topic_filter)
+        del self._sessions[client_id], self._clients[number]
+        self._free.append(number)
+
+    # Subscriptions ----------------------------------------------------------------------------
+
+    def _subscribe(self, session: int, topic_filter: str, qos: int) -> None:
+        if self._discards:
+            return
+        share, plain = split_shared(topic_filter)
+        self._clients[session][1].add(topic_filter)
+        self._subscribers.setdefault(plain, {}).setdefault(share, {})[session] = qos
+        self._shapes.add(shape_of(plain))
+        self._forget_routes()
+
+    def _unsubscribe(self, session: int, topic_filter: str) -> None:
+        filters = self._clients[session][1]
+        if topic_filter not in filters:
+            return
+        filters.remove(topic_filter)
+        share, plain = split_shared(topic_filter)
+        shares = self._subscribers[plain]
+        del shares[share][session]
+        if not shares[share]:
+            del shares[share]
+        if not shares:
+            del self._subscribers[plain]
+        self._forget_routes()
+
+    def _forget_routes(self) -> None:
+        """Look for the subscribers of every topic again."""
+        state = self._tables.state
+        state.generation += 1
+        state.names_end = 0
+        self._routes = self._targets = 0
+
+    def _find_subscribers(self, name: bytes) -> None:
+        """Add the route of a topic; raises RemoteProtocolError if it is not valid."""
+        topic = name.decode("utf-8", "replace")
+        if "\0" in topic or is_wild(topic) or topic.encode() != name:
+            raise RemoteProtocolError("a Topic Name is not valid", ReasonCode.TOPIC_NAME_INVALID)
+        alone: dict[int, int] = {}
+        targets = []
+        for shape in self._shapes:
+            plain = filter_of_shape(shape, topic)
+            for share, members in self._subscribers.get(plain or "", {}).items():
+                if share is None:
+                    # One delivery for overlapping filters, with the highest QoS (section 3.3.4).
+                    alone.update({one: max(qos, alone.get(one, 0)) for one, qos in members.items()})
+                else:
+                    group = self._groups.setdefault((share, plain or ""), len(self._groups))
+                    group %= _MOST_GROUPS
+                    targets += [(one, qos, len(members), group) for one, qos in members.items()]
+        targets += [(one, qos, 1, 0) for one, qos in alone.items()]
+        tables, state = self._tables, self._tables.state
+        first, last = self._targets, self._targets + len(targets)
+        start, end = state.names_end, state.names_end + len(name)
+        if self._routes >= _MOST_ROUTES or last > len(tables.targets) or end > len(tables.names):
+            self._forget_routes()
+            return
+        if targets:
+            tables.targets[first:last] = targets
+        tables.names[start:end] = np.frombuffer(name, np.uint8)
+        tables.routes[state.route] = (state.generation, start, end, first, last)
+        self._routes, self._targets, state.names_end = self._routes + 1, last, end
+
+
+def _tables(epoll: int, listener: int) -> ReflectorTables:
+    """Return empty tables; the kernel gives them memory when they are used."""
+    most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_DESCRIPTORS)
+    state = kernel.ReflectorState.rows(1)
+    state[0].epoll, state[0].listener = epoll, listener
+    return ReflectorTables(
+        state=state,
+        links=kernel.Link.rows(most),
+        sessions=kernel.Session.rows(_MOST_SESSIONS),
+        queues=kernel.SessionQueue.rows(_MOST_SESSIONS * kernel.QUEUES),
+        deliveries=kernel.QueuedDelivery.rows(_MOST_DELIVERIES),
+        routes=kernel.TopicRoute.rows(kernel.ROUTE_SLOTS),
+        targets=kernel.RouteTarget.rows(_MOST_TARGETS),
+        turns=np.zeros(_MOST_GROUPS, np.int32),
+        dirty=np.zeros(most + 4 * kernel.EVENTS_AT_ONCE, np.int32),
+        waiting=np.zeros(most + 4 * kernel.EVENTS_AT_ONCE, np.int32),
+        names=np.zeros(_MOST_NAME_BYTES, np.uint8),
+        buffer=np.zeros(PACKET_LIMIT_BYTES + kernel.READ_BYTES, np.uint8),
+        scratch=np.zeros(16, np.uint8),
+        epoll_events=np.zeros(kernel.EVENTS_AT_ONCE * EVENT_WORDS, np.int32),
+        words=np.zeros(EVENT_WORDS, np.int32),
+    )
+
+
+if __name__ == "__main__":
+    try:
+        reflector = Reflector(sys.argv[2], int(sys.argv[3]), discards=sys.argv[1] == "sink")
+    except LoadgenError as error:
+        sys.exit(str(error))
+    reflector.warm_up()
+    print("serving", flush=True)
+    while True:
+        reflector.serve_once()
