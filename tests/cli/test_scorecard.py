@@ -137,10 +137,11 @@ def test_an_invalid_run_is_status_1_unless_it_is_the_baseline(
     good = make.fabricate(tmp_path / "good", "good")
     assert loadgen(bad) == 1
     assert capsys.readouterr().err == f"loadgen: {bad} is INVALID: LOST\n"
-    assert loadgen(good, "--baseline", bad) == 2
+    with pytest.raises(RunDirectoryError) as refused:
+        loadgen(good, "--baseline", bad)
+    assert (refused.value.code, refused.value.exit_status) == ("BASELINE_INVALID", 2)
     other = make.fabricate(tmp_path / "other", "other")
     assert loadgen(good, "--baseline", bad, "--baseline", other) == 0
-    assert str(bad) in capsys.readouterr().err
     assert loadgen(good) == 0
 
 
