@@ -23,7 +23,8 @@ async def talking(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterato
         # A task that is cancelled would be told of by the server.
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             await talk(reader, writer)
-        writer.transport.abort()
+        with suppress(AttributeError):  # closed twice, CPython 3.11.3 and older
+            writer.transport.abort()
 
     server = await asyncio.start_server(one, "127.0.0.1", 0, ssl=tls)
     try:

@@ -32,7 +32,9 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = built("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
     place = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(archive) as packed:
-        packed.extractall(place, filter="data")
+        # CPython 3.11.3 and older have no filters.
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(place)
     (top,) = place.iterdir()
     return top
 

@@ -201,11 +201,11 @@ class BrokerConnection:
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await writer.wait_closed()
         finally:
-            writer.transport.abort()
+            _abort(writer)
 
     def abort(self) -> None:
         """Reset the connection, as a broken network would."""
-        self._out.transport.abort()
+        _abort(self._out)
 
     def send(self, packet: Packet) -> None:
         data = encode(packet, self.version)
@@ -316,6 +316,12 @@ class BrokerConnection:
         if first_bytes and first_bytes[0] not in (0x20, 0xE0):
             return Message.ANSWERED(answer=f"'{shown(line, 40)}'")
         return ""
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    # In CPython 3.11.3 and older, a transport of TLS that was closed twice has no protocol.
+    with contextlib.suppress(AttributeError):
+        writer.transport.abort()
 
 
 async def ask(

@@ -426,7 +426,9 @@ class Session:
         self.writer.close()
 
     def abort(self) -> None:
-        self.writer.transport.abort()
+        # In CPython 3.11.3 and older, a transport of TLS that was closed twice has no protocol.
+        with suppress(AttributeError):
+            self.writer.transport.abort()
 
     async def welcome(self, answer: ConnAck | None = None) -> Connect:
         """Take CONNECT, answer CONNACK."""
