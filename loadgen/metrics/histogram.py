@@ -12,15 +12,13 @@ The log functions return text; this file uses neither clock nor file.
 """
 
 import math
-import struct
-import zlib
-from base64 import b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from operator import mul
 from urllib.parse import quote
 
 import numpy as np
+from hdrh.histogram import HdrHistogram
 from numpy.typing import ArrayLike, NDArray
 
 from loadgen.errors import UsageError
@@ -163,34 +161,15 @@ def _middles(counts: ArrayLike, bucket: ArrayLike | None) -> tuple[Int64Array, I
 
 # --- V2 encoding ----------------------------------------------------------------------------
 
-_COOKIE = 0x1C849313
-_COMPRESSED_COOKIE = 0x1C849314
-
 
 def encode(counts: Int64Array) -> bytes:
     """Return a dense histogram in V2 compressed form in base64, as HdrHistogram tools read it."""
-    words = bytearray()
-    following = 0
-    for bucket, count in zip(*(part.tolist() for part in sparse(counts)), strict=True):
-        zeros = bucket - following
-        if zeros:
-            words += _word(-zeros)
-        words += _word(count)
-        following = bucket + 1
-    settings = (0, SIGNIFICANT_DIGITS, LOWEST_NS, HIGHEST_NS, 1.0)
-    packed = zlib.compress(struct.pack(">IIIIQQd", _COOKIE, len(words), *settings) + words)
-    return b64encode(struct.pack(">II", _COMPRESSED_COOKIE, len(packed)) + packed)
-
-
-def _word(value: int) -> bytes:
-    """Return a count, or a negative number of empty buckets, in ZigZag LEB128."""
-    rest = value << 1 if value >= 0 else -2 * value - 1
-    word = bytearray()
-    while rest > 0x7F and len(word) < 8:
-        word.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    word.append(rest)
-    return bytes(word)
+    histogram = HdrHistogram(LOWEST_NS, HIGHEST_NS, SIGNIFICANT_DIGITS)
+    np.frombuffer(histogram.counts, np.int64)[:] = counts
+    used = np.flatnonzero(counts)
+    if used.size:
+        histogram.set_internal_tacking_values(int(used[0]), int(used[-1]), int(counts.sum()))
+    return bytes(histogram.encode())
 
 
 # --- histogram log, format version 1.3 ------------------------------------------------------
