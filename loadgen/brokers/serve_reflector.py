@@ -2,7 +2,7 @@
 
 It is an instrument, not a system under test: its limit is a ceiling for what the harness can
 measure on a host. As the sink it takes every message and delivers none. Messages and their
-acknowledgements stay in compiled code (kernels/reflector.py); connects and subscriptions are here.
+acknowledgements stay in compiled code (kernels/forwarding.py); connects and subscriptions are here.
 """
 
 import resource
@@ -15,8 +15,8 @@ import numpy as np
 
 from loadgen.brokers.ports import listen
 from loadgen.errors import LoadgenError, RemoteProtocolError
-from loadgen.kernels import reflector as kernel
-from loadgen.kernels.reflector import PACKET_LIMIT_BYTES, ReflectorTables
+from loadgen.kernels import forwarding as kernel
+from loadgen.kernels.forwarding import PACKET_LIMIT_BYTES, ReflectorTables
 from loadgen.kernels.syscalls import EPOLLIN, EVENT_WORDS, watch
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode

@@ -51,7 +51,7 @@ def play(
     With a `root` a run that the host spoiled is made again, at most twice.
     """
     from loadgen.run.progress import progress_on
-    from loadgen.run.search.repeats import run_unspoiled
+    from loadgen.run.search.spoiled_runs import run_unspoiled
 
     quiet = flags["quiet"]
     source = hosts_of(scenario, flags) if "spark_master" in flags else None

@@ -3,7 +3,7 @@ import pytest
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import CannotRunError
-from loadgen.kernels.reflector import PACKET_LIMIT_BYTES
+from loadgen.kernels.forwarding import PACKET_LIMIT_BYTES
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.packets import (
     Connect,

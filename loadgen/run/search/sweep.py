@@ -30,8 +30,8 @@ from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
-from loadgen.run.search.repeats import run_unspoiled
 from loadgen.run.search.search import Search, SearchState, search, step_scenario
+from loadgen.run.search.spoiled_runs import run_unspoiled
 from loadgen.run.testbed import Testbed
 
 POINTS_LIMIT = 10_000
