@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -137,9 +137,7 @@ def mosquitto(program: Path, settings: ProgramSettings) -> Program:
         configure,
         ready=b" running",
         failures=("Error",),
-        configuration=tuple(
-            render_config(replace(settings, accounts=()), Path(), settings.port).splitlines()
-        ),
+        public=partial(render_config, settings),  # it names the file of passwords
         storage=storage if settings.persistence else "",
         # Its loop looks for signals only every 100 ms, and a run ends with this.
         saves=settings.persistence,

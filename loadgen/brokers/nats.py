@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Final
@@ -105,9 +106,12 @@ def run_nats(
     if chosen.save_each:
         synced = "and syncs the files to disk first"
 
+    def rendered(settings: ProgramSettings, directory: Path, port: int) -> str:
+        return render_config(settings, directory / "data", port)
+
     def configure(directory: Path, port: int) -> list[str]:
         config = directory / "nats.conf"
-        config.write_text(render_config(chosen, directory / "data", port))
+        config.write_text(rendered(chosen, directory, port))
         return [str(program), "-c", str(config)]
 
     nats = Program(
@@ -116,9 +120,7 @@ def run_nats(
         configure,
         ready=b"Server is ready",
         failures=("[FTL]", "nats-server:"),
-        configuration=tuple(
-            render_config(replace(chosen, accounts=()), Path(), chosen.port).splitlines()
-        ),
+        public=partial(rendered, replace(chosen, accounts=())),
         storage=(
             "nats-server writes a message of QoS 1 or 2 to files of its JetStream before it "
             f"acknowledges the message, {synced}."

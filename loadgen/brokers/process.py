@@ -98,12 +98,16 @@ class BrokerProcess:
         self.version = version
         # The time when it stores and acknowledges a message, in words for the score card.
         self.storage = f"{name} keeps messages in memory and stores nothing on disk."
-        self.configuration: tuple[str, ...] = ()  # its lines, without users
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         raise NotImplementedError
+
+    @property
+    def configuration(self) -> tuple[str, ...]:
+        """The lines of its configuration, without secrets; empty if it has none."""
+        return ()
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -217,9 +221,9 @@ class Program:
     """A program that serves MQTT.
 
     `configure` writes the configuration for a port into a directory and returns the command.
-    `configuration` has its lines without users. `ready` are words of its log that only a broker
-    that serves prints; `failures` mark the line with the reason why it ended at its start. With
-    `saves` it has something to save at its end.
+    `public` returns the text of that configuration without secrets. `ready` are words of its log
+    that only a broker that serves prints; `failures` mark the line with the reason why it ended at
+    its start. With `saves` it has something to save at its end.
     """
 
     name: str
@@ -227,7 +231,7 @@ class Program:
     configure: Callable[[Path, int], list[str]]
     ready: bytes
     failures: tuple[str, ...] = ()
-    configuration: tuple[str, ...] = ()
+    public: Callable[[Path, int], str] | None = None
     storage: str = ""
     saves: bool = True
     ready_s: float = 30.0  # longest time until it serves
@@ -239,7 +243,6 @@ class ProgramBroker(BrokerProcess):
     def __init__(self, program: Program, settings: ProgramSettings, directory: Path) -> None:
         super().__init__(program.name, program.version)
         self.storage = program.storage or self.storage
-        self.configuration = program.configuration
         self.log = directory / f"{program.name}.log"  # its output of all starts
         self._program, self._settings = program, settings
         self._port = settings.port
@@ -251,6 +254,11 @@ class ProgramBroker(BrokerProcess):
         operator = settings.accounts[0] if settings.accounts else None
         login = () if operator is None else (operator.user_name, operator.password)
         return (Endpoint(scheme, settings.host, self._port, *login),)
+
+    @property
+    def configuration(self) -> tuple[str, ...]:
+        public = self._program.public
+        return () if public is None else tuple(public(self.log.parent, self._port).splitlines())
 
     async def start(self) -> None:
         for attempt in range(1, _PORT_ATTEMPTS + 1):

@@ -184,8 +184,8 @@ def run_document(
         },
         "clock": clock,
     }
-    if broker.brokers and broker.brokers[0].configuration:
-        begun["broker"]["configuration"] = [*broker.brokers[0].configuration]
+    if broker.brokers and (lines := broker.brokers[0].configuration):
+        begun["broker"]["configuration"] = [*lines]
     if broker.brokers and not all(group.clean_start for group in plan.groups):
         begun["broker"] |= {"stored_first": False, "storage": broker.brokers[0].storage}
     if broker.users:

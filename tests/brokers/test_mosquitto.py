@@ -154,6 +154,8 @@ async def test_encrypted_with_users_who_have_their_own_topics(tmp_path: Path) ->
         assert served.secrets == ("key",) and served.users == 3 and served.authority is not None
         context = ssl.create_default_context(cafile=str(served.authority))
         directory = served.brokers[0].log.parent  # type: ignore[attr-defined]
+        written = (directory / "mosquitto.conf").read_text().splitlines()
+        assert [*served.brokers[0].configuration] == written
         assert "key" not in (directory / "passwords").read_text().replace(":", " ").split()
 
         def client(user: str, password: str) -> aiomqtt.Client:

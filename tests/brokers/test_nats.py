@@ -26,6 +26,7 @@ async def test_it_delivers_and_leaves_nothing(client: ClientMaker, qos: int) -> 
         await subscriber.until_count(50)
         pid, directory = broker.pid, broker.log.parent
         assert (directory / "data").is_dir()
+        assert [*broker.configuration] == (directory / "nats.conf").read_text().splitlines()
     assert [message.payload for message in subscriber.messages] == payloads
     assert not psutil.pid_exists(pid)
     assert not directory.exists()
@@ -56,6 +57,7 @@ async def test_users_have_their_own_topics_only(client: ClientMaker) -> None:
         Account("device", "d", ("+/mine/1",), ("+/mine/#",)),
     )
     async with run_nats(ProgramSettings(accounts=accounts)) as broker:
+        assert not any("authorization" in line for line in broker.configuration)
         (endpoint,) = broker.endpoints
         assert (endpoint.username, endpoint.password) == ("operator", "o")
         device = await client(endpoint, "d", MQTT_3_1_1, user_name="device", password=b"d")

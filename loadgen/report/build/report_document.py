@@ -58,9 +58,9 @@ class ReportSentence(Sentences):
     OPEN_LIMIT = "{case} on {broker}: the limit is at least the figure."
     LEFT_OUT = "{case}{item} on {broker} was left out: {reason}"
     TUNING = (
-        "loadgen compared the host of the load with its profile {profile}: {met:setting|settings} "
-        "met, those below differ",
-        "; it could not read {unknown}",
+        "loadgen compared the load host with profile {profile}: it meets {met:setting|settings}",
+        " and differs in {differ}",
+        "; unreadable are {unknown}",
     )
     METHOD = (
         "Load is open loop: a message counts from the moment at which it was due. A search raises "
@@ -437,11 +437,14 @@ def _load_hosts(cards: Sequence[ScoreCard]) -> Iterator[Block]:
     differences: dict[str, tuple[str, str, str, str]] = {}
     checked = ""
     for tuning in (part(card.run.environment, "tuning") for card in cards):
-        met, unknown = count(tuning, "met"), tuning.get("unknown") or []
+        found_differences = objects(tuning.get("differences"))
         checked = ReportSentence.TUNING(
-            profile=text(tuning, "profile"), met=met, unknown=listed(unknown, 10) or None
+            profile=text(tuning, "profile"),
+            met=count(tuning, "met"),
+            differ=len(found_differences) or None,
+            unknown=listed(tuning.get("unknown") or [], 10),
         )
-        for found in objects(tuning.get("differences")):
+        for found in found_differences:
             key = text(found, "name")
             cost = text(found, "detail") if found.get("effect") == "costs" else ""
             before = differences.get(key)
