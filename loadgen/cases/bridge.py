@@ -13,9 +13,8 @@ from loadgen.cases.case import (
     Conclusion,
     Evidence,
     Review,
-    RowSpec,
     busy_shares,
-    published_figures,
+    data_of,
 )
 from loadgen.cases.messages import CaseMessage
 from loadgen.judge.backlog import backlog_growth
@@ -250,20 +249,9 @@ def _review(evidence: Evidence) -> Review:
 
 
 CASE = Case(
-    place=70,
-    summary="Producers at one broker, and consumers at brokers to which it forwards.",
-    example="loadgen bridge --backends 2 --devices 10k --qos 1 --durable",
     scenario=BridgeScenario,
     groups=_groups,
     plan=_plan,
     review=_review,
-    rows=(
-        RowSpec(
-            "BRIDGE",
-            "forwarding_rate",
-            "Forwarding rate at QoS {qos} from {devices} producers to {backends} backends, "
-            "{topics} topics each{durable}. Message size, {size} bytes.",
-        ),
-    ),
-    published=published_figures("bridge"),
+    **data_of("bridge"),
 )

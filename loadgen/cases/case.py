@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from pydantic import TypeAdapter
+
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.own_delay import SEND_DELAY_LIMIT_US
-from loadgen.judge.published import SECURED, Conditions, PublishedFigure
+from loadgen.judge.published import SECURED, PublishedFigure
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.groups import MESSAGING, DeviceGroup
 from loadgen.plan.plan import Plan, plan_of
@@ -26,6 +28,11 @@ from loadgen.plan.scenario import Scenario
 from loadgen.plan.tables import DataTable
 
 S = TypeVar("S", bound=Scenario)
+
+
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads((pkgutil.get_data("loadgen.cases", f"{name}.toml") or b"").decode())
+
 
 # Rows ---------------------------------------------------------------------------------------------
 
@@ -46,26 +53,9 @@ class Measure:
     optional: bool = False
 
 
-MEASURES: Mapping[str, Measure] = {
-    "producers": Measure("Throughput", "producers", load=True),
-    "ingress_rate": Measure("Throughput", "msgs/sec", load=True),
-    "egress_rate": Measure("Throughput", "msgs/sec", load=True),
-    "persistent_rate": Measure("Throughput", "msgs/sec", load=True),
-    "queue_rate": Measure("Throughput", "msgs/sec", load=True),
-    "forwarding_rate": Measure("Throughput", "msgs/sec", load=True),
-    "base": Measure("Throughput", "BASE", optional=True),
-    "high_water_mark": Measure("Throughput", "messages", optional=True),
-    "payload_rate": Measure("Throughput", "MB/sec", optional=True),
-    "latency": Measure("Latency", "microseconds"),
-    "transit": Measure("Latency", "microseconds", optional=True),
-    "recovery_seconds": Measure("Latency", "seconds", optional=True),
-    "connect_seconds": Measure("Connection rate", "seconds"),
-    "connect_latency": Measure("Connection rate", "microseconds"),
-    "messages_per_watt": Measure("Data-center Efficiency", "msgs/Watt", optional=True),
-    "messages_per_rack_unit": Measure("Data-center Efficiency", "msgs/sec/U", optional=True),
-    "joules_per_message": Measure("Data-center Efficiency", "joules/msg", optional=True),
-    "messages_per_core_second": Measure("Data-center Efficiency", "msgs/core-sec", optional=True),
-}
+MEASURES: Mapping[str, Measure] = TypeAdapter(dict[str, Measure]).validate_python(
+    _table("measures")
+)
 """Measures by name; `latency`, `transit` and `connect_latency` are distributions, others values."""
 
 
@@ -113,20 +103,20 @@ class Variants:
     commands: Mapping[str, tuple[str, str]]
 
 
-def published_figures(case: str) -> tuple[PublishedFigure, ...]:
-    """Return the published figures of a case, which are in a file next to its module."""
-    data = pkgutil.get_data("loadgen.cases", f"{case}.toml") or b""
-    return tuple(map(_published_figure, tomllib.loads(data.decode())["published"]))
+_TYPES: Mapping[str, TypeAdapter[Any]] = {
+    "rows": TypeAdapter(tuple[RowSpec, ...]),
+    "charts": TypeAdapter(ChartStyle),
+    "variants": TypeAdapter(Variants),
+    "published": TypeAdapter(tuple[PublishedFigure, ...]),
+}
 
 
-def _published_figure(row: Mapping[str, Any]) -> PublishedFigure:
-    conditions = {name: _as_tuple(value) for name, value in row["conditions"].items()}
-    values = {name: _as_tuple(value) for name, value in row.items()}
-    return PublishedFigure(**{**values, "conditions": Conditions(**conditions)})
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+def data_of(case: str) -> dict[str, Any]:
+    """Return the fields of a `Case` that are data, from the file next to its module."""
+    return {
+        name: _TYPES[name].validate_python(value) if name in _TYPES else value
+        for name, value in _table(case).items()
+    }
 
 
 # After a run --------------------------------------------------------------------------------------

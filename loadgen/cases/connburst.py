@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
+from loadgen.cases.case import Case, data_of
 from loadgen.plan.fields import Flag, Quantity, Seconds
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import Plan, phases_of, plan_of
@@ -61,32 +61,4 @@ def _plan(scenario: Connburst, groups: tuple[DeviceGroup, ...]) -> Plan:
     return plan_of(scenario, groups, phases=phases)
 
 
-CASE = Case(
-    place=50,
-    summary="A burst of devices that connect and stay.",
-    example="loadgen connburst --devices 15k --in-flight 64",
-    scenario=Connburst,
-    groups=_groups,
-    plan=_plan,
-    rows=(
-        RowSpec(
-            "CONNBURST",
-            "connect_seconds",
-            "Time until all of {devices} devices are connected{subscribed}.",
-        ),
-        RowSpec(
-            "CONNBURST",
-            "connect_latency",
-            "Connection latency: from the first SYN to the CONNACK.",
-            unpublished=True,
-        ),
-    ),
-    published=published_figures("connburst"),
-    connects_only=True,
-    charts=ChartStyle(
-        columns=("devices", "seconds", "p99"),
-        main="seconds",
-        lines=(("seconds", "time to connect all"),),
-    ),
-    demo={"devices": 10_000, "duration": 2},
-)
+CASE = Case(scenario=Connburst, groups=_groups, plan=_plan, **data_of("connburst"))

@@ -7,7 +7,7 @@ section "Test cases descriptions".
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
+from loadgen.cases.case import Case, data_of
 from loadgen.plan.fields import Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes, wildcard_of
 from loadgen.plan.scenario import (
@@ -49,27 +49,4 @@ def _groups(scenario: Fanin) -> tuple[DeviceGroup, ...]:
     )
 
 
-CASE = Case(
-    place=10,
-    summary="Many publishers, each with a separate topic, and one wildcard subscriber.",
-    example="loadgen fanin --devices 10k --duration 30",
-    scenario=Fanin,
-    groups=_groups,
-    rows=(
-        RowSpec(
-            "FANIN",
-            "producers",
-            "Producers served at QoS {qos}, {each} msgs/sec each, all read by one wildcard "
-            "subscription. Message size, {size} bytes.",
-        ),
-        RowSpec("FANIN", "ingress_rate", "Sent rate.", unpublished=True),
-        RowSpec("FANIN", "egress_rate", "Received rate.", unpublished=True),
-        RowSpec(
-            "FANIN", "high_water_mark", "High-water mark of the subscription.", unpublished=True
-        ),
-    ),
-    published=published_figures("fanin"),
-    scales_by_devices=True,
-    charts=ChartStyle(columns=("producers", "ingress", "egress", "high_water_mark", "p99")),
-    demo={"devices": 10_000, "duration": 8, "warmup": 2},
-)
+CASE = Case(scenario=Fanin, groups=_groups, **data_of("fanin"))

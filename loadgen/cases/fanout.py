@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
+from loadgen.cases.case import Case, data_of
 from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count, Flag, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
@@ -85,31 +85,4 @@ def _groups(scenario: Fanout) -> tuple[DeviceGroup, ...]:
     )
 
 
-CASE = Case(
-    place=20,
-    summary="Topics with one publisher and many subscribers each.",
-    example="loadgen fanout --topics 10 --ratio 100 --rate 200",
-    scenario=Fanout,
-    groups=_groups,
-    rows=(
-        RowSpec(
-            "FANOUT",
-            "ingress_rate",
-            "Rate into the broker at QoS {qos}, {topics} topics. Message size, {size} bytes. "
-            "Fanout ratio 1:{ratio}. (Ingress)",
-        ),
-        RowSpec(
-            "FANOUT",
-            "egress_rate",
-            "Rate out of the broker at QoS {qos}, {topics} topics. Message size, {size} bytes. "
-            "Fanout ratio 1:{ratio}. (Egress)",
-        ),
-    ),
-    published=published_figures("fanout"),
-    charts=ChartStyle(
-        columns=("ratio", "topics", "consumers", "producers", "ingress", "egress", "p99"),
-        lines=(("ingress", "ingress (left)"), ("egress", "egress (right)")),
-        two_axes=True,
-    ),
-    demo={"topics": 10, "ratio": 100, "rate": 200, "duration": 8, "warmup": 2},
-)
+CASE = Case(scenario=Fanout, groups=_groups, **data_of("fanout"))

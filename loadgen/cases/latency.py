@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from loadgen.cases.case import Case, ChartStyle, RowSpec, published_figures
+from loadgen.cases.case import Case, data_of
 from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
@@ -75,26 +75,8 @@ def _groups(scenario: Latency) -> tuple[DeviceGroup, ...]:
 
 
 CASE = Case(
-    place=40,
-    summary="One timed pair while background publishers load the broker.",
-    example="loadgen latency --devices 10k --rate 10k --duration 1m",
     scenario=Latency,
     groups=_groups,
-    rows=(
-        RowSpec(
-            "LATENCY",
-            "latency",
-            "Application to application latency at {rate} msgs/sec, QoS {qos}, while {devices} "
-            "producers publish {background_rate} msgs/sec in all. Message size, {size} bytes.",
-        ),
-    ),
-    published=published_figures("latency"),
-    timed_pair=True,
     send_delay_limit_us=SEND_DELAY_LIMIT_US,
-    charts=ChartStyle(
-        columns=("background", "avg", "p50", "p99", "max", "stdev"),
-        main="avg",
-        lines=(("avg", "average"), ("p99", "99th percentile")),
-    ),
-    demo={"devices": 1_000, "rate": 10_000, "duration": 8, "warmup": 2},
+    **data_of("latency"),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from loadgen.cases.case import Case, RowSpec, published_figures
+from loadgen.cases.case import Case, data_of
 from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count, Quantity, Seconds, TextLine
 from loadgen.plan.groups import DeviceGroup, Subscribes
@@ -95,32 +95,4 @@ def _plan(scenario: Persistent, groups: tuple[DeviceGroup, ...]) -> Plan:
     )
 
 
-CASE = Case(
-    place=30,
-    summary="Pairs of a publisher and a durable subscriber, stored by the broker.",
-    example="loadgen persistent --pairs 10 --rate 1k --rack-units 2 --pdu outlet1.csv",
-    scenario=Persistent,
-    groups=_groups,
-    plan=_plan,
-    rows=(
-        RowSpec(
-            "PERSISTENT",
-            "persistent_rate",
-            "Rate of messages kept for durable sessions at QoS {qos}, {pairs} pairs. Message "
-            "size, {size} bytes.",
-        ),
-        RowSpec(
-            "PERSISTENT.MPW",
-            "messages_per_watt",
-            "PERSISTENT rate divided by the broker's mean watts over the measurement window, "
-            "summed over its outlets.",
-        ),
-        RowSpec(
-            "PERSISTENT.MPU",
-            "messages_per_rack_unit",
-            "PERSISTENT rate divided by the {rack_units} rack units of the broker.",
-        ),
-    ),
-    published=published_figures("persistent"),
-    demo={"pairs": 10, "rate": 1_000, "duration": 8, "warmup": 2},
-)
+CASE = Case(scenario=Persistent, groups=_groups, plan=_plan, **data_of("persistent"))

@@ -13,8 +13,7 @@ from loadgen.cases.case import (
     Conclusion,
     Evidence,
     Review,
-    RowSpec,
-    published_figures,
+    data_of,
 )
 from loadgen.cases.messages import CaseMessage
 from loadgen.judge.verdict import Verdict
@@ -145,21 +144,4 @@ def _review(evidence: Evidence) -> Review:
     return Review(evidence.facts, conclude)
 
 
-CASE = Case(
-    place=60,
-    summary="Queues: each message of a topic goes to one of its consumers.",
-    example="loadgen queue --queues 10 --consumers 10 --rate 5k",
-    scenario=Queue,
-    groups=_groups,
-    plan=_plan,
-    review=_review,
-    rows=(
-        RowSpec(
-            "QUEUE",
-            "queue_rate",
-            "Rate through {topics} queues at QoS {qos}, {consumers} consumers each, {batch} "
-            "messages in flight as one unit. Message size, {size} bytes.",
-        ),
-    ),
-    published=published_figures("queue"),
-)
+CASE = Case(scenario=Queue, groups=_groups, plan=_plan, review=_review, **data_of("queue"))

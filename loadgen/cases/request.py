@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from loadgen.cases.case import Case, RowSpec
+from loadgen.cases.case import Case, data_of
 from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count
 from loadgen.plan.groups import DeviceGroup, Responds, Subscribes
@@ -59,18 +59,4 @@ def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:
     )
 
 
-CASE = Case(
-    place=80,
-    summary="Devices that send requests, devices that answer them, and the time between.",
-    example="loadgen request --devices 1k --responders 10 --rate 5k",
-    scenario=Request,
-    groups=_groups,
-    rows=(
-        RowSpec(
-            "REQUEST",
-            "latency",
-            "From the moment of a request to its response, {rate} requests/sec from {devices} "
-            "devices, QoS {qos}, {responders} responders. Message size, {size} bytes.",
-        ),
-    ),
-)
+CASE = Case(scenario=Request, groups=_groups, **data_of("request"))

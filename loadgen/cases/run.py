@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from loadgen.cases.case import Case, Conclusion, Evidence, Review, RowSpec
+from loadgen.cases.case import Case, Conclusion, Evidence, Review, data_of
 from loadgen.cases.messages import CaseMessage
 from loadgen.judge.verdict import Verdict
 from loadgen.mqtt.constants import MQTT_3_1_1
@@ -236,17 +236,10 @@ def _tables(observed: Mapping[str, Any]) -> tuple[DataTable, ...]:
 
 
 CASE = Case(
-    place=100,
-    summary="Groups of devices that a scenario file describes.",
-    example="loadgen run scenarios/run.toml",
     scenario=Groups,
     groups=_groups,
     plan=_plan,
     review=_review,
     tables=_tables,
-    takes_file=True,
-    rows=(
-        RowSpec("RUN", "ingress_rate", "Rate into the broker, of {devices} publishing devices."),
-        RowSpec("RUN", "egress_rate", "Rate out of the broker, of all groups."),
-    ),
+    **data_of("run"),
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from loadgen.cases.case import Case, ChartStyle, Conclusion, Evidence, Review, RowSpec, Variants
+from loadgen.cases.case import Case, Conclusion, Evidence, Review, data_of
 from loadgen.cases.messages import CaseMessage
 from loadgen.errors import ScenarioError
 from loadgen.judge.verdict import Verdict, with_reason
@@ -171,12 +171,8 @@ def _review(evidence: Evidence) -> Review:
 
 
 _FILE_NAME = "specjms.json"
-_EXAMPLE = "--base 100 --duration 60"
 
 CASE = Case(
-    place=90,
-    summary="The supermarket supply chain of SPECjms2007 and jms2009-PS, with its audit.",
-    example=f"loadgen specjms horizontal {_EXAMPLE}",
     scenario=SupplyChain,
     groups=_groups,
     plan=_plan,
@@ -184,50 +180,9 @@ CASE = Case(
     roles=_roles,
     review=_review,
     tables=supply_tables,
-    rows=(
-        RowSpec(
-            "jms@{Topology}",
-            "base",
-            "BASE of the supply chain, {Topology} topology. Not reviewed or accepted by SPEC.",
-        ),
-        RowSpec("jms@{Topology}", "ingress_rate", "Sent rate.", unpublished=True),
-        RowSpec("jms@{Topology}", "egress_rate", "Received rate.", unpublished=True),
-    ),
     document=_FILE_NAME,
     disclosure="loadgen.specjms.disclosure",
     notice=NOTICE,
-    charts=ChartStyle(
-        (
-            *("ingress", "egress", "delivery", "published_delivery"),
-            *("broker_per_base", "published_per_base", "published_base"),
-            *("used_topics", "per_topic", "p99"),
-        ),
-        extra_columns={
-            "delivery": ("Mean delivery", "ms"),
-            "published_delivery": ("Mean delivery, paper", "ms"),
-            "broker_per_base": ("Broker processor per BASE", "% of all processors"),
-            "published_per_base": ("Broker processor per BASE, paper", "% of 8 processors"),
-            "published_base": ("Most BASE, paper", ""),
-            "used_topics": ("Topics", ""),
-            "per_topic": ("Sent to a topic", "msgs/sec"),
-        },
-    ),
     case_figures=_figures,
-    variants=Variants(
-        "topology",
-        {
-            "horizontal": (
-                "Scale by locations: BASE supermarkets, traffic of each location fixed.",
-                _EXAMPLE,
-            ),
-            "vertical": (
-                "Scale by traffic: ten supermarkets, rates that grow with BASE.",
-                _EXAMPLE,
-            ),
-            "freeform": (
-                "Locations, rates, sizes and options of your scenario.",
-                "--scenario my.toml",
-            ),
-        },
-    ),
+    **data_of("specjms"),
 )
