@@ -1,17 +1,19 @@
-"""Sentences for users as data: a code, values and a template.
+"""Sentences for users as data: a code, values and a template in `sentences.toml` of each layer.
 
-    class Message(Sentences):
-        DRAIN_SHORT = "--drain {drain}: must be at least {least}"
+    DRAIN_SHORT = "--drain {drain}: must be at least {least}"
 
-    raise ScenarioError(Message.DRAIN_SHORT(drain="0", least="100ms"))
+    raise ScenarioError(PLAN_TEXT.DRAIN_SHORT(drain="0", least="100ms"))
 
-A template of several parts is a tuple: a part after the first is left out if one of its values is
+A template of several parts is a list: a part after the first is left out if one of its values is
 None or empty. `{count:message|messages}` is a count with its noun. A tuple of values is listed.
 """
 
 import string
+import tomllib
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 Values = Mapping[str, Any]
@@ -25,14 +27,55 @@ class Text(str):
     values: Values
 
 
-class Sentences(Enum):
-    """The sentences of a layer; the name of a member is the sentence's code."""
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence of a package; its template is read when it is first needed."""
 
-    def __init__(self, *parts: str) -> None:
-        self.parts = parts
+    package: str
+    code: str
+
+    @property
+    def parts(self) -> Sequence[str]:
+        return templates(self.package)[self.code]
 
     def __call__(self, **values: Any) -> Text:
-        return render(self.name, self.parts, values)
+        return render(self.code, self.parts, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """The sentences of a package, as attributes named by their codes."""
+
+    package: str
+
+    def __getattr__(self, code: str) -> Sentence:
+        if not code.isupper():
+            raise AttributeError(code)
+        return Sentence(self.package, code)
+
+    def __contains__(self, code: str) -> bool:
+        return code in templates(self.package)
+
+
+PLAN_TEXT = Sentences("loadgen.plan")
+JUDGE_TEXT = Sentences("loadgen.judge")
+CASE_TEXT = Sentences("loadgen.cases")
+BROKER_TEXT = Sentences("loadgen.brokers")
+RUN_TEXT = Sentences("loadgen.run")
+REPORT_TEXT = Sentences("loadgen.report")
+POWER_TEXT = Sentences("loadgen.report.power")
+
+
+def read_table(package: str, file: str) -> dict[str, Any]:
+    """Return a TOML file that lies next to a package's modules."""
+    return tomllib.loads(files(package).joinpath(file).read_text("utf-8"))
+
+
+@cache
+def templates(package: str) -> Mapping[str, Sequence[str]]:
+    """Return the templates of a package's sentences by their codes."""
+    rows = read_table(package, "sentences.toml")
+    return {code: [row] if isinstance(row, str) else row for code, row in rows.items()}
 
 
 def render(code: str, parts: Sequence[str], values: Values) -> Text:

@@ -21,7 +21,7 @@ from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.plan.scenario import Scenario
 from loadgen.run import rundir
 from tests.report.fabricate import fabricate
-from tests.test_sentences import tables
+from tests.test_sentences import TABLES
 from tests.verdicts import faults, without_saturation
 
 ROOT = Path(__file__).parents[1]
@@ -221,7 +221,7 @@ def test_no_message_that_python_sees_names_an_option() -> None:
         for node in ast.walk(call)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
-    texts += [part for table in tables() for sentence in table for part in sentence.parts]
+    texts += [part for table in TABLES.values() for parts in table.values() for part in parts]
     for text in texts:
         assert not re.search("--[a-z]", python_words(text)), text
     assert sum("--" in text for text in texts) > 20

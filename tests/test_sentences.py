@@ -1,47 +1,43 @@
-"""All sentences for users, once each: tests/golden/sentences.txt, made by this module.
-
-`python -m tests.test_sentences` writes it; tests elsewhere assert codes and values.
-"""
+"""All sentences for users, once each, in a file that `python -m tests.test_sentences` writes."""
 
 import ast
-import importlib
-import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import loadgen
+from loadgen import sentences
 from loadgen.judge.codes import REASONS, REMARKS
 from loadgen.report.codes import markdown
-from loadgen.sentences import Sentences, Text, counted, fields_of, render
+from loadgen.sentences import Sentences, Text, counted, fields_of, render, templates
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "sentences.txt"
-
-
-def tables() -> list[type[Sentences]]:
-    for module in pkgutil.walk_packages(loadgen.__path__, "loadgen."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-    return sorted(Sentences.__subclasses__(), key=lambda table: (table.__module__, table.__name__))
+TABLES = {
+    name: templates(table.package)
+    for name, table in vars(sentences).items()
+    if isinstance(table, Sentences)
+}
 
 
 def golden() -> str:
-    lines = []
-    for title, rows in (("reasons", REASONS), ("remarks", REMARKS)):
-        lines += ["", f"# {title}"]
-        lines += [f"{row.code}: {'|'.join(parts)}" for row in rows for parts in row.rules.values()]
-    for table in tables():
-        lines += ["", f"# {table.__module__}.{table.__name__}"]
-        lines += [f"{sentence.name}: {'|'.join(sentence.parts)}" for sentence in table]
-    return "\n".join(lines[1:]) + "\n"
+    sections = {
+        title: [(row.code, parts) for row in rows for parts in row.rules.values()]
+        for title, rows in (("reasons", REASONS), ("remarks", REMARKS))
+    } | {name: [*table.items()] for name, table in TABLES.items()}
+    return "\n".join(
+        f"# {title}\n" + "".join(f"{code}: {'|'.join(parts)}\n" for code, parts in rows)
+        for title, rows in sections.items()
+    )
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[str, str, set[str], int]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            table, words = node.func.value, [keyword.arg for keyword in node.keywords]
-            if isinstance(table, ast.Name) and None not in words:
-                yield table.id, node.func.attr, {word for word in words if word}, node.lineno
+def uses() -> Iterator[tuple[str, str, str, set[str | None] | None]]:
+    """Yield each use of a sentence: its place, table and code, and the values that are passed."""
+    for path in sorted((ROOT / "loadgen").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = node.func if isinstance(node, ast.Call) else node
+            if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+                names = {word.arg for word in node.keywords} if isinstance(node, ast.Call) else None
+                if called.value.id in TABLES and called.attr.isupper():
+                    yield f"{path.name}:{called.lineno}", called.value.id, called.attr, names
 
 
 def test_every_sentence_is_in_the_golden_file() -> None:
@@ -49,22 +45,23 @@ def test_every_sentence_is_in_the_golden_file() -> None:
 
 
 def test_every_sentence_stands_once() -> None:
-    sentences = [sentence for table in tables() for sentence in table.__members__.values()]
-    assert len(sentences) == len({sentence.parts for sentence in sentences})
+    every = [tuple(parts) for table in TABLES.values() for parts in table.values()]
+    assert len(every) == len({*every})
+
+
+def test_every_sentence_exists_and_is_used() -> None:
+    used = {(table, code): place for place, table, code, _ in uses()}
+    every = {(table, code) for table, rows in TABLES.items() for code in rows}
+    assert {name: place for name, place in used.items() if name not in every} == {}
+    assert every - used.keys() == set()
 
 
 def test_every_sentence_gets_its_values() -> None:
-    fields = {
-        (table.__name__, sentence.name): set().union(*map(fields_of, sentence.parts))
-        for table in tables()
-        for sentence in table
-    }
-    wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {table}.{code} needs {sorted(fields[table, code])}"
-        for path in sorted((ROOT / "loadgen").rglob("*.py"))
-        for table, code, values, line in calls(ast.parse(path.read_text()))
-        if (table, code) in fields and values != fields[table, code]
-    ]
+    wrong = []
+    for place, table, code, names in uses():
+        fields = set[str | None]().union(*map(fields_of, TABLES[table].get(code, ())))
+        if names is not None and None not in names and names != fields:
+            wrong.append(f"{place}: {table}.{code} needs {sorted(map(str, fields))}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -12,9 +12,8 @@ MOST_LINES = 100
 LONG_ONES: frozenset[str] = frozenset()
 """At most three functions that may be longer, as `file:name`, each with its reason."""
 
-ONE_NAME_TWO_CLASSES = {"Testbed", "Message"}
-"""Names of several classes: the testbed of the Python API has that of `run` inside, and each layer
-has the sentences of its messages."""
+ONE_NAME_TWO_CLASSES = {"Testbed"}
+"""Names of several classes: the testbed of the Python API has that of `run` inside."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -26,7 +26,6 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.messages import Message
 from loadgen.brokers.ports import open_socket
 from loadgen.errors import (
     BrokerRefusedError,
@@ -39,6 +38,7 @@ from loadgen.mqtt.constants import MQTT_3_1, MQTT_3_1_1, MQTT_5, VERSION_NAMES
 from loadgen.mqtt.packets import ConnAck, Connect, Disconnect, Packet
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ConnectReturnCode, ReasonCode, is_failure, reason_name
+from loadgen.sentences import BROKER_TEXT, Sentence
 
 REACH_S: Final = 5.0
 """Longest time until a connection is made and answered, or an error explains why not."""
@@ -58,21 +58,21 @@ _WRONG_VERSION: Final = (
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
     ConnectReturnCode.UNACCEPTABLE_PROTOCOL_VERSION,
 )
-_REFUSALS: Final[dict[int, Message]] = {
-    ReasonCode.SERVER_UNAVAILABLE: Message.NOT_READY,
-    ReasonCode.SERVER_BUSY: Message.NOT_READY,
-    ConnectReturnCode.SERVER_UNAVAILABLE: Message.NOT_READY,
-    ReasonCode.BAD_USER_NAME_OR_PASSWORD: Message.WRONG_LOGIN,
-    ReasonCode.NOT_AUTHORIZED: Message.WRONG_LOGIN,
-    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD: Message.WRONG_LOGIN,
-    ConnectReturnCode.NOT_AUTHORIZED: Message.WRONG_LOGIN,
+_REFUSALS: Final[dict[int, Sentence]] = {
+    ReasonCode.SERVER_UNAVAILABLE: BROKER_TEXT.NOT_READY,
+    ReasonCode.SERVER_BUSY: BROKER_TEXT.NOT_READY,
+    ConnectReturnCode.SERVER_UNAVAILABLE: BROKER_TEXT.NOT_READY,
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: BROKER_TEXT.WRONG_LOGIN,
+    ReasonCode.NOT_AUTHORIZED: BROKER_TEXT.WRONG_LOGIN,
+    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD: BROKER_TEXT.WRONG_LOGIN,
+    ConnectReturnCode.NOT_AUTHORIZED: BROKER_TEXT.WRONG_LOGIN,
 }
 # First bytes of other protocols.
 _OPENINGS: Final = (
-    (b"SSH-", Message.ANSWERED_AS(protocol="SSH")),
-    (b"AMQP", Message.ANSWERED_AS(protocol="AMQP")),
-    (b"\x15\x03", Message.SPEAKS_TLS()),
-    (b"\x16\x03", Message.SPEAKS_TLS()),
+    (b"SSH-", BROKER_TEXT.ANSWERED_AS(protocol="SSH")),
+    (b"AMQP", BROKER_TEXT.ANSWERED_AS(protocol="AMQP")),
+    (b"\x15\x03", BROKER_TEXT.SPEAKS_TLS()),
+    (b"\x16\x03", BROKER_TEXT.SPEAKS_TLS()),
 )
 # Results of a verification (x509_vfy.h).
 _EXPIRED: Final = 10
@@ -266,7 +266,7 @@ class BrokerConnection:
             fault = f"HTTP {shown(status)}"
         else:
             fault = shown(str(error.__cause__ or error))
-        raise BrokerRefusedError(Message.NOT_UPGRADED(where=endpoint.redacted, fault=fault))
+        raise BrokerRefusedError(BROKER_TEXT.NOT_UPGRADED(where=endpoint.redacted, fault=fault))
 
     async def _unframed(self, framing: ClientProtocol) -> bytes:
         """Return the content of the next frames, b"" at the end of the connection."""
@@ -299,7 +299,7 @@ class BrokerConnection:
         if self.connack.reason_code in _WRONG_VERSION:
             return _name_of(self.connack)
         downgraded = self.packet.protocol_version == MQTT_5 != self.version
-        return Message.CONNACK_OF_3_1_1() if downgraded and not self.connack.reason_code else ""
+        return BROKER_TEXT.CONNACK_OF_3_1_1() if downgraded and not self.connack.reason_code else ""
 
     @property
     def opening(self) -> str:
@@ -312,9 +312,9 @@ class BrokerConnection:
         if line.startswith(_SWITCHING):
             return ""
         if line.startswith(b"HTTP/"):
-            return Message.ANSWERED(answer=shown(b" ".join(line.split()[:2]), 40))
+            return BROKER_TEXT.ANSWERED(answer=shown(b" ".join(line.split()[:2]), 40))
         if first_bytes and first_bytes[0] not in (0x20, 0xE0):
-            return Message.ANSWERED(answer=f"'{shown(line, 40)}'")
+            return BROKER_TEXT.ANSWERED(answer=f"'{shown(line, 40)}'")
         return ""
 
 
@@ -433,37 +433,39 @@ def _explained(
     where = endpoint.redacted
     if not first.reached:
         if error is None:
-            return BrokerUnreachableError(Message.NO_ANSWER(where=where, timeout_s=timeout_s))
+            return BrokerUnreachableError(BROKER_TEXT.NO_ANSWER(where=where, timeout_s=timeout_s))
         number = error.errno if isinstance(error, OSError) else None
-        message = Message.NOT_RUNNING if number == errno.ECONNREFUSED else Message.NO_WAY
+        message = BROKER_TEXT.NOT_RUNNING if number == errno.ECONNREFUSED else BROKER_TEXT.NO_WAY
         cause = os.strerror(number) if number else str(error) or "cannot be reached"
         if isinstance(error, socket.gaierror):
             # These errors have different numbers from the system's.
-            message, cause = Message.NO_NAME, error.strerror or "the name is not known"
+            message, cause = BROKER_TEXT.NO_NAME, error.strerror or "the name is not known"
         return BrokerUnreachableError(message(where=where, cause=cause.lower()))
     for attempt in (first, *(other for other in further if other.silent)):
         if attempt.encrypted and isinstance(attempt.error, ssl.SSLError):
             # The server judges our certificate after a handshake of TLS 1.3.
             missing = "CERTIFICATE_REQUIRED" in (attempt.error.reason or "")
-            message = Message.CERTIFICATE_REQUIRED if missing else Message.CERTIFICATE_REFUSED
+            message = (
+                BROKER_TEXT.CERTIFICATE_REQUIRED if missing else BROKER_TEXT.CERTIFICATE_REFUSED
+            )
             return BrokerRefusedError(message(where=where, fault=_fault(attempt.error)))
     for other in further:
         if other.endpoint.scheme == endpoint.scheme and other.connack and not other.wrong_version:
             return _other_version(first)
     if use := _other_transport(endpoint, further):
-        return BrokerRefusedError(Message.OTHER_TRANSPORT(where=where, use=use))
+        return BrokerRefusedError(BROKER_TEXT.OTHER_TRANSPORT(where=where, use=use))
     if endpoint.websocket and isinstance(error, BrokerRefusedError):
         return error  # of the upgrade
     for attempt in (first, *further):
         if opening := attempt.opening:
-            return BrokerRefusedError(Message.OTHER_PROTOCOL(where=where, opening=opening))
+            return BrokerRefusedError(BROKER_TEXT.OTHER_PROTOCOL(where=where, opening=opening))
     if isinstance(error, ssl.SSLError):
-        return BrokerRefusedError(Message.TLS_FAILED(where=where, fault=_fault(error)))
+        return BrokerRefusedError(BROKER_TEXT.TLS_FAILED(where=where, fault=_fault(error)))
     if isinstance(error, RemoteProtocolError):
-        return BrokerRefusedError(Message.BROKE_MQTT(where=where, fault=shown(str(error))))
+        return BrokerRefusedError(BROKER_TEXT.BROKE_MQTT(where=where, fault=shown(str(error))))
     if error is None:
-        return BrokerUnreachableError(Message.SILENT(where=where, timeout_s=timeout_s))
-    closes = Message.CLOSES_THIS_CLIENT if spoken else Message.CLOSES
+        return BrokerUnreachableError(BROKER_TEXT.SILENT(where=where, timeout_s=timeout_s))
+    closes = BROKER_TEXT.CLOSES_THIS_CLIENT if spoken else BROKER_TEXT.CLOSES
     return BrokerRefusedError(closes(where=where))
 
 
@@ -475,10 +477,12 @@ def _other_transport(endpoint: Endpoint, further: Sequence[BrokerConnection]) ->
             continue
         url = other.endpoint.redacted
         if other.endpoint.tls != endpoint.tls:
-            return (Message.USE_NO_TLS if endpoint.tls else Message.USE_TLS)(url=url)
-        return (Message.USE_NO_WEBSOCKET if endpoint.websocket else Message.USE_WEBSOCKET)(url=url)
+            return (BROKER_TEXT.USE_NO_TLS if endpoint.tls else BROKER_TEXT.USE_TLS)(url=url)
+        return (BROKER_TEXT.USE_NO_WEBSOCKET if endpoint.websocket else BROKER_TEXT.USE_WEBSOCKET)(
+            url=url
+        )
     if not endpoint.tls and any(other.encrypted for other in further):
-        return Message.USE_TLS(url=replace(endpoint, scheme=endpoint.scheme + "s").redacted)
+        return BROKER_TEXT.USE_TLS(url=replace(endpoint, scheme=endpoint.scheme + "s").redacted)
     return ""
 
 
@@ -498,11 +502,11 @@ async def _untrusted(
         await trusting.close()
     if not encoded:
         fault = error.verify_message
-        return BrokerUnreachableError(Message.CERTIFICATE_UNTRUSTED(where=where, fault=fault))
+        return BrokerUnreachableError(BROKER_TEXT.CERTIFICATE_UNTRUSTED(where=where, fault=fault))
     certificate = x509.load_der_x509_certificate(encoded)
     if error.verify_code == _EXPIRED:
         until = certificate.not_valid_after_utc.date().isoformat()
-        return BrokerUnreachableError(Message.CERTIFICATE_EXPIRED(where=where, until=until))
+        return BrokerUnreachableError(BROKER_TEXT.CERTIFICATE_EXPIRED(where=where, until=until))
     names: list[str] = []
     with contextlib.suppress(x509.ExtensionNotFound):
         kind = x509.SubjectAlternativeName
@@ -511,7 +515,7 @@ async def _untrusted(
         names += map(str, alternatives.get_values_for_type(x509.IPAddress))
     shown_names = tuple(shown(name) for name in names[:5])
     return BrokerUnreachableError(
-        Message.CERTIFICATE_NAMES(where=where, host=endpoint.host, names=shown_names)
+        BROKER_TEXT.CERTIFICATE_NAMES(where=where, host=endpoint.host, names=shown_names)
     )
 
 
@@ -521,14 +525,14 @@ def _fault(error: ssl.SSLError) -> str:
 
 def _other_version(attempt: BrokerConnection, answer: str = "") -> BrokerRefusedError:
     where, version = attempt.endpoint.redacted, VERSION_NAMES[attempt.packet.protocol_version]
-    message = Message.OTHER_VERSION(where=where, version=version, answer=answer, use="")
+    message = BROKER_TEXT.OTHER_VERSION(where=where, version=version, answer=answer, use="")
     return BrokerRefusedError(message)
 
 
 def _refusal(attempt: BrokerConnection, connack: ConnAck) -> BrokerRefusedError:
-    message = _REFUSALS.get(connack.reason_code, Message.REFUSED)
-    if message is Message.WRONG_LOGIN and attempt.packet.password is None:
-        message = Message.NO_PASSWORD if attempt.packet.user_name else Message.NO_USER
+    message = _REFUSALS.get(connack.reason_code, BROKER_TEXT.REFUSED)
+    if message == BROKER_TEXT.WRONG_LOGIN and attempt.packet.password is None:
+        message = BROKER_TEXT.NO_PASSWORD if attempt.packet.user_name else BROKER_TEXT.NO_USER
     return BrokerRefusedError(message(where=attempt.endpoint.redacted, name=_name_of(connack)))
 
 
@@ -602,7 +606,7 @@ async def greet(
     if not taken:
         # An error about one version says less than any other.
         refusals = [errors[version] for version in versions]
-        raise min(refusals, key=lambda error: error.code == Message.OTHER_VERSION.name)
+        raise min(refusals, key=lambda error: error.code == BROKER_TEXT.OTHER_VERSION.code)
     stated = taken[MQTT_5].properties if MQTT_5 in taken else None
     refused = tuple(errors.values())
     return Greeting(endpoint, login, tuple(sorted(taken)), stated, min(answers_s), refused)

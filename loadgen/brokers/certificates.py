@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from loadgen.brokers.messages import Message
 from loadgen.errors import CannotRunError, UsageError
+from loadgen.sentences import BROKER_TEXT
 
 KeyKind = Literal["rsa", "ecdsa"]
 KEY_KINDS: Final[tuple[KeyKind, ...]] = ("rsa", "ecdsa")
@@ -74,14 +74,16 @@ def make_certificates(
     """
     names = _host_names(hosts)
     if not 0 <= clients <= CLIENTS_LIMIT:
-        raise UsageError(Message.CLIENTS_RANGE(clients=clients, most=CLIENTS_LIMIT))
+        raise UsageError(BROKER_TEXT.CLIENTS_RANGE(clients=clients, most=CLIENTS_LIMIT))
     if not 1 <= days <= DAYS_LIMIT:
-        raise UsageError(Message.DAYS_RANGE(days=days, most=DAYS_LIMIT))
+        raise UsageError(BROKER_TEXT.DAYS_RANGE(days=days, most=DAYS_LIMIT))
     longest = client_name.replace("{device}", str(max(clients - 1, 0)))
     if not longest or len(longest) > NAME_CHARACTERS or not longest.isprintable():
-        raise UsageError(Message.CLIENT_NAME(name=ascii(client_name[:80]), most=NAME_CHARACTERS))
+        raise UsageError(
+            BROKER_TEXT.CLIENT_NAME(name=ascii(client_name[:80]), most=NAME_CHARACTERS)
+        )
     if clients > 1 and "{device}" not in client_name:
-        raise UsageError(Message.CLIENT_NAMES_EQUAL())
+        raise UsageError(BROKER_TEXT.CLIENT_NAMES_EQUAL())
     until = datetime.now(UTC) + timedelta(days=days)
     authority = _name(f"loadgen test authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
     authority_key = _new_key(key)
@@ -119,7 +121,7 @@ def make_certificates(
 
 def _host_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
     if not hosts:
-        raise UsageError(Message.HOST_MISSING())
+        raise UsageError(BROKER_TEXT.HOST_MISSING())
     names: list[x509.GeneralName] = []
     for host in hosts:
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -127,7 +129,7 @@ def _host_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
             names.append(x509.IPAddress(ipaddress.ip_address(bare)))
         except ValueError:
             if not _HOST_NAME.fullmatch(host):
-                raise UsageError(Message.HOST_WRONG(host=ascii(host[:60]))) from None
+                raise UsageError(BROKER_TEXT.HOST_WRONG(host=ascii(host[:60]))) from None
             names.append(x509.DNSName(host))
     return x509.SubjectAlternativeName(names)
 
@@ -139,10 +141,10 @@ def _claimed(directory: Path) -> Iterator[None]:
     existed = directory.exists()
     try:
         if existed and (not directory.is_dir() or any(directory.iterdir())):
-            raise UsageError(Message.DIRECTORY_OCCUPIED(path=shown))
+            raise UsageError(BROKER_TEXT.DIRECTORY_OCCUPIED(path=shown))
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = Message.DIRECTORY_NOT_MADE(path=shown, reason=error.strerror)
+        message = BROKER_TEXT.DIRECTORY_NOT_MADE(path=shown, reason=error.strerror)
         raise CannotRunError(message) from None
     try:
         yield
@@ -153,7 +155,7 @@ def _claimed(directory: Path) -> Iterator[None]:
         if not existed:
             directory.rmdir()
         if isinstance(error, OSError):
-            message = Message.FILE_NOT_WRITTEN(path=shown, reason=error.strerror)
+            message = BROKER_TEXT.FILE_NOT_WRITTEN(path=shown, reason=error.strerror)
             raise CannotRunError(message) from None
         raise
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote
 
-from loadgen.brokers.messages import Message
 from loadgen.errors import UsageError
 from loadgen.plan.removed import removal
 from loadgen.plan.units import shown
+from loadgen.sentences import BROKER_TEXT
 
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 """Port of each scheme if the URL has none (IANA; RFC 6455 for the WebSocket schemes)."""
@@ -75,26 +75,26 @@ def parse_endpoint(text: str) -> Endpoint:
     password may be percent-encoded. Raises UsageError, in one line and without the password.
     """
     if len(text) > _MAX_URL_CHARACTERS:
-        raise UsageError(Message.URL_LONG(characters=len(text), most=_MAX_URL_CHARACTERS))
+        raise UsageError(BROKER_TEXT.URL_LONG(characters=len(text), most=_MAX_URL_CHARACTERS))
     if not text.isprintable() or " " in text:
-        raise UsageError(Message.URL_UNPRINTABLE())
+        raise UsageError(BROKER_TEXT.URL_UNPRINTABLE())
     scheme, separator, rest = text.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         # What follows may hold a password, so it is not repeated.
-        raise UsageError(Message.NOT_A_URL())
+        raise UsageError(BROKER_TEXT.NOT_A_URL())
     scheme = scheme.lower()
     if scheme not in DEFAULT_PORTS:
-        raise UsageError(Message.URL_SCHEME(scheme=shown(scheme), known=tuple(DEFAULT_PORTS)))
+        raise UsageError(BROKER_TEXT.URL_SCHEME(scheme=shown(scheme), known=tuple(DEFAULT_PORTS)))
 
     authority, slash, path = rest.partition("/")
     if any(mark in rest.rpartition("@")[2] for mark in "?#"):
-        raise UsageError(Message.URL_QUERY())
+        raise UsageError(BROKER_TEXT.URL_QUERY())
     if slash and "@" in path and "@" not in authority:
-        raise UsageError(Message.URL_SLASH())
+        raise UsageError(BROKER_TEXT.URL_SLASH())
     if scheme.startswith("ws"):
         path = f"/{path}" if slash else _DEFAULT_WEBSOCKET_PATH
     elif path:
-        raise UsageError(Message.URL_PATH(scheme=scheme))
+        raise UsageError(BROKER_TEXT.URL_PATH(scheme=scheme))
 
     login, at, location = authority.rpartition("@")
     username, password = _parse_login(login) if at else (None, None)
@@ -111,26 +111,26 @@ def parse_broker(text: str) -> Endpoint | str:
     if name in BROKER_NAMES:
         return name
     if removed := removal(name, "broker"):
-        raise UsageError(Message.BROKER_REMOVED(name=name, removed=removed))
+        raise UsageError(BROKER_TEXT.BROKER_REMOVED(name=name, removed=removed))
     if "://" not in text:
         # Without a scheme it may still be user:password@host, so only plain words are repeated.
         word = f" {shown(text)}" if re.fullmatch(r"[\w.-]{1,40}", text) else ""
-        raise UsageError(Message.NO_BROKER(word=word, names=BROKER_NAMES))
+        raise UsageError(BROKER_TEXT.NO_BROKER(word=word, names=BROKER_NAMES))
     return parse_endpoint(text)
 
 
 def _parse_login(login: str) -> tuple[str, str | None]:
     user, colon, secret = login.partition(":")
     if not user:
-        raise UsageError(Message.URL_NO_USER())
+        raise UsageError(BROKER_TEXT.URL_NO_USER())
     try:
         username, password = unquote(user, errors="strict"), unquote(secret, errors="strict")
     except UnicodeDecodeError:
-        raise UsageError(Message.URL_ESCAPE()) from None
+        raise UsageError(BROKER_TEXT.URL_ESCAPE()) from None
     # An MQTT UTF-8 string may not hold U+0000, and other control characters are discouraged
     # (MQTT 5, section 1.5.4); they would also reach a terminal.
     if _BAD_ESCAPE.search(login) or _CONTROL.search(username + password):
-        raise UsageError(Message.URL_ESCAPE())
+        raise UsageError(BROKER_TEXT.URL_ESCAPE())
     return username, password if colon else None
 
 
@@ -139,9 +139,9 @@ def _parse_location(location: str) -> tuple[str, int | None]:
     match = _LOCATION.fullmatch(location)
     address, name, port = ("", location, None) if match is None else match.groups()
     if not (address or name):
-        raise UsageError(Message.URL_NO_HOST())
+        raise UsageError(BROKER_TEXT.URL_NO_HOST())
     if port is not None and not (_PORT.fullmatch(port) and 1 <= int(port) <= 65535):
-        raise UsageError(Message.URL_PORT(port=shown(port)))
+        raise UsageError(BROKER_TEXT.URL_PORT(port=shown(port)))
     try:
         if address:
             host = str(ipaddress.IPv6Address(address))
@@ -153,5 +153,5 @@ def _parse_location(location: str) -> tuple[str, int | None]:
             elif len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
                 raise ValueError
     except ValueError:
-        raise UsageError(Message.HOST_NAME(host=shown(address or name))) from None
+        raise UsageError(BROKER_TEXT.HOST_NAME(host=shown(address or name))) from None
     return host, None if port is None else int(port)

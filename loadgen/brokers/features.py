@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from loadgen.brokers.ask import Greeting, client_identifier
-from loadgen.brokers.messages import Message
 from loadgen.brokers.rehearsal import ClientPool, PoolClient, Wanted, rehearse
 from loadgen.errors import CannotRunError
 from loadgen.mqtt.packets import Publish, Will
@@ -21,7 +20,7 @@ from loadgen.mqtt.properties import Properties
 from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.plan import BrokerNeeds
 from loadgen.plan.rehearsal import ASKED, Publication, Role
-from loadgen.sentences import Text
+from loadgen.sentences import BROKER_TEXT, Sentence, Text
 
 TRIAL_S: Final = 10.0
 """Longest time of a trial."""
@@ -88,9 +87,9 @@ class Trial:
 
 def anonymous(text: str) -> str:
     """Return a sentence about a broker without the broker's address."""
-    if not isinstance(text, Text) or text.code not in Message.__members__:
+    if not isinstance(text, Text) or text.code not in BROKER_TEXT:
         return text
-    return Message[text.code](**{**text.values, "where": "it"})
+    return Sentence(BROKER_TEXT.package, text.code)(**{**text.values, "where": "it"})
 
 
 def _topic() -> str:
@@ -151,11 +150,11 @@ async def _wills(trial: Trial) -> Feature:
     async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
         reader = await trial.join(pool)
         if not await pool.subscribed(reader, (topic,), 0, TRIAL_S):
-            return Feature(None, "tried", Message.WILL_NOT_GRANTED())
+            return Feature(None, "tried", BROKER_TEXT.WILL_NOT_GRANTED())
         leaving = await trial.join(pool, will=Will(topic, ASKED))
         leaving.connection.abort()
         came = await pool.until(lambda: bool(reader.inbox), TRIAL_S)
-    return Feature(came, "tried", "" if came else Message.NO_WILL())
+    return Feature(came, "tried", "" if came else BROKER_TEXT.NO_WILL())
 
 
 async def _topic_aliases(trial: Trial) -> Feature:
@@ -170,7 +169,7 @@ async def _topic_aliases(trial: Trial) -> Feature:
             client.publish(Publish(name, ASKED, properties=alias))
         came = await pool.until(lambda: len(client.inbox) == 2, TRIAL_S)
     basis: Basis = "tried" if came else "stated"
-    return Feature(maximum, basis, "" if came else Message.NO_ALIAS())
+    return Feature(maximum, basis, "" if came else BROKER_TEXT.NO_ALIAS())
 
 
 async def _subscription_identifiers(trial: Trial) -> Feature:
@@ -184,7 +183,7 @@ async def _subscription_identifiers(trial: Trial) -> Feature:
         client.publish(Publish(topic, ASKED))
         await pool.until(lambda: bool(client.inbox or client.ended), TRIAL_S)
     right = [message.properties.subscription_identifier for message in client.inbox] == [(7,)]
-    return Feature(right, "tried", "" if right else Message.NO_IDENTIFIER())
+    return Feature(right, "tried", "" if right else BROKER_TEXT.NO_IDENTIFIER())
 
 
 async def _keep_alive(trial: Trial) -> Feature:
@@ -194,9 +193,9 @@ async def _keep_alive(trial: Trial) -> Feature:
             for s in _KEEP_ALIVES_S
         ]
     if (short_s, long_s) == _KEEP_ALIVES_S:
-        return Feature(None, "tried", Message.ECHOED_KEEP_ALIVE(), unlimited=True)
+        return Feature(None, "tried", BROKER_TEXT.ECHOED_KEEP_ALIVE(), unlimited=True)
     if long_s is None:
-        least = Message.LONG_KEEP_ALIVE(keep_alive_s=_KEEP_ALIVES_S[1])
+        least = BROKER_TEXT.LONG_KEEP_ALIVE(keep_alive_s=_KEEP_ALIVES_S[1])
         return Feature(None, "tried", least, unlimited=True)
     return Feature(long_s, "tried")
 
@@ -209,7 +208,7 @@ async def _session_expiry(trial: Trial) -> Feature:
         await trial.join(pool, client_id=name)  # which ends it
     most_s = granted.session_expiry_interval
     if most_s in (None, _FOREVER_S):
-        return Feature(None, "tried", Message.ENDLESS_SESSION(), unlimited=True)
+        return Feature(None, "tried", BROKER_TEXT.ENDLESS_SESSION(), unlimited=True)
     return Feature(most_s, "tried")
 
 
@@ -229,7 +228,9 @@ TRIALS: Final[Mapping[str, Callable[[Trial], Awaitable[Feature]]]] = MappingProx
         "receive_maximum": partial(_stated, "receive_maximum", 65_535),
         "maximum_qos": partial(_most, [(qos, qos, _SMALL_BYTES) for qos in (2, 1, 0)], ""),
         "maximum_packet_size_bytes": partial(_stated, "maximum_packet_size", None),
-        "payload_bytes": partial(_most, [(n, 0, n) for n in _PAYLOADS_BYTES], Message.NO_LARGER()),
+        "payload_bytes": partial(
+            _most, [(n, 0, n) for n in _PAYLOADS_BYTES], BROKER_TEXT.NO_LARGER()
+        ),
         "topic_alias_maximum": _topic_aliases,
         "server_keep_alive_s": _keep_alive,
         "retain_available": partial(_works, lambda topic: [_echoing(topic, retain=True)]),
@@ -257,11 +258,11 @@ async def features_of(
 
 async def feature_of(name: str, trial: Trial) -> Feature:
     if name in _OF_MQTT_5 and trial.greeting.stated is None:
-        return Feature(None, "absent", Message.MQTT_5_ONLY())
+        return Feature(None, "absent", BROKER_TEXT.MQTT_5_ONLY())
     try:
         async with asyncio.timeout(TRIAL_S):
             return await TRIALS[name](trial)
     except CannotRunError as error:
         return Feature(None, "tried", anonymous(error.args[0]))
     except TimeoutError:
-        return Feature(None, "tried", Message.NO_TRIAL_ANSWER(trial_s=TRIAL_S))
+        return Feature(None, "tried", BROKER_TEXT.NO_TRIAL_ANSWER(trial_s=TRIAL_S))

@@ -15,13 +15,12 @@ from typing import Final
 
 from loadgen.brokers.ask import connect_of
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.messages import Message
 from loadgen.brokers.mosquitto import default_memory_limit_bytes, run_mosquitto
 from loadgen.brokers.process import ProgramSettings, ServedBroker
 from loadgen.brokers.rehearsal import ClientPool, PoolClient
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.packets import Publish
-from loadgen.sentences import listed
+from loadgen.sentences import BROKER_TEXT, listed
 
 FORWARD_TIMEOUT_S: Final = 10.0
 """A bridge without a connection by then is not set up, or cannot reach its backend."""
@@ -135,7 +134,7 @@ async def require_forwarding(
                 for one in missing.values()
             ]
             routes_shown = listed(shown, _MAX_SHOWN, "more topics")
-            message = Message.NOT_FORWARDED(where=front.redacted, routes=routes_shown)
+            message = BROKER_TEXT.NOT_FORWARDED(where=front.redacted, routes=routes_shown)
             raise BrokerRefusedError(message)
 
 

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from loadgen.brokers.messages import Message
 from loadgen.brokers.process import (
     Program,
     ProgramBroker,
@@ -24,6 +23,7 @@ from loadgen.brokers.process import (
 from loadgen.brokers.this_host import available_memory_bytes
 from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
+from loadgen.sentences import BROKER_TEXT
 
 # Debian puts the broker where only root's PATH looks.
 _EXTRA_DIRECTORIES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/snap/bin")
@@ -153,7 +153,7 @@ def run_mosquitto(
     """
     chosen, settings = program or find_mosquitto(), settings or ProgramSettings()
     if chosen is None:
-        raise MissingProgramError(Message.NO_MOSQUITTO())
+        raise MissingProgramError(BROKER_TEXT.NO_MOSQUITTO())
     return run_program(mosquitto(chosen, settings), settings)
 
 

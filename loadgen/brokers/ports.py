@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from loadgen.brokers.messages import Message
 from loadgen.brokers.this_host import local_addresses, process_table
 from loadgen.errors import HostLimitError
+from loadgen.sentences import BROKER_TEXT
 
 _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _DEFAULT_RANGE: Final = range(32768, 61000)
@@ -67,7 +67,7 @@ def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
         return listener
     reason = problem.strerror if problem is not None else "no port to try"
     place = f"{host}:{port}" if port else host
-    raise HostLimitError(Message.CANNOT_LISTEN(place=place, reason=reason))
+    raise HostLimitError(BROKER_TEXT.CANNOT_LISTEN(place=place, reason=reason))
 
 
 async def open_socket(host: str, port: int) -> socket.socket:

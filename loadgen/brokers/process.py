@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Self, TypeVar
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.messages import Message
 from loadgen.brokers.ports import free_port
 from loadgen.errors import CannotRunError
 from loadgen.scratch import scratch_directory
-from loadgen.sentences import listed
+from loadgen.sentences import BROKER_TEXT, listed
 
 if TYPE_CHECKING:
     from loadgen.plan.accounts import Account
@@ -112,7 +111,7 @@ class BrokerProcess:
     @property
     def process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise CannotRunError(Message.NOT_STARTED_YET(name=self.name))
+            raise CannotRunError(BROKER_TEXT.NOT_STARTED_YET(name=self.name))
         return self._process
 
     @property
@@ -285,7 +284,9 @@ class ProgramBroker(BrokerProcess):
                 while not self._is_ready(self.process, seen):
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise CannotRunError(Message.NOT_STARTED(name=self.name, timeout_s=ready_s)) from None
+            raise CannotRunError(
+                BROKER_TEXT.NOT_STARTED(name=self.name, timeout_s=ready_s)
+            ) from None
 
     def _is_ready(self, process: subprocess.Popen[bytes], seen: int) -> bool:
         """Return True if its log after `seen` reports that it serves; raise if it has ended."""
@@ -299,7 +300,7 @@ class ProgramBroker(BrokerProcess):
         last = next(marked, "".join(lines[-1:]))
         shown = ascii(last[:_MAX_SHOWN_CHARACTERS])[1:-1]
         kind = _PortTakenError if b"address already in use" in output.lower() else CannotRunError
-        raise kind(Message.ENDED_AT_START(name=self.name, version=self.version, output=shown))
+        raise kind(BROKER_TEXT.ENDED_AT_START(name=self.name, version=self.version, output=shown))
 
     async def stop(self) -> None:
         """End it, at once if it has nothing to save."""

@@ -29,7 +29,6 @@ from loadgen.brokers.ask import (
     together,
 )
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.messages import Message
 from loadgen.brokers.process import UNKNOWN
 from loadgen.errors import BrokerRefusedError, CannotRunError, RemoteProtocolError
 from loadgen.mqtt import packets
@@ -40,7 +39,7 @@ from loadgen.mqtt.reason_codes import is_failure
 from loadgen.mqtt.topics import is_wild
 from loadgen.plan.plan import BrokerNeeds
 from loadgen.plan.rehearsal import ASKED, Publication, Role, deliveries_of
-from loadgen.sentences import Text
+from loadgen.sentences import BROKER_TEXT, Sentence, Text
 
 ANSWER_S: Final = 5.0
 """Longest wait for a SUBACK or an acknowledgement."""
@@ -308,10 +307,10 @@ async def rehearse(wanted: Wanted) -> Rehearsed:
         for number in durable.values():
             lacks += await _session(wanted, number)
     except BrokerRefusedError as error:
-        if error.code != Message.OTHER_VERSION.name:
+        if error.code != BROKER_TEXT.OTHER_VERSION.code:
             raise
         values = {**error.values, "use": wanted.needs.older}
-        raise BrokerRefusedError(Message.OTHER_VERSION(**values)) from None
+        raise BrokerRefusedError(BROKER_TEXT.OTHER_VERSION(**values)) from None
     return Rehearsed(tuple(dict.fromkeys(lacks)), tuple(dict.fromkeys(_remarks(players))))
 
 
@@ -334,7 +333,7 @@ class _Player:
     connect: packets.Connect
     client: PoolClient
 
-    def lack(self, sentence: Message, **values: Any) -> Text:
+    def lack(self, sentence: Sentence, **values: Any) -> Text:
         where, group = self.client.connection.endpoint.redacted, self.role.group.name
         return sentence(where=where, group=group, **values)
 
@@ -349,19 +348,19 @@ def _limits(wanted: Wanted, players: Iterable[_Player]) -> Iterator[Text]:
         most, limit_bytes = limits.maximum_qos, limits.maximum_packet_size
         qos = max([role.qos, *(publication.qos for publication in role.publications)])
         if most is not None and qos > most:
-            yield lack(Message.QOS_LIMIT, most=most, qos=qos, use=wanted.use_qos(most))
+            yield lack(BROKER_TEXT.QOS_LIMIT, most=most, qos=qos, use=wanted.use_qos(most))
         for publication in role.publications:
             size_bytes = publication.size_bytes
             packet = _packet(publication, b"." * size_bytes, int(publication.qos > 0))
             if limit_bytes is not None and len(encode(packet, wanted.version)) > limit_bytes:
-                yield lack(Message.SIZE_LIMIT, limit_bytes=limit_bytes, size_bytes=size_bytes)
+                yield lack(BROKER_TEXT.SIZE_LIMIT, limit_bytes=limit_bytes, size_bytes=size_bytes)
             if publication.retain and limits.retain_available == 0:
-                yield lack(Message.NO_RETAIN)
+                yield lack(BROKER_TEXT.NO_RETAIN)
         if limits.wildcard_subscription_available == 0 and any(map(is_wild, role.filters)):
             needs = wanted.needs.wildcards or f"needed by {role.group.name}; take another broker"
-            yield lack(Message.NO_WILDCARDS, needs=needs)
+            yield lack(BROKER_TEXT.NO_WILDCARDS, needs=needs)
         if limits.shared_subscription_available == 0 and role.shares:
-            yield lack(Message.NO_SHARED_STATED, needs=wanted.needs.shared)
+            yield lack(BROKER_TEXT.NO_SHARED_STATED, needs=wanted.needs.shared)
 
 
 def _remarks(players: Iterable[_Player]) -> Iterator[Text]:
@@ -370,9 +369,9 @@ def _remarks(players: Iterable[_Player]) -> Iterator[Text]:
         limits, window = player.client.connack.properties, player.role.window
         most, keep_alive_s = limits.receive_maximum, limits.server_keep_alive
         if most is not None and most < window:
-            yield player.lack(Message.RECEIVE_MAXIMUM, most=most, window=window)
+            yield player.lack(BROKER_TEXT.RECEIVE_MAXIMUM, most=most, window=window)
         if keep_alive_s not in (None, player.connect.keep_alive):
-            yield player.lack(Message.KEEP_ALIVE, keep_alive_s=keep_alive_s)
+            yield player.lack(BROKER_TEXT.KEEP_ALIVE, keep_alive_s=keep_alive_s)
 
 
 # Subscriptions --------------------------------------------------------------------------------
@@ -395,19 +394,19 @@ def _not_granted(wanted: Wanted, player: _Player) -> Text | None:
     needs = wanted.needs.shared if role.shares else ""
     codes: Sequence[int | None] = [None] if suback is None else suback.reason_codes
     for topic, code in zip(role.filters, codes, strict=False):
-        subscription = player.lack(Message.SUBSCRIPTION, topic=shown(topic, _TOPIC_CHARACTERS))
+        subscription = player.lack(BROKER_TEXT.SUBSCRIPTION, topic=shown(topic, _TOPIC_CHARACTERS))
         if code is None:
-            ending = Message.SUBSCRIBE_ENDED if reason else Message.SUBSCRIBE_SILENT
+            ending = BROKER_TEXT.SUBSCRIBE_ENDED if reason else BROKER_TEXT.SUBSCRIBE_SILENT
             return player.lack(ending, subscription=subscription, needs=needs, reason=reason)
         if suback is not None and is_failure(code):
             name = named(code, suback.properties, wanted.version)
-            refused = Message.SUBSCRIBE_REFUSED
+            refused = BROKER_TEXT.SUBSCRIBE_REFUSED
             return player.lack(refused, subscription=subscription, needs=needs, name=name)
         if code < role.qos:
             values = {"granted": code, "qos": role.qos, "use": wanted.use_qos(code)}
-            return player.lack(Message.QOS_GRANTED, subscription=subscription, **values)
+            return player.lack(BROKER_TEXT.QOS_GRANTED, subscription=subscription, **values)
     if len(codes) != len(role.filters):
-        return player.lack(Message.SUBACK_SHORT, answered=len(codes), filters=len(role.filters))
+        return player.lack(BROKER_TEXT.SUBACK_SHORT, answered=len(codes), filters=len(role.filters))
     return None
 
 
@@ -441,10 +440,10 @@ class _Sent:
         """True if the handshake of the first attempt is complete."""
         return not self.identifier or self.identifier in self.player.client.completed
 
-    def lack(self, sentence: Message, **values: Any) -> Text:
+    def lack(self, sentence: Sentence, **values: Any) -> Text:
         about = asdict(self.publication)
         about["topic"] = shown(self.publication.topic, _TOPIC_CHARACTERS)
-        text = self.player.lack(Message.PUBLICATION, **about)
+        text = self.player.lack(BROKER_TEXT.PUBLICATION, **about)
         return self.player.lack(sentence, publication=text, **{**about, **values})
 
     def fault(self, wanted: Wanted) -> Text | None:
@@ -453,12 +452,12 @@ class _Sent:
         answer = client.answers.get(self.identifier)
         if isinstance(answer, (packets.PubAck, packets.PubRec)) and is_failure(answer.reason_code):
             name = named(answer.reason_code, answer.properties, MQTT_5)
-            return self.lack(Message.PUBLISH_REFUSED, name=name)
+            return self.lack(BROKER_TEXT.PUBLISH_REFUSED, name=name)
         if answer is not None and isinstance(answer, packets.PubAck) != (qos == 1):
             use = f"use {wanted.use_qos(1)}" if qos == 2 else "take another broker"
-            return self.lack(Message.WRONG_ANSWER, kind=type(answer).__name__.upper(), use=use)
+            return self.lack(BROKER_TEXT.WRONG_ANSWER, kind=type(answer).__name__.upper(), use=use)
         if client.ended:
-            return self.lack(Message.PUBLISH_ENDED, reason=shown(client.ended))
+            return self.lack(BROKER_TEXT.PUBLISH_ENDED, reason=shown(client.ended))
         return None
 
 
@@ -492,13 +491,13 @@ class _Expected:
             copies = self.copies(payload)
             if receiver.role.shares and len(copies) > 1:
                 needs = wanted.needs.shared
-                return receiver.lack(Message.NO_SHARED, needs=needs, copies=len(copies))
+                return receiver.lack(BROKER_TEXT.NO_SHARED, needs=needs, copies=len(copies))
             for copy in copies:
                 if copy.qos < qos:
                     values = {"delivered": copy.qos, "qos": qos, "use": wanted.use_qos(copy.qos)}
-                    return receiver.lack(Message.QOS_DELIVERED, **values)
+                    return receiver.lack(BROKER_TEXT.QOS_DELIVERED, **values)
                 if copy.payload != payload or copy.topic_name != publication.topic:
-                    return receiver.lack(Message.CHANGED, topic=publication.topic)
+                    return receiver.lack(BROKER_TEXT.CHANGED, topic=publication.topic)
         return None
 
 
@@ -537,7 +536,7 @@ async def _exchange(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]
     if wrong := faults():
         return wrong
     if late := [sending for sending in sent if not sending.acknowledged]:
-        return [one.lack(Message.UNACKNOWLEDGED, answer_s=wanted.answer_s) for one in late]
+        return [one.lack(BROKER_TEXT.UNACKNOWLEDGED, answer_s=wanted.answer_s) for one in late]
     if lost := missing():
         return [_not_delivered(wanted, lost[0], expected)]
     return [fault for delivery in expected if (fault := delivery.fault(wanted))]
@@ -549,10 +548,10 @@ def _not_delivered(wanted: Wanted, lost: _Expected, expected: Sequence[_Expected
     if within and all(one.arrived for one in within):
         separate = "use --separate-brokers, or " if wanted.may_separate else ""
         other = receiver.client.connection.endpoint.redacted
-        return sent.lack(Message.UNACQUAINTED, other=other, separate=separate)
+        return sent.lack(BROKER_TEXT.UNACQUAINTED, other=other, separate=separate)
     needs = wanted.needs.shared if receiver.role.shares else ""
     values = {"receiver": receiver.role.group.name, "waited_s": wanted.waited_s, "needs": needs}
-    return sent.lack(Message.NOT_DELIVERED, **values)
+    return sent.lack(BROKER_TEXT.NOT_DELIVERED, **values)
 
 
 async def _retained(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]) -> list[Text]:
@@ -571,7 +570,7 @@ async def _retained(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]
 
     await pool.until(lambda: all(came(*one) for one in retained), wanted.return_s)
     return [
-        player.lack(Message.NOT_RETAINED, topic=shown(topic, _TOPIC_CHARACTERS))
+        player.lack(BROKER_TEXT.NOT_RETAINED, topic=shown(topic, _TOPIC_CHARACTERS))
         for player, topic in retained
         if not came(player, topic)
     ]
@@ -615,10 +614,10 @@ async def _session(wanted: Wanted, number: int) -> list[Text]:
         async with wanted.pool(spoken=True) as pool:
             await join(pool, connect)
     except BrokerRefusedError as error:
-        return [Message.SESSION_REFUSED(error=error.args[0], group=role.group.name)]
+        return [BROKER_TEXT.SESSION_REFUSED(error=error.args[0], group=role.group.name)]
     if present and granted != 0:
         return []
-    lost = Message.NO_SESSION
+    lost = BROKER_TEXT.NO_SESSION
     return [lost(where=endpoint.redacted, group=role.group.name, use=wanted.sessions)]
 
 

@@ -13,7 +13,6 @@ from typing import Final
 import uvloop
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
-from loadgen.brokers.messages import Message
 from loadgen.brokers.mosquitto import default_memory_limit_bytes, find_mosquitto, run_mosquitto
 from loadgen.brokers.nats import run_nats
 from loadgen.brokers.process import BrokerProcess, ProgramSettings, ServedBroker
@@ -21,6 +20,7 @@ from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import UsageError
 from loadgen.plan.accounts import Account
 from loadgen.scratch import scratch_directory
+from loadgen.sentences import BROKER_TEXT
 
 _Starter = Callable[[ProgramSettings], AbstractAsyncContextManager[BrokerProcess]]
 _STARTERS: Final[dict[str, _Starter]] = {
@@ -56,23 +56,23 @@ async def serve(
     endpoints = tuple(item for item in parsed if isinstance(item, Endpoint))
     names = [item for item in parsed if isinstance(item, str)]
     if not parsed:
-        raise UsageError(Message.BROKER_MISSING())
+        raise UsageError(BROKER_TEXT.BROKER_MISSING())
     if endpoints:
         if names or instances != 1:
-            raise UsageError(Message.URL_AND_NAME())
+            raise UsageError(BROKER_TEXT.URL_AND_NAME())
         yield ServedBroker.at(endpoints)
         return
     if len(names) > 1:
-        raise UsageError(Message.SEVERAL_NAMES())
+        raise UsageError(BROKER_TEXT.SEVERAL_NAMES())
     name = names[0]
     if name == "auto":
         name = "mosquitto" if find_mosquitto() is not None else "nats"
     if instances < 1 or (port and instances > 1):
-        raise UsageError(Message.INSTANCES(instances=instances))
+        raise UsageError(BROKER_TEXT.INSTANCES(instances=instances))
     if (encrypted or accounts or save_each) and name not in ("mosquitto", "nats"):
-        raise UsageError(Message.NO_SETTINGS(name=name))
+        raise UsageError(BROKER_TEXT.NO_SETTINGS(name=name))
     if name in ("reflector", "sink") and persistence:
-        raise UsageError(Message.STORES_NOTHING(name=name))
+        raise UsageError(BROKER_TEXT.STORES_NOTHING(name=name))
     start, authority = _STARTERS[name], None
     settings = ProgramSettings(
         host,
@@ -103,7 +103,7 @@ def serve_forever(name: str, host: str = "127.0.0.1", port: int = 1883) -> None:
     Raises the errors of `serve`.
     """
     if isinstance(parse_broker(name), Endpoint):
-        raise UsageError(Message.FOREGROUND_URL())
+        raise UsageError(BROKER_TEXT.FOREGROUND_URL())
 
     async def serve_until_signal() -> None:
         over = asyncio.Event()

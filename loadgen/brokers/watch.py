@@ -33,10 +33,10 @@ import aiomqtt
 
 from loadgen.brokers.ask import client_identifier, tls_context_of
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.messages import Message
 from loadgen.brokers.this_host import HostProcess, with_descendants
 from loadgen.errors import UsageError
 from loadgen.mqtt.topics import filter_matches
+from loadgen.sentences import BROKER_TEXT
 
 Record = dict[str, Any]
 Recorder = Callable[[Record], None]
@@ -77,7 +77,7 @@ COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
 def require_process(pid: int) -> int:
     """Return the pid; raises UsageError if the process cannot be watched."""
     if ProcessLoad(lambda: (pid,)).read() is None:
-        raise UsageError(Message.NO_PROCESS(pid=pid))
+        raise UsageError(BROKER_TEXT.NO_PROCESS(pid=pid))
     return pid
 
 

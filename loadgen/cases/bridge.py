@@ -16,7 +16,6 @@ from loadgen.cases.case import (
     busy_shares,
     data_of,
 )
-from loadgen.cases.messages import CaseMessage
 from loadgen.judge.backlog import backlog_growth
 from loadgen.judge.facts import BackendFacts
 from loadgen.judge.verdict import Verdict
@@ -35,6 +34,7 @@ from loadgen.plan.scenario import (
     withheld_complaints,
 )
 from loadgen.plan.units import shown
+from loadgen.sentences import CASE_TEXT
 
 BUSY_SHARE = 0.9
 """Load of a broker's process, as share of a processor, that explains a missed rate."""
@@ -77,29 +77,29 @@ class BridgeScenario(Scenario):
         yield from self._place_complaints()
         topics = self.topics * self.count
         if self.devices < topics:
-            yield CaseMessage.FEW_PRODUCERS(topics=topics)
+            yield CASE_TEXT.FEW_PRODUCERS(topics=topics)
         for name in ("front_root", "backend_root"):
             root = getattr(self, name)
             if not re.fullmatch(r"[^#+$/][^#+]{0,199}(?<!/)", root):
-                yield CaseMessage.ROOT(option=option_of(name), root=shown(root))
+                yield CASE_TEXT.ROOT(option=option_of(name), root=shown(root))
         for name in ("tls", "access_control"):
             if getattr(self, name):
-                yield CaseMessage.PRIVATE_BRIDGE(option=option_of(name))
+                yield CASE_TEXT.PRIVATE_BRIDGE(option=option_of(name))
         if self.topic is not None:
-            yield CaseMessage.BRIDGE_TOPIC()
+            yield CASE_TEXT.BRIDGE_TOPIC()
         yield from durable_complaints(self.durable, self.qos)
         yield from withheld_complaints(self.acknowledge_every, self.qos)
 
     def _place_complaints(self) -> Iterator[str]:
         urls = [entry for entry in self.broker if "://" in entry]
         if not self.backend and (urls or self.broker[0] not in ("auto", "mosquitto")):
-            yield CaseMessage.NOT_A_BRIDGE(broker=shown(redact_url(self.broker[0])))
+            yield CASE_TEXT.NOT_A_BRIDGE(broker=shown(redact_url(self.broker[0])))
         if self.backend and not urls:
-            yield CaseMessage.NO_FRONT()
+            yield CASE_TEXT.NO_FRONT()
         if self.backends not in (None, len(self.backend)) and self.backend:
-            yield CaseMessage.OTHER_BACKENDS(backends=self.backends, urls=len(self.backend))
+            yield CASE_TEXT.OTHER_BACKENDS(backends=self.backends, urls=len(self.backend))
         if self.instances > 1 or self.separate_brokers:
-            yield CaseMessage.ONE_FRONT()
+            yield CASE_TEXT.ONE_FRONT()
 
 
 def _groups(scenario: BridgeScenario) -> tuple[DeviceGroup, ...]:

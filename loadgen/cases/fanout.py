@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, data_of
-from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count, Flag, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.scenario import (
@@ -16,6 +15,7 @@ from loadgen.plan.scenario import (
     durable_complaints,
     published_row,
 )
+from loadgen.sentences import CASE_TEXT
 
 
 class Fanout(Scenario):
@@ -46,19 +46,19 @@ class Fanout(Scenario):
         yield from super().complaints()
         yield from durable_complaints(self.durable, self.qos)
         if self.topics * (self.ratio + 1) > DEVICES_LIMIT:
-            yield CaseMessage.MANY_SUBSCRIBERS(
+            yield CASE_TEXT.MANY_SUBSCRIBERS(
                 topics=self.topics, ratio=self.ratio, most=DEVICES_LIMIT
             )
         if self.slow_subscribers is None:
             if self.read_rate != type(self).model_fields["read_rate"].default:
-                yield CaseMessage.NO_SLOW_SUBSCRIBERS()
+                yield CASE_TEXT.NO_SLOW_SUBSCRIBERS()
             return
         if self.steps is not None:
-            yield CaseMessage.SLOW_STEPS()
+            yield CASE_TEXT.SLOW_STEPS()
         if self.slow_subscribers >= self.ratio:
-            yield CaseMessage.ALL_SLOW(slow=self.slow_subscribers, ratio=self.ratio)
+            yield CASE_TEXT.ALL_SLOW(slow=self.slow_subscribers, ratio=self.ratio)
         if self.tls or any("://" in url and not url.startswith("mqtt://") for url in self.broker):
-            yield CaseMessage.SLOW_TRANSPORT()
+            yield CASE_TEXT.SLOW_TRANSPORT()
 
 
 def _groups(scenario: Fanout) -> tuple[DeviceGroup, ...]:

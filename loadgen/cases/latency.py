@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, data_of
-from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.scenario import (
@@ -14,6 +13,7 @@ from loadgen.plan.scenario import (
     MaxUnacknowledged,
     Scenario,
 )
+from loadgen.sentences import CASE_TEXT
 
 SEND_DELAY_LIMIT_US = 20_000
 """Lower than in other cases, for the result includes the send delay; some scheduler slices long."""
@@ -42,9 +42,9 @@ class Latency(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.topic is not None and "{group}" not in self.topic:
-            yield CaseMessage.PAIR_TOPIC()
+            yield CASE_TEXT.PAIR_TOPIC()
         if self.devices == 0 and self.background_rate is not None:
-            yield CaseMessage.NO_BACKGROUND()
+            yield CASE_TEXT.NO_BACKGROUND()
 
 
 def _groups(scenario: Latency) -> tuple[DeviceGroup, ...]:

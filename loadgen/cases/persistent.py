@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, data_of
-from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count, Quantity, Seconds, TextLine
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import Crash, Plan, plan_of
@@ -23,6 +22,7 @@ from loadgen.plan.scenario import (
     save_each_complaints,
     withheld_complaints,
 )
+from loadgen.sentences import CASE_TEXT
 
 
 class Persistent(Scenario):
@@ -53,7 +53,7 @@ class Persistent(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.qos == 0:
-            yield CaseMessage.STORED_QOS()
+            yield CASE_TEXT.STORED_QOS()
         yield from withheld_complaints(self.acknowledge_every, self.qos)
         yield from self._crash_complaints()
         yield from save_each_complaints(self.save_each, self.broker)
@@ -65,11 +65,11 @@ class Persistent(Scenario):
         length_s = sum(step.seconds for step in steps) or self.duration
         if at_s is None:
             if self.crash_command is not None:
-                yield CaseMessage.NO_CRASH()
+                yield CASE_TEXT.NO_CRASH()
         elif not private and self.crash_command is None:
-            yield CaseMessage.CRASH_OF_URL()
+            yield CASE_TEXT.CRASH_OF_URL()
         elif at_s >= length_s:
-            yield CaseMessage.CRASH_LATE(at_s=at_s, window_s=length_s)
+            yield CASE_TEXT.CRASH_LATE(at_s=at_s, window_s=length_s)
 
 
 def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:

@@ -15,7 +15,6 @@ from loadgen.cases.case import (
     Review,
     data_of,
 )
-from loadgen.cases.messages import CaseMessage
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.fields import Count, Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes
@@ -30,6 +29,7 @@ from loadgen.plan.scenario import (
     durable_complaints,
     published_row,
 )
+from loadgen.sentences import CASE_TEXT
 
 QUEUES_SHOWN = 100
 """Most queues that are listed: the first ones."""
@@ -61,11 +61,11 @@ class Queue(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.qos != 1:
-            yield CaseMessage.QUEUE_QOS(qos=self.qos)
+            yield CASE_TEXT.QUEUE_QOS(qos=self.qos)
         if self.mqtt != "5":
-            yield CaseMessage.QUEUE_MQTT(mqtt=self.mqtt)
+            yield CASE_TEXT.QUEUE_MQTT(mqtt=self.mqtt)
         if self.queues * (self.consumers + self.producers) > DEVICES_LIMIT:
-            yield CaseMessage.MANY_CONSUMERS(most=DEVICES_LIMIT)
+            yield CASE_TEXT.MANY_CONSUMERS(most=DEVICES_LIMIT)
         yield from durable_complaints(self.durable, self.qos)
 
 

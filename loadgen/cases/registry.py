@@ -13,14 +13,13 @@ from typing import Any
 
 import loadgen.cases
 from loadgen.cases.case import Case, ChartStyle
-from loadgen.cases.messages import CaseMessage
 from loadgen.errors import ScenarioError
 from loadgen.plan.fields import did_you_mean, option_of
-from loadgen.plan.messages import PlanMessage
 from loadgen.plan.plan import Plan
 from loadgen.plan.removed import removal
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import shown
+from loadgen.sentences import CASE_TEXT, PLAN_TEXT
 
 RENAMED: Mapping[str, str] = MappingProxyType({"inflight_window": "max_unacknowledged"})
 """Earlier names of fields and their present names; the earlier ones are read until version 1.0."""
@@ -54,7 +53,7 @@ def case_of(name: str) -> Case[Any]:
     if name not in CASES:
         known = tuple(CASES)
         raise ScenarioError(
-            CaseMessage.UNKNOWN_CASE(
+            CASE_TEXT.UNKNOWN_CASE(
                 name=shown(name), known=tuple(known), hint=did_you_mean(name, known)
             )
         )
@@ -84,7 +83,7 @@ def build_scenario(
     named = _underscored(file or {})
     file_case = named.pop("case", name)
     if file_case != name:
-        raise ScenarioError(CaseMessage.FILE_OF_OTHER_CASE(case=file_case))
+        raise ScenarioError(CASE_TEXT.FILE_OF_OTHER_CASE(case=file_case))
     given = _underscored({key: value for key, value in flags.items() if value is not None})
     given.pop("case", None)
     values = {**named, **given}
@@ -108,7 +107,7 @@ def _underscored(keys: Mapping[str, object]) -> dict[str, object]:
         name = RENAMED.get(written, written)
         if name in values:
             also = f"as {written}" if name != written else "once with - and once with _"
-            raise ScenarioError(CaseMessage.TWICE(key=shown(name), ways=also))
+            raise ScenarioError(CASE_TEXT.TWICE(key=shown(name), ways=also))
         values[name] = value
     return values
 
@@ -118,8 +117,8 @@ def _not_understood(case: Case[Any], name: str) -> str:
         return f"{name}: {removed}"
     owners = [other.name for other in CASES.values() if name in other.scenario.fields()]
     if owners:
-        return PlanMessage.NOT_OF_CASE(option=option_of(name), case=case.name, owners=tuple(owners))
+        return PLAN_TEXT.NOT_OF_CASE(option=option_of(name), case=case.name, owners=tuple(owners))
     known = tuple(case.scenario.fields())
     listing = textwrap.shorten(", ".join(known), _KNOWN_CHARACTERS, placeholder=" ... (see --help)")
     hint = did_you_mean(name, known) or f"; {case.name} has {listing}"
-    return PlanMessage.UNKNOWN_KEY(key=shown(name), hint=hint)
+    return PLAN_TEXT.UNKNOWN_KEY(key=shown(name), hint=hint)

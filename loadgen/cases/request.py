@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, data_of
-from loadgen.cases.messages import CaseMessage
 from loadgen.plan.fields import Count
 from loadgen.plan.groups import DeviceGroup, Responds, Subscribes
 from loadgen.plan.scenario import (
@@ -14,6 +13,7 @@ from loadgen.plan.scenario import (
     Scenario,
     WholePayloadSize,
 )
+from loadgen.sentences import CASE_TEXT
 
 
 class Request(Scenario):
@@ -29,12 +29,12 @@ class Request(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.responders > self.devices:
-            yield CaseMessage.MANY_RESPONDERS(responders=self.responders, devices=self.devices)
+            yield CASE_TEXT.MANY_RESPONDERS(responders=self.responders, devices=self.devices)
         if self.topic is not None and "{group}" not in self.topic:
-            yield CaseMessage.REQUEST_TOPIC()
+            yield CASE_TEXT.REQUEST_TOPIC()
         # Devices that send requests also receive, and only QoS 2 gives them stored sessions.
         if self.churn is not None and self.qos < 2:
-            yield CaseMessage.REQUEST_CHURN(qos=self.qos)
+            yield CASE_TEXT.REQUEST_CHURN(qos=self.qos)
 
 
 def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:

@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from loadgen.cases.case import Case, Conclusion, Evidence, Review, data_of
-from loadgen.cases.messages import CaseMessage
 from loadgen.judge.verdict import Verdict
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import split_shared, topic_filter_fault
@@ -43,6 +42,7 @@ from loadgen.plan.scenario import (
 )
 from loadgen.plan.tables import DataTable
 from loadgen.plan.units import shown
+from loadgen.sentences import CASE_TEXT
 
 GROUPS_LIMIT = 100
 
@@ -111,41 +111,41 @@ class Groups(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.topic is not None:
-            yield CaseMessage.TOPIC_OF_GROUPS()
+            yield CASE_TEXT.TOPIC_OF_GROUPS()
         tables = self.tables
         names = [table["name"] for table in tables]
         for table in tables:
             for complaint in self._table_complaints(table):
-                yield CaseMessage.IN_GROUP(group=shown(table["name"]), fault=complaint)
+                yield CASE_TEXT.IN_GROUP(group=shown(table["name"]), fault=complaint)
         if len(set(names)) < len(names):
-            yield CaseMessage.GROUP_TWICE(names=tuple(names))
+            yield CASE_TEXT.GROUP_TWICE(names=tuple(names))
         if not any("topic" in table for table in tables):
-            yield CaseMessage.NO_TOPIC()
+            yield CASE_TEXT.NO_TOPIC()
 
     def _table_complaints(self, table: Mapping[str, Any]) -> Iterator[str]:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,59}", table["name"]):
-            yield CaseMessage.GROUP_NAME()
+            yield CASE_TEXT.GROUP_NAME()
         if "count" not in table:
-            yield CaseMessage.NO_COUNT()
+            yield CASE_TEXT.NO_COUNT()
         for needed, names in (("topic", _OF_PUBLISHING), ("subscribe", _OF_SUBSCRIBING)):
             for name in (name for name in names if name in table and needed not in table):
-                yield CaseMessage.NO_EFFECT(key=name, needed=needed)
+                yield CASE_TEXT.NO_EFFECT(key=name, needed=needed)
         topic, filters = table.get("topic"), table.get("subscribe", ())
         if topic is not None:
             yield from topic_complaints("topic", topic)
         for pattern in filters:
             shared, plain = split_shared(pattern)
             if shared is not None and self.mqtt != "5":
-                yield CaseMessage.SHARED_FILTER(filter=shown(pattern))
+                yield CASE_TEXT.SHARED_FILTER(filter=shown(pattern))
             fault = pattern_fault(pattern) or topic_filter_fault(sample_of(plain), MQTT_3_1_1)
             if fault is not None:
-                yield CaseMessage.FILTER(filter=shown(pattern), fault=fault)
+                yield CASE_TEXT.FILTER(filter=shown(pattern), fault=fault)
         if "topics" in table and "{topic}" not in " ".join([topic or "", *filters]):
-            yield CaseMessage.TOPICS_NO_EFFECT()
+            yield CASE_TEXT.TOPICS_NO_EFFECT()
         if table.get("retain") and (self.reconnect is not None or self.churn is not None):
-            yield CaseMessage.RETAINED_AGAIN()
+            yield CASE_TEXT.RETAINED_AGAIN()
         if "size" in table and (self.payload or self.payload_template):
-            yield CaseMessage.SIZE_OF_PAYLOAD()
+            yield CASE_TEXT.SIZE_OF_PAYLOAD()
 
 
 def _groups(scenario: Groups) -> tuple[DeviceGroup, ...]:

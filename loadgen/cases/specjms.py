@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from loadgen.cases.case import Case, Conclusion, Evidence, Review, data_of
-from loadgen.cases.messages import CaseMessage
 from loadgen.errors import ScenarioError
 from loadgen.judge.verdict import Verdict, with_reason
 from loadgen.plan.groups import DeviceGroup, Reconnect
 from loadgen.plan.plan import BrokerNeeds, Crash, Plan, Storage, phases_of, plan_of
+from loadgen.sentences import CASE_TEXT
 from loadgen.specjms.chain_model import NOTICE, TARGETS, Model, enabled_types, handlers_of
 from loadgen.specjms.scenario import SupplyChain
 from loadgen.specjms.tables import supply_tables
@@ -39,7 +39,7 @@ def _plan(chain: SupplyChain, groups: tuple[DeviceGroup, ...]) -> Plan:
     model = model_of(chain)
     endpoint = max(*model.endpoints, *(options.endpoint for options in model.messages))
     if endpoint > len(chain.broker):
-        raise ScenarioError(CaseMessage.ENDPOINT(endpoint=endpoint, count=len(chain.broker)))
+        raise ScenarioError(CASE_TEXT.ENDPOINT(endpoint=endpoint, count=len(chain.broker)))
     options = [model.messages[number] for number in enabled_types(model)]
     stores: Storage = "each change" if chain.save_each else "periodic"
     stops = chain.on_exception == "stop" and chain.recovery is None

@@ -18,12 +18,10 @@ without changing what is measured.
 import base64
 import binascii
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -32,6 +30,7 @@ from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import filter_matches, is_wild, split_shared
 from loadgen.plan.scenario import Scenario, to_toml
 from loadgen.plan.units import shown
+from loadgen.sentences import read_table
 
 CLIENTS_LIMIT: Final = 10_000_000
 TOPIC_LIMIT: Final = 65_535
@@ -106,7 +105,7 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
         raise _unlike("the file is not a list of clients; use a JSON array")
     if len(document) > CLIENTS_LIMIT:
         raise _unlike(f"the list is too long: {len(document):,}, at most {CLIENTS_LIMIT:,}")
-    treated = tomllib.loads(files("loadgen.cli").joinpath("mqttbench.toml").read_text("utf-8"))
+    treated = read_table("loadgen.cli", "mqttbench.toml")
     clients = [_client(number, values, treated) for number, values in enumerate(document)]
     choice = _case(clients)
     fields = choice.fields | _common(clients, choice.case)

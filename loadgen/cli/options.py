@@ -7,11 +7,9 @@ text. Values stay text until the scenario reads them, so that one rule checks th
 import inspect
 import math
 import sys
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +22,7 @@ from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import FieldKind, Flag, option_of
 from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.run.redaction import printable, scrub
+from loadgen.sentences import read_table
 
 Flags = Mapping[str, Any]
 """Options of a command line: text, a list of texts or a boolean; None if absent."""
@@ -65,7 +64,7 @@ _SHOWN = frozenset(("metavar", "help", "min", "max", "show_default"))
 
 @cache
 def _tables() -> Mapping[str, Any]:
-    return tomllib.loads(files("loadgen.cli").joinpath("options.toml").read_text("utf-8"))
+    return read_table("loadgen.cli", "options.toml")
 
 
 def command_options() -> set[str]:

@@ -1,7 +1,5 @@
 """The codes of the verdict, each with its rules and their sentences: the table codes.toml."""
 
-import pkgutil
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -9,7 +7,7 @@ from typing import Any
 
 from loadgen.judge import own_delay, rules
 from loadgen.judge.facts import RunFacts
-from loadgen.sentences import Text, Values, render
+from loadgen.sentences import Text, Values, read_table, render
 
 _RULES: Mapping[str, Callable[..., Iterable[Values]]] = {**vars(rules), **vars(own_delay)}
 
@@ -36,8 +34,7 @@ class Code:
 
 
 def _codes(kind: str) -> tuple[Code, ...]:
-    table = tomllib.loads((pkgutil.get_data("loadgen.judge", "codes.toml") or b"").decode())
-    rows: Mapping[str, Mapping[str, Any]] = table[kind]
+    rows: Mapping[str, Mapping[str, Any]] = read_table("loadgen.judge", "codes.toml")[kind]
     return tuple(Code(**{"code": code, "rules": {}, **row}) for code, row in rows.items())
 
 

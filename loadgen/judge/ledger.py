@@ -15,34 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loadgen.mqtt.reason_codes import reason_name
-from loadgen.sentences import Sentences, Text
+from loadgen.sentences import JUDGE_TEXT, Text
 
 LONGEST_TEXT = 200
 """Longest text taken from a worker's final report; a broker's can be longer."""
-
-
-class Imbalance(Sentences):
-    """The sums that must close."""
-
-    SENT = (
-        "by the numbers of their streams {scheduled:message was|messages were} sent, and "
-        "{sent:,} were counted"
-    )
-    HANDSHAKES = (
-        "of {confirmed:message|messages} sent at QoS 1 and 2, {acknowledged:,} are counted as "
-        "acknowledged, {refused:,} as refused, {given_up:,} as given up and {in_flight:,} as in "
-        "flight"
-    )
-    RECEIVED = (
-        "{intact:delivery is|deliveries are} counted as intact and {damaged:,} as damaged, but "
-        "{distinct:,} are noted as received"
-    )
-    ARRIVED = "{publishes:PUBLISH packet|PUBLISH packets} arrived, and {counted:,} have a state"
-    MORE_THAN_EXPECTED = "{more:delivery|deliveries} more than expected arrived in the {scope}"
-    MORE_ANSWERED = (
-        "{more:message|messages} more than were sent at QoS 1 and 2 were answered in the {scope}"
-    )
-    MORE_ALLOWED = "{more:repeat|repeats} more than arrived were allowed in the {scope}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,25 +228,27 @@ def imbalances(
         # A refused message is not expected, and a broker can deliver it all the same.
         more = counted["received"] - counted["expected"]
         if observed and more > 0 and not counted["refused"]:
-            yield Imbalance.MORE_THAN_EXPECTED(more=more, scope=scope)
+            yield JUDGE_TEXT.MORE_THAN_EXPECTED(more=more, scope=scope)
         answered = counted["acknowledged"] + counted["refused"] + counted["given_up"]
         if observed and answered > counted.confirmed:
-            yield Imbalance.MORE_ANSWERED(more=answered - counted.confirmed, scope=scope)
+            yield JUDGE_TEXT.MORE_ANSWERED(more=answered - counted.confirmed, scope=scope)
         more = counted["excused"] - counted["duplicated"]
         if more > 0:
-            yield Imbalance.MORE_ALLOWED(more=more, scope=scope)
+            yield JUDGE_TEXT.MORE_ALLOWED(more=more, scope=scope)
     if witness is None or not observed:
         return
     if run["sent"] != witness.scheduled:
-        yield Imbalance.SENT(scheduled=witness.scheduled, sent=run["sent"])
+        yield JUDGE_TEXT.SUM_SENT(scheduled=witness.scheduled, sent=run["sent"])
     answers = {name: run[name] for name in ("acknowledged", "refused", "given_up")}
     if sum(answers.values()) + witness.in_flight != run.confirmed:
-        yield Imbalance.HANDSHAKES(confirmed=run.confirmed, in_flight=witness.in_flight, **answers)
+        yield JUDGE_TEXT.SUM_ANSWERED(
+            confirmed=run.confirmed, in_flight=witness.in_flight, **answers
+        )
     if run["received"] + witness.damaged != witness.distinct:
-        yield Imbalance.RECEIVED(
+        yield JUDGE_TEXT.SUM_RECEIVED(
             intact=run["received"], damaged=witness.damaged, distinct=witness.distinct
         )
     arrived = ("received", "corrupt", "duplicated", "misrouted", "foreign")
     handled = sum(run[name] for name in arrived) + witness.discarded
     if handled != witness.publishes:
-        yield Imbalance.ARRIVED(publishes=witness.publishes, counted=handled)
+        yield JUDGE_TEXT.SUM_ARRIVED(publishes=witness.publishes, counted=handled)

@@ -26,7 +26,7 @@ from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.fields import Count, Quantity
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_number, shown
-from loadgen.sentences import Sentences, Text
+from loadgen.sentences import JUDGE_TEXT, Text
 
 AIMS = ("rate", "devices", "base")
 
@@ -54,22 +54,6 @@ Purpose = Literal["first", "raise", "lower", "close in", "again", "step back", "
 Ended = Literal["confirmed", "top of range", "out of steps", "nothing held"]
 
 
-class SearchMessage(Sentences):
-    EMPTY_RANGE = (
-        "--from {start:,g} --to {highest:,g}: use --from below --to, and both from {lowest:,g} "
-        "for {field}"
-    )
-    PRECISION = "--precision {precision:.4g}: use 1% to 100%"
-    STEPS = "--most-steps {steps}: use 3 to 100"
-    UNKNOWN_TARGET = "--for {target}: use one of {targets}"
-    TARGET_OF_OTHER_CASE = "--for {field}: {case} does not have it; use one of {targets}"
-    UNKNOWN_REQUIREMENT = "--require {item}: use {forms}"
-    REQUIRED_TWICE = "--require {name}: use it once"
-    REQUIREMENT = "--require {name}: {error}; use {example}"
-    SHARE = "{value} is more than 100%; use 5% or 0.05"
-    SWITCH = "{value} is neither on nor off"
-
-
 @dataclass(frozen=True, slots=True)
 class Aim:
     """The object of a search: the scenario's field, and the range of its loads.
@@ -89,14 +73,14 @@ class Aim:
     def __post_init__(self) -> None:
         if not 0 < self.lowest <= self.start <= self.highest:
             raise ScenarioError(
-                SearchMessage.EMPTY_RANGE(
+                JUDGE_TEXT.EMPTY_RANGE(
                     field=self.field, start=self.start, highest=self.highest, lowest=self.lowest
                 )
             )
         if not PRECISION_MINIMUM <= self.precision <= 1:
-            raise ScenarioError(SearchMessage.PRECISION(precision=self.precision))
+            raise ScenarioError(JUDGE_TEXT.PRECISION(precision=self.precision))
         if not 3 <= self.most_steps <= 100:
-            raise ScenarioError(SearchMessage.STEPS(steps=self.most_steps))
+            raise ScenarioError(JUDGE_TEXT.STEPS(steps=self.most_steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +137,7 @@ def aim_for(
     of PERSISTENT, or the subscribers to each topic of FANOUT.
     """
     if target not in AIMS:
-        raise ScenarioError(SearchMessage.UNKNOWN_TARGET(target=shown(target), targets=AIMS))
+        raise ScenarioError(JUDGE_TEXT.UNKNOWN_TARGET(target=shown(target), targets=AIMS))
     known = scenario.fields()
     fields = {aim: aim for aim in AIMS} | {"devices": scenario.grows}
     field = fields[target]
@@ -161,7 +145,7 @@ def aim_for(
     if not isinstance(spec, Quantity):
         targets = tuple(aim for aim in AIMS if fields[aim] in known)
         raise ScenarioError(
-            SearchMessage.TARGET_OF_OTHER_CASE(case=scenario.case, field=field, targets=targets)
+            JUDGE_TEXT.TARGET_OF_OTHER_CASE(case=scenario.case, field=field, targets=targets)
         )
     integral = isinstance(spec, Count)
     lowest = max(spec.minimum, 1.0 if integral else 0.0)
@@ -223,14 +207,14 @@ def requirements(scenario: Scenario, texts: Sequence[str]) -> Require:
         name = "" if written is None else written[1] or written[2]
         if written is None or name not in _REQUIREMENTS:
             forms = tuple(example for _, example, _ in _REQUIREMENTS.values())
-            raise ScenarioError(SearchMessage.UNKNOWN_REQUIREMENT(item=shown(item), forms=forms))
+            raise ScenarioError(JUDGE_TEXT.UNKNOWN_REQUIREMENT(item=shown(item), forms=forms))
         field, example, read = _REQUIREMENTS[name]
         if field in values:
-            raise ScenarioError(SearchMessage.REQUIRED_TWICE(name=name))
+            raise ScenarioError(JUDGE_TEXT.REQUIRED_TWICE(name=name))
         try:
             values[field] = read(written[3])
         except ValueError as error:
-            message = SearchMessage.REQUIREMENT(name=name, error=str(error), example=example)
+            message = JUDGE_TEXT.REQUIREMENT(name=name, error=str(error), example=example)
             raise ScenarioError(message) from None
     bound = scenario.latency_bound
     values.setdefault("p99_s", scenario.search_p99_s if bound is None else bound)
@@ -242,13 +226,13 @@ def parse_share(value: str) -> float:
     text = value.strip()
     share = parse_number(text[:-1]) / 100 if text.endswith("%") else parse_number(text)
     if share > 1:
-        raise ValueError(SearchMessage.SHARE(value=shown(value)))
+        raise ValueError(JUDGE_TEXT.SHARE(value=shown(value)))
     return share
 
 
 def _read_switch(value: str) -> bool:
     if value not in ("on", "off"):
-        raise ValueError(SearchMessage.SWITCH(value=shown(value)))
+        raise ValueError(JUDGE_TEXT.SWITCH(value=shown(value)))
     return value == "on"
 
 
@@ -387,49 +371,22 @@ def _tidy(aim: Aim, load: float) -> float:
     return min(aim.highest, max(aim.lowest, load))
 
 
-_AND_FAILED = (
-    ", {unconfirmed}",
-    "; {above:,.10g} ({wider:.1%} more) failed: {codes}",
-    "; {ended}",
-)
-
-
-class LimitSentence(Sentences):
-    """The result of a search; a limit of the generator is not called the broker's."""
-
-    NOTHING_HELD = (
-        "no {field} held; the lowest that was tried is {lowest:,g}: {codes}",
-        "; {limit} was the limit, not the broker",
-    )
-    NOTHING_FAILED = ("at least {load:,.10g} {field}", ", {unconfirmed}", "; {ended}")
-    LIMIT = ("highest {field}: {load:,.10g}", *_AND_FAILED)
-    LIMIT_OF_GENERATOR = (
-        "highest {field} of the generator, not of the broker: {load:,.10g}",
-        *_AND_FAILED,
-    )
-    UNCONFIRMED = "which held once and was not confirmed"
-    TOP_OF_RANGE = "no load that was tried failed"
-    NO_STEP_LEFT = "no load that was tried failed, and no step was left"
-    START_NEARER = "no step was left to close in: start nearer with --from"
-
-
 def limit_sentence(aim: Aim, limit: Limit) -> Text:
     """Return the result of a search in one sentence."""
-    sentence = LimitSentence
     codes = tuple(dict.fromkeys(reason.code for reason in limit.reasons))
     if limit.load is None:
         own = "the generator" if limit.own else None
-        return sentence.NOTHING_HELD(field=aim.field, lowest=limit.above, codes=codes, limit=own)
-    unconfirmed = None if limit.confirmed else sentence.UNCONFIRMED()
+        return JUDGE_TEXT.NOTHING_HELD(field=aim.field, lowest=limit.above, codes=codes, limit=own)
+    unconfirmed = None if limit.confirmed else JUDGE_TEXT.UNCONFIRMED()
     if limit.above is None:
         at_top = limit.ended == "top of range"
-        ended = sentence.TOP_OF_RANGE() if at_top else sentence.NO_STEP_LEFT()
-        return sentence.NOTHING_FAILED(
+        ended = JUDGE_TEXT.TOP_OF_RANGE() if at_top else JUDGE_TEXT.NO_STEP_LEFT()
+        return JUDGE_TEXT.NOTHING_FAILED(
             load=limit.load, field=aim.field, unconfirmed=unconfirmed, ended=ended
         )
     wider = limit.above / limit.load - 1
     rough = wider > aim.precision and limit.ended == "out of steps"
-    highest = sentence.LIMIT_OF_GENERATOR if limit.own else sentence.LIMIT
+    highest = JUDGE_TEXT.LIMIT_OF_GENERATOR if limit.own else JUDGE_TEXT.LIMIT
     return highest(
         field=aim.field,
         load=limit.load,
@@ -437,5 +394,5 @@ def limit_sentence(aim: Aim, limit: Limit) -> Text:
         above=limit.above,
         wider=wider,
         codes=codes,
-        ended=sentence.START_NEARER() if rough else None,
+        ended=JUDGE_TEXT.START_NEARER() if rough else None,
     )

@@ -7,7 +7,7 @@ read them. The facts are collected by run/collect_facts.py.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loadgen.sentences import Sentences, Text, Values
+from loadgen.sentences import JUDGE_TEXT, Text, Values
 
 BUSY_SHARE_LIMIT = 0.95
 """A loop that is idle for less than a twentieth of its time may be what limits the result."""
@@ -110,22 +110,6 @@ class DelayBounds:
     latency_p99_us: float | None
     limit_us: float
     tick_us: float = 0.0
-
-
-class Cause(Sentences):
-    STEAL = (
-        "the hypervisor took this host's processor for {seconds:.2f} s; repeat the run elsewhere "
-        "or at another time"
-    )
-    THROTTLED = "a CPU quota throttled this host's generator for {seconds:.2f} s; raise the quota"
-    WAITED = (
-        "it waited {seconds:.2f} s for a processor; end other programs on this host, or add cores"
-    )
-    BUSY = "add workers or cores, or lower the load"
-    STOPPED = "it was stopped, or waited for memory or a disk"
-    WOKEN_LATE = (
-        "this host woke it late; end other programs on this host, or repeat the run elsewhere"
-    )
 
 
 def saturated(generator: Generator, bounds: DelayBounds) -> bool:
@@ -249,14 +233,14 @@ def cause_of(delay: OwnDelay, bounds: DelayBounds) -> Text:
     taken = delay.in_stalls if stalled else delay.in_window
     least_s = CAUSE_SHARE * (delay.stalled_s if stalled else lost_s)
     outside = (
-        (Cause.STEAL, taken.steal),
-        (Cause.THROTTLED, taken.throttled),
-        (Cause.WAITED, taken.waited),
+        (JUDGE_TEXT.STEAL, taken.steal),
+        (JUDGE_TEXT.THROTTLED, taken.throttled),
+        (JUDGE_TEXT.WAITED, taken.waited),
     )
     for sentence, seconds in outside:
         if seconds is not None and seconds >= least_s:
             return sentence(seconds=seconds)
     could_be_busy_s = delay.stalled_s if stalled else bounds.window_s
     if taken.busy is None or taken.busy >= CAUSE_SHARE * could_be_busy_s:
-        return Cause.BUSY()
-    return Cause.STOPPED() if stalled else Cause.WOKEN_LATE()
+        return JUDGE_TEXT.BUSY()
+    return JUDGE_TEXT.STOPPED() if stalled else JUDGE_TEXT.WOKEN_LATE()

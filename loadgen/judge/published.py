@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-from loadgen.sentences import Sentences, Text, counted
+from loadgen.sentences import JUDGE_TEXT, Text, counted
 
 PUBLISHED_SOURCE = "IBM MessageSight Appliance v1.0 Performance Benchmarks, 2013"
 
@@ -82,19 +82,13 @@ class Conditions:
             (part, getattr(self, part.name), getattr(ours, part.name)) for part in fields(self)
         ]
         return tuple(
-            ComparisonSentence.DIFFERENCE(
+            JUDGE_TEXT.DIFFERENCE(
                 ours="not recorded" if here is None else _shown(part, here),
                 published=_shown(part, there),
             )
             for part, there, here in pairs
             if there is not None and (here is None or not _alike(part.name, there, here))
         )
-
-
-class ComparisonSentence(Sentences):
-    """Sentences about a run's comparability."""
-
-    DIFFERENCE = "this run: {ours}; published: {published}"
 
 
 def _shown(condition: Field[Any], value: Any) -> str:

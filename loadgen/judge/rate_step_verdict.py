@@ -6,15 +6,7 @@ from dataclasses import dataclass, replace
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.verdict import Reason, Verdict, in_order, judge
 from loadgen.plan.rate_steps import RateStep
-from loadgen.sentences import Sentences
-
-
-class Sentence(Sentences):
-    SENT_WITHIN_STEP = (
-        "{sent:,} of {target:message|messages} left within the step; "
-        "{unsent:message was|messages were} left to the next step"
-    )
-    IN_STEP = "step {number}, {share:.6g}% of the rate: {detail}"
+from loadgen.sentences import JUDGE_TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +30,7 @@ def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdi
     RATE_MISSED says how many the step sent, BACKLOG_GROWS if the number of unsent ones grew.
     """
     target_rate = facts.schedule.target_rate
-    late = Sentence.SENT_WITHIN_STEP(
+    late = JUDGE_TEXT.SENT_WITHIN_STEP(
         sent=facts.begun, target=round(target_rate * facts.window_s), unsent=owed
     )
     reasons = tuple(
@@ -59,6 +51,6 @@ def with_rate_steps(verdict: Verdict, steps: Sequence[RateStepVerdict]) -> Verdi
         for reason in step.verdict.reasons:
             if reason.code not in codes:
                 share = step.step.share * 100
-                detail = Sentence.IN_STEP(number=number, share=share, detail=reason.detail)
+                detail = JUDGE_TEXT.IN_STEP(number=number, share=share, detail=reason.detail)
                 added.setdefault(reason.code, Reason(reason.code, detail))
     return replace(verdict, reasons=in_order((*verdict.reasons, *added.values())))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from loadgen.judge.ledger import Ledger
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.thresholds import SENDERS_STATES, Threshold
-from loadgen.sentences import Sentences, Text
+from loadgen.sentences import JUDGE_TEXT, Text
 
 BETWEEN_HOSTS = ("end_to_end", "transit", "reconnect")
 """Series that begin at one device and end at another."""
@@ -25,15 +25,6 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-
-
-class Missed(Sentences):
-    MEASURED = ("{threshold}: it was {value:,.6g}{unit}", " ± {skew_us:,.6g} µs of two clocks")
-    NOT_MEASURED = "{threshold}: it was not measured"
-    TOO_FEW = (
-        "{threshold}: {count:value is|values are} too few for {statistic}; the greatest is "
-        "{max_us:,.6g} µs"
-    )
 
 
 READ, SENT = "own_delay", "own_send"
@@ -118,8 +109,8 @@ def _check(threshold: Threshold, measured: Measured) -> Text | None:
     if value is None:
         summary = measured.latencies.get(series)
         if not threshold.is_latency or summary is None or not summary.count:
-            return Missed.NOT_MEASURED(threshold=threshold.text)
-        return Missed.TOO_FEW(
+            return JUDGE_TEXT.THRESHOLD_NOT_MEASURED(threshold=threshold.text)
+        return JUDGE_TEXT.THRESHOLD_FEW_VALUES(
             threshold=threshold.text,
             count=summary.count,
             statistic=statistic,
@@ -130,7 +121,7 @@ def _check(threshold: Threshold, measured: Measured) -> Text | None:
     if all(holds(value + error, threshold.bound) for error in (-skew_us, skew_us)):
         return None
     unit = " µs" if threshold.is_latency else "%" if threshold.share else ""
-    return Missed.MEASURED(
+    return JUDGE_TEXT.THRESHOLD_MISSED(
         threshold=threshold.text,
         value=value * 100 if threshold.share else value,
         unit=unit,

@@ -15,8 +15,8 @@ from functools import lru_cache
 from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import is_wild, split_shared
 from loadgen.plan.groups import NUMBER, DeviceGroup, finest_number
-from loadgen.plan.messages import PlanMessage
 from loadgen.plan.units import shown
+from loadgen.sentences import PLAN_TEXT
 
 _SAMPLE = 1_000
 """Most streams of which deliveries are counted to know their mean."""
@@ -240,7 +240,7 @@ def require_exact(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> None:
             for other in matches[:at]:
                 if other.source == match.source and _overlap(match, other):
                     raise ScenarioError(
-                        PlanMessage.OVERLAP(
+                        PLAN_TEXT.OVERLAP(
                             first=shown(other.filter), second=shown(match.filter), group=group.name
                         )
                     )
@@ -249,7 +249,7 @@ def require_exact(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> None:
             for earlier, owner in sharing.items():
                 if _may_be_equal(earlier, pattern):
                     raise ScenarioError(
-                        PlanMessage.SHARED_BY_GROUPS(
+                        PLAN_TEXT.SHARED_BY_GROUPS(
                             first=owner.name, second=group.name, filter=shown(pattern)
                         )
                     )

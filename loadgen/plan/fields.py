@@ -28,7 +28,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from loadgen.errors import ScenarioError
-from loadgen.plan.messages import PlanMessage
 from loadgen.plan.rate_steps import read_steps
 from loadgen.plan.thresholds import FORMS, parse_threshold
 from loadgen.plan.units import (
@@ -39,6 +38,7 @@ from loadgen.plan.units import (
     parse_size,
     shown,
 )
+from loadgen.sentences import PLAN_TEXT
 
 Part = Literal["", "fleet", "schedule", "messages"]
 """Parts of the shared fields: for every run (""), for devices that differ only by group and number,
@@ -497,7 +497,7 @@ def read_value(where: str, kind: FieldKind, value: object) -> Any:
     try:
         return kind.read(value)
     except ValueError as error:
-        sentence = PlanMessage.VALUE(option=where, fault=error.args[0], allowed=kind.allowed)
+        sentence = PLAN_TEXT.VALUE(option=where, fault=error.args[0], allowed=kind.allowed)
         raise ScenarioError(sentence) from None
 
 
@@ -507,7 +507,7 @@ def read_table(
     """Return the values of a table, each read by the kind, or as the table, of its name."""
     if not isinstance(values, Mapping):
         raise ScenarioError(
-            PlanMessage.NOT_A_TABLE(where=where, value=shown(values), keys=tuple(kinds))
+            PLAN_TEXT.NOT_A_TABLE(where=where, value=shown(values), keys=tuple(kinds))
         )
     read: dict[str, Any] = {}
     for name, value in values.items():
@@ -515,7 +515,7 @@ def read_table(
             hint = did_you_mean(name, tuple(kinds))
             keys = () if hint else tuple(kinds)
             raise ScenarioError(
-                PlanMessage.UNKNOWN_LINE(where=where, key=shown(name), hint=hint, keys=keys)
+                PLAN_TEXT.UNKNOWN_LINE(where=where, key=shown(name), hint=hint, keys=keys)
             )
         kind, place = kinds[name], f"{where}.{name}"
         if isinstance(kind, FieldKind):

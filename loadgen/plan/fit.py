@@ -18,12 +18,11 @@ from loadgen.plan.groups import (
     one_worker,
     target_url,
 )
-from loadgen.plan.messages import PlanMessage
 from loadgen.plan.plan import Brokers, Plan, rooted
 from loadgen.plan.scenario import INSTANCES_LIMIT, Scenario, processors_of
 from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_for_load
 from loadgen.plan.units import shown
-from loadgen.sentences import counted
+from loadgen.sentences import PLAN_TEXT, counted
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -113,11 +112,11 @@ def fit_plan(
     """
     scenario = plan.scenario
     if not targets:
-        raise ScenarioError(PlanMessage.NO_ADDRESS())
+        raise ScenarioError(PLAN_TEXT.NO_ADDRESS())
     if not 0 <= run_tag < 1 << 32:
         raise ValueError(f"run tag {run_tag} does not fit into 32 bits")
     if password is not None and username is None and plan.version != 5:
-        raise ScenarioError(PlanMessage.PASSWORD_WITHOUT_USER(mqtt=scenario.mqtt))
+        raise ScenarioError(PLAN_TEXT.PASSWORD_WITHOUT_USER(mqtt=scenario.mqtt))
     groups = rooted(plan.groups, f"lg{run_tag:08x}")
     hosts = (host,) * scenario.hosts if isinstance(host, Host) else host
     if len(hosts) != scenario.hosts:
@@ -209,7 +208,7 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
     where = hosts_of_groups(place.scenario.place, place.groups, [host.name for host in hosts])
     useful = most_workers(groups)
     if useful < len(hosts):
-        raise ScenarioError(PlanMessage.TOO_MANY_HOSTS(useful=useful))
+        raise ScenarioError(PLAN_TEXT.TOO_MANY_HOSTS(useful=useful))
     for_load = workers_for_load(groups, min(host.cores for host in hosts), len(hosts))
     limit = min(useful, WORKERS_LIMIT * len(hosts))
     count = min(for_load if wanted is None else max(wanted, len(hosts)), useful)
@@ -258,12 +257,12 @@ def hosts_of_groups(
         meant = [group for group in names if group.startswith(prefix)]
         if not meant:
             raise ScenarioError(
-                PlanMessage.UNKNOWN_GROUP(group=shown(name), names=tuple(dict.fromkeys(names))[:20])
+                PLAN_TEXT.UNKNOWN_GROUP(group=shown(name), names=tuple(dict.fromkeys(names))[:20])
             )
         placed |= dict.fromkeys(meant, tuple(where))
     idle = set(range(len(labels))) - {number for where in placed.values() for number in where}
     if idle and all(name in placed for name in names):
-        raise ScenarioError(PlanMessage.IDLE_HOST(host=min(idle)))
+        raise ScenarioError(PLAN_TEXT.IDLE_HOST(host=min(idle)))
     return placed
 
 
@@ -272,9 +271,7 @@ def _numbers(text: str, labels: Sequence[str]) -> list[int]:
     if not numbers:
         named = tuple(dict.fromkeys(filter(None, labels)))[:20]
         raise ScenarioError(
-            PlanMessage.UNKNOWN_HOST(
-                text=text, last=len(labels) - 1, count=len(labels), labels=named
-            )
+            PLAN_TEXT.UNKNOWN_HOST(text=text, last=len(labels) - 1, count=len(labels), labels=named)
         )
     return numbers
 
@@ -325,7 +322,7 @@ def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
         return ()
     networks = [ipaddress.ip_network(text) for text in (given or LOOPBACK_SOURCES).split(",")]
     if len(networks) not in (1, count):
-        raise ScenarioError(PlanMessage.NETWORKS(networks=len(networks), count=count))
+        raise ScenarioError(PLAN_TEXT.NETWORKS(networks=len(networks), count=count))
     network = networks[number % len(networks)]
     _check_family(network, place.targets)
     size, first = network.num_addresses, 0
@@ -337,7 +334,7 @@ def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
         size //= count
         first += number * size
         if not size:
-            raise HostLimitError(PlanMessage.NETWORK_SMALL(network=network, count=count))
+            raise HostLimitError(PLAN_TEXT.NETWORK_SMALL(network=network, count=count))
     return [str(network[first + at]) for at in range(min(size, len(shares) + 1))]
 
 
@@ -382,7 +379,7 @@ def _check_family(network: _Network, targets: tuple[Target, ...]) -> None:
         version = 6 if ":" in target.host else 4
         if network.version != version:
             raise ScenarioError(
-                PlanMessage.NETWORK_FAMILY(
+                PLAN_TEXT.NETWORK_FAMILY(
                     network=network,
                     version=network.version,
                     host=target.host,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from loadgen.errors import ScenarioError
 from loadgen.kernels.arrays import Rows
 from loadgen.kernels.payload import SOURCES, SPACE, ZERO, Place
-from loadgen.plan.messages import PlanMessage
+from loadgen.sentences import PLAN_TEXT
 
 _DIGITS = dict(zip((name.encode() for name in SOURCES), (7, 10, 13, 4), strict=True))
 _SOURCES = {name: number for number, name in enumerate(_DIGITS)}
@@ -45,16 +45,16 @@ def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place]]:
     after = 0
     if unclosed := _UNCLOSED.search(text):
         start = unclosed[0].decode()
-        raise ScenarioError(PlanMessage.PLACE_OPEN(start=start))
+        raise ScenarioError(PLAN_TEXT.PLACE_OPEN(start=start))
     for match in _PLACE.finditer(text):
         name, zero, digits = match.groups()
         if name not in _SOURCES:
             known = ", ".join(source.decode() for source in _SOURCES)
-            raise ScenarioError(PlanMessage.PLACE_UNKNOWN(name=name.decode()[:40], known=known))
+            raise ScenarioError(PLAN_TEXT.PLACE_UNKNOWN(name=name.decode()[:40], known=known))
         width = int(digits) if digits else _DIGITS[name]
         if not 1 <= width <= _MOST_DIGITS:
             raise ScenarioError(
-                PlanMessage.PLACE_DIGITS(name=name.decode(), width=width, most=_MOST_DIGITS)
+                PLAN_TEXT.PLACE_DIGITS(name=name.decode(), width=width, most=_MOST_DIGITS)
             )
         body += text[after : match.start()]
         fill = ZERO if zero or not digits else SPACE
@@ -62,6 +62,6 @@ def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place]]:
         body += bytes([fill]) * width
         after = match.end()
     if not places:
-        raise ScenarioError(PlanMessage.NO_PLACE())
+        raise ScenarioError(PLAN_TEXT.NO_PLACE())
     body += text[after:]
     return np.frombuffer(body, np.uint8), Place.of(places)

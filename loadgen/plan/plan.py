@@ -25,11 +25,11 @@ from loadgen.plan.groups import (
     WorkerPlan,
     largest_payload_bytes,
 )
-from loadgen.plan.messages import PlanMessage
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.thresholds import Threshold, parse_threshold
 from loadgen.plan.units import shown
+from loadgen.sentences import PLAN_TEXT
 
 _VERSIONS: Mapping[str, Version] = {"3.1": 3, "3.1.1": 4, "5": 5}
 
@@ -300,12 +300,12 @@ def _require_consistent(plan: Plan, *, returns: bool) -> None:
     """Refuse fields that contradict the groups."""
     scenario = plan.scenario
     if plan.version == 3 and returns and not all(group.clean_start for group in plan.groups):
-        raise ScenarioError(PlanMessage.SESSION_OF_3_1())
+        raise ScenarioError(PLAN_TEXT.SESSION_OF_3_1())
     # If there is a file of clients, it has the identifiers of the first group's devices.
     named = len(plan.groups) - (scenario.clients_file is not None)
     if scenario.client_id is not None and "{group}" not in scenario.client_id and named > 1:
         raise ScenarioError(
-            PlanMessage.CLIENT_ID_OF_GROUPS(pattern=shown(scenario.client_id), case=scenario.case)
+            PLAN_TEXT.CLIENT_ID_OF_GROUPS(pattern=shown(scenario.client_id), case=scenario.case)
         )
 
 

@@ -44,9 +44,9 @@ from loadgen.plan.fields import (
     redact_url,
 )
 from loadgen.plan.groups import ROOT, Publishes, Reconnect, pattern_fault, sample_of
-from loadgen.plan.messages import PlanMessage
 from loadgen.plan.removed import removal
 from loadgen.plan.units import shown
+from loadgen.sentences import PLAN_TEXT
 
 BROKER_NAMES = ("auto", "mosquitto", "nats", "reflector")
 PRIVATE_BROKERS = (("auto",), ("mosquitto",), ("nats",))
@@ -413,7 +413,7 @@ class Scenario(BaseModel):
             known = type(self).model_fields
             for name in values.keys() - known.keys():
                 hint = did_you_mean(name, tuple(self.fields()))
-                raise ScenarioError(PlanMessage.UNKNOWN_KEY(key=shown(name), hint=hint))
+                raise ScenarioError(PLAN_TEXT.UNKNOWN_KEY(key=shown(name), hint=hint))
             try:
                 super().__init__(**values)
             except ValidationError as error:
@@ -481,60 +481,60 @@ class Scenario(BaseModel):
     def complaints(self) -> Iterator[str]:
         """Yield an error for each field that contradicts others."""
         for name in self.model_fields_set - self.fields().keys() - {"case"}:
-            yield PlanMessage.NOT_OF_CASE(option=option_of(name), case=self.case, owners=())
+            yield PLAN_TEXT.NOT_OF_CASE(option=option_of(name), case=self.case, owners=())
         yield from _broker_complaints(self.broker)
         yield from self._login_complaints()
         yield from self._tls_complaints()
         if self.place and self.hosts == 1:
-            yield PlanMessage.ONE_HOST()
+            yield PLAN_TEXT.ONE_HOST()
         try:
             processors_of(self.affinity)
         except ValueError:
-            yield PlanMessage.AFFINITY(text=shown(self.affinity))
+            yield PLAN_TEXT.AFFINITY(text=shown(self.affinity))
         yield from self._fleet_complaints()
         if self.abort_on_fail and not self.require:
-            yield PlanMessage.NOTHING_REQUIRED()
+            yield PLAN_TEXT.NOTHING_REQUIRED()
         if self.payload is not None and self.payload_template is not None:
-            yield PlanMessage.TWO_PAYLOADS()
+            yield PLAN_TEXT.TWO_PAYLOADS()
 
     def _login_complaints(self) -> Iterator[str]:
         for name in ("user", "password"):
             if getattr(self, name) is None:
                 continue
             if not any("://" in entry for entry in self.broker):
-                yield PlanMessage.LOGIN_WITHOUT_URL(option=option_of(name))
+                yield PLAN_TEXT.LOGIN_WITHOUT_URL(option=option_of(name))
             urls = (*self.broker, *getattr(self, "backend", ()))
             if any(has_login(url, name) for url in urls):
-                yield PlanMessage.LOGIN_IN_URL(option=option_of(name))
+                yield PLAN_TEXT.LOGIN_IN_URL(option=option_of(name))
 
     def _tls_complaints(self) -> Iterator[str]:
         if self.tls_key is not None and self.tls_certificate is None:
-            yield PlanMessage.KEY_ALONE()
+            yield PLAN_TEXT.KEY_ALONE()
         if self.tls_passphrase is not None and self.tls_certificate is None:
-            yield PlanMessage.PASSPHRASE_ALONE()
+            yield PLAN_TEXT.PASSPHRASE_ALONE()
         if self.tls_ciphers is not None and self.tls_version == "1.3":
-            yield PlanMessage.CIPHERS_OF_1_3()
+            yield PLAN_TEXT.CIPHERS_OF_1_3()
         if self.tls_resume and "{device}" in (self.tls_certificate or ""):
-            yield PlanMessage.RESUMED_CERTIFICATES()
+            yield PLAN_TEXT.RESUMED_CERTIFICATES()
         if all(url.partition("://")[0] in ("mqtt", "ws") for url in self.broker):
             for name, field in self.fields().items():
                 if name.startswith("tls_") and getattr(self, name) != field.default:
-                    yield PlanMessage.NOT_ENCRYPTED(option=option_of(name))
+                    yield PLAN_TEXT.NOT_ENCRYPTED(option=option_of(name))
 
     def _fleet_complaints(self) -> Iterator[str]:
         if self.instances > 1 and any("://" in entry for entry in self.broker):
-            yield PlanMessage.INSTANCES_OF_URL()
+            yield PLAN_TEXT.INSTANCES_OF_URL()
         for name in ("tls", "access_control"):
             if getattr(self, name) and self.broker not in PRIVATE_BROKERS:
-                yield PlanMessage.ONLY_PRIVATE(option=option_of(name))
+                yield PLAN_TEXT.ONLY_PRIVATE(option=option_of(name))
         if self.client_id is not None and "{device}" not in self.client_id:
-            yield PlanMessage.ONE_CLIENT_ID(pattern=shown(self.client_id))
+            yield PLAN_TEXT.ONE_CLIENT_ID(pattern=shown(self.client_id))
         yield from _pattern_complaints(self.client_id or "")
         if self.topic is not None:
             yield from topic_complaints("--topic", self.topic)
             numbered = "{device}" in self.topic or "{topic}" in self.topic
             if "messages" in self.parts and not numbered:
-                yield PlanMessage.ONE_TOPIC(pattern=shown(self.topic))
+                yield PLAN_TEXT.ONE_TOPIC(pattern=shown(self.topic))
         yield from _will_complaints(self.will)
 
     @model_validator(mode="after")
@@ -552,7 +552,7 @@ def _one_line(error: ValidationError, fields: Mapping[str, FieldKind]) -> str:
     fault = cause.args[0] if cause is not None else first["msg"]
     if name not in fields:
         return str(fault) if not isinstance(fault, str) else fault
-    return PlanMessage.VALUE(option=option_of(name), fault=fault, allowed=fields[name].allowed)
+    return PLAN_TEXT.VALUE(option=option_of(name), fault=fault, allowed=fields[name].allowed)
 
 
 # Checks that several cases share ------------------------------------------------------------------
@@ -561,31 +561,31 @@ def _one_line(error: ValidationError, fields: Mapping[str, FieldKind]) -> str:
 def durable_complaints(durable: bool, qos: int) -> Iterator[str]:
     """Refuse durable sessions at QoS 0, at which brokers store no messages."""
     if durable and qos == 0:
-        yield PlanMessage.DURABLE_QOS()
+        yield PLAN_TEXT.DURABLE_QOS()
 
 
 def save_each_complaints(save_each: bool, broker: tuple[str, ...]) -> Iterator[str]:
     """Refuse `save_each` for brokers that loadgen does not configure."""
     if save_each and broker not in PRIVATE_BROKERS:
-        yield PlanMessage.ONLY_PRIVATE(option="--save-each")
+        yield PLAN_TEXT.ONLY_PRIVATE(option="--save-each")
 
 
 def withheld_complaints(acknowledge_every: int, qos: int) -> Iterator[str]:
     """Refuse withheld acknowledgements except at QoS 1, which has exactly one for a message."""
     if acknowledge_every > 1 and qos != 1:
-        yield PlanMessage.WITHHELD_QOS(qos=qos)
+        yield PLAN_TEXT.WITHHELD_QOS(qos=qos)
 
 
 def _broker_complaints(broker: tuple[str, ...]) -> Iterator[str]:
     if not broker:
-        yield PlanMessage.NO_BROKER()
+        yield PLAN_TEXT.NO_BROKER()
     for entry in broker:
         if removed := removal(entry, "broker"):
-            yield PlanMessage.REMOVED_BROKER(entry=entry, removed=removed)
+            yield PLAN_TEXT.REMOVED_BROKER(entry=entry, removed=removed)
         elif entry not in BROKER_NAMES:
             yield from url_complaints("broker", entry)
         elif len(broker) > 1:
-            yield PlanMessage.JOINED_BROKERS(entry=shown(entry))
+            yield PLAN_TEXT.JOINED_BROKERS(entry=shown(entry))
 
 
 def url_complaints(name: str, entry: str) -> Iterator[str]:
@@ -597,11 +597,11 @@ def url_complaints(name: str, entry: str) -> Iterator[str]:
         if not hint and re.fullmatch(r"[A-Za-z0-9._\[\]:-]+", entry):
             hint = f"; did you mean 'mqtt://{entry[:60]}'?"
         what = "neither a name nor a URL" if name == "broker" else "not a URL"
-        yield PlanMessage.NOT_A_URL(option=option_of(name), url=value, fault=what, hint=hint)
+        yield PLAN_TEXT.NOT_A_URL(option=option_of(name), url=value, fault=what, hint=hint)
     elif scheme not in BROKER_SCHEMES:
-        yield PlanMessage.URL_SCHEME(option=option_of(name), url=value, schemes=BROKER_SCHEMES)
+        yield PLAN_TEXT.URL_SCHEME(option=option_of(name), url=value, schemes=BROKER_SCHEMES)
     elif not rest.rpartition("@")[2].strip("/") or any(c.isspace() for c in rest):
-        yield PlanMessage.URL_HOST(option=option_of(name), url=value)
+        yield PLAN_TEXT.URL_HOST(option=option_of(name), url=value)
 
 
 def has_login(url: str, part: str) -> bool:
@@ -616,7 +616,7 @@ def _pattern_complaints(client_id: str) -> Iterator[str]:
     if unknown := re.search(r"\{[^{}]*\}?|\}", text):
         closed = unknown[0].startswith("{") and unknown[0].endswith("}")
         problem = "is not known" if closed else "lacks a brace"
-        yield PlanMessage.CLIENT_ID_BRACES(place=unknown[0][:40], fault=problem)
+        yield PLAN_TEXT.CLIENT_ID_BRACES(place=unknown[0][:40], fault=problem)
 
 
 def topic_complaints(name: str, pattern: str) -> Iterator[str]:
@@ -625,7 +625,7 @@ def topic_complaints(name: str, pattern: str) -> Iterator[str]:
     if pattern.startswith("$") and not pattern.startswith(f"{ROOT}/"):
         fault = "begins with $, as topics of brokers do"
     if fault is not None:
-        yield PlanMessage.TOPIC(option=name, pattern=shown(pattern), fault=fault)
+        yield PLAN_TEXT.TOPIC(option=name, pattern=shown(pattern), fault=fault)
 
 
 def _will_complaints(topic: str | None) -> Iterator[str]:
@@ -633,10 +633,10 @@ def _will_complaints(topic: str | None) -> Iterator[str]:
         return
     places = re.findall(r"\{[A-Za-z_]+(?::[0-9]+)?\}", topic.replace("{device}", ""))
     if places:
-        yield PlanMessage.WILL_BRACES(place=places[0][:40])
+        yield PLAN_TEXT.WILL_BRACES(place=places[0][:40])
     longest = topic.replace("{device}", str(DEVICES_LIMIT)).encode("utf-8", "replace")
     if "+" in topic or "#" in topic or "\0" in topic or len(longest) > 65_535:
-        yield PlanMessage.WILL_TOPIC(topic=shown(topic))
+        yield PLAN_TEXT.WILL_TOPIC(topic=shown(topic))
 
 
 def processors_of(affinity: str | None) -> tuple[int, ...]:
@@ -659,12 +659,12 @@ def read_toml(
 ) -> dict[str, object]:
     """Read keys and values of a file's text; raise ScenarioError if it is not TOML."""
     if len(text) > most:
-        raise ScenarioError(PlanMessage.FILE_LONG(source=source, most=most))
+        raise ScenarioError(PLAN_TEXT.FILE_LONG(source=source, most=most))
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ScenarioError(PlanMessage.NOT_TOML(source=source, reason=problem[:120])) from None
+        raise ScenarioError(PLAN_TEXT.NOT_TOML(source=source, reason=problem[:120])) from None
 
 
 def to_toml(scenario: Scenario, only: Collection[str] = ()) -> str:

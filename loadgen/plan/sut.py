@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from loadgen.errors import ScenarioError
 from loadgen.plan.fields import Count, FieldKind, Flag, Quantity, TextLine, read_table
-from loadgen.plan.messages import PlanMessage
 from loadgen.plan.scenario import read_toml
+from loadgen.sentences import PLAN_TEXT
 
 Description = Mapping[str, Mapping[str, Any]]
 """Values by part and line."""
@@ -75,7 +75,7 @@ def read_description(text: str) -> dict[str, dict[str, Any]]:
     """Read a description from a file's text; raise ScenarioError that names part and line."""
     tables = read_toml(text, "sut: the file", FILE_LIMIT_CHARACTERS)
     if not tables:
-        raise ScenarioError(PlanMessage.EMPTY_DESCRIPTION(parts=PARTS))
+        raise ScenarioError(PLAN_TEXT.EMPTY_DESCRIPTION(parts=PARTS))
     described = read_table("sut", tables, dict.fromkeys(PARTS, _KINDS))
     return {
         part: {line: lines[line] for line in LINES if line in lines}

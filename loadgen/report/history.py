@@ -20,10 +20,10 @@ from loadgen.metrics.reducer import LatencySummary, field_of_figure
 from loadgen.report.build.compare import load_of
 from loadgen.report.build.figures import COLORS, axis, chart, layout, line
 from loadgen.report.build.rows import FIGURES, PUBLISHED_FIGURES, Row, with_latency
-from loadgen.report.messages import Message
 from loadgen.report.model import Chart, Charts, Report
 from loadgen.report.render.text import name
 from loadgen.report.score_card import SCHEMA, Connecting, Counts, Run, ScoreCard
+from loadgen.sentences import REPORT_TEXT
 
 HISTORY_SCHEMA = pa.schema(
     [
@@ -52,12 +52,12 @@ def documents_in(data: bytes, shown: str) -> list[dict[str, Any]]:
     try:
         found = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise RunDirectoryError(Message.NOT_A_CARD(where=shown, reason=error)) from None
+        raise RunDirectoryError(REPORT_TEXT.NOT_A_CARD(where=shown, reason=error)) from None
     several = found if isinstance(found, list) else None
     if isinstance(found, dict):
         several = found.get("runs", [found])
     if not isinstance(several, list) or not all(isinstance(one, dict) for one in several):
-        raise RunDirectoryError(Message.NOT_A_CARD(where=shown, reason=""))
+        raise RunDirectoryError(REPORT_TEXT.NOT_A_CARD(where=shown, reason=""))
     return several
 
 
@@ -67,7 +67,7 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     card = past_card(orjson.dumps(stored).decode(), shown)
     if document.get("schema") != SCHEMA:
         schema = str(document.get("schema"))[:20]
-        raise RunDirectoryError(Message.SCHEMA(where=shown, schema=schema, known=SCHEMA))
+        raise RunDirectoryError(REPORT_TEXT.SCHEMA(where=shown, schema=schema, known=SCHEMA))
     run = card.run
     about = {
         "run": run.id,
@@ -94,7 +94,7 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     try:
         pa.Table.from_pylist(lines, HISTORY_SCHEMA)
     except pa.ArrowException as error:
-        raise RunDirectoryError(Message.NOT_A_CARD(where=shown, reason=error)) from None
+        raise RunDirectoryError(REPORT_TEXT.NOT_A_CARD(where=shown, reason=error)) from None
     return lines
 
 
@@ -131,7 +131,7 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
         )
     except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
-        raise RunDirectoryError(Message.NOT_A_CARD(where=shown, reason=reason)) from None
+        raise RunDirectoryError(REPORT_TEXT.NOT_A_CARD(where=shown, reason=reason)) from None
 
 
 def _python_names(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from loadgen.metrics.interval import (
 )
 from loadgen.plan.reading import Object, at, part
 from loadgen.report.build.broker_section import BrokerRecords, read_broker
-from loadgen.report.messages import Message
 from loadgen.run.redaction import printable
 from loadgen.run.seal import Integrity, verify
+from loadgen.sentences import REPORT_TEXT, Sentence
 
 SCHEMA = 1
 """Version of run.json that this program understands."""
@@ -212,25 +212,25 @@ def open_run(directory: Path, url: str = "", names: Iterable[str] | None = None)
     """
     where = f"run directory {printable(url, _LONGEST_SHOWN) or shown(directory)}"
     if not directory.is_dir():
-        raise RunDirectoryError(Message.NO_DIRECTORY(where=where))
+        raise RunDirectoryError(REPORT_TEXT.NO_DIRECTORY(where=where))
     manifest, of_record = directory / "run.json", f"{where}: run.json"
     try:
         if manifest.stat().st_size > LARGEST_MANIFEST_BYTES:
-            raise RunDirectoryError(Message.FILE_TOO_LARGE(where=of_record))
+            raise RunDirectoryError(REPORT_TEXT.FILE_TOO_LARGE(where=of_record))
         document = orjson.loads(manifest.read_bytes())
     except FileNotFoundError:
-        raise RunDirectoryError(Message.NO_RECORD(where=where)) from None
+        raise RunDirectoryError(REPORT_TEXT.NO_RECORD(where=where)) from None
     except OSError as error:
-        unreadable = Message.FILE_UNREADABLE(where=of_record, reason=error.strerror)
+        unreadable = REPORT_TEXT.FILE_UNREADABLE(where=of_record, reason=error.strerror)
         raise RunDirectoryError(unreadable) from None
     except orjson.JSONDecodeError as error:
-        raise RunDirectoryError(Message.DAMAGED(where=of_record, reason=error)) from None
+        raise RunDirectoryError(REPORT_TEXT.DAMAGED(where=of_record, reason=error)) from None
     record = parse_run(document, where)
     present = directory.glob("intervals/*.parquet") if names is None else map(Path, names)
     intervals = (path for path in present if path.match("intervals/*.parquet"))
     files = tuple(sorted(path for path in intervals if not path.name.startswith(".")))
     if not files:
-        raise RunDirectoryError(Message.NO_INTERVALS(where=where))
+        raise RunDirectoryError(REPORT_TEXT.NO_INTERVALS(where=where))
     for path in files if names is None else ():
         _check_footer(path, record.id, f"{where}: {path.name}")
     return RunFiles(
@@ -257,9 +257,9 @@ def different(opened: Iterable[RunFiles]) -> list[RunFiles]:
         twin = runs.setdefault(run.record.id, run)
         if twin is not run:
             first, second = (printable(files.shown, _LONGEST_SHOWN) for files in (twin, run))
-            raise RunDirectoryError(Message.SAME_RUN(first=first, second=second))
+            raise RunDirectoryError(REPORT_TEXT.SAME_RUN(first=first, second=second))
     if not runs:
-        raise RunDirectoryError(Message.NO_RUN())
+        raise RunDirectoryError(REPORT_TEXT.NO_RUN())
     return list(runs.values())
 
 
@@ -280,7 +280,7 @@ def runs_in(directory: Path) -> list[Path]:
 
 
 @contextmanager
-def _damage(where: str, message: Message = Message.DAMAGED) -> Iterator[None]:
+def _damage(where: str, message: Sentence = REPORT_TEXT.DAMAGED) -> Iterator[None]:
     """Raise RunDirectoryError instead of the exceptions of Arrow for a damaged file.
 
     ValueError is one, if a name in the file is not text.
@@ -288,7 +288,7 @@ def _damage(where: str, message: Message = Message.DAMAGED) -> Iterator[None]:
     try:
         yield
     except KeyError as error:
-        raise RunDirectoryError(Message.LACKS_COLUMN(where=where, column=error)) from None
+        raise RunDirectoryError(REPORT_TEXT.LACKS_COLUMN(where=where, column=error)) from None
     except (OSError, ValueError, TypeError, pa.ArrowException) as error:
         raise RunDirectoryError(message(where=where, reason=_line(error))) from None
 
@@ -298,7 +298,7 @@ def load_intervals(run: RunFiles) -> pa.Table:
     where = f"run directory {shown(run.directory)}"
     tables = [INTERVAL_SCHEMA.empty_table()]
     tables += [group for path in run.files for group in row_groups(path, f"{where}: {path.name}")]
-    with _damage(where, Message.FILES_DIFFER):
+    with _damage(where, REPORT_TEXT.FILES_DIFFER):
         # One chunk a column: the reducer handles a chunk at a time.
         rows = pa.concat_tables(tables).combine_chunks()
         require_counts(rows)
@@ -346,26 +346,28 @@ def parse_run(document: object, where: str) -> RunRecord:
     """Parse run.json; raise RunDirectoryError, beginning with `where`."""
     where = f"{where}: run.json"
     if not isinstance(document, dict):
-        raise RunDirectoryError(Message.DAMAGED(where=where, reason="not an object"))
+        raise RunDirectoryError(REPORT_TEXT.DAMAGED(where=where, reason="not an object"))
     if document.get("schema") != SCHEMA:
         schema = str(document.get("schema"))[:20]
-        raise RunDirectoryError(Message.SCHEMA(where=where, schema=schema, known=SCHEMA))
+        raise RunDirectoryError(REPORT_TEXT.SCHEMA(where=where, schema=schema, known=SCHEMA))
     for key in ("plan", "clock", "connect", "ledger", "verdict"):
         if not isinstance(document.get(key), dict | None):
-            raise RunDirectoryError(Message.DAMAGED(where=where, reason=f"{key} is not an object"))
+            raise RunDirectoryError(
+                REPORT_TEXT.DAMAGED(where=where, reason=f"{key} is not an object")
+            )
     try:
         return _RECORD.validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         place = first["loc"]
         reason = f"{'.'.join(map(str, place))}: {first['msg']}"[:_LONGEST_SHOWN]
-        message = Message.DAMAGED(where=where, reason=reason)
+        message = REPORT_TEXT.DAMAGED(where=where, reason=reason)
         if first["type"] == "missing":
-            message = Message.LACKS(where=where, missing=repr(place[-1]))
+            message = REPORT_TEXT.LACKS(where=where, missing=repr(place[-1]))
     except KeyError as error:
-        message = Message.LACKS(where=where, missing=error)
+        message = REPORT_TEXT.LACKS(where=where, missing=error)
     except (TypeError, AttributeError) as error:
-        message = Message.DAMAGED(where=where, reason=_line(error))
+        message = REPORT_TEXT.DAMAGED(where=where, reason=_line(error))
     raise RunDirectoryError(message)
 
 
@@ -378,7 +380,7 @@ def shown(path: Path) -> str:
 def _check_footer(path: Path, run: str, where: str) -> None:
     """Raise RunDirectoryError if a file is damaged, lacks columns or has rows of another run."""
     runs: set[object] = set()
-    with _damage(where, Message.CUT_OFF), pq.ParquetFile(path) as file:
+    with _damage(where, REPORT_TEXT.CUT_OFF), pq.ParquetFile(path) as file:
         schema, metadata = file.schema_arrow, file.metadata
         # Each column before the lists has one leaf: its place is that in the schema.
         place = schema.get_field_index("run")
@@ -388,7 +390,7 @@ def _check_footer(path: Path, run: str, where: str) -> None:
                 runs |= {bounds.min, bounds.max}
     missing = [name for name in INTERVAL_SCHEMA.names if name not in (*schema.names, *LATER)]
     if missing:
-        raise RunDirectoryError(Message.LACKS_COLUMN(where=where, column=missing[0]))
+        raise RunDirectoryError(REPORT_TEXT.LACKS_COLUMN(where=where, column=missing[0]))
     named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode())
     runs.add(named.decode(errors="replace"))
     if runs - {run}:
@@ -398,7 +400,7 @@ def _check_footer(path: Path, run: str, where: str) -> None:
 def mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:
     """Return the error about rows of other runs among those of `run`; `ids` may have it, too."""
     other = sorted(str(name)[:80] for name in ids if name != run)
-    return RunDirectoryError(Message.OTHER_RUN(where=where, other=other[0], run=run[:80]))
+    return RunDirectoryError(REPORT_TEXT.OTHER_RUN(where=where, other=other[0], run=run[:80]))
 
 
 def _line(error: Exception) -> str:

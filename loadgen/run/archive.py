@@ -11,10 +11,10 @@ import orjson
 from loadgen.cases.registry import CASES
 from loadgen.errors import DiskError, RunDirectoryError
 from loadgen.plan.disclosure import DisclosureModule, FinishedRun, disclosure_module
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import disk_errors
 from loadgen.run.seal import verify
+from loadgen.sentences import RUN_TEXT
 
 _DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same run gives the same archive
@@ -42,13 +42,13 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
             why = "a document of one of them is damaged"
         if why:
             reason = printable(why, 500)
-            message = RunMessage.NO_REPETITION(path=_shown(repeat), run=_shown(run), reason=reason)
+            message = RUN_TEXT.NO_REPETITION(path=_shown(repeat), run=_shown(run), reason=reason)
             raise RunDirectoryError(message)
     try:
         texts = disclosure.disclosed_files(main, again)
         files = {name: text.encode() for name, text in texts.items()}
     except _DAMAGED:
-        raise RunDirectoryError(RunMessage.DAMAGED_DOCUMENTS(path=_shown(run))) from None
+        raise RunDirectoryError(RUN_TEXT.DAMAGED_DOCUMENTS(path=_shown(run))) from None
     scenario = orjson.dumps(main.run.get("scenario"), option=orjson.OPT_INDENT_2)
     members: list[tuple[str, bytes | Path]] = [*files.items(), ("config/scenario.json", scenario)]
     archive = _next_to(run, ".jar") if out is None else out
@@ -69,14 +69,14 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
                 data = content.read_bytes() if isinstance(content, Path) else content
                 jar.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
     except FileExistsError:
-        raise RunDirectoryError(RunMessage.EXISTS(path=_shown(archive))) from None
+        raise RunDirectoryError(RUN_TEXT.EXISTS(path=_shown(archive))) from None
     except (OSError, DiskError) as error:
         if made:
             # Half an archive would pass for a whole one, and stand in the way of the next.
             archive.unlink(missing_ok=True)
         if isinstance(error, DiskError):
             raise
-        message = RunMessage.NOT_WRITTEN(path=_shown(archive), reason=error.strerror or str(error))
+        message = RUN_TEXT.NOT_WRITTEN(path=_shown(archive), reason=error.strerror or str(error))
         raise RunDirectoryError(message) from None
     return archive
 
@@ -123,12 +123,12 @@ def read_finished(directory: Path) -> tuple[FinishedRun, DisclosureModule]:
     case = CASES.get(str(run.get("case")))
     if case is None or not case.disclosure:
         cases = tuple(case.name for case in CASES.values() if case.disclosure)
-        raise RunDirectoryError(RunMessage.NO_DISCLOSURE(path=_shown(directory), cases=cases))
+        raise RunDirectoryError(RUN_TEXT.NO_DISCLOSURE(path=_shown(directory), cases=cases))
     document = _document(directory, case.document)
     integrity = verify(directory, run)
     if integrity.state == "changed":
         changes = "; ".join(integrity.changes)
-        raise RunDirectoryError(RunMessage.CHANGED_RUN(path=_shown(directory), changes=changes))
+        raise RunDirectoryError(RUN_TEXT.CHANGED_RUN(path=_shown(directory), changes=changes))
     finished = FinishedRun(run, document, integrity.state == "intact")
     return finished, disclosure_module(case.disclosure)
 
@@ -138,12 +138,12 @@ def _document(directory: Path, name: str) -> Mapping[str, Any]:
         document = orjson.loads((directory / name).read_bytes())
     except OSError as error:
         reason = error.strerror
-        message = RunMessage.NO_DOCUMENT(path=_shown(directory), name=name, reason=reason)
+        message = RUN_TEXT.NO_DOCUMENT(path=_shown(directory), name=name, reason=reason)
         raise RunDirectoryError(message) from None
     except orjson.JSONDecodeError:
         document = None
     if not isinstance(document, dict) or document.get("schema") != 1:
-        raise RunDirectoryError(RunMessage.BAD_DOCUMENT(path=_shown(directory), name=name))
+        raise RunDirectoryError(RUN_TEXT.BAD_DOCUMENT(path=_shown(directory), name=name))
     return document
 
 

@@ -17,7 +17,7 @@ from loadgen.plan.fit import Host, fit_plan
 from loadgen.plan.groups import Target
 from loadgen.plan.plan import Bridge, Plan
 from loadgen.run.environment import host_of
-from loadgen.run.messages import RunMessage
+from loadgen.sentences import RUN_TEXT
 
 if TYPE_CHECKING:
     from loadgen.brokers.front import Route
@@ -48,7 +48,7 @@ async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
         parsed = [parse_broker(url) for url in (*wanted.names, *bridge.urls)]
         endpoints = tuple(endpoint for endpoint in parsed if isinstance(endpoint, Endpoint))
         if len({endpoint.scheme for endpoint in endpoints}) > 1:
-            raise ScenarioError(RunMessage.OTHER_SCHEME())
+            raise ScenarioError(RUN_TEXT.OTHER_SCHEME())
         yield ServedBroker.at(endpoints)
         return
     started: AbstractAsyncContextManager[ServedBroker]
@@ -84,7 +84,7 @@ def accounts_of(plan: Plan) -> "tuple[Account, ...]":
     listed = []
     for _, user, password in listed_clients(plan) or ():
         if not user or not password or not re.fullmatch(r"[^:\s#+]{1,200}", user):
-            raise ScenarioError(RunMessage.USERNAMES())
+            raise ScenarioError(RUN_TEXT.USERNAMES())
         listed.append((user, password))
     return tuple(accounts(plan, secrets.token_hex(16), listed))
 
@@ -114,7 +114,7 @@ async def plan_for(
     """
     logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
     if len(logins) > 1:
-        raise ScenarioError(RunMessage.OTHER_USERS())
+        raise ScenarioError(RUN_TEXT.OTHER_USERS())
     ((username, password),) = logins
     return fit_plan(
         plan,
@@ -140,7 +140,7 @@ async def _target(endpoint: Endpoint) -> Target:
         except OSError as error:
             reason = (error.strerror or f"no name server answers within {_NAME_S:g} s").lower()
             raise BrokerUnreachableError(
-                RunMessage.NO_SUCH_NAME(broker=endpoint.redacted, reason=reason)
+                RUN_TEXT.NO_SUCH_NAME(broker=endpoint.redacted, reason=reason)
             ) from None
         host = str(addresses[0][4][0])
         if len(addresses) > 1:

@@ -28,13 +28,13 @@ from loadgen.run.environment import CALIBRATION_SCHEMA
 from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.interval_files import IntervalWriter
-from loadgen.run.messages import RunMessage
 from loadgen.run.monitor import Monitor, RunOutput
 from loadgen.run.phases import PhaseRunner
 from loadgen.run.progress import Progress, Snapshot, silent
 from loadgen.run.run_state import RunState
 from loadgen.run.rundir import EventLog, claim
 from loadgen.scratch import scratch_directory
+from loadgen.sentences import RUN_TEXT
 
 NS: Final = 1_000_000_000
 PERCENTILES: Final = ("p50", "p90", "p99", "max")
@@ -93,9 +93,9 @@ async def play(plan: Plan, interrupt: Interrupt | None = None) -> Played:
             events.close(time.monotonic_ns())
         ending = monitor.state.ending
         if ending == "interrupted":
-            raise RunInterruptedError(RunMessage.INTERRUPTED())
+            raise RunInterruptedError(RUN_TEXT.INTERRUPTED())
         if ending is not None:
-            raise CannotRunError(RunMessage.ENDED_EARLY(ending=ending))
+            raise CannotRunError(RUN_TEXT.ENDED_EARLY(ending=ending))
         table = pq.read_table(directory / "intervals")
     by = ("worker", "group", "phase", "series")
     rows = {tuple(row[name] for name in by): row for row in reduce_table(table, by).to_pylist()}
@@ -119,7 +119,7 @@ async def calibrate(
     load = os.getloadavg()[0]
     devices = min(SINGLE_DEVICES, descriptors - SPARE_DESCRIPTORS)
     if devices < 1:
-        raise CannotRunError(RunMessage.FEW_DESCRIPTORS(least=SPARE_DESCRIPTORS))
+        raise CannotRunError(RUN_TEXT.FEW_DESCRIPTORS(least=SPARE_DESCRIPTORS))
 
     async def play_on(
         endpoint: Endpoint, title: str, groups: tuple[DeviceGroup, ...], tick_us: int = 0
@@ -157,7 +157,7 @@ async def calibrate(
     connected = single.state.connected
     if connected is None or connected.failures or connected.done != devices:
         failures = tuple(connected.failures) if connected else ()
-        raise CannotRunError(RunMessage.NOT_CONNECTED(devices=devices, failures=failures))
+        raise CannotRunError(RUN_TEXT.NOT_CONNECTED(devices=devices, failures=failures))
     return {
         "schema": CALIBRATION_SCHEMA,
         "key": dict(key),
@@ -192,7 +192,7 @@ def _rate(played: Played, worker: int, counter: str) -> dict[str, Any]:
     messages = int(played.row(worker, GROUPS[worker], "measure").get(counter, 0))
     cpu_ns = played.cpu_ns(worker, "measure")
     if not messages or not cpu_ns:
-        raise CannotRunError(RunMessage.NO_MESSAGE(group=GROUPS[worker]))
+        raise CannotRunError(RUN_TEXT.NO_MESSAGE(group=GROUPS[worker]))
     return {
         "rate": round(messages * NS / (end_ns - start_ns)),
         "cpu_us": round(cpu_ns / messages / 1000, 3),
@@ -203,7 +203,7 @@ def _rate(played: Played, worker: int, counter: str) -> dict[str, Any]:
 def _latency_us(played: Played, worker: int, series: str) -> dict[str, float]:
     summary = summarize(played.row(worker, GROUPS[worker], "measure", series))
     if not summary.count:
-        raise CannotRunError(RunMessage.NO_MESSAGE(group=GROUPS[worker]))
+        raise CannotRunError(RUN_TEXT.NO_MESSAGE(group=GROUPS[worker]))
     values = {name: summary.figure(name) for name in PERCENTILES}
     return {name: round(float(value), 3) for name, value in values.items() if value is not None}
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from loadgen.errors import CannotRunError
 from loadgen.plan.plan import Plan
 from loadgen.run.hosts.worker_pool import WorkerPool
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import EventLog
+from loadgen.sentences import RUN_TEXT
 
 if TYPE_CHECKING:
     from loadgen.brokers.process import BrokerProcess
@@ -56,7 +56,7 @@ async def run_crash_command(command: str, events: EventLog) -> None:
             async with asyncio.timeout(COMMAND_LIMIT_S):
                 status = await child.wait()
         except TimeoutError:
-            raise CannotRunError(RunMessage.CRASH_SLOW(seconds=COMMAND_LIMIT_S)) from None
+            raise CannotRunError(RUN_TEXT.CRASH_SLOW(seconds=COMMAND_LIMIT_S)) from None
         finally:
             # What it started goes on where it ended: that may be the broker.
             if child.returncode is None:
@@ -68,7 +68,7 @@ async def run_crash_command(command: str, events: EventLog) -> None:
     last_line = printable(lines[-1], _SAID_CHARACTERS) if lines else ""
     if status:
         ended = f"with status {status}" if status > 0 else f"by signal {-status}"
-        raise CannotRunError(RunMessage.CRASH_FAILED(ended=ended, last_line=last_line))
+        raise CannotRunError(RUN_TEXT.CRASH_FAILED(ended=ended, last_line=last_line))
     said = f": {last_line}" if lines else ""
     events.write(time.monotonic_ns(), "crash_command", f"the command has ended{said}")
 

@@ -23,8 +23,8 @@ from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.metrics.histogram import highest_values
 from loadgen.plan.plan import Plan
 from loadgen.run.live_page import PageApplication
-from loadgen.run.messages import RunMessage
 from loadgen.run.monitor import Monitor
+from loadgen.sentences import RUN_TEXT
 
 MESSAGE_EVENTS = (
     *("sent", "acknowledged", "refused", "expected", "received", "duplicated", "out_of_order"),
@@ -178,7 +178,7 @@ def served_metrics(
         server: WSGIServer = make_server(str(name), int(number), application, kind, _Quiet)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise CannotRunError(RunMessage.NO_METRICS(address=address, reason=reason)) from None
+        raise CannotRunError(RUN_TEXT.NO_METRICS(address=address, reason=reason)) from None
     thread = Thread(target=server.serve_forever, args=(_LOOK_S,), daemon=True)
     thread.start()
     try:

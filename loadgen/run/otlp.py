@@ -17,10 +17,10 @@ from loadgen import __version__
 from loadgen.errors import CannotRunError
 from loadgen.plan.plan import Plan
 from loadgen.run.live_metrics import BOUNDS_S, Distribution, Figure, figures
-from loadgen.run.messages import RunMessage
 from loadgen.run.monitor import Monitor
 from loadgen.run.secrets import otlp_headers
 from loadgen.run.tasks import background
+from loadgen.sentences import RUN_TEXT
 
 try:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -29,7 +29,7 @@ try:
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.util.re import parse_env_headers
 except ImportError:
-    raise CannotRunError(RunMessage.NO_OTLP()) from None
+    raise CannotRunError(RUN_TEXT.NO_OTLP()) from None
 
 _PATH = "/v1/metrics"
 _TIMEOUT_S = 5.0
@@ -85,7 +85,7 @@ async def sent_metrics(
 
     try:
         if not await send():
-            raise CannotRunError(RunMessage.NO_COLLECTOR(url=url))
+            raise CannotRunError(RUN_TEXT.NO_COLLECTOR(url=url))
         async with background(keep_sending()):
             yield
         await send()

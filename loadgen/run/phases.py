@@ -25,13 +25,13 @@ from loadgen.plan.groups import sent_qos
 from loadgen.plan.plan import PhasePlan, Plan, document_of
 from loadgen.run.hosts.worker_pool import WorkerLostError, WorkerPool
 from loadgen.run.interrupt import Interrupt
-from loadgen.run.messages import RunMessage
 from loadgen.run.monitor import SAMPLE_S, Monitor
 from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.run_state import NS, Ending, Outcome, RunState, outcome_of, timed_groups
 from loadgen.run.tally import Tally
 from loadgen.run.tasks import finished_or
 from loadgen.scratch import memory_directory
+from loadgen.sentences import RUN_TEXT
 from loadgen.worker.closing import LOST_LIMIT
 from loadgen.worker.shared_counts import create_live_page
 from loadgen.worker.subscription_marks import open_marks
@@ -233,7 +233,7 @@ class PhaseRunner:
             reason = max(failures, key=lambda name: failures[name])
             refused = any(word in reason.lower() for word in _REFUSALS)
             kind = BrokerRefusedError if refused else BrokerUnreachableError
-            raise kind(RunMessage.NOT_ONE_CONNECTED(devices=sum(failures.values()), reason=reason))
+            raise kind(RUN_TEXT.NOT_ONE_CONNECTED(devices=sum(failures.values()), reason=reason))
 
     async def _subscribe(self) -> None:
         start_ns = self.monitor.enter("subscribe")

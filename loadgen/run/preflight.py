@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.brokers.endpoints import parse_broker
-from loadgen.brokers.messages import Message
 from loadgen.brokers.process import UNKNOWN, ServedBroker
 from loadgen.cases.registry import case_of, resolve, vary
 from loadgen.errors import BrokerRefusedError, ScenarioError
@@ -29,9 +28,9 @@ from loadgen.plan.scenario import (
 from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
 from loadgen.run.broker_provider import routes
 from loadgen.run.environment import machine_identity
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.secrets import with_passphrase
+from loadgen.sentences import BROKER_TEXT, RUN_TEXT
 from loadgen.worker import tls
 from loadgen.worker.logins import connect_of, listed_clients
 
@@ -54,7 +53,7 @@ def check_host(plan: Plan) -> None:
     missing = set(processors_of(plan.scenario.affinity)) - usable
     if missing:
         raise ScenarioError(
-            RunMessage.PROCESSOR(missing=min(missing), usable=tuple(sorted(usable)[:30]))
+            RUN_TEXT.PROCESSOR(missing=min(missing), usable=tuple(sorted(usable)[:30]))
         )
     _require_certificates(plan)
     _require_clients(plan)
@@ -69,9 +68,9 @@ def require_hosts(plan: Plan, machines: Sequence[str] | None) -> None:
     """
     count = 1 if machines is None else len(machines)
     if plan.scenario.hosts != count:
-        raise ScenarioError(RunMessage.OTHER_HOSTS(wanted=plan.scenario.hosts, count=count))
+        raise ScenarioError(RUN_TEXT.OTHER_HOSTS(wanted=plan.scenario.hosts, count=count))
     if machines and plan.brokers.private and set(machines) != {machine_identity()}:
-        raise ScenarioError(RunMessage.PRIVATE_BROKER())
+        raise ScenarioError(RUN_TEXT.PRIVATE_BROKER())
 
 
 async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
@@ -93,10 +92,10 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
         asking = wanted(plan, broker)
         rehearsed, stated = await together(rehearse(asking), version())
         if rehearsed.lacks and not plan.scenario.anyway:
-            raise BrokerRefusedError(RunMessage.LACKS(what=rehearsed.lacks[0]))
+            raise BrokerRefusedError(RUN_TEXT.LACKS(what=rehearsed.lacks[0]))
         remarks = folded((*rehearsed.lacks, *rehearsed.remarks))
         if stated == UNKNOWN and plan.scenario.broker_name is None:
-            remarks.append(Message.NAMELESS(where=broker.name))
+            remarks.append(BROKER_TEXT.NAMELESS(where=broker.name))
         broker = replace(broker, version=stated, remarks=tuple(remarks))
     bridge = plan.brokers.bridge
     if bridge is not None:
@@ -117,7 +116,7 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
 def downgraded(plan: Plan, error: BrokerRefusedError) -> Plan | None:
     """Return the plan with MQTT 3.1.1 for a broker that answers MQTT 5 in its words, else None."""
     answer = error.values.get("answer")
-    if getattr(answer, "code", "") != Message.CONNACK_OF_3_1_1.name:
+    if getattr(answer, "code", "") != BROKER_TEXT.CONNACK_OF_3_1_1.code:
         return None
     try:
         return with_passphrase(resolve(vary(plan.scenario, {"mqtt": "3.1.1"})))
@@ -142,7 +141,7 @@ def with_payload_size(scenario: Scenario) -> Scenario:
     if scenario.payload_template is not None:
         limit_bytes = WHOLE_SIZE_MAXIMUM_BYTES
     if path.exists() and not path.is_file():
-        raise ScenarioError(RunMessage.NOT_A_FILE(field=name, path=file_name))
+        raise ScenarioError(RUN_TEXT.NOT_A_FILE(field=name, path=file_name))
     try:
         size_bytes = HEADER_BYTES + path.stat().st_size
         with path.open("rb") as file:
@@ -150,13 +149,13 @@ def with_payload_size(scenario: Scenario) -> Scenario:
                 text = file.read(limit_bytes + 1)
                 size_bytes = HEADER_BYTES + len(read_template(text)[0])
     except OSError as error:
-        message = RunMessage.UNREADABLE(field=name, path=file_name, reason=error.strerror)
+        message = RUN_TEXT.UNREADABLE(field=name, path=file_name, reason=error.strerror)
         raise ScenarioError(message) from None
     if size_bytes > limit_bytes:
-        raise ScenarioError(RunMessage.LARGE(field=name, size=size_bytes, most=limit_bytes))
+        raise ScenarioError(RUN_TEXT.LARGE(field=name, size=size_bytes, most=limit_bytes))
     size = (size_bytes, size_bytes)
     if "size" in scenario.model_fields_set and scenario.size != size:
-        raise ScenarioError(RunMessage.SIZE_OF_PAYLOAD(field=name, size=size_bytes))
+        raise ScenarioError(RUN_TEXT.SIZE_OF_PAYLOAD(field=name, size=size_bytes))
     return scenario.model_copy(update={"size": size})
 
 
@@ -179,7 +178,7 @@ def _require_certificates(plan: Plan) -> None:
             if path and not os.access(path, os.R_OK):
                 owner = f"device {number:,}" if each else "every device"
                 shown = printable(path, 200)
-                raise ScenarioError(RunMessage.TLS_FILE(field=field, path=shown, devices=owner))
+                raise ScenarioError(RUN_TEXT.TLS_FILE(field=field, path=shown, devices=owner))
 
 
 def _require_clients(plan: Plan) -> None:
@@ -194,22 +193,22 @@ def _require_clients(plan: Plan) -> None:
         if len(longest) > CLIENT_ID_CHARACTERS:
             values = {"length": len(longest), "most": CLIENT_ID_CHARACTERS}
             shown = printable(longest, 60)
-            raise ScenarioError(RunMessage.LONG_CLIENT_ID(client_id=shown, **values))
+            raise ScenarioError(RUN_TEXT.LONG_CLIENT_ID(client_id=shown, **values))
     if clients is None:
         return
     devices = plan.groups[0].count
     listed = clients[:devices]
     if plan.version != 5 and any(password and not user for _, user, password in listed):
-        raise ScenarioError(RunMessage.PASSWORD_ALONE(path=path, mqtt=plan.scenario.mqtt))
+        raise ScenarioError(RUN_TEXT.PASSWORD_ALONE(path=path, mqtt=plan.scenario.mqtt))
     if len(clients) < devices:
-        raise ScenarioError(RunMessage.FEW_CLIENTS(path=path, rows=len(clients), devices=devices))
+        raise ScenarioError(RUN_TEXT.FEW_CLIENTS(path=path, rows=len(clients), devices=devices))
     names, pattern = {name for name, _, _ in listed}, plan.scenario.client_id
     for number, group in enumerate(plan.groups[1:] if pattern else (), 1):
         of_group = str(pattern).replace("{group}", str(number))
         for device in range(group.count):
             if of_group.replace("{device}", str(device)) in names:
                 raise ScenarioError(
-                    RunMessage.SAME_CLIENT_ID(path=path, device=device, group=group.name)
+                    RUN_TEXT.SAME_CLIENT_ID(path=path, device=device, group=group.name)
                 )
 
 
@@ -225,7 +224,7 @@ def _require_source_addresses(plan: Plan) -> None:
             with socket.socket(family, socket.SOCK_STREAM) as sock:
                 sock.bind((address, 0))
         except OSError:
-            text = Message.SOURCE_ADDRESS(networks=networks, address=address)
+            text = BROKER_TEXT.SOURCE_ADDRESS(networks=networks, address=address)
             raise ScenarioError(text) from None
 
 
@@ -238,10 +237,10 @@ def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
         with Path(plan.scenario.sut).open("rb") as file:
             text = file.read(4 * FILE_LIMIT_CHARACTERS + 1).decode("utf-8")
     except OSError as error:
-        message = RunMessage.UNREADABLE(field="sut", path=shown, reason=error.strerror)
+        message = RUN_TEXT.UNREADABLE(field="sut", path=shown, reason=error.strerror)
         raise ScenarioError(message) from None
     except UnicodeDecodeError:
-        raise ScenarioError(RunMessage.NOT_UTF_8(field="sut", path=shown)) from None
+        raise ScenarioError(RUN_TEXT.NOT_UTF_8(field="sut", path=shown)) from None
     return read_description(text)
 
 

@@ -18,8 +18,8 @@ from typing import IO, Any, Final
 import orjson
 
 from loadgen.errors import DiskError, HostLimitError, RunDirectoryError
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable, scrub
+from loadgen.sentences import RUN_TEXT
 
 EVENTS_A_KIND = 1000
 """Events of one kind that are written; the rest is only counted."""
@@ -64,7 +64,7 @@ def disk_errors(path: str | os.PathLike[str] = "") -> Iterator[None]:
         reason = _NO_TEMPORARY if no_temporary else os.strerror(error.errno or 0)
         what = str(os.fspath(path) or error.filename or "a file")[:200]
         reason = reason[0].lower() + reason[1:]
-        raise DiskError(RunMessage.DISK(path=what, reason=reason)) from None
+        raise DiskError(RUN_TEXT.DISK(path=what, reason=reason)) from None
 
 
 def make_private(path: Path) -> None:
@@ -117,7 +117,7 @@ def directory_errors(path: Path) -> Iterator[None]:
         is_file = isinstance(error, (FileExistsError, NotADirectoryError))
         reason = "it is a file" if is_file else error.strerror
         shown = printable(str(path), 200)
-        raise RunDirectoryError(RunMessage.NOT_WRITTEN(path=shown, reason=reason)) from None
+        raise RunDirectoryError(RUN_TEXT.NOT_WRITTEN(path=shown, reason=reason)) from None
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def exclusive(directory: Path, *, wait: bool = False) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
-                message = RunMessage.IN_USE(path=printable(str(directory), 200))
+                message = RUN_TEXT.IN_USE(path=printable(str(directory), 200))
                 raise RunDirectoryError(message) from None
         yield
     finally:
@@ -183,7 +183,7 @@ def require_free(path: Path) -> None:
     with directory_errors(path):
         occupied = path.exists() and next(path.iterdir(), None) is not None
     if occupied:
-        raise RunDirectoryError(RunMessage.NOT_EMPTY(path=printable(str(path), 200)))
+        raise RunDirectoryError(RUN_TEXT.NOT_EMPTY(path=printable(str(path), 200)))
 
 
 def claim(path: Path) -> Path:

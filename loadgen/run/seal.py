@@ -19,9 +19,9 @@ import orjson
 
 from loadgen.cases.registry import DOCUMENTS
 from loadgen.errors import RunDirectoryError
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import write_atomically, write_json
+from loadgen.sentences import RUN_TEXT
 
 SUMS = "SHA256SUMS"
 """File of the digests, in the format of coreutils."""
@@ -82,7 +82,7 @@ def seal(run_dir: Path) -> dict[str, str]:
     try:
         document = orjson.loads(manifest.read_bytes())
     except (OSError, orjson.JSONDecodeError):
-        raise RunDirectoryError(RunMessage.NOTHING_TO_SEAL(path=run_dir)) from None
+        raise RunDirectoryError(RUN_TEXT.NOTHING_TO_SEAL(path=run_dir)) from None
     files = _result_files(run_dir).items()
     sums = "".join(f"{_digest_file(path)}  {name}\n" for name, path in files).encode()
     digests = {

@@ -16,8 +16,8 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.errors import ScenarioError
 from loadgen.plan.plan import Plan
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import SOURCE, printable
+from loadgen.sentences import RUN_TEXT
 
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -60,11 +60,11 @@ def take_secrets(fields: Mapping[str, object]) -> None:
 def agent_secret(source: str) -> bytes:
     """Return the secret that agents share with the commands which use them."""
     if not SOURCE.fullmatch(source):
-        raise ScenarioError(RunMessage.SECRET_SOURCE())
+        raise ScenarioError(RUN_TEXT.SECRET_SOURCE())
     take_secrets({"secret": source})
     secret = _taken["secret", source].encode()
     if len(secret) < _SHORTEST_BYTES:
-        raise ScenarioError(RunMessage.SHORT_SECRET(size=len(secret), least=_SHORTEST_BYTES))
+        raise ScenarioError(RUN_TEXT.SHORT_SECRET(size=len(secret), least=_SHORTEST_BYTES))
     return secret
 
 
@@ -121,20 +121,20 @@ def _read(name: str, source: str) -> str:
                     warnings.simplefilter("error", getpass.GetPassWarning)
                     secret = getpass.getpass(f"{_NAMES[name]}: ")
             except (OSError, EOFError, getpass.GetPassWarning):
-                raise ScenarioError(RunMessage.NO_TERMINAL(field=name)) from None
+                raise ScenarioError(RUN_TEXT.NO_TERMINAL(field=name)) from None
         elif kind == "env":
             if not _withhold(where):
                 variable = printable(where, 100)
-                raise ScenarioError(RunMessage.NO_VARIABLE(field=name, variable=variable))
+                raise ScenarioError(RUN_TEXT.NO_VARIABLE(field=name, variable=variable))
             secret = _withheld[where]
         else:
             secret = _line_of_file(name, where)
         size = len(secret.encode())
     except UnicodeError:
-        raise ScenarioError(RunMessage.NOT_UTF_8(field=name, path=printable(source, 200))) from None
+        raise ScenarioError(RUN_TEXT.NOT_UTF_8(field=name, path=printable(source, 200))) from None
     if not 0 < size <= _LIMIT_BYTES or (name == "user" and "\0" in secret):
         shown = printable(source, 200)
-        raise ScenarioError(RunMessage.BAD_SECRET(field=name, source=shown, most=_LIMIT_BYTES))
+        raise ScenarioError(RUN_TEXT.BAD_SECRET(field=name, source=shown, most=_LIMIT_BYTES))
     return secret
 
 
@@ -152,12 +152,12 @@ def _line_of_file(name: str, where: str) -> str:
         # Before it is read: what waits for its writer has no size and need not be asked twice.
         if readable_by_others(path):
             mode = f"{stat.S_IMODE(path.stat().st_mode):04o}"
-            raise ScenarioError(RunMessage.READABLE(field=name, path=shown, mode=mode))
+            raise ScenarioError(RUN_TEXT.READABLE(field=name, path=shown, mode=mode))
         with path.open("rb") as file:
             data = file.read(_LIMIT_BYTES + 3)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        message = RunMessage.UNREADABLE(field=name, path=shown, reason=reason)
+        message = RUN_TEXT.UNREADABLE(field=name, path=shown, reason=reason)
         raise ScenarioError(message) from None
     line = data.removesuffix(b"\n")
     return (line.removesuffix(b"\r") if line != data else data).decode()

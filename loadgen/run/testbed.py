@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from loadgen.brokers.messages import Message
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import resolve, vary
 from loadgen.errors import BrokerRefusedError, LoadgenError
@@ -44,6 +43,7 @@ from loadgen.run.seal import seal
 from loadgen.run.secrets import known_secrets, take_secrets, with_login, with_passphrase
 from loadgen.run.tasks import finished_or
 from loadgen.run.watched import loads_of, watched_broker
+from loadgen.sentences import BROKER_TEXT
 
 
 class Testbed:
@@ -253,7 +253,7 @@ class Testbed:
             if older is None:
                 raise
             plan, broker = await self._checked(older, broker)
-            remark = Message.PLAYED_WITH_3_1_1(
+            remark = BROKER_TEXT.PLAYED_WITH_3_1_1(
                 where=error.values["where"], answer=error.values["answer"]
             )
             broker = replace(broker, remarks=(remark, *broker.remarks))

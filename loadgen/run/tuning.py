@@ -27,8 +27,8 @@ from loadgen.errors import UsageError
 from loadgen.plan.deliveries import direct_senders, mean_deliveries, sent_rate
 from loadgen.plan.fit import broker_descriptors, needs_of
 from loadgen.plan.plan import Plan
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
+from loadgen.sentences import RUN_TEXT
 
 Area = Literal["limit", "cgroup", "sysctl", "nic", "cpu", "service"]
 Rule = Literal["least", "most", "is", "covers", "holds", "stopped"]
@@ -184,7 +184,7 @@ def read_profile(name: str) -> Profile:
     """Return the profile with this name; raise UsageError for an unknown one."""
     names = profile_names()
     if name not in names:
-        raise UsageError(RunMessage.UNKNOWN_PROFILE(name=printable(name, 60), names=names))
+        raise UsageError(RUN_TEXT.UNKNOWN_PROFILE(name=printable(name, 60), names=names))
     table = tomllib.loads((shipped("tuning") / f"{name}.toml").read_text("utf-8"))
     left_out = []
     for entry in table["left_out"]:

@@ -7,16 +7,14 @@ Size in KB = m · x + b, in three classes. x is a quantity such as the lines of 
 is drawn once, when an interaction begins: 95 % small, 4 % medium, 1 % large.
 """
 
-import pkgutil
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Literal, get_args
 
-SPECIFICATION: Final[Mapping[str, Any]] = tomllib.loads(
-    (pkgutil.get_data("loadgen.specjms", "specification.toml") or b"").decode()
-)
+from loadgen.sentences import read_table
+
+SPECIFICATION: Final[Mapping[str, Any]] = read_table("loadgen.specjms", "specification.toml")
 """The published tables, by name."""
 
 

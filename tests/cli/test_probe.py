@@ -3,10 +3,10 @@
 from loadgen.brokers.ask import Greeting
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.features import Feature
-from loadgen.brokers.messages import Message
 from loadgen.cli.probe import _lines
 from loadgen.errors import BrokerRefusedError
 from loadgen.run.survey import CaseAnswer, Survey
+from loadgen.sentences import BROKER_TEXT
 
 ENDPOINT = Endpoint("mqtt", "a", 1)
 
@@ -14,18 +14,19 @@ ENDPOINT = Endpoint("mqtt", "a", 1)
 def test_each_cause_stands_once() -> None:
     where = ENDPOINT.redacted
     limits = [
-        Message.QOS_LIMIT(where=where, most=1, qos=2, use=f"--qos {number}") for number in range(19)
+        BROKER_TEXT.QOS_LIMIT(where=where, most=1, qos=2, use=f"--qos {number}")
+        for number in range(19)
     ]
-    refusal = Message.OTHER_VERSION(where=where, version="5", answer="no", use="")
+    refusal = BROKER_TEXT.OTHER_VERSION(where=where, version="5", answer="no", use="")
     survey = Survey(
         Greeting(ENDPOINT, None, (4,), None, 0.1, (BrokerRefusedError(refusal),)),
         "unknown",
         {
-            "receive_maximum": Feature(None, "absent", Message.MQTT_5_ONLY()),
-            "server_keep_alive_s": Feature(None, "absent", Message.MQTT_5_ONLY()),
+            "receive_maximum": Feature(None, "absent", BROKER_TEXT.MQTT_5_ONLY()),
+            "server_keep_alive_s": Feature(None, "absent", BROKER_TEXT.MQTT_5_ONLY()),
             "payload_bytes": Feature(4096, "tried"),
             "maximum_packet_size_bytes": Feature(None, "default", unlimited=True),
-            "maximum_qos": Feature(None, "tried", Message.NO_TRIAL_ANSWER(trial_s=10)),
+            "maximum_qos": Feature(None, "tried", BROKER_TEXT.NO_TRIAL_ANSWER(trial_s=10)),
             "will_available": Feature(True, "tried"),
         },
         {

@@ -147,14 +147,14 @@ class TestProof:
     @pytest.mark.parametrize(
         ("run", "witness", "code", "values"),
         [
-            (WHOLE, replace(WITNESS, scheduled=103), "SENT", {"scheduled": 103, "sent": 100}),
-            (WHOLE, replace(WITNESS, in_flight=1), "HANDSHAKES", {"in_flight": 1}),
-            (with_counts(acknowledged=91), WITNESS, "HANDSHAKES", {"acknowledged": 91}),
-            (with_counts(given_up=3), WITNESS, "HANDSHAKES", {"given_up": 3}),
-            (WHOLE, replace(WITNESS, distinct=184), "RECEIVED", {"distinct": 184}),
-            (WHOLE, replace(WITNESS, publishes=210), "ARRIVED", {"publishes": 210}),
-            (WHOLE, replace(WITNESS, discarded=8), "ARRIVED", {"counted": 210}),
-            (with_counts(foreign=0), WITNESS, "ARRIVED", {"counted": 195}),
+            (WHOLE, replace(WITNESS, scheduled=103), "SUM_SENT", {"scheduled": 103, "sent": 100}),
+            (WHOLE, replace(WITNESS, in_flight=1), "SUM_ANSWERED", {"in_flight": 1}),
+            (with_counts(acknowledged=91), WITNESS, "SUM_ANSWERED", {"acknowledged": 91}),
+            (with_counts(given_up=3), WITNESS, "SUM_ANSWERED", {"given_up": 3}),
+            (WHOLE, replace(WITNESS, distinct=184), "SUM_RECEIVED", {"distinct": 184}),
+            (WHOLE, replace(WITNESS, publishes=210), "SUM_ARRIVED", {"publishes": 210}),
+            (WHOLE, replace(WITNESS, discarded=8), "SUM_ARRIVED", {"counted": 210}),
+            (with_counts(foreign=0), WITNESS, "SUM_ARRIVED", {"counted": 195}),
         ],
     )
     def test_each_sum_that_does_not(

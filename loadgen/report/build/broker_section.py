@@ -20,8 +20,8 @@ from pydantic import AfterValidator, TypeAdapter
 
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.reading import at
-from loadgen.report.messages import Message
 from loadgen.report.render.text import name
+from loadgen.sentences import REPORT_TEXT
 
 FILE = "broker.jsonl"
 LARGEST_BYTES = 256 << 20
@@ -132,13 +132,13 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
     path = run_dir / FILE
     try:
         if path.stat().st_size > LARGEST_BYTES:
-            raise RunDirectoryError(Message.FILE_TOO_LARGE(where=path))
+            raise RunDirectoryError(REPORT_TEXT.FILE_TOO_LARGE(where=path))
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return None
     except OSError as error:
         reason = error.strerror
-        raise RunDirectoryError(Message.FILE_UNREADABLE(where=path, reason=reason)) from None
+        raise RunDirectoryError(REPORT_TEXT.FILE_UNREADABLE(where=path, reason=reason)) from None
     processes, counts, troubles = [], [], []
     for place, line in enumerate(lines, start=1):
         try:
@@ -153,7 +153,7 @@ def read_broker(run_dir: Path) -> BrokerRecords | None:
             if place == len(lines):
                 break  # a killed run leaves half a line
             where, reason = f"{path}, line {place}", type(error).__name__
-            raise RunDirectoryError(Message.DAMAGED(where=where, reason=reason)) from None
+            raise RunDirectoryError(REPORT_TEXT.DAMAGED(where=where, reason=reason)) from None
     return BrokerRecords(tuple(processes), tuple(counts), tuple(troubles))
 
 

@@ -34,7 +34,6 @@ from loadgen.report.build.sections import (
     system_sections,
     tls_sections,
 )
-from loadgen.report.messages import Message
 from loadgen.report.packing import packed
 from loadgen.report.power.power import OutletPower, verdict_on
 from loadgen.report.record import PlannedGroup, RunFiles, RunRecord
@@ -49,6 +48,7 @@ from loadgen.report.score_card import (
 )
 from loadgen.report.views import BACKGROUND, Views
 from loadgen.run.seal import Integrity
+from loadgen.sentences import REPORT_TEXT
 
 _LISTS = ["bucket", "bucket_count"]
 
@@ -168,7 +168,7 @@ def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
     rows = totals.filter(pc.and_(pc.equal(totals["phase"], phase), _of_groups(totals)))
     bounds = record.windows.get(phase)
     if bounds is None or not rows.num_rows:
-        raise RunDirectoryError(Message.EMPTY_WINDOW(run=record.id[:80], phase=phase))
+        raise RunDirectoryError(REPORT_TEXT.EMPTY_WINDOW(run=record.id[:80], phase=phase))
     start_ns, end_ns = bounds
     if end_ns is None or record.valid is None:
         last_ns = pc.max(pc.add(rows["time_ns"], rows["span_ns"])).as_py()
@@ -177,7 +177,7 @@ def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
         # A burst without any answer has no length, but its failures deserve a card.
         end_ns = max(end_ns, start_ns + 1)
     if end_ns <= start_ns:
-        raise RunDirectoryError(Message.REVERSED_WINDOW(run=record.id[:80], phase=phase))
+        raise RunDirectoryError(REPORT_TEXT.REVERSED_WINDOW(run=record.id[:80], phase=phase))
     return start_ns, end_ns
 
 
@@ -185,7 +185,7 @@ def wall_window(record: RunRecord, views: Views) -> tuple[int, int]:
     """Return the measurement window in UTC nanoseconds since the epoch, for power logs."""
     start_ns, end_ns = measured_window(record, views)
     if not record.wall_ns(start_ns):
-        raise RunDirectoryError(Message.NO_WALL_CLOCK(run=record.id[:80]))
+        raise RunDirectoryError(REPORT_TEXT.NO_WALL_CLOCK(run=record.id[:80]))
     return record.wall_ns(start_ns), record.wall_ns(end_ns)
 
 

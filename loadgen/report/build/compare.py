@@ -33,11 +33,10 @@ from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.fields import Load, redact_url
 from loadgen.report.build.rows import DATA, END_TO_END, FIGURES, keyed
-from loadgen.report.messages import Message
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import digest_of
-from loadgen.sentences import counted, listed
+from loadgen.sentences import REPORT_TEXT, counted, listed
 
 DEFAULT_BOUND = 0.05
 """Default bound: the tolerated change for the worse, as a share of the baseline."""
@@ -234,11 +233,11 @@ def compare(
         marked = {place for place in facts if baselines and baselines[place]}
         invalid = {place for place in marked if not cards[place].verdict.valid}
         if invalid and invalid == marked:
-            raise RunDirectoryError(Message.BASELINE_INVALID(case=name(case, 40)))
+            raise RunDirectoryError(REPORT_TEXT.BASELINE_INVALID(case=name(case, 40)))
         facts = {place: of for place, of in facts.items() if place not in invalid}
         marked -= invalid
         if any(baselines) and not 0 < len(marked) < len(facts):
-            missing = Message.BASELINE_ALONE if marked else Message.NO_BASELINE
+            missing = REPORT_TEXT.BASELINE_ALONE if marked else REPORT_TEXT.NO_BASELINE
             raise RunDirectoryError(missing(case=name(" ".join((case, *kinds)), 40)))
         if len(facts) > 1:
             compared = _comparison(case, cards, facts, marked, bounds)

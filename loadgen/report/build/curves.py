@@ -11,10 +11,10 @@ from loadgen.errors import RunDirectoryError
 from loadgen.metrics.histogram import highest_values, percentiles
 from loadgen.metrics.interval import CONNECTED_AT, PHASES
 from loadgen.metrics.reducer import reduce_table
-from loadgen.report.messages import Message
 from loadgen.report.record import RunRecord
 from loadgen.report.score_card import Curve, Curves
 from loadgen.report.views import TIMED, Views
+from loadgen.sentences import REPORT_TEXT
 
 _CURVE_STEPS_A_DECADE = 24
 
@@ -49,7 +49,7 @@ def curves_of(
     except (TypeError, ValueError) as error:
         where = f"run {record.id[:80]}: run.json"
         reason = f"backlog_samples: {error}"
-        raise RunDirectoryError(Message.DAMAGED(where=where, reason=reason)) from None
+        raise RunDirectoryError(REPORT_TEXT.DAMAGED(where=where, reason=reason)) from None
     processes = views.processes
     workers = zip(processes["host"].to_pylist(), processes["worker"].to_pylist(), strict=True)
     span_ns = np.maximum(processes["span_ns"].to_numpy(), 1)

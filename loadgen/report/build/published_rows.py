@@ -7,7 +7,6 @@ from loadgen.cases.case import MEASURES
 from loadgen.cases.registry import CASES
 from loadgen.judge.published import (
     PUBLISHED_SOURCE,
-    ComparisonSentence,
     Conditions,
     PublishedFigure,
     counterparts,
@@ -17,6 +16,7 @@ from loadgen.report.build.rows import DATA, PUBLISHED_FIGURES, Facts, figures_of
 from loadgen.report.build.sections import negotiated, stored_first
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
+from loadgen.sentences import JUDGE_TEXT
 
 _HIGH_WATER_MARK = "high_water_mark"
 _UPPER_BOUND = (
@@ -134,7 +134,7 @@ def _lines(
     comparable = of_load = f"no; {'; '.join(differences)}" if differences else "yes"
     if not differences and _same_load(figure, ours["value"]) is False:
         comparable = "yes, but this run had a smaller load, which is not a limit"
-        difference = ComparisonSentence.DIFFERENCE(
+        difference = JUDGE_TEXT.DIFFERENCE(
             ours=f"{number(ours['value'])} {unit}",
             published=f"{number(figure.value)} {unit}",
         )

@@ -35,7 +35,7 @@ from loadgen.run.search.report_plan import (
     command_of,
 )
 from loadgen.run.search.report_runs import MeasuredItem, ReportResult
-from loadgen.sentences import Sentences, listed
+from loadgen.sentences import REPORT_TEXT, listed
 
 SCHEMA = 1
 _PER_WATT = ReportRow("MPW", "msgs/Watt", "messages_per_watt")
@@ -45,30 +45,6 @@ _OF_ONE_RUN = ("Latency distribution", "Connection curve", "Power by outlet and 
 _SIGNIFICANT = 0.05
 """Share by which two limits must differ to be called different: the precision of a search."""
 _MARKS = {"closed": "NOT CONFIRMED", "at least": "at least", "not closed": "at least"}
-
-
-class ReportSentence(Sentences):
-    KEY = "{case}, {row}: {figures}"
-    RATIO = "; the figure of {high} is {ratio:.2g} times that of {low}"
-    SAME_HOST = (
-        "Broker and load shared one host of {cores:core|cores}: a limit is that of both together."
-    )
-    OWN_LIMIT = "{case} on {broker}: the generator was the limit ({codes}), not the broker."
-    INVALID = "{case} on {broker}: {verdict}."
-    OPEN_LIMIT = "{case} on {broker}: the limit is at least the figure."
-    LEFT_OUT = "{case}{item} on {broker} was left out: {reason}"
-    TUNING = (
-        "loadgen compared the load host with profile {profile}: it meets {met:setting|settings}",
-        " and differs in {differ}",
-        "; unreadable are {unknown}",
-    )
-    METHOD = (
-        "Load is open loop: a message counts from the moment at which it was due. A search raises "
-        "the load until a run is INVALID, closes in to 5 %, and confirms the limit by {runs:window|"
-        "windows} of {window_s:g} s. Other figures are medians of {runs:run|runs}. The spread is "
-        "the distance of the greatest and the least of these, as a share of the median.",
-        " {spoiled:run was|runs were} made again, as the host had spoiled the first one.",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +273,7 @@ def key_results(figures: Sequence[ReportFigure]) -> Iterator[str]:
         if not held:
             continue
         texts = [f"{number(f.value)} {f.unit} on {f.broker}{_doubt(f)}" for f in held]
-        sentence: str = ReportSentence.KEY(
+        sentence: str = REPORT_TEXT.KEY(
             case=first.case, row=first.name, figures=" and ".join(texts)
         )
         values = {f.broker: f.value for f in held if f.value and not _doubt(f)}
@@ -306,7 +282,7 @@ def key_results(figures: Sequence[ReportFigure]) -> Iterator[str]:
             continue
         high, low = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
         if values[high] > values[low] * (1 + _SIGNIFICANT):
-            sentence += ReportSentence.RATIO(high=high, low=low, ratio=values[high] / values[low])
+            sentence += REPORT_TEXT.RATIO(high=high, low=low, ratio=values[high] / values[low])
         yield name(f"{sentence}.")
 
 
@@ -438,7 +414,7 @@ def _load_hosts(cards: Sequence[ScoreCard]) -> Iterator[Block]:
     checked = ""
     for tuning in (part(card.run.environment, "tuning") for card in cards):
         found_differences = objects(tuning.get("differences"))
-        checked = ReportSentence.TUNING(
+        checked = REPORT_TEXT.TUNING(
             profile=text(tuning, "profile"),
             met=count(tuning, "met"),
             differ=len(found_differences) or None,
@@ -458,7 +434,7 @@ def _load_hosts(cards: Sequence[ScoreCard]) -> Iterator[Block]:
 def _method(result: ReportResult) -> Iterator[Block]:
     spoiled = sum(each.spoiled for entry in result.measured for each in entry.sweep.measured)
     yield Paragraph(
-        ReportSentence.METHOD(runs=REPEAT, window_s=result.plan.window_s, spoiled=spoiled or None)
+        REPORT_TEXT.METHOD(runs=REPEAT, window_s=result.plan.window_s, spoiled=spoiled or None)
     )
     cases = dict.fromkeys(entry.measurement.item.case for entry in result.measured)
     rows = tuple((case.upper(), CASES[case].summary, CASES[case].example) for case in cases)
@@ -491,22 +467,22 @@ def _limitations(
     local = [card for entry in shown for card in entry.cards if is_local(card.run)]
     cores = local[0].run.environment.get("cores") if local else None
     if isinstance(cores, int):
-        yield ReportSentence.SAME_HOST(cores=cores)
+        yield REPORT_TEXT.SAME_HOST(cores=cores)
     for entry in shown:
         about = {"case": entry.measurement.item.name, "broker": entry.broker}
         row = entry.row
         if row is None or not row.runs:
             told = "nothing was measured" if row is None else verdict_of(row)
-            yield ReportSentence.INVALID(**about, verdict=told)
+            yield REPORT_TEXT.INVALID(**about, verdict=told)
         elif row.limit is not None and row.limit["own"]:
-            yield ReportSentence.OWN_LIMIT(**about, codes=" ".join(row.limit["codes"]))
+            yield REPORT_TEXT.OWN_LIMIT(**about, codes=" ".join(row.limit["codes"]))
         elif row.limit is not None and row.limit["stands"] != "closed":
-            yield ReportSentence.OPEN_LIMIT(**about)
+            yield REPORT_TEXT.OPEN_LIMIT(**about)
         elif not row.valid:
-            yield ReportSentence.INVALID(**about, verdict=verdict_of(row))
+            yield REPORT_TEXT.INVALID(**about, verdict=verdict_of(row))
     for missing in left_out:
         measurement = missing.measurement
-        yield ReportSentence.LEFT_OUT(
+        yield REPORT_TEXT.LEFT_OUT(
             case=measurement.item.name,
             item=".SEC" if measurement.secured else "",
             broker=names[measurement.broker - 1],

@@ -5,11 +5,9 @@ figures of each measure in `_VALUES` and `_SERIES`. A value or a statistic that 
 leaves empty is None. An unknown case gets its rates.
 """
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from loadgen.cases.case import MEASURES, RowSpec
@@ -18,6 +16,7 @@ from loadgen.judge.published import SECURED, Figures, plain_number
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.reading import figure, part
 from loadgen.report.record import RunRecord
+from loadgen.sentences import read_table
 
 if TYPE_CHECKING:
     from loadgen.report.score_card import ScoreCard
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
 
-DATA = tomllib.loads(files("loadgen.report").joinpath("columns.toml").read_text("utf-8"))
+DATA = read_table("loadgen.report", "columns.toml")
 """Rows and columns that do not depend on the case."""
 
 FIGURES: Mapping[str, str] = {key: title for key, (title, _) in DATA["figures"].items()}

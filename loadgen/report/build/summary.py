@@ -9,7 +9,6 @@ import orjson
 
 from loadgen.report.build.card import build, wall_window
 from loadgen.report.power.formats import parse_columns
-from loadgen.report.power.messages import PowerRemark
 from loadgen.report.power.power import OutletPower, outlets_over, require_usable
 from loadgen.report.power.settings import LogSettings, PduLog, log_settings
 from loadgen.report.record import RunFiles, load_intervals, open_run
@@ -17,6 +16,7 @@ from loadgen.report.score_card import ScoreCard
 from loadgen.report.views import Views, views_of
 from loadgen.run.power_log import POWER_FILE
 from loadgen.run.redaction import printable
+from loadgen.sentences import POWER_TEXT
 
 
 def summarize_run(
@@ -64,5 +64,5 @@ def sampled_outlets(run: RunFiles, views: Views) -> list[OutletPower] | None:
     outlets = outlets_over(settings, *wall_window(run.record, views))
     with log.open("rb") as file:
         covers = str(orjson.loads(file.readline()).get("covers", ""))
-    remark = PowerRemark.COVERS(log=log, covers=printable(covers, 200))
+    remark = POWER_TEXT.COVERS(log=log, covers=printable(covers, 200))
     return [replace(outlet, remarks=(remark, *outlet.remarks)) for outlet in outlets]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.report.power.formats import CHOICES, FIGURES, TITLES, Format, is_like, words
-from loadgen.report.power.messages import LogError, PowerMessage
-from loadgen.report.power.times import is_time, zone_in
+from loadgen.report.power.times import LogError, is_time, zone_in
 from loadgen.report.power.units import UNITS, Unit, has_strange_unit, number_of, unit_in, unit_of
+from loadgen.sentences import POWER_TEXT
 
 AROUND_NAMES = " -:/|,.()[]#"
 _INDEX = re.compile(r"(\d+)(?!\d|[^\W_]|\s?(?:m?s|sec|m|min|h|hr|d)(?![^\W_]))")
@@ -160,12 +160,12 @@ def with_unit(column: Column, form: Format) -> Column:
     is_contradicted = bool(default) and unit not in (None, UNITS.get(default))
     is_silent = unit is None and not default
     rules = (
-        (PowerMessage.UNIT_SCALED, problem == "scaled"),
-        (PowerMessage.NOT_THE_QUANTITY, is_other),
-        (PowerMessage.UNIT_UNCLEAR, problem == "prefix" and not is_prefix_named),
-        (PowerMessage.UNIT_CONTRADICTED, is_option and not problem and is_contradicted),
-        (PowerMessage.UNIT_MISSING, is_silent and not column.is_named),
-        (PowerMessage.UNIT_MISSING, is_silent and has_strange_unit(title)),
+        (POWER_TEXT.UNIT_SCALED, problem == "scaled"),
+        (POWER_TEXT.NOT_THE_QUANTITY, is_other),
+        (POWER_TEXT.UNIT_UNCLEAR, problem == "prefix" and not is_prefix_named),
+        (POWER_TEXT.UNIT_CONTRADICTED, is_option and not problem and is_contradicted),
+        (POWER_TEXT.UNIT_MISSING, is_silent and not column.is_named),
+        (POWER_TEXT.UNIT_MISSING, is_silent and has_strange_unit(title)),
     )
     for sentence, applies in rules:
         if applies:
@@ -211,17 +211,17 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
     time = _time_columns(columns, cells)
     others = [c for c in roles.get("other", []) if c.why == _NOT_REAL or (c.unit and not c.why)]
     if others and time and not (figures or value or absent):
-        raise LogError(PowerMessage.NO_WATTS, columns=tuple(c.title for c in others[:4]))
+        raise LogError(POWER_TEXT.NO_WATTS, columns=tuple(c.title for c in others[:4]))
     if (not figures and not is_long) or absent - (FIGURES.keys() if is_long else set()):
         return None
     figures = chosen([c if c.is_named else _with_stated_unit(c, figures, form) for c in figures])
     names = _names(roles.get("outlet", [])) + (roles.get("series", []) if is_long else [])
     if not time:
-        raise LogError(PowerMessage.NO_TIME, header=", ".join(titles)[:120])
+        raise LogError(POWER_TEXT.NO_TIME, header=", ".join(titles)[:120])
     for role in FIGURES if names else ():
         of_role = tuple(c.title for c in figures if c.role == role and not c.why)
         if len(of_role) > 1:
-            raise LogError(PowerMessage.SEVERAL_COLUMNS, key=role, titles=of_role)
+            raise LogError(POWER_TEXT.SEVERAL_COLUMNS, key=role, titles=of_role)
     read = [*time, *roles.get("zone", [])[:1], *names, *units[:1], *figures]
     read += roles.get("other", []) + (value if is_long else [])
     unused = [column for column in roles.get("unused", []) if column.why]
@@ -289,7 +289,7 @@ def chosen(figures: Sequence[Column]) -> list[Column]:
             is_confirmed = any(column.outlet.startswith(outlet) for outlet in used)
             column = replace(column, why="watts are used" if is_confirmed else NO_WATTS_THERE)
         elif len(same) > 1:
-            raise LogError(PowerMessage.SEVERAL_COLUMNS, key="kwh", titles=same)
+            raise LogError(POWER_TEXT.SEVERAL_COLUMNS, key="kwh", titles=same)
         paired.append(column)
     return [*(c for c in figures if c.why), *powers, *paired]
 
@@ -304,10 +304,10 @@ def _momentary(powers: Sequence[Column]) -> list[Column]:
                 other = best.setdefault(column.outlet, column)
                 if other is not column:
                     titles = (other.title, column.title)
-                    raise LogError(PowerMessage.SEVERAL_COLUMNS, key="watts", titles=titles)
+                    raise LogError(POWER_TEXT.SEVERAL_COLUMNS, key="watts", titles=titles)
     lonely = tuple(column.title for column in powers if column.outlet not in best)
     if lonely:
-        raise LogError(PowerMessage.ONLY_STATISTICS, titles=lonely[:8])
+        raise LogError(POWER_TEXT.ONLY_STATISTICS, titles=lonely[:8])
     return [c if best[c.outlet] is c else replace(c, why=c.statistic) for c in powers]
 
 
@@ -341,7 +341,7 @@ def _time_columns(columns: Sequence[Column], cells: Sequence[str]) -> list[Colum
             return [candidates[0]]
     if len(times) + len(dates) > 1:
         titles = tuple(column.title for column in (*times, *dates))
-        raise LogError(PowerMessage.SEVERAL_COLUMNS, key="time", titles=titles[:8])
+        raise LogError(POWER_TEXT.SEVERAL_COLUMNS, key="time", titles=titles[:8])
     return dates
 
 

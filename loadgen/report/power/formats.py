@@ -5,14 +5,13 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from loadgen.errors import PowerLogError
-from loadgen.report.power.messages import PowerMessage
 from loadgen.report.power.units import UNITS
 from loadgen.run.redaction import printable
+from loadgen.sentences import POWER_TEXT, read_table
 
 FIGURES = {"watts": "power", "kwh": "energy", "interval": "energy"}
 """Keys of columns with figures, and the quantities of their units."""
@@ -102,7 +101,7 @@ def is_like(title: str, pattern: str) -> bool:
 
 @cache
 def _data(name: str) -> Mapping[str, Any]:
-    return tomllib.loads(files("loadgen.report.power").joinpath(name).read_text("utf-8"))
+    return read_table("loadgen.report.power", name)
 
 
 @cache
@@ -124,14 +123,14 @@ def read_formats(path: Path) -> tuple[Format, ...]:
             re.compile(str(table.get("line", "")) if isinstance(table, dict) else "")
     except (OSError, ValueError, re.error) as error:
         reason = printable(str(getattr(error, "strerror", None) or error), 120).lower()
-        raise PowerLogError(PowerMessage.FORMAT_FILE(file=path, reason=reason)) from None
+        raise PowerLogError(POWER_TEXT.FORMAT_FILE(file=path, reason=reason)) from None
     return tuple(_format(name, table, str(path)) for name, table in document.items())
 
 
 def _format(name: str, table: Any, file: str) -> Format:
     kinds = {f.name: str(f.type) for f in fields(Format) if f.name not in ("name", "named")}
     if not isinstance(table, dict) or not table:
-        raise PowerLogError(PowerMessage.FORMAT_KEY(file=file, name=name, key=""))
+        raise PowerLogError(POWER_TEXT.FORMAT_KEY(file=file, name=name, key=""))
     values: dict[str, Any] = {}
     for key, value in table.items():
         kind = kinds.get(key, "")
@@ -144,7 +143,7 @@ def _format(name: str, table: Any, file: str) -> Format:
         else:
             is_valid = isinstance(value, dict if key == "unused" else str) and kind != ""
         if not is_valid:
-            raise PowerLogError(PowerMessage.FORMAT_KEY(file=file, name=name, key=key))
+            raise PowerLogError(POWER_TEXT.FORMAT_KEY(file=file, name=name, key=key))
         values[key] = _checked(key, value)
     return Format(name=name, **values)
 
@@ -158,9 +157,9 @@ def parse_columns(text: str) -> Format:
     for part in re.split(rf",(?=\s*(?:{'|'.join(KEYS)})\s*=)", text):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value or key not in KEYS:
-            raise PowerLogError(PowerMessage.COLUMNS_KEY(part=printable(part, 80), keys=KEYS))
+            raise PowerLogError(POWER_TEXT.COLUMNS_KEY(part=printable(part, 80), keys=KEYS))
         if key in values:
-            raise PowerLogError(PowerMessage.COLUMNS_TWICE(key=key))
+            raise PowerLogError(POWER_TEXT.COLUMNS_TWICE(key=key))
         values[key] = (value,) if key in TITLES else _checked(key, value)
     return Format(**values, named=frozenset(values))
 
@@ -169,5 +168,5 @@ def _checked(key: str, value: Any) -> Any:
     """Return a value if its key has it among its choices; raise PowerLogError otherwise."""
     if value not in CHOICES.get(key, (value,)):
         choices, shown = tuple(CHOICES[key]), printable(str(value), 40)
-        raise PowerLogError(PowerMessage.CHOICE(key=key, choices=choices, value=shown))
+        raise PowerLogError(POWER_TEXT.CHOICE(key=key, choices=choices, value=shown))
     return value

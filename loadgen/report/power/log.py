@@ -28,12 +28,12 @@ from loadgen.report.power.columns import (
     words_of,
 )
 from loadgen.report.power.formats import FIGURES, TITLES, Format, is_like, makes
-from loadgen.report.power.messages import LogError, PowerMessage
 from loadgen.report.power.settings import LogSettings, PduLog
 from loadgen.report.power.tables import Source, Table, tables_in
-from loadgen.report.power.times import UNCERTAIN, Clock, is_time, zone_in
+from loadgen.report.power.times import UNCERTAIN, Clock, LogError, is_time, zone_in
 from loadgen.report.power.units import MISSING, number_of, unit_of
 from loadgen.run.redaction import printable
+from loadgen.sentences import POWER_TEXT
 
 _LARGEST_WATTS = 1e6
 _MOST_OUTLETS = 1000
@@ -106,7 +106,7 @@ def read_log(log: PduLog, settings: LogSettings, *, may_grow: bool = False) -> L
         return samples if may_grow else _chosen_outlets(samples, log)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise PowerLogError(PowerMessage.UNREADABLE(log=log.path, reason=reason)) from None
+        raise PowerLogError(POWER_TEXT.UNREADABLE(log=log.path, reason=reason)) from None
     except LogError as error:
         raise error.of(str(log.path)) from None
 
@@ -136,9 +136,9 @@ def _chosen_outlets(samples: LogSamples, log: PduLog) -> LogSamples:
         return replace(samples, outlets=named)
     names = tuple(printable(outlet.name or "(no name)", 60) for outlet in outlets)[:8]
     if not samples.are_alike:
-        raise LogError(PowerMessage.DIFFERENT_KINDS, names=names)
+        raise LogError(POWER_TEXT.DIFFERENT_KINDS, names=names)
     if (total := _sum_among(outlets)) is not None:
-        raise LogError(PowerMessage.SUM_OF_OTHERS, name=total.name, names=names)
+        raise LogError(POWER_TEXT.SUM_OF_OTHERS, name=total.name, names=names)
     return samples
 
 
@@ -150,7 +150,7 @@ def _outlet_named(name: str, outlets: Sequence[Outlet]) -> Outlet:
     if len(matching) == 1:
         return matching[0]
     names = tuple(printable(outlet.name, 60) for outlet in outlets[:10])
-    sentence = PowerMessage.SEVERAL_OUTLETS if matching else PowerMessage.NO_OUTLET
+    sentence = POWER_TEXT.SEVERAL_OUTLETS if matching else POWER_TEXT.NO_OUTLET
     raise LogError(sentence, name=printable(name, 80), names=names)
 
 
@@ -182,7 +182,7 @@ def _layout_in(
     line, the first readable header counts; the lines below it then show the error.
     """
     if not head:
-        raise LogError(PowerMessage.NO_SAMPLE)
+        raise LogError(POWER_TEXT.NO_SAMPLE)
     refused: dict[str | None, LogError] = {}
     silent: tuple[Layout, Table] | None = None
     widest: Sequence[str] = max((re.split("[\t;|,]", line) for line in head), key=len)
@@ -213,7 +213,7 @@ def _layout_in(
     if silent is not None:
         return silent
     first = next(iter(refused.values()), None)
-    if first is not None and not (head[0][0].isdigit() and first.sentence is PowerMessage.NO_TIME):
+    if first is not None and not (head[0][0].isdigit() and first.sentence == POWER_TEXT.NO_TIME):
         raise first
     raise _unknown(head, widest, options)
 
@@ -224,10 +224,10 @@ def _unknown(head: Sequence[str], titles: Sequence[str], options: Format) -> Log
     for pattern in (p for key in TITLES for p in getattr(options, key)):
         parts = [pattern, *pattern.split("+")]
         if not any(is_like(title, part) for title in titles for part in parts):
-            return LogError(PowerMessage.NO_COLUMN, column=printable(pattern, 80), header=shown)
+            return LogError(POWER_TEXT.NO_COLUMN, column=printable(pattern, 80), header=shown)
     if re.match(r"\W*\d", head[0]):
-        return LogError(PowerMessage.HEADER_MISSING, header=printable(head[0], 120))
-    unlike = PowerMessage.NOT_A_TABLE if len(titles) < 2 else PowerMessage.HEADER_UNKNOWN
+        return LogError(POWER_TEXT.HEADER_MISSING, header=printable(head[0], 120))
+    unlike = POWER_TEXT.NOT_A_TABLE if len(titles) < 2 else POWER_TEXT.HEADER_UNKNOWN
     return LogError(unlike, header=shown)
 
 
@@ -303,13 +303,13 @@ class _Reader:
             if len(cells) != width and (len(cells) < width or any(cells[width:])):
                 text = printable(" ".join(cells), 80)
                 values = {"line": line, "width": len(cells), "expected": width, "text": text}
-                raise LogError(PowerMessage.LINE_WIDTH, **values)
+                raise LogError(POWER_TEXT.LINE_WIDTH, **values)
             self._add_row(text, cells, line)
         else:
             if summary is None or len(self._clock):
                 return self._samples(zone, summary)
         line, cells = summary
-        raise LogError(PowerMessage.LINE_TIME, line=line, text=printable(cells[0], 40))
+        raise LogError(POWER_TEXT.LINE_TIME, line=line, text=printable(cells[0], 40))
 
     def _add_row(self, time: str, cells: Sequence[str], line: int) -> None:
         row = len(self._clock)
@@ -334,7 +334,7 @@ class _Reader:
     def _begun(self, column: Column, name: str, text: str) -> _Series:
         """Begin the series of a column at an outlet, or of a quantity that a line names."""
         if len(self._series) >= _MOST_OUTLETS * len(self._figures):
-            raise LogError(PowerMessage.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
+            raise LogError(POWER_TEXT.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
         form, shown = self._layout.format, printable(name, 100)
         if self._value is None:
             return _Series(replace(column, outlet=shown) if self._names else column)
@@ -380,17 +380,17 @@ class _Reader:
         shown = printable(text, 40)
         values = {"line": line, "column": printable(column.title, 60), "text": text[:40]}
         if unit is not None and unit.kind != FIGURES[column.role]:
-            raise LogError(PowerMessage.LINE_QUANTITY, **values, quantity=FIGURES[column.role])
+            raise LogError(POWER_TEXT.LINE_QUANTITY, **values, quantity=FIGURES[column.role])
         is_fine = number is not None and number.value >= 0 and isfinite(number.value)
         if number is None or unit is None or unit.problem or not is_fine:
-            raise LogError(PowerMessage.LINE_NUMBER, **values)
+            raise LogError(POWER_TEXT.LINE_NUMBER, **values)
         if number.mark == "?" and not mark:
-            raise LogError(PowerMessage.MARK_UNCLEAR, number=shown)
+            raise LogError(POWER_TEXT.MARK_UNCLEAR, number=shown)
         if number.mark in (".", ",") and number.mark != mark:
             if self._proof:
-                raise LogError(PowerMessage.MARKS_MIXED, number=shown, other=self._proof)
+                raise LogError(POWER_TEXT.MARKS_MIXED, number=shown, other=self._proof)
             decimal = self._layout.format.decimal or "point"
-            raise LogError(PowerMessage.MARK_CONTRADICTED, number=shown, decimal=decimal)
+            raise LogError(POWER_TEXT.MARK_CONTRADICTED, number=shown, decimal=decimal)
         return number.value * unit.factor, unit.factor * 10.0**-number.places
 
     def _samples(self, zone: ZoneInfo, summary: tuple[int, list[str]] | None) -> LogSamples:
@@ -425,12 +425,12 @@ class _Reader:
             for pattern in getattr(form, key):
                 if not any(is_like(title, pattern) for title in used):
                     shown = printable(", ".join((*used, *(of[0] for of in left_out))), 120)
-                    raise LogError(PowerMessage.NO_COLUMN, column=pattern, header=shown)
+                    raise LogError(POWER_TEXT.NO_COLUMN, column=pattern, header=shown)
         if not outlets:
             titles = tuple(title for title, *_ in left_out[:4])
             if is_long and titles and self._error is None:
-                raise LogError(PowerMessage.NO_WATTS, columns=titles)
-            raise self._error or LogError(PowerMessage.NO_SAMPLE)
+                raise LogError(POWER_TEXT.NO_WATTS, columns=titles)
+            raise self._error or LogError(POWER_TEXT.NO_SAMPLE)
         self._refuse_turns()
         is_chosen = bool(form.named & FIGURES.keys()) and (is_long or not self._names)
         return LogSamples(
@@ -449,7 +449,7 @@ class _Reader:
                 first, second = (printable(text, 40) for text in [*dict.fromkeys(texts)][:2])
                 values = {"column": printable(self._layout.titles[place], 60), "second": second}
                 shown = printable(name, 60)
-                raise LogError(PowerMessage.IN_TURN, name=shown, first=first, **values)
+                raise LogError(POWER_TEXT.IN_TURN, name=shown, first=first, **values)
 
 
 def _points(series: _Series, wall_ns: Int64Array, form: Format) -> Points | None:
@@ -461,19 +461,19 @@ def _points(series: _Series, wall_ns: Int64Array, form: Format) -> Points | None
         return None
     name = printable(column.outlet, 60)
     if column.role == "watts" and np.nanmax(values) > _LARGEST_WATTS:
-        raise LogError(PowerMessage.TOO_LARGE, name=name, watts=float(np.nanmax(values)))
+        raise LogError(POWER_TEXT.TOO_LARGE, name=name, watts=float(np.nanmax(values)))
     back = _overlap(at)
     order = np.argsort(at, kind="stable")
     at, values = at[order], values[order]
     spacing = np.diff(at)
     pauses = (spacing[:-1] > _BURST * spacing[1:]) & (spacing[1:] < _BURST_NS)
     rules = (
-        (PowerMessage.TWICE, at[1:][spacing == 0]),
-        (PowerMessage.OVERLAP, back),
-        (PowerMessage.BURSTS, at[1:-1][pauses] if not form.hold else at[:0]),
+        (POWER_TEXT.TWICE, at[1:][spacing == 0]),
+        (POWER_TEXT.OVERLAP, back),
+        (POWER_TEXT.BURSTS, at[1:-1][pauses] if not form.hold else at[:0]),
     )
     for sentence, moments in rules:
-        is_rare = sentence is PowerMessage.BURSTS and len(moments) < max(3, 0.1 * len(at))
+        is_rare = sentence == POWER_TEXT.BURSTS and len(moments) < max(3, 0.1 * len(at))
         if len(moments) and not is_rare:
             time = f"{datetime.fromtimestamp(int(moments[0]) / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
             raise LogError(sentence, name=name, time=time)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from loadgen.errors import PowerLogError
 from loadgen.report.power.formats import Format
 from loadgen.report.power.log import LogSamples, Outlet, Points, read_log
-from loadgen.report.power.messages import LogError, PowerMessage, PowerRemark, WithheldPower
 from loadgen.report.power.settings import LogSettings, PduLog
-from loadgen.report.power.times import Clock, first_change
+from loadgen.report.power.times import Clock, LogError, first_change
+from loadgen.sentences import POWER_TEXT
 
 HOLD_LIMIT = 2.5
 """Multiple of the usual spacing for which a sample holds: bridges one lost sample, not two."""
@@ -142,9 +142,9 @@ def outlets_of_samples(
     path = str(log.path)
     remarks: list[str] = []
     if samples.local and not settings.zone_given:
-        remarks.append(PowerRemark.ZONE_ASSUMED(log=path, zone=settings.zone.key))
+        remarks.append(POWER_TEXT.ZONE_ASSUMED(log=path, zone=settings.zone.key))
     if unused := [f"{title} ({why})" for title, why, is_power in samples.unused if is_power]:
-        remarks.append(PowerRemark.UNUSED(log=path, columns=tuple(unused[:8])))
+        remarks.append(POWER_TEXT.UNUSED(log=path, columns=tuple(unused[:8])))
     return [
         outlet_power(log, outlet, window, samples.format, settings.offset_ns, remarks)
         for outlet in samples.outlets
@@ -165,7 +165,7 @@ def require_no_clock_change(
     last_ns = min(max(int(p.at[-1]) for p in figures), window[1] + _NEAR_CHANGE_NS)
     if (change := first_change(settings.zone, first_ns, last_ns)) is not None:
         values = {"zone": settings.zone.key, "time": f"{change:%Y-%m-%d %H:%M}"}
-        raise PowerLogError(PowerMessage.CLOCK_CHANGES(log=log.path, **values))
+        raise PowerLogError(POWER_TEXT.CLOCK_CHANGES(log=log.path, **values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ def steps_of(log: str, outlet: Outlet, form: Format) -> Steps:
     if outlet.energy.role == "interval":
         return _of_intervals(outlet.energy, form)
     if reason := _counter_failure(outlet.energy, alone=True):
-        raise PowerLogError(PowerMessage.NO_COUNTER(log=log, name=outlet.name, why=reason))
+        raise PowerLogError(POWER_TEXT.NO_COUNTER(log=log, name=outlet.name, why=reason))
     return _counted(outlet.energy)
 
 
@@ -238,29 +238,29 @@ def outlet_power(
         step_w = watts * step_w / energy.counter_kwh if energy.counter_kwh else 0.0
     is_inside = (points.at >= start_ns) & (points.at < end_ns)
     inside, share = int(is_inside.sum()), step_w / watts if watts else 0.0
-    notes: list[str] = [PowerRemark.FEW_SAMPLES(name=name, samples=inside)]
+    notes: list[str] = [POWER_TEXT.FEW_SAMPLES(name=name, samples=inside)]
     notes = [*(notes if inside < LEAST_SAMPLES else ()), *remarks]
     if energy is not None and energy.result == "reset":
-        notes.append(PowerRemark.RESET(name=name))
+        notes.append(POWER_TEXT.RESET(name=name))
     if NOTABLE_STEP < share <= COARSE_STEP:
         figure = "watts" if not alone else "energy" if energy is None else "counter"
-        notes.append(PowerRemark.STEP(figure=figure, name=name, share=share))
+        notes.append(POWER_TEXT.STEP(figure=figure, name=name, share=share))
     if outlet.watts is not None:
         notes += _odd_samples(name, points.values[is_inside])
         if points.is_mean or form.stamp == "end":
             stamp = form.stamp or "start"
-            notes.append(PowerRemark.EDGES(name=name, seconds=usual_ns / 1e9, stamp=stamp))
+            notes.append(POWER_TEXT.EDGES(name=name, seconds=usual_ns / 1e9, stamp=stamp))
     withheld = ""
     if share > COARSE_STEP:
-        withheld = WithheldPower.WATTS_COARSE(name=name, step=step_w, share=share)
+        withheld = POWER_TEXT.WATTS_COARSE(name=name, step=step_w, share=share)
     if 0 < watts < _LEAST_WATTS:
-        withheld = WithheldPower.TINY(name=name, watts=watts)
+        withheld = POWER_TEXT.TINY(name=name, watts=watts)
     if energy is not None and alone and energy.result == "too coarse":
         values = {"counter_kwh": energy.counter_kwh, "step_kwh": energy.resolution_kwh}
-        withheld = WithheldPower.COUNTER_COARSE(name=name, **values)
+        withheld = POWER_TEXT.COUNTER_COARSE(name=name, **values)
     if energy is not None and energy.watts_kwh is not None and energy.result == "disagrees":
         values = {"counter_kwh": energy.counter_kwh, "watts_kwh": energy.watts_kwh}
-        withheld = WithheldPower.COUNTER_DISAGREES(name=name, **values)
+        withheld = POWER_TEXT.COUNTER_DISAGREES(name=name, **values)
     since_s, until_s = (covered.since - start_ns) / 1e9, (covered.until - start_ns) / 1e9
     return OutletPower(
         log=str(log.path),
@@ -287,16 +287,16 @@ def _odd_samples(name: str, watts: Float64Array) -> list[str]:
     notes: list[str] = []
     median, most = float(np.median(watts)), float(watts.max())
     if most >= _OUTLIER * median > 0:
-        notes.append(PowerRemark.OUTLIER(name=name, watts=most, median=median))
+        notes.append(POWER_TEXT.OUTLIER(name=name, watts=most, median=median))
     if zeros := int((watts[used[0] : used[-1]] == 0).sum()):
-        notes.append(PowerRemark.ZEROS(name=name, zeros=zeros))
+        notes.append(POWER_TEXT.ZEROS(name=name, zeros=zeros))
     changes = np.diff(watts)
     turns = changes[1:] * changes[:-1] < 0
     if len(turns) >= LEAST_SAMPLES and turns.mean() >= _TURNS:
         typical = float(np.median(np.abs(changes)))
         if typical > _TURN_SHARE * median:
             low, high = median - typical / 2, median + typical / 2
-            notes.append(PowerRemark.ALTERNATING(name=name, low=low, high=high))
+            notes.append(POWER_TEXT.ALTERNATING(name=name, low=low, high=high))
     return notes
 
 
@@ -315,7 +315,7 @@ def require_distinct(outlets: Sequence[OutletPower]) -> None:
     for outlet in outlets:
         other = seen.setdefault(outlet.curve, outlet)
         if other is not outlet and len({watts for _, _, watts in outlet.curve}) >= _TELLING:
-            raise PowerLogError(PowerMessage.SAME_SAMPLES(first=other.name, second=outlet.name))
+            raise PowerLogError(POWER_TEXT.SAME_SAMPLES(first=other.name, second=outlet.name))
 
 
 def require_usable(outlets: Sequence[OutletPower], run: str) -> None:
@@ -325,7 +325,7 @@ def require_usable(outlets: Sequence[OutletPower], run: str) -> None:
     for outlet in outlets:
         if outlet.coverage < LEAST_COVERAGE:
             values = {"coverage": outlet.coverage, "least": LEAST_COVERAGE}
-            raise PowerLogError(PowerMessage.COVERS_LITTLE(log=outlet.name, run=run, **values))
+            raise PowerLogError(POWER_TEXT.COVERS_LITTLE(log=outlet.name, run=run, **values))
 
 
 # --- from points to steps -------------------------------------------------------------------
@@ -477,7 +477,7 @@ def overview(settings: LogSettings, start: str | None = None, end: str | None = 
         f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d %H:%M:%SZ}" for ns in (start_ns, end_ns)
     )
     if end_ns <= start_ns and is_chosen:
-        raise PowerLogError(PowerMessage.NO_WINDOW(window=shown))
+        raise PowerLogError(POWER_TEXT.NO_WINDOW(window=shown))
     outlets = []
     for log, samples in read:
         if is_chosen:
@@ -501,7 +501,7 @@ def _without_gaps(outlet: OutletPower) -> OutletPower:
     if share >= LEAST_COVERAGE:
         return outlet
     values = {"coverage": share, "least": LEAST_COVERAGE, "run": "its samples"}
-    return replace(outlet, withheld=PowerMessage.COVERS_LITTLE(log=outlet.name, **values))
+    return replace(outlet, withheld=POWER_TEXT.COVERS_LITTLE(log=outlet.name, **values))
 
 
 def _moment(text: str, settings: LogSettings) -> int:
@@ -511,4 +511,4 @@ def _moment(text: str, settings: LogSettings) -> int:
         clock.add(text, 0)
         return int(clock.resolve(settings.zone)[0][0])
     except LogError:
-        raise PowerLogError(PowerMessage.NO_MOMENT(text=text)) from None
+        raise PowerLogError(POWER_TEXT.NO_MOMENT(text=text)) from None

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from loadgen.errors import PowerLogError
 from loadgen.plan.units import parse_seconds
 from loadgen.report.power.formats import NO_OPTIONS, Format, parse_columns, read_formats
-from loadgen.report.power.messages import PowerMessage
 from loadgen.run.redaction import printable
+from loadgen.sentences import POWER_TEXT
 
 LOG_OPTIONS = ("pdu_timezone", "pdu_columns", "pdu_offset", "pdu_format")
 """Fields of a scenario, and names of options, for the arguments of `log_settings`."""
@@ -71,9 +71,9 @@ def parse_offset(text: str) -> int:
     try:
         seconds = parse_seconds(text.strip().removeprefix("-").removeprefix("+"))
     except ValueError as error:
-        raise PowerLogError(PowerMessage.OFFSET(reason=str(error))) from None
+        raise PowerLogError(POWER_TEXT.OFFSET(reason=str(error))) from None
     if seconds > LARGEST_OFFSET_S:
-        raise PowerLogError(PowerMessage.OFFSET(reason=f"{seconds:g} s"))
+        raise PowerLogError(POWER_TEXT.OFFSET(reason=f"{seconds:g} s"))
     return sign * round(seconds * 1e9)
 
 
@@ -83,7 +83,7 @@ def time_zone(name: str | None) -> ZoneInfo:
     try:
         return ZoneInfo(key)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise PowerLogError(PowerMessage.ZONE_UNKNOWN(zone=key[:80])) from None
+        raise PowerLogError(POWER_TEXT.ZONE_UNKNOWN(zone=key[:80])) from None
 
 
 def host_timezone() -> str:
@@ -100,7 +100,7 @@ def host_timezone() -> str:
     try:
         return Path("/etc/timezone").read_text().strip()
     except OSError:
-        raise PowerLogError(PowerMessage.HOST_ZONE_UNKNOWN()) from None
+        raise PowerLogError(POWER_TEXT.HOST_ZONE_UNKNOWN()) from None
 
 
 def pdu_log(log: "str | Path | PduLog") -> PduLog:
@@ -119,7 +119,7 @@ def pdu_log(log: "str | Path | PduLog") -> PduLog:
         return PduLog(Path(file), node)
     chosen = tuple(outlet.strip() for outlet in outlets.split(","))
     if not all(chosen):
-        raise PowerLogError(PowerMessage.OUTLET_UNNAMED(log=printable(log, 200)))
+        raise PowerLogError(POWER_TEXT.OUTLET_UNNAMED(log=printable(log, 200)))
     return PduLog(Path(path), node, chosen)
 
 
@@ -131,6 +131,6 @@ def distinct_logs(names: Sequence["str | Path | PduLog"]) -> tuple[PduLog, ...]:
         before = seen.setdefault(log.path.resolve(), [])
         for other in before:
             if not log.outlets or not other.outlets or set(log.outlets) & set(other.outlets):
-                raise PowerLogError(PowerMessage.GIVEN_TWICE(log=log.path))
+                raise PowerLogError(POWER_TEXT.GIVEN_TWICE(log=log.path))
         before.append(log)
     return logs

@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 
 from loadgen.report.power.formats import Format
-from loadgen.report.power.messages import LogError, PowerMessage
-from loadgen.report.power.times import is_time
+from loadgen.report.power.times import LogError, is_time
 from loadgen.report.power.units import unit_of
+from loadgen.sentences import POWER_TEXT
 
 _SEPARATORS = ("\t", ";", "|", ",", "")
 """Separators of columns; "" for blanks."""
@@ -61,7 +61,7 @@ class Source:
                     return
                 line = line.strip("\n\0 \ufeff")
                 if len(line) > _LONGEST_LINE and line[0] not in "{[":
-                    raise LogError(PowerMessage.LINE_LONG, line=number, most=_LONGEST_LINE)
+                    raise LogError(POWER_TEXT.LINE_LONG, line=number, most=_LONGEST_LINE)
                 if line.strip("\t;|, "):
                     yield number, line.replace("\0", "\ufffd")
 
@@ -251,7 +251,7 @@ def _documents(source: Source) -> Iterator[Record]:
             yield first, sample
         text, depth = "", 0
     if text:
-        raise LogError(PowerMessage.LINE_JSON, line=first, text=text[:60])
+        raise LogError(POWER_TEXT.LINE_JSON, line=first, text=text[:60])
 
 
 def _samples_in(document: Any) -> Iterator[dict[str, str]]:

@@ -8,13 +8,27 @@ import re
 from array import array
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.report.power.messages import LogError, PowerMessage
+from loadgen.errors import PowerLogError
 from loadgen.run.redaction import printable
+from loadgen.sentences import POWER_TEXT, Sentence
+
+
+class LogError(ValueError):
+    """A log that cannot be used; `values` are those of the sentence without the log's name."""
+
+    def __init__(self, sentence: Sentence, **values: Any) -> None:
+        super().__init__(sentence.code)
+        self.sentence, self.values = sentence, values
+
+    def of(self, log: str) -> PowerLogError:
+        return PowerLogError(self.sentence(log=log, **self.values))
+
 
 UNCERTAIN = np.iinfo(np.int64).min
 """A local time that a change of the clock skips or repeats."""
@@ -158,9 +172,9 @@ class Clock:
             starts = (_EPOCH_UTC + timedelta(hours=int(hour)) for hour in hours)
             names = {(start.astimezone(zone).tzname() or "").lower() for start in starts}
             if name != zone.key.lower() and names - {name}:
-                raise LogError(PowerMessage.FOREIGN_ZONE, named=printable(name, 40), zone=zone.key)
+                raise LogError(POWER_TEXT.FOREIGN_ZONE, named=printable(name, 40), zone=zone.key)
         if len(clock) and (clock == UNCERTAIN).all():
-            raise LogError(PowerMessage.ONLY_CHANGED_TIMES, zone=zone.key)
+            raise LogError(POWER_TEXT.ONLY_CHANGED_TIMES, zone=zone.key)
         return clock, bool(local.any())
 
     def _days(self) -> list[int]:
@@ -176,7 +190,7 @@ class Clock:
         fitting = [days for days in read if days.count(None) == least]
         for (text, (_, line)), *days in zip(self._dates.items(), *fitting, strict=True):
             if len({day for day in days if day is not None}) > 1:
-                raise LogError(PowerMessage.DATES_UNCLEAR, date=printable(text, 40))
+                raise LogError(POWER_TEXT.DATES_UNCLEAR, date=printable(text, 40))
             if days[0] is None:
                 raise _bad_time(text, line)
         return [day for day in fitting[0] if day is not None]
@@ -209,7 +223,7 @@ def first_change(zone: ZoneInfo, first_ns: int, last_ns: int) -> datetime | None
 
 
 def _bad_time(text: str, line: int) -> LogError:
-    return LogError(PowerMessage.LINE_TIME, line=line, text=printable(text, 40))
+    return LogError(POWER_TEXT.LINE_TIME, line=line, text=printable(text, 40))
 
 
 def _ns_of(since: timedelta) -> int:

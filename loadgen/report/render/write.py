@@ -9,13 +9,13 @@ import orjson
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import Compared, comparison_document
-from loadgen.report.messages import Message
 from loadgen.report.model import Report
 from loadgen.report.render.histograms import to_hgrm, to_hlog, to_parquet
 from loadgen.report.render.html import to_html
 from loadgen.report.render.markdown import to_markdown
 from loadgen.report.render.text import csv_of
 from loadgen.run.rundir import disk_errors, make_folder, make_private, write_atomically
+from loadgen.sentences import REPORT_TEXT
 
 
 def to_json(report: Report) -> bytes:
@@ -84,6 +84,6 @@ def write_files(
     except OSError as error:
         reason = error.strerror or error
         raise RunDirectoryError(
-            Message.UNWRITABLE(kind=kind, directory=out_dir, reason=reason)
+            REPORT_TEXT.UNWRITABLE(kind=kind, directory=out_dir, reason=reason)
         ) from None
     return {name: out_dir / name for name in files}

@@ -29,10 +29,10 @@ from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
 from loadgen.run.hosts.load_host import LocalHost, forkserver
 from loadgen.run.interrupt import ending_signals
-from loadgen.run.messages import RunMessage
 from loadgen.run.preflight import check_host, with_payload_size
 from loadgen.run.tasks import background, every, finished_or
 from loadgen.scratch import memory_directory
+from loadgen.sentences import RUN_TEXT
 from loadgen.worker.shared_counts import SharedPage, create_live_page, rows_as_words
 
 LEASE_S = 5.0
@@ -197,7 +197,7 @@ class Agent:
                 except OSError as error:
                     reason = (error.strerror or str(error)).lower()
                     raise HostLimitError(
-                        RunMessage.SOURCE_ADDRESS(address=source, reason=reason)
+                        RUN_TEXT.SOURCE_ADDRESS(address=source, reason=reason)
                     ) from None
         for address, port in targets:
             try:
@@ -206,7 +206,7 @@ class Agent:
             except OSError as error:
                 reason = (error.strerror or f"no answer within {_REACH_S:g} s").lower()
                 raise BrokerUnreachableError(
-                    RunMessage.NO_BROKER_FROM_HOST(address=address, port=port, reason=reason)
+                    RUN_TEXT.NO_BROKER_FROM_HOST(address=address, port=port, reason=reason)
                 ) from None
 
     async def start(self, rows: Sequence[int], behaviour: str) -> str:

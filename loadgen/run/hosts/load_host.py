@@ -28,8 +28,8 @@ from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.run.host_watch import HostSample, take_sample
 from loadgen.run.hosts import messages
 from loadgen.run.hosts.forkserver import MESSAGE_LIMIT_BYTES
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
+from loadgen.sentences import RUN_TEXT
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.shared_counts import SharedPage
 
@@ -281,6 +281,6 @@ class LocalHost:
         """Wait for the forkserver's messages to make `condition` true; raises when it failed."""
         while not condition():
             if self._failure is not None:
-                raise CannotRunError(RunMessage.NO_WORKERS(failure=self._failure))
+                raise CannotRunError(RUN_TEXT.NO_WORKERS(failure=self._failure))
             self._news.clear()
             await self._news.wait()

@@ -30,10 +30,9 @@ from loadgen.run.hosts import messages
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, coordinator_context
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.run.hosts.load_host import Header, OnEvent, error_from
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.tasks import background
-from loadgen.sentences import Text
+from loadgen.sentences import RUN_TEXT, Text
 from loadgen.worker.shared_counts import SharedPage, rows_as_words
 
 WAIT_S = 30.0
@@ -190,7 +189,7 @@ class RemoteHost:
                 self._on_event(messages.WorkerEnded(row, f"went with host {self.name}: {why}", ""))
 
     def _gone(self) -> CannotRunError:
-        return CannotRunError(RunMessage.HOST_GONE(host=self.name, why=self.lost))
+        return CannotRunError(RUN_TEXT.HOST_GONE(host=self.name, why=self.lost))
 
     async def ask(self, request: messages.Request, within_s: float) -> str:
         """Send a request and return the remark of its answer.
@@ -208,7 +207,7 @@ class RemoteHost:
                 answer = await future
         except TimeoutError:
             raise CannotRunError(
-                RunMessage.NO_ANSWER_OF_HOST(host=self.name, seconds=within_s, request=kind)
+                RUN_TEXT.NO_ANSWER_OF_HOST(host=self.name, seconds=within_s, request=kind)
             ) from None
         finally:
             self._answers.pop(kind, None)
@@ -271,7 +270,7 @@ class Hosts:
     def shared_machines(self) -> list[Text]:
         """Return a remark for each two hosts with one kernel, as containers of one machine have."""
         return [
-            RunMessage.SAME_MACHINE(first=first.name, second=second.name)
+            RUN_TEXT.SAME_MACHINE(first=first.name, second=second.name)
             for first, second in combinations(self.agents, 2)
             if first.machine.partition("/")[0] == second.machine.partition("/")[0]
         ]
@@ -305,7 +304,7 @@ class AgentServer:
         except TimeoutError:
             address, port = self.address
             raise CannotRunError(
-                RunMessage.FEW_AGENTS(
+                RUN_TEXT.FEW_AGENTS(
                     joined=len(self._hosts),
                     wanted=count,
                     names=tuple(host.offer.name for host in self._hosts),
@@ -326,7 +325,7 @@ class AgentServer:
             ours = {*self._versions.items()} - {*agent.versions.items()}
             if ours:
                 theirs = (f"{name} {agent.versions.get(name, 'missing')}" for name, _ in ours)
-                text = RunMessage.OTHER_VERSIONS(
+                text = RUN_TEXT.OTHER_VERSIONS(
                     host=agent.name,
                     theirs=tuple(printable(one, 60) for one in sorted(theirs)),
                     ours=tuple(" ".join(one) for one in sorted(ours)),
@@ -413,7 +412,7 @@ async def listening(
         )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise CannotRunError(RunMessage.NO_LISTENER(address=address, reason=reason)) from None
+        raise CannotRunError(RUN_TEXT.NO_LISTENER(address=address, reason=reason)) from None
     agents.address = agents.server.sockets[0].getsockname()[:2]
     try:
         async with background(agents.watch()):

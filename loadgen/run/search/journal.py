@@ -16,7 +16,6 @@ from pydantic import TypeAdapter
 
 from loadgen import PROGRAM
 from loadgen.errors import RunDirectoryError
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable, redact_command
 from loadgen.run.rundir import (
     directory_errors,
@@ -26,6 +25,7 @@ from loadgen.run.rundir import (
     write_atomically,
     write_json,
 )
+from loadgen.sentences import RUN_TEXT
 
 Entry = TypeVar("Entry")
 
@@ -57,7 +57,7 @@ class Journal(Generic[Entry]):
                 raise ValueError("not an object")
             return document
         except (OSError, ValueError):
-            message = RunMessage.NOT_A_JOURNAL(path=_shown(path), kind=self.kind)
+            message = RUN_TEXT.NOT_A_JOURNAL(path=_shown(path), kind=self.kind)
             raise RunDirectoryError(message) from None
 
     def begin(self, document: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Journal(Generic[Entry]):
             read = TypeAdapter(self.entry).validate_json
             return tuple(read(line) for line in self._read(path).splitlines())
         except (OSError, ValueError):
-            raise RunDirectoryError(RunMessage.DAMAGED(path=_shown(path))) from None
+            raise RunDirectoryError(RUN_TEXT.DAMAGED(path=_shown(path))) from None
 
     def write(self, entries: Iterable[Any]) -> None:
         lines = [orjson.dumps(asdict(one), option=orjson.OPT_APPEND_NEWLINE) for one in entries]

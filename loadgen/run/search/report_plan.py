@@ -5,9 +5,7 @@ on one broker; `report_runs` plays it.
 """
 
 import math
-import pkgutil
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -20,6 +18,7 @@ from loadgen.plan.fields import did_you_mean, redact_url
 from loadgen.plan.scenario import Scenario
 from loadgen.run.search.search import STEP_S, Search
 from loadgen.run.search.sweep import Sweep
+from loadgen.sentences import read_table
 
 WINDOWS_S = (30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0)
 """Windows of a step, of which a budget gets the longest that fits."""
@@ -132,7 +131,6 @@ class ReportPlan:
 
 @cache
 def report_items() -> tuple[ReportItem, ...]:
-    data = pkgutil.get_data("loadgen.run.search", "report_items.toml") or b""
     return tuple(
         ReportItem(
             **{
@@ -141,7 +139,7 @@ def report_items() -> tuple[ReportItem, ...]:
                 "rows": tuple(ReportRow(*row) for row in item.get("rows", ())),
             }
         )
-        for item in tomllib.loads(data.decode())["item"]
+        for item in read_table("loadgen.run.search", "report_items.toml")["item"]
     )
 
 

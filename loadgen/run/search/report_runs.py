@@ -20,7 +20,6 @@ from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.ports import open_socket
 from loadgen.errors import BrokerUnreachableError, RunDirectoryError, ScenarioError
 from loadgen.plan.fields import redact_url
-from loadgen.run.messages import RunMessage
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
@@ -35,6 +34,7 @@ from loadgen.run.search.report_plan import (
 )
 from loadgen.run.search.sweep import PointResult, SweepResult, SweepState, sweep
 from loadgen.run.testbed import Testbed
+from loadgen.sentences import RUN_TEXT
 
 _RETURN_S = 60.0
 _RETRY_S = 0.5
@@ -102,7 +102,7 @@ def begun_plan(directory: Path, digest: str) -> dict[str, Any] | None:
     """
     document = report_journal(directory).begun()
     if document is not None and document.get("digest") != digest:
-        raise RunDirectoryError(RunMessage.OTHER_REPORT(path=printable(str(directory), 200)))
+        raise RunDirectoryError(RUN_TEXT.OTHER_REPORT(path=printable(str(directory), 200)))
     return document
 
 

@@ -38,13 +38,13 @@ from loadgen.judge.verdict import Reason
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
 from loadgen.run.interrupt import RunInterruptedError
-from loadgen.run.messages import RunMessage
 from loadgen.run.progress import Snapshot
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
 from loadgen.run.testbed import Testbed
+from loadgen.sentences import RUN_TEXT
 
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
@@ -193,11 +193,11 @@ async def search(
             definition |= {"digest": spec.digest, "limit": None}
             document = journal.begin(definition, testbed.command)
         elif document.get("digest") != spec.digest:
-            raise RunDirectoryError(RunMessage.OTHER_SEARCH(path=shown))
+            raise RunDirectoryError(RUN_TEXT.OTHER_SEARCH(path=shown))
         steps = journal.entries()
         while isinstance(probe := next_step(spec.aim, [step.tried for step in steps]), Probe):
             if document.get("step_rule") != STEP_RULE:
-                raise RunDirectoryError(RunMessage.OTHER_STEP_RULE(path=shown))
+                raise RunDirectoryError(RUN_TEXT.OTHER_STEP_RULE(path=shown))
             step = await _play_step(SearchState(spec, steps, probe), probe, journal, testbed, watch)
             if step is None:
                 return SearchResult(directory, spec, steps, None)
@@ -208,7 +208,7 @@ async def search(
             ours = before.startswith("reflector ") and step.broker.startswith("reflector ")
             if before and step.broker and step.broker != before and not ours:
                 raise RunDirectoryError(
-                    RunMessage.OTHER_BROKER(path=shown, before=before, broker=step.broker)
+                    RUN_TEXT.OTHER_BROKER(path=shown, before=before, broker=step.broker)
                 )
             steps = (*steps, step)
             journal.write(steps)
@@ -303,7 +303,7 @@ async def _require_broker(scenario: Scenario) -> None:
                 (await open_socket(endpoint.host, endpoint.port)).close()
         except OSError:
             raise BrokerUnreachableError(
-                RunMessage.BROKER_WENT_AWAY(broker=endpoint.redacted)
+                RUN_TEXT.BROKER_WENT_AWAY(broker=endpoint.redacted)
             ) from None
 
 

@@ -24,7 +24,6 @@ from loadgen.plan.fields import Texts, redact_url
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
 from loadgen.run.interrupt import RunInterruptedError
-from loadgen.run.messages import RunMessage
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
@@ -33,6 +32,7 @@ from loadgen.run.search.journal import Journal
 from loadgen.run.search.search import Search, SearchState, search, step_scenario
 from loadgen.run.search.spoiled_runs import run_unspoiled
 from loadgen.run.testbed import Testbed
+from loadgen.sentences import RUN_TEXT
 
 POINTS_LIMIT = 10_000
 _DETAIL_CHARACTERS = 500
@@ -134,29 +134,29 @@ Watch = Callable[[SweepState], None]
 def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
     """Return every combination; raise ScenarioError before anything is run."""
     if grid.repeat < 1:
-        raise ScenarioError(RunMessage.FEW_REPETITIONS(repeat=grid.repeat))
+        raise ScenarioError(RUN_TEXT.FEW_REPETITIONS(repeat=grid.repeat))
     names = [name for name, _ in grid.axes]
     for name in names:
         if names.count(name) > 1:
-            raise ScenarioError(RunMessage.SWEPT_TWICE(field=name))
+            raise ScenarioError(RUN_TEXT.SWEPT_TWICE(field=name))
         field = grid.scenario.fields().get(name)
         many = isinstance(field, Texts) and name != "broker"
         if name == "case" or many or (field is not None and field.load == "kind"):
-            raise ScenarioError(RunMessage.NOT_SWEPT(field=name))
+            raise ScenarioError(RUN_TEXT.NOT_SWEPT(field=name))
     total = grid.repeat
     for name, choices in grid.axes:
         if not choices:
-            raise ScenarioError(RunMessage.NO_VALUE(field=name))
+            raise ScenarioError(RUN_TEXT.NO_VALUE(field=name))
         total *= len(choices)
     if total > POINTS_LIMIT:
-        raise ScenarioError(RunMessage.MANY_RUNS(total=total, most=POINTS_LIMIT))
+        raise ScenarioError(RUN_TEXT.MANY_RUNS(total=total, most=POINTS_LIMIT))
     points: dict[str, SweepPoint] = {}
     for combination in itertools.product(*(choices for _, choices in grid.axes)):
         values = dict(zip(names, combination, strict=True))
         scenario = vary(for_broker(grid.scenario, values.get("broker", "")), values)
         search = None if grid.search is None else grid.search(scenario)
         if search is not None and search.aim.field in values:
-            raise ScenarioError(RunMessage.SEARCHED(field=search.aim.field))
+            raise ScenarioError(RUN_TEXT.SEARCHED(field=search.aim.field))
         try:
             if search is not None:
                 step_scenario(search, Probe(search.aim.start, "first"))
@@ -333,7 +333,7 @@ def _begin(
     """
     begun, shown = journal.begun(), printable(str(journal.directory), 200)
     if begun is not None and begun.get("case") != grid.scenario.case:
-        raise RunDirectoryError(RunMessage.OTHER_CASE(path=shown))
+        raise RunDirectoryError(RUN_TEXT.OTHER_CASE(path=shown))
     results = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
     keys = {point.key for point in points}
     lost = [
@@ -342,7 +342,7 @@ def _begin(
         if not one.error and (key not in keys or repetition > grid.repeat)
     ]
     if lost:
-        raise RunDirectoryError(RunMessage.OTHER_SWEEP(path=shown, rows=len(lost)))
+        raise RunDirectoryError(RUN_TEXT.OTHER_SWEEP(path=shown, rows=len(lost)))
     document = {
         "case": grid.scenario.case,
         "scenario": grid.scenario.plain(),
