@@ -48,7 +48,6 @@ from loadgen.plan.scenario import read_toml
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.power.log import samples_of
 from loadgen.report.power.settings import LogSettings
-from loadgen.report.power.tables import Source
 from loadgen.run.hosts.agent_link import AgentLink, fingerprint
 from loadgen.run.hosts.messages import WorkerFrame
 from loadgen.worker.frames import FrameReader, encode_frame
@@ -407,7 +406,7 @@ _LOG_SETTINGS = LogSettings((), ZoneInfo("Europe/Berlin"))
 
 
 def _play_power_log(data: bytes) -> None:
-    assert samples_of(Source(data), "a.log", _LOG_SETTINGS).outlets
+    assert samples_of(data, "a.log", _LOG_SETTINGS).outlets
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from typing import Any
 from loadgen.report.power.formats import CHOICES, FIGURES, TITLES, Format, is_like, words
 from loadgen.report.power.times import LogError, is_time, zone_in
 from loadgen.report.power.units import UNITS, Unit, has_strange_unit, number_of, unit_in, unit_of
+from loadgen.run.redaction import printable
 from loadgen.sentences import POWER_TEXT
 
 AROUND_NAMES = " -:/|,.()[]#"
@@ -24,12 +25,11 @@ _FUNCTION = re.compile(
 """A function of a series that has another unit than the series, or is no mean."""
 _ROLES = {"other": 99, "kwh": 99, "watts": 99, "outlet": 2, "series": 2, "value": 1, "units": 1}
 """Roles by the words of a title, and the most words that a title of the role has."""
+_OF_UNIT = {"power": "watts", "energy": "kwh"}
 _NOT_REAL = "not real power"
 NO_WATTS_THERE = "energy of an outlet without watts"
 _FIGURE_WORDS = {"power": ("watts", "kwh"), "energy": ("kwh", "watts")}
 _INSTEAD = ({"time", "date"}, {"outlet"})
-_BY_ID = ("id", "number", "no", "nr", "num", "index", "name", "label")
-"""Words of columns that name an outlet, the most distinctive first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,15 @@ class Layout:
     format: Format
     titles: tuple[str, ...]
     columns: tuple[Column, ...]
+
+    @property
+    def is_long(self) -> bool:
+        return any(column.role == "value" for column in self.columns)
+
+    @property
+    def figures(self) -> list[Column]:
+        roles = ("value",) if self.is_long else FIGURES
+        return [column for column in self.columns if column.role in roles and not column.why]
 
     def places(self, *roles: str) -> list[int]:
         """Return the places of columns of these roles."""
@@ -120,13 +129,27 @@ def column_of(title: str, form: Format, place: int = 0, cell: str = "") -> Colum
     return replace(column, role="unused", why=why) if why else column
 
 
+def quantity_of(name: str, value: Column, cell: str, form: Format) -> Column:
+    """Return the column of a quantity that lines name; `cell` may state its unit."""
+    column = replace(column_of(name, form, value.place, cell), title=name or value.title)
+    if column.is_named:
+        return column
+    if column.unit is not None:
+        column = replace(column, role=_OF_UNIT.get(column.unit.kind, "other"))
+    why = column.why or ("another quantity" if column.role == "other" else "")
+    if form.named & FIGURES.keys():
+        why = "not named"
+    role = column.role if column.role in FIGURES or why else "watts"
+    return replace(column, role=role, title=printable(column.title, 100), why=why)
+
+
 def _role_of(unit: Unit | None, listed: Sequence[str]) -> str:
     """Return the role of a column by its unit, or else by the words of its title."""
     there = frozenset(listed)
     if there & words("price"):
         return "other"
     if unit is not None and (unit.kind != "other" or not there & words("time")):
-        return {"power": "watts", "energy": "kwh"}.get(unit.kind, "other")
+        return _OF_UNIT.get(unit.kind, "other")
     if there & words("zone") or ("offset" in there and there & {"utc", "gmt"}):
         return "zone"
     if there & (words("time") | words("date")) and not there & words("no_time"):
@@ -214,8 +237,10 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
         raise LogError(POWER_TEXT.NO_WATTS, columns=tuple(c.title for c in others[:4]))
     if (not figures and not is_long) or absent - (FIGURES.keys() if is_long else set()):
         return None
-    figures = chosen([c if c.is_named else _with_stated_unit(c, figures, form) for c in figures])
-    names = _names(roles.get("outlet", [])) + (roles.get("series", []) if is_long else [])
+    figures = decided(figures, form)
+    outlets = roles.get("outlet", [])
+    names = [c for c in outlets if c.is_named] or outlets[:1]
+    names += roles.get("series", []) if is_long else []
     if not time:
         raise LogError(POWER_TEXT.NO_TIME, header=", ".join(titles)[:120])
     for role in FIGURES if names else ():
@@ -252,20 +277,27 @@ def _only_named(columns: Sequence[Column], form: Format) -> list[Column]:
     ]
 
 
-def _with_stated_unit(column: Column, figures: Sequence[Column], form: Format) -> Column:
-    """Return a figure with its unit, or with `why` if it states none and others have watts."""
-    is_unstated = column.unit is None or column.unit.problem
+def decided(figures: Sequence[Column], form: Format) -> list[Column]:
+    """Return figures with their units, those that are not used with `why`; raise LogError."""
     has_watts = any(
-        c.role == "watts" and ("unit" in form.named or (c.unit is not None and not c.unit.problem))
+        c.is_power and ("unit" in form.named or (c.unit is not None and not c.unit.problem))
         for c in figures
+        if not c.why
     )
-    unit_key = "unit" if column.role == "watts" else "counter_unit"
-    if is_unstated and has_watts and unit_key not in form.named:
-        return replace(column, why="no unit is stated")
-    return with_unit(column, form)
+    columns = []
+    for column in figures:
+        key = "unit" if column.role == "watts" else "counter_unit"
+        is_unstated = column.unit is None or column.unit.problem
+        if not column.why and not column.is_named:
+            if is_unstated and has_watts and key not in form.named:
+                column = replace(column, why="no unit is stated")
+            else:
+                column = with_unit(column, form)
+        columns.append(column)
+    return _chosen(columns)
 
 
-def chosen(figures: Sequence[Column]) -> list[Column]:
+def _chosen(figures: Sequence[Column]) -> list[Column]:
     """Choose the figures of each outlet; those with `why` are not used.
 
     The momentary watts of an outlet have precedence over their mean, and watts over energy, which
@@ -311,32 +343,20 @@ def _momentary(powers: Sequence[Column]) -> list[Column]:
     return [c if best[c.outlet] is c else replace(c, why=c.statistic) for c in powers]
 
 
-def _names(outlets: Sequence[Column]) -> list[Column]:
-    """Choose the most distinctive column of outlets: an id before a name; all that are named."""
-
-    def rank(column: Column) -> int:
-        ranks = [_BY_ID.index(word) for word in words_of(column.title) if word in _BY_ID]
-        return min(ranks, default=_BY_ID.index("index"))
-
-    return [column for column in outlets if column.is_named] or sorted(outlets, key=rank)[:1]
-
-
 def _time_columns(columns: Sequence[Column], cells: Sequence[str]) -> list[Column]:
     """Choose the column of times, or those of dates and times; empty without one.
 
     If no title names a time, it is the only column of no other role whose cell is a date and time.
     """
     times, dates = ([c for c in columns if c.role == role] for role in ("time", "date"))
-    complete = {"timestamp", "datetime"}
     if not times and not dates:
         silent = [c for c in columns if not c.role and ":" in cells[c.place]]
         times = [replace(c, role="time") for c in silent if is_time(cells[c.place])]
         return times if len(times) == 1 else []
-    if len(times) == len(dates) == 1:
-        alone = (complete | words("date")) & set(words_of(times[0].title))
-        return [times[0]] if alone and not dates[0].is_named else [dates[0], times[0]]
-    complete_times = [column for column in times if complete & set(words_of(column.title))]
-    for candidates in (times, complete_times, [c for c in times if zone_in(c.title)]):
+    if len(times) == len(dates) == 1 and not is_time(cells[times[0].place]):
+        return [dates[0], times[0]]
+    complete = [c for c in times if is_time(cells[c.place])]
+    for candidates in (times, complete, [c for c in complete if zone_in(c.title)], dates):
         if len(candidates) == 1:
             return [candidates[0]]
     if len(times) + len(dates) > 1:

@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -128,23 +128,18 @@ def read_formats(path: Path) -> tuple[Format, ...]:
 
 
 def _format(name: str, table: Any, file: str) -> Format:
-    kinds = {f.name: str(f.type) for f in fields(Format) if f.name not in ("name", "named")}
-    if not isinstance(table, dict) or not table:
-        raise PowerLogError(POWER_TEXT.FORMAT_KEY(file=file, name=name, key=""))
     values: dict[str, Any] = {}
-    for key, value in table.items():
-        kind = kinds.get(key, "")
-        if "tuple" in kind:
-            value = (value,) if isinstance(value, str) else value
-            is_valid = (
-                all(isinstance(v, str) for v in value) if isinstance(value, tuple | list) else False
-            )
-            value = tuple(value) if is_valid else value
-        else:
-            is_valid = isinstance(value, dict if key == "unused" else str) and kind != ""
-        if not is_valid:
+    for key, value in table.items() if isinstance(table, dict) else ():
+        is_titles = key in (*TITLES, "header")
+        value = (value,) if is_titles and isinstance(value, str) else value
+        kind: type = list if is_titles else dict if key == "unused" else str
+        texts = value if kind is list and isinstance(value, list | tuple) else ("",)
+        is_value = isinstance(value, (tuple, kind)) and all(isinstance(t, str) for t in texts)
+        if not is_value or key not in (*KEYS, "header", "line", "logs", "unused"):
             raise PowerLogError(POWER_TEXT.FORMAT_KEY(file=file, name=name, key=key))
-        values[key] = _checked(key, value)
+        values[key] = tuple(value) if is_titles else _checked(key, value)
+    if not values:
+        raise PowerLogError(POWER_TEXT.FORMAT_KEY(file=file, name=name, key=""))
     return Format(name=name, **values)
 
 

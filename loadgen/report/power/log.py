@@ -1,9 +1,8 @@
 """The reader of power logs: the samples of each outlet, in one pass over the lines."""
 
 import re
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from itertools import pairwise
@@ -21,17 +20,16 @@ from loadgen.report.power.columns import (
     Column,
     Layout,
     are_alike,
-    chosen,
-    column_of,
+    decided,
     layout_of,
-    with_unit,
+    quantity_of,
     words_of,
 )
 from loadgen.report.power.formats import FIGURES, TITLES, Format, is_like, makes
 from loadgen.report.power.settings import LogSettings, PduLog
-from loadgen.report.power.tables import Source, Table, tables_in
-from loadgen.report.power.times import UNCERTAIN, Clock, LogError, is_time, zone_in
-from loadgen.report.power.units import MISSING, number_of, unit_of
+from loadgen.report.power.tables import HEAD_LINES, Line, Table, lines_of, tables_in
+from loadgen.report.power.times import UNCERTAIN, LogError, is_time, read_times, zone_in
+from loadgen.report.power.units import MISSING, is_value, number_of, unit_of
 from loadgen.run.redaction import printable
 from loadgen.sentences import POWER_TEXT
 
@@ -46,7 +44,6 @@ _BURST = 10
 """A spacing so many times the next one is the pause before a group of samples."""
 _BURST_NS = 5 * 10**8
 _FIRST_ROWS = 20
-_CACHED = 100_000
 _ZONE_LINE = re.compile(r"time\s?-?zone|zeitzone|times?\b.* in ", re.IGNORECASE)
 
 Int64Array = NDArray[np.int64]
@@ -94,19 +91,22 @@ class LogSamples:
     are_alike: bool
 
 
-def read_log(log: PduLog, settings: LogSettings, *, may_grow: bool = False) -> LogSamples:
-    """Return the samples of the chosen outlets of a log; raise PowerLogError.
+def read_log(log: PduLog, settings: LogSettings) -> LogSamples:
+    """Return the samples of the outlets of a log that are chosen, or of all that are certain.
 
-    A log that may grow is not complete, so that all its outlets are returned.
+    Raise PowerLogError.
     """
+    samples = _samples_in(log, settings)
     try:
-        if log.path.exists() and not log.path.is_file():
-            raise OSError("not a file")
-        samples = samples_of(Source(log.path, may_grow), str(log.path), settings)
-        return samples if may_grow else _chosen_outlets(samples, log)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise PowerLogError(POWER_TEXT.UNREADABLE(log=log.path, reason=reason)) from None
+        if log.outlets:
+            named = tuple(_outlet_named(name, samples.outlets) for name in log.outlets)
+            return replace(samples, outlets=named)
+        names = tuple(printable(o.name or "(no name)", 60) for o in samples.outlets)[:8]
+        if not samples.are_alike:
+            raise LogError(POWER_TEXT.DIFFERENT_KINDS, names=names)
+        if (total := _sum_among(samples.outlets)) is not None:
+            raise LogError(POWER_TEXT.SUM_OF_OTHERS, name=total.name, names=names)
+        return samples
     except LogError as error:
         raise error.of(str(log.path)) from None
 
@@ -114,32 +114,32 @@ def read_log(log: PduLog, settings: LogSettings, *, may_grow: bool = False) -> L
 def require_readable(settings: LogSettings) -> None:
     """Raise PowerLogError for the first log that cannot be used so far; it may still grow."""
     for log in settings.logs:
-        read_log(log, settings, may_grow=True)
+        _samples_in(log, settings, may_grow=True)
 
 
-def samples_of(source: Source, name: str, settings: LogSettings) -> LogSamples:
-    """Return the samples of a log; raise PowerLogError if it cannot be read."""
+def _samples_in(log: PduLog, settings: LogSettings, *, may_grow: bool = False) -> LogSamples:
     try:
-        head = source.head()
-        files = (f for f in settings.formats if not f.logs or fnmatch(Path(name).name, f.logs))
-        layout, table = _layout_in(source, head, (*files, *makes()), settings.columns)
-        return _Reader(layout, table, head).read(settings.zone)
+        data = log.path.read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise PowerLogError(POWER_TEXT.UNREADABLE(log=log.path, reason=reason)) from None
+    return samples_of(data, str(log.path), settings, may_grow=may_grow)
+
+
+def samples_of(
+    log: bytes, name: str, settings: LogSettings, *, may_grow: bool = False
+) -> LogSamples:
+    """Return the samples of a log; the last line of one that may grow is not read.
+
+    Raise PowerLogError.
+    """
+    files = (f for f in settings.formats if not f.logs or fnmatch(Path(name).name, f.logs))
+    try:
+        lines = lines_of(log, may_grow=may_grow)
+        layout, table = _layout_in(lines, (*files, *makes()), settings.columns)
+        return _read(layout, table, lines, settings.zone)
     except LogError as error:
         raise error.of(name) from None
-
-
-def _chosen_outlets(samples: LogSamples, log: PduLog) -> LogSamples:
-    """Return the outlets that the user chose, or all if these are certain to be added."""
-    outlets = samples.outlets
-    if log.outlets:
-        named = tuple(_outlet_named(name, outlets) for name in log.outlets)
-        return replace(samples, outlets=named)
-    names = tuple(printable(outlet.name or "(no name)", 60) for outlet in outlets)[:8]
-    if not samples.are_alike:
-        raise LogError(POWER_TEXT.DIFFERENT_KINDS, names=names)
-    if (total := _sum_among(outlets)) is not None:
-        raise LogError(POWER_TEXT.SUM_OF_OTHERS, name=total.name, names=names)
-    return samples
 
 
 def _outlet_named(name: str, outlets: Sequence[Outlet]) -> Outlet:
@@ -174,19 +174,20 @@ def _sum_among(outlets: Sequence[Outlet]) -> Outlet | None:
 
 
 def _layout_in(
-    source: Source, head: Sequence[str], described: Sequence[Format], options: Format
+    lines: Sequence[Line], described: Sequence[Format], options: Format
 ) -> tuple[Layout, Table]:
     """Return the layout and the rows of a log; raise LogError if they are not certain.
 
     The header is above the first line with a time in the column that has its title. Without such a
     line, the first readable header counts; the lines below it then show the error.
     """
+    head = [line for _, line in lines[:HEAD_LINES]]
     if not head:
         raise LogError(POWER_TEXT.NO_SAMPLE)
     refused: dict[str | None, LogError] = {}
     silent: tuple[Layout, Table] | None = None
     widest: Sequence[str] = max((re.split("[\t;|,]", line) for line in head), key=len)
-    for table in tables_in(source, head, described):
+    for table in tables_in(lines, described):
         if table.separator == "" and refused.keys() - {""}:
             break
         widest = max(table.titles, widest, key=len)
@@ -206,8 +207,7 @@ def _layout_in(
         row = table.first[0]
         places = layout.places("time", "date", "zone")
         text = " ".join(row[place] for place in places if place < len(row))
-        start = "1970-01-01 00:00" if layout.format.start else ""
-        if is_time(text, Clock("ymd", layout.format.format, start=start)):
+        if is_time(text, layout.format):
             return layout, table
         silent = silent or (layout, table)
     if silent is not None:
@@ -234,230 +234,196 @@ def _unknown(head: Sequence[str], titles: Sequence[str], options: Format) -> Log
 # --- rows -----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Series:
-    """The readings of a column or a series at one outlet: numbers of rows, and values.
-
-    `read` has the numbers of cells that recur, with their steps.
-    """
+    """The cells of a column at one outlet, or of a quantity that lines name, and their rows."""
 
     column: Column
-    read: dict[str, tuple[float, float]] = field(default_factory=dict)
-    rows: "array[int]" = field(default_factory=lambda: array("I"))
-    values: "array[float]" = field(default_factory=lambda: array("d"))
-    step: float = inf
+    rows: Sequence[int]
+    cells: Sequence[str]
 
 
-class _Reader:
-    """Reads the rows of a log."""
+@dataclass(frozen=True, slots=True)
+class _LogRows:
+    """The rows of a log: their lines, the texts of their times, and their cells."""
 
-    def __init__(self, layout: Layout, table: Table, head: Sequence[str]) -> None:
-        form = layout.format
-        above = (zone_in(line) for line in head if _ZONE_LINE.search(line))
-        # "(UTC+01:00) Amsterdam" may or may not include summer time.
-        zones = [zone_in(layout.titles[place]) for place in layout.places("time", "date")]
-        zones += [zone for zone in above if not re.search(r"\d", zone)]
-        start = form.start
-        if start and "start" not in form.named:
-            start = next((m[1] for line in head if (m := re.fullmatch(start, line))), "")
-        self._clock = Clock(form.dates, form.format, next(filter(None, zones), ""), start)
-        self._layout, self._table = layout, table
-        self._series: dict[tuple[str, int, str], _Series] = {}
-        self._error: LogError | None = None
-        self._time = layout.places("time", "date", "zone")
-        self._names = layout.places("outlet", "series")
-        self._units = next(iter(layout.places("units")), None)
-        self._value = next(iter(layout.places("value")), None)
-        self._figures = [c for c in layout.columns if c.role in FIGURES and not c.why]
-        if self._value is not None:
-            self._figures = [c for c in layout.columns if c.role == "value"]
-        places = {column.place for column in layout.columns}
-        self._unread = [place for place in range(len(layout.titles)) if place not in places]
-        self._texts: dict[tuple[str, int], list[str]] = {}
-        self._mark, self._proof = self._decimal_mark()
+    lines: Sequence[int]
+    times: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    summary: tuple[int, str] | None
+    """A line below the samples that has no time, such as a sum."""
 
-    def _decimal_mark(self) -> tuple[str, str]:
-        """Return the decimal mark of the log's numbers, and the first number that proves it."""
-        stated = {"point": ".", "comma": ","}.get(self._layout.format.decimal, "")
-        if stated or self._table.separator is None:
-            return stated or ".", ""
-        places = [*(column.place for column in self._figures), *self._layout.places("other")]
-        for _, cells in self._table.rows():
-            for text in (cells[place] for place in places if place < len(cells)):
-                number = number_of(text) if "." in text or "," in text else None
-                if number is not None and number.mark in (".", ","):
-                    return number.mark, printable(text, 40)
-        return "", ""
 
-    def read(self, zone: ZoneInfo) -> LogSamples:
-        """Read all rows; raise LogError."""
-        width = len(self._layout.titles)
-        summary: tuple[int, list[str]] | None = None
-        for line, cells in self._table.rows():
-            text = " ".join([cells[place] for place in self._time if place < len(cells)])
-            if self._table.separator is not None and not any(map(str.isdigit, text)):
-                summary = summary or (line, cells)
-                continue
-            if summary is not None:
-                break
-            if len(cells) != width and (len(cells) < width or any(cells[width:])):
-                text = printable(" ".join(cells), 80)
-                values = {"line": line, "width": len(cells), "expected": width, "text": text}
-                raise LogError(POWER_TEXT.LINE_WIDTH, **values)
-            self._add_row(text, cells, line)
-        else:
-            if summary is None or len(self._clock):
-                return self._samples(zone, summary)
-        line, cells = summary
-        raise LogError(POWER_TEXT.LINE_TIME, line=line, text=printable(cells[0], 40))
-
-    def _add_row(self, time: str, cells: Sequence[str], line: int) -> None:
-        row = len(self._clock)
-        self._clock.add(time, line)
-        name = " ".join(filter(None, (cells[place] for place in self._names)))
-        unit = "" if self._units is None else cells[self._units]
-        for column in self._figures:
-            text = cells[column.place]
-            is_missing = text.casefold() in MISSING
-            if self._value is not None and not is_missing:
-                text = f"{text} {unit}".strip()
-            key = (name, column.place, unit)
-            if (series := self._series.get(key)) is None:
-                if is_missing and self._value is not None:
-                    continue  # its unit is not certain
-                series = self._series[key] = self._begun(column, name, text)
-            if not series.column.why:
-                self._add(series, row, text, line)
-        for place in self._unread if row < _COMPARED_LINES else ():
-            self._texts.setdefault((name, place), []).append(cells[place])
-
-    def _begun(self, column: Column, name: str, text: str) -> _Series:
-        """Begin the series of a column at an outlet, or of a quantity that a line names."""
-        if len(self._series) >= _MOST_OUTLETS * len(self._figures):
-            raise LogError(POWER_TEXT.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
-        form, shown = self._layout.format, printable(name, 100)
-        if self._value is None:
-            return _Series(replace(column, outlet=shown) if self._names else column)
-        column = column_of(name, form, column.place, text)
-        if column.unit is not None and not column.is_named:
-            roles = {"power": "watts", "energy": "kwh"}
-            column = replace(column, role=roles.get(column.unit.kind, "other"))
-        why = column.why or ("another quantity" if column.role == "other" else "")
-        if form.named & FIGURES.keys() and not column.is_named:
-            why = "not named"
-        column = replace(column, title=shown, why=why)
-        if not why:
-            role = column.role if column.role in FIGURES else "watts"
-            title = shown or self._layout.titles[column.place]
-            try:
-                column = with_unit(replace(column, role=role, title=title), form)
-            except LogError as error:
-                self._error = self._error or error
-                column = replace(column, why="its unit is not certain")
-        same = (series for series in self._series.values() if series.column.title == column.title)
-        return next((s for s in same if s.column.role == column.role), None) or _Series(column)
-
-    def _add(self, series: _Series, row: int, text: str, line: int) -> None:
-        if (read := series.read.get(text)) is None:
-            read = (nan, inf)
-            if text.casefold() not in MISSING:
-                read = self._number(text, series.column, line)
-            if len(series.read) < _CACHED:
-                series.read[text] = read
-        value, step = read
-        if value == value or self._layout.format.hold:
-            series.rows.append(row)
-            series.values.append(value)
-            series.step = min(series.step, step)
-
-    def _number(self, text: str, column: Column, line: int) -> tuple[float, float]:
-        """Return the watts or kilowatt-hours of a cell, and their step."""
-        # If commas separate columns, numbers have a point.
-        is_point = self._table.separator == "," and "," not in text
-        mark = self._mark or ("." if is_point else "")
-        number = number_of(text, mark or ".")
-        unit = column.unit if number is None or not number.unit else unit_of(number.unit)
-        shown = printable(text, 40)
-        values = {"line": line, "column": printable(column.title, 60), "text": text[:40]}
-        if unit is not None and unit.kind != FIGURES[column.role]:
-            raise LogError(POWER_TEXT.LINE_QUANTITY, **values, quantity=FIGURES[column.role])
-        is_fine = number is not None and number.value >= 0 and isfinite(number.value)
-        if number is None or unit is None or unit.problem or not is_fine:
-            raise LogError(POWER_TEXT.LINE_NUMBER, **values)
-        if number.mark == "?" and not mark:
-            raise LogError(POWER_TEXT.MARK_UNCLEAR, number=shown)
-        if number.mark in (".", ",") and number.mark != mark:
-            if self._proof:
-                raise LogError(POWER_TEXT.MARKS_MIXED, number=shown, other=self._proof)
-            decimal = self._layout.format.decimal or "point"
-            raise LogError(POWER_TEXT.MARK_CONTRADICTED, number=shown, decimal=decimal)
-        return number.value * unit.factor, unit.factor * 10.0**-number.places
-
-    def _samples(self, zone: ZoneInfo, summary: tuple[int, list[str]] | None) -> LogSamples:
-        """Return the samples of the series that are chosen."""
-        wall_ns, local = self._clock.resolve(zone)
-        form, is_long = self._layout.format, self._value is not None
-        distinct = [*{id(series): series for series in self._series.values()}.values()]
-        points = {}
-        for place, series in enumerate(distinct):
-            if not series.column.why and (of := _points(series, wall_ns, form)) is not None:
-                points[place] = of
-        columns = [replace(distinct[place].column, place=place) for place in points]
-        columns = chosen(columns) if is_long else columns
-        outlets: dict[str, dict[str, Points]] = {}
-        for column in columns:
-            if not column.why:
-                key = "watts" if column.role == "watts" else "energy"
-                outlets.setdefault(column.outlet, {})[key] = points[column.place]
-        if any("watts" in of for of in outlets.values()):
-            outlets = {name: of for name, of in outlets.items() if "watts" in of}
-        every = (*self._layout.columns, *columns, *(series.column for series in distinct))
-        left_out = [
-            *dict.fromkeys(
-                (c.title, c.why, c.is_power or c.why == NO_WATTS_THERE) for c in every if c.why
-            )
-        ]
+def _rows_of(layout: Layout, table: Table) -> _LogRows:
+    """Read all rows; raise LogError for a line that has no time, or another number of cells."""
+    width, places = len(layout.titles), layout.places("time", "date", "zone")
+    lines: list[int] = []
+    times: list[str] = []
+    rows: list[Sequence[str]] = []
+    summary: tuple[int, str] | None = None
+    for line, cells in table.rows:
+        text = " ".join([cells[place] for place in places if place < len(cells)])
+        is_short = len(cells) < width and not is_time(text, layout.format)
+        if table.separator is not None and (is_short or not any(map(str.isdigit, text))):
+            summary = summary or (line, " ".join(cells))
+            continue
         if summary is not None:
-            text = printable(" ".join(summary[1]), 40)
-            left_out.append((f"line {summary[0]}: {text}", "below the samples", True))
-        used = tuple(dict.fromkeys(column.title for column in columns if not column.why))
-        for key in form.named & FIGURES.keys() if is_long else ():
-            for pattern in getattr(form, key):
-                if not any(is_like(title, pattern) for title in used):
-                    shown = printable(", ".join((*used, *(of[0] for of in left_out))), 120)
-                    raise LogError(POWER_TEXT.NO_COLUMN, column=pattern, header=shown)
-        if not outlets:
-            titles = tuple(title for title, *_ in left_out[:4])
-            if is_long and titles and self._error is None:
-                raise LogError(POWER_TEXT.NO_WATTS, columns=titles)
-            raise self._error or LogError(POWER_TEXT.NO_SAMPLE)
-        self._refuse_turns()
-        is_chosen = bool(form.named & FIGURES.keys()) and (is_long or not self._names)
-        return LogSamples(
-            tuple(Outlet(name, of.get("watts"), of.get("energy")) for name, of in outlets.items()),
-            form,
-            used,
-            tuple(left_out),
-            local,
-            are_alike=is_chosen or are_alike([*outlets]),
-        )
-
-    def _refuse_turns(self) -> None:
-        """Raise LogError for an unread column that tells samples of one outlet apart."""
-        for (name, place), texts in self._texts.items():
-            if _take_turns(np.array(texts), any(number_of(text) for text in texts)):
-                first, second = (printable(text, 40) for text in [*dict.fromkeys(texts)][:2])
-                values = {"column": printable(self._layout.titles[place], 60), "second": second}
-                shown = printable(name, 60)
-                raise LogError(POWER_TEXT.IN_TURN, name=shown, first=first, **values)
+            break
+        if len(cells) < width or any(cells[width:]):
+            values = {"line": line, "width": len(cells), "expected": width}
+            raise LogError(POWER_TEXT.LINE_WIDTH, **values, text=printable(" ".join(cells), 80))
+        lines.append(line)
+        times.append(text)
+        rows.append(cells)
+    else:
+        if summary is None or rows:
+            return _LogRows(lines, times, rows, summary)
+    raise LogError(POWER_TEXT.LINE_TIME, line=summary[0], text=printable(summary[1], 40))
 
 
-def _points(series: _Series, wall_ns: Int64Array, form: Format) -> Points | None:
+def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -> LogSamples:
+    """Return the samples of the figures that are used; raise LogError."""
+    form, rows = layout.format, _rows_of(layout, table)
+    head = [line for _, line in lines[:HEAD_LINES]]
+    above = (zone_in(line) for line in head if _ZONE_LINE.search(line))
+    # "(UTC+01:00) Amsterdam" may or may not include summer time.
+    zones = [zone_in(layout.titles[place]) for place in layout.places("time", "date")]
+    zones += [zone for zone in above if not re.search(r"\d", zone)]
+    if form.start and "start" not in form.named:
+        start = next((m[1] for line in head if (m := re.fullmatch(form.start, line))), "")
+        form = replace(form, start=start)
+    at, local = read_times(rows.times, rows.lines, form, zone, next(filter(None, zones), ""))
+    series = _series_of(layout, rows)
+    columns = [replace(of.column, place=place) for place, of in enumerate(series)]
+    columns = decided(columns, form) if layout.is_long else columns
+    mark = _decimal_mark(layout, table, rows)
+    used, outlets = [], dict[str, dict[str, Points]]()
+    for column in columns:
+        points = None
+        if not column.why:
+            points = _points(column, series[column.place], at, rows.lines, mark, form)
+        if points is not None:
+            figure = "watts" if column.role == "watts" else "energy"
+            outlets.setdefault(column.outlet, {})[figure] = points
+            used.append(column.title)
+    if any("watts" in of for of in outlets.values()):
+        outlets = {name: of for name, of in outlets.items() if "watts" in of}
+    left_out = dict.fromkeys(
+        (c.title, c.why, c.is_power or c.why == NO_WATTS_THERE)
+        for c in (*layout.columns, *columns)
+        if c.why
+    )
+    if rows.summary is not None:
+        line, text = rows.summary
+        left_out[f"line {line}: {printable(text, 40)}", "below the samples", True] = None
+    for pattern in (p for key in form.named & FIGURES.keys() for p in getattr(form, key)):
+        if layout.is_long and not any(is_like(title, pattern) for title in used):
+            shown = printable(", ".join((*used, *(title for title, *_ in left_out))), 120)
+            raise LogError(POWER_TEXT.NO_COLUMN, column=pattern, header=shown)
+    if not outlets and layout.is_long and left_out:
+        raise LogError(POWER_TEXT.NO_WATTS, columns=tuple(of[0] for of in left_out)[:4])
+    if not outlets:
+        raise LogError(POWER_TEXT.NO_SAMPLE)
+    is_named = bool(form.named & FIGURES.keys())
+    is_named = is_named and (layout.is_long or not layout.places("outlet"))
+    return LogSamples(
+        tuple(Outlet(name, of.get("watts"), of.get("energy")) for name, of in outlets.items()),
+        form,
+        tuple(dict.fromkeys(used)),
+        tuple(left_out),
+        local,
+        are_alike=is_named or are_alike([*outlets]),
+    )
+
+
+def _series_of(layout: Layout, rows: _LogRows) -> list[_Series]:
+    """Return the cells by outlets and quantities; raise LogError if they may be of several."""
+    names, units = layout.places("outlet", "series"), layout.places("units")
+    groups: dict[tuple[str, str], list[int]] = {}
+    for row, cells in enumerate(rows.cells):
+        name = " ".join(filter(None, (cells[place] for place in names)))
+        unit = unit_of(cells[units[0]]) if units else None
+        groups.setdefault((name, unit.kind if unit else ""), []).append(row)
+        if len(groups) > _MOST_OUTLETS:
+            raise LogError(POWER_TEXT.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
+    read = {column.place for column in layout.columns}
+    unread = [place for place in range(len(layout.titles)) if place not in read]
+    series: list[_Series] = []
+    for (name, _), of_group in groups.items():
+        for place in unread:
+            _refuse_turns(layout, name, place, [rows.cells[row][place] for row in of_group])
+        for column in layout.figures:
+            cells = [rows.cells[row][column.place] for row in of_group]
+            if layout.is_long:
+                if units:
+                    cells = [
+                        f"{cell} {rows.cells[row][units[0]]}".strip() if is_value(cell) else cell
+                        for row, cell in zip(of_group, cells, strict=True)
+                    ]
+                shown = next(filter(is_value, cells), None)
+                if shown is None:
+                    continue
+                column = quantity_of(name, column, shown, layout.format)
+            elif names:
+                column = replace(column, outlet=printable(name, 100))
+            series.append(_Series(column, of_group, cells))
+    return series
+
+
+def _decimal_mark(layout: Layout, table: Table, rows: _LogRows) -> str:
+    """Return the decimal mark of the log's numbers; raise LogError if it is not certain."""
+    places = [*(column.place for column in layout.figures), *layout.places("other")]
+    proofs: dict[str, str] = {}
+    for text in {cells[place]: None for place in places for cells in rows.cells}:
+        if (number := number_of(text)) is not None:
+            # If commas separate columns, numbers have a point.
+            is_point = table.separator == "," and "," not in text
+            mark = "." if is_point and number.mark == "?" else number.mark
+            proofs.setdefault(mark, printable(text, 40))
+    decimal = layout.format.decimal or ("point" if table.separator is None else "")
+    stated = {"point": ".", "comma": ","}.get(decimal, "")
+    if "." in proofs and "," in proofs:
+        raise LogError(POWER_TEXT.MARKS_MIXED, number=proofs[","], other=proofs["."])
+    proven = next((mark for mark in ".," if mark in proofs), "")
+    if stated and proven and stated != proven:
+        raise LogError(POWER_TEXT.MARK_CONTRADICTED, number=proofs[proven], decimal=decimal)
+    if "?" in proofs and not stated and not proven:
+        raise LogError(POWER_TEXT.MARK_UNCLEAR, number=proofs["?"])
+    return stated or proven or "."
+
+
+def _number(text: str, column: Column, mark: str, line: int) -> tuple[float, float]:
+    """Return the watts or kilowatt-hours of a cell, and the step of its last decimal place."""
+    if not is_value(text):
+        return nan, inf
+    number = number_of(text, mark)
+    unit = column.unit if number is None or not number.unit else unit_of(number.unit)
+    values = {"line": line, "column": printable(column.title, 60), "text": text[:40]}
+    if unit is not None and unit.kind != FIGURES[column.role]:
+        raise LogError(POWER_TEXT.LINE_QUANTITY, **values, quantity=FIGURES[column.role])
+    is_fine = number is not None and number.value >= 0 and isfinite(number.value)
+    if number is None or unit is None or unit.problem or not is_fine:
+        raise LogError(POWER_TEXT.LINE_NUMBER, **values)
+    return number.value * unit.factor, unit.factor * 10.0**-number.places
+
+
+def _points(
+    column: Column,
+    series: _Series,
+    at: Int64Array,
+    lines: Sequence[int],
+    mark: str,
+    form: Format,
+) -> Points | None:
     """Return readings in order of time; raise LogError if they may be of several outlets."""
-    column = series.column
-    at, values = wall_ns[np.array(series.rows, np.int64)], np.array(series.values)
-    at, values = at[at != UNCERTAIN], values[at != UNCERTAIN]
-    if not len(at) or np.isnan(values).all():
+    read: dict[str, tuple[float, float]] = {}
+    for row, text in zip(series.rows, series.cells, strict=True):
+        if text not in read:
+            read[text] = _number(text, column, mark, lines[row])
+    at, values = at[np.array(series.rows)], np.array([read[text][0] for text in series.cells])
+    is_read = (at != UNCERTAIN) & (~np.isnan(values) | bool(form.hold))
+    at, values = at[is_read], values[is_read]
+    if np.isnan(values).all():
         return None
     name = printable(column.outlet, 60)
     if column.role == "watts" and np.nanmax(values) > _LARGEST_WATTS:
@@ -478,7 +444,9 @@ def _points(series: _Series, wall_ns: Int64Array, form: Format) -> Points | None
             time = f"{datetime.fromtimestamp(int(moments[0]) / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
             raise LogError(sentence, name=name, time=time)
     is_mean = column.statistic == "mean"
-    return Points(column.role, at, values, series.step, is_mean, column.is_counter)
+    return Points(
+        column.role, at, values, min(step for _, step in read.values()), is_mean, column.is_counter
+    )
 
 
 def _overlap(at: Int64Array) -> Int64Array:
@@ -491,14 +459,23 @@ def _overlap(at: Int64Array) -> Int64Array:
     return np.array(min(overlaps, key=len), np.int64)
 
 
-def _take_turns(texts: NDArray[np.str_], numbers: bool) -> bool:
-    """Return True if these values recur, as names do; numbers must recur in the same order."""
-    _, codes = np.unique(texts, return_inverse=True)
-    kinds = int(codes.max(initial=0)) + 1
+def _refuse_turns(layout: Layout, name: str, place: int, cells: Sequence[str]) -> None:
+    """Raise LogError if cells of an unread column recur, as names of outlets do.
+
+    Numbers must recur in the same order.
+    """
+    distinct = [*dict.fromkeys(cells[:_COMPARED_LINES])]
+    _, codes = np.unique(cells[:_COMPARED_LINES], return_inverse=True)
+    kinds = len(distinct)
     if kinds < 2 or len(codes) < 3 * kinds:
-        return False
+        return
     changes = codes[1:] != codes[:-1]
-    if numbers:
+    are_turns = changes.sum() >= max(2 * kinds - 1, len(codes) / 10)
+    if any(map(number_of, distinct)):
         back = codes[kinds:] == codes[:-kinds]
-        return bool(changes.mean() >= _MOST and back.mean() >= _MOST)
-    return bool(changes.sum() >= max(2 * kinds - 1, len(codes) / 10))
+        are_turns = changes.mean() >= _MOST and back.mean() >= _MOST
+    if are_turns:
+        first, second = (printable(text, 40) for text in distinct[:2])
+        column = printable(layout.titles[place], 60)
+        values = {"first": first, "second": second, "column": column}
+        raise LogError(POWER_TEXT.IN_TURN, name=printable(name, 60), **values)

@@ -10,11 +10,12 @@ apart they are. If an outlet has watts and a counter, the watts are the figure a
 confirms them. If it has only a counter, the counter gives the mean.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from loadgen.errors import PowerLogError
 from loadgen.report.power.formats import Format
 from loadgen.report.power.log import LogSamples, Outlet, Points, read_log
 from loadgen.report.power.settings import LogSettings, PduLog
-from loadgen.report.power.times import Clock, LogError, first_change
+from loadgen.report.power.times import LogError, first_change, read_times
 from loadgen.sentences import POWER_TEXT
 
 HOLD_LIMIT = 2.5
@@ -130,19 +131,18 @@ def outlets_of_log(
 ) -> list[list[OutletPower]]:
     """Return the outlets of one log over each window, in the log's order; raise PowerLogError."""
     samples = read_log(log, settings)
-    for window in windows:
-        require_no_clock_change(log, samples, settings, window)
-    return [outlets_of_samples(log, samples, settings, window) for window in windows]
+    return [_outlets_of_samples(log, samples, settings, window) for window in windows]
 
 
-def outlets_of_samples(
+def _outlets_of_samples(
     log: PduLog, samples: LogSamples, settings: LogSettings, window: Window
 ) -> list[OutletPower]:
-    """Return the outlets of the samples of a log over a window; raise PowerLogError."""
     path = str(log.path)
     remarks: list[str] = []
-    if samples.local and not settings.zone_given:
-        remarks.append(POWER_TEXT.ZONE_ASSUMED(log=path, zone=settings.zone.key))
+    if samples.local:
+        _require_no_clock_change(path, samples, settings.zone, window)
+        if not settings.zone_given:
+            remarks.append(POWER_TEXT.ZONE_ASSUMED(log=path, zone=settings.zone.key))
     if unused := [f"{title} ({why})" for title, why, is_power in samples.unused if is_power]:
         remarks.append(POWER_TEXT.UNUSED(log=path, columns=tuple(unused[:8])))
     return [
@@ -151,21 +151,14 @@ def outlets_of_samples(
     ]
 
 
-def require_no_clock_change(
-    log: PduLog, samples: LogSamples, settings: LogSettings, window: Window
-) -> None:
-    """Raise PowerLogError, with the moment, if the clock of a log changes near a window.
-
-    Times that name their zone are not affected.
-    """
-    if not samples.local:
-        return
+def _require_no_clock_change(log: str, samples: LogSamples, zone: ZoneInfo, window: Window) -> None:
+    """Raise PowerLogError, with the moment, if the clock of a log changes near a window."""
     figures = [p for outlet in samples.outlets for p in (outlet.watts, outlet.energy) if p]
     first_ns = max(min(int(p.at[0]) for p in figures), window[0] - _NEAR_CHANGE_NS)
     last_ns = min(max(int(p.at[-1]) for p in figures), window[1] + _NEAR_CHANGE_NS)
-    if (change := first_change(settings.zone, first_ns, last_ns)) is not None:
-        values = {"zone": settings.zone.key, "time": f"{change:%Y-%m-%d %H:%M}"}
-        raise PowerLogError(POWER_TEXT.CLOCK_CHANGES(log=log.path, **values))
+    if (change := first_change(zone, first_ns, last_ns)) is not None:
+        time = f"{change:%Y-%m-%d %H:%M}"
+        raise PowerLogError(POWER_TEXT.CLOCK_CHANGES(log=log, zone=zone.key, time=time))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,60 +215,63 @@ def outlet_power(
     PowerLogError if the outlet has only a counter and the counter does not count up.
     """
     start_ns, end_ns = window = (window[0] + offset_ns, window[1] + offset_ns)
-    name = f"{log.path}#{outlet.name}" if outlet.name else str(log.path)
     steps = steps_of(str(log.path), outlet, form)
     covered = steps.within(start_ns, end_ns)
-    watts = covered.watt_ns / covered.covered_ns if covered.covered_ns else 0.0
     points = outlet.watts or outlet.energy
     assert points is not None, "an outlet has a figure"
-    alone, step_w, usual_ns = outlet.watts is None, _resolution(points), _usual_ns(points.at)
-    energy: EnergyCheck | None = None
-    if outlet.energy is not None and outlet.energy.role == "kwh":
-        energy = _energy_check(outlet.energy, steps, window, alone=alone)
-    if alone and energy is None:
-        step_w *= _NS_W_IN_KWH / max(usual_ns, 1)
-    elif alone and energy is not None:
-        step_w = watts * step_w / energy.counter_kwh if energy.counter_kwh else 0.0
+    step_w, usual_ns = _resolution(points), _usual_ns(points.at)
+    if points.role != "watts":
+        span_ns = covered.covered_ns if points.role == "kwh" else usual_ns
+        step_w *= _NS_W_IN_KWH / max(span_ns, 1)
     is_inside = (points.at >= start_ns) & (points.at < end_ns)
-    inside, share = int(is_inside.sum()), step_w / watts if watts else 0.0
-    notes: list[str] = [POWER_TEXT.FEW_SAMPLES(name=name, samples=inside)]
-    notes = [*(notes if inside < LEAST_SAMPLES else ()), *remarks]
-    if energy is not None and energy.result == "reset":
-        notes.append(POWER_TEXT.RESET(name=name))
-    if NOTABLE_STEP < share <= COARSE_STEP:
-        figure = "watts" if not alone else "energy" if energy is None else "counter"
-        notes.append(POWER_TEXT.STEP(figure=figure, name=name, share=share))
-    if outlet.watts is not None:
-        notes += _odd_samples(name, points.values[is_inside])
-        if points.is_mean or form.stamp == "end":
-            stamp = form.stamp or "start"
-            notes.append(POWER_TEXT.EDGES(name=name, seconds=usual_ns / 1e9, stamp=stamp))
-    withheld = ""
-    if share > COARSE_STEP:
-        withheld = POWER_TEXT.WATTS_COARSE(name=name, step=step_w, share=share)
-    if 0 < watts < _LEAST_WATTS:
-        withheld = POWER_TEXT.TINY(name=name, watts=watts)
-    if energy is not None and alone and energy.result == "too coarse":
-        values = {"counter_kwh": energy.counter_kwh, "step_kwh": energy.resolution_kwh}
-        withheld = POWER_TEXT.COUNTER_COARSE(name=name, **values)
-    if energy is not None and energy.watts_kwh is not None and energy.result == "disagrees":
-        values = {"counter_kwh": energy.counter_kwh, "watts_kwh": energy.watts_kwh}
-        withheld = POWER_TEXT.COUNTER_DISAGREES(name=name, **values)
     since_s, until_s = (covered.since - start_ns) / 1e9, (covered.until - start_ns) / 1e9
-    return OutletPower(
+    power = OutletPower(
         log=str(log.path),
-        watts=watts,
+        watts=covered.watt_ns / covered.covered_ns if covered.covered_ns else 0.0,
         samples=len(covered.level),
         coverage=covered.covered_ns / (end_ns - start_ns) if end_ns > start_ns else 0.0,
         curve=tuple(zip(since_s.tolist(), until_s.tolist(), covered.level.tolist(), strict=True)),
         outlet=outlet.name,
         node=log.node,
-        energy=energy,
-        inside=inside,
+        energy=_energy_check(outlet, steps, window),
+        inside=int(is_inside.sum()),
         step=step_w,
-        withheld=withheld,
-        remarks=tuple(notes),
     )
+    notes = [*_remarks_on(power, points.role), *remarks]
+    if outlet.watts is not None:
+        notes += _odd_samples(power.name, points.values[is_inside])
+        if points.is_mean or form.stamp == "end":
+            values = {"seconds": usual_ns / 1e9, "stamp": form.stamp or "start"}
+            notes.append(POWER_TEXT.EDGES(name=power.name, **values))
+    return replace(power, withheld=_reason_to_withhold(power), remarks=tuple(notes))
+
+
+def _reason_to_withhold(power: OutletPower) -> str:
+    """Return the reason why the watts of an outlet cannot be used, "" if they can."""
+    name, energy = power.name, power.energy
+    if energy is not None and energy.watts_kwh is not None and energy.result == "disagrees":
+        values = {"counter_kwh": energy.counter_kwh, "watts_kwh": energy.watts_kwh}
+        return POWER_TEXT.COUNTER_DISAGREES(name=name, **values)
+    if energy is not None and energy.watts_kwh is None and energy.result == "too coarse":
+        values = {"counter_kwh": energy.counter_kwh, "step_kwh": energy.resolution_kwh}
+        return POWER_TEXT.COUNTER_COARSE(name=name, **values)
+    if 0 < power.watts < _LEAST_WATTS:
+        return POWER_TEXT.TINY(name=name, watts=power.watts)
+    if power.step > COARSE_STEP * power.watts > 0:
+        share = power.step / power.watts
+        return POWER_TEXT.WATTS_COARSE(name=name, step=power.step, share=share)
+    return ""
+
+
+def _remarks_on(power: OutletPower, role: str) -> Iterator[str]:
+    if power.inside < LEAST_SAMPLES:
+        yield POWER_TEXT.FEW_SAMPLES(name=power.name, samples=power.inside)
+    if power.energy is not None and power.energy.result == "reset":
+        yield POWER_TEXT.RESET(name=power.name)
+    if NOTABLE_STEP * power.watts < power.step <= COARSE_STEP * power.watts:
+        figure = {"kwh": "counter", "interval": "energy"}.get(role, role)
+        share = power.step / power.watts
+        yield POWER_TEXT.STEP(figure=figure, name=power.name, share=share)
 
 
 def _odd_samples(name: str, watts: Float64Array) -> list[str]:
@@ -389,18 +385,19 @@ def _counter_failure(points: Points, *, alone: bool) -> str:
     return "would be plausible as energy of intervals" if is_plausible else ""
 
 
-def _energy_check(
-    points: Points, steps: Steps, window: Window, *, alone: bool
-) -> EnergyCheck | None:
-    """Return the energy of a window by a counter, `alone` or compared with steps of watts.
+def _energy_check(outlet: Outlet, steps: Steps, window: Window) -> EnergyCheck | None:
+    """Return the energy of a window by the counter of an outlet, compared with that of its watts.
 
     The comparison is from the counter's first sample in the window to its last. Return None if it
     is not a counter, has too few samples there, or the watts have gaps.
     """
+    points = outlet.energy
+    if points is None or points.role != "kwh":
+        return None
     is_back = np.diff(points.values) < 0
     resets = int((is_back & (points.at[1:] > window[0]) & (points.at[:-1] < window[1])).sum())
     step = _resolution(points)
-    if alone:
+    if outlet.watts is None:
         used_kwh = steps.within(*window).watt_ns / _NS_W_IN_KWH
         is_coarse = step > COARSE_STEP * used_kwh
         result: Result = "too coarse" if is_coarse else "reset" if resets else "agrees"
@@ -478,11 +475,12 @@ def overview(settings: LogSettings, start: str | None = None, end: str | None = 
     )
     if end_ns <= start_ns and is_chosen:
         raise PowerLogError(POWER_TEXT.NO_WINDOW(window=shown))
-    outlets = []
-    for log, samples in read:
-        if is_chosen:
-            require_no_clock_change(log, samples, settings, (start_ns, end_ns))
-        outlets += outlets_of_samples(log, samples, settings, (start_ns, end_ns))
+    window = (start_ns, end_ns)
+    outlets = [
+        outlet
+        for log, samples in read
+        for outlet in _outlets_of_samples(log, samples, settings, window)
+    ]
     if is_chosen:
         require_usable(outlets, shown)
     else:
@@ -507,8 +505,6 @@ def _without_gaps(outlet: OutletPower) -> OutletPower:
 def _moment(text: str, settings: LogSettings) -> int:
     """Read a time in UTC nanoseconds; raise PowerLogError."""
     try:
-        clock = Clock("ymd")
-        clock.add(text, 0)
-        return int(clock.resolve(settings.zone)[0][0])
+        return int(read_times([text], [0], Format(dates="ymd"), settings.zone)[0][0])
     except LogError:
         raise PowerLogError(POWER_TEXT.NO_MOMENT(text=text)) from None

@@ -5,18 +5,13 @@ lines of cells below a header. Only the latter have several candidates.
 """
 
 import csv
-import io
+import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
-import orjson
-
-from loadgen.report.power.formats import Format
+from loadgen.report.power.formats import Format, words
 from loadgen.report.power.times import LogError, is_time
 from loadgen.report.power.units import unit_of
 from loadgen.sentences import POWER_TEXT
@@ -24,9 +19,8 @@ from loadgen.sentences import POWER_TEXT
 _SEPARATORS = ("\t", ";", "|", ",", "")
 """Separators of columns; "" for blanks."""
 _LONGEST_LINE = 20_000
-_HEAD_LINES = 60
+HEAD_LINES = 60
 _HEADER_BLOCK = 6
-_FIRST_RECORDS = 50
 _PAIR = re.compile(r"\s*([^\W\d][^:\t,;|{}]*?)\s*:\s+(\S.*?)\s*")
 """A line of a tool with a name and a value."""
 _SEVERAL = re.compile(r"\s{2,}(?=[^\W\d][^:]*:\s)")
@@ -34,39 +28,15 @@ _SEVERAL = re.compile(r"\s{2,}(?=[^\W\d][^:]*:\s)")
 _ASSIGNED = re.compile(r'([^\W\d][\w.]*)=("[^"]*"|\S*)(?:\s+|$)')
 """A name and a value as in `time=2026-11-23T10:00:00Z power_w=135`."""
 _TIMES = {"timestamp", "time"}
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BEGIN = re.compile(r"[{[]")
+_DECODER = json.JSONDecoder()
 
+Line = tuple[int, str]
+"""The number of a line, and its text."""
 Row = tuple[int, list[str]]
 """The number of a line, and its cells."""
 Record = tuple[int, dict[str, str]]
 """The number of a line, and values by their titles."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A log in a file or in memory; if it `may_grow`, its last line may be incomplete."""
-
-    log: Path | bytes
-    may_grow: bool = False
-
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Yield the numbers and texts of all lines that are not blank."""
-        stream = io.BytesIO(self.log) if isinstance(self.log, bytes) else self.log.open("rb")
-        with stream:
-            encoding = _encoding(stream.read(1 << 16))
-            stream.seek(0)
-            text = io.TextIOWrapper(stream, encoding, errors="replace", newline=None)
-            for number, line in enumerate(text, 1):
-                if self.may_grow and line[-1] != "\n":
-                    return
-                line = line.strip("\n\0 \ufeff")
-                if len(line) > _LONGEST_LINE and line[0] not in "{[":
-                    raise LogError(POWER_TEXT.LINE_LONG, line=number, most=_LONGEST_LINE)
-                if line.strip("\t;|, "):
-                    yield number, line.replace("\0", "\ufffd")
-
-    def head(self) -> list[str]:
-        return [line for _, line in islice(self.lines(), _HEAD_LINES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +48,39 @@ class Table:
     """
 
     titles: tuple[str, ...]
-    rows: Callable[[], Iterator[Row]]
+    rows: Iterable[Row]
     first: Sequence[Sequence[str]]
     make: Format | None = None
     separator: str | None = None
 
 
-def tables_in(source: Source, head: Sequence[str], makes: Sequence[Format]) -> Iterator[Table]:
+def lines_of(log: bytes, *, may_grow: bool = False) -> list[Line]:
+    """Return the lines of a log that are not blank; if it `may_grow`, the last is incomplete.
+
+    It is in UTF-8, UTF-16 as from spreadsheets, or the older encoding of Windows.
+    """
+    is_wide = log.startswith((b"\xff\xfe", b"\xfe\xff"))
+    try:
+        text = log.decode("utf-16" if is_wide else "utf-8-sig")
+    except UnicodeDecodeError:
+        text = log.decode("cp1252", "replace")
+    lines = []
+    texts = re.split("\r\n|\r|\n", text)
+    for number, line in enumerate(texts[:-1] if may_grow else texts, 1):
+        line = line.strip("\0 \ufeff")
+        if len(line) > _LONGEST_LINE and line[0] not in "{[":
+            raise LogError(POWER_TEXT.LINE_LONG, line=number, most=_LONGEST_LINE)
+        if line.strip("\t;|, "):
+            lines.append((number, line.replace("\0", "\ufffd")))
+    return lines
+
+
+def tables_in(lines: Sequence[Line], makes: Sequence[Format]) -> Iterator[Table]:
     """Yield the tables that a log may be; raise LogError for JSON that is not valid."""
+    head = [line for _, line in lines[:HEAD_LINES]]
     if head[0][0] in "{[" or (head[0][-1] == "}" and "{" in head[0]):
         try:
-            yield _of_records(partial(_documents, source))
+            yield _of_records(_documents(lines))
             return
         except LogError:
             if "}" in head[0] or '"' in "".join(head[1:3]):
@@ -97,16 +89,15 @@ def tables_in(source: Source, head: Sequence[str], makes: Sequence[Format]) -> I
     for make in makes:
         if make.line and re.fullmatch(make.line, line):
             pattern = re.compile(make.line)
-            rows = partial(_matches, source, pattern)
-            first = [cells for _, cells in islice(rows(), _FIRST_RECORDS)]
-            yield Table(tuple(pattern.groupindex), rows, first, make)
+            rows = [*_matches(lines, pattern)]
+            yield Table(tuple(pattern.groupindex), rows, [cells for _, cells in rows], make)
             return
     for records, is_record in ((_blocks, _PAIR.fullmatch), (_assignments, _assigned)):
         fitting = sum(bool(is_record(line)) for line in head)
         if fitting > 1 and fitting >= 0.8 * len(head):
-            yield _of_records(partial(records, source))
+            yield _of_records(records(lines))
             return
-    yield from _below_headers(source, head)
+    yield from _below_headers(lines, head)
 
 
 def cells_of(line: str, separator: str) -> list[str]:
@@ -122,22 +113,7 @@ def cells_of(line: str, separator: str) -> list[str]:
     return [cell.strip(" \t'") for cell in cells]
 
 
-def _encoding(head: bytes) -> str:
-    """Return the encoding of a log: UTF-16 as from spreadsheets, UTF-8, or Windows' older one."""
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"
-    for first, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
-        # Every other byte of Latin letters in UTF-16 is zero.
-        if len(head) >= 4 and head[:400][first::2].count(0) > 0.4 * len(head[:400]):
-            return encoding
-    try:
-        head[: head.rfind(b"\n") + 1 or None].decode("utf-8")
-    except UnicodeDecodeError:
-        return "cp1252"
-    return "utf-8-sig"
-
-
-def _below_headers(source: Source, head: Sequence[str]) -> Iterator[Table]:
+def _below_headers(lines: Sequence[Line], head: Sequence[str]) -> Iterator[Table]:
     """Yield the tables below each line that may end a header.
 
     A header has up to six lines of the same width, such as names, kinds and units; of those that
@@ -145,39 +121,37 @@ def _below_headers(source: Source, head: Sequence[str]) -> Iterator[Table]:
     """
     stated = re.fullmatch(r"sep=(.)", head[0], re.IGNORECASE)
     for separator in (stated[1],) if stated else _SEPARATORS:
-        lines = [cells_of(line, separator) for line in head]
-        for cells in lines:
-            while cells and not cells[-1]:
-                cells.pop()
-        for below in range(1 + bool(stated), len(lines)):
-            width = len(lines[below - 1])
-            if width < 2 or any(map(is_time, lines[below - 1])):
+        cells = [cells_of(line, separator) for line in head]
+        for of_line in cells:
+            while of_line and not of_line[-1]:
+                of_line.pop()
+        for below in range(1 + bool(stated), len(cells)):
+            width = len(cells[below - 1])
+            if width < 2 or any(map(is_time, cells[below - 1])):
                 continue  # a line of samples, or of text
             top = below - 1
-            while top > max(below - _HEADER_BLOCK, 0) and len(lines[top - 1]) == width:
+            while top > max(below - _HEADER_BLOCK, 0) and len(cells[top - 1]) == width:
                 top -= 1
             for start in range(top, below):
                 titles = []
-                for column in zip(*lines[start:below], strict=True):
+                for column in zip(*cells[start:below], strict=True):
                     # A unit in a separate line gets brackets.
                     parts = [f"({c})" if len(column) > 1 and unit_of(c) else c for c in column]
                     titles.append(" ".join(filter(None, parts)).strip())
                 header = frozenset(head[:below])
-                rows = partial(_lines_below, source, separator, below, header)
-                yield Table(tuple(titles), rows, lines[below:], separator=separator)
+                rows = _rows_below(lines[below:], separator, header)
+                yield Table(tuple(titles), rows, cells[below:], separator=separator)
 
 
-def _lines_below(
-    source: Source, separator: str, below: int, header: frozenset[str]
-) -> Iterator[Row]:
+def _rows_below(lines: Sequence[Line], separator: str, header: frozenset[str]) -> Iterator[Row]:
     """Yield the rows below a header, without lines that repeat it, rules and comments."""
-    for number, line in islice(source.lines(), below, None):
+    for number, line in lines:
         if line not in header and line[0] != "#" and line.strip("|-:+= "):
             yield number, cells_of(line, separator)
 
 
-def _matches(source: Source, pattern: re.Pattern[str]) -> Iterator[Row]:
-    for number, line in source.lines():
+def _matches(lines: Sequence[Line], pattern: re.Pattern[str]) -> Iterator[Row]:
+    for number, line in lines:
         if match := pattern.fullmatch(line):
             yield number, [cell or "" for cell in match.groupdict().values()]
         elif line[0] != "#":
@@ -187,22 +161,18 @@ def _matches(source: Source, pattern: re.Pattern[str]) -> Iterator[Row]:
 # --- records --------------------------------------------------------------------------------
 
 
-def _of_records(records: Callable[[], Iterator[Record]]) -> Table:
-    first = [record for _, record in islice(records(), _FIRST_RECORDS)]
-    titles = tuple(dict.fromkeys(key for record in first for key in record))
-
-    def rows() -> Iterator[Row]:
-        for number, record in records():
-            yield number, [record.get(title, "") for title in titles]
-
-    return Table(titles, rows, [[record.get(t, "") for t in titles] for record in first])
+def _of_records(records: Iterator[Record]) -> Table:
+    read = [*records]
+    titles = tuple(dict.fromkeys(key for _, record in read for key in record))
+    rows = [(number, [record.get(title, "") for title in titles]) for number, record in read]
+    return Table(titles, rows, [cells for _, cells in rows])
 
 
-def _blocks(source: Source) -> Iterator[Record]:
+def _blocks(lines: Sequence[Line]) -> Iterator[Record]:
     """Yield records of lines with a name and a value; a name that repeats begins a record."""
     record: dict[str, str] = {}
     first = 0
-    for number, line in source.lines():
+    for number, line in lines:
         for match in filter(None, map(_PAIR.fullmatch, _SEVERAL.split(line))):
             if match[1] in record:
                 yield first, record
@@ -219,71 +189,72 @@ def _assigned(line: str) -> dict[str, str]:
     return {name: value.strip('"') for name, value in pairs} if is_complete else {}
 
 
-def _assignments(source: Source) -> Iterator[Record]:
-    return ((number, _assigned(line)) for number, line in source.lines() if line[0] != "#")
+def _assignments(lines: Sequence[Line]) -> Iterator[Record]:
+    return ((number, _assigned(line)) for number, line in lines if line[0] != "#")
 
 
-def _documents(source: Source) -> Iterator[Record]:
+def _documents(lines: Sequence[Line]) -> Iterator[Record]:
     """Yield the samples of JSON documents, of a line each or of several, with joined names.
 
-    What stands before a document in its line, such as a time and a topic, is part of its samples.
+    What stands before a document, such as a time and a topic, is part of its samples.
     """
-    text, before, first, depth = "", "", 0, 0
-    for number, line in source.lines():
-        if not text:
-            first, start = number, re.search(r"[{[]", line)
-            before, line = (line[: start.start()], line[start.start() :]) if start else ("", line)
-        text += line + "\n"
-        bare = _QUOTED.sub("", line)
-        depth += sum(bare.count(mark) for mark in "{[") - sum(bare.count(mark) for mark in "}]")
-        if depth > 0:
-            continue
+    text, place, line = "\n".join(line for _, line in lines), 0, 0
+    while begin := _BEGIN.search(text, place):
+        before = text[place : begin.start()]
+        line += before.count("\n")
         try:
-            samples = [*_samples_in(orjson.loads(text))]
+            document, place = _DECODER.raw_decode(text, begin.start())
+            samples = [*_samples_in(document)]
         except (ValueError, TypeError, AttributeError):
             break  # not JSON, or series with other parts
+        words = before.strip(" \t\n,").split()
+        times = [word for word in words if is_time(word)]
         for sample in samples:
-            if before:
-                times = [word for word in before.split() if is_time(word)]
-                sample["topic"] = " ".join(word for word in before.split() if not is_time(word))
-                if times and not any(name.lower().endswith("time") for name in sample):
-                    sample["time"] = times[0]
-            yield first, sample
-        text, depth = "", 0
-    if text:
-        raise LogError(POWER_TEXT.LINE_JSON, line=first, text=text[:60])
+            if words:
+                sample["topic"] = " ".join(word for word in words if word not in times)
+            if times and not any(name.lower().endswith("time") for name in sample):
+                sample["time"] = times[0]
+            yield lines[line][0], sample
+        line += text.count("\n", begin.start(), place)
+    if left := text[place:].strip(" \t\n,"):
+        raise LogError(POWER_TEXT.LINE_JSON, line=lines[line][0], text=left[:60])
 
 
 def _samples_in(document: Any) -> Iterator[dict[str, str]]:
     """Yield the samples of a document: of series or tables in it, of lists, or itself."""
-    if isinstance(document, list):
-        if document and all(isinstance(part, dict) and "datapoints" in part for part in document):
-            yield from _of_series(document)
-            return
-        for part in document:
-            yield from _samples_in(part)
-    if not isinstance(document, dict):
-        return
     match document:
+        case [{"datapoints": _}, *_]:
+            yield from _of_series(document)
+        case [*parts]:
+            for part in parts:
+                yield from _samples_in(part)
         case {"data": {"result": [*series]}}:
             yield from _of_series(series)
-            return
         case {"metric": dict(), "values": list(), "timestamps": list()}:
             yield from _of_series([document])
-            return
         case {"results": [*results]}:  # InfluxDB 1
             for series in (part for result in results for part in result.get("series", ())):
                 for values in series.get("values", ()):
                     row = dict(zip(series.get("columns", ()), values, strict=False))
                     yield _flat(series.get("tags", {}) | row)
-            return
-    for value in document.values():
-        samples = value if isinstance(value, list) else []
-        titles = [{key.lower() for key in part} for part in samples if isinstance(part, dict)]
-        if titles and len(titles) == len(samples) and all(_TIMES & of for of in titles):
-            yield from map(_flat, value)
-            return
-    yield _flat(document)
+        case dict():
+            timed = (part for part in _lists_in(document) if part and all(map(_has_time, part)))
+            yield from map(_flat, next(timed, [document]))
+
+
+def _lists_in(value: dict[str, Any]) -> Iterator[list[Any]]:
+    for part in value.values():
+        if isinstance(part, list):
+            yield part
+        elif isinstance(part, dict):
+            yield from _lists_in(part)
+
+
+def _has_time(value: Any) -> bool:
+    """Return True for an object with a time, in itself or in an object of it."""
+    if not isinstance(value, dict):
+        return False
+    return any(key.lower().strip("@") in _TIMES or _has_time(of) for key, of in value.items())
 
 
 def _of_series(series: Sequence[Any]) -> Iterator[dict[str, str]]:
@@ -307,7 +278,11 @@ def _of_series(series: Sequence[Any]) -> Iterator[dict[str, str]]:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:
-    """Return nested values by their joined names."""
+    """Return nested values by their joined names; a value with its unit has it in its name."""
+    if isinstance(value, dict) and name and "value" in value:
+        unit = next((key for key in value if key.casefold() in words("units")), "")
+        if unit:
+            return _flat(value["value"], f"{name} ({value[unit]})")
     if isinstance(value, dict | list):
         flat: dict[str, str] = {}
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):

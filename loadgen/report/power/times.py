@@ -6,6 +6,7 @@
 
 import re
 from array import array
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import PowerLogError
+from loadgen.report.power.formats import NO_OPTIONS, Format
 from loadgen.run.redaction import printable
 from loadgen.sentences import POWER_TEXT, Sentence
 
@@ -37,7 +39,7 @@ _DAY_NS = 86_400 * 10**9
 _MINUTE_NS = 60 * 10**9
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_YEAR = 2200
-_IN_UTC = 0
+_UTC = "utc"
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
@@ -73,136 +75,132 @@ _ORDERS = {
 }
 """Ways to write a date. Dates with points always begin with the day, so they are unambiguous."""
 
+_Moment = tuple[int, str, str]
+"""Nanoseconds since 1970, or since the date that follows if it is not ""; and the zone."""
 
-class Clock:
-    """The times of a log's rows, in order; the zones of all, and the dates until all are read.
 
-    `order` is dmy, mdy or ymd, "" if unknown; `form` is a format of strptime for all times;
-    `zone` is that of times that name none, "" for that of `resolve`. With `start`, the texts are
-    seconds since that time.
+def read_times(
+    texts: Sequence[str],
+    lines: Sequence[int],
+    form: Format,
+    zone: ZoneInfo,
+    stated: str = "",
+) -> tuple[NDArray[np.int64], bool]:
+    """Return times in UTC nanoseconds, and True if some are in the zone of the user.
+
+    `stated` is the zone of times that name none, "" for `zone`. `UNCERTAIN` stands for local times
+    that a change of the clock skips or repeats. Raise LogError for a text that is not a time,
+    ambiguous dates, a date of another order, or times of another zone.
     """
-
-    def __init__(self, order: str = "", form: str = "", zone: str = "", start: str = "") -> None:
-        self._order, self._form, self._zone = order, form, zone
-        self._ns, self._date, self._zones = array("q"), array("i"), array("b")
-        self._names = ["utc", ""]
-        self._dates: dict[str, tuple[int, int]] = {}
-        self._start = self._parsed(start, 0) if start else None
-
-    def __len__(self) -> int:
-        return len(self._ns)
-
-    def add(self, text: str, line: int) -> None:
-        """Append a time; raise LogError."""
-        if self._start is None:
-            ns, day, zone = self._parsed(text, line)
-        elif _ELAPSED.fullmatch(text):
-            ns, day, zone = self._start
-            ns += round(float(text.replace(",", ".")) * 1e9)
-        else:
+    start = _moment(form.start, form, stated) if form.start else None
+    if form.start and start is None:
+        raise _bad_time(form.start, 0)
+    ns, dates, zones = array("q"), array("q"), array("q")
+    days: dict[str, int] = {}
+    first_lines: list[int] = []
+    names = {"": 0, _UTC: 1}
+    for text, line in zip(texts, lines, strict=True):
+        moment = _moment(text, form, stated) if start is None else _later(start, text)
+        if moment is None:
             raise _bad_time(text, line)
-        self._ns.append(ns)
-        self._date.append(day)
-        self._zones.append(zone)
+        ns.append(moment[0])
+        dates.append(days.setdefault(moment[1], len(days)))
+        zones.append(names.setdefault(moment[2], len(names)))
+        if len(first_lines) < len(days):
+            first_lines.append(line)
+    clock, zone_of = np.array(ns, np.int64), np.array(zones, np.int64)
+    if len(clock):
+        numbers = np.array(_days(list(days), first_lines, form.dates), np.int64)
+        clock += numbers[np.array(dates, np.int64)] * _DAY_NS
+    local = zone_of != names[_UTC]
+    # A zone's clock changes at full minutes; a conversion of each sample would take long.
+    minutes, place = np.unique(clock[local] // _MINUTE_NS, return_inverse=True)
+    if len(minutes):
+        offsets = np.array([_offset_ns(zone, int(minute)) for minute in minutes], np.int64)[place]
+        clock[local] = np.where(offsets != UNCERTAIN, clock[local] - offsets, UNCERTAIN)
+    for name, number in [*names.items()][2:]:
+        hours = np.unique(clock[(zone_of == number) & (clock != UNCERTAIN)] // (60 * _MINUTE_NS))
+        starts = (_EPOCH_UTC + timedelta(hours=int(hour)) for hour in hours)
+        used = {(start.astimezone(zone).tzname() or "").lower() for start in starts}
+        if name != zone.key.lower() and used - {name}:
+            raise LogError(POWER_TEXT.FOREIGN_ZONE, named=printable(name, 40), zone=zone.key)
+    if len(clock) and (clock == UNCERTAIN).all():
+        raise LogError(POWER_TEXT.ONLY_CHANGED_TIMES, zone=zone.key)
+    return clock, bool(local.any())
 
-    def _parsed(self, text: str, line: int) -> tuple[int, int, int]:
-        """Return nanoseconds, the number of a date that is still to be read or -1, and a zone."""
-        with suppress(ValueError, re.error):
-            read = None
-            if self._form:
-                read = datetime.strptime(text, self._form)
-            elif text[4:5] == "-" and len(text) >= 16:
-                read = datetime.fromisoformat(text)
-            if read is not None and 1970 <= read.year <= _LAST_YEAR:
-                zone, offset_ns = self._zone_of("utc" if read.tzinfo else self._zone)
-                since = (read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH_UTC
-                return _ns_of(since) - offset_ns, -1, zone
-        if not self._form and (number := _SINCE_1970.fullmatch(text)):
-            # Seconds until the year 5138; longer numbers are milli-, micro- or nanoseconds.
-            places = 9 - 3 * sum(int(number[1]) >= least for least in (1e11, 1e14, 1e17))
-            ns = int(number[1] + (number[2] or "")[:places].ljust(places, "0"))
-            if ns < 1 << 63:
-                return ns, -1, _IN_UTC
-        match = None if self._form else _TEXT.fullmatch(text)
-        if match is None or (match["year"] is None) != (match["day"] is None):
+
+def _moment(text: str, form: Format, stated: str) -> _Moment | None:
+    """Return the moment that a text states, None if it is not one."""
+    with suppress(ValueError, re.error):
+        read = None
+        if form.format:
+            read = datetime.strptime(text, form.format)
+        elif text[4:5] == "-" and len(text) >= 16:
+            read = datetime.fromisoformat(text)
+        if read is not None and 1970 <= read.year <= _LAST_YEAR:
+            offset_ns, zone = _zone(_UTC if read.tzinfo else stated)
+            since = (read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH_UTC
+            return _ns_of(since) - offset_ns, "", zone
+    if form.format:
+        return None
+    if number := _SINCE_1970.fullmatch(text):
+        # Seconds until the year 5138; longer numbers are milli-, micro- or nanoseconds.
+        places = 9 - 3 * sum(int(number[1]) >= least for least in (1e11, 1e14, 1e17))
+        ns = int(number[1] + (number[2] or "")[:places].ljust(places, "0"))
+        if ns < 1 << 63:
+            return ns, "", _UTC
+    match = _TEXT.fullmatch(text)
+    if match is None or (match["year"] is None) != (match["day"] is None):
+        return None
+    hour, minute, second = (int(match[key] or 0) for key in ("hour", "minute", "second"))
+    if half := match["half"]:
+        hour = hour % 12 + 12 * (half[0] in "pP") if 0 < hour <= 12 else 24
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    ns = ((hour * 60 + minute) * 60 + second) * 10**9
+    ns += int((match["fraction"] or "").ljust(9, "0"))
+    offset_ns, zone = _zone((match["zone"] or stated).strip())
+    return ns - offset_ns, match["date"] or f"{match['day']} {match['year']}", zone
+
+
+def _later(start: _Moment, text: str) -> _Moment | None:
+    """Return the moment of seconds since a start."""
+    if not _ELAPSED.fullmatch(text):
+        return None
+    return start[0] + round(float(text.replace(",", ".")) * 1e9), *start[1:]
+
+
+def _zone(name: str) -> tuple[int, str]:
+    """Return the offset in ns and the UTC zone if a name states the offset, or else its name."""
+    name = name.lower()
+    if name in ("z", "utc", "gmt"):
+        return 0, _UTC
+    if match := _OFFSET.fullmatch(name):
+        seconds = int(match["hours"]) * 3600 + int(match["minutes"] or 0) * 60
+        return (-seconds if match["sign"] == "-" else seconds) * 10**9, _UTC
+    return 0, name
+
+
+def _days(dates: Sequence[str], lines: Sequence[int], order: str) -> list[int]:
+    """Return the days since 1970 of each date; all dates of a log have the same order."""
+    orders = [key for key in _ORDERS if not order or key[:3] == order or "named" in key]
+    if not order:
+        orders.remove("ymd, short")
+    read = [[_day(text, _ORDERS[key]) if text else 0 for text in dates] for key in orders]
+    # An order that fits fewer dates than another one is wrong.
+    least = min(days.count(None) for days in read)
+    fitting = [days for days in read if days.count(None) == least]
+    for text, line, *days in zip(dates, lines, *fitting, strict=True):
+        if len({day for day in days if day is not None}) > 1:
+            raise LogError(POWER_TEXT.DATES_UNCLEAR, date=printable(text, 40))
+        if days[0] is None:
             raise _bad_time(text, line)
-        hour, minute, second = (int(match[key] or 0) for key in ("hour", "minute", "second"))
-        if half := match["half"]:
-            hour = hour % 12 + 12 * (half[0] in "pP") if 0 < hour <= 12 else 24
-        if hour > 23 or minute > 59 or second > 59:
-            raise _bad_time(text, line)
-        ns = ((hour * 60 + minute) * 60 + second) * 10**9
-        ns += int((match["fraction"] or "").ljust(9, "0"))
-        zone, offset_ns = self._zone_of((match["zone"] or self._zone).strip())
-        day = match["date"] or f"{match['day']} {match['year']}"
-        number_of_day, _ = self._dates.setdefault(day, (len(self._dates), line))
-        return ns - offset_ns, number_of_day, zone
-
-    def _zone_of(self, name: str) -> tuple[int, int]:
-        """Return the number of a zone, and its offset in ns if its name states it."""
-        name = name.lower()
-        if name in ("z", "utc", "gmt"):
-            return _IN_UTC, 0
-        if match := _OFFSET.fullmatch(name):
-            seconds = int(match["hours"]) * 3600 + int(match["minutes"] or 0) * 60
-            return _IN_UTC, (-seconds if match["sign"] == "-" else seconds) * 10**9
-        if name not in self._names:
-            self._names.append(name)
-        return self._names.index(name), 0
-
-    def resolve(self, zone: ZoneInfo) -> tuple[NDArray[np.int64], bool]:
-        """Return all times in UTC, and True if some are in the zone of the user.
-
-        `UNCERTAIN` stands for local times that a change of the clock skips or repeats. Raise
-        LogError for ambiguous dates, a date of another order, or times of another zone.
-        """
-        clock = np.array(self._ns, np.int64)
-        if self._dates:
-            clock += np.array([*self._days(), 0], np.int64)[np.array(self._date)] * _DAY_NS
-        zones = np.array(self._zones)
-        local = zones != _IN_UTC
-        # A zone's clock changes at full minutes; a conversion of each sample would take long.
-        minutes, place = np.unique(clock[local] // _MINUTE_NS, return_inverse=True)
-        if len(minutes):
-            offsets = np.array([_offset_ns(zone, int(minute)) for minute in minutes], np.int64)
-            offsets, is_certain = offsets[place], offsets[place] != UNCERTAIN
-            clock[local] = np.where(is_certain, clock[local] - offsets, UNCERTAIN)
-        for number, name in enumerate(self._names[2:], 2):
-            hours = np.unique(clock[(zones == number) & (clock != UNCERTAIN)] // (60 * _MINUTE_NS))
-            starts = (_EPOCH_UTC + timedelta(hours=int(hour)) for hour in hours)
-            names = {(start.astimezone(zone).tzname() or "").lower() for start in starts}
-            if name != zone.key.lower() and names - {name}:
-                raise LogError(POWER_TEXT.FOREIGN_ZONE, named=printable(name, 40), zone=zone.key)
-        if len(clock) and (clock == UNCERTAIN).all():
-            raise LogError(POWER_TEXT.ONLY_CHANGED_TIMES, zone=zone.key)
-        return clock, bool(local.any())
-
-    def _days(self) -> list[int]:
-        """Return the days since 1970 of each date; all dates of a log have the same order."""
-        orders = [
-            key for key in _ORDERS if not self._order or key[:3] == self._order or "named" in key
-        ]
-        if not self._order:
-            orders.remove("ymd, short")
-        read = [[_day(text, _ORDERS[key]) for text in self._dates] for key in orders]
-        # An order that fits fewer dates than another one is wrong.
-        least = min(days.count(None) for days in read)
-        fitting = [days for days in read if days.count(None) == least]
-        for (text, (_, line)), *days in zip(self._dates.items(), *fitting, strict=True):
-            if len({day for day in days if day is not None}) > 1:
-                raise LogError(POWER_TEXT.DATES_UNCLEAR, date=printable(text, 40))
-            if days[0] is None:
-                raise _bad_time(text, line)
-        return [day for day in fitting[0] if day is not None]
+    return [day for day in fitting[0] if day is not None]
 
 
-def is_time(text: str, clock: Clock | None = None) -> bool:
-    """Return True if a clock can read a text, by default one of dates with times."""
-    try:
-        (clock or Clock()).add(text, 0)
-    except LogError:
-        return False
-    return True
+def is_time(text: str, form: Format = NO_OPTIONS) -> bool:
+    """Return True if a text is a date with a time, or seconds if `form` has their start."""
+    return bool(_ELAPSED.fullmatch(text) if form.start else _moment(text, form, ""))
 
 
 def zone_in(text: str) -> str:

@@ -17,6 +17,11 @@ MISSING = frozenset(
 )
 """Cells that stand for a missing number, in lower case."""
 
+
+def is_value(cell: str) -> bool:
+    return cell.casefold() not in MISSING
+
+
 _SPACES = " \u00a0\u202f\u2009'\u2019"
 """Separators of thousands besides commas and points: spaces of all kinds, and the apostrophe."""
 _CELL = re.compile(

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from loadgen.errors import PowerLogError
 from loadgen.report.power.log import LogSamples, read_log, require_readable, samples_of
 from loadgen.report.power.settings import LogSettings, log_settings
-from loadgen.report.power.tables import Source
 
 NOTATIONS_OF_LOGS = tomllib.loads((Path(__file__).parent / "notations.toml").read_text())
 BEGIN = datetime(2013, 4, 26, 10, 4, 5, tzinfo=UTC)
@@ -38,7 +37,7 @@ def settings_of(
 
 def samples(text: str | bytes, columns: str | None = None, zone: str = "UTC") -> LogSamples:
     data = text.encode() if isinstance(text, str) else text
-    return samples_of(Source(data), "pdu.log", settings_of("x", zone=zone, columns=columns))
+    return samples_of(data, "pdu.log", settings_of("x", zone=zone, columns=columns))
 
 
 def parsed(
@@ -174,7 +173,7 @@ NOTATIONS = st.builds(
     mark=st.sampled_from(".,"),
     part=st.sampled_from(["", "mark", " ", "\u202f", "'"]),
     separator=st.sampled_from(";\t|,"),
-    encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"]),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
     when=st.sampled_from(
         [
             "%Y-%m-%d %H:%M:%S",

@@ -1,4 +1,4 @@
-"""Logs of devices, tools and people, with the watts by hand, in three files of data."""
+"""Logs of devices, tools and people, with the watts by hand, in files of data."""
 
 import tomllib
 from itertools import chain
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from loadgen.errors import PowerLogError
-from loadgen.report.power.power import Overview, overview
+from loadgen.report.power.power import LEAST_SAMPLES, Overview, overview
 from loadgen.report.power.settings import log_settings
 
-LOGS, MAKERS, PEOPLE = (
+LOGS, *OTHERS = (
     tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text())
-    for name in ("logs", "makers", "people")
+    for name in ("logs", "makers", "people", "devices")
 )
 
 
@@ -29,7 +29,7 @@ def shown(case: dict[str, Any], columns: str | None, directory: Path) -> Overvie
     ("case", "is_refused_without"),
     [
         pytest.param(case, cases is not LOGS and {"columns", "watts"} <= case.keys(), id=name)
-        for cases in (LOGS, MAKERS, PEOPLE)
+        for cases in (LOGS, *OTHERS)
         for name, (case,) in cases.items()
     ],
 )
@@ -50,7 +50,9 @@ def test_logs_are_right_or_refused(
     if "watts" in case:
         assert view.watts == pytest.approx(case["watts"])
     remarks: list[Any] = [*chain.from_iterable(outlet.remarks for outlet in view.outlets)]
-    if "remark" in case:
-        assert case["remark"] in {remark.code for remark in remarks}
+    codes = {remark.code for remark in remarks}
+    are_few = any(outlet.inside < LEAST_SAMPLES for outlet in view.outlets)
+    assert ("FEW_SAMPLES" in codes) is are_few
+    assert case.get("remark", "") in codes | {""}
     if "unused" in case:
         assert [title for title, *_ in view.logs[0][1].unused] == case["unused"]
