@@ -105,49 +105,38 @@ def _review(evidence: Evidence) -> Review:
     from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES
     from loadgen.specjms.report import OF_FILE_ALONE, audit_summary, report
     from loadgen.specjms.review import recovery_of, supply_seen, without_forgotten
-    from loadgen.specjms.rules import Circumstances
 
-    plan, model = evidence.plan, evidence.plan.model
+    plan: Plan = evidence.plan
     answers = [final["supply"] for final in evidence.finals.values() if final.get("supply")]
-    is_local = evidence.broker_is_local()
+    model: Model = plan.model
+    changed: tuple[str, ...] = ()
+    if plan.phases.rates:
+        model = replace(model, rates=tuple(rate * plan.mean_share for rate in model.rates))
+        changed = (f"rate steps, {plan.mean_share:.1%} of the rates in the mean",)
     limit_s = plan.crash.recovery_s if plan.crash is not None else None
+    groups = {MESSAGES[p.subject].name: p.name for p in parts_of(model) if p.role == "handlers"}
     seen = supply_seen(
         model,
         answers,
-        len(plan.workers) - len(answers),
-        evidence.windows,
         evidence.window_rows(),
+        (evidence.windows.get("warmup", (0, 0)), evidence.windows.get("measure", (0, 0))),
+        workers=len(plan.workers),
         progress_s=plan.report_every_s or 0.0,
         clock_ms=evidence.facts.service.clock_bound_ns / 1e6,
         recovery=None if limit_s is None else recovery_of(limit_s, evidence.broken, answers),
+        course=evidence.course(),
+        depths={name: evidence.counts.under_way((group,)) for name, group in groups.items()},
+        broker_is_local=evidence.broker_is_local(),
+        broker_is_private=plan.brokers.private,
+        mixed_workers=mixed_workers(plan),
+        endpoints=any(group.targets for group in plan.groups),
+        case_study=plan.scenario.case_study,
+        changed=changed,
     )
-    also_changed: tuple[str, ...] = ()
-    if plan.phases.rates:
-        share = plan.mean_share
-        model = replace(model, rates=tuple(rate * share for rate in model.rates))
-        also_changed = (f"rate steps, {share:.1%} of the rates in the mean",)
     audited = audit(model, seen)
-    groups = {MESSAGES[p.subject].name: p.name for p in parts_of(model) if p.role == "handlers"}
-    depths = {name: evidence.counts.under_way((group,)) for name, group in groups.items()}
 
     def conclude(verdict: Verdict) -> Conclusion:
-        around = Circumstances(
-            failures=verdict.codes,
-            course=evidence.course(),
-            depths=depths,
-            windows=(
-                evidence.windows.get("warmup", (0, 0)),
-                evidence.windows.get("measure", (0, 0)),
-            ),
-            broker_is_local=is_local,
-            broker_is_private=plan.brokers.private,
-            mixed_workers=mixed_workers(plan),
-            workers=len(plan.workers),
-            endpoints=any(group.targets for group in plan.groups),
-            case_study=plan.scenario.case_study,
-            changed=also_changed,
-        )
-        document = report(model, seen, audited, around, plan.root)
+        document = report(model, seen, audited, verdict.codes, plan.root)
         short = {name: value for name, value in document.items() if name not in OF_FILE_ALONE}
         if failed := audited.failed:
             first = failed[0]

@@ -15,6 +15,7 @@ from loadgen.specjms.chain_model import Model, answers_to_calls, enabled_types, 
 from loadgen.specjms.destinations import consumed_at, destination_name, location_name
 from loadgen.specjms.expected import interaction_messages
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES
+from loadgen.specjms.queues import Depths, ReceivedCourse, Span
 
 TOLERANCE_PERCENT: Final = 5
 """Tolerated deviation of input rate and number of messages from those of the topology."""
@@ -131,7 +132,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Observations of a run, the input of the audit."""
+    """Observations of a run, the input of the audit and of the run rules."""
 
     window_s: float
     warmup_s: float
@@ -157,6 +158,17 @@ class Observed:
     recovery: Recovery | None = None  # None if no failure was requested
     progress_s: float = 0.0  # interval of progress reports
     notes: Sequence[str] = ()  # further notes for the reader
+    course: ReceivedCourse = ()
+    depths: Depths = field(default_factory=dict)
+    windows: tuple[Span, Span] = ((0, 0), (0, 0))  # warm-up and measurement
+    # Of its plan.
+    broker_is_local: bool = False
+    broker_is_private: bool = False  # started by loadgen for the run
+    mixed_workers: int = 0  # workers with agents of several kinds of locations
+    workers: int = 1
+    endpoints: bool = False  # some devices use separate addresses
+    case_study: object = None  # scenario of the paper of jms2009-PS that was played
+    changed: Sequence[str] = ()  # changes of the workload that the model does not show
 
 
 @dataclass(frozen=True, slots=True)

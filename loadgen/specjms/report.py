@@ -7,7 +7,7 @@ begun in the window, over its length, so that a run can be compared with the for
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from loadgen.sentences import counted
@@ -28,7 +28,7 @@ from loadgen.specjms.messages import (
     MixGroup,
 )
 from loadgen.specjms.queues import periods
-from loadgen.specjms.rules import Circumstances, run_rules
+from loadgen.specjms.rules import run_rules
 
 _FINDINGS_SHOWN: Final = 200
 _TOPICS_SHOWN: Final = 10
@@ -54,12 +54,15 @@ def report(
     model: Model,
     seen: audit.Observed,
     audited: audit.Audit,
-    around: Circumstances = Circumstances(),  # noqa: B008 (frozen, never changed)
+    failures: Sequence[str] = (),
     root: str = "",
 ) -> dict[str, Any]:
-    """Return the document of a run and its audit; `root` is the first level of its topics."""
-    changed = [*changed_options(model), *around.changed]
-    rules = run_rules(seen, audited, replace(around, as_specified=not changed))
+    """Return the document of a run and its audit; `root` is the first level of its topics.
+
+    `failures` are the codes of the run's verdict, without the audit's.
+    """
+    changed = [*changed_options(model), *seen.changed]
+    rules = run_rules(seen, audited, failures, as_specified=not changed)
     topics = _topic_rows(model, seen, root)
     recovery = seen.recovery
     return {
@@ -72,8 +75,8 @@ def report(
         "families": model.families,
         "selectors": model.selectors,
         "changed_options": changed,
-        "case_study": around.case_study,
-        "figures": _figures(seen, topics, around.case_study),
+        "case_study": seen.case_study,
+        "figures": _figures(seen, topics, seen.case_study),
         "window_s": seen.window_s,
         "interactions": [
             {
@@ -92,7 +95,7 @@ def report(
         "notes": [*seen.notes, *_notes(model, seen)],
         "audit": _audit_rows(audited),
         "results": _results(audited),
-        "periods": periods(around.depths, around.course, around.windows, seen.progress_s),
+        "periods": periods(seen.depths, seen.course, seen.windows, seen.progress_s),
         "findings": [{**asdict(one), "parts": list(one.parts)} for one in audited.findings],
         "traffic": _traffic(topics),
         "discarded": seen.discarded,

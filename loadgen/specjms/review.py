@@ -18,6 +18,7 @@ from loadgen.specjms.kernels.chains import Seen
 from loadgen.specjms.layout import first_destinations, parts_of
 from loadgen.specjms.messages import MESSAGES, TYPES
 from loadgen.specjms.missing import name_missing, type_at
+from loadgen.specjms.queues import Span
 
 NS = 1_000_000_000
 
@@ -31,23 +32,20 @@ _ADDED = (
 def supply_seen(
     model: Model,
     answers: Sequence[Mapping[str, Any]],
-    silent: int,
-    windows: Mapping[str, tuple[int, int]],
     rows: Sequence[Mapping[str, Any]],
+    windows: tuple[Span, Span],
     *,
-    progress_s: float,
-    clock_ms: float = 0.0,
-    recovery: audit.Recovery | None = None,
+    workers: int,
+    **circumstances: Any,
 ) -> audit.Observed:
     """Return the observations of a run.
 
-    `answers` are the workers' counts by destination, and `silent` workers sent none. `rows` are the
-    window's interval rows, merged by group and series. `progress_s` is the interval of progress
-    reports.
+    `answers` are the workers' counts by destination, `rows` the window's interval rows, merged by
+    group and series, and `windows` those of warm-up and measurement. `circumstances` are further
+    fields of `Observed`.
     """
-    start_ns, end_ns = windows.get("measure", (0, 0))
-    warm_ns, warmed_ns = windows.get("warmup", (0, 0))
-    destinations, notes = _destinations(model, answers, silent)
+    (warm_ns, warmed_ns), (start_ns, end_ns) = windows
+    destinations, notes = _destinations(model, answers, workers - len(answers))
     # One worker has all handlers of a type at a location.
     heard = sorted(row for answer in answers for row in answer.get("heard", []))
     begun = {
@@ -57,17 +55,16 @@ def supply_seen(
     return audit.Observed(
         window_s=(end_ns - start_ns) / NS,
         warmup_s=(warmed_ns - warm_ns) / NS,
-        clock_ms=clock_ms,
+        windows=windows,
         types=_types(rows, model),
-        inside=begun["inside"],
-        late=begun["late"],
         destinations=destinations,
         heard=[audit.HandlerCount(*map(int, row)) for row in heard],
-        recovery=recovery,
-        workers_silent=silent,
-        progress_s=progress_s,
+        workers=workers,
+        workers_silent=workers - len(answers),
         notes=notes,
+        **begun,
         **{name: sum(answer.get(name, 0) for answer in answers) for name in _ADDED},
+        **circumstances,
     )
 
 

@@ -19,7 +19,6 @@ from loadgen.specjms.chain_model import NOTICE, Model
 from loadgen.specjms.disclosure import FILL_IN, disclosed_files
 from loadgen.specjms.messages import MESSAGES, number_of
 from loadgen.specjms.report import audit_summary, report
-from loadgen.specjms.rules import Circumstances
 from tests.specjms.models import model_with, observed
 from tests.specjms.test_rules import EVEN, WINDOWS
 
@@ -31,15 +30,16 @@ def supply(**changed: Any) -> Observed:
     fields = {
         "destinations": [DestinationCount(offer, 1, 10, 10, 10, 0, 12, 12, 12)],
         "heard": [HandlerCount(offer, 1, 2, 0, 10, 0, 1_500_000)],
+        "course": EVEN,
+        "windows": WINDOWS,
         **changed,
     }
     return observed(MODEL, 2000.0, **fields)
 
 
-def reported(model: Model, seen: Observed, **more: Any) -> tuple[dict[str, Any], Audit]:
+def reported(model: Model, seen: Observed) -> tuple[dict[str, Any], Audit]:
     found = audit(model, seen)
-    around = Circumstances(course=EVEN, windows=WINDOWS, **more)
-    return report(model, seen, found, around, "lg1"), found
+    return report(model, seen, found, root="lg1"), found
 
 
 def broken(document: dict[str, Any]) -> list[str]:
