@@ -16,7 +16,7 @@ Records are plain dicts, ready for broker.jsonl:
 
 `time_ns` is CLOCK_MONOTONIC. `cpu_ns` is the processor time of the processes since their start,
 ended ones included, in steps of `step_ns`. `broker` is the place of the endpoint, `count` a key of
-`COUNTS`, `value` the broker's number since its start, and `watched` the number of messages that
+`COUNTS`, `value` the broker's number, and `watched` the number of messages that
 this watcher has received from it.
 """
 
@@ -67,8 +67,10 @@ COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
         "$SYS/broker/publish/messages/dropped",
         "$SYS/brokers/+/metrics/messages/dropped",
     ),
+    # Messages that Mosquitto holds now, retained ones too.
+    "stored": ("$SYS/broker/store/messages/count",),
 }
-"""Counters of PUBLISH packets since a broker's start, and their topics."""
+"""Counters of PUBLISH packets since a broker's start, messages that it stores, and their topics."""
 
 
 # --- processes ------------------------------------------------------------------------------

@@ -162,6 +162,8 @@ class Evidence:
     window_rows: Callable[[], list[dict[str, Any]]] = list
     # Returns (start, end, messages received) of each second of each worker, CLOCK_MONOTONIC in ns.
     course: Callable[[], list[tuple[int, int, int]]] = list
+    # Returns (CLOCK_MONOTONIC ns, messages) of each report of the broker's stored messages.
+    stored: Callable[[], list[tuple[int, int]]] = list
 
 
 @dataclass(frozen=True, slots=True)

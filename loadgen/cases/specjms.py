@@ -126,6 +126,7 @@ def _review(evidence: Evidence) -> Review:
         recovery=None if limit_s is None else recovery_of(limit_s, evidence.broken, answers),
         course=evidence.course(),
         depths={name: evidence.counts.under_way((group,)) for name, group in groups.items()},
+        stored=evidence.stored(),
         broker_is_local=evidence.broker_is_local(),
         broker_is_private=plan.brokers.private,
         mixed_workers=mixed_workers(plan),

@@ -29,7 +29,7 @@ from loadgen.run.interval_files import course, window_rows
 from loadgen.run.phases import PhaseRunner
 from loadgen.run.run_document import RunDocument
 from loadgen.run.tasks import background
-from loadgen.run.watched import Loads
+from loadgen.run.watched import Loads, stored_messages
 from loadgen.sentences import counted
 
 
@@ -134,6 +134,7 @@ async def shutdown(context: RunContext) -> RunResult:
         broker_is_local=lambda: any(is_local(target.host) for target in plan.targets),
         window_rows=lambda: window_rows(directory),
         course=lambda: course(directory),
+        stored=lambda: stored_messages(directory),
     )
     review = await asyncio.to_thread(case_of(plan.scenario.case).review, evidence)
     steps = rate_step_verdicts(state, plan, review.facts)

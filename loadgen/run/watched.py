@@ -96,6 +96,20 @@ async def watched_broker(
                 record(await processor_record(command))
 
 
+def stored_messages(directory: Path) -> list[tuple[int, int]]:
+    """Return (CLOCK_MONOTONIC ns, messages in its store) whenever a broker reported that number.
+
+    Of several brokers it is the sum. A run whose broker reports none has an empty list.
+    """
+    lines = (directory / BROKER_FILE).read_bytes().splitlines()
+    latest: dict[int, int] = {}
+    stored = []
+    for record in (orjson.loads(line) for line in lines if b'"stored"' in line):
+        latest[record["broker"]] = record["value"]
+        stored.append((record["time_ns"], sum(latest.values())))
+    return stored
+
+
 _PROCESSOR_TIME = re.compile(
     r"^(?:process_cpu_seconds_total(?:\{.*\})?\s+(?P<metric>[\d.e+-]+).*"
     r"|(?P<seconds>\d+(?:\.\d+)?)(?:\s+(?P<processors>\d+))?)\s*$",

@@ -15,7 +15,7 @@ from loadgen.specjms.chain_model import Model, answers_to_calls, enabled_types, 
 from loadgen.specjms.destinations import consumed_at, destination_name, location_name
 from loadgen.specjms.expected import interaction_messages
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES
-from loadgen.specjms.queues import Depths, ReceivedCourse, Span
+from loadgen.specjms.queues import Depth, Depths, ReceivedCourse, Span
 
 TOLERANCE_PERCENT: Final = 5
 """Tolerated deviation of input rate and number of messages from those of the topology."""
@@ -159,7 +159,8 @@ class Observed:
     progress_s: float = 0.0  # interval of progress reports
     notes: Sequence[str] = ()  # further notes for the reader
     course: ReceivedCourse = ()
-    depths: Depths = field(default_factory=dict)
+    depths: Depths = field(default_factory=dict)  # by our ledger
+    stored: Depth = ()  # by the broker, empty if it does not report it
     windows: tuple[Span, Span] = ((0, 0), (0, 0))  # warm-up and measurement
     # Of its plan.
     broker_is_local: bool = False

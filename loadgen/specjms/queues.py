@@ -1,7 +1,7 @@
 """Depth of the queues over time: messages sent and not yet received, by message type. Pure.
 
-The depths are those of our ledger, because brokers do not report the depth of a shared
-subscription.
+The depths of message types are those of our ledger, because brokers do not report the depth of a
+shared subscription. Mosquitto reports the number of all messages in its store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,11 @@ from loadgen.judge.backlog import backlog_growth, tolerated_growth
 
 NS: Final = 1_000_000_000
 
-Depths = Mapping[str, Sequence[tuple[int, int]]]
-"""(CLOCK_MONOTONIC ns, messages) at the end of each second, by message type."""
+Depth = Sequence[tuple[int, int]]
+"""Course of a depth: (CLOCK_MONOTONIC ns, messages)."""
+
+Depths = Mapping[str, Depth]
+"""Depths at the end of each second, by message type."""
 
 Span = tuple[int, int]
 """Start and end, CLOCK_MONOTONIC in ns."""
@@ -30,7 +33,7 @@ def received_in(course: ReceivedCourse, span: Span) -> float:
 def unstable(
     depths: Depths, rates: Mapping[str, tuple[float, float]], window: Span
 ) -> dict[str, float]:
-    """Return the growth in messages of each type whose queues grew by more than noise.
+    """Return the growth in messages of each course that grew by more than noise.
 
     `rates` are messages sent and received a second. The tolerance is that of the run's backlog.
     """
@@ -43,8 +46,13 @@ def unstable(
     return grown
 
 
+def depth_at(course: Depth, moment_ns: int) -> int | None:
+    """Return the last depth until this moment, None without an earlier one."""
+    return next((depth for at_ns, depth in reversed(course) if at_ns <= moment_ns), None)
+
+
 def periods(
-    depths: Depths, course: ReceivedCourse, windows: Sequence[Span], every_s: float
+    depths: Depths, stored: Depth, course: ReceivedCourse, windows: Sequence[Span], every_s: float
 ) -> list[dict[str, Any]]:
     """Return the progress of warm-up and measurement, a row for each `every_s` seconds of them."""
     rows = []
@@ -64,10 +72,8 @@ def periods(
                     "from_s": (span[0] - start_ns) / NS,
                     "until_s": (span[1] - start_ns) / NS,
                     "received_per_s": received_in(course, span) * NS / (span[1] - span[0]),
-                    "depth_at_end": sum(
-                        next((d for at, d in reversed(of) if at <= span[1]), 0)
-                        for of in depths.values()
-                    ),
+                    "depth_at_end": sum(depth_at(of, span[1]) or 0 for of in depths.values()),
+                    "stored_at_end": depth_at(stored, span[1]),
                     "deepest": deepest,
                     "deepest_messages": most.get(deepest, 0),
                 }

@@ -95,7 +95,7 @@ def report(
         "notes": [*seen.notes, *_notes(model, seen)],
         "audit": _audit_rows(audited),
         "results": _results(audited),
-        "periods": periods(seen.depths, seen.course, seen.windows, seen.progress_s),
+        "periods": periods(seen.depths, seen.stored, seen.course, seen.windows, seen.progress_s),
         "findings": [{**asdict(one), "parts": list(one.parts)} for one in audited.findings],
         "traffic": _traffic(topics),
         "discarded": seen.discarded,

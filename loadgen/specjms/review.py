@@ -48,7 +48,7 @@ def supply_seen(
     destinations, notes = _destinations(model, answers, workers - len(answers))
     # One worker has all handlers of a type at a location.
     heard = sorted(row for answer in answers for row in answer.get("heard", []))
-    begun = {
+    begun: dict[str, Any] = {
         name: [sum(answer.get(name, [0] * 7)[at] for answer in answers) for at in range(7)]
         for name in ("inside", "late")
     }

@@ -78,6 +78,9 @@ def run_rules(
     return tuple(rules)
 
 
+_STORE: Final = "the broker's store"
+
+
 def _stable(seen: Observed) -> Judged:
     """Judge if no queue grew over the window; the article demands it of a valid run."""
     if not seen.depths or not seen.window_s:
@@ -86,7 +89,9 @@ def _stable(seen: Observed) -> Judged:
         name: (count.sent / seen.window_s, count.received / seen.window_s)
         for name, count in zip(TYPES, seen.types, strict=True)
     }
-    grown = unstable(seen.depths, rates, seen.windows[1])
+    sent, received = zip(*rates.values(), strict=True)
+    rates[_STORE] = sum(sent), sum(received)
+    grown = unstable({**seen.depths, _STORE: seen.stored}, rates, seen.windows[1])
     if grown:
         return False, listed([f"{name} by {growth:,.0f}" for name, growth in grown.items()], 5)
     inside = [

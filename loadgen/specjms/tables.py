@@ -55,17 +55,25 @@ def _results(document: Object) -> DataTable:
 
 
 def _periods(document: Object) -> DataTable:
-    keys = "from_s", "until_s", "received_per_s", "depth_at_end", "deepest_messages"
+    keys = (
+        "from_s",
+        "until_s",
+        "received_per_s",
+        "depth_at_end",
+        "stored_at_end",
+        "deepest_messages",
+    )
     rows = tuple(
         (text(row, "phase"), *figures(row, *keys), text(row, "deepest"))
         for row in objects(document.get("periods"))
     )
     note = (
         "A row for each interval of the progress reports. The depth of the queues is what was sent "
-        "and not yet received, by our ledger: of all at the end, and the most of one message type."
+        "and not yet received, by our ledger: of all at the end, and the most of one message type. "
+        "Next to it are the messages in the broker's store, retained ones too, if it reports them."
     )
-    header = ("phase", "from, s", "until, s", "received/s", "depth", "deepest", "")
-    return DataTable("Progress", note, header, rows, texts=(0, 6))
+    header = ("phase", "from, s", "until, s", "received/s", "depth", "stored", "deepest", "")
+    return DataTable("Progress", note, header, rows, texts=(0, 7))
 
 
 def _message_types(document: Object) -> DataTable:

@@ -3,11 +3,7 @@
 from typing import Any
 
 from loadgen.plan.disclosure import FinishedRun
-from loadgen.specjms.disclosure import (
-    comparison,
-    mismatch,
-    shortfalls,
-)
+from loadgen.specjms.disclosure import comparison, mismatch, shortfalls
 
 NS = 1_000_000_000
 INVALID = {"valid": False, "reasons": [{"code": "LOST", "detail": "5"}]}

@@ -17,7 +17,8 @@ def test_a_queue_that_grows_is_named_with_its_growth() -> None:
 
 def test_a_row_for_each_interval_of_warm_up_and_measurement() -> None:
     course = [(at * NS, (at + 1) * NS, 100) for at in range(70)]
-    rows = periods({"order": STEADY, "offer": GROWING}, course, ((0, 10 * NS), WINDOW), 40)
+    depths, stored = {"order": STEADY, "offer": GROWING}, [(20 * NS, 60), (45 * NS, 70)]
+    rows = periods(depths, stored, course, ((0, 10 * NS), WINDOW), 40)
     assert [(row["phase"], row["from_s"], row["until_s"]) for row in rows] == [
         ("warm-up", 0, 10),
         ("measurement", 10, 50),
@@ -25,4 +26,5 @@ def test_a_row_for_each_interval_of_warm_up_and_measurement() -> None:
     ]
     assert all(row["received_per_s"] == 100 for row in rows)
     assert [row["depth_at_end"] for row in rows] == [53, 253, 353]
+    assert [row["stored_at_end"] for row in rows] == [None, 70, 70]
     assert (rows[1]["deepest"], rows[1]["deepest_messages"]) == ("offer", 250)

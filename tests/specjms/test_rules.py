@@ -115,6 +115,9 @@ def test_queues_are_stable_if_none_grew() -> None:
     assert stable["all queues stable (3.6.2)"].kept is True
     assert "at most 5 messages" in stable["all queues stable (3.6.2)"].observed
     depths["offer"] = [(at * S, at) for at in range(2400)]
+    stored = [(at * S, 60 + at) for at in range(0, 2400, 10)]
+    by_broker = rules(depths={"order": depths["order"]}, stored=stored)
+    assert "the broker's store by 1,770" in [one.observed for one in by_broker]
     grown = {one.rule: one for one in rules(depths=depths)}
     assert grown["all queues stable (3.6.2)"].kept is False
     assert grown["all queues stable (3.6.2)"].observed == "offer by 1,797"
