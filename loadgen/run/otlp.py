@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +20,7 @@ from loadgen.plan.plan import Plan
 from loadgen.run.live_metrics import BOUNDS_S, Distribution, Figure, figures
 from loadgen.run.monitor import Monitor
 from loadgen.run.secrets import otlp_headers
-from loadgen.run.tasks import background
+from loadgen.run.tasks import sampled
 from loadgen.sentences import RUN_TEXT
 
 try:
@@ -63,32 +64,22 @@ async def sent_metrics(
     )
     began_ns = time.time_ns()
 
-    async def send() -> bool:
-        """Send the present figures; return True if the collector took them."""
+    async def send() -> None:
+        """Send the present figures; raise CannotRunError if the collector does not take them."""
         now_ns = time.time_ns()
         known = (figure for figure in figures(plan, monitor) if figure.points)
         metrics = [_metric(figure, began_ns, now_ns) for figure in known]
         scope = sdk.ScopeMetrics(InstrumentationScope("loadgen", __version__), metrics, "")
         data = sdk.MetricsData([sdk.ResourceMetrics(resource, [scope], "")])
-        return await asyncio.to_thread(exporter.export, data) is sdk.MetricExportResult.SUCCESS
-
-    async def keep_sending() -> None:
-        taken, every_s = True, _DEFAULT_EVERY_S
-        every_ms = os.environ.get(_EVERY_MS, "")
-        if every_ms.isdecimal():
-            every_s = max(int(every_ms) / 1000, 0.1)
-        while True:
-            await asyncio.sleep(every_s)
-            before, taken = taken, await send()
-            if before and not taken:
-                monitor.note("otlp", f"{url} takes no figures")
-
-    try:
-        if not await send():
+        result = await asyncio.to_thread(exporter.export, data)
+        if result is not sdk.MetricExportResult.SUCCESS:
             raise CannotRunError(RUN_TEXT.NO_COLLECTOR(url=url))
-        async with background(keep_sending()):
+
+    every_ms = os.environ.get(_EVERY_MS, "")
+    every_s = max(int(every_ms) / 1000, 0.1) if every_ms.isdecimal() else _DEFAULT_EVERY_S
+    try:
+        async with sampled(send, partial(monitor.note, "otlp"), every_s):
             yield
-        await send()
     finally:
         exporter.shutdown()
 

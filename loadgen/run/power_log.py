@@ -18,11 +18,10 @@ import orjson
 
 from loadgen.errors import CannotRunError
 from loadgen.run.rundir import EventLog, appending
-from loadgen.run.tasks import background
+from loadgen.run.tasks import sampled
 
 POWER_FILE = "power.jsonl"
 POWERCAP = Path("/sys/class/powercap")
-_INTERVAL_S = 1.0
 _COMMAND_LIMIT_S = 10.0
 _LONGEST_OUTPUT = 100_000
 _PAIR = re.compile(r"\s*([^\W\d][^:]*?)\s*:\s+(\S.*?)\s*")
@@ -141,6 +140,10 @@ async def sampled_power(
         yield
         return
     source = PowerCommand(command) if command is not None else RaplPackages(powercap)
+
+    def note(error: str) -> None:
+        events.write(time.monotonic_ns(), "power_not_sampled", error)
+
     with appending(directory / POWER_FILE) as file:
 
         async def sample() -> None:
@@ -150,20 +153,5 @@ async def sampled_power(
             line = {**reading, "time": round(at_s, 6), "covers": source.covers}
             file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
-        async def keep_sampling() -> None:
-            failed = False
-            while True:
-                await asyncio.sleep(_INTERVAL_S - time.time() % _INTERVAL_S)
-                before, failed = failed, False
-                try:
-                    await sample()
-                except (CannotRunError, OSError) as error:
-                    failed = True
-                    if not before:
-                        events.write(time.monotonic_ns(), "power_not_sampled", str(error))
-
-        await sample()
-        async with background(keep_sampling()):
+        async with sampled(sample, note):
             yield
-        with suppress(CannotRunError, OSError):
-            await sample()

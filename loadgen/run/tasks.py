@@ -1,9 +1,12 @@
-"""Tasks next to a block, and work that an event ends early."""
+"""Tasks next to a block, samples during it, and work that an event ends early."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
+
+from loadgen.errors import CannotRunError
 
 T = TypeVar("T")
 
@@ -27,6 +30,34 @@ async def every(seconds: float, work: Callable[[], None]) -> None:
     while True:
         work()
         await asyncio.sleep(seconds)
+
+
+@asynccontextmanager
+async def sampled(
+    sample: Callable[[], Awaitable[None]], failed: Callable[[str], None], every_s: float = 1.0
+) -> AsyncIterator[None]:
+    """Await `sample()` at the begin of the block, at multiples of `every_s` and at its end.
+
+    The first sample must succeed. `failed` gets the first error of each later gap.
+    """
+
+    async def keep_sampling() -> None:
+        is_gap = False
+        while True:
+            await asyncio.sleep(every_s - time.time() % every_s)
+            was_gap, is_gap = is_gap, False
+            try:
+                await sample()
+            except (CannotRunError, OSError) as error:
+                is_gap = True
+                if not was_gap:
+                    failed(str(error))
+
+    await sample()
+    async with background(keep_sampling()):
+        yield
+    with suppress(CannotRunError, OSError):
+        await sample()
 
 
 async def finished_or(

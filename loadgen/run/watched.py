@@ -4,8 +4,8 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from loadgen.run.power_log import output_of
 from loadgen.run.preflight import tls_context
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import EventLog, appending
-from loadgen.run.tasks import background, every
+from loadgen.run.tasks import background, every, sampled
 
 BROKER_FILE = "broker.jsonl"
 MOST_RECORDS = 1_000_000
@@ -64,6 +64,10 @@ async def watched_broker(
     if plan.brokers.bridge is not None or broker.name in _STUB_BROKERS:
         asked = ()
     left = MOST_RECORDS
+
+    def note(error: str) -> None:
+        events.write(time.monotonic_ns(), "broker_not_watched", error)
+
     with appending(directory / BROKER_FILE) as file:
 
         def record(entry: dict[str, Any]) -> None:
@@ -77,23 +81,22 @@ async def watched_broker(
                 # The run matters more than the record of its broker.
                 left = 0
                 with suppress(DiskError):
-                    events.write(entry["time_ns"], "broker_not_watched", str(error.strerror))
+                    note(str(error.strerror))
 
         # Read each time: a broker that crashes on request comes back as another process.
         pids = (lambda: broker.pids) if broker.started_by_us and not named else (lambda: named)
         command = plan.scenario.broker_command
-        remote = []
-        if command is not None:
-            record(await processor_record(command))
-            remote, pids = [_sampled(command, record, events)], tuple
-        async with (
-            background(*remote),
-            watching(asked, pids, record, tls_context=tls_context(plan)),
-        ):
+
+        async def sample() -> None:
+            record(await processor_record(command or ""))
+
+        async with AsyncExitStack() as stack:
+            if command is not None:
+                pids = tuple
+                await stack.enter_async_context(sampled(sample, note))
+            context = tls_context(plan)
+            await stack.enter_async_context(watching(asked, pids, record, tls_context=context))
             yield
-        if command is not None:
-            with suppress(CannotRunError, OSError):
-                record(await processor_record(command))
 
 
 def stored_messages(directory: Path) -> list[tuple[int, int]]:
@@ -139,20 +142,6 @@ async def processor_record(command: str) -> dict[str, Any]:
         "processors": int(lines[0]["processors"] or 0),
     }
     return {"time_ns": (begun_ns + time.monotonic_ns()) // 2, "process": process}
-
-
-async def _sampled(command: str, record: Callable[[dict[str, Any]], None], log: EventLog) -> None:
-    """Record the broker's processor time every second; the first failure of each gap is noted."""
-    failed = False
-    while True:
-        await asyncio.sleep(1.0)
-        try:
-            record(await processor_record(command))
-            failed = False
-        except (CannotRunError, OSError) as error:
-            if not failed:
-                log.write(time.monotonic_ns(), "broker_not_watched", str(error))
-            failed = True
 
 
 @asynccontextmanager
