@@ -12,6 +12,8 @@ _MEMORY = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 """Limit, use, and the row of memory.stat with what the kernel frees first, of version 2 and 1."""
+_QUOTA = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
+"""Files with quota and period, of version 2 and of version 1."""
 
 
 def control_groups(
@@ -55,12 +57,12 @@ def memory_left(proc: Path = _PROC) -> int | None:
     """Return the bytes that the tightest group of this process still allows, None without one."""
     left = []
     for directory in control_groups("memory", "self", proc):
-        rows = (line.partition(" ") for line in _read(directory / "memory.stat"))
-        statistics = {name: value for name, _, value in rows}
+        words = (words_of(directory / "memory.stat") or "").split()
+        statistics = dict(zip(words[::2], words[1::2], strict=False))
         for limit, use, freed in _MEMORY:
-            most, used = (_number(directory / name) for name in (limit, use))
-            if most is not None and used is not None:
-                left.append(max(0, most - used + int(statistics.get(freed, 0))))
+            most, used = (words_of(directory / name) or "" for name in (limit, use))
+            if most.isdecimal() and used.isdecimal():  # not "max"
+                left.append(max(0, int(most) - int(used) + int(statistics.get(freed, 0))))
     return min(left, default=None)
 
 
@@ -68,25 +70,16 @@ def processor_quota(proc: Path = _PROC) -> float | None:
     """Return the processors that the tightest group of this process allows, None without one."""
     quotas = []
     for directory in control_groups("cpu", "self", proc):
-        words = " ".join(_read(directory / "cpu.max")).split()
-        quota, period = words if len(words) == 2 else ("", "")
-        if not words:
-            quota = "".join(_read(directory / "cpu.cfs_quota_us"))
-            period = "".join(_read(directory / "cpu.cfs_period_us"))
+        parts = [words_of(directory / name) or "" for name in _QUOTA]
+        quota, _, period = " ".join(parts).strip().partition(" ")
         if quota.isdecimal() and period.isdecimal():  # not "max", and not -1
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
 
 
-def _read(path: Path) -> list[str]:
-    """Return the lines of a file; none if it cannot be read."""
+def words_of(path: Path) -> str | None:
+    """Return the words of a file with a blank between them, None if it cannot be read."""
     try:
-        return path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-
-
-def _number(path: Path) -> int | None:
-    """Return the number in a file, None for another text or without the file."""
-    text = "".join(_read(path)).strip()
-    return int(text) if text.isdecimal() else None
+        return " ".join(path.read_text("utf-8", "replace").split())
+    except OSError:
+        return None

@@ -20,7 +20,7 @@ from loadgen.brokers.ports import ephemeral_ports
 from loadgen.brokers.this_host import available_memory_bytes, local_addresses
 from loadgen.errors import CannotRunError
 from loadgen.plan.fit import Host
-from loadgen.run.control_groups import memory_left, processor_quota
+from loadgen.run.control_groups import memory_left, processor_quota, words_of
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import make_folder, write_json
 from loadgen.run.seal import digest_of
@@ -31,37 +31,11 @@ CALIBRATION_SCHEMA = 1
 _SHARED_PACKAGES = ("numba", "numpy", "orjson", "pyarrow", "pydantic")
 _PACKAGES = ("loadgen", "numba", "numpy", "orjson", "pyarrow", "pydantic", "pyspark", "uvloop")
 
-_SYSCTL = (
-    "fs.file-max",
-    "kernel.pid_max",
-    "net.core.netdev_max_backlog",
-    "net.core.rmem_max",
-    "net.core.somaxconn",
-    "net.core.wmem_max",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_congestion_control",
-    "net.ipv4.tcp_max_syn_backlog",
-    "net.ipv4.tcp_mem",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.tcp_tw_reuse",
-    "net.ipv4.tcp_wmem",
-    "vm.max_map_count",
-)
-
 _LIMITS = {
     "descriptors": resource.RLIMIT_NOFILE,
     "processes": resource.RLIMIT_NPROC,
     "locked_memory_bytes": resource.RLIMIT_MEMLOCK,
 }
-
-
-def _read(path: str) -> str:
-    """Return the file's text without outer blanks; "" if it cannot be read."""
-    try:
-        return Path(path).read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""
 
 
 def host_of() -> Host:
@@ -104,7 +78,7 @@ def machine_identity() -> str:
 
     Two containers of one machine with separate networks differ in the second half.
     """
-    boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
+    boot = words_of(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
     try:
         network = Path("/proc/self/ns/net").stat().st_ino
     except OSError:
@@ -114,8 +88,7 @@ def machine_identity() -> str:
 
 def identity() -> dict[str, object]:
     """Return the identity that a calibration belongs to: host, kernel, processor and version."""
-    text = _read("/proc/cpuinfo")
-    model = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    model = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", _processors(), re.MULTILINE)
     return {
         "host": socket.gethostname(),
         "kernel": platform.release(),
@@ -123,6 +96,12 @@ def identity() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "program": PROGRAM,
     }
+
+
+def _processors() -> str:
+    with suppress(OSError):
+        return Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    return ""
 
 
 def calibration_path(key: Mapping[str, object]) -> Path:
@@ -142,7 +121,6 @@ def store_calibration(result: Mapping[str, Any]) -> Path:
 
 
 def stored_calibration(key: Mapping[str, object]) -> dict[str, Any] | None:
-    """Return the stored calibration of this identity, else None."""
     with suppress(OSError, orjson.JSONDecodeError):
         result = orjson.loads(calibration_path(key).read_bytes())
         if isinstance(result, dict) and result.get("schema") == CALIBRATION_SCHEMA:
@@ -157,6 +135,7 @@ def environment(demand: Demand | None = None) -> dict[str, Any]:
     `calibration` is the stored result of `loadgen calibrate`.
     """
     profile = read_profile("load-host")
+    settings = observe(profile)
     os_name = platform.system()
     with suppress(OSError):
         os_name = platform.freedesktop_os_release().get("PRETTY_NAME", os_name)
@@ -177,11 +156,11 @@ def environment(demand: Demand | None = None) -> dict[str, Any]:
         "packages": packages,
         "sysctl": {
             name: text
-            for name in _SYSCTL
-            if (text := " ".join(_read(f"/proc/sys/{name.replace('.', '/')}").split()))
+            for area, _, name in (key.partition(":") for key in settings)
+            if area == "sysctl" and (text := settings[f"{area}:{name}"])
         },
         "limits": {name: list(resource.getrlimit(which)) for name, which in _LIMITS.items()},
-        "tuning": tuning_record(profile, compare(profile, observe(profile), demand)),
+        "tuning": tuning_record(profile, compare(profile, settings, demand)),
     }
     calibration = stored_calibration(host)
     if calibration is not None:
@@ -189,8 +168,8 @@ def environment(demand: Demand | None = None) -> dict[str, Any]:
         record["calibration"] = calibration
     nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
     if nodes:
-        record["numa"] = {node.name: _read(f"{node}/cpulist") for node in nodes}
-    if re.search(r"^flags\s*:.*\bhypervisor\b", _read("/proc/cpuinfo"), re.MULTILINE):
-        product = _read("/sys/class/dmi/id/product_name")
-        record["virtual"] = printable(product, 100) or "hypervisor"
+        record["numa"] = {node.name: words_of(node / "cpulist") for node in nodes}
+    if re.search(r"^flags\s*:.*\bhypervisor\b", _processors(), re.MULTILINE):
+        product = words_of(Path("/sys/class/dmi/id/product_name"))
+        record["virtual"] = printable(product or "hypervisor", 100)
     return record

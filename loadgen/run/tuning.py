@@ -27,6 +27,7 @@ from loadgen.errors import UsageError
 from loadgen.plan.deliveries import direct_senders, mean_deliveries, sent_rate
 from loadgen.plan.fit import broker_descriptors, needs_of
 from loadgen.plan.plan import Plan
+from loadgen.run.control_groups import control_groups, words_of
 from loadgen.run.redaction import printable
 from loadgen.sentences import RUN_TEXT
 
@@ -353,16 +354,16 @@ def observe(
     with the default route.
     """
     interface = interface or interface_of(root)
-    running = {_text(path) or "" for path in (root / "proc").glob("[0-9]*/comm")}
+    running = {words_of(path) or "" for path in (root / "proc").glob("[0-9]*/comm")}
     values = {}
     for setting in profile.settings:
         value: str | None = None
         match setting.area:
             case "sysctl":
-                value = _text(root / "proc/sys" / setting.name.replace(".", "/"))
+                value = words_of(root / "proc/sys" / setting.name.replace(".", "/"))
                 # The module may be loaded without a rule that asks for tracking.
                 tracked = root / "proc/sys/net/netfilter/nf_conntrack_count"
-                if setting.name == _TRACKING and _text(tracked) == "0":
+                if setting.name == _TRACKING and words_of(tracked) == "0":
                     value = None
             case "limit":
                 hard = resource.getrlimit(_LIMITS[setting.name])[1]
@@ -380,24 +381,11 @@ def observe(
     return values
 
 
-def _text(path: Path) -> str | None:
-    """Return the file's words, None if it cannot be read."""
-    try:
-        return " ".join(path.read_text("utf-8", "replace").split())
-    except OSError:
-        return None
-
-
 def _cgroup(root: Path, name: str) -> str | None:
-    """Return the tightest value from our control group up (version 2); "max" for no bound."""
-    own = re.search(r"(?:^| )0::/(\S*)", _text(root / "proc/self/cgroup") or "")
-    if own is None:
-        return None
-    mount = root / "sys/fs/cgroup"
-    path = mount / own.group(1)
-    way_up = [one for one in (path, *path.parents) if one.is_relative_to(mount)]
-    found = [value for one in way_up if (value := _text(one / name)) is not None]
-    return min(found, key=_number, default=None)
+    """Return the tightest value from our control group up; "max" for no bound."""
+    groups = control_groups(name.partition(".")[0], "self", root / "proc")
+    values = (words_of(group / name) for group in groups)
+    return min(filter(None, values), key=_number, default=None)
 
 
 def _cpu(root: Path, name: str) -> str | None:
@@ -406,17 +394,17 @@ def _cpu(root: Path, name: str) -> str | None:
         case "governor":
             paths = (system / "cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
             # All that are in use, if the cores differ.
-            return " ".join(sorted({text for path in paths if (text := _text(path))})) or None
+            return " ".join(sorted({text for path in paths if (text := words_of(path))})) or None
         case "idle-exit-us":
             # To wake from the slowest sleep state that is enabled.
             states = (system / "cpu/cpu0/cpuidle").glob("state[0-9]*")
-            enabled = [state for state in states if _text(state / "disable") != "1"]
-            latencies = [_text(state / "latency") or "" for state in enabled]
+            enabled = [state for state in states if words_of(state / "disable") != "1"]
+            latencies = [words_of(state / "latency") or "" for state in enabled]
             return max((text for text in latencies if text.isdigit()), key=int, default=None)
         case "clocksource":
-            return _text(system / "clocksource/clocksource0/current_clocksource")
+            return words_of(system / "clocksource/clocksource0/current_clocksource")
         case "transparent-hugepage":
-            text = _text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
+            text = words_of(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
             chosen = re.search(r"\[(\w+)\]", text)
             return chosen.group(1) if chosen else None
     return None
@@ -430,7 +418,7 @@ def interface_of(root: Path = Path("/")) -> str | None:
         if default := re.search(r"^(\S+)\s+0{8}\s", routes, re.MULTILINE):
             return default.group(1)
     for directory in sorted((root / "sys/class/net").glob("*")):
-        if directory.name != "lo" and _text(directory / "operstate") == "up":
+        if directory.name != "lo" and words_of(directory / "operstate") == "up":
             return directory.name
     return None
 
@@ -439,9 +427,9 @@ def _nic(root: Path, interface: str, name: str) -> str | None:
     directory = root / "sys/class/net" / interface
     match name:
         case "mtu":
-            return _text(directory / "mtu")
+            return words_of(directory / "mtu")
         case "speed":
-            speed = _text(directory / "speed") or ""
+            speed = words_of(directory / "speed") or ""
             return speed if speed.isdigit() else None
         case "queues":
             return str(len([*(directory / "queues").glob("rx-*")]) or "") or None

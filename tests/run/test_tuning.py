@@ -261,7 +261,8 @@ def test_limits_are_the_hard_ones() -> None:
 
 
 def test_control_group_has_the_tightest_limit_on_the_way_up(tmp_path: Path) -> None:
-    lay(tmp_path, {"proc/self/cgroup": "0::/system.slice/a.service\n"})
+    mount = f"31 23 0:28 / {tmp_path}/sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    lay(tmp_path, {"cgroup": "0::/system.slice/a.service\n", "mountinfo": mount}, "proc/self")
     limits = {"a.service/pids.max": "max\n", "pids.max": "800\n", "a.service/memory.max": "max\n"}
     lay(tmp_path, limits, "sys/fs/cgroup/system.slice")
     found = observe(profile_of("cgroup", "pids.max", "memory.max"), tmp_path)
