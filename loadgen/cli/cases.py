@@ -51,7 +51,7 @@ def play(
     With a `root` a run that the host spoiled is made again, at most twice.
     """
     from loadgen.run.progress import progress_on
-    from loadgen.run.search.spoiled_runs import run_unspoiled
+    from loadgen.run.testbed import run_unspoiled
 
     quiet = flags["quiet"]
     source = hosts_of(scenario, flags) if "spark_master" in flags else None
@@ -63,8 +63,6 @@ def play(
     with progress_on(sys.stderr, quiet=quiet) as progress:
 
         async def work(directory: Path, testbed: "Testbed") -> "RunResult":
-            if root is None:
-                return await testbed.run(scenario, directory, progress=progress)
             result, _ = await run_unspoiled(
                 testbed, scenario, directory, root, progress=progress, watch=watch
             )

@@ -76,6 +76,8 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
             archive.unlink(missing_ok=True)
         if isinstance(error, DiskError):
             raise
+        if isinstance(error, FileNotFoundError) and made:
+            raise RunDirectoryError(RUN_TEXT.STILL_WRITTEN(path=_shown(run))) from None
         message = RUN_TEXT.NOT_WRITTEN(path=_shown(archive), reason=error.strerror or str(error))
         raise RunDirectoryError(message) from None
     return archive

@@ -5,32 +5,42 @@ read.
 """
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, Final
 
 from loadgen.brokers.ports import is_local
-from loadgen.brokers.process import ServedBroker
+from loadgen.brokers.process import BrokerProcess, ServedBroker
 from loadgen.cases.case import Evidence
 from loadgen.cases.registry import case_of
-from loadgen.errors import LoadgenError
+from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.rate_step_verdict import RateStepVerdict, with_rate_steps
 from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.judge.verdict import Remark, Verdict, judge
 from loadgen.plan.plan import Plan
 from loadgen.run.collect_facts import facts_of, rate_step_verdicts
-from loadgen.run.crashes import crash_brokers, cut_off_consumer, run_crash_command
 from loadgen.run.devices_file import write_devices
+from loadgen.run.hosts.worker_pool import WorkerPool
 from loadgen.run.interval_files import course, window_rows
 from loadgen.run.phases import PhaseRunner
+from loadgen.run.redaction import printable
 from loadgen.run.run_document import RunDocument
+from loadgen.run.rundir import EventLog
 from loadgen.run.tasks import background
 from loadgen.run.watched import Loads, stored_messages
-from loadgen.sentences import counted
+from loadgen.sentences import RUN_TEXT, counted
+
+CRASH_COMMAND_LIMIT_S: Final = 120.0
+"""Longest time of a user's command that kills and restarts a broker."""
+_OUTPUT_BYTES: Final = 4096
+_OUTPUT_CHARACTERS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,6 @@ class RunResult:
 
     @property
     def why_unmeasured(self) -> str:
-        """The reasons of a run that was not measured."""
         reasons = (f"{reason.code}: {reason.detail}" for reason in self.verdict.reasons)
         return "; ".join(reasons) or "nothing was measured"
 
@@ -110,6 +119,78 @@ async def _in_window(context: RunContext) -> None:
     except (LoadgenError, OSError) as error:
         broken["failure"] = events.redacted(str(error))
         monitor.note("crash_failed", str(error))
+
+
+async def crash_brokers(brokers: Sequence[BrokerProcess], events: EventLog) -> None:
+    """Kill the private brokers and start them again; raise CannotRunError if one does not start."""
+    for broker in brokers:
+        events.write(time.monotonic_ns(), "broker_killed", f"{broker.name} was killed on request")
+        broker.kill()
+    for broker in brokers:
+        await broker.start()
+        events.write(time.monotonic_ns(), "broker_started", f"{broker.name} was started again")
+
+
+async def run_crash_command(command: str, events: EventLog) -> None:
+    """Run a user's command, which kills and restarts a broker that is not ours.
+
+    Raise CannotRunError, with its last line, if it fails or takes too long.
+    """
+    events.write(time.monotonic_ns(), "crash_command", "the command was started on request")
+    with TemporaryFile() as output:
+        child = await asyncio.create_subprocess_shell(
+            command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(CRASH_COMMAND_LIMIT_S):
+                status = await child.wait()
+        except TimeoutError:
+            raise CannotRunError(RUN_TEXT.CRASH_SLOW(seconds=CRASH_COMMAND_LIMIT_S)) from None
+        finally:
+            # Processes that it started go on after its end: one may be the broker.
+            if child.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                await child.wait()
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
+        lines = output.read().decode("utf-8", "replace").strip().splitlines()
+    last_line = printable(lines[-1], _OUTPUT_CHARACTERS) if lines else ""
+    if status:
+        ended = f"with status {status}" if status > 0 else f"by signal {-status}"
+        raise CannotRunError(RUN_TEXT.CRASH_FAILED(ended=ended, last_line=last_line))
+    detail = f"the command has ended: {last_line}" if lines else "the command has ended"
+    events.write(time.monotonic_ns(), "crash_command", detail)
+
+
+async def cut_off_consumer(pool: WorkerPool, plan: Plan, events: EventLog) -> dict[str, Any]:
+    """Cut off a consumer in the middle of its group; return {} if it was not connected.
+
+    `consumer` is its number and `held` the messages that it had not acknowledged.
+    """
+    index, group = next(
+        (index, group)
+        for index, group in enumerate(plan.groups)
+        if group.subscribes is not None and group.subscribes.shared is not None
+    )
+    device = group.count // 2
+    row = next(
+        row
+        for row, worker in enumerate(plan.workers)
+        for share in worker.shares
+        if share.group == index and device in share.devices
+    )
+    answer = await pool.ask(row, "drop", group=index, device=device)
+    if not answer["dropped"]:
+        return {}
+    detail = f"cut off on request with {answer['held']} messages not acknowledged"
+    events.write(
+        time.monotonic_ns(), "consumer_cut", detail, worker=row, group=group.name, device=device
+    )
+    return {"consumer": device, "held": answer["held"]}
 
 
 async def shutdown(context: RunContext) -> RunResult:

@@ -11,7 +11,7 @@ otherwise these end before the run begins.
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -38,12 +38,17 @@ from loadgen.run.phases import PhaseRunner, stop_timeout_s
 from loadgen.run.power_log import sampled_power
 from loadgen.run.progress import Progress, Snapshot, reported, silent
 from loadgen.run.run_document import run_document
-from loadgen.run.rundir import EventLog, claim, disk_errors, release, require_free
+from loadgen.run.rundir import EventLog, claim, disk_errors, make_private, release, require_free
 from loadgen.run.seal import seal
 from loadgen.run.secrets import known_secrets, take_secrets, with_login, with_passphrase
 from loadgen.run.tasks import finished_or
 from loadgen.run.watched import loads_of, watched_broker
 from loadgen.sentences import BROKER_TEXT
+
+_MOST_AGAIN = 2
+"""Most repetitions of a spoiled run."""
+_SPOILED = frozenset({"GENERATOR_SATURATED", "CLOCK"})
+"""Codes of a run in which the host held up the generator."""
 
 
 class Testbed:
@@ -265,3 +270,35 @@ class Testbed:
         plan = trusting(plan, broker.authority)
         plan = await plan_for(plan, broker.endpoints, self._offers)
         return plan, await preflight.check_broker(plan, broker)
+
+
+async def run_unspoiled(
+    testbed: Testbed,
+    scenario: Scenario,
+    directory: Path,
+    root: Path | None,
+    *,
+    progress: Progress,
+    watch: Callable[[int], None] = lambda _again: None,
+) -> tuple[RunResult, int]:
+    """Play a scenario, and with a `root` at most twice again if the host spoiled the run.
+
+    Return the last run, which is in `directory`, and the number of the spoiled ones. These are in
+    ROOT/saturated/, named by their directories within ROOT and a number. `watch` gets the number
+    of those before each run.
+    """
+    for again in range(_MOST_AGAIN + 1):
+        watch(again)
+        result = await testbed.run(scenario, directory, progress=progress)
+        ended = result.interrupted or not result.measured or again == _MOST_AGAIN
+        if root is None or ended or not _SPOILED.intersection(result.verdict.codes):
+            break
+        _set_aside(directory, root, again + 1)
+    return result, again
+
+
+def _set_aside(directory: Path, root: Path, number: int) -> None:
+    aside = root / "saturated"
+    if not aside.exists():
+        make_private(aside)
+    directory.rename(aside / "-".join((*directory.relative_to(root).parts, str(number))))

@@ -1,9 +1,11 @@
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadgen.cases.registry import build_scenario
@@ -15,11 +17,12 @@ from loadgen.errors import (
 )
 from loadgen.plan.scenario import Scenario
 from loadgen.report.record import open_run
-from loadgen.run import preflight
-from loadgen.run.coordinator import RunResult
+from loadgen.run import coordinator, preflight
+from loadgen.run.coordinator import RunResult, run_crash_command
 from loadgen.run.hosts import load_host
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.progress import Snapshot
+from loadgen.run.rundir import EventLog
 from tests.needs import needs_mosquitto
 from tests.refusals import refused
 from tests.run_files import manifest
@@ -296,3 +299,50 @@ async def test_a_tls_file_that_is_not_there_is_named(tmp_path: Path, field: str)
             ScenarioError, match=rf"^{field}: .*/none\.pem cannot be read, and every"
         ):
             await run(build_scenario(case, None, given), tmp_path / "run")
+
+
+# Crashes by a command of the user -----------------------------------------------------------------
+
+
+async def said_by(directory: Path, command: str) -> str:
+    """The events of a command that does not fail."""
+    events = EventLog(directory, ())
+    try:
+        await run_crash_command(command, events)
+    finally:
+        events.close(0)
+    return (directory / "events.jsonl").read_text()
+
+
+async def test_its_last_words_are_kept_short_and_harmless(tmp_path: Path) -> None:
+    said = await said_by(tmp_path, r"printf 'first\n\033[2J%0999d' 1")
+    assert r"the command has ended: \\x1b[2J000" in said and "first" not in said
+    assert len(said) < 1000
+
+
+@pytest.mark.parametrize(
+    ("command", "ended"),
+    [
+        ("echo why >&2; exit 7", "with status 7"),
+        ("kill -TERM $$", "by signal 15"),
+        ("no-such-program-here", "with status 127"),
+    ],
+)
+async def test_its_failure_is_one_line(tmp_path: Path, command: str, ended: str) -> None:
+    with refused("CRASH_FAILED") as error:
+        await said_by(tmp_path, command)
+    assert error.value.values["ended"] == ended and "\n" not in str(error.value)
+
+
+async def test_it_may_leave_a_broker_behind_and_may_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await said_by(tmp_path, f"sleep 60 & echo $! > {tmp_path}/left")
+    left = int((tmp_path / "left").read_text())
+    os.kill(left, 0)
+    os.kill(left, 9)
+    monkeypatch.setattr(coordinator, "CRASH_COMMAND_LIMIT_S", 0.3)
+    with refused("CRASH_SLOW"):
+        await said_by(tmp_path, f"echo $$ > {tmp_path}/hung; sleep 60")
+    hung = int((tmp_path / "hung").read_text())
+    assert not psutil.pid_exists(hung)

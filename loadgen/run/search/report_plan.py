@@ -106,8 +106,6 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A measurement that is not made, and why."""
-
     measurement: Measurement
     reason: str
 

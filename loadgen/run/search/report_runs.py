@@ -42,8 +42,6 @@ _RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MeasuredItem:
-    """A measurement with the sweep that made it."""
-
     measurement: Measurement
     sweep: SweepResult
 

@@ -30,8 +30,7 @@ from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
 from loadgen.run.search.search import Search, SearchState, search, step_scenario
-from loadgen.run.search.spoiled_runs import run_unspoiled
-from loadgen.run.testbed import Testbed
+from loadgen.run.testbed import Testbed, run_unspoiled
 from loadgen.sentences import RUN_TEXT
 
 POINTS_LIMIT = 10_000
@@ -95,8 +94,6 @@ class PointResult:
 
 @dataclass(frozen=True, slots=True)
 class SweepState:
-    """Where a sweep stands, for whoever watches."""
-
     point: SweepPoint
     number: int
     total: int
@@ -186,7 +183,6 @@ def for_broker(scenario: Scenario, url: str) -> Scenario:
 
 
 def _shown(name: str, value: str) -> str:
-    """Return a value for a file: a broker without its password."""
     return redact_url(value) if name == "broker" else value
 
 
@@ -275,14 +271,11 @@ async def _play_point(
                 limit=limit | {"own": ended.limit.own, "field": aim.field, "stands": stands},
             )
         else:
-            part, root = journal.new_part(name), journal.directory
-            if again:
-                result, spoiled = await run_unspoiled(
-                    testbed, point.scenario, part, root, progress=progress
-                )
-                entry = replace(entry, spoiled=spoiled)
-            else:
-                result = await testbed.run(point.scenario, part, progress=progress)
+            part, root = journal.new_part(name), journal.directory if again else None
+            result, spoiled = await run_unspoiled(
+                testbed, point.scenario, part, root, progress=progress
+            )
+            entry = replace(entry, spoiled=spoiled)
             if result.interrupted:
                 return None
             if result.measured:

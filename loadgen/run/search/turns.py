@@ -15,8 +15,7 @@ from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
 from loadgen.run.progress import Snapshot
 from loadgen.run.rundir import require_free
-from loadgen.run.search.spoiled_runs import run_unspoiled
-from loadgen.run.testbed import Testbed
+from loadgen.run.testbed import Testbed, run_unspoiled
 
 MOST_REPEATED = 1_000
 
