@@ -4,7 +4,6 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.kernels.accounting import has_come
-from loadgen.kernels.attention import NEVER_NS
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import bucket_index
 from loadgen.kernels.device import CONNECTED
@@ -19,8 +18,8 @@ CONNECTED_GAUGE, OWED, IN_FLIGHT = map(GAUGES.index, ("connected", "owed", "in_f
 
 
 @compiled
-def add_gauges(fleet: Fleet, now_ns: int, gauges: Table) -> int:
-    """Add to the gauges of each group; return the age in ns of the oldest unsent message."""
+def add_gauges(fleet: Fleet, now_ns: int, gauges: Table) -> None:
+    """Add to the gauges of each group."""
     for row in range(len(fleet.devices)):
         device = fleet.devices[row]
         if device.state == CONNECTED:
@@ -28,17 +27,14 @@ def add_gauges(fleet: Fleet, now_ns: int, gauges: Table) -> int:
         if device.sender >= 0:
             gauges[device.group, IN_FLIGHT] += fleet.senders[device.sender].in_flight
     if fleet.program[0].clock_ns == 0:
-        return 0
+        return
     # One ns before the end is the last moment at which a message can be due.
     until_ns = min(now_ns, fleet.run.end_ns - 1)
-    oldest_ns = NEVER_NS
     for number in range(len(fleet.publishers)):
         publisher = fleet.publishers[number]
         messages = owed_messages(publisher, fleet.program, until_ns)
         if messages > 0:
             gauges[fleet.devices[publisher.device].group, OWED] += messages
-            oldest_ns = min(oldest_ns, publisher.due_ns)
-    return max(now_ns - oldest_ns, 0)
 
 
 @compiled

@@ -211,7 +211,6 @@ def mean_deliveries(group: DeviceGroup, groups: tuple[DeviceGroup, ...], brokers
 
 @lru_cache(maxsize=32)
 def delivered_rate(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> float:
-    """Return the deliveries a second of all groups together, without responses."""
     return sum(
         group.publishes.rate * mean_deliveries(group, groups, brokers)
         for group in groups

@@ -137,7 +137,6 @@ class FieldKind:
 
 
 def option_of(name: str) -> str:
-    """Return the command-line option of a field."""
     return "--" + name.replace("_", "-")
 
 

@@ -577,7 +577,6 @@ def describe_group(plan: Plan, group: DeviceGroup) -> dict[str, object]:
 
 
 def _columns(value: object, names: tuple[str, ...]) -> dict[str, object] | None:
-    """Return these attributes as plain JSON values; None for None."""
     if value is None:
         return None
     values = {name: getattr(value, name) for name in names}

@@ -158,7 +158,6 @@ class DeviceGroup:
         ]
 
     def expand(self, pattern: str, device: int) -> str:
-        """Return the topic or filter of a device."""
         topic = str(self.topic_number(device))
         return pattern.replace("{device}", str(device)).replace("{topic}", topic)
 

@@ -52,7 +52,6 @@ class HostNeeds:
 
 
 def host_needs(plan: Plan, host: Host) -> HostNeeds:
-    """Return the needs of a plan whose hosts are all like `host`."""
     needs = asdict(needs_of(plan))
     phases = plan.phases
     connects = CONNECTS_PER_CORE_S * host.cores

@@ -196,7 +196,6 @@ class Plan:
 
     @property
     def encrypted(self) -> bool:
-        """True if devices connect by TLS."""
         return any(target.transport in ("tls", "wss") for target in self.targets)
 
     @property
@@ -206,12 +205,10 @@ class Plan:
 
     @property
     def thresholds(self) -> tuple[Threshold, ...]:
-        """The user's requirements for the run."""
         return tuple(map(parse_threshold, self.scenario.require))
 
     @property
     def mean_share(self) -> float:
-        """Share of the target rate over all rate steps."""
         return mean_share(self.phases.rates)
 
     def group(self, name: str) -> DeviceGroup:

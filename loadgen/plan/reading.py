@@ -27,7 +27,6 @@ def objects(value: object) -> list[Object]:
 
 
 def figure(value: Object, key: str) -> float | None:
-    """Return the number with this key, else None."""
     number = value.get(key)
     return number if isinstance(number, (int, float)) and not isinstance(number, bool) else None
 

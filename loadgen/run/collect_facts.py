@@ -151,7 +151,7 @@ def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:
     for samples in state.hosts.values():
         host = samples[-1].host
         gaps += [(f"the agent of host {host}", *times) for times in samples[-1].gaps]
-    return own_delay_of(state.stalls, state.hosts.values(), tally, window, gaps)
+    return own_delay_of(state.stalls, state.hosts, tally, window, gaps)
 
 
 def _cuts(hosts: Iterable[Sequence[HostSample]], gaps: Sequence[ProcessGap]) -> list[ProcessGap]:
@@ -167,15 +167,15 @@ def _cuts(hosts: Iterable[Sequence[HostSample]], gaps: Sequence[ProcessGap]) -> 
 
 def own_delay_of(
     stalls: Sequence[WorkerStall],
-    hosts: Iterable[Sequence[HostSample]],
+    hosts: Mapping[int, Sequence[HostSample]],
     tally: Tally,
     window: tuple[int, int],
     watchers: Sequence[ProcessGap] = (),
 ) -> OwnDelay:
     """Return the facts of a window whose messages are in `tally`.
 
-    `hosts` are the samples of each host, `watchers` the gaps of the processes that watch the
-    workers. The host's part is that of the host of the worker that stood longest.
+    `hosts` are the samples of each host by its number, `watchers` the gaps of the processes that
+    watch the workers. The host's part is that of the host of the worker that stood longest.
     """
     begun_ns = window[0]
     by_worker: defaultdict[int, list[WorkerStall]] = defaultdict(list)
@@ -185,10 +185,8 @@ def own_delay_of(
             by_worker[part.worker].append(part)
     worst = max(by_worker.values(), key=lambda parts: sum(part.ns for part in parts), default=[])
     stalled, longest = max(worst, key=lambda part: part.ns, default=None), None
-    samples: Sequence[HostSample] = ()
-    for of_host in (every := list(hosts)):
-        if len(every) == 1 or (stalled and any(stalled.worker in one.workers for one in of_host)):
-            samples = of_host
+    number = stalled.host if stalled is not None else 0
+    samples = hosts.get(number, ()) if stalled is not None or len(hosts) == 1 else ()
     if stalled is not None:
         start_s = (stalled.start_ns - begun_ns) / NS
         host = samples[-1].host if samples else ""
@@ -217,7 +215,7 @@ def own_delay_of(
         ),
         in_window=TimeTaken(*between(samples, [window]), waited_s, busy_s),
         gaps=gaps_of(spans),
-        cuts=gaps_of((*cut, False) for cut in _cuts(every, watchers)),
+        cuts=gaps_of((*cut, False) for cut in _cuts(hosts.values(), watchers)),
         read_p99_us=tally.p99_us("measure", "own_delay"),
         send_p99_us=tally.p99_us("measure", "own_send"),
     )

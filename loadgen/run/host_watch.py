@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from loadgen.run.control_groups import control_groups
 
@@ -29,16 +28,6 @@ SILENCE_NS = NS // 2
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerTimes:
-    """The scheduler's account of a worker (proc(5), schedstat and status)."""
-
-    busy_ns: int
-    waited_ns: int
-    voluntary_switches: int
-    involuntary_switches: int
-
-
-@dataclass(frozen=True, slots=True)
 class HostSample:
     """The counters at one moment (CLOCK_MONOTONIC).
 
@@ -50,7 +39,6 @@ class HostSample:
     time_ns: int
     steal_ns: tuple[int, ...] = ()
     throttled_ns: Mapping[Path, int] = field(default_factory=dict)
-    workers: Mapping[int, WorkerTimes] = field(default_factory=dict)
     host: str = ""
     gaps: tuple[tuple[int, int], ...] = ()
     silences: tuple[tuple[int, int], ...] = ()
@@ -86,20 +74,11 @@ def throttled_ns(cpu_stat: str) -> int | None:
     return None
 
 
-def take_sample(pids: Mapping[int, int], proc: Path = Path("/proc")) -> HostSample:
-    """Read the counters; `pids` are the processes of the workers by their row."""
-    workers, held = {}, {}
-    for row, pid in pids.items():
-        with suppress(OSError, ValueError):
-            own = proc / str(pid)
-            busy, waited, *_ = map(int, (own / "schedstat").read_text().split())
-            pairs = (line.partition(":") for line in (own / "status").read_text().splitlines())
-            status = {name: value for name, _, value in pairs}
-            switches = (f"{kind}_ctxt_switches" for kind in ("voluntary", "nonvoluntary"))
-            counts = [int(status.get(name, 0)) for name in switches]
-            workers[row] = WorkerTimes(busy, waited, *counts)
+def take_sample(pids: Iterable[int], proc: Path = Path("/proc")) -> HostSample:
+    """Read the counters; `pids` are the processes of the workers."""
+    held = {}
     # A worker can be moved into a separate group, even while it runs.
-    groups = {path for pid in pids.values() for path in control_groups("cpu", pid, proc)}
+    groups = {path for pid in pids for path in control_groups("cpu", pid, proc)}
     for path in {group / "cpu.stat" for group in groups}:
         with suppress(OSError, ValueError):
             if (value := throttled_ns(path.read_text())) is not None:
@@ -111,7 +90,7 @@ def take_sample(pids: Mapping[int, int], proc: Path = Path("/proc")) -> HostSamp
             # Before Linux 2.6.11 there was no such column.
             if name.startswith("cpu") and name != "cpu" and len(values) >= _STEAL_COLUMN:
                 steal.append(int(values[_STEAL_COLUMN - 1]) * _TICK_NS)
-    return HostSample(time.monotonic_ns(), tuple(steal), held, workers)
+    return HostSample(time.monotonic_ns(), tuple(steal), held)
 
 
 def thinned(samples: list[HostSample]) -> list[HostSample]:
@@ -144,28 +123,6 @@ def between(
         for path in before.throttled_ns.keys() & after.throttled_ns.keys()
     ]
     return (max(stolen.values()) / NS if stolen else None), (sum(held) / NS if held else None)
-
-
-def observed_host(samples: Sequence[HostSample], window: tuple[int, int]) -> dict[str, Any]:
-    """Return the entry of run.json: the host's counters over the window and its workers' times."""
-    steal_s, throttled_s = between(samples, [window])
-    workers: list[dict[str, Any]] = []
-    if samples:
-        first = next((one for one in reversed(samples) if one.time_ns <= window[0]), samples[0])
-        last = next((one for one in samples if one.time_ns >= window[1]), samples[-1])
-        for row in sorted(first.workers.keys() & last.workers.keys()):
-            before, after = first.workers[row], last.workers[row]
-            workers.append(
-                {
-                    "worker": row,
-                    "busy_s": (after.busy_ns - before.busy_ns) / NS,
-                    "waited_s": (after.waited_ns - before.waited_ns) / NS,
-                    "voluntary_switches": after.voluntary_switches - before.voluntary_switches,
-                    "involuntary_switches": after.involuntary_switches
-                    - before.involuntary_switches,
-                }
-            )
-    return {"steal_s": steal_s, "throttled_s": throttled_s, "workers": workers}
 
 
 _TCP_COUNTERS = {

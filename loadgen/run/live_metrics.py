@@ -117,7 +117,6 @@ _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def exposition(plan: Plan, monitor: Monitor, about: Mapping[str, str]) -> str:
-    """Return the figures of this moment in the text format of Prometheus."""
     lines = [
         *("# HELP loadgen_run_info The run.", "# TYPE loadgen_run_info gauge"),
         _sample("loadgen_run_info", about, 1),

@@ -82,8 +82,8 @@ class Monitor:
         """Set when the measurement begins: the window, or the time for which devices are held."""
         self.exception = asyncio.Event()
         """Set by the first thing that went wrong at a device."""
-        self.window_ends: dict[int, tuple[int, int]] = {}
-        """Messages owed, and since when the oldest was due, as each worker's window ended."""
+        self.owed_at_window_end: dict[int, int] = {}
+        """Messages that each worker owed as its window ended."""
         self.hopeless = asyncio.Event()
         """Set when a threshold that ends the run cannot hold any more: one of `state.missed`."""
         self.certain = asyncio.Event()
@@ -120,12 +120,15 @@ class Monitor:
                         self._add(row, interval)
                 case {"stalls": stalls}:
                     room = _STALLS_LIMIT - len(self.state.stalls)
-                    found = [WorkerStall(row, *map(int, times)) for times in stalls]
+                    host = self._plan.workers[row].host
+                    found = [
+                        replace(WorkerStall(row, *map(int, times)), host=host) for times in stalls
+                    ]
                     self.state.stalls += found[:room]
                 case {"event": event}:
                     self._on_event(row, event)
                 case {"window_end": end}:
-                    self.window_ends[row] = (int(end["owed"]), int(end.get("owed_oldest_ns") or 0))
+                    self.owed_at_window_end[row] = int(end)
         except (KeyError, TypeError, ValueError) as error:
             self.note("bad_frame", f"{type(error).__name__}: {error}", row)
 
@@ -249,7 +252,6 @@ class Monitor:
         return max(page.outstanding() - waiting, 0)
 
     def watching(self, pool: WorkerPool) -> AbstractAsyncContextManager[None]:
-        """Watch these workers for the length of a block."""
         work = [self._beat(pool), every(PROGRESS_S, self._show), every(SAMPLE_S, self._sample)]
         if self._ends_when_certain:
             work.append(every(CERTAIN_S, self._look_at_certainty))
@@ -274,7 +276,6 @@ class Monitor:
             await asyncio.sleep(BEAT_S - (since_s - _ROWS_S) % BEAT_S)
 
     async def sample_hosts(self, pool: WorkerPool) -> None:
-        """Add a sample of each host."""
         # Of many workers that takes longer than the watch may stand still.
         for host, sample in (await asyncio.to_thread(pool.samples)).items():
             self.state.hosts[host] = thinned([*self.state.hosts.get(host, ()), sample])

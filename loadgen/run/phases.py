@@ -182,7 +182,6 @@ class PhaseRunner:
         directory.cleanup()
 
     async def _renew(self, previous: Monitor) -> None:
-        """Prepare the workers of the previous run for this one."""
         monitor, seen, before = self.monitor, self._state, previous.state
         assert before.connected is not None
         now_ns = monitor.enter("configure")
@@ -329,9 +328,8 @@ class PhaseRunner:
                 seen.lost_unacknowledged = await self._lost_unacknowledged()
                 seen.lost_to_absent = await self._lost_to_absent()
         seen.owed_at_window_end = seen.owed_at_end = monitor.page.total("owed")
-        if monitor.window_ends:
-            seen.owed_at_window_end = sum(owed for owed, _ in monitor.window_ends.values())
-            seen.owed_oldest_ns = max(oldest for _, oldest in monitor.window_ends.values())
+        if monitor.owed_at_window_end:
+            seen.owed_at_window_end = sum(monitor.owed_at_window_end.values())
 
     async def _closed(self, end_ns: int, *, cut: bool) -> bool:
         """Wait for the end of all messages; return True if none is owed or under way."""
@@ -392,7 +390,6 @@ class PhaseRunner:
         return 0
 
     async def _hold(self) -> None:
-        """Keep the connections for the scenario's duration."""
         start_ns = time.monotonic_ns()
         end_ns = start_ns + int(self.plan.phases.duration_s * NS)
         self.monitor.enter("hold", end_ns)

@@ -21,11 +21,11 @@ from loadgen.plan.fit import describe
 from loadgen.plan.plan import Plan
 from loadgen.run.collect_facts import handshakes_of
 from loadgen.run.environment import environment
-from loadgen.run.host_watch import difference, network_counters, observed_host
+from loadgen.run.host_watch import HostSample, between, difference, network_counters
 from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.preflight import described_system
 from loadgen.run.redaction import printable, redact_command
-from loadgen.run.run_state import Outcome, RunState
+from loadgen.run.run_state import Outcome, RunState, Window
 from loadgen.run.rundir import write_json
 from loadgen.run.tuning import demand_of
 
@@ -126,10 +126,10 @@ class RunDocument:
             observed["subscription_high_water_mark"] = backlog.subscription_high_water_mark
             observed["backlog_samples"] = backlog.samples()
         if len(state.hosts) <= 1:
-            observed["host"] = observed_host(state.hosts.get(0, ()), window)
+            observed["host"] = _observed_host(state.hosts.get(0, ()), window)
         else:
             observed["hosts"] = [
-                {"host": number, **observed_host(samples, window)}
+                {"host": number, **_observed_host(samples, window)}
                 for number, samples in sorted(state.hosts.items())
             ]
         if tls is not None:
@@ -216,6 +216,10 @@ def _outcome(name: str, done: str, outcome: Outcome | None) -> dict[str, Any]:
     kept, seconds = {"kept_from": outcome.kept_from}, {"seconds": outcome.seconds}
     counts = {done: outcome.done, "failures": dict(outcome.failures)}
     return {name: counts | (kept if outcome.kept_from else seconds)}
+
+
+def _observed_host(samples: Sequence[HostSample], window: Window) -> dict[str, float | None]:
+    return dict(zip(("steal_s", "throttled_s"), between(samples, [window]), strict=True))
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

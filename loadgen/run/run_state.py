@@ -75,6 +75,7 @@ class WorkerStall:
     end_ns: int
     busy_ns: int
     waited_ns: int
+    host: int = 0
 
     @property
     def ns(self) -> int:
@@ -85,7 +86,7 @@ class WorkerStall:
         first_ns, last_ns = max(self.start_ns, start_ns), min(self.end_ns, end_ns)
         part = max(last_ns - first_ns, 0) / self.ns
         busy_ns, waited_ns = int(self.busy_ns * part), int(self.waited_ns * part)
-        return WorkerStall(self.worker, first_ns, last_ns, busy_ns, waited_ns)
+        return WorkerStall(self.worker, first_ns, last_ns, busy_ns, waited_ns, self.host)
 
 
 @dataclass(slots=True)
@@ -104,7 +105,6 @@ class RunState:
     ending: Ending | None = None  # what ended the run early
     missed: tuple[str, ...] = ()  # thresholds that ended it
     owed_at_window_end: int = 0  # messages due and not sent
-    owed_oldest_ns: int = 0  # since when the oldest of them was due
     owed_at_end: int = 0
     lost_unacknowledged: int | None = None  # of the lost deliveries, None if unknown
     # Of the others the first by stream and sequence, and how many messages these are.
@@ -145,5 +145,4 @@ def state_before(plan: Plan) -> RunState:
 
 
 def timed_groups(plan: Plan) -> frozenset[str]:
-    """Return the names of the groups whose latencies are the run's result."""
     return frozenset(group.name for group in plan.groups if group.timed)

@@ -144,7 +144,6 @@ def new_directory(now: datetime, case: str) -> Iterator[Path]:
 
 
 def directory_or_new(out: str | Path | None, name: str) -> AbstractContextManager[Path]:
-    """Return `out`, or a new default directory if it is None."""
     return new_directory(datetime.now(UTC), name) if out is None else nullcontext(Path(out))
 
 

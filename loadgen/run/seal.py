@@ -97,7 +97,6 @@ def seal(run_dir: Path) -> dict[str, str]:
 
 
 def covered(name: str) -> bool:
-    """Return True if a seal covers the file of this path within a run directory."""
     return any(fnmatchcase(name, pattern) for pattern in (*_RESULTS, *_LOGS))
 
 

@@ -92,7 +92,6 @@ def with_login(broker: ServedBroker, given: Mapping[str, object]) -> ServedBroke
 
 
 def with_passphrase(plan: Plan) -> Plan:
-    """Return the plan with devices that can read an encrypted key."""
     passphrase = _of("tls_passphrase", plan.scenario.plain())
     return replace(plan, tls=replace(plan.tls, passphrase=passphrase))
 

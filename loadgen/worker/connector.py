@@ -178,7 +178,6 @@ class Connector:
         return min(count, int(self._allowance))
 
     def _expire(self) -> None:
-        """Close the connections of devices that wait longer than the timeout."""
         if not self._connecting[0]:
             return
         devices = self._fleet.devices

@@ -25,8 +25,6 @@ def encode_frame(header: Header, block: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Parser of a byte stream of frames."""
-
     __slots__ = ("_buffer",)
 
     def __init__(self) -> None:

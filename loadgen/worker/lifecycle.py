@@ -53,7 +53,6 @@ _REASON_CHARACTERS = 300  # of the broker's text, which the coordinator escapes
 
 @lru_cache(maxsize=64)
 def _decoded(data: bytes, version: int) -> Packet:
-    """Handle a control packet; most devices get the same bytes."""
     found = decode(data, 0, len(data), version, _PACKET_LIMIT)
     if found is None:
         raise CannotRunError("a packet ended before its length")

@@ -44,7 +44,6 @@ def read_clients(path: Path) -> Clients:
 
 
 def listed_clients(plan: Plan) -> Clients | None:
-    """Return the clients of the scenario's file, None without a file."""
     file = plan.scenario.clients_file
     return None if file is None else read_clients(Path(file))
 

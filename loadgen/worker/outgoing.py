@@ -66,7 +66,6 @@ class Outgoing:
         return list(self.pending.pop(connection, ()))
 
     def discard(self, connection: int) -> None:
-        """Forget the waiting bytes of a closed connection."""
         self.pending.pop(connection, None)
 
     def flush(self, connection: int) -> None:

@@ -169,7 +169,6 @@ class Poller:
         self._attendance = attendance
 
     def on_ready(self) -> None:
-        """Serve ready connections and due messages."""
         end_ns = clock_ns() + _LEAST_STAY_NS
         stay_ns = self._may_stay_ns()
         # A turn of the loop between two messages over TLS would cost as much as one of them. A turn
@@ -235,7 +234,6 @@ class Poller:
                     own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, len(self._fleet.buffer))
 
     def pump(self) -> None:
-        """Send due messages."""
         self._kernels.pump(self._fleet)
         if self._events[0]:
             self._handle_events()

@@ -61,16 +61,15 @@ class ProcessAccount:
         os.close(self._memory)
 
 
-def gauges_of(fleet: PlannedFleet, now_ns: int) -> tuple[Table, int, int]:
-    """Return the gauges of each group, like GAUGES; all owed messages, and the age of the oldest.
+def gauges_of(fleet: PlannedFleet, now_ns: int) -> Table:
+    """Return the gauges of each group, like GAUGES, and note all owed messages on the live page.
 
-    Messages that are due and not sent are owed; sent and unacknowledged ones are in flight. Owed
-    messages are also noted on the live page. The age is in ns.
+    Messages that are due and not sent are owed; sent and unacknowledged ones are in flight.
     """
     gauges = np.zeros((len(fleet.groups), len(GAUGES)), np.int64)
-    age_ns = int(add_gauges(fleet, now_ns, gauges))
-    fleet.totals.owed = owed = int(gauges[:, OWED].sum())
-    return gauges, owed, age_ns
+    add_gauges(fleet, now_ns, gauges)
+    fleet.totals.owed = gauges[:, OWED].sum()
+    return gauges
 
 
 def current_phase(fleet: PlannedFleet, now_ns: int) -> int:
@@ -143,7 +142,6 @@ def _room() -> tuple[Table, Buckets, Table]:
 
 @cache
 def _names() -> dict[int, tuple[str, str]]:
-    """Return phase and series of each slot of a group."""
     return {
         counting.slot_of(0, series, phase): (phase_name, series_name)
         for series, series_name in enumerate(SERIES)

@@ -98,7 +98,6 @@ class Reporter:
         return _TURN_S if self._is_counted else self.until_next_second()
 
     def snapshot(self) -> None:
-        """Send all counts that were not sent yet."""
         self._send_counters()
         while self._is_counted:
             self._send_latencies()
@@ -106,7 +105,7 @@ class Reporter:
     def _send_counters(self) -> None:
         now_ns = clock_ns()
         times = self.account.times()
-        gauges, _, _ = gauges_of(self._fleet, now_ns)
+        gauges = gauges_of(self._fleet, now_ns)
         rows = take_counters(self._fleet, self._reported, gauges, now_ns)
         stalled_ns, longest_stall_ns = take_stalled(self._fleet)
         rows.append(
@@ -147,8 +146,8 @@ class Reporter:
     def end_window(self) -> None:
         """Report the remaining backlog at the end of the schedule."""
         self.enter("drain")
-        _, owed, age_ns = gauges_of(self._fleet, clock_ns())
-        self._send({"window_end": {"owed": owed, "owed_oldest_ns": age_ns}})
+        gauges_of(self._fleet, clock_ns())
+        self._send({"window_end": self._fleet.totals.owed})
 
     def watch_drain(self, unsent: Sized) -> float | None:
         """Mark on the live page when nothing is left to send or to be acknowledged.
@@ -158,7 +157,8 @@ class Reporter:
         """
         if self.phase != "drain":
             return None
-        _, owed, _ = gauges_of(self._fleet, clock_ns())
-        in_flight = self._fleet.totals.in_flight + self._fleet.totals.unreleased
-        self._fleet.totals.finished = int(not in_flight and not unsent and not owed)
+        gauges_of(self._fleet, clock_ns())
+        totals = self._fleet.totals
+        in_flight = totals.in_flight + totals.unreleased
+        totals.finished = int(not in_flight and not unsent and not totals.owed)
         return _DRAIN_S

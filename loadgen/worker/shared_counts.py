@@ -83,7 +83,6 @@ def create_live_page(path: Path, workers: int, groups: int) -> SharedPage:
 
 
 def open_live_page(path: Path, workers: int, groups: int) -> SharedPage:
-    """Open the page that the coordinator created."""
     return _mapped(path, "r+", workers, groups)
 
 

@@ -111,7 +111,6 @@ class Subscriptions:
             self._done.set_result(None)
 
     def ask(self, connection: int) -> None:
-        """Send a device's SUBSCRIBE packets."""
         packets = self._packets(connection)
         if not packets:
             self.settle(connection, None)
@@ -156,7 +155,6 @@ class Subscriptions:
         return violations
 
     def forget(self, connection: int) -> None:
-        """Wait for no SUBACK of a connection that ended."""
         self._open.pop(connection, None)
 
     def settle(self, connection: int, failure: str | None, *, refused: bool = False) -> None:

@@ -87,7 +87,7 @@ def _called_by_workers(fleet: PlannedFleet) -> Sequence[Step]:
     def take_rows() -> None:
         counting.record(fleet, 0, 1)
         reported = CounterRecord.grid(*fleet.counters.shape)
-        take_counters(fleet, reported, gauges_of(fleet, now_ns)[0], now_ns)
+        take_counters(fleet, reported, gauges_of(fleet, now_ns), now_ns)
         take_latencies(fleet, 0)
 
     def change_rate() -> None:

@@ -179,7 +179,6 @@ class Worker:
         return {"dropped": len(rows), "held": held}
 
     async def unacknowledged(self, header: Header) -> Header:
-        """Return the messages in flight (closing.py)."""
         await self.lifecycle.poller.read_rest(_READ_REST_S)
         return unacknowledged(self.fleet)
 
@@ -193,11 +192,9 @@ class Worker:
         }
 
     async def absent(self, header: Header) -> Header:
-        """Return the streams of devices that never connected (closing.py)."""
         return {"streams": absent_streams(self.fleet, self.lifecycle.subscriptions.unserved)}
 
     async def sent_on(self, header: Header) -> Header:
-        """Return the number of messages sent on these streams (closing.py)."""
         return sent_on(self.fleet, header["streams"])
 
     async def conclude(self, header: Header) -> Header:

@@ -195,8 +195,7 @@ class FakeWorker:
         self.page.finished = int(now >= end and not self.wrong.get("owe"))
         if now >= end and not self.told_end:
             self.told_end = True
-            owed = self.wrong.get("owe", 0)
-            self.send({"window_end": {"owed": owed, "owed_oldest_ns": owed * 1000}})
+            self.send({"window_end": self.wrong.get("owe", 0)})
         if now - self.last_row_ns >= 1_000_000_000:
             self.rows(now)
 

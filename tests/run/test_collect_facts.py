@@ -16,7 +16,7 @@ from loadgen.metrics.interval import Interval
 from loadgen.plan.groups import Target, WorkerPlan
 from loadgen.plan.plan import Plan
 from loadgen.run.collect_facts import facts_of, own_delay_of
-from loadgen.run.host_watch import HostSample, WorkerTimes
+from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.worker_pool import Loss
 from loadgen.run.run_state import RunState, WorkerStall, state_before
 from loadgen.run.tally import Tally
@@ -146,7 +146,7 @@ def test_the_worker_that_stood_still_most_counts_and_only_within_the_window() ->
         WorkerStall(1, 103 * S, 103 * S + 300 * MS, 0, 300 * MS),
         WorkerStall(1, 120 * S, 180 * S, 0, 0),
     ]
-    found = own_delay_of(stalls, [], tally_of(), WINDOW)
+    found = own_delay_of(stalls, {}, tally_of(), WINDOW)
     assert found.stalled_s == 1.3
     assert found.longest is not None
     assert (found.longest.worker, found.longest.start_s, found.longest.seconds) == (1, 0.0, 1.0)
@@ -157,28 +157,26 @@ def test_a_silent_host_was_cut_off_unless_its_agent_or_the_coordinator_stood_sti
     silences = ((101 * S, 103 * S), (104 * S, 105 * S))
     samples = [HostSample(110 * S, host="1 (left)", silences=silences)]
     gaps = [("the coordinator", 104 * S, 105 * S - 400 * MS)]
-    found = own_delay_of([], [samples], tally_of(), WINDOW, gaps)
+    found = own_delay_of([], {0: samples}, tally_of(), WINDOW, gaps)
     assert found.cuts == (DelayGap("host 1 (left)", 1.0, 2.0, watcher=False),)
 
 
 def test_the_host_is_asked_about_the_seconds_of_the_stalls() -> None:
     samples = [HostSample(at * S, (at * S // 2,)) for at in range(99, 112)]
     found = own_delay_of(
-        [WorkerStall(0, 103 * S + 1, 104 * S - 1, 0, 0)], [samples], tally_of(), WINDOW
+        [WorkerStall(0, 103 * S + 1, 104 * S - 1, 0, 0)], {0: samples}, tally_of(), WINDOW
     )
     assert found.in_stalls.steal == 0.5
-    assert own_delay_of([], [samples], tally_of(), WINDOW).in_window.steal == 5.0
+    assert own_delay_of([], {0: samples}, tally_of(), WINDOW).in_window.steal == 5.0
 
 
 def test_of_several_hosts_only_that_of_the_worker_tells() -> None:
-    workers = {7: WorkerTimes(0, 0, 0, 0)}
     idle = [HostSample(at * S, (0,)) for at in range(99, 112)]
-    stolen = [HostSample(at * S, (at * S // 2,), {}, workers) for at in range(99, 112)]
-    stalls = [WorkerStall(7, 103 * S, 104 * S, 0, 0)]
-    for hosts in ([idle, stolen], [stolen, idle]):
-        assert own_delay_of(stalls, hosts, tally_of(), WINDOW).in_stalls.steal == 0.5
-        other = [WorkerStall(1, 103 * S, 104 * S, 0, 0)]
-        assert own_delay_of(other, hosts, tally_of(), WINDOW).in_stalls.steal is None
+    stolen = [HostSample(at * S, (at * S // 2,)) for at in range(99, 112)]
+    for host, steal in ((0, 0.0), (1, 0.5), (2, None)):
+        stalls = [WorkerStall(7, 103 * S, 104 * S, 0, 0, host)]
+        found = own_delay_of(stalls, {0: idle, 1: stolen}, tally_of(), WINDOW)
+        assert found.in_stalls.steal == steal
 
 
 def test_of_the_whole_window_the_busiest_worker_tells() -> None:
@@ -187,7 +185,7 @@ def test_of_the_whole_window_the_busiest_worker_tells() -> None:
         Interval(phase="measure", worker=1, cpu_ns=4 * S, wait_ns=S, span_ns=10 * S),
         Interval(phase="warmup", worker=0, cpu_ns=9 * S, wait_ns=S, span_ns=10 * S),
     )
-    found = own_delay_of([], [], tally_of(*rows), WINDOW)
+    found = own_delay_of([], {}, tally_of(*rows), WINDOW)
     nothing = TimeTaken(None, None, 0.0, 0.0)
     assert found == OwnDelay(in_stalls=nothing, in_window=TimeTaken(None, None, 1.0, 4.0))
 
@@ -195,11 +193,11 @@ def test_of_the_whole_window_the_busiest_worker_tells() -> None:
 def test_what_waited_for_the_broker_is_no_send_delay_of_ours() -> None:
     sent = [5 * MS] * 20 + [50_000] * 980
     tally = tally_of(latencies("send_delay", *sent), latencies("own_delay", 7 * MS))
-    found = own_delay_of([], [], tally, WINDOW)
+    found = own_delay_of([], {}, tally, WINDOW)
     assert found.send_p99_us == pytest.approx(5_000, rel=0.001)
     assert found.read_p99_us == pytest.approx(7_000, rel=0.001)
     tally.add(latencies("pushed_back", *sent[:15]))
-    held = own_delay_of([], [], tally, WINDOW).send_p99_us
+    held = own_delay_of([], {}, tally, WINDOW).send_p99_us
     assert held == pytest.approx(50, rel=0.001)
     tally.add(latencies("pushed_back", *sent[15:]))
-    assert own_delay_of([], [], tally, WINDOW).send_p99_us is None
+    assert own_delay_of([], {}, tally, WINDOW).send_p99_us is None

@@ -10,11 +10,9 @@ from loadgen.run.host_watch import (
     SAMPLES_LIMIT,
     HostAttendance,
     HostSample,
-    WorkerTimes,
     between,
     difference,
     network_counters,
-    observed_host,
     take_sample,
     thinned,
     throttled_ns,
@@ -27,7 +25,6 @@ cpu1 5 0 3 50 1 0 0 10 0 0
 intr 12 0
 ctxt 99
 """
-STATUS = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n"
 
 
 def test_throttled_time_of_both_versions_of_control_groups() -> None:
@@ -130,20 +127,17 @@ def test_a_sample_has_what_there_is(tmp_path: Path) -> None:
         (proc / str(pid)).mkdir()
         (proc / str(pid) / "cgroup").write_text(f"0::/{group}\n")
         (groups / group).mkdir(parents=True)
-    (proc / "7" / "schedstat").write_text("500 70 9\n")
-    (proc / "7" / "status").write_text(STATUS)
     (proc / "stat").write_text(STAT)
     for name, text in (("a/b", "throttled_usec 5\n"), ("a", "throttled_usec 7\n"), ("c", "x\n")):
         (groups / name / "cpu.stat").write_text(text)
-    sample = take_sample({0: 7, 1: 8, 2: 9}, proc)
-    assert sample.workers == {0: WorkerTimes(500, 70, 12, 3)}
+    sample = take_sample((7, 8, 9), proc)
     assert sample.steal_ns == (200_000_000, 100_000_000)
     held = {groups / "a" / "b" / "cpu.stat": 5_000, groups / "a" / "cpu.stat": 7_000}
     assert sample.throttled_ns == held
     (proc / "stat").write_text("cpu  1 2 3 4\ncpu0 1 2 3 4\n")  # before Linux 2.6.11
-    assert take_sample({}, proc).steal_ns == ()
-    empty = take_sample({}, tmp_path / "absent")
-    assert (empty.steal_ns, empty.throttled_ns, empty.workers) == ((), {}, {})
+    assert take_sample((), proc).steal_ns == ()
+    empty = take_sample((), tmp_path / "absent")
+    assert (empty.steal_ns, empty.throttled_ns) == ((), {})
 
 
 def test_a_worker_that_is_put_into_a_group_is_followed() -> None:
@@ -163,18 +157,14 @@ def course() -> list[HostSample]:
     """A sample a second; in the third one the second processor is taken, in the fourth a quota."""
     steal = [(0, 0), (0, 0), (S // 10, S // 10), (S // 10, S // 2), (S // 10, S // 2), (S, S // 2)]
     held = [0, 0, 0, 0, S // 4, S // 4]
-    return [
-        HostSample(
-            second * S, steal[second], {GROUP: held[second]}, {3: WorkerTimes(second, 2, 5, second)}
-        )
-        for second in range(6)
-    ]
+    return [HostSample(second * S, steal[second], {GROUP: held[second]}) for second in range(6)]
 
 
 def test_what_was_taken_in_the_seconds_of_a_stall() -> None:
     assert between(course(), [(2 * S + 5, 2 * S + 10)]) == (0.4, 0.0)
     assert between(course(), [(2 * S + 5, 3 * S + 10)]) == (0.4, 0.25)
     assert between(course(), [(5, 10), (3 * S + 1, 3 * S + 2)]) == (0.0, 0.25)
+    assert between(course(), [(S + 1, 4 * S - 1)]) == (0.5, 0.25)
     assert between(course(), [(9 * S, 10 * S)]) == (None, None)
     assert between([], [(0, S)]) == (None, None)
     unknown = [HostSample(0), HostSample(S)]
@@ -188,14 +178,6 @@ def test_a_long_run_keeps_fewer_samples_and_the_last() -> None:
     assert len(fewer) == SAMPLES_LIMIT // 2 + 1
     assert fewer[-1] == samples[-1]
     assert fewer[0] == samples[0]
-
-
-def test_run_json_has_the_window(tmp_path: Path) -> None:
-    found = observed_host(course(), (S + 1, 4 * S - 1))
-    times = {"worker": 3, "busy_s": 3e-9, "waited_s": 0.0}
-    switches = {"voluntary_switches": 0, "involuntary_switches": 3}
-    assert found == {"steal_s": 0.5, "throttled_s": 0.25, "workers": [times | switches]}
-    assert observed_host([], (0, S)) == {"steal_s": None, "throttled_s": None, "workers": []}
 
 
 def test_a_process_that_did_not_run_witnesses_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:

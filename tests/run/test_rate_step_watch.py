@@ -183,7 +183,7 @@ def test_a_stall_in_one_step_is_of_that_step_alone() -> None:
     stall = WorkerStall(1, START + 13 * S, START + 15 * S, 0, 0)
 
     def own_delay(tally: Tally, window: tuple[int, int]) -> OwnDelay:
-        return own_delay_of([stall], [], tally, window)
+        return own_delay_of([stall], {}, tally, window)
 
     found = verdicts(own, own_delay)
     assert ["GENERATOR_SATURATED" in step.verdict.codes for step in found] == [False, True, False]

@@ -130,7 +130,7 @@ class Driver:
         self.rows: list[Interval] = []
         self.frames: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
-        self.window_ends: list[dict[str, int]] = []
+        self.window_ends: list[int] = []
         self.answers: list[dict[str, Any]] = []
         self.ended = False
         self.live: SharedPage

@@ -115,8 +115,7 @@ async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay
     sent = driver.now("sent")
     assert 105 <= sent < 150
     backlog = 150 - sent
-    assert driver.window_ends[0]["owed"] == driver.now("owed") == backlog
-    assert driver.window_ends[0]["owed_oldest_ns"] > 0
+    assert driver.window_ends[0] == driver.now("owed") == backlog
     assert driver.now("disconnects") == 1
     assert driver.now("connected") == 2
     assert driver.now("finished") == 0

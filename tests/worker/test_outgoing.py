@@ -62,10 +62,9 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
     await driver.connect(harness.one_worker_plan(group, max_packet_bytes=1 << 17, **where))
     await driver.start(warmup_ms=0, measure_ms=1000)
     await driver.until(lambda: driver.window_ends)
-    backlog = driver.window_ends[0]["owed"]
+    backlog = driver.window_ends[0]
     assert backlog > 0
     assert backlog == 1000 - driver.now("sent")
-    assert driver.window_ends[0]["owed_oldest_ns"] > 0
     assert driver.now("finished") == 0
     assert driver.now("connected") == 2
     resume.set()

@@ -153,7 +153,6 @@ class AgentLink(asyncio.Protocol):
             self._transport.close()
 
     def silent_s(self) -> float:
-        """Return the seconds since the other end sent something."""
         return self._loop().time() - self._heard_s
 
     @staticmethod

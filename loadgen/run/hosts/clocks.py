@@ -57,8 +57,6 @@ class ClockEstimate:
 
 
 class ClockWatch:
-    """The round trips to one other clock, and what they say of it."""
-
     def __init__(self) -> None:
         self._trips: list[RoundTrip] = []
 

@@ -206,7 +206,7 @@ class LocalHost:
 
     def sample(self) -> HostSample:
         ended = self._exits.keys()
-        return take_sample({row: pid for row, pid in self._pids.items() if row not in ended})
+        return take_sample(pid for row, pid in self._pids.items() if row not in ended)
 
     def report_end(self, row: int, detail: str) -> None:
         """Report the end of a worker with the last line of the workers on stderr."""

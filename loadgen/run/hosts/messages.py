@@ -15,7 +15,7 @@ from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.worker.frames import Header, encode_frame
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Version of these messages; both sides must have the same."""
 
 
@@ -102,8 +102,6 @@ class HostCounters:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer to a ping: the run's clock."""
-
     sent_ns: int
     now_ns: int
 
@@ -123,8 +121,6 @@ class ReachBroker:
 
 @dataclass(frozen=True, slots=True)
 class StartWorkers:
-    """A request to start the workers of these rows of the plan."""
-
     rows: Sequence[int]
     behaviour: str
 

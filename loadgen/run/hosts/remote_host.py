@@ -385,7 +385,6 @@ class AgentServer:
 
 
 def _place(host: RemoteHost) -> tuple[int, int, str, int]:
-    """Return the key of the hosts' order: address, then name and port."""
     address, port = host.link.peer
     place = ip_address(address)
     return place.version, int(place), host.offer.name, port

@@ -6,7 +6,7 @@ from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import CannotRunError
 from loadgen.plan.fit import Host
 from loadgen.run.environment import host_of
-from loadgen.run.host_watch import HostSample, WorkerTimes
+from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.run.hosts.messages import (
     Answer,
@@ -25,7 +25,7 @@ from loadgen.run.hosts.messages import (
 )
 from loadgen.worker.frames import FrameReader
 
-SAMPLE = HostSample(7, (1, 2), {Path("/sys/fs/cgroup/cpu.stat"): 3}, {0: WorkerTimes(1, 2, 3, 4)})
+SAMPLE = HostSample(7, (1, 2), {Path("/sys/fs/cgroup/cpu.stat"): 3})
 
 MESSAGES: list[Message] = [
     Joined(host_of(), "boot/1", {"python": "3"}, {"kernel": "6.1", "tuning": {"met": 1}}),
