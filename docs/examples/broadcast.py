@@ -13,8 +13,7 @@ class Broadcast(Scenario):
 
     case: Literal["broadcast"] = "broadcast"
     rate: TotalRate = 10.0
-    subscribers: Annotated[int, Count()] = 1_000
-    """Subscribers."""
+    subscribers: Annotated[int, Count(text="Subscribers.")] = 1_000
     max_unacknowledged: MaxUnacknowledged = 100
 
 

@@ -45,22 +45,14 @@ class BridgeScenario(Scenario):
 
     case: Literal["bridge"] = "bridge"
     devices: DeviceCount = 1_000
-    """Devices that publish."""
     rate: RateByDevices = None
     topics: Annotated[int, Count(everyday=30, load="amount")] = 5
-    """Topics of each backend."""
     backend: Annotated[tuple[str, ...], Texts("URL", everyday=11)] = ()
-    """URL of a broker behind the bridge, once for each. --broker is in front of the bridge."""
     backends: Annotated[int | None, Count(1, 100, everyday=12, load="amount")] = None
-    """Private backends to start. [default: 1, or those of --backend]"""
     front_root: Annotated[str, TextLine("topic")] = "loadgen/front"
-    """First levels of the producers' topics; a backend's number (from 1) and a topic's (from 0)
-    follow."""
     backend_root: Annotated[str, TextLine("topic")] = "loadgen/back"
-    """First levels of the same topics at a backend."""
     acknowledge_every: AcknowledgeEvery = 1
     durable: Annotated[bool, Flag()] = False
-    """Durable subscriptions of the consumers at the backends."""
     max_unacknowledged: MaxUnacknowledged = 100
     published: Annotated[str | None, published_row("WMQPUBSUB", "WMQDURABLE", default="by QoS")] = (
         None

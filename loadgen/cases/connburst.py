@@ -22,22 +22,16 @@ class Connburst(Scenario):
 
     case: Literal["connburst"] = "connburst"
     devices: DeviceCount = 5_000
-    """Devices."""
     rate: Annotated[
         float | None, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")
     ] = None
-    """Connects a second. [default: as fast as the broker accepts them]"""
     subscribe: Annotated[bool, Flag()] = False
-    """Subscribe each device to a common topic."""
     duration: Annotated[
         float, Seconds(0.1, DURATION_LIMIT_S, panel="Run", everyday=60, short="-t", load="amount")
     ] = 5.0
-    """Time for which all devices stay connected."""
     warmup: Annotated[float, Seconds(0, 86_400, panel="Run", everyday=70)] = 0.0
-    """Pause after the connects."""
     drain: Drain = 0.0
     latency_bound: Annotated[float | None, Seconds(1e-6, 3_600, panel="Run", load="none")] = None
-    """Highest p99 latency of the connects in a VALID run. [default: latency is not judged]"""
 
 
 def _groups(scenario: Connburst) -> tuple[DeviceGroup, ...]:

@@ -22,10 +22,8 @@ from loadgen.plan.scenario import (
 class Fanin(Scenario):
     case: Literal["fanin"] = "fanin"
     devices: DeviceCount = 1_000
-    """Devices that publish."""
     rate: RateByDevices = None
     durable: Annotated[bool, Flag()] = False
-    """Durable sessions of all devices."""
     max_unacknowledged: MaxUnacknowledged = 100
 
     def complaints(self) -> Iterator[str]:

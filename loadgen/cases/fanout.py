@@ -24,17 +24,10 @@ class Fanout(Scenario):
     case: Literal["fanout"] = "fanout"
     rate: TotalRate = 200.0
     topics: Annotated[int, Count(1, DEVICES_LIMIT, everyday=30, load="amount")] = 10
-    """Topics, with one publisher each."""
     ratio: Annotated[int, Count(everyday=40, load="amount")] = 100
-    """Subscribers of each topic."""
     slow_subscribers: Annotated[int | None, Count(1, DEVICES_LIMIT)] = None
-    """Subscribers of each topic that read slowly, such as 10 of 100 (plain TCP only). [default:
-    none]"""
     read_rate: Annotated[float, Quantity(1, 1e9)] = 1_000.0
-    """Most bytes a second that a slow subscriber reads, such as 10k. It reads the rest after the
-    window."""
     durable: Annotated[bool, Flag()] = False
-    """Durable sessions of all devices."""
     max_unacknowledged: MaxUnacknowledged = 100
     published: Annotated[str | None, published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT")] = None
 

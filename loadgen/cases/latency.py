@@ -24,18 +24,13 @@ class Latency(Scenario):
 
     case: Literal["latency"] = "latency"
     devices: Annotated[int, Count(0, DEVICES_LIMIT, everyday=20, short="-d", load="amount")] = 1_000
-    """Devices that publish in the background."""
     rate: Annotated[float, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")] = (
         10_000.0
     )
-    """Messages a second of the timed pair."""
     topics: Annotated[int, Count(everyday=30, load="amount")] = 10
-    """Topics of the background."""
     background_rate: Annotated[
         float | None, Quantity(0.001, RATE_LIMIT, everyday=51, load="amount")
     ] = None
-    """Messages a second, of all background publishers together. [default: one a second for each
-    device]"""
     duration: Duration = 20.0
     max_unacknowledged: MaxUnacknowledged = 100
 

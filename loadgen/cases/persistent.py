@@ -33,21 +33,13 @@ class Persistent(Scenario):
     rate: TotalRate = 1_000.0
     qos: Qos = 1
     pairs: Annotated[int, Count(everyday=20, load="amount")] = 10
-    """Pairs of a publisher and a durable subscriber."""
     producers: Producers = 1
     acknowledge_every: AcknowledgeEvery = 1
     max_unacknowledged: MaxUnacknowledged = 100
     crash_broker: Annotated[float | None, Seconds(0, DURATION_LIMIT_S, panel="Broker")] = None
-    """Time in the window, such as 5s, at which the private broker is killed and started again. No
-    message that it acknowledged may be lost. [default: nothing is killed]"""
     crash_command: Annotated[str | None, TextLine("command", panel="Broker")] = None
-    """Command for --crash-broker that kills and restarts another broker, such as 'ssh broker
-    systemctl kill -s KILL mosquitto'. run.json repeats it. [default: the private broker is
-    killed]"""
     save_each: SaveEach = False
     rack_units: Annotated[float | None, Quantity(0.1, 10_000, panel="Power")] = None
-    """Height of the broker's machine, for messages a second and rack unit. [default: no
-    PERSISTENT.MPU row]"""
     published: Annotated[str | None, published_row("PERSISTENT", "JMSPERSISTENT")] = None
 
     def complaints(self) -> Iterator[str]:

@@ -43,19 +43,11 @@ class Queue(Scenario):
     qos: Qos = 1
     mqtt: MqttVersion = "5"
     queues: Annotated[int, Count(everyday=20, load="amount")] = 10
-    """Queues, which are shared subscriptions."""
     consumers: Annotated[int, Count(everyday=21, load="amount")] = 10
-    """Consumers of each queue."""
     producers: Producers = 1
     batch: Annotated[int, Count(1, 65_535)] = 100
-    """Messages that are sent and acknowledged together. A producer sends the next batch when all of
-    the last are acknowledged; a consumer acknowledges as many at a time. Neither exceeds the
-    broker's Receive Maximum."""
     durable: Annotated[bool, Flag()] = True
-    """Durable sessions of the consumers; messages of a disconnected consumer wait for it."""
     crash_consumer: Annotated[bool, Flag()] = False
-    """Disconnect a consumer in the middle of the window and let it return. No message may be
-    lost."""
     published: Annotated[str | None, published_row("JMSQUEUE")] = None
 
     def complaints(self) -> Iterator[str]:

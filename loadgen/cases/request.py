@@ -19,11 +19,9 @@ from loadgen.sentences import CASE_TEXT
 class Request(Scenario):
     case: Literal["request"] = "request"
     devices: DeviceCount = 1_000
-    """Devices, which send requests."""
     rate: RateByDevices = None
     size: WholePayloadSize = (32, 32)
     responders: Annotated[int, Count(everyday=21, load="amount")] = 10
-    """Devices that answer. Each has a topic for the requests of its share of the devices."""
     max_unacknowledged: MaxUnacknowledged = 100
 
     def complaints(self) -> Iterator[str]:

@@ -93,14 +93,9 @@ class GroupTables(TextLine):
 class Groups(Scenario):
     case: Literal["run"] = "run"
     group: Annotated[str, GroupTables("tables", load="amount")] = json.dumps(_EXAMPLE)
-    """Groups of devices, each with count and perhaps name, topic, topics, rate, qos, size, retain,
-    max_unacknowledged, subscribe, subscribe_qos, acknowledge_every, clean and keep_alive; see
-    docs/reference/groups.md. Without them ten publishers have a subscriber."""
     rate: Annotated[
         float | None, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")
     ] = None
-    """Messages a second of all groups together, divided as their rates are. [default: the sum of
-    their rates; one a second for each device of a group without rate]"""
     max_unacknowledged: MaxUnacknowledged = 100
 
     @property

@@ -5,21 +5,19 @@ Its `allowed` describes the values in one line. A field of a scenario is declare
 
     topics: Annotated[int, Count(1, 100_000)] = 10
 
-The description of a field is the docstring below it.
+The description of a field is in the TOML file next to its module.
 """
 
-import ast
 import difflib
-import inspect
 import ipaddress
 import json
+import pkgutil
 import re
-import sys
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
-from itertools import pairwise
 from types import NoneType
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
@@ -63,8 +61,9 @@ class FieldKind:
     the short form of its option. `per_run`: devices of an earlier run with another value can stay
     connected for this one.
 
-    The description is `text`, or else the docstring below the field in its `owner` or in the class
-    that this overrides. `Scenario.fields` fills in `owner`, `name`, `default` and `optional`.
+    The description is `text`, or else the help in the TOML file next to the module of its `owner`,
+    or of the class that this overrides. `Scenario.fields` fills in `owner`, `name`, `default` and
+    `optional`.
     """
 
     _: KW_ONLY
@@ -87,7 +86,7 @@ class FieldKind:
 
     @property
     def description(self) -> str:
-        texts = (docstrings_below(owner).get(self.name) for owner in self.owner.__mro__[:-1])
+        texts = (help_of(owner.__module__).get(self.name) for owner in self.owner.__mro__[:-1])
         return self.text or next(filter(None, texts), "")
 
     @property
@@ -141,20 +140,14 @@ def option_of(name: str) -> str:
 
 
 @cache
-def docstrings_below(owner: type) -> Mapping[str, str]:
-    """Return the docstrings below the fields of a class, each in one line.
-
-    They are read when a help text needs them: pydantic reads them at each start, in 50 ms.
-    """
-    module = ast.parse(inspect.getsource(sys.modules[owner.__module__]))
-    texts: dict[str, str] = {}
-    for node in module.body:
-        if isinstance(node, ast.ClassDef) and node.name == owner.__name__:
-            for pair in pairwise(node.body):
-                match pair:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
-                        texts[name] = " ".join(text.split())
-    return texts
+def help_of(module: str) -> Mapping[str, str]:
+    """Return the help of the fields in a module, from the TOML file of its name."""
+    package, _, name = module.rpartition(".")
+    with suppress(OSError):
+        data = pkgutil.get_data(package, f"{name}.toml") or b""
+        texts: Mapping[str, str] = tomllib.loads(data.decode()).get("help", {})
+        return texts
+    return {}
 
 
 # Numbers --------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The fields of a scenario, with which a user describes a run, and checks of their combinations.
 
-A field is declared once, as type, kind (`plan.fields`), default and the text of its help. Its kind
-reads its values and defines the option of the command line. `Scenario` has the fields that cases
-share; each case adds further ones in its module of `loadgen.cases`.
+A field is declared once, as type, kind (`plan.fields`) and default; its help is in scenario.toml.
+Its kind reads its values and defines the option of the command line. `Scenario` has the fields that
+cases share; each case adds further ones in its module of `loadgen.cases`.
 
 Field names are the options' names with `-` written `_`. None means that the field was not given.
 Times are in seconds, rates a second, sizes in bytes.
@@ -176,217 +176,106 @@ class Scenario(BaseModel):
     broker: Annotated[
         tuple[str, ...], Texts("URL", panel="Broker", everyday=10, short="-b", load="none")
     ] = ("auto",)
-    """URL, or auto, mosquitto, nats or reflector. A URL begins with mqtt://, mqtts://, ws:// or
-    wss://; several URLs are used round robin."""
     user: Annotated[str | None, Secret(panel="Broker")] = None
-    """Source of a user name that is a secret: prompt, env:NAME or file:PATH. Any other user name is
-    part of the URL, such as mqtt://user@host. [default: that of the URL]"""
     password: Annotated[str | None, Secret(panel="Broker", everyday=130)] = None
-    """Source of the broker's password: prompt, env:NAME or file:PATH. prompt lets you type it,
-    env:NAME is an environment variable, file:PATH a file that only you can read. [default: none]"""
     duration: Duration = 10.0
-    """Length of the measurement window."""
     warmup: Warmup = 3.0
-    """Time at full rate before the window."""
     drain: Drain = 10.0
-    """Longest wait for messages in flight after the window; it ends when all have arrived."""
     mqtt: MqttVersion = "3.1.1"
-    """MQTT version of every device."""
     latency_bound: Annotated[
         float | None, Seconds(1e-6, 3_600, per_run=True, panel="Run", load="none")
     ] = None
-    """Highest p99 latency of a VALID run. [default: latency is not judged]"""
     require: Annotated[
         tuple[str, ...],
         Thresholds("condition", per_run=True, panel="Run", everyday=140, load="none"),
     ] = ()
-    """Condition of a VALID run, such as end_to_end.p99<5ms. Other examples: lost==0, lost<0.1%,
-    received_rate>=9.9k."""
     in_flight: Annotated[int, Count(1, 100_000, panel="Devices")] = 64
-    """Most connects in flight, of all workers together. Above the broker's listen backlog, SYN
-    packets are lost."""
     connect_timeout: Annotated[float, Seconds(0.1, 3_600, panel="Devices")] = 30.0
-    """Longest wait for a device's CONNACK or SUBACK."""
     keep_alive: Annotated[int, Seconds(0, 65_535, whole_seconds=True, panel="Devices")] = 300
-    """Keep Alive in CONNECT; 0 turns it off."""
     affinity: Annotated[str | None, TextLine("list", panel="Run")] = None
-    """Processors to pin workers to, one after the other, such as 0,2-5. [default: workers are not
-    pinned]"""
     workers: Annotated[int | None, Count(1, 1_024, panel="Run", everyday=150)] = None
-    """Processes that generate the load. [default: by the load]"""
     source_address: Annotated[str | None, Networks("CIDR", panel="Devices")] = None
-    """Local addresses to connect from, one for each worker. With several hosts, use one network for
-    all or one for each, such as 10.1.0.0/24,10.2.0.0/24. [default: the system's choice;
-    127.1.0.0/16 if loopback runs out of ports]"""
     hosts: Annotated[int, Count(1, 1_000, panel="Several hosts")] = 1
-    """Hosts that generate the load, with an agent on each (--listen or --spark-master)."""
     place: Annotated[tuple[str, ...], Placement("GROUP=HOST,...", panel="Several hosts")] = ()
-    """Hosts of a group of devices, counted from 0: publishers=0 subscribers=1,2."""
     tls_ca: Annotated[str | None, TextLine("file", panel="TLS", everyday=120)] = None
-    """File of authorities to trust. One of them must have issued the broker's certificate.
-    [default: the system's]"""
     tls_certificate: Annotated[str | None, TextLine("file", panel="TLS")] = None
-    """Client certificate file; {device} in the name is the device's number. [default: none]"""
     tls_key: Annotated[str | None, TextLine("file", panel="TLS")] = None
-    """Private key file of the client certificate. [default: in the certificate's file]"""
     tls_passphrase: Annotated[str | None, Secret(panel="TLS")] = None
-    """Source of the passphrase of that private key: prompt, env:NAME or file:PATH. [default: the
-    key is not encrypted]"""
     tls_verify: Annotated[bool, Flag(panel="TLS")] = True
-    """Verify the broker's certificate; the score card reports if this is off."""
     tls_version: Annotated[Literal["1.2", "1.3"] | None, Choice(panel="TLS")] = None
-    """The only TLS version to offer. [default: 1.2 or 1.3, as the broker prefers]"""
     tls_resume: Annotated[bool, Flag(panel="TLS")] = False
-    """Devices resume a TLS session of an earlier connection."""
     tls_ciphers: Annotated[str | None, TextLine("list", panel="TLS")] = None
-    """Ciphers to offer, in OpenSSL's notation; then TLS 1.2 alone is offered. [default: OpenSSL's
-    default]"""
     pdu: Annotated[tuple[str, ...], Texts("log", per_run=True, panel="Power", load="none")] = ()
-    """Power log of an outlet. NODE=FILE names the machine that it feeds, FILE#OUTLET,... selects
-    outlets of a log with several."""
     pdu_columns: Annotated[str | None, _POWER("key=value,...")] = None
-    """Columns and units of a power log that does not name them, such as watts=NAME,unit=kW. The
-    columns are time, date, watts, kwh, interval, outlet, series and value; other keys are unit,
-    counter_unit, decimal=point|comma, dates=dmy|mdy|ymd, format, start, stamp=end and hold=change.
-    [default: those that the log names]"""
     pdu_format: Annotated[str | None, _POWER("file")] = None
-    """TOML file that describes power logs, with a table for each make of them. [default: the makes
-    of the package]"""
     pdu_offset: Annotated[str | None, _POWER("time")] = None
-    """Lead of the power logs' clock over this host's, such as 1.5s or -2s. [default: 0]"""
     pdu_timezone: Annotated[str | None, _POWER("zone")] = None
-    """Time zone of the power logs, such as Europe/Berlin. [default: this host's time zone]"""
     power: Annotated[
         str | None,
         Choice(choices=("rapl",), per_run=True, panel="Power", load="none"),
     ] = None
-    """Sample power during the run into power.jsonl, for the score card: rapl reads the energy
-    counters of this host's processors. [default: off]"""
     power_command: Annotated[str | None, _POWER("command")] = None
-    """Command that prints watts, JSON or names and values, such as ipmitool dcmi power reading; it
-    runs every second. run.json has the command: keep logins in a script. [default: none]"""
     metrics: Annotated[
         str | None, ListenAddress("host:port", per_run=True, panel="Results", load="none")
     ] = None
-    """Address for live figures, such as :9464; without a host only this machine can read them.
-    /metrics is for Prometheus, / is the page of the score card so far. An open page costs over a
-    second of idle processor time every five seconds. [default: off]"""
     otlp: Annotated[str | None, Collector("url", per_run=True, panel="Results", load="none")] = None
-    """OpenTelemetry collector for live figures (OTLP over HTTP), such as http://127.0.0.1:4318;
-    needs the extra otlp of this package. [default: off]"""
     sut: Annotated[str | None, TextLine("file", per_run=True, panel="Broker")] = None
-    """TOML file that describes the system under test for the score card (broker, machine, network,
-    power, clients), such as sut.toml. [default: no description]"""
     broker_pid: Annotated[
         int | None, Count(1, 2**31 - 1, per_run=True, panel="Broker", load="none")
     ] = None
-    """Process of a broker on this host, to watch its processor time and memory. [default: the
-    broker that is started or listens on this host]"""
     broker_command: Annotated[
         str | None, TextLine("command", per_run=True, panel="Broker", load="none")
     ] = None
-    """Command that prints the processor seconds of a broker on another host, and perhaps its number
-    of processors, or a page of metrics with process_cpu_seconds_total, as curl -s
-    http://broker:9100/metrics. It runs every second. [default: none]"""
     wait_quiet: Annotated[
         float | None, Seconds(1, 86_400, per_run=True, panel="Run", load="none")
     ] = None
-    """Longest time to wait, before a run begins, until other programs leave this host idle, such as
-    10m. [default: a busy host is reported and the run begins]"""
     broker_name: Annotated[str | None, TextLine(per_run=True, panel="Broker", load="none")] = None
-    """Name and version of the broker, such as 'RabbitMQ 3.10.8', for the score card. [default: the
-    name that the broker reports]"""
     broker_note: Annotated[str | None, TextLine(per_run=True, panel="Broker", load="none")] = None
-    """Further information about the broker for the score card, such as 'one node'. [default:
-    none]"""
     anyway: Annotated[bool, Flag(per_run=True, panel="Broker", load="none")] = False
-    """Run although the broker lacks a feature that the case needs; a remark names it."""
     seed: Annotated[int, Count(0, 2**63 - 1, panel="Run", load="none")] = 1
-    """Seed of phases, sizes and arrivals; the same seed repeats them."""
 
     qos: Qos = 0
-    """Quality of service, of publications and subscriptions."""
     reconnect: Annotated[float | None, Seconds(0.01, 3_600, part="fleet", panel="Devices")] = None
-    """First wait of a device that reconnects after it lost its connection. Each failed attempt
-    doubles the wait, which varies by half. [default: devices do not reconnect; 0.1 s with
-    --crash-broker]"""
     reconnect_max: Annotated[float, Seconds(0.01, 3_600, part="fleet", panel="Devices")] = 30.0
-    """Longest wait before a device reconnects."""
     instances: Annotated[int, Count(1, INSTANCES_LIMIT, part="fleet", panel="Broker")] = 1
-    """Private brokers to start, not connected to each other (see --separate-brokers)."""
     separate_brokers: Annotated[bool, Flag(part="fleet", panel="Broker")] = False
-    """Treat several brokers as separate: spread topics over them, with a wildcard subscriber each.
-    If off, all URLs lead to one system."""
     tls: Annotated[bool, Flag(part="fleet", panel="TLS")] = False
-    """Encrypt the private broker, with a new RSA key of 2,048 bits. Another broker is encrypted by
-    its URL."""
     access_control: Annotated[bool, Flag(part="fleet", panel="Broker")] = False
-    """Give each device a user, a password and rights to its topics only, which the private broker
-    checks. --clients-file names the users of the first group."""
     client_id: Annotated[str | None, TextLine("pattern", part="fleet", panel="Devices")] = None
-    """Client identifier, with {device} for the number of the device and {group} for that of its
-    group. [default: one that is unique to the run]"""
     clients_file: Annotated[str | None, TextLine("file", part="fleet", panel="Devices")] = None
-    """CSV file with the columns client_id, username, password, a header, and a row for each device
-    of the case's first group. [default: identifiers by --client-id, the user of the URL]"""
     topic: Annotated[str | None, TextLine("pattern", part="fleet", panel="Messages")] = None
-    """Pattern of the topics, such as plant/{group}/{device}/temperature. {device} is the number of
-    the topic, and {group} a name of its publishers. [default: topics of the run alone]"""
     will: Annotated[str | None, TextLine("topic", part="fleet", panel="Devices")] = None
-    """Topic of a Will Message of each device of the case's first group; {device} is its number.
-    [default: no will]"""
     per_device: Annotated[bool, Flag(part="fleet", panel="Results")] = False
-    """Write devices/*.parquet at the end, with the messages that each device sent, received and
-    lost."""
 
     abort_on_fail: Annotated[
         bool, Flag(part="schedule", per_run=True, panel="Run", load="none")
     ] = False
-    """End the run as soon as a condition of --require fails."""
     settle: Annotated[float, Seconds(0, 3_600, part="schedule", per_run=True, panel="Run")] = 0.3
-    """Wait for late duplicates after all messages have arrived, such as 500ms, within the drain."""
     steps: Annotated[
         str | None, RateSteps("share,...", part="schedule", per_run=True, panel="Run")
     ] = None
-    """Steps of the rate, such as 50%,75%:20s,100%. Each lasts for --duration, or for the time after
-    its colon, and has a separate verdict. [default: one rate]"""
     arrivals: Annotated[
         Literal["constant", "uniform", "poisson"],
         Choice(part="schedule", per_run=True, panel="Messages"),
     ] = "constant"
-    """Spacing of a publisher's messages: even, drawn uniformly, or a Poisson process."""
     send_tick: Annotated[
         float | None, Seconds(0, 1, part="schedule", per_run=True, panel="Messages")
     ] = None
-    """Longest wait of a due message to be sent together with others; 0 sends each when it is due.
-    [default: 0 if the rate allows it, else up to 1 ms]"""
     connect_rate: Annotated[
         float | None, Quantity(0.001, RATE_LIMIT, part="schedule", panel="Devices", load="amount")
     ] = None
-    """Connects a second, at the beginning and when devices reconnect. [default: as fast as the
-    broker accepts them]"""
 
     size: PayloadSize = (32, 32)
-    """Payload size, including its header of 32 bytes. Write 100, 64KiB or 1MB; MIN-MAX draws the
-    size of each message evenly."""
     churn: Annotated[
         float | None, Quantity(0.001, 1_000_000, part="messages", panel="Devices", load="amount")
     ] = None
-    """Devices a second that disconnect and return: publishers, and subscribers with a durable
-    session. [default: no device leaves]"""
     away: Annotated[float, Seconds(0.01, 3_600, part="messages", panel="Devices")] = 1.0
-    """Time until a device of --churn returns, varied by half."""
     payload: Annotated[
         str | None, TextLine("file", part="messages", panel="Messages", everyday=110)
     ] = None
-    """File that follows the header in each message. The size is then the length of the file plus 32
-    bytes. [default: printable characters]"""
     payload_template: Annotated[str | None, TextLine("file", part="messages", panel="Messages")] = (
         None
     )
-    """File that follows the header, with fields that each message fills: {device}, {sequence},
-    {time_ms} and {random}, such as {sequence:9} or {device:07} for a number of digits. [default:
-    none]"""
 
     @classmethod
     def of_options(cls, values: Mapping[str, object]) -> Self:
