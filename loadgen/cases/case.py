@@ -9,8 +9,6 @@ planning, control and score card read the properties below; four of them are fun
     tables    the case's part of run.json -> tables of the report
 """
 
-import pkgutil
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -26,12 +24,9 @@ from loadgen.plan.plan import Plan, plan_of
 from loadgen.plan.rehearsal import Role, roles_of
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.tables import DataTable
+from loadgen.sentences import read_table
 
 S = TypeVar("S", bound=Scenario)
-
-
-def _table(name: str) -> dict[str, Any]:
-    return tomllib.loads((pkgutil.get_data("loadgen.cases", f"{name}.toml") or b"").decode())
 
 
 # Rows ---------------------------------------------------------------------------------------------
@@ -54,7 +49,7 @@ class Measure:
 
 
 MEASURES: Mapping[str, Measure] = TypeAdapter(dict[str, Measure]).validate_python(
-    _table("measures")
+    read_table("loadgen.cases", "measures.toml")
 )
 """Measures by name; `latency`, `transit` and `connect_latency` are distributions, others values."""
 
@@ -115,7 +110,7 @@ def data_of(case: str) -> dict[str, Any]:
     """Return the fields of a `Case` that are data, from the file next to its module."""
     return {
         name: _TYPES[name].validate_python(value) if name in _TYPES else value
-        for name, value in _table(case).items()
+        for name, value in read_table("loadgen.cases", f"{case}.toml").items()
         if name != "help"
     }
 

@@ -11,7 +11,6 @@ The description of a field is in the TOML file next to its module.
 import difflib
 import ipaddress
 import json
-import pkgutil
 import re
 import tomllib
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
+from loadgen import sentences
 from loadgen.errors import ScenarioError
 from loadgen.plan.rate_steps import read_steps
 from loadgen.plan.thresholds import FORMS, parse_threshold
@@ -144,8 +144,7 @@ def help_of(module: str) -> Mapping[str, str]:
     """Return the help of the fields in a module, from the TOML file of its name."""
     package, _, name = module.rpartition(".")
     with suppress(OSError):
-        data = pkgutil.get_data(package, f"{name}.toml") or b""
-        texts: Mapping[str, str] = tomllib.loads(data.decode()).get("help", {})
+        texts: Mapping[str, str] = sentences.read_table(package, f"{name}.toml").get("help", {})
         return texts
     return {}
 

@@ -8,6 +8,7 @@ rack units and `stored_first` are used further.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from loadgen import sentences
 from loadgen.errors import ScenarioError
 from loadgen.plan.fields import Count, FieldKind, Flag, Quantity, TextLine, read_table
 from loadgen.plan.scenario import read_toml
@@ -16,41 +17,10 @@ from loadgen.sentences import PLAN_TEXT
 Description = Mapping[str, Mapping[str, Any]]
 """Values by part and line."""
 
-PARTS: Final[Mapping[str, str]] = {
-    "broker": "Broker",
-    "machine": "Machine of the broker",
-    "network": "Network elements",
-    "power": "Power unit",
-    "clients": "Client machines",
-}
+_TITLES: Final = sentences.read_table("loadgen.plan", "sut.toml")
+PARTS: Final[Mapping[str, str]] = _TITLES["parts"]
 """Tables of the file, and the title of each on the score card."""
-
-LINES: Final[Mapping[str, str]] = {
-    "count": "Machines",
-    "vendor_and_model": "Vendor and model",
-    "version": "Version",
-    "build": "Build",
-    "configuration": "Configuration",
-    "stored_first": "Stores a message before it acknowledges it",
-    "processors": "Processors",
-    "caches": "L1/L2/L3 cache",
-    "memory_speed": "Memory speed",
-    "memory_size": "Memory size",
-    "bus": "PCIe bus speed",
-    "disks": "Disks",
-    "nic": "NIC",
-    "nic_software": "NIC FW/SW",
-    "bios": "BIOS version",
-    "hardware_revision": "Hardware revision",
-    "cables": "Cables",
-    "receptacles": "Receptacle type",
-    "plug": "Plug type",
-    "rack_units": "Rack units",
-    "power_supplies": "Power supplies",
-    "os": "OS and version",
-    "runtime": "Runtime",
-    "notes": "Notes",
-}
+LINES: Final[Mapping[str, str]] = _TITLES["lines"]
 """Keys of a table, in the order of the score card, and the title of each."""
 
 FILE_LIMIT_CHARACTERS: Final = 64 * 1024
