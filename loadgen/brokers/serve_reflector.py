@@ -17,7 +17,7 @@ from loadgen.brokers.ports import listen
 from loadgen.errors import LoadgenError, RemoteProtocolError
 from loadgen.kernels import forwarding as kernel
 from loadgen.kernels.forwarding import PACKET_LIMIT_BYTES, ReflectorTables
-from loadgen.kernels.syscalls import EPOLLIN, EVENT_WORDS, watch
+from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, EVENT_WORDS, watch
 from loadgen.mqtt import packets
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_5
@@ -27,12 +27,7 @@ from loadgen.mqtt.topics import filter_of_shape, is_wild, shape_of, split_shared
 
 _CONNECT_LIMIT_BYTES: Final = 512 << 10
 _MOST_DESCRIPTORS: Final = 1 << 20
-_MOST_SESSIONS: Final = 1 << 21
-_MOST_DELIVERIES: Final = 1 << 23
-_MOST_TARGETS: Final = 1 << 22
-_MOST_NAME_BYTES: Final = 1 << 24
-_MOST_GROUPS: Final = 1 << 16
-_MOST_ROUTES: Final = kernel.ROUTE_SLOTS // 2
+_FIRST_ROWS: Final = 1 << 8
 
 
 class Reflector:
@@ -43,7 +38,7 @@ class Reflector:
         self._epoll = select.epoll()
         epoll, listener = self._epoll.fileno(), self._listener.fileno()
         self._tables = _tables(epoll, listener)
-        watch(epoll, listener, EPOLLIN, 0, self._tables.words)
+        watch(epoll, listener, EPOLLIN | EPOLLET, 0, self._tables.words)
         self._view = memoryview(self._tables.buffer)  # type: ignore[arg-type]
         self._discards = discards
         self._assigned = 0
@@ -54,7 +49,6 @@ class Reflector:
         # Subscribers of each filter with their QoS, by share name.
         self._subscribers: dict[str, dict[str | None, dict[int, int]]] = {}
         self._shapes: set[tuple[str, ...]] = set()
-        self._groups: dict[tuple[str, str], int] = {}
         self._forget_routes()
 
     def warm_up(self) -> None:
@@ -75,8 +69,6 @@ class Reflector:
                 self._close(row)
             elif reason == kernel.ROUTE:
                 self._find_subscribers(bytes(self._view[state.topic : state.topic_end]))
-            elif reason == kernel.FULL:
-                raise RemoteProtocolError("too many deliveries", ReasonCode.QUOTA_EXCEEDED)
             else:
                 self._serve_packet(row)
         except RemoteProtocolError as error:
@@ -110,7 +102,8 @@ class Reflector:
         if number and tables.sessions[number].link:
             self._end(tables.sessions[number].link, ReasonCode.SESSION_TAKEN_OVER)
             number = self._sessions.get(client_id, 0)
-        if number and packet.clean_start:
+        if number and (packet.clean_start or tables.sessions[number].version != version):
+            # Stored messages are those of a version.
             self._end_session(number)
             number = 0
         present = number > 0
@@ -119,7 +112,9 @@ class Reflector:
             number = self._free.pop() if self._free else len(self._sessions) + 1
             self._sessions[client_id] = number
             self._clients[number] = client_id, set()
+            self._grow(number + 1, "sessions", "stored")
         session, answer = tables.sessions[number], NO_PROPERTIES
+        session.version = version
         session.window = packet.properties.receive_maximum or 65535
         session.lasts = not packet.clean_start
         if version == MQTT_5:
@@ -207,10 +202,16 @@ class Reflector:
 
     def _forget_routes(self) -> None:
         """Look for the subscribers of every topic again."""
-        state = self._tables.state
-        state.generation += 1
-        state.names_end = 0
-        self._routes = self._targets = 0
+        self._tables.state.generation += 1
+        self._routes = self._targets = self._names_end = 0
+
+    def _grow(self, count: int, *names: str) -> None:
+        """Double tables with less than `count` rows until they have so many."""
+        for name in names:
+            table = self._tables.held[name]
+            while len(table) < count:
+                table = np.concatenate([table, np.zeros_like(table)])
+            self._tables.replace(**{name: table})
 
     def _find_subscribers(self, name: bytes) -> None:
         """Add the route of a topic; raises RemoteProtocolError if it is not valid."""
@@ -226,44 +227,50 @@ class Reflector:
                     # One delivery for overlapping filters, with the highest QoS (section 3.3.4).
                     alone.update({one: max(qos, alone.get(one, 0)) for one, qos in members.items()})
                 else:
-                    group = self._groups.setdefault((share, plain or ""), len(self._groups))
-                    group %= _MOST_GROUPS
-                    targets += [(one, qos, len(members), group) for one, qos in members.items()]
+                    # Turns of several topics do not begin at the same member.
+                    group = [(one, qos, len(members), self._routes) for one, qos in members.items()]
+                    targets += group
         targets += [(one, qos, 1, 0) for one, qos in alone.items()]
-        tables, state = self._tables, self._tables.state
-        first, last = self._targets, self._targets + len(targets)
-        start, end = state.names_end, state.names_end + len(name)
-        if self._routes >= _MOST_ROUTES or last > len(tables.targets) or end > len(tables.names):
+        tables, slots = self._tables, len(self._tables.routes)
+        if 2 * self._routes > slots:
+            tables.replace(routes=kernel.TopicRoute.rows(2 * slots))
             self._forget_routes()
             return
+        first, last = self._targets, self._targets + len(targets)
+        start, end = self._names_end, self._names_end + len(name)
+        self._grow(last, "targets")
+        self._grow(end, "names")
         if targets:
             tables.targets[first:last] = targets
         tables.names[start:end] = np.frombuffer(name, np.uint8)
-        tables.routes[state.route] = (state.generation, start, end, first, last)
-        self._routes, self._targets, state.names_end = self._routes + 1, last, end
+        tables.routes[tables.state.route] = (tables.state.generation, start, end, first, last)
+        self._routes, self._targets, self._names_end = self._routes + 1, last, end
 
 
 def _tables(epoll: int, listener: int) -> ReflectorTables:
     """Return empty tables; the kernel gives them memory when they are used."""
-    most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_DESCRIPTORS)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = min(hard, _MOST_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     state = kernel.ReflectorState.rows(1)
     state[0].epoll, state[0].listener = epoll, listener
     return ReflectorTables(
         state=state,
         links=kernel.Link.rows(most),
-        sessions=kernel.Session.rows(_MOST_SESSIONS),
-        queues=kernel.SessionQueue.rows(_MOST_SESSIONS * kernel.QUEUES),
-        deliveries=kernel.QueuedDelivery.rows(_MOST_DELIVERIES),
-        routes=kernel.TopicRoute.rows(kernel.ROUTE_SLOTS),
-        targets=kernel.RouteTarget.rows(_MOST_TARGETS),
-        turns=np.zeros(_MOST_GROUPS, np.int32),
+        rests=kernel.ByteQueue.rows(most),
+        outs=kernel.ByteQueue.rows(most),
+        sessions=kernel.Session.rows(_FIRST_ROWS),
+        stored=kernel.ByteQueue.rows(_FIRST_ROWS),
+        routes=kernel.TopicRoute.rows(_FIRST_ROWS),
+        targets=kernel.RouteTarget.rows(_FIRST_ROWS),
         dirty=np.zeros(most + 4 * kernel.EVENTS_AT_ONCE, np.int32),
         waiting=np.zeros(most + 4 * kernel.EVENTS_AT_ONCE, np.int32),
-        names=np.zeros(_MOST_NAME_BYTES, np.uint8),
+        names=np.zeros(_FIRST_ROWS, np.uint8),
         buffer=np.zeros(PACKET_LIMIT_BYTES + kernel.READ_BYTES, np.uint8),
-        scratch=np.zeros(16, np.uint8),
+        scratch=np.zeros(PACKET_LIMIT_BYTES, np.uint8),
         epoll_events=np.zeros(kernel.EVENTS_AT_ONCE * EVENT_WORDS, np.int32),
         words=np.zeros(EVENT_WORDS, np.int32),
+        word=np.zeros(1, np.int64),
     )
 
 

@@ -21,6 +21,7 @@ from loadgen.kernels.fleet import (
     StreamRange,
     StreamSource,
 )
+from loadgen.kernels.packet_bytes import is_same
 from loadgen.kernels.payload import (
     HEADER_BYTES,
     copy_number,
@@ -371,24 +372,6 @@ def _after_number(buffer: Bytes, start: int, end: int, wanted: int) -> int:
     if figures < 1 or (figures > 1 and read_u8(buffer, start) == 48):
         return -1
     return position if wanted < 0 or number == wanted else -1
-
-
-@compiled
-def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> bool:
-    size = end - start
-    if size != last - first:
-        return False
-    different = 0
-    if size < 8:
-        for offset in range(size):
-            different |= read_u8(a, start + offset) ^ read_u8(b, first + offset)
-        return different == 0
-    # Eight bytes at a time, the last eight once more.
-    offset = 0
-    while offset + 8 <= size:
-        different |= read_i64(a, start + offset) ^ read_i64(b, first + offset)
-        offset += 8
-    return different | (read_i64(a, end - 8) ^ read_i64(b, last - 8)) == 0
 
 
 @compiled

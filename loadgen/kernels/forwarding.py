@@ -1,43 +1,42 @@
-"""The reflector's sockets, sessions and deliveries in compiled code.
+"""The reflector's sockets and messages in compiled code.
 
 `serve` reads sockets and forwards messages until it needs Python: for a packet that only the codec
 reads, for the subscribers of a topic that it does not know, or because a connection ended. It then
 returns the reason, and goes on in the same read when it is called again.
 
-Row n of `links` is the connection with descriptor n. Row 0 of every table stands for none. Each
-session has four queues of deliveries above QoS 0, with a copy of their messages. Tables are as
-large as they can become; memory that is not touched costs nothing.
+Row n of `links`, `rests` and `outs` is the connection with descriptor n. Row 0 stands for none. The
+messages of a session above QoS 0 stay in `stored`, in their order, until they are acknowledged.
 """
 
 import errno
 from typing import Final
 
+from loadgen.kernels import packet_bytes as mqtt
 from loadgen.kernels import syscalls
-from loadgen.kernels.arrays import Arrays, Bytes, Int32, Int32s, Int64, Record, Rows, read_u8
-from loadgen.kernels.compiled import compiled
-from loadgen.kernels.packet_bytes import (
-    INCOMPLETE,
-    OK,
-    TOPIC_ALIAS,
-    ack_fields,
-    frame,
-    publish_fields,
-    write_ack,
-    write_variable,
+from loadgen.kernels.arrays import (
+    Arrays,
+    Bytes,
+    Int32,
+    Int32s,
+    Int64,
+    Int64s,
+    Record,
+    Rows,
+    read_u8,
 )
+from loadgen.kernels.compiled import compiled
 from loadgen.kernels.syscalls import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from loadgen.mqtt.constants import MQTT_5, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 
-CODEC, ROUTE, CLOSED, FULL = 1, 2, 3, 4
-"""Reasons of a return: a packet for the codec, an unknown topic, a closed connection, or no room
-for more deliveries."""
+CODEC, ROUTE, CLOSED = 1, 2, 3
+"""Reasons of a return: a packet for the codec, an unknown topic, or a closed connection."""
 PACKET_LIMIT_BYTES: Final = 16 << 20
 EVENTS_AT_ONCE: Final = 256
-ROUTE_SLOTS: Final = 1 << 17
 READ_BYTES: Final = 256 << 10
 _WRITE_HIGH_BYTES: Final = 8 << 20
-_LEAST_OUT_BYTES: Final = 512
+_LEAST_BYTES: Final = 512
 _PACKET_IDS: Final = 65_535
+_RECEIVED_BYTES: Final = 8_192
 _PINGREQ: Final = 0xC0
 
 # Bits of a connection's flags.
@@ -46,55 +45,46 @@ _DIRTY = 2  # it has bytes to send, and is listed in `dirty`
 _BLOCKED = 4  # the socket is full
 _HELD = 8  # not read until a connection that it writes to has room
 
-# Queues of a session: not sent yet; awaiting PUBACK or PUBREC; awaiting PUBCOMP; and messages of
-# the client at QoS 2 that await its PUBREL.
-_PENDING, _SENT, _RELEASING, _RECEIVED = range(4)
-QUEUES: Final = 4
+# A stored message: a word, and the packet. The word has the Packet Identifier, the QoS, the state
+# and the length of the packet.
+_WORD_BYTES: Final = 8
+_IDENTIFIER_BIT, _QOS_BIT, _STATE_BIT, _LENGTH_MASK = 40, 36, 32, 0xFFFFFFFF
+_UNACKNOWLEDGED, _RELEASED, _COMPLETED = range(3)
 
 
 class Link(Record):
-    """A connection; `rest` is the address of an incomplete packet, `out` that of unsent bytes."""
+    """A connection."""
 
     session: Int32
     version: Int32
     flags: Int32
-    rest_bytes: Int32
-    rest: Int64
-    out: Int64
-    out_start: Int64
-    out_end: Int64
-    out_room: Int64
+
+
+class ByteQueue(Record):
+    """The bytes from `start` to `end` of memory at `address`, which has room for so many."""
+
+    address: Int64
+    start: Int64
+    end: Int64
+    room: Int64
 
 
 class Session(Record):
-    """The state of a client towards the broker; `free_ids` Packet Identifiers from `next_id` on are
-    not in flight."""
+    """The state of a client towards the broker."""
 
     link: Int32
+    version: Int32
     window: Int32
     in_flight: Int32
-    next_id: Int32
-    free_ids: Int32
-    lasts: Int32  # it outlives the connection
-
-
-class SessionQueue(Record):
-    """Deliveries in their order."""
-
-    first: Int32
-    last: Int32
-
-
-class QueuedDelivery(Record):
-    """A delivery, and its message: topic with its length, properties with theirs, payload."""
-
-    address: Int64
-    following: Int32
-    packet_id: Int32
-    qos: Int32
-    topic_bytes: Int32
-    properties_bytes: Int32
-    payload_bytes: Int32
+    last_id: Int32
+    """The Packet Identifier of the last stored message."""
+    lasts: Int32
+    """1 if it outlives the connection."""
+    sent: Int64
+    sent_bytes: Int64
+    """The begin of its stored messages, which were sent on this connection."""
+    received: Int64
+    """Address of a bit for each Packet Identifier that awaits the client's PUBREL, or 0."""
 
 
 class TopicRoute(Record):
@@ -108,12 +98,12 @@ class TopicRoute(Record):
 
 
 class RouteTarget(Record):
-    """A subscriber; `members` rows from the first one of a group share its messages."""
+    """A subscriber; `members` rows from the first one of a group take messages in turn."""
 
     session: Int32
     qos: Int32
     members: Int32
-    group: Int32
+    turn: Int32
 
 
 class ReflectorState(Record):
@@ -133,11 +123,8 @@ class ReflectorState(Record):
     message_end: Int64
     generation: Int64
     route: Int64  # the slot of an unknown topic
-    names_end: Int64
     dirty: Int64
     held: Int64
-    free_delivery: Int64
-    deliveries: Int64  # rows that were ever used
 
 
 class ReflectorTables(Arrays):
@@ -145,12 +132,13 @@ class ReflectorTables(Arrays):
 
     state: ReflectorState
     links: Rows[Link]
+    rests: Rows[ByteQueue]
+    """Incomplete packets."""
+    outs: Rows[ByteQueue]
     sessions: Rows[Session]
-    queues: Rows[SessionQueue]
-    deliveries: Rows[QueuedDelivery]
+    stored: Rows[ByteQueue]
     routes: Rows[TopicRoute]
     targets: Rows[RouteTarget]
-    turns: Int32s
     dirty: Int32s
     waiting: Int32s
     names: Bytes
@@ -158,6 +146,45 @@ class ReflectorTables(Arrays):
     scratch: Bytes
     epoll_events: Int32s
     words: Int32s
+    word: Int64s
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+
+@compiled
+def _append(queue: ByteQueue, address: int, count: int) -> None:
+    """Add bytes to a queue; less than half of the memory in use before them is not reclaimed."""
+    if queue.end + count > queue.room and queue.start > queue.room // 2:
+        queue.end -= queue.start
+        syscalls.move_memory(queue.address, queue.address + queue.start, queue.end)
+        queue.start = 0
+    if queue.end + count > queue.room:
+        queue.room = max(2 * queue.room, queue.end + count, _LEAST_BYTES)
+        queue.address = syscalls.resize_memory(queue.address, queue.room)
+    syscalls.move_memory(queue.address + queue.end, address, count)
+    queue.end += count
+
+
+@compiled
+def _remove(queue: ByteQueue, count: int) -> None:
+    """Remove bytes from the begin of a queue; without any it has no memory."""
+    queue.start += count
+    if queue.start == queue.end:
+        syscalls.free_memory(queue.address)
+        queue.address = queue.start = queue.end = queue.room = 0
+
+
+@compiled
+def _word_at(r: ReflectorTables, address: int) -> int:
+    syscalls.move_memory(r.word.ctypes.data, address, _WORD_BYTES)
+    return int(r.word[0])
+
+
+@compiled
+def _set_word(r: ReflectorTables, address: int, word: int) -> None:
+    r.word[0] = word
+    syscalls.move_memory(address, r.word.ctypes.data, _WORD_BYTES)
 
 
 # --- connections -------------------------------------------------------------------------------
@@ -193,14 +220,16 @@ def serve(r: ReflectorTables) -> int:
 
 @compiled
 def _accept(r: ReflectorTables) -> None:
-    state = r.state
-    for _ in range(EVENTS_AT_ONCE):
-        row = syscalls.accept_socket(state.listener, r.words)
-        if row < 0:
-            return
-        link = r.links[row]
-        link.flags = OPEN
-        syscalls.watch(state.epoll, row, EPOLLIN, row, r.words)
+    """Take the connections that wait, as far as there are descriptors.
+
+    The listener is edge-triggered: what is left waits until a connection is closed.
+    """
+    row = 0
+    while row >= 0 or row == -errno.ECONNABORTED:
+        row = syscalls.accept_socket(r.state.listener, r.words)
+        if row >= 0:
+            r.links[row].flags = OPEN
+            syscalls.watch(r.state.epoll, row, EPOLLIN, row, r.words)
 
 
 @compiled
@@ -215,19 +244,18 @@ def _serve_event(r: ReflectorTables, row: int, flags: int) -> bool:
         return not flags & (EPOLLERR | EPOLLHUP)
     if not flags & (EPOLLIN | EPOLLERR | EPOLLHUP):
         return True
-    rest = link.rest_bytes
-    limit = min(len(r.buffer), rest + max(rest, READ_BYTES))
-    got = syscalls.receive_into(row, r.buffer, rest, limit)
+    rest = r.rests[row]
+    stored = rest.end
+    limit = min(len(r.buffer), stored + max(stored, READ_BYTES))
+    got = syscalls.receive_into(row, r.buffer, stored, limit)
     if got <= 0:
         return got == -errno.EAGAIN
-    if rest > 0:
-        syscalls.move_memory(r.buffer.ctypes.data, link.rest, rest)
-        syscalls.free_memory(link.rest)
-        link.rest = 0
-        link.rest_bytes = 0
+    if stored > 0:
+        syscalls.move_memory(r.buffer.ctypes.data, rest.address, stored)
+        _remove(rest, stored)
     state.row = row
     state.position = 0
-    state.end = rest + got
+    state.end = stored + got
     return True
 
 
@@ -235,32 +263,29 @@ def _serve_event(r: ReflectorTables, row: int, flags: int) -> bool:
 def keep_rest(r: ReflectorTables) -> None:
     """End a read: store the bytes of an incomplete packet."""
     state = r.state
-    count = state.end - state.position
-    if count > 0:
-        link = r.links[state.row]
-        link.rest = syscalls.resize_memory(0, count)
-        link.rest_bytes = count
-        syscalls.move_memory(link.rest, r.buffer.ctypes.data + state.position, count)
+    if state.end > state.position:
+        address = r.buffer.ctypes.data + state.position
+        _append(r.rests[state.row], address, state.end - state.position)
     state.row = 0
 
 
 @compiled
 def close_link(r: ReflectorTables, row: int) -> int:
     """Send what the socket takes, and close a connection; return its session."""
-    link, state = r.links[row], r.state
+    link, rest, out = r.links[row], r.rests[row], r.outs[row]
     session = link.session
-    if link.out_end > 0:
+    if out.end > 0:
         _flush(r, row)
     syscalls.close_descriptor(row)
-    syscalls.free_memory(link.rest)
-    syscalls.free_memory(link.out)
+    _remove(rest, rest.end - rest.start)
+    _remove(out, out.end - out.start)
     if session > 0:
         r.sessions[session].link = 0
-    link.session = link.version = link.flags = link.rest_bytes = 0
-    link.rest = link.out = link.out_start = link.out_end = link.out_room = 0
-    if state.row == row:
-        state.row = 0
+    link.session = link.version = link.flags = 0
+    if r.state.row == row:
+        r.state.row = 0
     _release_held(r)
+    _accept(r)
     return session
 
 
@@ -274,15 +299,7 @@ def reply(r: ReflectorTables, row: int, data: Bytes) -> None:
 def _write(r: ReflectorTables, row: int, address: int, count: int) -> None:
     """Add bytes to those that the end of the batch sends."""
     link, state = r.links[row], r.state
-    if link.out_end + count > link.out_room and link.out_start > 0:
-        link.out_end -= link.out_start
-        syscalls.move_memory(link.out, link.out + link.out_start, link.out_end)
-        link.out_start = 0
-    if link.out_end + count > link.out_room:
-        link.out_room = max(2 * link.out_room, link.out_end + count, _LEAST_OUT_BYTES)
-        link.out = syscalls.resize_memory(link.out, link.out_room)
-    syscalls.move_memory(link.out + link.out_end, address, count)
-    link.out_end += count
+    _append(r.outs[row], address, count)
     if not link.flags & (_DIRTY | _BLOCKED):
         link.flags |= _DIRTY
         r.dirty[state.dirty] = row
@@ -292,24 +309,21 @@ def _write(r: ReflectorTables, row: int, address: int, count: int) -> None:
 @compiled
 def _flush(r: ReflectorTables, row: int) -> None:
     """Send bytes; the kernel reports when a full socket has room."""
-    link = r.links[row]
+    link, out = r.links[row], r.outs[row]
     link.flags &= ~_DIRTY
-    sent = syscalls.send_memory(row, link.out + link.out_start, link.out_end - link.out_start)
+    count = out.end - out.start
+    sent = syscalls.send_memory(row, out.address + out.start, count)
     # An error of the connection comes as an event as well.
-    link.out_start = (
-        link.out_end if sent < 0 and sent != -errno.EAGAIN else link.out_start + max(sent, 0)
-    )
-    if link.out_start < link.out_end:
-        if not link.flags & _BLOCKED:
-            link.flags |= _BLOCKED
-            _watch(r, row)
-        return
-    syscalls.free_memory(link.out)
-    link.out = link.out_start = link.out_end = link.out_room = 0
-    if link.flags & _BLOCKED:
+    _remove(out, count if sent < 0 and sent != -errno.EAGAIN else max(sent, 0))
+    was_blocked = link.flags & _BLOCKED
+    if out.end > 0:
+        link.flags |= _BLOCKED
+    else:
         link.flags &= ~_BLOCKED
+    if link.flags & _BLOCKED != was_blocked:
         _watch(r, row)
-        _release_held(r)
+        if was_blocked:
+            _release_held(r)
 
 
 @compiled
@@ -318,6 +332,16 @@ def _watch(r: ReflectorTables, row: int) -> None:
     flags = r.links[row].flags
     wanted = (0 if flags & _HELD else EPOLLIN) | (EPOLLOUT if flags & _BLOCKED else 0)
     syscalls.watch_again(r.state.epoll, row, wanted, row, r.words)
+
+
+@compiled
+def _hold(r: ReflectorTables, row: int) -> None:
+    """Read no more from a connection until another one has room."""
+    if not r.links[row].flags & _HELD:
+        r.links[row].flags |= _HELD
+        _watch(r, row)
+        r.waiting[r.state.held] = row
+        r.state.held += 1
 
 
 @compiled
@@ -344,12 +368,12 @@ def _serve_read(r: ReflectorTables) -> int:
     while state.position < state.end:
         if link.session == 0:
             return CODEC
-        status, first_byte, body, end = frame(
+        status, first_byte, body, end = mqtt.frame(
             r.buffer, state.position, state.end, PACKET_LIMIT_BYTES
         )
-        if status == INCOMPLETE:
+        if status == mqtt.INCOMPLETE:
             return 0
-        if status != OK:
+        if status != mqtt.OK:
             return CODEC
         packet_type = first_byte >> 4
         if packet_type == PUBLISH:
@@ -357,8 +381,10 @@ def _serve_read(r: ReflectorTables) -> int:
             if reason != 0:
                 return reason
         elif PUBACK <= packet_type <= PUBCOMP:
-            status, packet_id, code = ack_fields(r.buffer, packet_type, body, end, link.version)
-            if status != OK:
+            status, packet_id, code = mqtt.ack_fields(
+                r.buffer, packet_type, body, end, link.version
+            )
+            if status != mqtt.OK:
                 return CODEC
             _serve_ack(r, row, packet_type, packet_id, code)
         elif first_byte == _PINGREQ and body == end:
@@ -375,29 +401,23 @@ def _serve_read(r: ReflectorTables) -> int:
 def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int, end: int) -> int:
     """Forward and acknowledge a message; return the reason why Python is needed, or 0."""
     state, link = r.state, r.links[row]
-    status, state.topic, state.topic_end, packet_id, state.payload, seen = publish_fields(
+    status, state.topic, state.topic_end, packet_id, state.payload, seen = mqtt.publish_fields(
         r.buffer, first_byte, body, end, link.version
     )
-    if status != OK or seen >> TOPIC_ALIAS & 1:
+    if status != mqtt.OK or seen >> mqtt.TOPIC_ALIAS & 1:
         return CODEC
     state.route = _slot_of(r)
-    route = r.routes[state.route]
-    if route.generation != state.generation:
+    if r.routes[state.route].generation != state.generation:
         return ROUTE
     qos = first_byte >> 1 & 3
-    first = link.session * QUEUES
     # A message that is sent again after a lost PUBREC is not forwarded twice.
-    repeated = first_byte & 8 and _find(r, first + _RECEIVED, packet_id) >= 0
-    if qos and state.deliveries + route.last - route.first + 1 >= len(r.deliveries):
-        return FULL
-    if not repeated:
-        state.properties = state.topic_end + (2 if qos else 0)
+    if qos < 2 or not _set_received(r, link.session, packet_id, True):
         state.message_end = end
-        _forward(r, row, first_byte)
-        if qos == 2:
-            delivery = _new_delivery(r)
-            r.deliveries[delivery].packet_id = packet_id
-            _push(r, first + _RECEIVED, delivery)
+        state.properties = state.payload
+        if link.version == MQTT_5:
+            start = state.topic_end + (2 if qos else 0)
+            state.properties = mqtt.read_variable(r.buffer, start, end)[2]
+        _forward(r, row, qos)
     if qos:
         _write_ack(r, row, PUBACK if qos == 1 else PUBREC, packet_id)
     return 0
@@ -410,104 +430,67 @@ def _slot_of(r: ReflectorTables) -> int:
     number = 0x4BF29CE484222325
     for position in range(start, start + length):
         number = (number ^ read_u8(r.buffer, position)) * 0x100000001B3
-    slot = (number ^ number >> 32) & (ROUTE_SLOTS - 1)
+    slot = (number ^ number >> 32) & (len(r.routes) - 1)
     while r.routes[slot].generation == r.state.generation:
         route = r.routes[slot]
-        offset = 0 if route.end - route.start == length else -1
-        while 0 <= offset < length:
-            same = read_u8(r.names, route.start + offset) == read_u8(r.buffer, start + offset)
-            offset = offset + 1 if same else -1
-        if offset >= 0:
+        if mqtt.is_same(r.buffer, start, start + length, r.names, route.start, route.end):
             break
-        slot = (slot + 1) & (ROUTE_SLOTS - 1)
+        slot = (slot + 1) & (len(r.routes) - 1)
     return int(slot)
 
 
 @compiled
-def _forward(r: ReflectorTables, row: int, first_byte: int) -> None:
+def _forward(r: ReflectorTables, row: int, sent_qos: int) -> None:
     """Send the message in the buffer to the subscribers of its topic."""
-    state, link = r.state, r.links[row]
-    route, base = r.routes[state.route], r.buffer.ctypes.data
+    state = r.state
+    route, payload = r.routes[state.route], r.buffer.ctypes.data + state.payload
     index = route.first
     while index < route.last:
-        target = r.targets[index]
-        index += target.members
-        if target.members > 1:
-            target = r.targets[_member(r, index - target.members)]
+        target = r.targets[_member(r, index)]
+        index += r.targets[index].members
         session = r.sessions[target.session]
-        to = r.links[session.link]
-        if to.out_end - to.out_start > _WRITE_HIGH_BYTES and not link.flags & _HELD:
-            link.flags |= _HELD
-            _watch(r, row)
-            r.waiting[state.held] = row
-            state.held += 1
-        qos = min(first_byte >> 1 & 3, target.qos)
+        to, out = session.link, r.outs[session.link]
+        if out.end - out.start > _WRITE_HIGH_BYTES:
+            _hold(r, row)
+        qos = min(sent_qos, target.qos)
         if qos > 0:
-            delivery = _store(r)
-            r.deliveries[delivery].qos = qos
-            _push(r, target.session * QUEUES + _PENDING, delivery)
-            _send_pending(r, target.session)
-        elif session.link > 0 and first_byte == PUBLISH << 4 and to.version == link.version:
-            _write(r, session.link, base + state.position, state.message_end - state.position)
-        elif session.link > 0:
-            topic, rest = base + state.topic - 2, base + state.properties
-            lengths = (
-                state.topic_end - state.topic + 2,
-                state.payload - state.properties,
-                state.message_end - state.payload,
-            )
-            _write_publish(r, session.link, 0, 0, topic, rest, lengths)
+            _store(r, target.session, qos)
+            _send_stored(r, target.session)
+        elif to > 0:
+            _write(r, to, r.scratch.ctypes.data, _head(r, session.version, 0, 0))
+            _write(r, to, payload, state.message_end - state.payload)
 
 
 @compiled
 def _member(r: ReflectorTables, first: int) -> int:
-    """Return the next connected member of a group, or the next one if all are absent."""
-    members, group = r.targets[first].members, r.targets[first].group
-    turn = int(r.turns[group])
+    """Return the row of the next connected member of a group; of the next if all are absent."""
+    group = r.targets[first]
+    turn, members = group.turn, group.members
     for offset in range(members):
         row = first + (turn + offset) % members
         if r.sessions[r.targets[row].session].link > 0:
-            r.turns[group] = (turn + offset + 1) % members
+            group.turn = (turn + offset + 1) % members
             return row
-    r.turns[group] = (turn + 1) % members
+    group.turn = (turn + 1) % members
     return first + turn % members
 
 
 @compiled
-def _write_publish(
-    r: ReflectorTables,
-    row: int,
-    flags: int,
-    packet_id: int,
-    topic: int,
-    rest: int,
-    lengths: tuple[int, int, int],
-) -> None:
-    """Write a PUBLISH (section 3.3) of a topic at one address, and of the rest at another.
-
-    `lengths` are those of topic, properties and payload.
-    """
-    version, start = r.links[row].version, r.scratch.ctypes.data
-    length = lengths[0] + lengths[2] + (2 if packet_id else 0)
-    if version == MQTT_5:
-        length += max(lengths[1], 1)
-    r.scratch[0] = PUBLISH << 4 | flags
-    position = write_variable(r.scratch, 1, length)
-    _write(r, row, start, position)
-    _write(r, row, topic, lengths[0])
-    if packet_id:
-        r.scratch[0] = packet_id >> 8
-        r.scratch[1] = packet_id & 0xFF
-        _write(r, row, start, 2)
-    if version == MQTT_5:
-        r.scratch[0] = 0
-        _write(r, row, rest if lengths[1] else start, max(lengths[1], 1))
-    _write(r, row, rest + lengths[1], lengths[2])
+def _head(r: ReflectorTables, version: int, qos: int, packet_id: int) -> int:
+    """Write the message in the buffer to `scratch`, up to its payload; return the length."""
+    state = r.state
+    topic, properties = r.buffer[state.topic : state.topic_end], r.buffer[:0]
+    if state.payload > state.properties:
+        properties = r.buffer[state.properties : state.payload]
+    payload_bytes = state.message_end - state.payload
+    return mqtt.write_publish(
+        r.scratch, 0, qos << 1, topic, packet_id, version, properties, payload_bytes
+    )
 
 
 @compiled
 def _write_ack(r: ReflectorTables, row: int, packet_type: int, packet_id: int) -> None:
-    write_ack(r.scratch, 0, packet_type, packet_id)
+    mqtt.write_ack(r.scratch, 0, packet_type, packet_id)
     _write(r, row, r.scratch.ctypes.data, 4)
 
 
@@ -515,178 +498,105 @@ def _write_ack(r: ReflectorTables, row: int, packet_type: int, packet_id: int) -
 
 
 @compiled
-def _serve_ack(r: ReflectorTables, row: int, packet_type: int, packet_id: int, code: int) -> None:
-    """Handle a PUBACK, PUBREC, PUBREL or PUBCOMP (section 4.3)."""
-    number = r.links[row].session
-    first = number * QUEUES
-    if packet_type == PUBREL:
-        _free_delivery(r, _take(r, first + _RECEIVED, packet_id))
-        _write_ack(r, row, PUBCOMP, packet_id)
-    elif packet_type == PUBREC and code < 0x80:
-        delivery = _take(r, first + _SENT, packet_id)
-        if delivery > 0:
-            syscalls.free_memory(r.deliveries[delivery].address)
-            r.deliveries[delivery].address = 0
-            _push(r, first + _RELEASING, delivery)
-        _write_ack(r, row, PUBREL, packet_id)
-    else:
-        queue = _RELEASING if packet_type == PUBCOMP else _SENT
-        delivery = _take(r, first + queue, packet_id)
-        if delivery > 0:
-            _free_delivery(r, delivery)
-            r.sessions[number].in_flight -= 1
-            _send_pending(r, number)
-
-
-@compiled
-def _send_pending(r: ReflectorTables, number: int) -> None:
-    """Send waiting messages as far as the window allows."""
-    session, first = r.sessions[number], number * QUEUES
-    while session.link > 0 and session.in_flight < session.window:
-        delivery = _take(r, first + _PENDING, 0)
-        if delivery == 0:
-            return
-        packet_id = _packet_id(r, number)
-        r.deliveries[delivery].packet_id = packet_id
-        session.in_flight += 1
-        _push(r, first + _SENT, delivery)
-        _send(r, session.link, delivery, 0)
-
-
-@compiled
-def _packet_id(r: ReflectorTables, number: int) -> int:
-    """Return a Packet Identifier that is not in flight."""
-    session = r.sessions[number]
-    while session.free_ids == 0:
-        session.next_id = session.next_id % _PACKET_IDS + 1
-        session.free_ids = _PACKET_IDS
-        for queue in (_SENT, _RELEASING):
-            delivery = r.queues[number * QUEUES + queue].first
-            while delivery > 0:
-                ahead = (r.deliveries[delivery].packet_id - session.next_id) % _PACKET_IDS
-                session.free_ids = min(session.free_ids, ahead)
-                delivery = r.deliveries[delivery].following
-        if session.free_ids > 0:
-            session.next_id = (session.next_id - 2) % _PACKET_IDS + 1
-    session.free_ids -= 1
-    session.next_id = session.next_id % _PACKET_IDS + 1
-    return session.next_id
-
-
-@compiled
-def _send(r: ReflectorTables, row: int, delivery: int, flags: int) -> None:
-    sent = r.deliveries[delivery]
-    lengths = sent.topic_bytes, sent.properties_bytes, sent.payload_bytes
-    rest, flags = sent.address + sent.topic_bytes, flags | sent.qos << 1
-    _write_publish(r, row, flags, sent.packet_id, sent.address, rest, lengths)
-
-
-@compiled
 def attach(r: ReflectorTables, number: int, row: int) -> None:
     """Connect a session; send unacknowledged messages again before new ones (section 4.4)."""
-    r.sessions[number].link = row
+    session = r.sessions[number]
+    session.link = row
     r.links[row].session = number
-    delivery = r.queues[number * QUEUES + _RELEASING].first
-    while delivery > 0:
-        _write_ack(r, row, PUBREL, r.deliveries[delivery].packet_id)
-        delivery = r.deliveries[delivery].following
-    delivery = r.queues[number * QUEUES + _SENT].first
-    while delivery > 0:
-        _send(r, row, delivery, 8)
-        delivery = r.deliveries[delivery].following
-    _send_pending(r, number)
+    session.in_flight = session.sent = session.sent_bytes = 0
+    _send_stored(r, number)
 
 
 @compiled
 def end_session(r: ReflectorTables, number: int) -> None:
-    """Discard the deliveries of a session."""
-    for queue in range(number * QUEUES, number * QUEUES + QUEUES):
-        while r.queues[queue].first > 0:
-            _free_delivery(r, _take(r, queue, r.deliveries[r.queues[queue].first].packet_id))
+    session, stored = r.sessions[number], r.stored[number]
+    _remove(stored, stored.end - stored.start)
+    syscalls.free_memory(session.received)
+    session.link = session.in_flight = session.last_id = 0
+    session.received = session.sent = session.sent_bytes = 0
+
+
+@compiled
+def _set_received(r: ReflectorTables, number: int, packet_id: int, awaits: bool) -> bool:
+    """Note if a message of QoS 2 awaits its PUBREL; return True if it did before."""
     session = r.sessions[number]
-    session.link = session.window = session.in_flight = session.lasts = 0
-    session.next_id = session.free_ids = 0
-
-
-# --- queues ------------------------------------------------------------------------------------
-
-
-@compiled
-def _push(r: ReflectorTables, number: int, delivery: int) -> None:
-    queue = r.queues[number]
-    r.deliveries[delivery].following = 0
-    if queue.first == 0:
-        queue.first = delivery
-    else:
-        r.deliveries[queue.last].following = delivery
-    queue.last = delivery
+    if session.received == 0:
+        session.received = syscalls.resize_memory(0, _RECEIVED_BYTES)
+        for offset in range(0, _RECEIVED_BYTES, _WORD_BYTES):
+            _set_word(r, session.received + offset, 0)
+    address, bit = session.received + (packet_id >> 6) * _WORD_BYTES, 1 << (packet_id & 63)
+    word = _word_at(r, address)
+    _set_word(r, address, word | bit if awaits else word & ~bit)
+    return word & bit != 0
 
 
 @compiled
-def _find(r: ReflectorTables, number: int, packet_id: int) -> int:
-    """Return the delivery before that with a Packet Identifier, 0 if it is the first, or -1.
-
-    Acknowledgements come in order, so that it is nearly always the first.
-    """
-    before, delivery = 0, r.queues[number].first
-    while delivery > 0:
-        if r.deliveries[delivery].packet_id == packet_id:
-            return before
-        before, delivery = delivery, r.deliveries[delivery].following
-    return -1
-
-
-@compiled
-def _take(r: ReflectorTables, number: int, packet_id: int) -> int:
-    """Remove the delivery with a Packet Identifier from a queue; return it, or 0."""
-    queue = r.queues[number]
-    before = _find(r, number, packet_id)
-    if before < 0:
-        return 0
-    delivery = r.deliveries[before].following if before > 0 else queue.first
-    following = r.deliveries[delivery].following
-    if before > 0:
-        r.deliveries[before].following = following
-    else:
-        queue.first = following
-    if queue.last == delivery:
-        queue.last = before
-    return delivery
+def _store(r: ReflectorTables, number: int, qos: int) -> None:
+    """Store the message in the buffer for a session, with the next Packet Identifier."""
+    state, session, stored = r.state, r.sessions[number], r.stored[number]
+    packet_id = session.last_id % _PACKET_IDS + 1
+    session.last_id = packet_id
+    head, body = _head(r, session.version, qos, packet_id), state.message_end - state.payload
+    r.word[0] = packet_id << _IDENTIFIER_BIT | qos << _QOS_BIT | (head + body)
+    _append(stored, r.word.ctypes.data, _WORD_BYTES)
+    _append(stored, r.scratch.ctypes.data, head)
+    _append(stored, r.buffer.ctypes.data + state.payload, body)
 
 
 @compiled
-def _new_delivery(r: ReflectorTables) -> int:
-    state = r.state
-    delivery = state.free_delivery
-    if delivery > 0:
-        state.free_delivery = r.deliveries[delivery].following
-    else:
-        state.deliveries += 1
-        delivery = state.deliveries
-    return delivery
+def _send_stored(r: ReflectorTables, number: int) -> None:
+    """Send stored messages as far as the window allows."""
+    session, stored = r.sessions[number], r.stored[number]
+    while session.link > 0 and session.in_flight < session.window and session.sent < _PACKET_IDS:
+        address = stored.address + stored.start + session.sent_bytes
+        if address == stored.address + stored.end:
+            return
+        word = _word_at(r, address)
+        length, state = word & _LENGTH_MASK, word >> _STATE_BIT & 3
+        session.sent += 1
+        session.sent_bytes += _WORD_BYTES + length
+        session.in_flight += state != _COMPLETED
+        if state == _RELEASED:
+            _write_ack(r, session.link, PUBREL, word >> _IDENTIFIER_BIT)
+        elif state == _UNACKNOWLEDGED:
+            _write(r, session.link, address + _WORD_BYTES, length)
+            # It has DUP if it is sent again.
+            r.scratch[0] = PUBLISH << 4 | 8 | (word >> _QOS_BIT & 3) << 1
+            syscalls.move_memory(address + _WORD_BYTES, r.scratch.ctypes.data, 1)
 
 
 @compiled
-def _free_delivery(r: ReflectorTables, number: int) -> None:
-    if number > 0:
-        delivery = r.deliveries[number]
-        syscalls.free_memory(delivery.address)
-        delivery.address = delivery.packet_id = 0
-        delivery.following = r.state.free_delivery
-        r.state.free_delivery = number
-
-
-@compiled
-def _store(r: ReflectorTables) -> int:
-    """Return a new delivery with a copy of the message in the buffer."""
-    state, base, number = r.state, r.buffer.ctypes.data, _new_delivery(r)
-    delivery = r.deliveries[number]
-    delivery.topic_bytes = state.topic_end - state.topic + 2
-    delivery.properties_bytes = state.payload - state.properties
-    delivery.payload_bytes = state.message_end - state.payload
-    rest_bytes = state.message_end - state.properties
-    delivery.address = syscalls.resize_memory(0, delivery.topic_bytes + rest_bytes)
-    rest = delivery.address + delivery.topic_bytes
-    syscalls.move_memory(delivery.address, base + state.topic - 2, delivery.topic_bytes)
-    syscalls.move_memory(rest, base + state.properties, rest_bytes)
-    return number
+def _serve_ack(r: ReflectorTables, row: int, packet_type: int, packet_id: int, code: int) -> None:
+    """Handle a PUBACK, PUBREC, PUBREL or PUBCOMP (section 4.3)."""
+    number = r.links[row].session
+    session, stored = r.sessions[number], r.stored[number]
+    if packet_type == PUBREL:
+        _set_received(r, number, packet_id, False)
+        _write_ack(r, row, PUBCOMP, packet_id)
+        return
+    is_accepted = packet_type == PUBREC and code < 0x80
+    wanted = packet_id << 8 | (_RELEASED if packet_type == PUBCOMP else _UNACKNOWLEDGED)
+    place = stored.address + stored.start
+    end = place + session.sent_bytes
+    # Acknowledgements come in order, so that it is nearly always the first.
+    while place < end:
+        word = _word_at(r, place)
+        if word >> _IDENTIFIER_BIT << 8 | word >> _STATE_BIT & 3 == wanted:
+            state = _RELEASED if is_accepted else _COMPLETED
+            cleared = word & ~(3 << _STATE_BIT)
+            _set_word(r, place, cleared | state << _STATE_BIT)
+            session.in_flight -= not is_accepted
+            break
+        place += _WORD_BYTES + (word & _LENGTH_MASK)
+    if is_accepted:
+        _write_ack(r, row, PUBREL, packet_id)
+        return
+    while session.sent > 0:
+        word = _word_at(r, stored.address + stored.start)
+        if word >> _STATE_BIT & 3 != _COMPLETED:
+            break
+        length = _WORD_BYTES + (word & _LENGTH_MASK)
+        session.sent -= 1
+        session.sent_bytes -= length
+        _remove(stored, length)
+    _send_stored(r, number)

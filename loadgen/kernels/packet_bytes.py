@@ -66,7 +66,7 @@ _FLAGS_2: Final = 1 << PUBREL | 1 << SUBSCRIBE | 1 << UNSUBSCRIBE
 
 
 @compiled
-def _variable(buffer: Bytes, start: int, end: int) -> tuple[int, int, int]:
+def read_variable(buffer: Bytes, start: int, end: int) -> tuple[int, int, int]:
     """Read a variable byte integer (spec 1.5.5); return status, value, position after it."""
     if start >= end:
         return INCOMPLETE, 0, start
@@ -105,7 +105,7 @@ def frame(buffer: Bytes, start: int, end: int, limit_bytes: int) -> tuple[int, i
             return MALFORMED, first_byte, start, start
     elif packet_type == 0 or first_byte & 0x0F != (_FLAGS_2 >> packet_type & 1) << 1:
         return MALFORMED, first_byte, start, start
-    status, length, body_start = _variable(buffer, start + 1, end)
+    status, length, body_start = read_variable(buffer, start + 1, end)
     if status != OK:
         return status, first_byte, start, start
     if length > limit_bytes:
@@ -166,6 +166,24 @@ def is_topic(buffer: Bytes, start: int, end: int) -> bool:
 
 
 @compiled
+def is_same(a: Bytes, start: int, end: int, b: Bytes, first: int, last: int) -> bool:
+    size = end - start
+    if size != last - first:
+        return False
+    different = 0
+    if size < 8:
+        for offset in range(size):
+            different |= read_u8(a, start + offset) ^ read_u8(b, first + offset)
+        return different == 0
+    # Eight bytes at a time, the last eight once more.
+    offset = 0
+    while offset + 8 <= size:
+        different |= read_i64(a, start + offset) ^ read_i64(b, first + offset)
+        offset += 8
+    return different | (read_i64(a, end - 8) ^ read_i64(b, last - 8)) == 0
+
+
+@compiled
 def publish_fields(
     buffer: Bytes, first_byte: int, body_start: int, packet_end: int, version: int
 ) -> tuple[int, int, int, int, int, int]:
@@ -210,7 +228,7 @@ def read_properties(buffer: Bytes, start: int, end: int, packet_type: int) -> tu
 
     Return (status, a bit for each identifier, position after them); status is OK or MALFORMED.
     """
-    status, length, position = _variable(buffer, start, end)
+    status, length, position = read_variable(buffer, start, end)
     if status != OK or length > end - position:
         return MALFORMED, 0, start
     end = position + length
@@ -242,7 +260,7 @@ def after_property(buffer: Bytes, position: int, end: int) -> int:
         return position
     value = 0
     if kind == _VARIABLE:
-        status, value, position = _variable(buffer, position, end)
+        status, value, position = read_variable(buffer, position, end)
         if status != OK:
             return -1
     elif position + kind > end:

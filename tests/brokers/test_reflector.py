@@ -1,7 +1,12 @@
+import asyncio
+import resource
+from pathlib import Path
+
 import pytest
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.reflector import run_reflector
+from loadgen.brokers.watch import ProcessLoad
 from loadgen.errors import CannotRunError
 from loadgen.kernels.forwarding import PACKET_LIMIT_BYTES
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
@@ -229,6 +234,43 @@ async def test_empty_client_identifier(reflector: Endpoint, client: ClientMaker)
     ]
     assert all(names)
     assert names[0] != names[1]
+
+
+async def test_tables_grow(reflector: Endpoint, client: ClientMaker) -> None:
+    durable = {"clean_start": False, "properties": LASTING}
+    for number in range(300):
+        one = await client(reflector, f"n{number}", **durable)
+        await one.subscribe(f"n/{number}", "all/#", qos=1)
+        await one.close()
+    publisher = await client(reflector, "p")
+    for number in range(300):
+        await publisher.publish(f"n/{number}", b"%d" % number, qos=1)
+    await publisher.publish("all/1", b"last", qos=1)
+    for number in (0, 150, 299):
+        one = await client(reflector, f"n{number}", **durable)
+        await one.until_count(2)
+        assert [message.payload for message in one.messages] == [b"%d" % number, b"last"]
+
+
+def _descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+async def test_a_connection_waits_for_a_descriptor(client: ClientMaker) -> None:
+    async with run_reflector() as reflector:
+        endpoint, pid = reflector.endpoints[0], reflector.pid
+        used = _descriptors(pid)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 2, used + 2))
+        first, _ = await client(endpoint, "1"), await client(endpoint, "2")
+        third = asyncio.ensure_future(client(endpoint, "3"))
+        load = ProcessLoad(lambda: (pid,))
+        before, _, after = load.read(), await asyncio.sleep(0.3), load.read()
+        assert before is not None
+        assert after is not None
+        assert after["cpu_ns"] - before["cpu_ns"] < 100_000_000
+        assert not third.done()
+        await first.disconnect()
+        await (await third).sync()
 
 
 # --- hostile bytes --------------------------------------------------------------------------------

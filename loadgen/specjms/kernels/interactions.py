@@ -32,7 +32,6 @@ from loadgen.kernels.counting import (
     count_misrouted,
     count_repeated,
     count_sent,
-    is_same,
     note_delivery,
     phase_of,
     push_event,
@@ -286,7 +285,7 @@ def _selected(fleet: Fleet, message: ReceivedMessage) -> bool:
         position = start
         while not held and 0 <= position < message.payload:
             following = mqtt.after_property(buffer, position, message.payload)
-            held = buffer[position] == mqtt.USER_PROPERTY and is_same(
+            held = buffer[position] == mqtt.USER_PROPERTY and mqtt.is_same(
                 buffer, position, following, chain.term_bytes, term.start, term.end
             )
             position = following
@@ -378,7 +377,7 @@ def _place_of(fleet: Fleet, message: ReceivedMessage, note: InteractionNote) -> 
     if pair != _NONE:
         place = chain.destinations[kind.destination + _route(kind, note)]
         begin, end = place.topic_start, place.topic_end
-        if not is_same(buffer, message.topic, message.topic_end, chain.topics, begin, end):
+        if not mqtt.is_same(buffer, message.topic, message.topic_end, chain.topics, begin, end):
             return _NONE
     return pair
 
