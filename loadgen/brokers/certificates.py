@@ -27,11 +27,11 @@ KEY_KINDS: Final[tuple[KeyKind, ...]] = ("rsa", "ecdsa")
 """RSA with 2,048 bits, as the report's server key, or ECDSA on P-256."""
 
 CLIENTS_LIMIT: Final = 1_000_000
-DAYS_LIMIT: Final = 3_650
-NAME_CHARACTERS: Final = 64
+_NAME_CHARACTERS: Final = 64
 """Longest common name (RFC 5280, ub-common-name)."""
 
 _RSA_BITS: Final = 2048
+_VALID: Final = timedelta(days=30)
 _CLOCKS_APART: Final = timedelta(hours=1)
 _HOST_NAME: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
 
@@ -62,29 +62,17 @@ def make_certificates(
     *,
     clients: int = 0,
     key: KeyKind = "rsa",
-    client_key: KeyKind = "ecdsa",
-    client_name: str = "device-{device}",
-    days: int = 30,
 ) -> CertificateFiles:
     """Fill `directory`, which must not exist or be empty, with an authority and its certificates.
 
     The server's certificate is good for `hosts` (names, *.names or addresses). Client number i of
-    `clients` has the common name `client_name` with {device} as i. Raises UsageError for input
-    that cannot be used and CannotRunError if files cannot be written; then no file is left.
+    `clients` has an ECDSA key and the common name device-i. Raises UsageError for input that cannot
+    be used and CannotRunError if files cannot be written; then no file is left.
     """
     names = _host_names(hosts)
     if not 0 <= clients <= CLIENTS_LIMIT:
         raise UsageError(BROKER_TEXT.CLIENTS_RANGE(clients=clients, most=CLIENTS_LIMIT))
-    if not 1 <= days <= DAYS_LIMIT:
-        raise UsageError(BROKER_TEXT.DAYS_RANGE(days=days, most=DAYS_LIMIT))
-    longest = client_name.replace("{device}", str(max(clients - 1, 0)))
-    if not longest or len(longest) > NAME_CHARACTERS or not longest.isprintable():
-        raise UsageError(
-            BROKER_TEXT.CLIENT_NAME(name=ascii(client_name[:80]), most=NAME_CHARACTERS)
-        )
-    if clients > 1 and "{device}" not in client_name:
-        raise UsageError(BROKER_TEXT.CLIENT_NAMES_EQUAL())
-    until = datetime.now(UTC) + timedelta(days=days)
+    until = datetime.now(UTC) + _VALID
     authority = _name(f"loadgen test authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
     authority_key = _new_key(key)
 
@@ -101,14 +89,13 @@ def make_certificates(
     with _claimed(directory):
         issue(directory / "ca", authority, authority_key)
         # A common name is only for people; what counts is the list of alternative names.
-        server = _name(hosts[0][:NAME_CHARACTERS])
+        server = _name(hosts[0][:_NAME_CHARACTERS])
         issue(directory / "server", server, _new_key(key), names, _SERVER)
         if clients:
             (directory / "clients").mkdir(mode=0o700)
         for device in range(clients):
-            client = _name(client_name.replace("{device}", str(device)))
             path = directory / "clients" / str(device)
-            issue(path, client, _new_key(client_key), _CLIENT)
+            issue(path, _name(f"device-{device}"), _new_key("ecdsa"), _CLIENT)
     return CertificateFiles(
         authority=directory / "ca.pem",
         authority_key=directory / "ca.key",

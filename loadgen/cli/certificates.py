@@ -15,20 +15,13 @@ def _make(flags: Flags) -> int:
     from loadgen.brokers.certificates import KEY_KINDS, make_certificates
 
     kinds = {kind: kind for kind in KEY_KINDS}
-    for name in ("key", "client_key"):
-        if flags[name] not in kinds:
-            option = name.replace("_", "-")
-            raise UsageError(
-                f"{option}: {flags[name][:20]!a} is not a choice; use {', '.join(kinds)}"
-            )
+    if flags["key"] not in kinds:
+        raise UsageError(f"key: {flags['key'][:20]!a} is not a choice; use {', '.join(kinds)}")
     files = make_certificates(
         flags["out"],
         flags["host"],
         clients=flags["clients"],
         key=kinds[flags["key"]],
-        client_key=kinds[flags["client_key"]],
-        client_name=flags["client_name"],
-        days=flags["days"],
     )
     print(f"broker:   {files.certificate} {files.key}")
     print(f"devices:  --tls-ca {files.authority}")

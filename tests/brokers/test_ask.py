@@ -372,11 +372,10 @@ async def test_a_certificate_that_expired(tmp_path: Path, monkeypatch: pytest.Mo
     class Past(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> "Past":
-            return cls.fromtimestamp((datetime.now(UTC) - timedelta(days=9)).timestamp(), UTC)
+            return cls.fromtimestamp((datetime.now(UTC) - timedelta(days=38)).timestamp(), UTC)
 
     monkeypatch.setattr(certificates, "datetime", Past)
-    monkeypatch.setattr(certificates, "_CLOCKS_APART", timedelta(days=1))
-    files = make_certificates(tmp_path, ["127.0.0.1"], days=1)
+    files = make_certificates(tmp_path, ["127.0.0.1"])
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(files.certificate, files.key)
     # Trust in the server's certificate itself: that of the authority has expired, too.

@@ -118,12 +118,12 @@ def test_keys_are_for_their_owner_alone_under_an_open_umask(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("kind", "size"), [("rsa", 2048), ("ecdsa", 256)])
 def test_kind_of_the_servers_key(tmp_path: Path, kind: KeyKind, size: int) -> None:
-    made = make_certificates(tmp_path, ["*.example", "::1"], key=kind, days=2)
+    made = make_certificates(tmp_path, ["*.example", "::1"], key=kind)
     certificate = x509.load_pem_x509_certificate(made.certificate.read_bytes())
     public = certificate.public_key()
     assert getattr(public, "key_size", None) == size
     lasts = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-    assert 48 <= lasts.total_seconds() / 3600 <= 50
+    assert 30 <= lasts.total_seconds() / 86_400 <= 30.1
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(name.value) for name in names] == ["*.example", "::1"]
 
@@ -135,10 +135,6 @@ def test_kind_of_the_servers_key(tmp_path: Path, kind: KeyKind, size: int) -> No
         ({"hosts": ["broker.example:8883"]}, "HOST_WRONG"),
         ({"hosts": ["a b"]}, "HOST_WRONG"),
         ({"clients": -1}, "CLIENTS_RANGE"),
-        ({"days": 0}, "DAYS_RANGE"),
-        ({"clients": 2, "client_name": "same"}, "CLIENT_NAMES_EQUAL"),
-        ({"clients": 2, "client_name": "x" * 60 + "{device}" * 5}, "CLIENT_NAME"),
-        ({"clients": 2, "client_name": "\x00{device}"}, "CLIENT_NAME"),
     ],
 )
 def test_bad_input_changes_nothing(tmp_path: Path, given: dict[str, object], code: str) -> None:

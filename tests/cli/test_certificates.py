@@ -23,7 +23,6 @@ def test_one_command_makes_them_and_says_how_they_are_used(
     ("words", "said"),
     [
         (["--host", "a", "--key", "dsa"], "rsa, ecdsa"),
-        (["--host", "a", "--client-key", "x"], "client-key"),
         (["--host", "a:8883"], "a:8883"),
         ([], "host"),
     ],

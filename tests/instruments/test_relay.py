@@ -20,7 +20,6 @@ from tests.instruments.conftest import Erring
 from tests.instruments.relay import run_relay, serve
 from tests.needs import needs_mosquitto
 
-LASTING = Properties(session_expiry_interval=3600)
 PAYLOADS = [b"%02d" % number * 5 for number in range(60)]
 
 
@@ -44,60 +43,6 @@ async def test_a_relay_that_ends_opens_no_more() -> None:
         await asyncio.sleep(0)
         assert not opening()
         writer.close()
-
-
-@pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("watched", [False, True])
-async def test_without_faults_it_only_passes_on(
-    client: ClientMaker,
-    erring: Erring,
-    version: int,
-    qos: int,
-    watched: bool,
-    tmp_path: Path,
-) -> None:
-    record = tmp_path / "record" if watched else ""
-    async with erring(record=record) as relay:
-        (endpoint,) = relay.endpoints
-        subscriber = await client(endpoint, "s", version)
-        await subscriber.subscribe("t/#", qos=2)
-        publisher = await client(endpoint, "p", version)
-        await publisher.publish("t/1", *PAYLOADS, b"x" * 100_000, qos=qos)
-        await subscriber.until_count(61)
-        await subscriber.sync()
-        assert [message.payload for message in subscriber.messages[:60]] == PAYLOADS
-        assert {message.qos for message in subscriber.messages} == {qos}
-        await subscriber.disconnect()
-        await publisher.close()
-        while (counts := await relay.counts()).connected:
-            await asyncio.sleep(0.01)
-        assert (counts.connects, counts.disconnects, counts.connected) == (2, 2, 0)
-        assert counts.delivered == (61 if watched else 0)
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_sessions_stay_the_brokers(client: ClientMaker, erring: Erring, qos: int) -> None:
-    async with erring("delay=1ms") as relay:
-        (endpoint,) = relay.endpoints
-        first = await client(endpoint, f"d{qos}", clean_start=False, properties=LASTING)
-        await first.subscribe("q", qos=2)
-        first.acknowledges = False
-        publisher = await client(endpoint, "p")
-        await publisher.publish("q", b"0", b"1", qos=qos)
-        await first.until_count(2)
-        await first.close()
-        while (await relay.counts()).connected > 1:
-            await asyncio.sleep(0.01)
-        await publisher.publish("q", b"2", qos=qos)
-        second = await client(endpoint, f"d{qos}", clean_start=False, properties=LASTING)
-        assert second.connack.session_present
-        await second.until_count(3)
-        assert [(m.payload, m.dup) for m in second.messages] == [
-            (b"0", True),
-            (b"1", True),
-            (b"2", False),
-        ]
-        assert [m.packet_id for m in first.messages] == [m.packet_id for m in second.messages[:2]]
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -256,15 +256,3 @@ class TestWrite:
             out = np.zeros(6, np.uint8)
             assert kernels.write_ack(out, 1, make.packet_type, packet_id) == 5
             assert out.tobytes() == b"\0" + expected + b"\0"
-
-
-class TestNumbers:
-    """Spec 2.1.2."""
-
-    def test_packet_types_are_numbered_by_their_names(self) -> None:
-        for number, name in enumerate(constants.PACKET_NAMES[1:], 1):
-            assert getattr(constants, name) == number
-
-    def test_statuses_differ(self) -> None:
-        statuses = {kernels.OK, kernels.INCOMPLETE, kernels.MALFORMED, kernels.TOO_LARGE}
-        assert statuses == {0, 1, -1, -2}

@@ -95,14 +95,6 @@ def test_without_the_processors_instruction_the_same_comes_out() -> None:
     )
 
 
-def test_crc_can_be_taken_in_parts_of_any_length() -> None:
-    data = bytes(range(256)) * 2
-    buffer = np.frombuffer(bytearray(data), np.uint8)
-    for cut in range(len(data) + 1):
-        first = crc32(0, buffer, 0, cut)
-        assert crc32(first, buffer, cut, len(data)) == zlib.crc32(data)
-
-
 @given(
     st.integers(0, U32),
     st.integers(0, U32),
@@ -166,11 +158,6 @@ def test_the_send_offset_has_seven_digits_and_five_in_a_copy(offset_ns: int, cop
     assert abs(send_offset_ns(out, 0) - offset_ns) <= offset_ns * (2e-6 if copy else 6e-8)
 
 
-def test_what_is_sent_before_it_is_due_is_no_copy() -> None:
-    out = _stamped(b"", intended_ns=10, sent_ns=9)
-    assert (send_offset_ns(out, 0), is_copy(out, 0)) == (0, False)
-
-
 def test_a_header_is_right_by_itself_when_its_body_is_known() -> None:
     out = _stamped(b"0123456789")
     out[-1] ^= 1
@@ -197,20 +184,6 @@ def test_a_body_that_lost_or_gained_bytes_is_noticed() -> None:
     assert not is_intact(out, 0, len(out) - 1)
     longer = np.concatenate((out, np.zeros(1, np.uint8)))
     assert not is_intact(longer, 0, len(longer))
-
-
-def test_zeros_are_no_intact_message() -> None:
-    assert not is_intact(np.zeros(64, np.uint8), 0, 64)
-
-
-@given(st.integers(0, 80))
-@settings(deadline=None, max_examples=20)
-def test_every_prefix_of_the_body_has_its_crc(size_bytes: int) -> None:
-    body = make_body(size_bytes, 7)
-    states = body_crc_states(body)
-    assert states.shape == (size_bytes + 1,)
-    wanted = [zlib.crc32(body[:length].tobytes()) for length in range(size_bytes + 1)]
-    assert states.tolist() == wanted
 
 
 @pytest.mark.compiled
@@ -267,10 +240,6 @@ def test_places_are_filled_where_they_stand() -> None:
 )
 def test_widths_and_fills(text: bytes, told: bytes) -> None:
     assert filled(text) == told
-
-
-def test_zero_is_a_digit() -> None:
-    assert filled(b"{sequence:3}", sequence=0) == b"  0"
 
 
 @given(
