@@ -17,7 +17,7 @@ from loadgen.brokers.mosquitto import (
     render_config,
     run_mosquitto,
 )
-from loadgen.brokers.ports import ephemeral_ports, listen
+from loadgen.brokers.ports import ephemeral_ports
 from loadgen.brokers.process import ProgramBroker, ProgramSettings, printed_version
 from loadgen.brokers.start import serve
 from loadgen.brokers.watch import mqtt_client
@@ -96,16 +96,6 @@ async def test_durable_session_survives_a_crash(client: ClientMaker) -> None:
         assert again.connack.session_present
         await again.until_count(50)
         assert {message.payload for message in again.messages} == {b"%d" % n for n in range(50)}
-
-
-@needs_mosquitto
-async def test_occupied_port_is_one_clear_line() -> None:
-    with listen("127.0.0.1") as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(CannotRunError, match="Address already in use") as caught:
-            async with run_mosquitto(ProgramSettings(port=port)):
-                pass
-    assert "\n" not in str(caught.value)
 
 
 async def test_absent_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from loadgen.brokers import nats
 from loadgen.brokers.nats import find_nats, run_nats, subjects
 from loadgen.brokers.ports import ephemeral_ports
 from loadgen.brokers.process import ProgramSettings, printed_version
-from loadgen.errors import CannotRunError, MissingProgramError
+from loadgen.errors import MissingProgramError
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.plan.accounts import Account
 from tests.brokers.conftest import ClientMaker
@@ -86,14 +86,6 @@ async def test_users_have_their_own_topics_only(client: ClientMaker) -> None:
 )
 def test_subjects(topic_filter: str, found: list[str]) -> None:
     assert list(subjects(topic_filter)) == found
-
-
-async def test_a_port_in_use_is_named() -> None:
-    async with run_nats() as broker:
-        port = broker.endpoints[0].port
-        with pytest.raises(CannotRunError, match="address already in use"):
-            async with run_nats(ProgramSettings(port=port)):
-                pass
 
 
 async def test_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

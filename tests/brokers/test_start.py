@@ -9,14 +9,16 @@ import pytest
 
 from loadgen.brokers.endpoints import parse_endpoint
 from loadgen.brokers.mosquitto import find_mosquitto
-from loadgen.brokers.ports import free_port
+from loadgen.brokers.ports import free_port, listen
 from loadgen.brokers.start import serve
 from loadgen.errors import CannotRunError, MissingProgramError, UsageError
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.plan.accounts import Account
 from tests.brokers.conftest import ClientMaker
+from tests.needs import needs_mosquitto
 
 ROOT = str(Path(__file__).parents[2])
+NAMES = ["reflector", "sink", "nats", pytest.param("mosquitto", marks=needs_mosquitto)]
 
 
 async def test_urls_pass_through() -> None:
@@ -41,10 +43,8 @@ async def test_auto(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
 
-@pytest.mark.parametrize("name", ["reflector", "sink", "mosquitto", "nats"])
+@pytest.mark.parametrize("name", NAMES)
 async def test_several_instances(name: str, client: ClientMaker) -> None:
-    if name == "mosquitto" and find_mosquitto() is None:
-        pytest.skip("the program mosquitto is not installed")
     async with serve(name, instances=2) as served:
         pids = served.pids
         assert len(set(pids)) == len(set(served.endpoints)) == len(served.brokers) == 2
@@ -92,11 +92,12 @@ async def test_arguments_that_contradict_each_other(
     assert caught.value.code == code
 
 
-async def test_occupied_port() -> None:
-    async with serve("sink") as served:
-        port = served.endpoints[0].port
-        with pytest.raises(CannotRunError, match="in use") as caught:
-            async with serve("reflector", port=port):
+@pytest.mark.parametrize("name", NAMES)
+async def test_occupied_port(name: str) -> None:
+    with listen("127.0.0.1") as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(CannotRunError, match=r"(?i)address already in use") as caught:
+            async with serve(name, port=port):
                 pass
     assert "\n" not in str(caught.value)
 

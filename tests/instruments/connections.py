@@ -1,73 +1,32 @@
-"""Connections of the relay, which all read into one buffer."""
+"""Connections of the relay with clients and the broker, which all read into one buffer."""
 
 import asyncio
-import ssl
-from collections.abc import Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-import numpy as np
-
-from loadgen.brokers.ports import listen
 from loadgen.errors import RemoteProtocolError
 from loadgen.mqtt.constants import MQTT_5
 from tests.instruments.packets import acknowledgement
 
-_BUFFER_BYTES: Final = 1 << 20
+if TYPE_CHECKING:
+    from tests.instruments.relay import Client, Relay
+
 _READ_BYTES: Final = 256 << 10
 _WRITE_HIGH_BYTES: Final = 8 << 20
-_BACKLOG: Final = 4096
 
 
-class Host:
-    """The server of connections, with the buffer into which all of them read."""
+class Side(asyncio.BufferedProtocol):
+    """One of the two connections by which a client and the broker are joined.
 
-    def __init__(self) -> None:
-        self.connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
-        self.grow_buffer(_BUFFER_BYTES)
+    It reads into the shared buffer, but not during a stall, and writes with back-pressure. Its
+    answers are in the transcript.
+    """
 
-    def grow_buffer(self, size: int) -> None:
-        self.buffer = np.zeros(size, np.uint8)
-        self.view = memoryview(self.buffer)  # type: ignore[arg-type]
+    client: "Client"
+    other: "Side | None" = None
 
-    def consume(self, connection: "Connection", end: int) -> int:
-        """Serve the packets in `view[:end]` and return where the first incomplete one begins.
-
-        Raises RemoteProtocolError if the client violates the protocol.
-        """
-        raise NotImplementedError
-
-    def detach(self, connection: "Connection") -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Stop listening, and cut every connection."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self.connections):
-            connection.cut()
-
-    async def listen(
-        self,
-        host: str,
-        port: int,
-        protocol: Callable[[], asyncio.BaseProtocol],
-        tls: ssl.SSLContext | None = None,
-    ) -> int:
-        """Listen, and return the port; `port` 0 chooses one."""
-        listener = listen(host, port, _BACKLOG)
-        self._server = await asyncio.get_running_loop().create_server(
-            protocol, sock=listener, backlog=_BACKLOG, ssl=tls
-        )
-        chosen: int = listener.getsockname()[1]
-        return chosen
-
-
-class Connection(asyncio.BufferedProtocol):
-    """A network connection that reads into the shared buffer and writes with back-pressure."""
-
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: "Relay") -> None:
         self.host = host
+        self.client_id = ""
         self.transport: asyncio.Transport
         self.version = MQTT_5
         # The bytes of an incomplete packet.
@@ -76,13 +35,22 @@ class Connection(asyncio.BufferedProtocol):
         self.holds = 0
         # True while the write buffer is full, and the connections that wait for its end.
         self.blocked = False
-        self.held_up: set[Connection] = set()
+        self.held_up: set[Side] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop transports are no subclass of asyncio.Transport.
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         self.host.connections.add(self)
+        if self.host.stalled:
+            # uvloop begins to read right after this, and may read once before it pauses; see
+            # `buffer_updated`.
+            self.holds += 1
+            asyncio.get_running_loop().call_soon(self._pause_if_held)
+
+    def _pause_if_held(self) -> None:
+        if self.holds and not self.transport.is_closing():
+            self.transport.pause_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         host, partial = self.host, self.partial
@@ -94,7 +62,17 @@ class Connection(asyncio.BufferedProtocol):
         return host.view[len(partial) :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.consume(len(self.partial) + nbytes)
+        if self.host.stalled:
+            self.partial = bytes(self.host.view[: len(self.partial) + nbytes])
+        else:
+            self.consume(len(self.partial) + nbytes)
+
+    def catch_up(self) -> None:
+        """Serve what was read during a stall."""
+        if self.partial and not self.closed:
+            # Copies the partial packet to the beginning of the view, as before a read.
+            self.get_buffer(-1)
+            self.consume(len(self.partial))
 
     def consume(self, end: int) -> None:
         """Serve the first `end` bytes of the buffer."""
@@ -129,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def answer(self, packet_type: int, packet_id: int) -> None:
         self.write(acknowledgement(packet_type, packet_id))
+        self.host.notes.transcript.answer(self.client_id, packet_type, packet_id, 0)
 
     def end(self) -> None:
         """Close after everything is sent."""
@@ -159,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.holds == 0 and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def wait_for(self, other: "Connection") -> None:
+    def wait_for(self, other: "Side") -> None:
         """Stop reading until `other` has room to write."""
         if self not in other.held_up:
             other.held_up.add(self)

@@ -19,9 +19,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import uvloop
 
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.ports import listen
 from loadgen.brokers.process import BrokerProcess, package_environment, running, spawn
 from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import CannotRunError, RemoteProtocolError
@@ -44,7 +46,7 @@ from loadgen.mqtt.constants import (
 from loadgen.mqtt.packets import Subscription
 from loadgen.mqtt.reason_codes import ReasonCode, is_failure
 from loadgen.mqtt.topics import filter_matches, split_shared
-from tests.instruments.connections import Connection, Host
+from tests.instruments.connections import Side
 from tests.instruments.faults import COUNTED_AS, Dice, FaultCounts, Faults, parse_faults
 from tests.instruments.mischief import Mischief, Notes
 from tests.instruments.packets import (
@@ -64,6 +66,7 @@ STDERR: Final = 2
 ANSWER_TIMEOUT_S: Final = 300.0
 """Longest wait for an answer: compiling the kernels takes a minute on a slow host."""
 PACKET_LIMIT_BYTES: Final = 16 << 20
+_BUFFER_BYTES: Final = 1 << 20
 REJECTED = "rejected on request"
 """The Reason String of the fault `reject`."""
 SUBSCRIBE_FAILURE = 0x80
@@ -195,50 +198,6 @@ class Packet(NamedTuple):
     end: int
 
 
-class Side(Connection):
-    """One of the two connections by which a client and the broker are joined.
-
-    It is not read during a stall, and its answers are in the transcript.
-    """
-
-    host: "Relay"
-    client: "Client"
-    other: "Side | None" = None
-
-    def __init__(self, host: "Relay") -> None:
-        super().__init__(host)
-        self.client_id = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if self.host.stalled:
-            # uvloop begins to read right after this, and may read once before it pauses; see
-            # `buffer_updated`.
-            self.holds += 1
-            asyncio.get_running_loop().call_soon(self._pause_if_held)
-
-    def _pause_if_held(self) -> None:
-        if self.holds and not self.transport.is_closing():
-            self.transport.pause_reading()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self.host.stalled:
-            self.partial = bytes(self.host.view[: len(self.partial) + nbytes])
-        else:
-            super().buffer_updated(nbytes)
-
-    def catch_up(self) -> None:
-        """Serve what was read during a stall."""
-        if self.partial and not self.closed:
-            # Copies the partial packet to the beginning of the view, as before a read.
-            self.get_buffer(-1)
-            self.consume(len(self.partial))
-
-    def answer(self, packet_type: int, packet_id: int) -> None:
-        super().answer(packet_type, packet_id)
-        self.host.notes.transcript.answer(self.client_id, packet_type, packet_id, 0)
-
-
 class Upstream(Side):
     """The connection to the broker on behalf of one client."""
 
@@ -299,14 +258,16 @@ class Client(Side):
         self.host.notes.transcript.release(self.client_id, packet_id)
 
 
-class Relay(Host):
+class Relay:
     """Clients on one side, on the other `broker`, its host and port.
 
     It sets faults, draws their dice, stalls, and cuts connections.
     """
 
     def __init__(self, broker: tuple[str, int], faults: Faults, record: str = "") -> None:
-        super().__init__()
+        self.connections: set[Side] = set()
+        self._server: asyncio.Server | None = None
+        self.grow_buffer(_BUFFER_BYTES)
         self.stalled = False
         self.counts: FaultCounts = FaultCounts()
         self.notes = Notes(self.counts, Transcript(record))
@@ -333,9 +294,25 @@ class Relay(Host):
         """Return all clients that may get deliveries."""
         return [one for one in self.connections if isinstance(one, Client) and one.accepted]
 
-    def sides(self) -> list[Side]:
-        """Return the connections of clients and those to the broker."""
-        return [one for one in self.connections if isinstance(one, Side)]
+    def grow_buffer(self, size: int) -> None:
+        self.buffer = np.zeros(size, np.uint8)
+        self.view = memoryview(self.buffer)  # type: ignore[arg-type]
+
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None = None,
+    ) -> int:
+        """Listen, and return the port; `port` 0 chooses one."""
+        listener = listen(host, port)
+        # asyncio sets the backlog anew.
+        self._server = await self._loop.create_server(
+            protocol, sock=listener, backlog=4096, ssl=tls
+        )
+        chosen: int = listener.getsockname()[1]
+        return chosen
 
     def snapshot(self) -> FaultCounts:
         """Return the counts as of now, gauges filled in."""
@@ -396,7 +373,7 @@ class Relay(Host):
 
     def _clients(self) -> list[Side]:
         """Return those that may be cut, in the order of their Client Identifiers."""
-        named = [one for one in self.sides() if one.client_id and not one.closed]
+        named = [one for one in self.connections if one.client_id and not one.closed]
         return sorted(named, key=lambda connection: connection.client_id)
 
     def _on_reset(self) -> None:
@@ -419,14 +396,17 @@ class Relay(Host):
     def _end_stall(self) -> None:
         self._stall_timer = None
         self.stalled = self.mischief.stalled = False
-        for connection in self.sides():
+        for connection in list(self.connections):
             connection.release()
             connection.catch_up()
         self.mischief.after_stall(self.receivers())
         self._serve_waiting()
 
-    def consume(self, connection: Connection, end: int) -> int:
-        assert isinstance(connection, Side)
+    def consume(self, connection: Side, end: int) -> int:
+        """Serve the packets in `view[:end]` and return where the first incomplete one begins.
+
+        Raises RemoteProtocolError if the client violates the protocol.
+        """
         client = connection.client
         handlers = _FROM_CLIENT if connection is client else _FROM_BROKER
         passed = position = 0
@@ -458,8 +438,7 @@ class Relay(Host):
         if other.blocked:
             connection.wait_for(other)
 
-    def detach(self, connection: Connection) -> None:
-        assert isinstance(connection, Side)
+    def detach(self, connection: Side) -> None:
         if connection.other is not None:
             # What it was told before still goes out.
             connection.other.end()
@@ -481,7 +460,10 @@ class Relay(Host):
         for task in (*self._opening, self._stall_timer, self._reset_timer):
             if task is not None:
                 task.cancel()
-        super().close()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.cut()
         self.notes.transcript.close()
 
     # From the client. Each returns whether the packet goes on as it came.
