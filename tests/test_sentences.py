@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.codes_page import markdown
 from loadgen import sentences
 from loadgen.judge.codes import REASONS, REMARKS
-from loadgen.report.codes import markdown
 from loadgen.sentences import Sentences, Text, counted, fields_of, render, templates
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +67,7 @@ def test_every_sentence_gets_its_values() -> None:
 
 def test_codes_are_documented_by_their_table() -> None:
     page = ROOT / "docs" / "codes.md"
-    assert page.read_text() == markdown(), "run `python -m loadgen.report.codes > docs/codes.md`"
+    assert page.read_text() == markdown(), "run `python -m bench.codes_page > docs/codes.md`"
 
 
 def test_a_number_agrees_with_its_noun() -> None:

@@ -2,14 +2,10 @@
 
 import sys
 
-from loadgen.cli.options import Flags, declared, with_options
+from loadgen.cli.options import Flags
 
 
-def _join(flags: Flags) -> int:
-    """Generate load for commands on another host, one after the other, until SIGTERM.
-
-    Example: loadgen agent --join 10.0.0.1:7300 --secret file:secret --label left
-    """
+def join(flags: Flags) -> int:
     import asyncio
 
     from loadgen.cli.cluster import parsed
@@ -26,6 +22,3 @@ def _join(flags: Flags) -> int:
     secret = agent_secret(flags["secret"])
     asyncio.run(join_runs(address, port, secret, flags["label"], show))
     return 0
-
-
-command = with_options(_join, declared("agent"))

@@ -29,7 +29,7 @@ from loadgen.cli import (
 )
 from loadgen.cli.cases import case_command
 from loadgen.cli.help import WIDEST, add_plain_command
-from loadgen.cli.options import add_command, group
+from loadgen.cli.options import add_command, add_plain, group
 from loadgen.cli.variants import variants_app
 
 NOTHING_STATUS = 2
@@ -59,21 +59,21 @@ def app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for case in CASES.values():
-        add_command(app, case.name, case.summary, partial(_case_command, case))
-    add_plain_command(app, "demo", demo.command)
+        add_command(app, case.name, partial(_case_command, case), case.summary)
+    add_plain(app, "demo", demo.play_demo, "demo")
     add_plain_command(app, "scorecard", scorecard.command)
-    add_command(app, "compare", compare.SUMMARY, compare.app)
-    add_command(app, "report", report.SUMMARY, report.command)
+    add_command(app, "compare", compare.app)
+    add_command(app, "report", report.command)
     for name, module in (("search", search), ("sweep", sweep), ("plan", plan), ("tune", tune)):
-        add_command(app, name, module.SUMMARY, module.app)
-    add_command(app, "probe", probe.SUMMARY, probe.command)
+        add_command(app, name, module.app)
+    add_command(app, "probe", probe.command)
     add_plain_command(app, "power", power.command)
-    add_plain_command(app, "broker", broker.command)
-    add_plain_command(app, "agent", agent.command)
-    add_plain_command(app, "certificates", certificates.command)
+    add_plain(app, "broker", broker.serve, "broker")
+    add_plain(app, "agent", agent.join, "agent")
+    add_plain(app, "certificates", certificates.make, "certificates")
     app.add_typer(history.app, name="history")
-    app.add_typer(import_.app, name="import")
-    add_plain_command(app, "calibrate", calibrate.command)
+    add_command(app, "import", import_.app)
+    add_plain(app, "calibrate", calibrate.calibrate, "calibrate")
     return app
 
 

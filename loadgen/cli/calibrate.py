@@ -5,17 +5,10 @@ import sys
 from functools import partial
 from typing import Any
 
-from loadgen.cli.options import Flags, declared, with_options
+from loadgen.cli.options import Flags
 
 
-def _calibrate(flags: Flags) -> int:
-    """Measure the limits of the generator on this host, in under a minute.
-
-    It connects, sends and receives with a sink and a reflector on this host. The result is stored,
-    and later runs show how far they are from these limits. Other load on the host lowers them.
-
-    Example: loadgen calibrate
-    """
+def calibrate(flags: Flags) -> int:
     from loadgen.errors import CannotRunError
     from loadgen.run.environment import calibration_path, identity, stored_calibration
 
@@ -37,14 +30,14 @@ def _calibrate(flags: Flags) -> int:
 
 
 def _measured(key: dict[str, object], *, quiet: bool) -> dict[str, Any]:
-    from loadgen.run.calibrate import calibrate
+    from loadgen.run.calibrate import calibrate as measure
     from loadgen.run.environment import host_of, store_calibration
     from loadgen.run.interrupt import interruptible
     from loadgen.run.progress import progress_on
 
     descriptors = host_of().descriptors
     with progress_on(sys.stderr, quiet=quiet) as progress:
-        result = interruptible(partial(calibrate, key, descriptors, progress=progress))
+        result = interruptible(partial(measure, key, descriptors, progress=progress))
     store_calibration(result)
     return result
 
@@ -72,6 +65,3 @@ def _lines(result: dict[str, Any]) -> list[str]:
     ]
     lines.append(f"{'':>14}measured {result['made']} in {result['seconds']:g} s")
     return lines
-
-
-command = with_options(_calibrate, declared("calibrate"))

@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from loadgen.cases.case import Case
-from loadgen.cli.cluster import hosts_of, on_testbed
+from loadgen.cli.cluster import on_testbed
 from loadgen.cli.options import (
     Flags,
     case_options,
@@ -19,6 +19,7 @@ from loadgen.errors import LoadgenError, PowerLogError, RunDirectoryError
 from loadgen.plan.scenario import Scenario
 
 if TYPE_CHECKING:
+    from loadgen.cli.result_text import Paper
     from loadgen.report.score_card import ScoreCard
     from loadgen.run.coordinator import RunResult
     from loadgen.run.testbed import Testbed
@@ -35,18 +36,13 @@ def case_command(case: Case[Any]) -> Callable[..., int]:
 def play_and_show(scenario: Scenario, flags: Flags) -> int:
     """Run the scenario with the options of a run; return the exit status."""
     check_power_logs(scenario)
-    return show(play(scenario, flags["out"], flags), scenario, flags)
+    return show(play(scenario, flags), scenario, flags)
 
 
 def play(
-    scenario: Scenario,
-    out: Path | None,
-    flags: Flags,
-    command: Sequence[str] = (),
-    *,
-    root: Path | None = None,
+    scenario: Scenario, flags: Flags, command: Sequence[str] = (), *, root: Path | None = None
 ) -> "RunResult":
-    """Run the scenario into `out`, on the hosts that the options request, with progress.
+    """Run the scenario into `--out`, on the hosts that the options request, with progress.
 
     With a `root` a run that the host spoiled is made again, at most twice.
     """
@@ -54,7 +50,6 @@ def play(
     from loadgen.run.testbed import run_unspoiled
 
     quiet = flags["quiet"]
-    source = hosts_of(scenario, flags) if "spark_master" in flags else None
 
     def watch(again: int) -> None:
         if again and not quiet:
@@ -68,16 +63,7 @@ def play(
             )
             return result
 
-        return on_testbed(
-            work,
-            [scenario],
-            scenario.case,
-            out=out,
-            quiet=quiet,
-            source=source,
-            command=command,
-            lends=False,
-        )
+        return on_testbed(work, [scenario], scenario.case, flags, command=command, lends=False)
 
 
 def check_power_logs(scenario: Scenario) -> None:
@@ -132,8 +118,8 @@ def show(
     With `cards` the score card is added to them, and its JSON is left to the caller: one command
     that makes several runs still prints one document.
     """
+    from loadgen.cli.result_text import print_result, result_lines, two_lines
     from loadgen.cli.search_view import rate_step_lines
-    from loadgen.report.render.write import indented
     from loadgen.report.score_card import card_document
 
     try:
@@ -149,25 +135,16 @@ def show(
         raise
     if cards is not None:
         cards.append(card)
-    if flags["json_"] and cards is None:
-        print(indented(card_document(card)).decode(), end="", flush=True)
-    if not (flags["json_"] and flags["quiet"]):
-        stream = sys.stderr if flags["json_"] else sys.stdout
-        show_card(card, result.directory, stream, quiet=flags["quiet"], long=flags["long"])
-        for line in () if flags["quiet"] else rate_step_lines(result.steps):
-            print(line, file=stream)
+
+    def lines(paper: "Paper") -> list[str]:
+        if flags["quiet"]:
+            return two_lines(card, paper)
+        long = result_lines(card, result.directory, paper, long=flags["long"])
+        return [*long, *rate_step_lines(result.steps)]
+
+    alone = flags["json_"] and cards is None
+    print_result(flags, card_document(card) if alone else None, lines)
     return result.exit_status
-
-
-def show_card(
-    card: "ScoreCard", directory: Path, stream: TextIO, *, quiet: bool, long: bool = False
-) -> None:
-    """Print a result: two lines if quiet, else about twelve, with `long` all figures."""
-    from loadgen.cli.result_text import paper_of, result_lines, two_lines
-
-    paper = paper_of(stream)
-    lines = two_lines(card, paper) if quiet else result_lines(card, directory, paper, long=long)
-    print("\n".join(lines), file=stream, flush=True)
 
 
 def again_note(again: int) -> str:

@@ -1,17 +1,10 @@
 """`loadgen certificates`: a certificate authority for tests, in one command."""
 
-from loadgen.cli.options import Flags, declared, with_options
+from loadgen.cli.options import Flags
 from loadgen.errors import UsageError
 
 
-def _make(flags: Flags) -> int:
-    """Make a test authority, the broker's certificate and one for each device.
-
-    Only the owner can read the keys. For closed networks only: the authority's key is in the same
-    directory.
-
-    Example: loadgen certificates --out certs --host broker.example --host 10.0.0.7 --clients 1000
-    """
+def make(flags: Flags) -> int:
     from loadgen.brokers.certificates import KEY_KINDS, make_certificates
 
     kinds = {kind: kind for kind in KEY_KINDS}
@@ -29,6 +22,3 @@ def _make(flags: Flags) -> int:
         print(f"          --tls-certificate '{files.client_certificate}'")
         print(f"          --tls-key '{files.client_key}'")
     return 0
-
-
-command = with_options(_make, declared("certificates"))

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -84,19 +84,17 @@ def spark_settings(flags: Sequence[str] | None) -> dict[str, str]:
 
 def on_testbed(
     work: "Callable[[Path, Testbed], Coroutine[Any, Any, T]]",
-    scenarios: Iterable[Scenario],
+    scenarios: Sequence[Scenario],
     kind: str,
+    flags: Flags,
     *,
-    out: Path | None,
-    quiet: bool,
-    source: "HostSource | None" = None,
     command: Sequence[str] = (),
     lends: bool = True,
 ) -> T:
-    """Return the result of `work` in `out`, or a new directory named by its kind; Ctrl-C ends it.
+    """Return the result of `work` in `--out`, or a new directory named by its kind.
 
-    Secrets of the scenarios are read first. The testbed has the hosts of `source`. `command` is
-    noted in run.json, by default the command line.
+    Ctrl-C ends it. Secrets of the scenarios are read first. The testbed has the hosts that the
+    first one requests. `command` is noted in run.json, by default the command line.
     """
     from loadgen.run.interrupt import interruptible
     from loadgen.run.rundir import directory_or_new
@@ -105,6 +103,7 @@ def on_testbed(
     for scenario in scenarios:
         take_secrets(scenario.plain())
     words = command or ("loadgen", *sys.argv[1:])
+    source = hosts_of(scenarios[0], flags) if "spark_master" in flags else None
 
     async def worked(*, interrupt: "Interrupt") -> T:
         from loadgen.run.testbed import Testbed
@@ -112,11 +111,11 @@ def on_testbed(
         async with AsyncExitStack() as stack:
             hosts = None
             if source is not None:
-                hosts = await _gathered(stack, source, interrupt, quiet=quiet)
+                hosts = await _gathered(stack, source, interrupt, quiet=flags["quiet"])
             testbed = Testbed(hosts=hosts, interrupt=interrupt, command=words, lends=lends)
             return await work(directory, await stack.enter_async_context(testbed))
 
-    with directory_or_new(out, kind) as directory:
+    with directory_or_new(flags["out"], kind) as directory:
         return interruptible(worked)
 
 

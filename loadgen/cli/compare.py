@@ -12,7 +12,7 @@ from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES
 from loadgen.cli import options
 from loadgen.cli.cases import again_note, check_power_logs, score, tell
-from loadgen.cli.cluster import hosts_of, on_testbed
+from loadgen.cli.cluster import on_testbed
 from loadgen.errors import UsageError
 from loadgen.sentences import counted
 
@@ -22,22 +22,12 @@ if TYPE_CHECKING:
     from loadgen.run.search.turns import Turn, TurnsResult
     from loadgen.run.testbed import Testbed
 
-SUMMARY = "Compare brokers, which take turns, or finished runs, in one table."
 _DIRECTORIES = "directories"
-_HELP = f"""{SUMMARY}
-
-Write the brokers first: loadgen compare URL URL [-n 3] CASE ..., with the options of the case.
-Without a case, compare two directories, each with a run or with runs. Exit status 0: every run is
-VALID; 1: a run is not.
-
-Example: loadgen compare mosquitto nats -n 3 fanin --devices 100 --rate 500
-
-Example: loadgen compare runs/before runs/after"""
 
 
 def app() -> typer.Typer:
-    app = options.cases_app("compare", _HELP, _command)
-    options.add_command(app, _DIRECTORIES, "Compare finished runs.", _directories_command)
+    app = options.cases_app("compare", _command)
+    options.add_plain(app, _DIRECTORIES, _compare_directories, "directories")
     return app
 
 
@@ -54,10 +44,7 @@ def case_first(words: Sequence[str], cases: Sequence[str]) -> list[str]:
 
 def _command(case: Case[Any]) -> Callable[..., int]:
     of_the_case = [one for one in options.case_options(case) if one.name != "broker"]
-    doc = (
-        f"Compare brokers by {case.name}. They take turns; a run that the host spoiled is made "
-        f"again.\n\nExample: loadgen compare mosquitto nats -n 3 {case.name}"
-    )
+    doc = options.help_text("compare_case", case=case.name)
     parameters = [*options.declared("compare"), *of_the_case, *options.declared("run")]
     return options.with_options(partial(_compare_brokers, case), parameters, doc)
 
@@ -76,7 +63,6 @@ def _compare_brokers(case: Case[Any], flags: options.Flags) -> int:
         fits = {k: v for k, v in flags.items() if not (plain and k.startswith("tls_"))}
         scenarios.append(options.read_scenario(case, {**fits, "broker": [broker]}))
     check_power_logs(scenarios[0])
-    source = hosts_of(scenarios[0], flags)
     with progress_on(sys.stderr, quiet=quiet) as progress:
 
         def watch(turn: "Turn") -> None:
@@ -91,15 +77,7 @@ def _compare_brokers(case: Case[Any], flags: options.Flags) -> int:
             result = await take_turns(scenarios, directory, testbed, repeat=repeat, watch=watch)
             return directory, result
 
-        directory, result = on_testbed(
-            work,
-            scenarios,
-            f"compare-{case.name}",
-            out=flags["out"],
-            quiet=quiet,
-            source=source,
-            lends=False,
-        )
+        directory, result = on_testbed(work, scenarios, f"compare-{case.name}", flags, lends=False)
     sides = []
     for scenario, runs in zip(scenarios, result.runs, strict=True):
         cards = [score(run.directory, scenario) for run in runs]
@@ -121,11 +99,6 @@ def _require_sides(sides: Sequence[str]) -> None:
 
 
 # Finished runs --------------------------------------------------------------------------------
-
-
-def _directories_command() -> Callable[..., int]:
-    doc = f"Compare finished runs.\n\nExample: {_HELP.rpartition('Example: ')[2]}"
-    return options.with_options(_compare_directories, options.declared("directories"), doc)
 
 
 def _compare_directories(flags: options.Flags) -> int:
@@ -158,28 +131,25 @@ def _show(
     turns: "TurnsResult | None" = None,
 ) -> int:
     """Print the comparison and write its page; return the exit status."""
-    from loadgen.cli.result_text import labelled, paper_of
+    from loadgen.cli.result_text import advice_of, labelled, print_result
     from loadgen.report.build.compare import comparison_document
-    from loadgen.report.codes import advice_of
-    from loadgen.report.render.write import indented, write_comparison
+    from loadgen.report.render.write import write_comparison
 
-    stream = sys.stderr if flags["json_"] else sys.stdout
-    paper = paper_of(stream)
-    lines = list(comparison_lines(compared, paper, brief=flags["quiet"]))
     parts = []
     if turns is not None and turns.repeated:
         repeated = counted(turns.repeated, "run")
         parts.append(("again", f"{repeated} made again, as the host had spoiled them"))
     if directory is not None:
         parts.append(("files", f"{directory} · page {write_comparison(compared, directory)}"))
-    if advice := next(filter(None, map(advice_of, compared.codes)), ""):
+    if advice := advice_of(compared.codes):
         parts.append(("next", advice))
-    if not flags["quiet"]:
-        lines += labelled(parts, paper)
-    if flags["json_"]:
-        sys.stdout.write(indented(comparison_document(compared)).decode())
-    if not (flags["json_"] and flags["quiet"]):
-        print("\n".join(lines), file=stream, flush=True)
+    brief = flags["quiet"]
+
+    def lines(paper: "Paper") -> Iterator[str]:
+        yield from comparison_lines(compared, paper, brief=brief)
+        yield from labelled(() if brief else parts, paper)
+
+    print_result(flags, comparison_document(compared) if flags["json_"] else None, lines)
     return 0 if compared.valid else 1
 
 

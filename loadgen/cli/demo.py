@@ -4,7 +4,7 @@ import sys
 from datetime import UTC, datetime
 
 from loadgen.cases.registry import CASES, build_scenario
-from loadgen.cli.options import Flags, declared, with_options
+from loadgen.cli.options import Flags
 
 _CONNECTS_SPARE = 1_000
 """Descriptors left to the broker and a worker for everything but devices."""
@@ -23,14 +23,9 @@ def sizes(cores: float, descriptors: int) -> dict[str, dict[str, object]]:
     return chosen
 
 
-def _demo(flags: Flags) -> int:
-    """Run the cases of the published report for a few seconds each, for one score card.
-
-    A run that the host spoiled is made again, at most twice. Prints the path of the HTML page.
-
-    Example: loadgen demo
-    """
-    from loadgen.cli.cases import play, score, show_card, tell
+def play_demo(flags: Flags) -> int:
+    from loadgen.cli.cases import play, score, tell
+    from loadgen.cli.result_text import paper_of, two_lines
     from loadgen.report.build.cards_report import report_of
     from loadgen.report.render.write import write_report
     from loadgen.run.environment import host_of
@@ -53,12 +48,13 @@ def _demo(flags: Flags) -> int:
             tell([f"{number} of {len(chosen)}: {case}"])
         options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
         words = ("loadgen", case, f"--broker={broker}", *options)
-        result = play(scenario, directory / case, flags, words, root=directory)
+        into = {**flags, "out": directory / case}
+        result = play(scenario, into, words, root=directory)
         if result.interrupted or not result.measured:
             return result.exit_status
         card = score(result.directory, scenario)
         if not quiet:
-            show_card(card, result.directory, sys.stderr, quiet=True)
+            tell(two_lines(card, paper_of(sys.stderr)))
         status = max(status, result.exit_status)
         played.append(result.directory)
     if not quiet:
@@ -66,6 +62,3 @@ def _demo(flags: Flags) -> int:
     paths = write_report(report_of(make_scorecards(played)), directory)
     print(paths["scorecard.html"].resolve(), file=sys.stdout, flush=True)
     return status
-
-
-command = with_options(_demo, declared("demo"))

@@ -9,26 +9,20 @@ from pathlib import Path
 import orjson
 import typer
 
-from loadgen.cli.help import add_plain_command
-from loadgen.cli.options import Flags, declared, require_command, with_options
+from loadgen.cli.options import Flags, add_plain, group, help_text, require_command
 from loadgen.errors import CannotRunError, ScenarioError, UsageError
 
 _LIMIT_BYTES = 1 << 30
 
-app = typer.Typer(
-    help="Convert the input of other tools to a scenario.\n\n"
-    "Example: loadgen import mqttbench FANIN-Q1-100KPUB.json --out fanin.toml",
-    short_help="Convert the input of other tools to a scenario.",
-    add_completion=False,
-)
-require_command(app, "import: the tool is missing; use mqttbench")
+
+def app() -> typer.Typer:
+    app = group(help=help_text("import"), add_completion=False)
+    require_command(app, "import: the tool is missing; use mqttbench")
+    add_plain(app, "mqttbench", _mqttbench, "import_mqttbench")
+    return app
 
 
 def _mqttbench(flags: Flags) -> int:
-    """Convert a client list of mqttbench to a scenario, or name what a scenario cannot express.
-
-    Example: loadgen import mqttbench FANIN-Q1-100KPUB.json --out fanin.toml
-    """
     from loadgen.cli.mqttbench import import_clients
 
     out, clients = flags["out"], flags["clients"]
@@ -80,6 +74,3 @@ def _write(path: Path, text: str, mode: int) -> None:
             file.write(text)
     except OSError as error:
         raise CannotRunError(f"{str(path)[:200]!a} cannot be written: {error.strerror}") from None
-
-
-add_plain_command(app, "mqttbench", with_options(_mqttbench, declared("import_mqttbench")))

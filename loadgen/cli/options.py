@@ -71,10 +71,17 @@ def command_options() -> set[str]:
     """Return the names of all options that are not fields of a scenario."""
     return {
         name.strip("_")
-        for table in _tables().values()
+        for title, table in _tables().items()
+        if title != "help"
         for name, row in table.items()
         if not row.get("argument")
     }
+
+
+def help_text(name: str, **values: str) -> str:
+    """Return a command's help; `values` are those of the names in braces."""
+    text: str = _tables()["help"][name]
+    return text.strip().format(**values)
 
 
 def declared(table: str) -> list[inspect.Parameter]:
@@ -149,6 +156,13 @@ def with_options(
     return command
 
 
+def command(
+    name: str, function: Callable[[Flags], int], options: Sequence[inspect.Parameter] = ()
+) -> Callable[..., int]:
+    """Return a command with the help and, unless others are named, the options of its tables."""
+    return with_options(function, options or declared(name), help_text(name))
+
+
 def help_of(case: Case[Any], verb: str = "") -> str:
     """Return the help text of a case's command, or of another command for it: an example, too."""
     written = "Write numbers as 10k or 2.5M, times as 500ms or 5m."
@@ -199,22 +213,29 @@ def group(**declared: Any) -> typer.Typer:
 def add_command(
     app: typer.Typer,
     name: str,
-    summary: str,
     make: Callable[[], Callable[..., int] | typer.Typer],
+    summary: str = "",
 ) -> None:
-    """Add a command or a group, which `make` makes when a line names it."""
-    app.command(name, short_help=summary)(lambda: None)
+    """Add a command or a group, which `make` makes when a line names it.
+
+    Without a `summary` its line in the list is the first paragraph of its help.
+    """
+    app.command(name, short_help=summary or help_text(name).partition("\n\n")[0])(lambda: None)
     app.info.cls.makers[name] = make  # type: ignore[union-attr]
 
 
-def cases_app(
-    name: str, help_text: str, command: Callable[[Case[Any]], Callable[..., int]]
-) -> typer.Typer:
+def add_plain(app: typer.Typer, name: str, function: Callable[[Flags], int], table: str) -> None:
+    """Add a command that is declared by a table alone."""
+    summary = help_text(table).partition("\n\n")[0]
+    add_command(app, name, partial(command, table, function), summary)
+
+
+def cases_app(name: str, command: Callable[[Case[Any]], Callable[..., int]]) -> typer.Typer:
     """Return the group of this name with a command for each case, one of which must be named."""
-    app = group(help=help_text, add_completion=False)
+    app = group(help=help_text(name), add_completion=False)
     require_command(app, f"{name}: the case is missing; use {', '.join(CASES)}")
     for case in CASES.values():
-        add_command(app, case.name, case.summary, partial(command, case))
+        add_command(app, case.name, partial(command, case), case.summary)
     return app
 
 

@@ -19,8 +19,6 @@ from loadgen.sentences import counted
 if TYPE_CHECKING:
     from loadgen.brokers.endpoints import Endpoint
 
-SUMMARY = "Show the workers, descriptors, ports and memory that a run needs. Runs nothing."
-
 
 def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
     """Return the addresses of these brokers, with those that a run would start."""
@@ -130,5 +128,4 @@ def _noun(count: int, name: str) -> str:
 
 
 def app() -> typer.Typer:
-    example = "loadgen plan fanin --devices 100k"
-    return options.cases_app("plan", f"{SUMMARY}\n\nExample: {example}", _command)
+    return options.cases_app("plan", _command)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from loadgen.cases.registry import CASES
-from loadgen.cli.options import Flags, declared, field_option, with_options
+from loadgen.cli.options import Flags, declared, field_option
+from loadgen.cli.options import command as command_of
 from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.plan.fields import FieldKind
 
@@ -16,17 +17,7 @@ if TYPE_CHECKING:
     from loadgen.brokers.features import Feature
     from loadgen.run.survey import Survey
 
-SUMMARY: Final = "Try which features and cases a broker supports. Puts no load on it."
 SCHEMA: Final = 1
-_HELP: Final = f"""{SUMMARY}
-
-✓ is there, ✗ is missing, ? is unknown; none is no limit; a number in brackets is a footnote.
-
-Nothing stays at the broker. With several brokers, features are tried at the first one, and cases at
-all of them.
-
-Example: loadgen probe --broker mqtts://user@broker.example:8883 --password prompt"""
-
 _OPTIONS: Final = (
     *("broker", "user", "password", "mqtt", "connect_timeout", "keep_alive"),
     *("tls_ca", "tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version"),
@@ -52,7 +43,7 @@ def command() -> Callable[..., int]:
         field_option(versions if one.name == "mqtt" else one, one.panel or "Broker")
         for one in chosen
     ]
-    return with_options(_probe, [*options, *declared("probe")], _HELP)
+    return command_of("probe", _probe, [*options, *declared("probe")])
 
 
 def _probe(flags: Flags) -> int:

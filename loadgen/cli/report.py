@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cli import options
 from loadgen.cli.cases import tell
-from loadgen.cli.cluster import hosts_of, on_testbed, parsed
+from loadgen.cli.cluster import on_testbed, parsed
 from loadgen.errors import ScenarioError
 from loadgen.plan.fields import redact_url
 from loadgen.plan.scenario import Scenario
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     from loadgen.run.progress import Progress
     from loadgen.run.search.report_plan import Measurement, ReportPlan
     from loadgen.run.search.report_runs import ReportResult, ReportState
-
-SUMMARY = "Measure every row of a broker, or of several, at its limit, for one document."
-_HELP = f"""{SUMMARY}
-
-For rows with TLS, add the encrypted URL of the same broker: --broker mqtt://a,mqtts://a. The
-same command with the same --out continues a report. Exit status 0: the document is complete, also
-if a row has no limit; 130: interrupted, with what was measured.
-
-Example: loadgen report --quick
-
-Example: loadgen report --broker mqtt://a --broker mqtt://b --budget 1h --out report"""
 
 QUICK_BUDGET = "9m"
 _FIELDS = (
@@ -47,7 +36,7 @@ def command() -> Callable[..., int]:
         *(options.field_option(fields[name], fields[name].panel) for name in _FIELDS),
         *options.declared("report_power"),
     ]
-    return options.with_options(_report, listed, _HELP)
+    return options.command("report", _report, listed)
 
 
 def _report(flags: options.Flags) -> int:
@@ -97,9 +86,8 @@ def _report(flags: options.Flags) -> int:
                     plan, directory, testbed, digest, restart_command=restart, watch=show
                 )
 
-            source = hosts_of(report_scenario(plan, plan.measurements[0]), flags)
-            quiet = flags["quiet"]
-            result = on_testbed(work, (), "report", out=directory, quiet=quiet, source=source)
+            scenario = report_scenario(plan, plan.measurements[0])
+            result = on_testbed(work, [scenario], "report", {**flags, "out": directory})
     return _written(result, power, flags)
 
 

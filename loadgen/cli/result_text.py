@@ -4,17 +4,24 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
+from loadgen.cases.registry import CASES
+from loadgen.cli.options import Flags
+from loadgen.judge.codes import REASONS
+from loadgen.judge.next_step import AIMS
+from loadgen.plan.tables import as_cell
+from loadgen.report.build.rows import FIGURES
+from loadgen.report.headline import duration, headline
+from loadgen.report.render.text import name, notice_lines, number, text_of
+from loadgen.report.render.write import indented
+from loadgen.report.score_card import LATENCY_FIGURES, Curves, ScoreCard
 from loadgen.sentences import counted
-
-if TYPE_CHECKING:
-    from loadgen.report.score_card import Curves, ScoreCard
 
 _WIDTH = 100
 _LABEL = 11
@@ -48,10 +55,20 @@ def paper_of(stream: TextIO) -> Paper:
     return Paper(shutil.get_terminal_size().columns, terminal=True, colour=colour)
 
 
-def two_lines(card: "ScoreCard", paper: Paper = Paper()) -> list[str]:
+def print_result(
+    flags: Flags, document: object | None, lines: Callable[[Paper], Iterable[str]]
+) -> None:
+    """Print lines to stdout, or with `--json` a document, and unless quiet the lines to stderr."""
+    as_json, quiet = flags["json_"], flags["quiet"]
+    if document is not None:
+        print(indented(document).decode(), end="", flush=True)
+    if not (as_json and quiet):
+        stream = sys.stderr if as_json else sys.stdout
+        print("\n".join(lines(paper_of(stream))), file=stream, flush=True)
+
+
+def two_lines(card: ScoreCard, paper: Paper = Paper()) -> list[str]:
     """Return the verdict and the headline, after the notice of the case."""
-    from loadgen.report.headline import headline
-    from loadgen.report.render.text import name, notice_lines, number
 
     run, verdict = card.run, card.verdict
     codes = ", ".join(dict.fromkeys(name(code, 40) for code in verdict.codes))
@@ -64,7 +81,6 @@ def answer_lines(
     valid: bool, details: str, about: Sequence[str], figures: str, paper: Paper
 ) -> list[str]:
     """Return the first lines of every result: the verdict and its subject, then the figures."""
-    from loadgen.report.render.text import name
 
     word = "VALID" if valid else "INVALID"
     shown = f"\x1b[1;{32 if valid else 31}m{word}\x1b[0m" if paper.colour else word
@@ -74,7 +90,7 @@ def answer_lines(
 
 
 def result_lines(
-    card: "ScoreCard", directory: Path, paper: Paper = Paper(), *, long: bool = False
+    card: ScoreCard, directory: Path, paper: Paper = Paper(), *, long: bool = False
 ) -> list[str]:
     """Return the result of a run in about twelve lines; with `long`, all figures follow."""
     lines = [*two_lines(card, paper), *labelled(_parts(card, directory, paper), paper)]
@@ -101,10 +117,8 @@ def wrapped(text: str, paper: Paper, indent: int = 0) -> list[str]:
     return [line.replace("\0", " ") for line in lines]
 
 
-def _parts(card: "ScoreCard", directory: Path, paper: Paper) -> Iterator[tuple[str, str]]:
+def _parts(card: ScoreCard, directory: Path, paper: Paper) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line after the first two."""
-    from loadgen.report.headline import duration
-    from loadgen.report.render.text import name, number
 
     for reason in card.verdict.reasons:
         yield "", f"{name(reason.code, 40)}: {name(reason.detail)}"
@@ -132,10 +146,8 @@ def _parts(card: "ScoreCard", directory: Path, paper: Paper) -> Iterator[tuple[s
         yield "next", following
 
 
-def _charts(card: "ScoreCard", curves: "Curves", most: int) -> Iterator[tuple[str, str]]:
+def _charts(card: ScoreCard, curves: Curves, most: int) -> Iterator[tuple[str, str]]:
     """Yield a histogram of the latency and a line of the rate of each second."""
-    from loadgen.report.headline import duration
-    from loadgen.report.render.text import number
 
     series = "end_to_end" if card.has_messages else "connect"
     points = next((one.points for one in curves.distribution if one.series == series), ())
@@ -179,9 +191,8 @@ def _bars(values: Sequence[float]) -> str:
     )
 
 
-def _processor(card: "ScoreCard", curves: "Curves") -> str:
+def _processor(card: ScoreCard, curves: Curves) -> str:
     """Return the processor time of generator and broker, and the generator's own delay."""
-    from loadgen.report.headline import duration
 
     shares: dict[str, list[float]] = {}
     for row in curves.processes.to_pylist():
@@ -204,9 +215,8 @@ def _cores(used: float) -> str:
     return f"{used:.2g} cores" if used >= 1 else f"{100 * used:.2g} % of a core"
 
 
-def _ledger(card: "ScoreCard") -> str:
+def _ledger(card: ScoreCard) -> str:
     """Return one sentence if every message is accounted for, else the states without a proof."""
-    from loadgen.report.render.text import name
 
     ledger = card.ledger or {}
     if ledger.get("proven"):
@@ -215,14 +225,11 @@ def _ledger(card: "ScoreCard") -> str:
     return gaps or "the sums could not be checked; --long shows them"
 
 
-def _next(card: "ScoreCard") -> str:
+def _next(card: ScoreCard) -> str:
     """Return the next command, or the advice of the first reason; "" without either."""
-    from loadgen.cases.registry import CASES
-    from loadgen.judge.next_step import AIMS
-    from loadgen.report.codes import advice_of
 
     if not card.verdict.valid:
-        return next(filter(None, map(advice_of, card.verdict.codes)), "")
+        return advice_of(card.verdict.codes)
     words, case = card.run.command, card.run.case
     if words[:2] != ("loadgen", case) or CASES[case].variants:
         return ""
@@ -237,15 +244,17 @@ def _next(card: "ScoreCard") -> str:
     return shlex.join(("loadgen", "search", case, *same, "--for", aim))
 
 
+def advice_of(codes: Iterable[str]) -> str:
+    """Return the next step for the first of these codes that this version knows."""
+    steps = {row.code: row.next for row in REASONS}
+    return next((steps[code] for code in codes if steps.get(code)), "")
+
+
 # All figures ----------------------------------------------------------------------------------
 
 
-def all_figures(card: "ScoreCard", paper: Paper = Paper()) -> list[str]:
+def all_figures(card: ScoreCard, paper: Paper = Paper()) -> list[str]:
     """Return the rows, latencies, sections and counters of a score card as lines."""
-    from loadgen.plan.tables import as_cell
-    from loadgen.report.build.rows import FIGURES
-    from loadgen.report.render.text import name, number, text_of
-    from loadgen.report.score_card import LATENCY_FIGURES
 
     lines = []
     if card.rows:
@@ -261,8 +270,8 @@ def all_figures(card: "ScoreCard", paper: Paper = Paper()) -> list[str]:
     if card.latency:
         titles = ("latency, µs", *LATENCY_FIGURES)
         series = [
-            (name, *(number(timed.figure(key)) for key in LATENCY_FIGURES))
-            for name, timed in card.latency.items()
+            (label, *(number(timed.figure(key)) for key in LATENCY_FIGURES))
+            for label, timed in card.latency.items()
         ]
         lines += ["", *aligned([titles, *series], left=(0,), paper=paper)]
     for section in card.sections:

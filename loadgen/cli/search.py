@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,14 +11,12 @@ import typer
 from loadgen.cases.case import Case
 from loadgen.cli import options
 from loadgen.cli.cases import score, tell
-from loadgen.cli.cluster import hosts_of, on_testbed, parsed
+from loadgen.cli.cluster import on_testbed, parsed
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.judge.next_step import (
     AIMS,
-    Limit,
     aim_for,
     is_requirement,
-    limit_sentence,
     parse_share,
     requirements,
 )
@@ -28,12 +25,7 @@ from loadgen.plan.thresholds import is_threshold
 from loadgen.plan.units import parse_count, parse_number
 
 if TYPE_CHECKING:
-    from loadgen.cli.result_text import Paper
-    from loadgen.report.score_card import ScoreCard
     from loadgen.run.search.search import Search, SearchResult
-
-
-SUMMARY = "Find the highest load whose run is VALID, and confirm it."
 
 
 def search_options(*, required: bool) -> list[inspect.Parameter]:
@@ -106,19 +98,13 @@ def _command(case: Case[Any]) -> Callable[..., int]:
             raise UsageError(f"--for: the field to search is missing; use {', '.join(AIMS)}")
         scenario = options.read_scenario(case, with_thresholds(flags, searching=True)[0])
         request = searched(scenario, flags, flags["for_"])
-        source, quiet = hosts_of(scenario, flags), flags["quiet"]
-        with search_progress(sys.stderr, quiet=quiet, notice=notice_for(case.name)) as watch:
-            work, out = partial(search, request, watch=watch), flags["out"]
-            kind = f"search-{case.name}"
-            result = on_testbed(work, [scenario], kind, out=out, quiet=quiet, source=source)
-        return _show(result, as_json=flags["json_"], quiet=quiet)
+        with search_progress(quiet=flags["quiet"], notice=notice_for(case.name)) as show:
+            work = partial(search, request, watch=lambda state: show(state, ""))
+            result = on_testbed(work, [scenario], f"search-{case.name}", flags)
+        return _show(result, flags)
 
     example = next(aim for aim in AIMS if aim in case.scenario.fields())
-    doc = (
-        f"Find the highest load of {case.name} whose run is VALID, and confirm it.\n\nThe same "
-        "command with the same --out continues a search, also with a larger --most-steps.\n\n"
-        f"Example: loadgen search {case.name} --for {example}"
-    )
+    doc = options.help_text("search_case", case=case.name, field=example)
     return options.with_options(
         command,
         [*search_options(required=True), *of_the_search(case), *options.declared("run")],
@@ -126,9 +112,10 @@ def _command(case: Case[Any]) -> Callable[..., int]:
     )
 
 
-def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
+def _show(result: "SearchResult", flags: options.Flags) -> int:
     """Print the result, and write a score card of the run at the limit."""
-    from loadgen.cli.result_text import paper_of
+    from loadgen.cli.result_text import print_result
+    from loadgen.cli.search_view import search_lines
     from loadgen.report.render.text import notice_for
 
     if result.limit is None:
@@ -140,58 +127,15 @@ def _show(result: "SearchResult", *, as_json: bool, quiet: bool) -> int:
     card = None
     if best is not None and best.run is not None:
         card = score(result.directory / best.run, result.search.scenario)
-    if as_json:
+    document = None
+    if flags["json_"]:
         notice = notice_for(result.search.scenario.case)
-        document = json.loads((result.directory / "search.json").read_text("utf-8"))
-        print(json.dumps(({"notice": notice} if notice else {}) | document, indent=2))
-    if not (as_json and quiet):
-        stream = sys.stderr if as_json else sys.stdout
-        lines = search_lines(result, result.limit, card, paper_of(stream), brief=quiet)
-        print("\n".join(lines), file=stream, flush=True)
+        document = {"notice": notice} if notice else {}
+        document |= json.loads((result.directory / "search.json").read_text("utf-8"))
+    brief = flags["quiet"]
+    print_result(flags, document, lambda paper: search_lines(result, card, paper, brief=brief))
     return result.exit_status
 
 
-def search_lines(
-    result: "SearchResult",
-    limit: Limit,
-    card: "ScoreCard | None",
-    paper: "Paper",
-    *,
-    brief: bool = False,
-) -> list[str]:
-    """Return the limit, the figures at it, and unless brief, the steps and where the files are."""
-    from loadgen.cli.result_text import answer_lines, labelled
-    from loadgen.cli.search_view import step_line
-    from loadgen.report.headline import headline
-    from loadgen.report.render.text import name, notice_for, notice_lines
-
-    case, out = result.search.scenario.case, result.directory
-    broker = () if card is None else (card.run.broker_name, card.run.protocol)
-    answer = answer_lines(
-        result.exit_status == 0,
-        "",
-        (f"search {case}", *broker, limit_sentence(result.search.aim, limit)),
-        "" if card is None else headline(card),
-        paper,
-    )
-    lines = [*notice_lines(notice_for(case), paper.width), *answer]
-    if brief:
-        return lines
-    best = result.best
-    page = (
-        "" if best is None or best.run is None else f" · page {out / best.run / 'scorecard.html'}"
-    )
-    more = f"continue with a larger --most-steps and --out {out}"
-    parts = [
-        *(("", f"{why.code}: {name(why.detail)}") for why in limit.reasons),
-        *(("" if step.number > 1 else "steps", step_line(step)) for step in result.steps),
-        ("files", f"{out}{page}"),
-        *([("next", more)] if limit.ended == "out of steps" else ()),
-    ]
-    return [*lines, *labelled(parts, paper)]
-
-
 def app() -> typer.Typer:
-    return options.cases_app(
-        "search", f"{SUMMARY}\n\nExample: loadgen search fanin --for rate", _command
-    )
+    return options.cases_app("search", _command)

@@ -1,21 +1,25 @@
-"""The view of steps: those of a search under way, and the rate steps of a run."""
+"""Searches and sweeps in a terminal: under way and at their end, and the rate steps of a run."""
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TextIO
 
-from loadgen.report.headline import duration
-from loadgen.report.render.text import notice_lines
-from loadgen.run.progress import describe, live_on
+from loadgen.cli.cases import tell
+from loadgen.cli.result_text import Paper, aligned, answer_lines, labelled
+from loadgen.judge.next_step import limit_sentence
+from loadgen.judge.rate_step_verdict import RateStepVerdict
+from loadgen.report.build.sweep_report import VERDICT, columns_of, ranges_of
+from loadgen.report.build.sweep_table import SweepTable
+from loadgen.report.headline import duration, headline
+from loadgen.report.render.text import name, notice_for, notice_lines
+from loadgen.report.score_card import ScoreCard
+from loadgen.run.progress import progress_on
+from loadgen.run.search.search import SearchResult, SearchState, SearchStep
+from loadgen.run.search.sweep import SweepResult
+from loadgen.sentences import counted
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
-    from loadgen.judge.rate_step_verdict import RateStepVerdict
-    from loadgen.run.search.search import SearchState, SearchStep
-
-
-def bracket_line(state: "SearchState") -> str:
+def bracket_line(state: SearchState) -> str:
     """Return the range of the limit and the current step as one line."""
     below, above = state.bracket
     field = state.search.aim.field
@@ -31,7 +35,7 @@ def bracket_line(state: "SearchState") -> str:
     return "; ".join(parts)
 
 
-def step_line(step: "SearchStep") -> str:
+def step_line(step: SearchStep) -> str:
     """Return one step as a line of text."""
     tried = step.tried
     parts = [
@@ -45,7 +49,7 @@ def step_line(step: "SearchStep") -> str:
     return "; ".join((", ".join(parts), *(f"{why.code}: {why.detail}" for why in tried.reasons)))
 
 
-def rate_step_lines(steps: Sequence["RateStepVerdict"]) -> list[str]:
+def rate_step_lines(steps: Sequence[RateStepVerdict]) -> list[str]:
     """Return a line for each rate step of a run."""
     lines = []
     for number, step in enumerate(steps, start=1):
@@ -62,63 +66,93 @@ def rate_step_lines(steps: Sequence["RateStepVerdict"]) -> list[str]:
     return lines
 
 
-class Show(Protocol):
-    """Shows the state of a search under a heading."""
+def search_lines(
+    result: SearchResult, card: ScoreCard | None, paper: Paper, *, brief: bool = False
+) -> list[str]:
+    """Return the limit, the figures at it, and unless brief, the steps and where the files are."""
+    assert result.limit is not None
+    case, out, limit, best = (
+        result.search.scenario.case,
+        result.directory,
+        result.limit,
+        result.best,
+    )
+    broker = () if card is None else (card.run.broker_name, card.run.protocol)
+    answer = answer_lines(
+        result.exit_status == 0,
+        "",
+        (f"search {case}", *broker, limit_sentence(result.search.aim, limit)),
+        "" if card is None else headline(card),
+        paper,
+    )
+    lines = [*notice_lines(notice_for(case), paper.width), *answer]
+    if brief:
+        return lines
+    page = (
+        "" if best is None or best.run is None else f" · page {out / best.run / 'scorecard.html'}"
+    )
+    more = f"continue with a larger --most-steps and --out {out}"
+    parts = [
+        *(("", f"{why.code}: {name(why.detail)}") for why in limit.reasons),
+        *(("" if step.number > 1 else "steps", step_line(step)) for step in result.steps),
+        ("files", f"{out}{page}"),
+        *([("next", more)] if limit.ended == "out of steps" else ()),
+    ]
+    return [*lines, *labelled(parts, paper)]
 
-    def __call__(self, state: "SearchState", heading: str = "") -> None: ...
+
+def sweep_lines(
+    table: SweepTable, result: SweepResult, paper: Paper, *, brief: bool = False
+) -> list[str]:
+    """Return the verdict, the ranges of the main figures, the table, and where the files are."""
+    wrong = sum(not row.valid for row in table.rows)
+    rows = counted(len(table.rows), "row")
+    answer = answer_lines(
+        result.exit_status == 0,
+        f"{wrong} of {rows}" if wrong else rows,
+        (f"sweep {table.case} by {', '.join(table.axes)}", table.broker, table.protocol),
+        ranges_of(table),
+        paper,
+    )
+    columns = columns_of(table)
+    cells = [[*map(name, row)] for row in ([*columns], *zip(*columns.values(), strict=True))]
+    left = ([*columns].index(VERDICT),)
+    parts = []
+    if not brief:
+        parts.append(("files", f"{result.directory} · page {result.directory / 'table.html'}"))
+        steps = any(row.limit and "out of steps" in row.limit["ended"] for row in table.rows)
+        if steps or result.interrupted:
+            more = " and a larger --most-steps" if steps else ""
+            again = f"continue with the same command, --out {result.directory}{more}"
+            parts.append(("next", again))
+    notices = notice_lines(table.notice, paper.width)
+    return [*notices, *answer, "", *aligned(cells, left, paper), "", *labelled(parts, paper)]
+
+
+Show = Callable[[SearchState, str], None]
+"""Shows the state of a search under a heading."""
 
 
 @contextmanager
-def search_progress(stream: TextIO, *, quiet: bool = False, notice: str = "") -> Iterator[Show]:
-    """Show a search's states on `stream`.
+def search_progress(*, quiet: bool = False, notice: str = "") -> Iterator[Show]:
+    """Show the steps of a search on stderr as lines, and on a terminal the run under way.
 
-    `notice` is what must stand before any figure; it is shown once, before the first state, and
-    stays. So a search that is refused is answered in one line.
+    `notice` is shown once, before the first state. So a search that is refused is answered in one
+    line.
     """
     notices = iter(notice_lines(notice))
-    if quiet:
-        yield lambda state, heading="": None
-    elif stream.isatty():
-        with live_on(stream) as live:
-
-            def show(state: "SearchState", heading: str = "") -> None:
-                for line in notices:
-                    live.console.print(line, markup=False, highlight=False)
-                live.update(_drawn(state, heading), refresh=True)
-
-            yield show
-    else:
-        yield _plain(stream, notices)
-
-
-def _drawn(state: "SearchState", heading: str) -> "RenderableType":
-    from rich.console import Group
-    from rich.text import Text
-
-    # A broker's text may look like markup: Text is taken as it is.
-    lines = [Text(bracket_line(state), style="bold")]
-    lines += [
-        Text(step_line(step), style="green" if step.tried.valid else "red") for step in state.steps
-    ]
-    if heading:
-        lines.insert(0, Text(heading))
-    if state.snapshot is not None:
-        lines.append(Text(describe(state.snapshot), no_wrap=True, overflow="ellipsis"))
-    return Group(*lines)
-
-
-def _plain(stream: TextIO, notices: Iterator[str]) -> Show:
     shown: set[tuple[str, int, bool]] = set()
+    with progress_on(sys.stderr, quiet=quiet or not sys.stderr.isatty()) as progress:
 
-    def show(state: "SearchState", heading: str = "") -> None:
-        key = (heading, len(state.steps), state.probe is None)
-        if state.snapshot is not None or key in shown:
-            return
-        shown.add(key)
-        lines = [*notices, *map(step_line, state.steps[-1:])]
-        if state.probe is not None:
-            lines.append(": ".join(filter(None, (heading, bracket_line(state)))))
-        for line in lines:
-            print(line, file=stream, flush=True)
+        def show(state: SearchState, heading: str) -> None:
+            key = (heading, len(state.steps), state.probe is None)
+            if state.snapshot is not None:
+                progress(state.snapshot)
+            elif key not in shown and not quiet:
+                shown.add(key)
+                lines = [*notices, *map(step_line, state.steps[-1:])]
+                if state.probe is not None:
+                    lines.append(": ".join(filter(None, (heading, bracket_line(state)))))
+                tell(lines)
 
-    return show
+        yield show

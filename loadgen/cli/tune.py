@@ -13,46 +13,36 @@ from loadgen import PROGRAM
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, resolve
 from loadgen.cli import options
-from loadgen.cli.help import add_plain_command
 from loadgen.cli.plan import planned_endpoints
 
 if TYPE_CHECKING:
     from loadgen.run.tuning import Demand, Finding, Profile
-
-
-SUMMARY = (
-    "Compare this host with a profile of settings, or print a script for them. Changes nothing."
-)
-_CHECK = """List settings of this host below a profile; with a case, their cost for its run.
-
-Exit status 1: a setting is below the profile, or costs the planned run.
-
-Example: loadgen tune check --profile load-host fanin --devices 100k"""
 
 _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 """Holds the options that stand before the case."""
 
 
 def app() -> typer.Typer:
-    example = "loadgen tune check --profile load-host"
-    app = typer.Typer(help=f"{SUMMARY}\n\nExample: {example}", add_completion=False)
-    check = options.group(help=_CHECK, add_completion=False)
-    before = [_CONTEXT, *options.declared("tune_check")]
-    check.callback(invoke_without_command=True)(options.with_options(_check, before, _CHECK))
-    for case in CASES.values():
-        summary = f"For a run of {case.name}: {case.summary}"
-        options.add_command(check, case.name, summary, partial(_command, case))
-    app.add_typer(check, name="check", short_help=_CHECK.partition("\n")[0])
-    add_plain_command(app, "show", options.with_options(_show, options.declared("tune_show")))
-    add_plain_command(app, "script", options.with_options(_script, options.declared("tune_script")))
+    app = options.group(help=options.help_text("tune"), add_completion=False)
+    summary = options.help_text("tune_check").partition("\n")[0]
+    options.add_command(app, "check", _check_app, summary)
+    options.add_plain(app, "show", _show, "tune_show")
+    options.add_plain(app, "script", _script, "tune_script")
     return app
 
 
-def _show(flags: options.Flags) -> int:
-    """Show every line of a profile with its reason and source.
+def _check_app() -> typer.Typer:
+    text = options.help_text("tune_check")
+    check = options.group(help=text, add_completion=False)
+    before = [_CONTEXT, *options.declared("tune_check")]
+    check.callback(invoke_without_command=True)(options.with_options(_check, before, text))
+    for case in CASES.values():
+        summary = f"For a run of {case.name}: {case.summary}"
+        options.add_command(check, case.name, partial(_command, case), summary)
+    return check
 
-    Example: loadgen tune show --profile broker-host
-    """
+
+def _show(flags: options.Flags) -> int:
     from loadgen.run.tuning import read_profile
 
     table = read_profile(flags["profile"])
@@ -75,10 +65,6 @@ def _show(flags: options.Flags) -> int:
 
 
 def _script(flags: options.Flags) -> int:
-    """Print a shell script that an administrator would run, after reading it.
-
-    Example: loadgen tune script --profile load-host > load-host.sh
-    """
     from loadgen.run.tuning import read_profile, render_script
 
     print(render_script(read_profile(flags["profile"]), PROGRAM), end="")

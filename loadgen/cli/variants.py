@@ -7,7 +7,6 @@ put into one archive (`loadgen CASE bundle RUN`).
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ import typer
 
 from loadgen.cases.case import Case, Variants
 from loadgen.cli.cases import check_power_logs, play, play_and_show, show, tell
-from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import (
     Flags,
     add_command,
@@ -23,6 +21,7 @@ from loadgen.cli.options import (
     declared,
     group,
     help_of,
+    help_text,
     read_scenario,
     require_command,
     with_options,
@@ -32,27 +31,19 @@ if TYPE_CHECKING:
     from loadgen.plan.scenario import Scenario
     from loadgen.report.score_card import ScoreCard
 
-_BUNDLE = """\
-Put a run and its repetition into one archive, with the disclosure as far as a tool can fill it.
-
-A run that was changed since it ended is refused. A repetition must have the same scenario and
-length, and measure at another time. The disclosure reports a run that is INVALID or not sealed, and
-a repetition that is worse.
-
-Example: loadgen CASE bundle runs/20261120T233000Z-CASE
-"""
-
 
 def variants_app(case: Case[Any], variants: Variants) -> typer.Typer:
     """Return the command group of a case with these variants."""
     app = group(help=help_of(case), add_completion=False)
     known = ", ".join(variants.commands)
     require_command(app, f"{case.name}: the {variants.field} is missing; use {known}, or bundle")
-    add_plain_command(app, "bundle", _bundle_command(case.name))
+    bundle = help_text("bundle", case=case.name)
+    make = partial(with_options, _bundle, declared("bundle"), bundle)
+    add_command(app, "bundle", make, bundle.partition("\n")[0])
     for value, (summary, options) in variants.commands.items():
         doc = f"{summary}\n\nExample: loadgen {case.name} {value} {options}"
         made = partial(_command, case, variants.field, value, doc)
-        add_command(app, value, summary, made)
+        add_command(app, value, made, summary)
     return app
 
 
@@ -71,9 +62,10 @@ def _command(case: Case[Any], field: str, value: str, doc: str) -> Callable[...,
 
 def _twice(scenario: "Scenario", flags: Flags) -> int:
     """Run twice, with a score card each, and compare the two."""
+    from loadgen.cli.result_text import print_result
     from loadgen.report.render.write import indented
     from loadgen.report.score_card import card_document
-    from loadgen.run.archive import repeat_directory
+    from loadgen.run.archive import compared, repeat_directory
     from loadgen.run.rundir import default_directory, require_free
 
     directory = flags["out"] or default_directory(datetime.now(UTC), scenario.case)
@@ -84,39 +76,24 @@ def _twice(scenario: "Scenario", flags: Flags) -> int:
     quiet, as_json = flags["quiet"], flags["json_"]
     cards: list[ScoreCard] = []
     try:
-        result = play(scenario, directory, flags)
+        result = play(scenario, {**flags, "out": directory})
         status = show(result, scenario, flags, cards=cards)
         if not result.measured or result.interrupted:
             return status
         if not quiet:
             tell(["", f"once more, for reproducibility: {again}"])
-        result = play(scenario, again, flags)
+        result = play(scenario, {**flags, "out": again})
         status = max(status, show(result, scenario, flags, cards=cards))
     finally:
         # Also if the repetition failed: the results of the first run are shown.
         if as_json and cards:
             print(indented([card_document(card) for card in cards]).decode(), end="", flush=True)
-    if not as_json:
-        print("\n".join(["", *_compared(directory, again)]))
-    elif not quiet:
-        tell(["", *_compared(directory, again)])
+    print_result(flags, None, lambda _: ["", *wrap(compared(directory, again), 100)])
     return status
 
 
-def _compared(directory: Path, again: Path) -> list[str]:
-    """Return the comparison of a run and its repetition, in lines."""
-    from loadgen.run.archive import compared
+def _bundle(flags: Flags) -> int:
+    from loadgen.run.archive import write_bundle
 
-    return wrap(compared(directory, again), 100)
-
-
-def _bundle_command(name: str) -> Callable[..., int]:
-    """Return the command that puts runs of a case into archives."""
-
-    def bundle(flags: Flags) -> int:
-        from loadgen.run.archive import write_bundle
-
-        print(write_bundle(flags["run"], flags["repeat"], flags["out"]))
-        return 0
-
-    return with_options(bundle, declared("bundle"), _BUNDLE.replace("CASE", name))
+    print(write_bundle(flags["run"], flags["repeat"], flags["out"]))
+    return 0

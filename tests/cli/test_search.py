@@ -39,19 +39,17 @@ def test_lines_of_a_search() -> None:
     assert "none held yet, none failed yet" in bracket_line(SearchState(SEARCH, (), None))
 
 
-def test_plain_stream_gets_a_line_a_step() -> None:
-    stream = io.StringIO()
-    with search_progress(stream) as show:
+def test_each_step_is_a_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    with search_progress(notice="Not reviewed.") as show:
         show(SearchState(SEARCH, (), Probe(500, "first")), "1 of 3")
         show(SearchState(SEARCH, (), Probe(500, "first"), Snapshot("measure", devices=5)), "1 of 3")
         show(SearchState(SEARCH, (HELD,), Probe(1250, "raise")), "1 of 3")
         limit = Limit(500, 1250, True, "confirmed", WHY)
         show(SearchState(SEARCH, (HELD, FAILED), None, limit=limit), "1 of 3")
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 4
-    assert lines[0].startswith("1 of 3: fanin rate: none held yet")
-    assert lines[1] == step_line(HELD)
-    assert lines[3] == step_line(FAILED)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Not reviewed." and len(lines) == 6
+    assert lines[2].startswith("1 of 3: fanin rate: none held yet")
+    assert (lines[3], lines[5]) == (step_line(HELD), step_line(FAILED))
 
 
 class Terminal(io.StringIO):
@@ -59,28 +57,25 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_terminal_shows_bracket_steps_and_why_they_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_steps_and_the_run_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    with search_progress(stream) as show:
-        show(
-            SearchState(
-                SEARCH, (HELD, FAILED), STATE.probe, Snapshot("measure", devices=5, connected=4)
-            )
-        )
+    monkeypatch.setattr("sys.stderr", stream := Terminal())
+    with search_progress() as show:
+        show(STATE, "")
+        running = Snapshot("measure", devices=5, connected=4)
+        show(SearchState(SEARCH, (HELD, FAILED), STATE.probe, running), "")
     shown = stream.getvalue()
     assert "500 held, 1,250 failed" in shown
     assert "4/5 connected" in shown
-    # What a broker said is text, not markup.
+    # A broker's text is no markup.
     assert f"LOST: 9 of 10 {HOSTILE}" in shown
 
 
-def test_quiet_shows_nothing() -> None:
-    stream = io.StringIO()
-    with search_progress(stream, quiet=True) as show:
-        show(STATE)
-    assert stream.getvalue() == ""
+def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with search_progress(quiet=True, notice="Not reviewed.") as show:
+        show(STATE, "")
+    assert capsys.readouterr().err == ""
 
 
 def test_rate_steps_of_a_run_are_a_line_each() -> None:
@@ -192,15 +187,3 @@ def test_a_search_that_is_refused_is_told_in_one_line(
     assert main(["search", "specjms", "--for=base", *SUPPLY_QUICK, f"--out={tmp_path}"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-
-
-def test_terminal_keeps_the_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    with search_progress(stream, notice=f"Not reviewed. {HOSTILE}") as show:
-        show(STATE)
-        show(STATE)
-    shown = stream.getvalue()
-    assert shown.count(f"Not reviewed. {HOSTILE}") == 1
-    assert shown.index("Not reviewed.") < shown.index("500 held")

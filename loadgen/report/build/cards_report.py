@@ -8,7 +8,7 @@ from loadgen.plan.tables import Cell, DataTable
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.compare import Comparison, Line, regressions
 from loadgen.report.build.comparison_chart import MOST_SIDES, comparison_chart
-from loadgen.report.build.rows import FIGURES, in_report_order
+from loadgen.report.build.rows import in_report_order, table
 from loadgen.report.build.run_section import run_section
 from loadgen.report.headline import headline
 from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Report
@@ -117,14 +117,12 @@ def _answer(cards: Sequence[ScoreCard], title: str, runs: Sequence[int]) -> Judg
 
 def _results(cards: Sequence[ScoreCard]) -> DataTable:
     """Return the rows of runs of different cases in the order of the published card."""
-    words = ("Type", "Name", "Description")
     rows: list[tuple[Cell | str, ...]] = []
     for place, row in in_report_order([card.rows for card in cards]):
         wrong = cards[place].verdict.word == "INVALID"
         about = Cell(row.description, notes=(row.unit,), remark=row.remark)
         rows.append((row.type, row.name, about, *(Cell(f, wrong=wrong) for f in row.figures)))
-    header = (*words, *FIGURES.values())
-    return DataTable("Results", "", header, tuple(rows), texts=(0, 1, 2), look="score")
+    return table("results", rows)
 
 
 def about_lines(cards: Sequence[ScoreCard]) -> list[Paragraph]:
@@ -171,7 +169,7 @@ def is_local(run: Run) -> bool:
 def _all(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> DataTable:
     """Return a line for every run, with its side, verdict and headline."""
     sides = {run: side.label for item in comparisons for side in item.sides for run in side.runs}
-    rows = tuple(
+    rows = (
         (
             Cell(str(place + 1), notes=(card.run.id,), link=f"run-{place + 1}"),
             Cell(card.run.case.upper(), notes=(sides.get(place, ""),)),
@@ -184,7 +182,7 @@ def _all(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> DataT
         )
         for place, card in enumerate(cards)
     )
-    return DataTable("", "", ("Run", "Side", "Verdict", "Figures"), rows, texts=(0, 1, 2, 3))
+    return table("runs", rows)
 
 
 # Comparisons ---------------------------------------------------------------------------------
@@ -193,19 +191,12 @@ def _all(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> DataT
 def _comparison(cards: Sequence[ScoreCard], comparison: Comparison) -> Iterator[Block]:
     """Yield the sides of one case next to each other, their chart, and remarks."""
     sides = comparison.sides[:MOST_SIDES]
-    bound = comparison.bound
-    worse = "" if bound is None else f"; worse by more than {100 * bound:g} % is a regression"
-    note = (
-        "Median of the runs of each side, and the runs. A difference is from the first side; it is "
-        "too noisy to tell if it is within the half width of the 95 % interval by Student's t "
-        f"(Welch){worse}."
-    )
-    yield DataTable(
-        f"{name(comparison.case.upper())} side by side",
-        note,
-        ("Name", *(f"{side.label}, {counted(len(side.runs), 'run')}" for side in sides)),
-        tuple(_line(line, len(sides)) for line in comparison.lines),
-        look="sides",
+    yield table(
+        "sides",
+        (_line(line, len(sides)) for line in comparison.lines),
+        [f"{side.label}, {counted(len(side.runs), 'run')}" for side in sides],
+        case=name(comparison.case.upper()),
+        bound=None if comparison.bound is None else 100 * comparison.bound,
     )
     if left_out := len(comparison.sides) - len(sides):
         yield Paragraph(f"{counted(left_out, 'more side')} in scorecard.json.")

@@ -39,33 +39,38 @@ def charts_of(card: ScoreCard) -> list[Chart]:
     curves = card.curves
     connects = [c for c in curves.distribution if c.series.rpartition(".")[2] in CONNECT_SERIES]
     charts = [
-        _distribution("latency", [c for c in curves.distribution if c not in connects]),
+        distribution_chart("latency", [c for c in curves.distribution if c not in connects]),
         _course(curves),
         _connection_curve(curves),
-        _distribution("connects", connects),
+        distribution_chart("connects", connects),
         _processors(card, curves),
         _power(card, curves),
     ]
     return [chart for chart in charts if chart is not None]
 
 
-def _distribution(text: str, curves: Sequence[Curve]) -> Chart | None:
+def distribution_chart(
+    text: str, curves: Sequence[Curve], labels: Sequence[str] = ()
+) -> Chart | None:
+    """Return the chart of some distributions; `labels` are instead of the names of their series."""
     if not curves:
         return None
     lines = []
     decades = 1
-    for place, curve in enumerate(curves):
-        background, _, series = curve.series.rpartition(".")
+    labels = labels or [curve.series for curve in curves]
+    colors = {label: color_of(place) for place, label in enumerate(dict.fromkeys(labels))}
+    for label, curve in zip(labels, curves, strict=True):
+        background, _, series = label.rpartition(".")
         percents = [percent for percent, _ in curve.points]
         # No value is above the greatest one: it is drawn at twice the count.
         odds = [2.0 * curve.count if p == 100.0 else 1 / (1 - p / 100) for p in percents]
         decades = max(decades, len(str(round(odds[-1]))))
-        color = DATA["colors"].get(series, color_of(place))
+        color = DATA["colors"].get(series, colors[label])
         lines.append(
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": escape(name(curve.series)),
+                "name": escape(name(label)),
                 "x": [round(x, 6) for x in odds],
                 "y": [max(value_us, 0.001) for _, value_us in curve.points],
                 "text": ["maximum" if p == 100.0 else f"{p:.7g}th percentile" for p in percents],

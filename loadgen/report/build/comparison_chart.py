@@ -1,21 +1,19 @@
-"""Charts of a comparison and of a sweep: figures over a varied value, or every run as a mark."""
+"""Charts of a comparison and of a sweep: figures over a varied value, or latencies of each side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from loadgen.cases.case import ChartStyle
 from loadgen.cases.registry import style_of
+from loadgen.report.build.charts import distribution_chart
 from loadgen.report.build.compare import Comparison, differing_facts, facts_of, label_of
 from loadgen.report.build.figures import (
     Figure,
-    axis,
     chart,
     color_of,
     from_zero,
     layout,
     line,
-    log_axis,
     spread_axis,
     varied_axis,
 )
@@ -28,10 +26,7 @@ _SCENARIO = "scenario."
 _VARIED = ("ratio", "background_rate", "backends", "size", "rate", "devices")
 """Fields over which a chart is drawn, the first that differs; then any other number."""
 
-_NEAREST = (0.9, 1.1)
-"""Least extent of the axis of multiples: it does not zoom into equal values."""
-
-MOST_SIDES, _MOST_MARKS = 12, 30
+MOST_SIDES, _MOST_RUNS = 12, 5
 """Most sides that are drawn, and most runs of each."""
 
 _SYMBOLS = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
@@ -106,7 +101,7 @@ def unit_of(case: str) -> str:
 
 
 def comparison_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Chart | None:
-    """Return figures over the field of the scenario in which the sides differ, or their runs.
+    """Return figures over the field of the scenario in which the sides differ, or their latencies.
 
     Return None if there is nothing to draw.
     """
@@ -118,7 +113,7 @@ def comparison_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Char
         if None not in at:
             break
     else:
-        return _marks_chart(comparison)
+        return _distributions(cards, comparison)
     names = [key for key in differing if key != f"{_SCENARIO}{varied}"]
     points = []
     for side, of_side, value in zip(comparison.sides, facts, at, strict=True):
@@ -145,61 +140,16 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _marks_chart(comparison: Comparison) -> Chart | None:
-    """Return every run of a comparison as a mark, as a multiple of the first side's median.
-
-    Return None if no other side has the load of the first one, as multiples would be meaningless.
-    """
-    firsts = [
-        (item, first.median)
-        for item in comparison.lines
-        if (first := item.cells[0]) is not None and first.median > 0
-    ]
-    alike = [
-        place
-        for place in range(len(comparison.sides))
-        if not place
-        or any((one := item.differences[place - 1]) and one.share is not None for item, _ in firsts)
-    ]
-    if not firsts or (len(alike) == 1 and len(comparison.sides) > 1):
-        return None
-    marks: list[Figure] = []
-    for place in alike[:MOST_SIDES]:
-        runs = [
-            (item, value / middle, value)
-            for item, middle in firsts
-            if (sample := item.cells[place]) is not None
-            for value in sample.values[:_MOST_MARKS]
-            if value > 0
+def _distributions(cards: Sequence[ScoreCard], comparison: Comparison) -> Chart | None:
+    """Return the latencies of each run, or the times of its connects; a side has one colour."""
+    for series in ("end_to_end", "connect"):
+        curves = [
+            (side.label, curve)
+            for side in comparison.sides[:MOST_SIDES]
+            for run in side.runs[:_MOST_RUNS]
+            for curve in cards[run].curves.distribution
+            if curve.series == series
         ]
-        figures = [f"{item.title}, {item.unit}" for item, _, _ in runs]
-        marks.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": escape(name(comparison.sides[place].label)),
-                "x": [float(f"{share:.6g}") for _, share, _ in runs],
-                "y": [escape(name(figure)) for figure in figures],
-                "text": [f"{value:,.6g} {escape(name(item.unit))}" for item, _, value in runs],
-                "hovertemplate": "%{text}, %{x:.4g} times",
-                "marker": {
-                    "color": color_of(place),
-                    "size": 9,
-                    "symbol": ("circle", "diamond", "square", "cross")[place % 4],
-                },
-            }
-        )
-    shares = [*_NEAREST, *(share for mark in marks for share in mark["x"])]
-    return chart(
-        f"Runs of {name(comparison.case.upper(), 60)} side by side",
-        "Runs as marks: how many times the median of the first side each is, on a logarithmic axis;"
-        f" the first {_MOST_MARKS} of each side.",
-        marks,
-        layout(
-            xaxis=log_axis("times the median of the first side", shares),
-            yaxis=axis("", type="category", autorange="reversed"),
-            hovermode="closest",
-            showlegend=True,
-        ),
-        height=160 + 24 * len(firsts),
-    )
+        if curves:
+            return distribution_chart("sides", [c for _, c in curves], [name(n) for n, _ in curves])
+    return None

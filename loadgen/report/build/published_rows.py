@@ -12,7 +12,7 @@ from loadgen.judge.published import (
     counterparts,
 )
 from loadgen.plan.tables import DataTable, TableCell
-from loadgen.report.build.rows import DATA, PUBLISHED_FIGURES, Facts, figures_of
+from loadgen.report.build.rows import DATA, PUBLISHED_FIGURES, Facts, figures_of, table
 from loadgen.report.build.sections import negotiated, stored_first
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
@@ -53,15 +53,9 @@ def published_sections(facts: Facts) -> Iterator[DataTable]:
     """Yield a table of the case's published rows next to ours, if there are any."""
     compared = _compared(facts)
     if compared:
-        note = (
-            f"{PUBLISHED_SOURCE}: the limits of that report's appliance and network, as a "
-            "yardstick. The rate of this run is a limit only if a search found it. "
-            f"{compared[0][0].relation}"
-        )
-        header = ("row", "figure", "published", "this run", "comparable")
-        rows = tuple(line for of_figure in compared for line in _lines(*of_figure, facts))
-        title = "Next to the published score card"
-        yield DataTable(title, note.strip(), header, rows, texts=(0, 1, 4))
+        rows = (line for of_figure in compared for line in _lines(*of_figure, facts))
+        relation = compared[0][0].relation
+        yield table("published", rows, source=PUBLISHED_SOURCE, relation=relation)
 
 
 _Compared = tuple[PublishedFigure, Mapping[str, float | None], tuple[str, ...]]

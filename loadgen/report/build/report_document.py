@@ -16,6 +16,7 @@ from loadgen.plan.reading import count, objects, part, text
 from loadgen.plan.tables import Cell, DataTable
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
+from loadgen.report.build.rows import table
 from loadgen.report.build.summary import summarize
 from loadgen.report.build.sweep_report import verdict_of
 from loadgen.report.build.sweep_table import FIGURES, SweepRow, figures_of, table_of
@@ -296,7 +297,7 @@ def _score_card(figures: Sequence[ReportFigure], names: Sequence[str]) -> DataTa
     for case, row, unit in dict.fromkeys((f.case, f.name, f.unit) for f in figures):
         own = {f.broker: f for f in figures if (f.case, f.name) == (case, row)}
         rows.append((f"{case} {row}", unit, *(_cell(own.get(broker)) for broker in names)))
-    return DataTable("", "", ("Row", "Unit", *names), tuple(rows), texts=(0, 1), look="sides")
+    return table("score_card", rows, names)
 
 
 def _cell(figure: ReportFigure | None) -> Cell:
@@ -427,8 +428,7 @@ def _load_hosts(cards: Sequence[ScoreCard]) -> Iterator[Block]:
             if before is None or (cost and not before[3]):
                 differences[key] = (key, text(found, "wanted"), text(found, "found"), cost)
     if checked:
-        header = ("Setting", "Profile", "Host", "Cost for a run")
-        yield DataTable("Tuning", checked, header, tuple(differences.values()), texts=(0, 1, 2, 3))
+        yield table("tuning", differences.values(), checked=checked)
 
 
 def _method(result: ReportResult) -> Iterator[Block]:
@@ -437,13 +437,14 @@ def _method(result: ReportResult) -> Iterator[Block]:
         REPORT_TEXT.METHOD(runs=REPEAT, window_s=result.plan.window_s, spoiled=spoiled or None)
     )
     cases = dict.fromkeys(entry.measurement.item.case for entry in result.measured)
-    rows = tuple((case.upper(), CASES[case].summary, CASES[case].example) for case in cases)
-    yield DataTable("Test cases", "", ("Case", "Load", "Example"), rows, texts=(0, 1, 2))
+    yield table(
+        "cases", [(case.upper(), CASES[case].summary, CASES[case].example) for case in cases]
+    )
 
 
 def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
     """Return a line for each measurement: its verdict, the command that repeats it, its runs."""
-    rows = tuple(
+    rows = (
         (
             entry.measurement.item.name + (".SEC" if entry.measurement.secured else ""),
             entry.broker,
@@ -455,8 +456,7 @@ def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
         )
         for entry in shown
     )
-    header = ("Measurement", "Broker", "Verdict", "Command and directory")
-    return DataTable("", "", header, rows, texts=(0, 1, 2, 3))
+    return table("measurements", rows)
 
 
 def _limitations(

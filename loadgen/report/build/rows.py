@@ -6,7 +6,7 @@ leaves empty is None. An unknown case gets its rates.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ from loadgen.cases.registry import CASES
 from loadgen.judge.published import SECURED, Figures, plain_number
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.reading import figure, part
+from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.record import RunRecord
-from loadgen.sentences import read_table
+from loadgen.sentences import read_table, render
 
 if TYPE_CHECKING:
     from loadgen.report.score_card import ScoreCard
@@ -32,6 +33,24 @@ FIGURES: Mapping[str, str] = {key: title for key, (title, _) in DATA["figures"].
 
 PUBLISHED_FIGURES = {key: FIGURES[key] for key, (_, known) in DATA["figures"].items() if known}
 """Those that the published card has."""
+
+TableRow = Sequence[Cell | TableCell]
+
+
+def table(
+    key: str, rows: Iterable[TableRow], columns: Sequence[str] = (), **values: object
+) -> DataTable:
+    """Return a table of `columns.toml`; `columns` follow its own, `values` are in its texts."""
+    form = {"title": "", "note": [""], "texts": [0], "look": "", **DATA["tables"][key]}
+    return DataTable(
+        title=form["title"].format(**values),
+        note=render(key, form["note"], values).strip(),
+        header=(*form["header"], *columns),
+        rows=tuple(map(tuple, rows)),
+        texts=tuple(form["texts"]),
+        look=form["look"],
+    )
+
 
 END_TO_END = "end_to_end"
 _TRANSIT = ".TRANSIT"

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.build.broker_section import BrokerLoad
+from loadgen.report.build.rows import table
 from loadgen.report.model import Block, Chart, Charts, Fold, Judged, Paragraph, Section
 from loadgen.report.render.text import COMMAND_CHARACTERS, name, number
 from loadgen.report.score_card import LATENCY_FIGURES, Power, ScoreCard
@@ -14,10 +15,6 @@ from loadgen.sentences import counted
 _WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_failures")
 _GROUP_COUNTERS = ("sent", "expected", "received", "duplicated", "out_of_order")
 _BROKER_COUNTS = {"publish_received": "PUBLISH received", "publish_sent": "PUBLISH sent"}
-_BROKER_COUNTS_NOTE = (
-    "The broker's own counts between its first and its last report, next to the counts of this "
-    "program. A message in flight at either report may be on one side only."
-)
 _MIB = 1 << 20
 _MOST_TROUBLES = 3
 
@@ -72,7 +69,7 @@ def _tiles(figures: Mapping[str, float | None]) -> DataTable:
         (label.replace("_", " "), Cell(value, wrong=bool(label in _WRONG_ABOVE_ZERO and value)))
         for label, value in figures.items()
     )
-    return DataTable("", "", ("count", "value"), rows, look="tiles")
+    return table("tiles", rows)
 
 
 def _measured_tiles(figures: Mapping[str, float | None]) -> Iterator[DataTable]:
@@ -88,14 +85,14 @@ def _tables(card: ScoreCard) -> Iterator[DataTable]:
         for name, timed in card.latency.items()
     )
     if series:
-        yield DataTable("Latency, µs", "", ("Series", *LATENCY_FIGURES), series)
+        yield table("latency", series)
     rows = [(f"Failed: {reason}", n) for reason, n in card.connect.failures.items()]
     for counter, count in card.network.items():
         if count:
             rows.append((f"This host's {counter.replace('_', ' ')} over the run", count))
     if rows:
         connected = ("Connected", card.connect.connected)
-        yield DataTable("Connecting", "", ("", "count"), (connected, *rows))
+        yield table("connecting", (connected, *rows))
 
 
 def _power(power: Power) -> Iterator[Block]:
@@ -117,8 +114,7 @@ def _power(power: Power) -> Iterator[Block]:
         ("All", "", power.watts),
     ):
         rows.append((node, outlets, f"{watts:,.1f}", None, None, None))
-    header = ("node", "outlet", "mean W", "samples in the window", "covered", "kWh: watts, counter")
-    yield DataTable("Power", "", header, tuple(rows), texts=(0, 1, 5), look="facts")
+    yield table("power", rows)
     if power.remark:
         yield Paragraph(power.remark, "remark")
     yield from _measured_tiles(
@@ -148,27 +144,18 @@ def _broker(load: BrokerLoad) -> Iterator[Block]:
         count = _BROKER_COUNTS.get(check.count, check.count)
         rows.append((count, check.topic, check.broker, check.ours, check.uncertain, result))
     if rows:
-        header = ("count", "topic", "broker", "ours", "in flight", "")
-        yield DataTable("Broker", _BROKER_COUNTS_NOTE, header, tuple(rows), texts=(0, 1, 5))
+        yield table("broker_counts", rows)
     for trouble in load.troubles[:_MOST_TROUBLES]:
         yield Paragraph(trouble, "muted")
 
 
 def _groups(card: ScoreCard) -> Iterator[DataTable]:
     if any(any(group.counters.values()) for group in card.groups):
-        yield DataTable(
-            "Groups of devices, over the window",
-            "",
-            ("group", "devices", *(counter.replace("_", " ") for counter in _GROUP_COUNTERS)),
-            tuple(
-                (
-                    group.planned.name,
-                    group.planned.count,
-                    *(group.counters[key] for key in _GROUP_COUNTERS),
-                )
-                for group in card.groups
-            ),
+        rows = (
+            (group.planned.name, group.planned.count, *map(group.counters.get, _GROUP_COUNTERS))
+            for group in card.groups
         )
+        yield table("groups", rows)
 
 
 def _seal(card: ScoreCard) -> Paragraph:
@@ -211,4 +198,4 @@ def _facts(card: ScoreCard) -> DataTable:
         *flat("broker", run.broker),
         *flat("environment", run.environment),
     )
-    return DataTable("", "", ("", ""), rows, texts=(0, 1), look="facts")
+    return table("facts", rows)

@@ -16,11 +16,9 @@ from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.reading import Object, count, figure, figures, objects, part, text
 from loadgen.plan.sut import LINES, PARTS
 from loadgen.plan.tables import DataTable, TableCell
-from loadgen.report.build.rows import DATA, Row
+from loadgen.report.build.rows import DATA, Row, table
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import NOTICE_CHARACTERS, name, number
-
-Rows = tuple[tuple[TableCell, ...], ...]
 
 _MOST_SHOWN = 20
 _MOST_LINES = 60
@@ -46,15 +44,12 @@ def ledger_sections(record: RunRecord, window: Ledger, run: Ledger) -> Iterator[
         if wanted:
             rows.append((subject, words, *counts))
             subject = ""
-    note = "Where every message ended, in the phase in which it was due."
+    sums = "The sums could not be checked: a worker did not send its last report."
     if record.proven:
-        note += " Every message is accounted for."
+        sums = "Every message is accounted for."
     elif record.imbalances:
-        note += f" Not every message is accounted for: {'; '.join(record.imbalances)}."
-    else:
-        note += " The sums could not be checked: a worker did not send its last report."
-    header = ("", "", "window", "whole run")
-    yield DataTable("Ledger", note, header, tuple(rows), texts=(0, 1))
+        sums = f"Not every message is accounted for: {'; '.join(record.imbalances)}."
+    yield table("ledger", rows, sums=sums)
 
 
 def lost_sections(record: RunRecord) -> Iterator[DataTable]:
@@ -68,11 +63,7 @@ def lost_sections(record: RunRecord) -> Iterator[DataTable]:
         for loss in objects(lost.get("named"))[:_MOST_SHOWN]
     )
     if rows:
-        note = "The first that the broker had acknowledged; run.json has up to 100 ranges"
-        more = figure(lost, "more")
-        note += f", {more:,.0f} messages are not among them." if more else "."
-        header = ("stream", "from message", "to message", "not received by")
-        yield DataTable("Lost messages", note, header, rows, texts=(3,))
+        yield table("lost", rows, more=figure(lost, "more") or None)
 
 
 # --- outages --------------------------------------------------------------------------------
@@ -139,19 +130,7 @@ def outage_sections(
     )
     if not outages or record.scenario.get("churn"):
         return
-    wanted = figure(record.scenario, "connect_rate")
-    rate = "" if wanted is None else f", with a connect rate of {wanted:,g} a second"
-    note = (
-        "From the second in which devices lost their connections to the second in which all were "
-        f"connected again{rate}. Times are in seconds after the window's start."
-    )
-    if len(outages) > _MOST_SHOWN:
-        note += f" The first {_MOST_SHOWN} of {len(outages):,}."
-    header = (
-        "from s", "until s", "lasted s", "connections lost", "most devices away", "came back",
-        "attempts that failed", "most connects/s",
-    )  # fmt: skip
-    rows = tuple(
+    rows = [
         (
             round(outage.from_s, 1),
             "not over" if outage.until_s is None else f"{outage.until_s:,.1f}",
@@ -163,8 +142,14 @@ def outage_sections(
             round(outage.most_connects),
         )
         for outage in outages[:_MOST_SHOWN]
+    ]
+    yield table(
+        "outages",
+        rows,
+        rate=figure(record.scenario, "connect_rate"),
+        first=_MOST_SHOWN if len(outages) > _MOST_SHOWN else None,
+        outages=len(outages),
     )
-    yield DataTable("Outages", note, header, rows, texts=(1,))
 
 
 # --- TLS ------------------------------------------------------------------------------------
@@ -204,14 +189,9 @@ def record_details(record: RunRecord) -> dict[str, Any]:
 def tls_sections(record: RunRecord) -> Iterator[DataTable]:
     connections, resumed = negotiated(record)
     if record.encrypted and connections:
-        rows: Rows = connections
         verified = "was verified" if _verified(record) else "was NOT verified"
-        note = (
-            "Versions and ciphers that devices negotiated in the run: "
-            f"{resumed:,} of {sum(entry[2] for entry in connections):,} resumed an earlier session."
-            f" The broker's certificate {verified}."
-        )
-        yield DataTable("TLS", note, ("version", "cipher", "connections"), rows, texts=(0, 1))
+        connected = sum(entry[2] for entry in connections)
+        yield table("tls", connections, resumed=resumed, all=connected, verified=verified)
 
 
 def _verified(record: RunRecord) -> bool:
@@ -231,38 +211,27 @@ def negotiated(record: RunRecord) -> tuple[tuple[tuple[str, str, int], ...], int
 
 # --- the system under test ------------------------------------------------------------------
 
-_ACCESS = (
-    "Each device has its user and password, with the rights to publish and to receive its own "
-    "topics only; one more user administers the broker. A message that the broker rejects is "
-    "REFUSED in MQTT 5; older versions have no answer for it, and it counts as lost."
-)
-_DESCRIBED = "As described for this run (--sut); loadgen did not check it."
-_WRITTEN = "As loadgen wrote it for the broker that it started."
 _MOST_TEXTS = 20
 
 
 def system_sections(record: RunRecord) -> Iterator[DataTable]:
     """Yield tables of the broker's note, users and storage, and of each described part."""
     if note := text(record.broker, "note"):
-        yield DataTable("Broker", note, ("", ""), ())
+        yield table("broker_note", (), note=note)
     if users := count(part(record.broker, "access_control"), "users"):
-        rows: Rows = (("users of the broker", users),)
-        yield DataTable("Access control", _ACCESS, ("", ""), rows)
+        yield table("access", [("users of the broker", users)])
     if storage := text(record.broker, "storage"):
         first = stored_first(record)
         answer = "not known" if first is None else "yes" if first else "no"
-        rows = (("stored before it is acknowledged", answer),)
-        yield DataTable("Storage of the broker", storage, ("", ""), rows, texts=(0, 1))
+        yield table("storage", [("stored before it is acknowledged", answer)], storage=storage)
     if record.configuration:
         lines = [line.strip() for line in record.configuration[:_MOST_LINES]]
-        rows = tuple(line.partition(" ")[::2] for line in lines)
-        yield DataTable("Broker configuration", _WRITTEN, ("", ""), rows, texts=(0, 1))
+        yield table("configuration", [line.partition(" ")[::2] for line in lines])
     for key, title in PARTS.items():
         described = part(record.sut, key)
-        rows = tuple((LINES[line], _cell(described[line])) for line in LINES if line in described)
+        rows = [(LINES[line], _cell(described[line])) for line in LINES if line in described]
         if rows:
-            title = f"System under test: {title}"
-            yield DataTable(title, _DESCRIBED, ("", "description"), rows, texts=(0, 1))
+            yield table("system", rows, part=title)
 
 
 def stored_first(record: RunRecord) -> bool | None:
@@ -317,16 +286,9 @@ def ceiling_of(
                 (f"{series} p50, µs", ours.p50_us, figure(harness, "p50"), None),
                 (f"{series} p99, µs", ours.p99_us, figure(harness, "p99"), None),
             ]
-    load = figure(limits, "load_average_before")
-    busy = "" if load is None else f" (load average before it {load:g})"
-    note = (
-        f"loadgen calibrate of {name(limits.get('made'))}{busy}, against instruments of our own "
-        "on this host: what one worker with a core to itself sends and receives, each message by "
-        "its own write or in batches; connects; the latency of one pair through the reflector."
-    )
-    header = ("", "this run", "harness", "harness, in batches")
     if rows:
-        yield DataTable("Next to the limits of the harness", note, header, tuple(rows))
+        load = figure(limits, "load_average_before")
+        yield table("ceiling", rows, made=name(limits.get("made")), load=load)
 
 
 # --- observations of the case ---------------------------------------------------------------
@@ -372,15 +334,9 @@ def _spread(document: Object) -> Iterator[DataTable]:
     rows: list[tuple[TableCell, ...]] = [("all", *figures(spread, *keys))] if spread else []
     queues = objects(spread.get("queues"))
     rows += [(f"queue {queue.get('queue')}", *figures(queue, *keys)) for queue in queues]
-    note = "Messages of the window that the consumers of a queue took, each by one of them."
-    if cut:
-        note += (
-            f" Consumer {cut.get('consumer')} was cut off in the middle with "
-            f"{number(figure(cut, 'held'))} messages that it had not acknowledged."
-        )
-    header = ("", "received", "fewest", "most", "mean", "deviation")
     if rows:
-        yield DataTable("Spread over the consumers", note, header, tuple(rows))
+        held = number(figure(cut, "held"))
+        yield table("spread", rows, consumer=cut.get("consumer"), held=held)
 
 
 def _backends(document: Object) -> Iterator[DataTable]:
@@ -402,12 +358,5 @@ def _backends(document: Object) -> Iterator[DataTable]:
     keys = ("rate", "expected", "received")
     totals = [sum(figure(backend, key) or 0 for backend in backends) for key in keys]
     rows.append(("all", "front", *totals, None, percent(figure(document, "front_busy_share"))))
-    yield DataTable(
-        "Backends",
-        f"What limited the rate: {limit.get('side') or 'not known'} "
-        f"({limit.get('detail') or '?'}). The high-water mark is the most that producers "
-        "had sent and consumers not received, once a second.",
-        ("", "broker", "msgs/sec", "expected", "received", "high-water mark", "busy"),
-        tuple(rows),
-        texts=(0, 1),
-    )
+    side, detail = limit.get("side") or "not known", limit.get("detail") or "?"
+    yield table("backends", rows, side=side, detail=detail)

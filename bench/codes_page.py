@@ -1,7 +1,4 @@
-"""The meaning of each code of the verdict, and the next step, for readers.
-
-`python -m loadgen.report.codes` prints docs/codes.md.
-"""
+"""The page of codes, which `python -m bench.codes_page` prints."""
 
 from collections.abc import Iterable
 
@@ -12,7 +9,7 @@ _HEAD = ("", "| code | what was seen | what it means | what to do next |", "|---
 _PAGE = """\
 # Codes of the verdict
 
-<!-- Made by `python -m loadgen.report.codes > docs/codes.md`; a test compares it. -->
+<!-- Made by `python -m bench.codes_page > docs/codes.md`; a test compares it. -->
 
 A run is VALID exactly if there is no reason against it. The score card lists reasons with
 causes before their effects; this table begins with the most important code."""
@@ -30,11 +27,6 @@ otherwise a remark. Numbers in brackets are statements or sections of MQTT 5.
 | the broker sent | counts as |
 |---|---|"""
 _WRONG_ANSWERS = "| another answer than PUBACK, PUBREC or PUBCOMP in its turn [4.3] | reason |"
-
-
-def advice_of(code: str) -> str:
-    """Return the next step for readers of a reason; "" for a code of another version."""
-    return next((row.next for row in REASONS if row.code == code), "")
 
 
 def markdown() -> str:
