@@ -72,7 +72,7 @@ def _remove(flags: Flags) -> int:
 def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
     from loadgen.errors import RunDirectoryError
     from loadgen.report.history import documents_in
-    from loadgen.report.record import shown
+    from loadgen.run.redaction import printable
 
     file = path / "scorecard.json" if path.is_dir() else path
     try:
@@ -80,9 +80,10 @@ def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
         raise RunDirectoryError(
-            f"{shown(file)}: {reason}; name a run directory or a scorecard.json"
+            f"{printable(str(file), 200)}: {reason}; name a run directory or a scorecard.json"
         ) from None
-    return [(shown(file), document) for document in documents_in(data, shown(file))]
+    where = printable(str(file), 200)
+    return [(where, document) for document in documents_in(data, where)]
 
 
 def _show(flags: Flags) -> int:
@@ -129,7 +130,7 @@ def _require_usable(where: str, case: str, since: str) -> None:
     """Refuse what needs no Spark to be refused."""
     from loadgen.cases.registry import case_of
     from loadgen.errors import RunDirectoryError
-    from loadgen.report.record import shown
+    from loadgen.run.redaction import printable
     from loadgen.spark.remote import is_url
 
     if case:
@@ -141,7 +142,7 @@ def _require_usable(where: str, case: str, since: str) -> None:
         raise UsageError(f"--since {since[:40]!a}: use a date such as 2026-11-01") from None
     if not is_url(where) and not Path(where).is_dir():
         raise RunDirectoryError(
-            f"{shown(Path(where))} holds no history; begin one with loadgen history add"
+            f"{printable(where, 200)} holds no history; begin one with loadgen history add"
         )
 
 

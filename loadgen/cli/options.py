@@ -266,6 +266,8 @@ def read_scenario(case: Case[Any], flags: Flags) -> Scenario:
             raise ScenarioError(f"{name}: given as an option and with --set; give it once")
         chosen[name] = value
     path = flags.get("scenario")
+    if path is None and case.takes_file:
+        raise UsageError(f"{case.name}: the scenario file is missing, as in {case.example}")
     keys = None if path is None else _file(path)
     named = (keys or {}).get("case", case.name) if case.takes_file else case.name
     scenario = build_scenario(str(named), keys, chosen)

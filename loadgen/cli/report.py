@@ -130,6 +130,7 @@ def _surveyed(
     """Ask each broker what it can play, and return the plan."""
     import asyncio
 
+    from loadgen.brokers.process import UNKNOWN
     from loadgen.run.search.report_plan import ReportBroker, report_plan, split_urls
 
     surveyed: list[ReportBroker] = []
@@ -139,9 +140,11 @@ def _surveyed(
             tell([f"trying what {redact_url(urls[0])} can do ..."])
         answered = asyncio.run(_survey(plain, fields))
         # Mosquitto says "mosquitto version 2.0.11".
-        name = answered.version.replace(" version ", " ") or answered.greeting.endpoint.redacted
-        if any(name == entry.name for entry in surveyed):
-            name = f"{name} {answered.greeting.endpoint.redacted}"
+        url, name = answered.greeting.endpoint.redacted, answered.version.replace(" version ", " ")
+        if name == UNKNOWN:
+            name = url
+        elif any(name == entry.name for entry in surveyed):
+            name = f"{name} {url}"
         surveyed.append(
             ReportBroker(
                 name,

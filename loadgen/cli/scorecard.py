@@ -96,11 +96,11 @@ def _make(flags: Flags) -> int:
     from loadgen.report.build.cards_report import report_of
     from loadgen.report.build.compare import compare, regressions
     from loadgen.report.power.settings import LOG_OPTIONS, log_settings
-    from loadgen.report.record import shown as directory_shown
     from loadgen.report.render.gate import to_junit
     from loadgen.report.render.markdown import to_markdown
     from loadgen.report.render.write import to_json, write_files, write_report
     from loadgen.report.score_card import About
+    from loadgen.run.redaction import printable
     from loadgen.run.rundir import disk_errors
     from loadgen.spark.history_table import past_comparisons
     from loadgen.spark.job import make_scorecards
@@ -133,7 +133,8 @@ def _make(flags: Flags) -> int:
     )
     comparisons = compare(cards, [place < len(olds) for place in range(len(cards))], bounds)
     judged = past if history else comparisons
-    named = list(zip(map(directory_shown, [*olds, *runs]), cards, strict=True))
+    directories = [printable(str(path), 200) for path in (*olds, *runs)]
+    named = list(zip(directories, cards, strict=True))
     checked = [*_run_checks(named, len(olds))]
     if (stranger := bounds.unknown(judged)) and (judged or not history):
         raise ScenarioError(f"bound: there is no row or column {shown(stranger)} to compare")

@@ -380,6 +380,12 @@ class Scenario(BaseModel):
             processors_of(self.affinity)
         except ValueError:
             yield PLAN_TEXT.AFFINITY(text=shown(self.affinity))
+        for name in ("pdu_columns", "pdu_format", "pdu_offset", "pdu_timezone"):
+            if getattr(self, name) is not None and not self.pdu:
+                yield PLAN_TEXT.NO_POWER_LOG(option=option_of(name))
+        settle = self.fields().get("settle")
+        if settle is not None and self.drain < self.settle != settle.default:
+            yield PLAN_TEXT.SETTLE_LONG(settle=self.settle, drain=self.drain)
         yield from self._fleet_complaints()
         if self.abort_on_fail and not self.require:
             yield PLAN_TEXT.NOTHING_REQUIRED()
@@ -514,6 +520,8 @@ def topic_complaints(name: str, pattern: str) -> Iterator[str]:
     if pattern.startswith("$") and not pattern.startswith(f"{ROOT}/"):
         fault = "begins with $, as topics of brokers do"
     if fault is not None:
+        # The fault of a topic ends with the topic.
+        fault = fault.partition(": ")[0]
         yield PLAN_TEXT.TOPIC(option=name, pattern=shown(pattern), fault=fault)
 
 
@@ -532,8 +540,8 @@ def processors_of(affinity: str | None) -> tuple[int, ...]:
     """Read the processor numbers of a list such as 0,2-5; raise ValueError for any other text."""
     numbers: list[int] = []
     for part in (affinity or "").split(",") if affinity else ():
-        first, _, last = part.partition("-")
-        start, stop = int(first), int(last or first)
+        first, dash, last = part.partition("-")
+        start, stop = int(first), int(last if dash else first)
         if not 0 <= start <= stop < 8_192:
             raise ValueError(part)
         numbers.extend(range(start, stop + 1))

@@ -210,7 +210,7 @@ def open_run(directory: Path, url: str = "", names: Iterable[str] | None = None)
     For a run at a `url`, the directory contains only the documents, and `names` are those of its
     interval files. They are checked when their rows are read, and the seal by `compared`.
     """
-    where = f"run directory {printable(url, _LONGEST_SHOWN) or shown(directory)}"
+    where = f"run directory {printable(url or str(directory), _LONGEST_SHOWN)}"
     if not directory.is_dir():
         raise RunDirectoryError(REPORT_TEXT.NO_DIRECTORY(where=where))
     manifest, of_record = directory / "run.json", f"{where}: run.json"
@@ -269,13 +269,14 @@ def runs_in(directory: Path) -> list[Path]:
     Directories of saturated runs are left out. Raise RunDirectoryError if there are none.
     """
     if not directory.is_dir():
-        raise RunDirectoryError(f"{shown(directory)} does not exist")
+        raise RunDirectoryError(f"{printable(str(directory), _LONGEST_SHOWN)} does not exist")
     if (directory / "run.json").exists():
         return [directory]
     paths = [path for depth in ("*", "*/*") for path in directory.glob(f"{depth}/run.json")]
     runs = sorted(path.parent for path in paths if SATURATED not in path.parts)
     if not runs:
-        raise RunDirectoryError(f"{shown(directory)} has no run.json and no runs")
+        where = printable(str(directory), _LONGEST_SHOWN)
+        raise RunDirectoryError(f"{where} has no run.json and no runs")
     return runs
 
 
@@ -295,7 +296,7 @@ def _damage(where: str, message: Sentence = REPORT_TEXT.DAMAGED) -> Iterator[Non
 
 def load_intervals(run: RunFiles) -> pa.Table:
     """Return all interval rows of a run by INTERVAL_SCHEMA; raise RunDirectoryError."""
-    where = f"run directory {shown(run.directory)}"
+    where = f"run directory {printable(str(run.directory), _LONGEST_SHOWN)}"
     tables = [INTERVAL_SCHEMA.empty_table()]
     tables += [group for path in run.files for group in row_groups(path, f"{where}: {path.name}")]
     with _damage(where, REPORT_TEXT.FILES_DIFFER):
@@ -369,12 +370,6 @@ def parse_run(document: object, where: str) -> RunRecord:
     except (TypeError, AttributeError) as error:
         message = REPORT_TEXT.DAMAGED(where=where, reason=_line(error))
     raise RunDirectoryError(message)
-
-
-def shown(path: Path) -> str:
-    """Return a path for a one-line message."""
-    text = str(path)
-    return (text if text.isprintable() else ascii(text))[:_LONGEST_SHOWN]
 
 
 def _check_footer(path: Path, run: str, where: str) -> None:

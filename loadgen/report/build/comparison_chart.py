@@ -62,12 +62,12 @@ def varied_chart(
     tail = _TAIL not in dict(style.lines) and any(point.figures.get(_TAIL) for point in points)
     shown = [*style.lines, *([(_TAIL, "99th percentile")] if tail else [])]
     lines: list[Figure] = []
-    for label, own in members.items():
+    for label, along in members.items():
         for which, (key, words) in enumerate(shown):
             of_axis = "y3" if tail and key == _TAIL else "y2" if two_axes and which == 1 else "y"
             color = color_of([*members].index(label) * len(shown) + which)
-            for mark in dict.fromkeys(("", *(point.mark for point in own))):
-                drawn = [(p.at, p.figures.get(key) if p.mark == mark else None) for p in own]
+            for mark in dict.fromkeys(("", *(point.mark for point in along))):
+                drawn = [(p.at, p.figures.get(key) if p.mark == mark else None) for p in along]
                 if all(y is None for _, y in drawn):
                     continue
                 words_of_line = ", ".join(filter(None, (words, label, mark)))
@@ -75,6 +75,8 @@ def varied_chart(
                 if mark:
                     trace["mode"] = "markers"
                     trace["marker"] = {"symbol": _SYMBOLS[mark], "size": 10, "color": color}
+                    # The note explains marks: a legend has one entry for each line.
+                    trace["showlegend"] = all(p.mark for p in along)
                 lines.append(trace)
 
     def values(key: str) -> list[float | None]:

@@ -14,6 +14,7 @@ from loadgen.cases.registry import CASES, style_of
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.reading import count, objects, part, text
 from loadgen.plan.tables import Cell, DataTable
+from loadgen.report.build.cards_report import about_lines, is_local
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.build.rows import table
@@ -124,14 +125,14 @@ def report_document(
     return Report(
         title=title,
         heading=title,
-        lead=(*map(Paragraph, key_results(figures)), *_about(cards)),
+        lead=(*map(Paragraph, key_results(figures)), *about_lines(cards)),
         sections=tuple(section for section in sections if section.blocks),
         document={
             "schema": SCHEMA,
             "kind": "report",
             "command": redact_command(command),
             "brokers": [
-                {"name": entry.name, "urls": _redacted(entry.urls + entry.secured)}
+                {"name": entry.name, "urls": redact_command(entry.urls + entry.secured)}
                 for entry in result.plan.brokers
             ],
             "window_s": result.plan.window_s,
@@ -145,10 +146,6 @@ def report_document(
             for f in figures
         ),
     )
-
-
-def _redacted(urls: Sequence[str]) -> list[str]:
-    return redact_command(urls)
 
 
 # Figures --------------------------------------------------------------------------------------
@@ -392,12 +389,6 @@ def _at_limit(shown: _Shown) -> list[Chart]:
     ]
 
 
-def _about(cards: Sequence[ScoreCard]) -> list[Paragraph]:
-    from loadgen.report.build.cards_report import about_lines
-
-    return about_lines(cards)
-
-
 def _systems(shown: Sequence[_Shown]) -> Iterator[Block]:
     """Yield the description of each broker's system, as its first run has it."""
     for broker in dict.fromkeys(entry.broker for entry in shown):
@@ -462,8 +453,6 @@ def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
 def _limitations(
     shown: Sequence[_Shown], left_out: Sequence[LeftOut], names: Sequence[str]
 ) -> Iterator[str]:
-    from loadgen.report.build.cards_report import is_local
-
     local = [card for entry in shown for card in entry.cards if is_local(card.run)]
     cores = local[0].run.environment.get("cores") if local else None
     if isinstance(cores, int):

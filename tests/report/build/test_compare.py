@@ -383,8 +383,6 @@ def test_every_rendering_shows_them(card: ScoreCard) -> None:
     assert compared["lines"][0]["differences"][0]["regression"] is True
     chart = comparison_chart(cards, comparisons[0])
     assert chart is not None
-    marks = chart.figure["data"]
-    assert len(marks[0]["x"]) == 2 * len(marks[1]["x"])
-    assert marks[1]["x"][0] == 0.8
-    assert chart.figure["layout"]["xaxis"]["type"] == "log"
-    assert "<" not in marks[1]["name"]
+    lines = chart.figure["data"]
+    assert len(lines) == len(cards) and len({line["name"] for line in lines}) == 2
+    assert not any("<" in line["name"] for line in lines)
