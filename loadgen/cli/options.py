@@ -42,7 +42,7 @@ def field_option(field: FieldKind, panel: str) -> inspect.Parameter:
     option = typer.Option(
         *filter(None, (field.short,)),
         f"{field.option}/--no-{field.option[2:]}" if flag else field.option,
-        help=field.description + (f" [default: {default}]" if default else ""),
+        help=field.text + (f" [default: {default}]" if default else ""),
         metavar=None if flag else field.metavar,
         show_default=False,
         rich_help_panel=COMMON if field.everyday else panel,

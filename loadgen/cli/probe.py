@@ -37,7 +37,7 @@ def command() -> Callable[..., int]:
     for case in CASES.values():
         fields = dict(case.scenario.fields()) | fields
     chosen = [fields[name] for name in _OPTIONS]
-    text = f"{fields['mqtt'].description} [default: each that the broker speaks]"
+    text = f"{fields['mqtt'].text} [default: each that the broker speaks]"
     versions = replace(fields["mqtt"], default=None, text=text)
     options = [
         field_option(versions if one.name == "mqtt" else one, one.panel or "Broker")

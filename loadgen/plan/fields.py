@@ -55,15 +55,14 @@ LIST_LIMIT = 1024
 class FieldKind:
     """The meaning of a scenario field and the values that it may hold.
 
-    An `optional` field may be None; its description ends with what that means. Only cases of the
-    `part` have a shared field. `panel` is its heading in a help text, "" for the heading of the
-    case. `everyday` is its place in the short help text, 0 if only the full one has it, and `short`
-    the short form of its option. `per_run`: devices of an earlier run with another value can stay
+    An `optional` field may be None; its `text` ends with what that means. Only cases of the `part`
+    have a shared field. `panel` is its heading in a help text, "" for the heading of the case.
+    `everyday` is its place in the short help text, 0 if only the full one has it, and `short` the
+    short form of its option. `per_run`: devices of an earlier run with another value can stay
     connected for this one.
 
-    The description is `text`, or else the help in the TOML file next to the module of its `owner`,
-    or of the class that this overrides. `Scenario.fields` fills in `owner`, `name`, `default` and
-    `optional`.
+    `Scenario.fields` fills in `name`, `default`, `optional`, and what the TOML file next to the
+    module says of the field: `text`, `panel`, `everyday` and `short`.
     """
 
     _: KW_ONLY
@@ -75,7 +74,6 @@ class FieldKind:
     short: str = ""
     load: Load = ""
     per_run: bool = False
-    owner: type = object
     name: str = ""
     default: object = None
 
@@ -83,11 +81,6 @@ class FieldKind:
     """True if the option may be given several times."""
     absent: ClassVar[str | None] = None
     """A word that stands for None."""
-
-    @property
-    def description(self) -> str:
-        texts = (help_of(owner.__module__).get(self.name) for owner in self.owner.__mro__[:-1])
-        return self.text or next(filter(None, texts), "")
 
     @property
     def option(self) -> str:
@@ -125,8 +118,12 @@ class FieldKind:
         return replace(self, optional=NoneType in get_args(annotation))
 
     def of_field(self, owner: type, name: str, info: FieldInfo) -> Self:
-        kind = self.of_type(info.annotation)
-        return replace(kind, owner=owner, name=name, default=info.default)
+        """Return this kind for a field of a class, with the help of the class and its bases."""
+        about: dict[str, Any] = {}
+        for base in reversed(owner.__mro__[:-1]):
+            row = help_of(base.__module__).get(name, {})
+            about |= {"text": row} if isinstance(row, str) else row
+        return replace(self.of_type(info.annotation), name=name, default=info.default, **about)
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -140,12 +137,12 @@ def option_of(name: str) -> str:
 
 
 @cache
-def help_of(module: str) -> Mapping[str, str]:
-    """Return the help of the fields in a module, from the TOML file of its name."""
+def help_of(module: str) -> Mapping[str, Any]:
+    """Return the help of a module's fields, a text or a table, from the TOML file of its name."""
     package, _, name = module.rpartition(".")
     with suppress(OSError):
-        texts: Mapping[str, str] = sentences.read_table(package, f"{name}.toml").get("help", {})
-        return texts
+        rows: Mapping[str, Any] = sentences.read_table(package, f"{name}.toml").get("help", {})
+        return rows
     return {}
 
 

@@ -1,6 +1,6 @@
 """The fields of a scenario, with which a user describes a run, and checks of their combinations.
 
-A field is declared once, as type, kind (`plan.fields`) and default; its help is in scenario.toml.
+A field is declared once, as type, kind (`plan.fields`) and default, with its help in scenario.toml.
 Its kind reads its values and defines the option of the command line. `Scenario` has the fields that
 cases share; each case adds further ones in its module of `loadgen.cases`.
 
@@ -75,25 +75,17 @@ Duration = Annotated[
         0.1,
         DURATION_LIMIT_S,
         per_run=True,
-        panel="Run",
-        everyday=60,
-        short="-t",
         load="amount",
     ),
 ]
-Warmup = Annotated[float, Seconds(0, 86_400, per_run=True, panel="Run", everyday=70)]
-Drain = Annotated[float, Seconds(0, 86_400, per_run=True, panel="Run")]
-MqttVersion = Annotated[Literal["3.1", "3.1.1", "5"], Choice(panel="Broker", everyday=100)]
-Qos = Annotated[
-    int,
-    Choice(choices=("0", "1", "2"), part="fleet", panel="Messages", everyday=90, short="-q"),
-]
+Warmup = Annotated[float, Seconds(0, 86_400, per_run=True)]
+Drain = Annotated[float, Seconds(0, 86_400, per_run=True)]
+MqttVersion = Annotated[Literal["3.1", "3.1.1", "5"], Choice()]
+Qos = Annotated[int, Choice(choices=("0", "1", "2"), part="fleet")]
 PAYLOAD_SIZE = Size(
     SIZE_MINIMUM_BYTES,
     SIZE_MAXIMUM_BYTES,
     part="messages",
-    panel="Messages",
-    everyday=80,
     load="amount",
 )
 PayloadSize = Annotated[tuple[int, int], PAYLOAD_SIZE]
@@ -139,7 +131,7 @@ SaveEach = Annotated[
     ),
 ]
 
-_POWER = partial(TextLine, per_run=True, panel="Power", load="none")
+_POWER = partial(TextLine, per_run=True, load="none")
 
 
 def published_row(*names: str, default: str = "") -> Choice:
@@ -173,109 +165,80 @@ class Scenario(BaseModel):
     The limit is higher for stored messages and connects, which take longer."""
 
     case: str
-    broker: Annotated[
-        tuple[str, ...], Texts("URL", panel="Broker", everyday=10, short="-b", load="none")
-    ] = ("auto",)
-    user: Annotated[str | None, Secret(panel="Broker")] = None
-    password: Annotated[str | None, Secret(panel="Broker", everyday=130)] = None
+    broker: Annotated[tuple[str, ...], Texts("URL", load="none")] = ("auto",)
+    user: Annotated[str | None, Secret()] = None
+    password: Annotated[str | None, Secret()] = None
     duration: Duration = 10.0
     warmup: Warmup = 3.0
     drain: Drain = 10.0
     mqtt: MqttVersion = "3.1.1"
-    latency_bound: Annotated[
-        float | None, Seconds(1e-6, 3_600, per_run=True, panel="Run", load="none")
-    ] = None
-    require: Annotated[
-        tuple[str, ...],
-        Thresholds("condition", per_run=True, panel="Run", everyday=140, load="none"),
-    ] = ()
-    in_flight: Annotated[int, Count(1, 100_000, panel="Devices")] = 64
-    connect_timeout: Annotated[float, Seconds(0.1, 3_600, panel="Devices")] = 30.0
-    keep_alive: Annotated[int, Seconds(0, 65_535, whole_seconds=True, panel="Devices")] = 300
-    affinity: Annotated[str | None, TextLine("list", panel="Run")] = None
-    workers: Annotated[int | None, Count(1, 1_024, panel="Run", everyday=150)] = None
-    source_address: Annotated[str | None, Networks("CIDR", panel="Devices")] = None
-    hosts: Annotated[int, Count(1, 1_000, panel="Several hosts")] = 1
-    place: Annotated[tuple[str, ...], Placement("GROUP=HOST,...", panel="Several hosts")] = ()
-    tls_ca: Annotated[str | None, TextLine("file", panel="TLS", everyday=120)] = None
-    tls_certificate: Annotated[str | None, TextLine("file", panel="TLS")] = None
-    tls_key: Annotated[str | None, TextLine("file", panel="TLS")] = None
-    tls_passphrase: Annotated[str | None, Secret(panel="TLS")] = None
-    tls_verify: Annotated[bool, Flag(panel="TLS")] = True
-    tls_version: Annotated[Literal["1.2", "1.3"] | None, Choice(panel="TLS")] = None
-    tls_resume: Annotated[bool, Flag(panel="TLS")] = False
-    tls_ciphers: Annotated[str | None, TextLine("list", panel="TLS")] = None
-    pdu: Annotated[tuple[str, ...], Texts("log", per_run=True, panel="Power", load="none")] = ()
+    latency_bound: Annotated[float | None, Seconds(1e-6, 3_600, per_run=True, load="none")] = None
+    require: Annotated[tuple[str, ...], Thresholds("condition", per_run=True, load="none")] = ()
+    in_flight: Annotated[int, Count(1, 100_000)] = 64
+    connect_timeout: Annotated[float, Seconds(0.1, 3_600)] = 30.0
+    keep_alive: Annotated[int, Seconds(0, 65_535, whole_seconds=True)] = 300
+    affinity: Annotated[str | None, TextLine("list")] = None
+    workers: Annotated[int | None, Count(1, 1_024)] = None
+    source_address: Annotated[str | None, Networks("CIDR")] = None
+    hosts: Annotated[int, Count(1, 1_000)] = 1
+    place: Annotated[tuple[str, ...], Placement("GROUP=HOST,...")] = ()
+    tls_ca: Annotated[str | None, TextLine("file")] = None
+    tls_certificate: Annotated[str | None, TextLine("file")] = None
+    tls_key: Annotated[str | None, TextLine("file")] = None
+    tls_passphrase: Annotated[str | None, Secret()] = None
+    tls_verify: Annotated[bool, Flag()] = True
+    tls_version: Annotated[Literal["1.2", "1.3"] | None, Choice()] = None
+    tls_resume: Annotated[bool, Flag()] = False
+    tls_ciphers: Annotated[str | None, TextLine("list")] = None
+    pdu: Annotated[tuple[str, ...], Texts("log", per_run=True, load="none")] = ()
     pdu_columns: Annotated[str | None, _POWER("key=value,...")] = None
     pdu_format: Annotated[str | None, _POWER("file")] = None
     pdu_offset: Annotated[str | None, _POWER("time")] = None
     pdu_timezone: Annotated[str | None, _POWER("zone")] = None
-    power: Annotated[
-        str | None,
-        Choice(choices=("rapl",), per_run=True, panel="Power", load="none"),
-    ] = None
+    power: Annotated[str | None, Choice(choices=("rapl",), per_run=True, load="none")] = None
     power_command: Annotated[str | None, _POWER("command")] = None
-    metrics: Annotated[
-        str | None, ListenAddress("host:port", per_run=True, panel="Results", load="none")
-    ] = None
-    otlp: Annotated[str | None, Collector("url", per_run=True, panel="Results", load="none")] = None
-    sut: Annotated[str | None, TextLine("file", per_run=True, panel="Broker")] = None
-    broker_pid: Annotated[
-        int | None, Count(1, 2**31 - 1, per_run=True, panel="Broker", load="none")
-    ] = None
-    broker_command: Annotated[
-        str | None, TextLine("command", per_run=True, panel="Broker", load="none")
-    ] = None
-    wait_quiet: Annotated[
-        float | None, Seconds(1, 86_400, per_run=True, panel="Run", load="none")
-    ] = None
-    broker_name: Annotated[str | None, TextLine(per_run=True, panel="Broker", load="none")] = None
-    broker_note: Annotated[str | None, TextLine(per_run=True, panel="Broker", load="none")] = None
-    anyway: Annotated[bool, Flag(per_run=True, panel="Broker", load="none")] = False
-    seed: Annotated[int, Count(0, 2**63 - 1, panel="Run", load="none")] = 1
+    metrics: Annotated[str | None, ListenAddress("host:port", per_run=True, load="none")] = None
+    otlp: Annotated[str | None, Collector("url", per_run=True, load="none")] = None
+    sut: Annotated[str | None, TextLine("file", per_run=True)] = None
+    broker_pid: Annotated[int | None, Count(1, 2**31 - 1, per_run=True, load="none")] = None
+    broker_command: Annotated[str | None, TextLine("command", per_run=True, load="none")] = None
+    wait_quiet: Annotated[float | None, Seconds(1, 86_400, per_run=True, load="none")] = None
+    broker_name: Annotated[str | None, TextLine(per_run=True, load="none")] = None
+    broker_note: Annotated[str | None, TextLine(per_run=True, load="none")] = None
+    anyway: Annotated[bool, Flag(per_run=True, load="none")] = False
+    seed: Annotated[int, Count(0, 2**63 - 1, load="none")] = 1
 
     qos: Qos = 0
-    reconnect: Annotated[float | None, Seconds(0.01, 3_600, part="fleet", panel="Devices")] = None
-    reconnect_max: Annotated[float, Seconds(0.01, 3_600, part="fleet", panel="Devices")] = 30.0
-    instances: Annotated[int, Count(1, INSTANCES_LIMIT, part="fleet", panel="Broker")] = 1
-    separate_brokers: Annotated[bool, Flag(part="fleet", panel="Broker")] = False
-    tls: Annotated[bool, Flag(part="fleet", panel="TLS")] = False
-    access_control: Annotated[bool, Flag(part="fleet", panel="Broker")] = False
-    client_id: Annotated[str | None, TextLine("pattern", part="fleet", panel="Devices")] = None
-    clients_file: Annotated[str | None, TextLine("file", part="fleet", panel="Devices")] = None
-    topic: Annotated[str | None, TextLine("pattern", part="fleet", panel="Messages")] = None
-    will: Annotated[str | None, TextLine("topic", part="fleet", panel="Devices")] = None
-    per_device: Annotated[bool, Flag(part="fleet", panel="Results")] = False
+    reconnect: Annotated[float | None, Seconds(0.01, 3_600, part="fleet")] = None
+    reconnect_max: Annotated[float, Seconds(0.01, 3_600, part="fleet")] = 30.0
+    instances: Annotated[int, Count(1, INSTANCES_LIMIT, part="fleet")] = 1
+    separate_brokers: Annotated[bool, Flag(part="fleet")] = False
+    tls: Annotated[bool, Flag(part="fleet")] = False
+    access_control: Annotated[bool, Flag(part="fleet")] = False
+    client_id: Annotated[str | None, TextLine("pattern", part="fleet")] = None
+    clients_file: Annotated[str | None, TextLine("file", part="fleet")] = None
+    topic: Annotated[str | None, TextLine("pattern", part="fleet")] = None
+    will: Annotated[str | None, TextLine("topic", part="fleet")] = None
+    per_device: Annotated[bool, Flag(part="fleet")] = False
 
-    abort_on_fail: Annotated[
-        bool, Flag(part="schedule", per_run=True, panel="Run", load="none")
-    ] = False
-    settle: Annotated[float, Seconds(0, 3_600, part="schedule", per_run=True, panel="Run")] = 0.3
-    steps: Annotated[
-        str | None, RateSteps("share,...", part="schedule", per_run=True, panel="Run")
-    ] = None
+    abort_on_fail: Annotated[bool, Flag(part="schedule", per_run=True, load="none")] = False
+    settle: Annotated[float, Seconds(0, 3_600, part="schedule", per_run=True)] = 0.3
+    steps: Annotated[str | None, RateSteps("share,...", part="schedule", per_run=True)] = None
     arrivals: Annotated[
-        Literal["constant", "uniform", "poisson"],
-        Choice(part="schedule", per_run=True, panel="Messages"),
+        Literal["constant", "uniform", "poisson"], Choice(part="schedule", per_run=True)
     ] = "constant"
-    send_tick: Annotated[
-        float | None, Seconds(0, 1, part="schedule", per_run=True, panel="Messages")
-    ] = None
+    send_tick: Annotated[float | None, Seconds(0, 1, part="schedule", per_run=True)] = None
     connect_rate: Annotated[
-        float | None, Quantity(0.001, RATE_LIMIT, part="schedule", panel="Devices", load="amount")
+        float | None, Quantity(0.001, RATE_LIMIT, part="schedule", load="amount")
     ] = None
 
     size: PayloadSize = (32, 32)
-    churn: Annotated[
-        float | None, Quantity(0.001, 1_000_000, part="messages", panel="Devices", load="amount")
-    ] = None
-    away: Annotated[float, Seconds(0.01, 3_600, part="messages", panel="Devices")] = 1.0
-    payload: Annotated[
-        str | None, TextLine("file", part="messages", panel="Messages", everyday=110)
-    ] = None
-    payload_template: Annotated[str | None, TextLine("file", part="messages", panel="Messages")] = (
+    churn: Annotated[float | None, Quantity(0.001, 1_000_000, part="messages", load="amount")] = (
         None
     )
+    away: Annotated[float, Seconds(0.01, 3_600, part="messages")] = 1.0
+    payload: Annotated[str | None, TextLine("file", part="messages")] = None
+    payload_template: Annotated[str | None, TextLine("file", part="messages")] = None
 
     @classmethod
     def of_options(cls, values: Mapping[str, object]) -> Self:

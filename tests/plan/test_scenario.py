@@ -79,7 +79,7 @@ class TestFields:
 
     @pytest.mark.parametrize(("case", "spec"), FIELDS, ids=IDS)
     def test_every_field_can_be_documented(self, case: str, spec: FieldKind) -> None:
-        assert spec.description.endswith((".", "]"))
+        assert spec.text.endswith((".", "]"))
         assert spec.allowed
         assert bool(spec.metavar) != isinstance(spec, Flag)
         assert spec.option == "--" + spec.name.replace("_", "-")
@@ -92,7 +92,7 @@ class TestFields:
     def test_none_is_allowed_exactly_where_its_meaning_is_told(
         self, case: str, spec: FieldKind
     ) -> None:
-        assert spec.optional == (spec.default is None) == ("[default: " in spec.description)
+        assert spec.optional == (spec.default is None) == ("[default: " in spec.text)
 
     @pytest.mark.parametrize("case", CASES)
     def test_defaults_read_as_themselves(self, case: str) -> None:
