@@ -172,6 +172,8 @@ def main(arguments: list[str]) -> int:
     if status or verb in ("install", "newest"):
         return status
     os.environ["PATH"] = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"
+    # Each process of pytest would compile all tests again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if verb == "demo":
         return run([TOOLS / "loadgen", "demo", *rest])
     if verb == "quick":

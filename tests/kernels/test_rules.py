@@ -6,20 +6,27 @@ depend on a file outside of them.
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import loadgen
-from loadgen.kernels.compiled import cache
+from loadgen.kernels.compiled.cache import SOURCES
 
 ROOT = Path(str(loadgen.__file__)).parents[1]
-MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text())
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for folder in ("loadgen", "tests", "bench")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path.name != "__init__.py"
 }
 PACKAGES = ("loadgen.kernels.", "loadgen.specjms.kernels.")
-KERNELS = {name for name in MODULES if name.startswith(PACKAGES)}
+KERNELS = {name for name in FILES if name.startswith(PACKAGES)}
+
+
+@cache
+def parsed(name: str) -> ast.Module:
+    """Return the tree of a module; each process of a test run imports this file."""
+    return ast.parse(FILES[name].read_text())
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -30,7 +37,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom):
             module = str(node.module)
             yield from (
-                f"{module}.{name.name}" if f"{module}.{name.name}" in MODULES else module
+                f"{module}.{name.name}" if f"{module}.{name.name}" in FILES else module
                 for name in node.names
             )
         elif isinstance(node, ast.Import):
@@ -48,23 +55,23 @@ def compiles(tree: ast.AST) -> bool:
 
 
 def test_only_kernels_are_compiled() -> None:
-    outside = {name for name, tree in MODULES.items() if compiles(tree)} - KERNELS
+    outside = {name for name in FILES if compiles(parsed(name))} - KERNELS
     assert not [name for name in outside if name.startswith("loadgen.")]
     for name in outside:  # a file of the cache has the hash of its own module alone
-        assert not outside & {*imports(MODULES[name])}, name
+        assert not outside & {*imports(parsed(name))}, name
 
 
 def test_a_module_of_kernels_is_compiled_or_read_by_one_that_is() -> None:
     modules = {name for name in KERNELS if not name.startswith("loadgen.kernels.compiled")}
-    needed = {name for name in modules if compiles(MODULES[name])}
-    while more := {read for name in needed for read in imports(MODULES[name])} & modules - needed:
+    needed = {name for name in modules if compiles(parsed(name))}
+    while more := {read for name in needed for read in imports(parsed(name))} & modules - needed:
         needed |= more
     assert modules == needed
 
 
 def test_kernels_read_nothing_outside_the_sources_that_name_the_cache() -> None:
     for name in sorted(KERNELS):
-        for read in imports(MODULES[name]):
+        for read in imports(parsed(name)):
             if read.startswith("loadgen."):
                 path = ROOT / Path(*read.split("."))
-                assert any(path.is_relative_to(folder) for folder in cache.SOURCES), (name, read)
+                assert any(path.is_relative_to(folder) for folder in SOURCES), (name, read)
