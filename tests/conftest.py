@@ -14,6 +14,8 @@ from tests.tiers import group_of, is_pure, markers
 
 PLAIN = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 """True if kernels are plain Python."""
+STARTERS = ("loadgen.run.hosts.load_host", "loadgen.brokers.process", "tests.run.agents")
+"""Modules that start programs of this package."""
 
 # The machines that run these tests are small and shared: how long an example takes says nothing.
 settings.register_profile(
@@ -71,15 +73,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 @pytest.fixture(scope="session", autouse=True)
 def nursery() -> Iterator[None]:
     """One process that loads kernels, for all runs that tests play in this one."""
-    testbed = sys.modules.get("loadgen.run.testbed")
-    if testbed is None or PLAIN:
+    starters = [sys.modules[name] for name in STARTERS if name in sys.modules]
+    if PLAIN or not starters:
         yield
         return
     from tests.nursery import Nursery
 
     made = Nursery()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(testbed, "forkserver", made.forkserver)
+        for module in starters:
+            patched.setattr(module, "subprocess", made.subprocess)
         yield
     made.close()
 

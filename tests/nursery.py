@@ -1,106 +1,145 @@
-"""Forkservers for tests, forked from a process that has loaded the kernels.
+"""Programs in Python for tests, forked from a process that has loaded the kernels.
 
-A run starts a forkserver, which takes more than a second of processor time to import the worker
-and to load its kernels. Tests play hundreds of runs. `python -m tests.nursery FD` loads the kernels
-once and forks each forkserver that is requested on FD; all else is as `load_host` does it.
+A run starts a forkserver, and often a reflector or agents. Each takes more than a second of
+processor time to import this package and to load its kernels, and tests play hundreds of runs.
+`python -m tests.nursery FD` loads the kernels once, and forks each program requested on FD. An
+agent forks its forkservers itself.
 """
 
+import ctypes
+import fcntl
 import gc
+import importlib
 import os
 import resource
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import orjson
 
-from loadgen.run.hosts import forkserver as servers
+from loadgen.cli import main
+from loadgen.plan.groups import MESSAGING
 from loadgen.run.hosts import load_host
 
-_ENTRY = load_host.WORKER_ENTRY
-_start_afresh = load_host.forkserver
+_FORKSERVER = "loadgen.run.hosts.forkserver"
+_MODULES = (_FORKSERVER, "loadgen.brokers.serve_reflector", "loadgen")
 _REQUEST_BYTES = 1 << 17
+_FREE_DESCRIPTOR = 512
+"""Descriptors that a program inherits have lower numbers."""
 _NEEDS_A_START = ("NUMBA_", "LOADGEN_", "XDG_CACHE_HOME", "PYTHON")
 """Variables that are read while kernels are loaded."""
+_PR_SET_PDEATHSIG = 1
 
 
 class _Process:
-    """The part of `Popen` that a run uses, for a process that is not a child."""
+    """The part of `Popen` that tests use, for a process that may not be a child."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._descriptor = os.pidfd_open(pid)
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | None = None) -> int:
         milliseconds = None if timeout is None else timeout * 1000
         ended = select.poll()
         ended.register(self._descriptor, select.POLLIN)
         if not ended.poll(milliseconds):
-            raise subprocess.TimeoutExpired("forkserver", timeout or 0)
+            raise subprocess.TimeoutExpired("a program of the nursery", timeout or 0)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+        return 0
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def send_signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def close(self) -> None:
+    def __del__(self) -> None:
         os.close(self._descriptor)
 
 
+def _words(command: Sequence[str]) -> Sequence[str]:
+    """Return the module of a command and its arguments if a nursery has it, else nothing."""
+    if command[0] != sys.executable or "-m" not in command:
+        return ()
+    words = command[command.index("-m") + 1 :]
+    return words if words[0] in _MODULES else ()
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_NEEDS_A_START) and name != "PYTHONPATH"
+    }
+
+
+def _request(
+    words: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int]
+) -> dict[str, Any]:
+    return {
+        "words": words,
+        "environment": environment,
+        "inherited": inherited,
+        "directory": str(Path.cwd()),
+        "processors": [*os.sched_getaffinity(0)],
+    }
+
+
 class Nursery:
-    """The process that forks forkservers; it starts with the first request."""
+    """The process that forks programs; it starts with the first request."""
 
     def __init__(self) -> None:
         self._requests: socket.socket | None = None
-        self._started_with = self._variables()
-
-    @staticmethod
-    def _variables() -> dict[str, str]:
-        return {key: os.environ[key] for key in os.environ if key.startswith(_NEEDS_A_START)}
+        self._started_with = _variables(os.environ)
+        self.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": self._popen})
+        """The module `subprocess`, except that programs of this package come from here."""
 
     def close(self) -> None:
-        """End the process; forkservers end by themselves."""
+        """End the process, and with it all that it has forked."""
         if self._requests is not None:
             self._requests.close()
             self._process.wait()
 
-    @contextmanager
-    def forkserver(self, behaviour: str) -> Iterator[load_host.Forkserver]:
-        """Run a forkserver as `load_host.forkserver` does."""
-        if load_host.WORKER_ENTRY != _ENTRY or self._variables() != self._started_with:
-            with _start_afresh(behaviour) as server:
-                yield server
-            return
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with control, tempfile.TemporaryFile() as stderr:
-            with theirs:
-                request = {
-                    "behaviour": behaviour,
-                    "environment": dict(os.environ),
-                    "directory": str(Path.cwd()),
-                    "processors": [*os.sched_getaffinity(0)],
-                }
-                requests = self._open()
-                descriptors = [theirs.fileno(), stderr.fileno()]
-                socket.send_fds(requests, [orjson.dumps(request)], descriptors)
-                process = _Process(int(requests.recv(32)))
-            control.setblocking(False)
-            as_started: Any = process
-            try:
-                yield load_host.Forkserver(as_started, control, stderr)
-            finally:
-                control.close()
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(load_host._END_S)
-                process.kill()
-                process.wait()
-                process.close()
+    def _popen(
+        self,
+        command: Sequence[str],
+        *,
+        stdout: IO[bytes] | int,
+        pass_fds: Sequence[int] = (),
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Any:
+        environment = dict(os.environ if env is None else env)
+        words = _words(command)
+        if not words or _variables(environment) != self._started_with:
+            return subprocess.Popen(
+                command, stdout=stdout, pass_fds=pass_fds, cwd=cwd, env=env, **options
+            )
+        request = _request(words, environment, pass_fds) | {"directory": str(cwd or Path.cwd())}
+        output = stdout if isinstance(stdout, int) else stdout.fileno()
+        requests = self._open()
+        socket.send_fds(requests, [orjson.dumps(request)], [output, *pass_fds])
+        return _Process(int(requests.recv(32)))
 
     def _open(self) -> socket.socket:
         if self._requests is None:
@@ -108,6 +147,7 @@ class Nursery:
             with theirs:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "tests.nursery", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )
@@ -115,45 +155,95 @@ class Nursery:
 
 
 def serve(requests: socket.socket) -> None:
-    """Fork a forkserver for each request, until `requests` closes."""
-    from loadgen.worker.worker import run_worker, warm
-
-    sys.modules.setdefault("coverage", None)  # type: ignore[arg-type]
-    warmed: set[str] = set()
+    """Fork a program for each request, until `requests` closes."""
+    sys.modules.setdefault("coverage", None)  # type: ignore[arg-type]  # numba would import it
+    prepared: set[tuple[str, ...]] = set()
     while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 2)
+        data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 8)
         if not data:
             return
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         request = orjson.loads(data)
-        if request["behaviour"] not in warmed:
-            warm(request["behaviour"])
-            warmed.add(request["behaviour"])
+        words = request["words"]
+        what = (words[0], *words[2:]) if words[0] == _FORKSERVER else (words[0],)
+        if what not in prepared:
+            _prepare(words)
+            prepared.add(what)
             gc.freeze()
-        pid = os.fork()
-        if pid == 0:
-            requests.close()
-            os.setsid()
-            control, stderr = descriptors
-            os.dup2(stderr, 1)
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            os.environ.clear()
-            os.environ.update(request["environment"])
-            os.chdir(request["directory"])
-            os.sched_setaffinity(0, request["processors"])
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            try:
-                servers.serve(socket.socket(fileno=control), run_worker)
-            finally:
-                os._exit(0)
+        pid = _fork(request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         requests.send(str(pid).encode())
+
+
+def _prepare(words: Sequence[str]) -> None:
+    """Import what a program imports, and load a forkserver's kernels."""
+    importlib.import_module(words[0])
+    if words[0] == _FORKSERVER:
+        from loadgen.worker.worker import warm
+
+        _, _, entry, behaviour = words
+        importlib.import_module(entry.partition(":")[0])
+        warm(behaviour)
+    elif words[0] == "loadgen":
+        importlib.import_module("loadgen.run.hosts.agent")
+        _prepare((_FORKSERVER, "", load_host.WORKER_ENTRY, MESSAGING))
+
+
+def _fork(request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+    """Start a program in a child, and return its process id."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become(request, descriptors)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _forked_here(
+    command: Sequence[str],
+    *,
+    stdout: IO[bytes],
+    pass_fds: Sequence[int],
+    env: Mapping[str, str],
+    **_: Any,
+) -> _Process:
+    """Start a forkserver as a child of an agent."""
+    request = _request(_words(command), env, pass_fds)
+    return _Process(_fork(request, [stdout.fileno(), *pass_fds]))
+
+
+def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+    """Run a program in this process as its own start would."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    moved = [fcntl.fcntl(one, fcntl.F_DUPFD, _FREE_DESCRIPTOR) for one in descriptors]
+    os.closerange(3, _FREE_DESCRIPTOR)
+    for source, target in zip(moved, (1, *request["inherited"]), strict=True):
+        os.dup2(source, target)
+        os.close(source)
+    os.dup2(1, 2)
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    os.sched_setaffinity(0, request["processors"])
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sys.argv = ["", *request["words"][1:]]
+    module = request["words"][0]
+    if module == "loadgen":
+        forking = SimpleNamespace(**vars(subprocess) | {"Popen": _forked_here})
+        vars(load_host)["subprocess"] = forking
+        vars(main)["leave_plain"] = lambda: None
+    else:
+        del sys.modules[module]
+    runpy.run_module(module, run_name="__main__")
 
 
 if __name__ == "__main__":
