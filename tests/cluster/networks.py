@@ -12,12 +12,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import loadgen
-from loadgen.report.build.summary import summarize_run
 from loadgen.spark.session import find_java_home
 
 READY_S = 120.0
@@ -198,9 +196,3 @@ def spark_cluster(
                 )
             )
         yield Cluster(url, workers)
-
-
-def counts(directory: Path) -> dict[str, Any]:
-    """What a score card counts, but for what depends on the moment."""
-    found = asdict(summarize_run(directory).counts)
-    return {name: count for name, count in found.items() if "high_water" not in name}

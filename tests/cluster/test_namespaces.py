@@ -14,19 +14,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.summary import summarize_run
-from loadgen.run.hosts.remote_host import SILENCE_S
 from loadgen.run.progress import Snapshot
 from loadgen.spark.agents import Cluster
 from tests.cluster.networks import (
     Network,
     answers,
-    counts,
     namespaces_allowed,
     network,
     program,
@@ -44,7 +41,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 PATIENT_S = 300.0
-HOSTS = ("h0", "h1", "h2", "h3")
+HOSTS = ("h0", "h1")
 END_S = 10.0
 """After a loss all load has ended within this time."""
 
@@ -69,43 +66,10 @@ def broker(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         yield f"mqtt://{own}:1883"
 
 
-PLAYED: dict[str, tuple[dict[str, object], int]] = {
-    "fanin": ({"devices": 60, "duration": 3, "warmup": 1}, 180),
-    "fanout": ({"topics": 4, "ratio": 10, "rate": 40, "duration": 3, "warmup": 1}, 120),
-    "latency": (
-        {"devices": 40, "background_rate": 40, "topics": 4, "rate": 100, "duration": 3},
-        420,
-    ),
-    "persistent": ({"pairs": 8, "rate": 80, "qos": 1, "duration": 3, "warmup": 1}, 240),
-}
-"""Fields of each case, and the messages of its window."""
-
-
-def scenario(case: str, broker: str, hosts: int) -> Any:
-    fields, _ = PLAYED[case]
-    return build_scenario(case, None, fields | {"broker": broker, "hosts": hosts})
-
-
-async def test_four_agents_without_spark_play_what_one_host_plays(
-    net: Network, broker: str, tmp_path: Path
-) -> None:
-    within = [net.inside(name) for name in HOSTS]
-    async with agents(4, address=net.here, within=within) as found:
-        alone = await run(scenario("fanout", broker, 1), tmp_path / "alone")
-        result = await run(scenario("fanout", broker, 4), tmp_path / "four", hosts=found.hosts)
-    assert not faults((*alone.verdict.reasons, *result.verdict.reasons))
-    assert counts(tmp_path / "four") == counts(tmp_path / "alone")
-    # Namespaces of one machine: hosts are numbered by their addresses.
-    (remark, *_) = [one for one in result.verdict.remarks if one.code == "SAME_MACHINE"]
-    assert remark.values == {"first": "0 (a)", "second": "1 (b)"}
-
-
-@pytest.mark.parametrize("seconds", [0.5, 2.0, 10.0])
-async def test_a_host_that_was_cut_off_is_named(
-    seconds: float, net: Network, broker: str, tmp_path: Path
-) -> None:
+async def test_a_host_that_was_cut_off_is_named(net: Network, broker: str, tmp_path: Path) -> None:
     """The broker is not at fault, although latencies are as long as the cut."""
     cut: list[float] = []
+    seconds = 2.0
 
     def look(snapshot: Snapshot) -> None:
         if snapshot.phase == "measure" and not cut and snapshot.received_per_s:
@@ -113,22 +77,16 @@ async def test_a_host_that_was_cut_off_is_named(
             net.link("h1", "down")
             asyncio.get_running_loop().call_later(seconds, net.link, "h1", "up")
 
-    within = [net.inside(name) for name in HOSTS[:2]]
+    within = [net.inside(name) for name in HOSTS]
     flags = {"devices": 60, "duration": 6 + seconds, "warmup": 1, "broker": broker, "hosts": 2}
     async with agents(2, address=net.here, within=within) as found:
         what = build_scenario("fanin", None, flags)
         result = await run(what, tmp_path / "run", hosts=found.hosts, progress=look)
-        ended_s = time.monotonic() - cut[0]
-        await asyncio.sleep(max(0.0, seconds - ended_s))
-    reasons = {one.code: one.values for one in result.verdict.reasons}
-    if seconds > SILENCE_S:
-        assert reasons["WORKER_LOST"]["hosts"] == "1 (b)" and ended_s < END_S
-    else:
-        assert result.facts.messages.window.lost == 0
-        # A busy machine can saturate the other host, too.
-        hosts = {one.values.get("host"): one for one in result.verdict.reasons}
-        assert hosts["host 1 (b)"].code == "GENERATOR_SATURATED"
-        assert hosts["host 1 (b)"].values["seconds"] >= seconds
+    assert result.facts.messages.window.lost == 0
+    # A busy machine can saturate the other host, too.
+    hosts = {one.values.get("host"): one for one in result.verdict.reasons}
+    assert hosts["host 1 (b)"].code == "GENERATOR_SATURATED"
+    assert hosts["host 1 (b)"].values["seconds"] >= seconds
 
 
 # On executors -----------------------------------------------------------------------------------
@@ -144,14 +102,23 @@ def master(net: Network, mark: str) -> Iterator[str]:
     """A standalone cluster of two hosts for what follows."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(MARK, mark)
-        with spark_cluster(net, HOSTS[:2]) as cluster:
+        with spark_cluster(net, HOSTS) as cluster:
             yield cluster.master
 
 
-async def test_executors_play_every_case(master: str, broker: str, tmp_path: Path) -> None:
+PLAYED: dict[str, tuple[dict[str, object], int]] = {
+    "fanout": ({"topics": 4, "ratio": 10, "rate": 40}, 80),
+    "latency": ({"devices": 40, "background_rate": 40, "topics": 4, "rate": 100}, 280),
+}
+"""Fields of cases, and the messages of their windows."""
+
+
+async def test_executors_play_what_one_host_plays(master: str, broker: str, tmp_path: Path) -> None:
     async with Cluster(master, 2, wait_s=PATIENT_S).opened() as hosts:
-        for case, (_, sent) in PLAYED.items():
-            result = await run(scenario(case, broker, 2), tmp_path / case, hosts=hosts)
+        for case, (fields, sent) in PLAYED.items():
+            times = {"warmup": 1, "duration": 2, "hosts": 2}
+            what = build_scenario(case, None, fields | times | {"broker": broker})
+            result = await run(what, tmp_path / case, hosts=hosts)
             assert not faults(result.verdict.reasons), case
             window = result.facts.messages.window
             assert (window.sent, window.lost, result.facts.messages.proven) == (sent, 0, True), case

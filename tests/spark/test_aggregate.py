@@ -5,11 +5,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
 import pytest
 
 from loadgen.errors import CannotRunError
-from loadgen.metrics.interval import LATER
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.power.settings import log_settings
 from loadgen.report.record import open_run
@@ -34,9 +32,9 @@ def test_the_cuts_do_not_show(
     monkeypatch.setattr(aggregate, "_SETTINGS", settings)
     rows = [
         replace(row, second=row.second - 2) if row.worker == 1 and row.second in (4, 5) else row
-        for row in make.rows_of("late", "fanout", 12)
+        for row in make.rows_of("late", "fanout", 5)
     ]
-    late = make.write_run(tmp_path / "[l]ate {a} 5%", make.run_document("late", "fanout", 12), rows)
+    late = make.write_run(tmp_path / "[l]ate {a} 5%", make.run_document("late", "fanout", 5), rows)
     # Where they are written is when they came.
     for second in (2, 3):
         part = late / "intervals" / f"part-{second:06d}.parquet"
@@ -45,7 +43,7 @@ def test_the_cuts_do_not_show(
         late,
         make.write_run(
             tmp_path / "one",
-            make.run_document("one", "fanout", 12),
+            make.run_document("one", "fanout", 5),
             [replace(row, run="one") for row in rows],
         ),
     ]
@@ -90,14 +88,6 @@ def plan_of(spark: "SparkSession", run: Path) -> str:
     return str(execution.executedPlan().toString())
 
 
-def test_a_run_of_an_older_version(make: ModuleType, tmp_path: Path, spark: "SparkSession") -> None:
-    """Columns that came later are nowhere in its files."""
-    run = make.fabricate(tmp_path / "run")
-    for part in (run / "intervals").iterdir():
-        pq.write_table(pq.read_table(part).drop_columns(list(LATER)), part)
-    assert make_scorecards([run], spark=spark) == [summarize_run(run)]
-
-
 def test_outlets_of_one_log_equal_the_summary(
     make: ModuleType, tmp_path: Path, spark: "SparkSession"
 ) -> None:
@@ -114,6 +104,6 @@ def test_outlets_of_one_log_equal_the_summary(
     assert cards == [summarize_run(run, logs, "UTC", pdu_offset="5s") for run in runs]
     assert cards[0].power is not None
     assert [(o.node, o.outlet) for o in cards[0].power.outlets] == [("one", "1"), ("two", "2")]
-    whole = make_scorecards(runs[:1], log_settings([log], "UTC"), spark=spark)[0].power
+    whole = summarize_run(runs[0], [log], "UTC").power
     assert whole is not None and [o.outlet for o in whole.outlets] == ["2", "1"]
     assert whole.outlets[0].energy is not None and whole.outlets[1].energy is None

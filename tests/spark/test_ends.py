@@ -31,12 +31,16 @@ def ours_in(directory: Path, before: set[str]) -> set[str]:
     return {path.name for path in directory.iterdir()} - before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("word", "wait_s"), [("starting Spark", 0.05), ("starting Spark", 0.3), ("Spark: ", 0.3)]
+    ("number", "word", "wait_s"),
+    [
+        (signal.SIGTERM, "starting Spark", 0.05),
+        (signal.SIGINT, "starting Spark", 0.3),
+        (signal.SIGTERM, "Spark: ", 0.3),
+    ],
 )
 def test_asked_to_end(
-    make: ModuleType, tmp_path: Path, number: int, word: str, wait_s: float
+    number: int, word: str, wait_s: float, make: ModuleType, tmp_path: Path
 ) -> None:
     run = make.fabricate(tmp_path / "run")
     out = tmp_path / "card"
