@@ -338,8 +338,7 @@ async def test_the_system_under_test_is_described_in_the_run_and_refused_before_
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("broker", ["mosquitto", "reflector"])
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize(("broker", "qos"), [("mosquitto", 0), ("mosquitto", 2), ("reflector", 1)])
 async def test_mqtt_3_1_is_played(tmp_path: Path, broker: str, qos: int) -> None:
     result = await play(
         tmp_path, "fanout", broker=broker, mqtt="3.1", topics=2, ratio=3, rate=40, qos=qos
@@ -367,8 +366,9 @@ async def test_what_mqtt_3_1_cannot_do_is_refused(
         await play(tmp_path, case, **({"mqtt": "3.1", "broker": "mosquitto"} | fields))
 
 
-@pytest.mark.parametrize("broker", ["mosquitto", "nats", "reflector"])
-@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("broker", "qos"), [("mosquitto", 0), ("mosquitto", 2), ("nats", 1), ("reflector", 2)]
+)
 async def test_messages_that_no_buffer_holds(tmp_path: Path, broker: str, qos: int) -> None:
     result = await play(
         tmp_path, "fanout", topics=2, ratio=2, rate=10, size="32-2MB", qos=qos, broker=broker

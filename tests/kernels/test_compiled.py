@@ -121,32 +121,34 @@ def names_of(files: set[Path]) -> set[str]:
     return {path.name.partition("-")[0].rpartition("_")[0] for path in files}
 
 
-def test_a_second_process_loads_what_the_first_compiled(package: Package) -> None:
+def test_what_one_process_compiled_is_loaded_until_its_source_changes(package: Package) -> None:
     assert package.values() == VALUES
-    files = package.files()
-    assert names_of(files) == KERNELS
-    before = {path: path.stat().st_mtime_ns for path in files}
+    first = package.files()
+    assert names_of(first) == KERNELS
+    before = {path: path.stat().st_mtime_ns for path in first}
     assert json.loads(package.run(PYTHONHASHSEED="1")) == VALUES
     assert {path: path.stat().st_mtime_ns for path in package.files()} == before
 
-
-def test_an_edit_of_a_kernel_compiles_all_in_another_directory(package: Package) -> None:
+    # All of them cut: an intact file of machine code is loaded without what it was made from.
+    for path, content in zip(before, cycle((b"", b"\0" * 100, None)), strict=False):
+        path.write_bytes(path.read_bytes()[:100] if content is None else content)
     assert package.values() == VALUES
-    first = package.files()
-    package.edit("loadgen/kernels/leaf.py", "x * 3", "x * 4")
-    assert package.values() == [3, 7, 8, 8, 108]
-    assert names_of(package.files() - first) == KERNELS
-    assert len(package.directories()) == 2
+    assert package.files() == first
+    assert all(path.stat().st_size > 100 for path in first)
 
-
-def test_an_edit_elsewhere_compiles_only_kernels_of_that_module(package: Package) -> None:
-    assert package.values() == VALUES
-    first = package.files()
+    # Elsewhere: only kernels of that module.
     package.edit("loadgen/plain.py", "7", "8")
     package.edit("outside.py", "100", "200")
     assert package.values() == [3, 7, 6, 6, 206]
-    assert names_of(package.files() - first) == {"outside.outer"}
+    second = package.files()
+    assert names_of(second - first) == {"outside.outer"}
     assert len(package.directories()) == 1
+
+    # In a kernel: all, in another directory.
+    package.edit("loadgen/kernels/leaf.py", "x * 3", "x * 4")
+    assert package.values() == [3, 7, 8, 8, 208]
+    assert names_of(package.files() - second) == KERNELS
+    assert len(package.directories()) == 2
 
 
 def test_processes_that_start_at_once_compile_each_kernel_once(package: Package) -> None:
@@ -156,18 +158,6 @@ def test_processes_that_start_at_once_compile_each_kernel_once(package: Package)
         assert json.loads(process.communicate()[0]) == VALUES
     assert names_of(package.files()) == KERNELS
     assert not [*package.cache.glob("*/*.part")]
-
-
-def test_a_cut_file_is_compiled_again(package: Package) -> None:
-    assert package.values() == VALUES
-    complete = {path: path.stat().st_size for path in package.files()}
-    # All of them: an intact file of machine code is loaded without what it was made from.
-    for path, content in zip(complete, cycle((b"", b"\0" * 100, None)), strict=False):
-        path.write_bytes(path.read_bytes()[:100] if content is None else content)
-    assert package.values() == VALUES
-    sizes = {path: path.stat().st_size for path in package.files()}
-    assert sizes.keys() == complete.keys()
-    assert all(size > 100 for size in sizes.values())
 
 
 def test_a_source_that_changes_while_a_process_runs_is_not_stored(package: Package) -> None:
