@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from loadgen.kernels.compiled.cache import cache_directory
 from tests.tiers import group_of, is_pure, markers
@@ -19,7 +20,12 @@ STARTERS = ("loadgen.run.hosts.load_host", "loadgen.brokers.process", "tests.run
 
 # The machines that run these tests are small and shared: how long an example takes says nothing.
 settings.register_profile(
-    "loadgen", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "loadgen",
+    # Named, since Hypothesis warns of its usual place if that cannot be written.
+    database=DirectoryBasedExampleDatabase(Path(__file__).parents[1] / ".hypothesis" / "examples"),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 settings.register_profile("pure", settings.get_profile("loadgen"), max_examples=25)
 settings.load_profile("loadgen")
