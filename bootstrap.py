@@ -174,6 +174,8 @@ def main(arguments: list[str]) -> int:
     os.environ["PATH"] = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"
     # Each process of pytest would compile all tests again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Tests read their files in UTF-8, also where the locale has another encoding.
+    os.environ["PYTHONUTF8"] = "1"
     if verb == "demo":
         return run([TOOLS / "loadgen", "demo", *rest])
     if verb == "quick":
