@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _show(flags: Flags) -> int:
-    """Show what power logs say: columns, outlets, gaps, and mean watts.
+    """Show what power logs contain: columns, outlets, gaps, and mean watts.
 
     A log that cannot be used is refused with exit status 2, and the error names what to add. The
     score card reads logs in the same way.
