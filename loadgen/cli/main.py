@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MESSAGE_CHARACTERS = 1_000
 _BOUNDS = {
+    r"Got unexpected extra argument\S* \((.*)\)": r"unexpected argument: \1",
     r"Input should be greater than or equal to (\S+)": r"it must be at least \1",
     r"Input should be less than or equal to (\S+)": r"it must be at most \1",
     r"Input should be a valid (integer|number).*": "it is not a number",

@@ -21,6 +21,7 @@ from loadgen.cli.help import COMMON, HELP_ALL, GroupedCommand
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import FieldKind, Flag, option_of
 from loadgen.plan.scenario import Scenario, read_toml
+from loadgen.plan.units import shown
 from loadgen.run.redaction import printable, scrub
 from loadgen.sentences import read_table
 
@@ -295,20 +296,20 @@ _SCENARIOS = "scenarios"
 
 
 def _file(path: Path) -> dict[str, object]:
-    shown = ascii(str(path)[:200])
+    name = shown(str(path), 200)
     if path.parts[:1] == (_SCENARIOS,) and not path.exists():
         from loadgen.run.tuning import shipped
 
         path = shipped(_SCENARIOS).joinpath(*path.parts[1:])
     try:
         if path.stat().st_size > _FILE_LIMIT_BYTES:
-            raise ScenarioError(f"scenario file {shown} is too large to be one")
+            raise ScenarioError(f"scenario file {name} has more than {_FILE_LIMIT_BYTES >> 20} MiB")
         text = path.read_bytes().decode("utf-8")
         if scrub(text, ()) != text:
             _warn_of_readers(path)
     except OSError as error:
         reason = (error.strerror or "cannot be opened").lower()
-        raise ScenarioError(f"scenario file {shown} cannot be read: {reason}") from None
+        raise ScenarioError(f"scenario file {name} cannot be read: {reason}") from None
     except UnicodeDecodeError:
-        raise ScenarioError(f"scenario file {shown} is not UTF-8 text") from None
+        raise ScenarioError(f"scenario file {name} is not UTF-8 text") from None
     return read_toml(text)

@@ -137,7 +137,7 @@ def _surveyed(
     for urls, extra in zip(brokers, extras, strict=True):
         plain, secured = split_urls(urls)
         if not quiet:
-            tell([f"trying what {redact_url(urls[0])} can do ..."])
+            tell([f"checking {redact_url(urls[0])} ..."])
         answered = asyncio.run(_survey(plain, fields))
         # Mosquitto says "mosquitto version 2.0.11".
         url, name = answered.greeting.endpoint.redacted, answered.version.replace(" version ", " ")

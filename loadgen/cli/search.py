@@ -62,7 +62,7 @@ def searched(scenario: Scenario, flags: options.Flags, request: str) -> "Search"
     # What a sweep's --set names are axes, which it checks itself.
     fixed = {} if flags.get("search") else options.named_values(flags.get("set_") or [])
     if flags.get(aim.field) is not None or aim.field in fixed:
-        raise ScenarioError(f"{aim.field}: it is what is searched; use --from and --to")
+        raise ScenarioError(f"{aim.field}: it is searched; use --from and --to")
     step = flags["step_duration"]
     return Search(
         scenario=scenario,

@@ -53,9 +53,7 @@ def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
     if not flags["search"]:
         for name in (option.name for option in options.declared("search")):
             if flags[name] if name != "require" else of_search:
-                raise UsageError(
-                    f"{option_of(name.strip('_'))}: nothing is searched; use it with --search"
-                )
+                raise UsageError(f"{option_of(name.strip('_'))}: only for a search; add --search")
     repeat = parsed("repeat", flags["repeat"], parse_count)
     request = flags["for_"] or "rate"
     alone = {**of_runs, "set_": None}

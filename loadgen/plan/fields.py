@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
+from decimal import Decimal
 from functools import cache
 from types import NoneType
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
@@ -106,7 +107,7 @@ class FieldKind:
         if self.optional and value in (None, self.absent):
             return None
         if value is None:
-            raise ValueError("nothing is given")
+            raise ValueError("no value is given")
         return self.parse(value)
 
     def parse(self, value: object) -> object:
@@ -219,7 +220,9 @@ class Seconds(Quantity):
     @property
     def range(self) -> str:
         noun = "whole seconds" if self.whole_seconds else "a time"
-        return f"{noun} from {self.minimum:g} to {self.maximum:,.0f} s (10, 500ms, 5m)"
+        return (
+            f"{noun} from {Decimal(str(self.minimum)):f} to {self.maximum:,.0f} s (10, 500ms, 5m)"
+        )
 
     def parse(self, value: object) -> float:
         seconds = self.bounded(value, parse_seconds(value))
@@ -320,7 +323,7 @@ def _line(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not text")
     if not value.strip():
-        raise ValueError("nothing is given")
+        raise ValueError("no value is given")
     if len(value) > TEXT_LIMIT:
         raise ValueError(f"the text is longer than {TEXT_LIMIT} characters")
     # A surrogate is an undecodable byte of the command line; neither fits into a TOML string.
@@ -338,12 +341,12 @@ class Secret(TextLine):
     """The source of a secret; the secret itself is not accepted as a value."""
 
     metavar = "SOURCE"
-    allowed = "prompt, env:NAME or file:PATH, which say where the secret is"
+    allowed = "prompt, env:NAME or file:PATH"
 
     def parse(self, value: object) -> str:
         if not isinstance(value, str) or not _SOURCE.fullmatch(value):
             # The value is not shown because it may be the secret.
-            raise ValueError("it does not say where the secret comes from")
+            raise ValueError("the value is not the source of a secret")
         return _line(value)
 
 
@@ -431,7 +434,7 @@ class Placement(Texts):
             if not re.fullmatch(
                 r"[A-Za-z][A-Za-z0-9_-]*=[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*", entry
             ):
-                raise ValueError(f"{shown(entry)} does not say on which hosts a group is")
+                raise ValueError(f"{shown(entry)} is not a group with its hosts")
         return tuple(entries)
 
 
@@ -447,7 +450,7 @@ class RateSteps(TextLine):
 class TableText(TextLine):
     """A table as canonical JSON text, so that equal tables have equal texts."""
 
-    allowed = "a table as TOML or JSON has it"
+    allowed = "a table in TOML or JSON"
 
     def parse(self, value: object) -> str:
         if isinstance(value, str):

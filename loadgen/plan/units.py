@@ -63,7 +63,7 @@ def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], exampl
     if isinstance(value, str):
         text = value.strip()
         if not text:
-            raise ValueError(f"nothing is given where a number such as {example} belongs")
+            raise ValueError("no value is given")
         if re.match(r"-\s*[0-9.]", text):
             raise ValueError(f"{shown(value)} is negative")
         match = _NUMBER.fullmatch(text) if len(text) <= _TEXT_LIMIT else None
@@ -82,7 +82,7 @@ def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], exampl
         # `repr` keeps 0.1 a tenth; an integer is limited first, for a huge one takes long to print.
         number = Decimal(repr(value)) if isinstance(value, float) else Decimal(min(value, 10**16))
     if number > NUMBER_LIMIT:
-        raise ValueError(f"{shown(value)} is absurdly large")
+        raise ValueError(f"{shown(value)} is too large")
     return number
 
 

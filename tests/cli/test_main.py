@@ -270,7 +270,7 @@ def test_probe_refuses_options_that_do_not_fit(capsys: Captured) -> None:
     assert main(["probe", "--broker=mqtts://127.0.0.1", "--tls-ca=/none.pem"]) == 2
     assert "/none.pem cannot be read" in capsys.readouterr().err
     assert main(["probe", "--broker=mqtt://127.0.0.1", "--user=bob"]) == 2
-    assert "user: it does not say where the secret comes from" in capsys.readouterr().err
+    assert "user: the value is not the source of a secret" in capsys.readouterr().err
     assert main(["probe", "--broker=reflector", "--password=prompt"]) == 2
     assert "--password: " in capsys.readouterr().err
 
