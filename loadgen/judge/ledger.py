@@ -11,7 +11,7 @@ workers at the end of the run.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from loadgen.mqtt.reason_codes import reason_name
@@ -166,6 +166,7 @@ class Witness:
 
     `scheduled` messages were sent by the numbers of their streams, `in_flight` handshakes were not
     finished, `distinct` messages were noted as received, and `damaged` of these were damaged.
+    `overtaken` missing messages cannot arrive any more: a later one of their stream has.
     `publishes` PUBLISH packets were handled, `discarded` of them rejected by a selector. `unread`
     connections had bytes that no worker had read. `refusals` counts by the name of the reason
     code; `refusal` and `violation` are the first ones, in words. `violations` counts by the index
@@ -182,16 +183,14 @@ class Witness:
     unread: int = 0
     unreleased: int = 0
     redelivered: int = 0
+    overtaken: int = 0
     violations: Mapping[int, int] = field(default_factory=dict)
     refusals: Mapping[str, int] = field(default_factory=dict)
     refusal: str = ""
     violation: str = ""
 
 
-_SUMS = (
-    *("scheduled", "in_flight", "distinct", "damaged", "publishes", "discarded", "unread"),
-    *("unreleased", "redelivered"),
-)
+_SUMS = tuple(sum_.name for sum_ in fields(Witness) if sum_.default == 0)
 
 
 def witness_of(closings: Sequence[Mapping[str, Any]]) -> Witness:

@@ -19,6 +19,7 @@ from loadgen.judge.facts import (
 from loadgen.judge.ledger import (
     LONGEST_TEXT,
     Counted,
+    Witness,
     imbalances,
     ledgers_of,
     with_acknowledged,
@@ -29,7 +30,7 @@ from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.thresholds import Measured, broken_by_own_delay, missed
 from loadgen.mqtt.violations import SESSION_LOST, VIOLATIONS
 from loadgen.plan.addressing import timed_between_hosts
-from loadgen.plan.deliveries import delivered_rate, direct_senders, sent_rate
+from loadgen.plan.deliveries import delivered_rate, direct_senders
 from loadgen.plan.groups import may_leave, sent_qos, slow_group
 from loadgen.plan.plan import Plan
 from loadgen.run.host_watch import GAP_NS, HostSample, between
@@ -55,38 +56,35 @@ def facts_of(
     start_ns, end_ns = state.result_window
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
     backlog = state.backlog
-    window, total = _counted(plan, state, "measure"), _counted(plan, state)
     closings = [final["closing"] for final in state.finals.values() if final.get("closing")]
     # Without the statements of all workers nothing is proven.
-    witness = witness_of(closings) if len(closings) == len(plan.workers) else None
-    unread = witness.unread if witness else 0
-    observed = not (losses or state.abandoned or unread)
+    complete = len(closings) == len(plan.workers)
+    witness = witness_of(closings if complete else ())
+    window, total = _counted(plan, state, witness, "measure"), _counted(plan, state, witness)
+    observed = not (losses or state.abandoned or witness.unread)
     ledger, run_ledger = with_acknowledged(
         *ledgers_of(window, total, observed=observed), state.lost_unacknowledged
     )
     case, bound_s = case_of(plan.scenario.case), plan.scenario.latency_bound
+    sums = imbalances(window, total, witness if complete else None, observed=observed)
+    kinds = ((VIOLATIONS[kind], count) for kind, count in witness.violations.items())
     messages = Messages(
         qos=plan.needs.qos,
         window=ledger,
         run=run_ledger,
-        imbalances=tuple(imbalances(window, total, witness, observed=observed)),
-        proven=witness is not None or not state.messages,
+        imbalances=tuple(sums),
+        proven=complete or not state.messages,
         lost_named=state.lost_named,
         held_when_cut=held_when_cut,
         waiting=total.waiting if state.waiting else 0,
+        refusals=witness.refusals,
+        refusal=printable(witness.refusal, LONGEST_TEXT),
+        violation=printable(witness.violation, LONGEST_TEXT),
+        redelivered=witness.redelivered,
+        unreleased=witness.unreleased,
+        remarked={kind.words: count for kind, count in kinds if not kind.is_judged},
+        sessions_lost=witness.violations.get(SESSION_LOST, 0),
     )
-    if witness is not None:
-        kinds = ((VIOLATIONS[kind], count) for kind, count in witness.violations.items())
-        messages = replace(
-            messages,
-            refusals=witness.refusals,
-            refusal=printable(witness.refusal, LONGEST_TEXT),
-            violation=printable(witness.violation, LONGEST_TEXT),
-            redelivered=witness.redelivered,
-            unreleased=witness.unreleased,
-            remarked={kind.words: count for kind, count in kinds if not kind.is_judged},
-            sessions_lost=witness.violations.get(SESSION_LOST, 0),
-        )
     facts = RunFacts(
         window_s=(end_ns - start_ns) / NS,
         ending=Ending(
@@ -95,7 +93,7 @@ def facts_of(
             drain_s=plan.phases.drain_s,
             workers_lost=tuple(loss.worker for loss in losses),
             hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
-            unread=unread,
+            unread=witness.unread,
         ),
         connects=_connects(plan, state),
         schedule=_schedule(plan, state),
@@ -133,14 +131,15 @@ def facts_of(
     return replace(facts, service=service, generator=replace(facts.generator, bounds_broken=broken))
 
 
-def _counted(plan: Plan, state: RunState, phase: str | None = None) -> Counted:
+def _counted(plan: Plan, state: RunState, witness: Witness, phase: str | None = None) -> Counted:
     """Return the counts of the messages intended in a phase, or in the whole run."""
-    waiting, owed = state.waiting, state.owed_at_end
+    waiting, owed, sums = state.waiting, state.owed_at_end, state.tally.counts()
     if state.at_end is not None:
         # A message that was sent after the drain had no time to arrive, and is not owed any more.
-        sums = state.tally.counts()
         waiting += max(sums["expected"] - state.at_end.expected, 0)
         owed = max(owed - max(sums["sent"] - state.at_end.sent, 0), 0)
+    arrived = sums["received"] + witness.damaged + max(witness.overtaken, 0)
+    waiting = min(waiting, max(sums["expected"] - arrived, 0))
     confirmed = [group.name for group in plan.groups if sent_qos(group) > 0]
     sent = state.tally.counts(phase, confirmed)["sent"]
     return Counted(state.tally.counts(phase), confirmed=sent, owed=owed, waiting=waiting)
@@ -262,8 +261,7 @@ def _schedule(plan: Plan, state: RunState) -> Schedule:
     leaving = [group for group in plan.groups if group.subscribes is not None and may_leave(group)]
     publishers = sum(group.count for group in publishing)
     rate = _rate(plan)
-    owed_by_leave = sum(sent_rate(group, plan.groups) for group in publishing)
-    owed_by_leave *= _seconds_away(plan, publishers)
+    owed_by_leave = rate * _seconds_away(plan, publishers)
     names = [group.name for group in publishing]
     responds = any(group.responds for group in plan.groups)
     return Schedule(

@@ -39,6 +39,7 @@ def closing_statement(fleet: PlannedFleet, refusal: str, violation: str) -> Head
     violations  counts by the index of VIOLATIONS
     unreleased  messages of QoS 2 that were received and have no PUBREL
     redelivered withheld messages that came again
+    overtaken   deliveries that are missing before a later one of their stream
     """
     totals, refused, counted = fleet.totals, fleet.refusals["count"], fleet.violations
     return {
@@ -53,6 +54,7 @@ def closing_statement(fleet: PlannedFleet, refusal: str, violation: str) -> Head
         "violations": {str(kind): int(counted[kind]) for kind in np.flatnonzero(counted)},
         "unreleased": totals.unreleased,
         "redelivered": int(fleet.withheld["came"][: totals.withheld].sum()),
+        "overtaken": totals.missing - totals.withdrawn,  # refused messages are missing, too
     }
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import uvloop
 
 from loadgen.kernels.attention import take_stalls
-from loadgen.kernels.device import LISTED
+from loadgen.kernels.device import LISTED, WAITING
 from loadgen.kernels.reactor import CHANNEL, LINGER, TIMER, EntryPoints
 from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, arm_timer, make_timer, watch
 from loadgen.plan.behaviour import PlannedFleet
@@ -250,13 +250,12 @@ class Poller:
             is_quiet = is_quiet and handled == self._fleet.totals.publishes
             await asyncio.sleep(0)
 
-    def begin_schedule(self, start_ns: int) -> None:
-        self._arm(start_ns)
-
     def end_schedule(self) -> None:
-        self._arm(0)
+        self.arm(0)
         self._fleet.totals.heap_size = 0
+        # Else an acknowledgement would put a publisher back, and send what is counted no more.
+        self._fleet.devices["flags"] &= ~np.int16(WAITING)
 
-    def _arm(self, moment_ns: int) -> None:
+    def arm(self, moment_ns: int) -> None:
         arm_timer(self._fleet.run.timer, moment_ns, self._fleet.clock)
         self._fleet.attention.alarm_ns = moment_ns

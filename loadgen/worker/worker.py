@@ -148,7 +148,7 @@ class Worker:
         plan_schedule(fleet, int(header["start_ns"]))
         self._at(int(header["measure_ns"]), lambda: reporter.enter("measure"))
         self._at(int(header["end_ns"]), end_window)
-        lifecycle.poller.begin_schedule(int(header["start_ns"]))
+        lifecycle.poller.arm(int(header["start_ns"]))
         return {}
 
     def _at(self, moment_ns: int, action: Callable[[], None]) -> None:

@@ -103,8 +103,10 @@ def test_messages_sent_after_the_drain_are_neither_lost_nor_owed() -> None:
     count(state, "requesters", sent=240, acknowledged=240, expected=480, received=380)
     state.at_end = LiveSample(0, sent=210, expected=420, under_way=10)
     state.owed_at_end = 50
-    for arriving, unobserved in ((0, 60), (10, 70)):
+    # Those that a later message of their stream has overtaken did not wait.
+    for arriving, overtaken, unobserved in ((0, 0, 60), (10, 0, 70), (10, 55, 45), (0, 100, 0)):
         state.waiting = arriving
+        state.finals = {row: {"closing": {"overtaken": overtaken * row}} for row in (0, 1)}
         messages = facts(state, plan).messages
         ledger = messages.window
         assert (ledger.unobserved, ledger.lost, ledger.owed) == (unobserved, 100 - unobserved, 20)

@@ -80,6 +80,31 @@ async def test_a_full_window_holds_messages_back_as_a_backlog(
     assert max(row.max_ns for row in delays) >= 250 * MS
 
 
+async def test_nothing_is_sent_that_the_final_counts_lack(
+    driver: Driver, start_broker: StartBroker
+) -> None:
+    release = asyncio.Event()
+
+    async def stall(session: Session) -> None:
+        await session.welcome()
+        packet = await session.packet()
+        assert isinstance(packet, Publish)
+        await release.wait()
+        session.send(PubAck(packet.packet_id))
+        await session.behave()
+
+    broker = await start_broker(stall)
+    plan = one_worker_plan(publishers(1, 100.0, qos=1, window=1), port=broker.port)
+    await driver.connect(plan)
+    await driver.start(warmup_ms=0, measure_ms=300)
+    await driver.until(lambda: driver.window_ends)
+    await driver.ask("conclude")
+    release.set()
+    await driver.until(lambda: not driver.now("in_flight"))
+    await driver.stop()
+    assert broker.sessions[0].published == []
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_message_that_the_broker_refuses_is_reported(
     driver: Driver, start_broker: StartBroker, qos: int

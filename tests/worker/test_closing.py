@@ -54,6 +54,7 @@ def test_the_structures_say_what_the_counters_say() -> None:
         "violations": {},
         "unreleased": 0,
         "redelivered": 0,
+        "overtaken": -1,
     }
     assert sent_by_streams(bench.fleet) == 5
 
