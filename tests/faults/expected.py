@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from loadgen.judge.codes import CODES
 from loadgen.mqtt.topics import filter_matches, split_shared
 from tests.faults.schedules import Schedule
 from tests.faults.truth import Delivery, Header, Message, Publish, Truth
@@ -63,7 +64,7 @@ NONE = Span(0, 0)
 class Expectation:
     """Codes that must be there, codes that may be, and the figures of both ledgers.
 
-    An audit may fail where the generator had no time, if that is said.
+    If the generator had no time, and says so, an audit may fail, and a backlog may be its own.
     """
 
     required: frozenset[str]
@@ -77,10 +78,12 @@ def differences(
 ) -> list[str]:
     """What is not as it must be, a line each."""
     found = set(codes)
-    wrong = [f"{code} is missing" for code in sorted(expectation.required - found)]
+    missing = expectation.required - found
     beyond = found - expectation.required - expectation.allowed
     if "GENERATOR_SATURATED" in found:
+        missing -= {"BACKLOG_GROWS"}
         beyond -= {"AUDIT"}
+    wrong = [f"{code} is missing" for code in sorted(missing)]
     wrong += [f"{code} is wrong" for code in sorted(beyond)]
     wrong += [f"imbalance: {text}" for text in ledger.get("imbalances", ())]
     for scope in ("window", "run"):
@@ -96,6 +99,9 @@ def differences(
 def expected(schedule: Schedule, truth: Truth) -> Expectation:
     """What must come of a schedule."""
     scene = _Scene(schedule, truth)
+    if scene.moment_of("kill coordinator"):
+        # What was measured until then is kept, and is never VALID.
+        return Expectation(frozenset({"INTERRUPTED"}), frozenset(CODES))
     window, run = _ledger(scene, truth.in_window), _ledger(scene, lambda _moment: True)
     required: set[str] = set()
     allowed = {"GENERATOR_SATURATED"}
@@ -140,7 +146,8 @@ class _Scene:
             for action in schedule.actions
         )
         # Whether anything but a lack of time keeps messages from being sent or delivered in time.
-        actions = {action.name for action in schedule.actions} - {"freeze worker", "quota"}
+        actions = {action.name for action in schedule.actions}
+        actions -= {"freeze worker", "quota", "interrupt"}
         self.hindered = bool(actions) or any(
             fault in schedule.faults for fault in ("refuse=", "close=", "drop=", "reset=", "delay=")
         )
@@ -196,6 +203,24 @@ class _Scene:
                 who = share or delivery.client
                 return who, header.stream, header.sequence, delivery.topic
         return None
+
+    def placed(self) -> Iterator[tuple[tuple[Any, ...], Delivery, Header]]:
+        """The intact deliveries that were expected, and repeats of them."""
+        for delivery in self.truth.deliveries:
+            header = delivery.header
+            if header is None or not delivery.intact or header.tag != self.truth.tag:
+                continue
+            if (place := self.place(delivery)) is not None:
+                yield place, delivery, header
+
+    def passed(self) -> Span:
+        """Deliveries up to the newest of each stream; what it overtook does not arrive any more."""
+        low: Counter[tuple[Any, ...]] = Counter()
+        high: Counter[tuple[Any, ...]] = Counter()
+        for (who, stream, sequence, topic), delivery, _ in self.placed():
+            for newest in (low, high) if delivery.sure else (high,):
+                newest[who, stream, topic] = max(newest[who, stream, topic], sequence + 1)
+        return Span(low.total(), high.total())
 
     def audience(self, topic: str) -> int:
         """To how many a message of a topic is to be delivered."""
@@ -308,10 +333,14 @@ def _ledger(scene: _Scene, inside: Any) -> dict[str, Span]:
     missing = room.minus(corrupt)
     observed = not scene.killed_ns and not scene.blind
     waits = scene.arriving if observed and missing.high else NONE
-    figures["lost"] = NONE if not observed or waits.low else missing
-    figures["unobserved"] = missing if not observed or waits.low else NONE
-    if waits.high > waits.low:
-        figures["lost"] = figures["unobserved"] = missing.doubtful
+    figures["lost"] = missing if observed else NONE
+    figures["unobserved"] = NONE if observed else missing
+    if waits.high:
+        passed = scene.passed()
+        all_wanted = _sent(scene, lambda _moment: True)[1].times(scene.deliveries_each)
+        late = Span(*map(min, missing, all_wanted.minus(passed))) if not scene.is_chain else missing
+        late = late if waits.low and not scene.is_chain else late.doubtful
+        figures["lost"], figures["unobserved"] = missing.minus(late), late
     figures["repeated"] = came["repeated"]
     figures["repeated_allowed"] = came["repeated_allowed"]
     return figures
@@ -562,12 +591,8 @@ def _standing(scene: _Scene) -> Span:
         and not scene.is_response(publish.topic)
     )
     seen = set()
-    for delivery in truth.deliveries:
-        header = delivery.header
-        if header is None or not delivery.intact or header.tag != truth.tag:
-            continue
-        place = scene.place(delivery)
-        if place is None or place in seen:
+    for place, delivery, header in scene.placed():
+        if place in seen:
             continue
         seen.add(place)
         publish = scene.first.get((header.stream, header.sequence, delivery.topic))
@@ -591,13 +616,9 @@ def _latency(scene: _Scene) -> Span:
     if bound_s is None:
         return NONE
     waits: dict[tuple[Any, ...], int] = {}
-    for delivery in scene.truth.deliveries:
-        header = delivery.header
-        if header is None or not delivery.intact or header.tag != scene.truth.tag:
-            continue
-        place = scene.place(delivery)
+    for place, delivery, header in scene.placed():
         is_timed = scene.schedule.case != "latency" or "/pair/" in delivery.topic
-        if place is not None and is_timed and scene.truth.in_window(header.intended_ns):
+        if is_timed and scene.truth.in_window(header.intended_ns):
             waits.setdefault(place, delivery.at_ns - header.intended_ns)
     ordered = sorted(waits.values())
     p99_s = ordered[math.ceil(0.99 * len(ordered)) - 1] / 1e9 if ordered else 0.0

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -11,17 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import tomli_w
 
 from loadgen.brokers.certificates import CertificateFiles
+from loadgen.brokers.front import bridge_lines, routes_of
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.brokers.process import BrokerProcess, ProgramSettings
 from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import build_scenario, resolve
+from loadgen.errors import RunDirectoryError
+from loadgen.report.build.summary import summarize_run
 from loadgen.run.coordinator import RunContext, main_loop, shutdown
 from loadgen.run.seal import seal
 from loadgen.run.tasks import background
 from loadgen.run.testbed import Testbed
-from tests.faults.schedules import Action, Schedule
+from tests.faults.schedules import BRIDGED, Action, Schedule
 from tests.faults.truth import Truth, read_truth
 from tests.instruments.relay import ErringBroker, run_relay
 from tests.run.agents import Agents, agents
@@ -37,7 +42,6 @@ class Played:
     """What a run said, and what it should have been told of."""
 
     codes: tuple[str, ...]
-    remarks: tuple[str, ...]
     reasons: tuple[str, ...]
     ledger: dict[str, Any]
     truth: Truth
@@ -56,30 +60,39 @@ class Stage:
 
 async def play(schedule: Schedule, directory: Path, certificates: CertificateFiles) -> Played:
     """Play it; everything is kept in `directory`. TimeoutError when it hangs."""
-    transcript = directory / "transcript"
     behind = directory / "behind"
     run_directory = directory / "run"
+    is_websocket, is_tls = "ws" in schedule.transport, schedule.transport in ("tls", "wss")
+    certificate = (certificates.certificate, certificates.key) if is_tls else None
+    done: list[tuple[str, int]] = []
     async with asyncio.timeout(TIMEOUT_S), AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(_broker(schedule, behind))
-        relay = await stack.enter_async_context(
-            run_relay(
-                broker.endpoints[0],
-                certificate=(
-                    (certificates.certificate, certificates.key)
-                    if schedule.transport in ("tls", "wss")
-                    else None
-                ),
-                websocket=schedule.transport in ("ws", "wss"),
-                record=str(transcript),
+        brokers = await stack.enter_async_context(_brokers(schedule, behind))
+        relays = [
+            await stack.enter_async_context(
+                run_relay(
+                    broker.endpoints[0],
+                    certificate=certificate,
+                    websocket=is_websocket,
+                    record=str(directory / f"transcript-{number}"),
+                )
             )
-        )
-        endpoint = relay.endpoints[0]
-        path = "/mqtt" if schedule.transport in ("ws", "wss") else ""
-        fields = {**schedule.fields, "broker": f"{endpoint.scheme}://{endpoint.address}{path}"}
-        if schedule.transport in ("tls", "wss"):
+            for number, broker in enumerate(brokers)
+        ]
+        path = "/mqtt" if is_websocket else ""
+        urls = [f"{one.scheme}://{one.address}{path}" for (one,) in (r.endpoints for r in relays)]
+        fields = {**schedule.fields, **dict(zip(("broker", "backend"), urls, strict=False))}
+        if is_tls:
             fields["tls_ca"] = str(certificates.authority)
+        if schedule.kind == "kill coordinator":
+            done.append((schedule.kind, await _killed(schedule, fields, run_directory)))
+            while (await relays[0].counts()).connected:
+                await asyncio.sleep(_POLL_S)
+            # A run that measured nothing is not read at all.
+            codes: tuple[str, ...] = ("INTERRUPTED",)
+            with suppress(RunDirectoryError):
+                codes = summarize_run(run_directory).verdict.codes
+            return _played(directory, codes, (), done)
         plan = resolve(build_scenario(schedule.case, None, fields))
-        done: list[tuple[str, int]] = []
         joined = None
         if schedule.hosts > 1:
             joined = await stack.enter_async_context(agents(schedule.hosts))
@@ -89,44 +102,83 @@ async def play(schedule: Schedule, directory: Path, certificates: CertificateFil
             AsyncExitStack() as run,
         ):
             context = await testbed.prepare(plan, run_directory, run)
-            liar = broker if schedule.liar == "broker" else relay
-            if schedule.faults != "none":
-                assert isinstance(liar, ErringBroker)
-                await liar.set_faults(schedule.faults)
-            stage = Stage(context, broker, relay, done, joined)
+            for liar in brokers if schedule.liar == "broker" else relays:
+                if schedule.faults != "none":
+                    assert isinstance(liar, ErringBroker)
+                    await liar.set_faults(schedule.faults)
+            stage = Stage(context, brokers[0], relays[0], done, joined)
             async with background(_act(schedule, stage)):
                 await main_loop(context)
             result = await shutdown(context)
         await asyncio.to_thread(seal, run_directory)
-        await relay.set_faults("none")
-    document = orjson.loads((run_directory / "run.json").read_bytes())
-    return Played(
-        codes=result.verdict.codes,
-        remarks=tuple(one["code"] for one in document.get("remarks") or ()),
-        reasons=tuple(f"{reason.code}: {reason.detail}" for reason in result.verdict.reasons),
-        ledger=document.get("ledger") or {},
-        truth=read_truth(
-            transcript.read_bytes(),
-            document,
-            tuple(done),
-            behind.read_bytes() if behind.exists() else b"",
-        ),
+        for relay in relays:
+            await relay.set_faults("none")
+    reasons = tuple(f"{reason.code}: {reason.detail}" for reason in result.verdict.reasons)
+    return _played(directory, result.verdict.codes, reasons, done)
+
+
+def _played(
+    directory: Path,
+    codes: tuple[str, ...],
+    reasons: tuple[str, ...],
+    done: Sequence[tuple[str, int]],
+) -> Played:
+    document = orjson.loads((directory / "run" / "run.json").read_bytes())
+    behind = directory / "behind"
+    transcripts = b"".join(file.read_bytes() for file in directory.glob("transcript-*"))
+    lines = sorted(transcripts.splitlines(), key=lambda line: orjson.loads(line)[1])
+    truth = read_truth(
+        b"\n".join(lines),
+        document,
+        tuple(done),
+        behind.read_bytes() if behind.exists() else b"",
     )
+    return Played(codes, reasons, document.get("ledger") or {}, truth)
+
+
+async def _killed(schedule: Schedule, fields: dict[str, Any], directory: Path) -> int:
+    """Play it in another process, and kill that one; return the moment."""
+    scenario, events = directory.with_name("scenario.toml"), directory / "events.jsonl"
+    scenario.write_text(tomli_w.dumps(fields))
+    command = (
+        "-m",
+        "loadgen",
+        schedule.case,
+        "--scenario",
+        scenario,
+        "--out",
+        directory,
+        "--quiet",
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, *command)
+    while b'"measure"' not in (events.read_bytes() if events.exists() else b""):
+        assert process.returncode is None
+        await asyncio.sleep(_POLL_S)
+    await asyncio.sleep(schedule.actions[0].at_s)
+    process.kill()
+    await process.wait()
+    return time.monotonic_ns()
 
 
 @asynccontextmanager
-async def _broker(schedule: Schedule, transcript: Path) -> AsyncIterator[BrokerProcess]:
-    if schedule.broker == "mosquitto":
-        async with run_mosquitto(ProgramSettings()) as mosquitto:
-            yield mosquitto
-    else:
-        async with run_reflector() as reflector:
+async def _brokers(schedule: Schedule, transcript: Path) -> AsyncIterator[list[BrokerProcess]]:
+    """The broker of a run, and that behind a bridge."""
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        if schedule.case == "bridge":
+            backend = await enter(run_mosquitto(ProgramSettings()))
+            routes = routes_of(1, schedule.fields["topics"], *BRIDGED.values())
+            lines = bridge_lines(routes, [backend.endpoints[0]], schedule.qos)
+            yield [await enter(run_mosquitto(ProgramSettings(more_lines=lines))), backend]
+        elif schedule.broker == "mosquitto":
+            yield [await enter(run_mosquitto(ProgramSettings()))]
+        else:
+            reflector = await enter(run_reflector())
             if schedule.liar == "relay":
-                yield reflector
+                yield [reflector]
                 return
             # The broker that errs is a second relay, of which the first one has no notice.
-            async with run_relay(reflector.endpoints[0], record=str(transcript)) as broker:
-                yield broker
+            yield [await enter(run_relay(reflector.endpoints[0], record=str(transcript)))]
 
 
 async def _act(schedule: Schedule, stage: Stage) -> None:

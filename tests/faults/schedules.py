@@ -56,11 +56,12 @@ class Schedule:
 
 Wrong = tuple[str, tuple[Action, ...]]
 """Faults and actions."""
-MESSAGING = ("fanin", "fanout", "persistent", "latency", "queue", "request", "run")
+MESSAGING = ("fanin", "fanout", "persistent", "latency", "queue", "request", "run", "bridge")
 SLOWEST, FAST, FASTEST = 5, 1_000, 20_000
 """Messages a second. Above `FAST` the relay, which writes down every packet, can be the limit."""
 FAST_SHARE = 0.2
 ONE_TO_ONE = ("fanin", "persistent", "latency")
+BRIDGED = {"front_root": "plant", "backend_root": "plant"}
 FEW = 3
 """A fault of connections happens to one in so many at least."""
 STORED = ("persistent", "queue")
@@ -206,6 +207,10 @@ KINDS: dict[str, Kind] = {
     "kill agent": Kind(
         _acts(lambda rng, s: Action(_at(rng, s), "kill agent")), ("fanin", "fanout"), hosts=2
     ),
+    "kill coordinator": Kind(
+        _acts(lambda rng, s: Action(round(s * rng.uniform(0.1, 0.95), 2), "kill coordinator")),
+        ("fanin", "fanout", "persistent"),
+    ),
     "quota": Kind(_QUOTA, ("fanin", "fanout"), more=(("rate", 2_000.0),)),
     "close": Kind(_share("close", most=FEW), ("connburst", "fanout")),
 }
@@ -225,6 +230,7 @@ def _sizes(rng: random.Random, case: str) -> dict[str, Any]:
         "queue": {"queues": 2, "consumers": 2, "rate": rate, "batch": 5},
         "request": {"devices": rng.randint(3, 6), "responders": 2, "rate": rate / 2},
         "run": {"group": _groups(rng), "rate": rate / 2},
+        "bridge": {"devices": rng.randint(3, 8), "topics": 2, "rate": rate, **BRIDGED},
         "specjms": {"topology": "horizontal", "base": rng.randint(2, 4)},
         "connburst": {"devices": rng.randint(20, 60), "subscribe": True},
     }
@@ -260,7 +266,7 @@ def draw_kind(seed: int, name: str) -> Schedule:
         qos = 1
     if case in ("queue", "specjms", "run"):
         version = "5"
-    broker = rng.choice(kind.brokers)
+    broker = "mosquitto" if case == "bridge" else rng.choice(kind.brokers)
     window_s = round(2.0 * 2.5 ** (rng.random() ** 2), 1)
     faults, actions = kind.wrong(rng, window_s)
     liars = ("relay", "broker") if broker == "reflector" and faults != "none" else ("relay",)

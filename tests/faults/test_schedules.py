@@ -8,7 +8,7 @@ from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.cases.registry import build_scenario, resolve
 from tests.faults.expected import differences, expected
 from tests.faults.play import play
-from tests.faults.schedules import CLIENT_ID, KINDS, MESSAGING, Action, Schedule, draw
+from tests.faults.schedules import BRIDGED, CLIENT_ID, KINDS, MESSAGING, Action, Schedule, draw
 from tests.instruments.faults import COUNTED_AS, parse_faults
 from tests.needs import needs_mosquitto
 
@@ -80,6 +80,10 @@ PLAYED = [
               actions=(Action(0.8, "kill worker"),)),
     _schedule("freeze worker", "fanin", 1, "5", devices=6, rate=100.0,
               actions=(Action(0.5, "freeze worker", 1.0),)),
+    _schedule("bridge", "bridge", 1, "3.1.1", devices=4, topics=2, rate=100.0, **BRIDGED,
+              broker="mosquitto", faults="lose=1/30,repeat=1/20,seed=4"),
+    _schedule("kill coordinator", "persistent", 1, "5", pairs=2, rate=80.0,
+              actions=(Action(1.2, "kill coordinator"),)),
     _schedule("interrupt", "fanout", 2, "5", topics=2, ratio=2, rate=80.0,
               actions=(Action(1.0, "interrupt"),)),
     _schedule("freeze coordinator", "fanin", 1, "5", devices=6, rate=100.0,

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from tests.faults.truth import LAST_NS, UNSURE_NS, Header, Truth, read_truth
+from tests.faults.truth import LAST_NS, UNSURE_NS, Truth, read_truth
 
 MS = 1_000_000
 TAG = 0xABCD
@@ -22,23 +22,6 @@ def truth_of(*lines: tuple[Any, ...]) -> Truth:
 
 def message(sequence: int, *, copy: int = 0, stream: int = 0) -> list[int]:
     return [TAG, stream, sequence, 250 * MS, 251 * MS, copy]
-
-
-def test_moments_are_the_runs() -> None:
-    truth = truth_of()
-    assert (truth.tag, truth.begin_ns, truth.end_ns) == (TAG, 100 * MS, 400 * MS)
-    assert truth.window == (200 * MS, 300 * MS)
-    assert truth.in_window(200 * MS) and not truth.in_window(300 * MS)
-
-
-def test_only_devices_of_the_run_count() -> None:
-    said = ("publish", 210 * MS, "probe-1", 0, 0, False, "t", message(0))
-    assert truth_of(said).publishes == ()
-    asked = read_truth(
-        orjson.dumps(("publish", 5 * MS, "dev-0-0", 0, 0, False, "t", message(0))),
-        {**document(), "windows": {**document()["windows"], "connect": [6 * MS, 7 * MS]}},
-    )
-    assert asked.publishes == ()
 
 
 def test_handshakes_end_as_they_were_answered() -> None:
@@ -137,23 +120,3 @@ def test_sessions_and_identifiers_are_followed() -> None:
         False,
         False,
     ]
-
-
-def test_subscriptions_and_faults() -> None:
-    truth = read_truth(
-        orjson.dumps(("subscribe", 1, "dev-0-0", [["a/#", 2, 1], ["b", 1, 0x87]]))
-        + b"\n"
-        + orjson.dumps(("fault", 2, "lose", "dev-0-0", message(3, copy=1))),
-        document(),
-        (("cut", 5),),
-        orjson.dumps(("fault", 2, "alias", "dev-0-0", None))
-        + b"\n"
-        + orjson.dumps(("deliver", 3, "dev-0-0", 0, 0, False, "t", message(0), True)),
-    )
-    assert truth.asked == {"dev-0-0": {"a/#": (2, 1), "b": (1, 0x87)}}
-    assert truth.faults == {
-        "lose": (Header(TAG, 0, 3, 250 * MS, 251 * MS, True),),
-        "alias": (None,),
-    }
-    assert truth.deliveries == ()
-    assert truth.actions == (("cut", 5),)

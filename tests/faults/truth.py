@@ -9,7 +9,8 @@ import orjson
 
 PUBACK, PUBREC, PUBCOMP = 4, 5, 7
 UNSURE_NS = 150_000_000
-"""What was written to a client so shortly before its connection ended may not have reached it."""
+"""What was written to a client so shortly before its connection ended may not have reached it, and
+twice as shortly if its process was killed, which may have been behind."""
 LAST_NS = 50_000_000
 """What was written so shortly before the end of the drain, or later, may not have been counted."""
 
@@ -124,7 +125,8 @@ def read_truth(
     # Before that only the broker was asked whether it can play the run.
     first_ns = windows["connect"][0]
     said = [line for line in lines if line[1] >= first_ns and is_device(_client(line), tag)]
-    ended = _ends(said, last[1])
+    killed = any(name in ("kill worker", "kill agent") for name, _ in actions)
+    ended = _ends(said, last[1], (1 + killed) * UNSURE_NS)
     return Truth(
         tag=tag,
         window=window,
@@ -137,7 +139,10 @@ def read_truth(
         connects=tuple(
             (at, client, clean, present, code)
             for kind, at, client, clean, present, code in (
-                line for line in said if line[0] == "connect"
+                # Afterwards durable sessions are removed.
+                line
+                for line in said
+                if line[0] == "connect" and line[1] < last[1]
             )
         ),
         closes=tuple((line[1], line[2]) for line in said if line[0] == "close"),
@@ -165,20 +170,21 @@ class _Ends:
 
     run_ns: int
     closes: Mapping[str, list[int]]
+    unsure_ns: int
 
     def is_sure(self, client: str, at_ns: int) -> bool:
         """Return True if what was written then was certainly read, and counted."""
         closes = self.closes.get(client, ())
-        cut = any(0 <= close_ns - at_ns < UNSURE_NS for close_ns in closes)
+        cut = any(0 <= close_ns - at_ns < self.unsure_ns for close_ns in closes)
         return at_ns < self.run_ns - LAST_NS and not cut
 
 
-def _ends(said: list[list[Any]], end_ns: int) -> _Ends:
+def _ends(said: list[list[Any]], end_ns: int, unsure_ns: int) -> _Ends:
     closes: dict[str, list[int]] = defaultdict(list)
     for line in said:
         if line[0] == "close" and line[1] < end_ns:
             closes[line[2]].append(line[1])
-    return _Ends(end_ns, closes)
+    return _Ends(end_ns, closes, unsure_ns)
 
 
 def _publishes(said: list[list[Any]]) -> Iterator[Publish]:

@@ -1,15 +1,9 @@
 """The relay between clients and the reflector or Mosquitto: what passes, and what does not."""
 
 import asyncio
-import ssl
-from pathlib import Path
 
 import pytest
 
-from loadgen.brokers.certificates import make_certificates
-from loadgen.brokers.mosquitto import run_mosquitto
-from loadgen.brokers.process import ProgramSettings
-from loadgen.brokers.watch import mqtt_client
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.packets import Connect
@@ -17,8 +11,7 @@ from loadgen.mqtt.properties import Properties
 from tests.brokers.conftest import ClientMaker
 from tests.brokers.full_listener import full_listener
 from tests.instruments.conftest import Erring
-from tests.instruments.relay import run_relay, serve
-from tests.needs import needs_mosquitto
+from tests.instruments.relay import serve
 
 PAYLOADS = [b"%02d" % number * 5 for number in range(60)]
 
@@ -83,29 +76,3 @@ async def test_broker_and_client_both_finish_what_goes_wrong(
         assert right.count(False) == wrong
         if name == "misrouted":
             assert len(other.messages) + len(publisher.messages) == number
-
-
-@needs_mosquitto
-@pytest.mark.parametrize("encrypted", [False, True])
-@pytest.mark.parametrize("websocket", [False, True])
-async def test_in_front_of_mosquitto(
-    client: ClientMaker, tmp_path: Path, encrypted: bool, websocket: bool
-) -> None:
-    files, context = None, None
-    if encrypted:
-        made = make_certificates(tmp_path / "made", ["127.0.0.1"], clients=0, key="ecdsa")
-        files = made.certificate, made.key
-        context = ssl.create_default_context(cafile=str(made.authority))
-    async with (
-        run_mosquitto(ProgramSettings()) as mosquitto,
-        run_relay(
-            mosquitto.endpoints[0], "repeat=1/2", certificate=files, websocket=websocket
-        ) as relay,
-        mqtt_client(relay.endpoints[0], "c", context) as one,
-    ):
-        await one.subscribe("t", qos=2)
-        for _ in range(4):
-            await one.publish("t", b"x" * 100_000, qos=2)
-        while len(one.messages) < 6:
-            await asyncio.sleep(0.01)
-        assert (await relay.counts()).repeated == 2
