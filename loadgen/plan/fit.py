@@ -22,7 +22,7 @@ from loadgen.plan.plan import Brokers, Plan, rooted
 from loadgen.plan.scenario import INSTANCES_LIMIT, Scenario, processors_of
 from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_for_load
 from loadgen.plan.units import shown
-from loadgen.sentences import PLAN_TEXT, counted
+from loadgen.sentences import PLAN_TEXT
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -147,13 +147,9 @@ def _require_memory(plan: Plan, hosts: tuple[Host, ...]) -> None:
         host = hosts[needs.host]
         available = int(host.memory_bytes * MEMORY_SHARE)
         if needs.memory_bytes > available:
-            raise HostLimitError(
-                f"{_named(host)}{counted(needs.devices, 'device')} in "
-                f"{counted(needs.workers, 'worker')} need "
-                f"{needs.memory_bytes / 2**30:.1f} GiB of memory and may use "
-                f"{available / 2**30:.1f}: ask for fewer devices or workers, or spread over more "
-                "--hosts"
-            )
+            counts = {"devices": needs.devices, "workers": needs.workers}
+            gib = {"needed": needs.memory_bytes / 2**30, "available": available / 2**30}
+            raise HostLimitError(PLAN_TEXT.MEMORY(where=_named(host), **counts, **gib))
 
 
 def _named(host: Host) -> str:
@@ -200,10 +196,7 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
     opened = min(host.descriptors for host in hosts)
     held = opened - SPARE_DESCRIPTORS
     if held < 1:
-        raise HostLimitError(
-            f"a process may open only {opened} files here and a worker needs "
-            f"{SPARE_DESCRIPTORS} and one for each device: raise the limit (ulimit -n)"
-        )
+        raise HostLimitError(PLAN_TEXT.FEW_FILES(opened=opened, spare=SPARE_DESCRIPTORS))
     groups = costed(place.groups, place.brokers.separate_count)
     where = hosts_of_groups(place.scenario.place, place.groups, [host.name for host in hosts])
     useful = most_workers(groups)
@@ -232,10 +225,8 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
 
 
 def _too_few_descriptors(most: int, held: int, workers: int) -> str:
-    return (
-        f"a worker of {workers} would hold {counted(most, 'device')} and may open "
-        f"{counted(held, 'file')} for them: use more --workers, or raise the limit "
-        f"(ulimit -n {most + SPARE_DESCRIPTORS})"
+    return PLAN_TEXT.WORKER_FILES(
+        workers=workers, devices=most, files=held, limit=most + SPARE_DESCRIPTORS
     )
 
 
@@ -297,12 +288,9 @@ def _with_sources(place: _Place, shares: Shares) -> tuple[tuple[WorkerPlan, ...]
         if worst <= ports:
             continue
         loopback = ipaddress.ip_address(pool[0]).is_loopback
-        problem = (
-            f"{_named(host)}{counted(worst, 'connection')} from one source address to one broker "
-            f"address need more than its {counted(ports, 'port')}: use more --workers, and "
-            "--source-address with an address for each "
-            f"({'127.0.0.0/16' if loopback else 'a larger network'}), or widen "
-            "net.ipv4.ip_local_port_range"
+        network = "127.0.0.0/16" if loopback else "a larger network"
+        problem = PLAN_TEXT.SOURCE_PORTS(
+            where=_named(host), connections=worst, ports=ports, network=network
         )
         if len(pool) <= len(workers):
             raise HostLimitError(problem)
@@ -342,10 +330,7 @@ def _of_this_host(host: Host, network: _Network) -> list[str]:
     """Return the addresses that a host has in a network shared by several hosts."""
     addresses = [text for text in host.addresses if ipaddress.ip_address(text) in network]
     if not addresses:
-        raise HostLimitError(
-            f"{_named(host)}it has no address in {network}, from which it is to connect: add one, "
-            "or give --source-address a network for each host, separated by commas"
-        )
+        raise HostLimitError(PLAN_TEXT.NO_ADDRESS_IN(where=_named(host), network=network))
     return addresses
 
 
@@ -358,9 +343,9 @@ def _runs_out_of_ports(place: _Place, host: Host, shares: Shares) -> bool:
         return True
     addresses = -(-shared // max(1, ports))
     raise HostLimitError(
-        f"{_named(host)}{counted(shared, 'connection')} to one broker address need more than the "
-        f"{counted(ports, 'port')} of one source address: give --source-address with "
-        f"{addresses} or more addresses of this host, or more --broker endpoints"
+        PLAN_TEXT.BROKER_PORTS(
+            where=_named(host), connections=shared, ports=ports, addresses=addresses
+        )
     )
 
 
@@ -441,8 +426,7 @@ def _require_brokers_fit(brokers: Brokers, host: Host, groups: tuple[DeviceGroup
     count = brokers.separate_count + brokers.backends
     whose = "the private broker" if count == 1 else f"one of the {count:,} private brokers"
     raise HostLimitError(
-        f"{whose} would have {counted(needed, 'file')} open, one for each connection, and may open "
-        f"{host.descriptors:,}: {spread}raise the limit (ulimit -n {needed})"
+        PLAN_TEXT.BROKER_FILES(whose=whose, needed=needed, limit=host.descriptors, instances=spread)
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadgen.errors import HostLimitError
+from loadgen.sentences import RUN_TEXT
 
 PROC = Path("/proc")
 _IDLE_COLUMNS = (3, 4)
@@ -149,7 +150,5 @@ async def quiet_host(limit_s: float, show: Callable[[HostLoad], None], proc: Pat
         if load is None or not load.is_busy:
             return
         if time.monotonic() >= end_s:
-            raise HostLimitError(
-                f"--wait-quiet {limit_s:g}s: {load}; end them, or use a quieter host"
-            )
+            raise HostLimitError(RUN_TEXT.NOT_QUIET(seconds=limit_s, load=load))
         show(load)

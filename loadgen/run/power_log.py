@@ -19,6 +19,7 @@ import orjson
 from loadgen.errors import CannotRunError
 from loadgen.run.rundir import EventLog, appending
 from loadgen.run.tasks import sampled
+from loadgen.sentences import RUN_TEXT
 
 POWER_FILE = "power.jsonl"
 POWERCAP = Path("/sys/class/powercap")
@@ -51,14 +52,9 @@ class RaplPackages:
                     self._range[name] = int((zone / "max_energy_range_uj").read_text())
                     self._last[name] = int((zone / "energy_uj").read_text())
         except (OSError, ValueError) as error:
-            raise CannotRunError(
-                f"--power rapl: {error}: run as a user who can read it, or use --power-command"
-            ) from None
+            raise CannotRunError(RUN_TEXT.RAPL_UNREADABLE(error=error)) from None
         if not self._zones:
-            raise CannotRunError(
-                f"--power rapl: {powercap} has no processor package: use --power-command 'CMD' or "
-                "--pdu LOG"
-            )
+            raise CannotRunError(RUN_TEXT.NO_RAPL(path=powercap))
         self._used = dict.fromkeys(self._zones, 0)
 
     async def read(self) -> Reading:
@@ -95,14 +91,13 @@ async def output_of(option: str, command: str) -> str:
     try:
         output, _ = await asyncio.wait_for(child.communicate(), _COMMAND_LIMIT_S)
     except TimeoutError:
-        raise CannotRunError(
-            f"{option} took longer than {_COMMAND_LIMIT_S:g} s: use a faster one"
-        ) from None
+        text = RUN_TEXT.COMMAND_SLOW(option=option, seconds=_COMMAND_LIMIT_S)
+        raise CannotRunError(text) from None
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
     if child.returncode:
-        raise CannotRunError(f"{option} ended with status {child.returncode}: try it in a shell")
+        raise CannotRunError(RUN_TEXT.COMMAND_FAILED(option=option, status=child.returncode))
     return output[:_LONGEST_OUTPUT].decode("utf-8", "replace")
 
 
@@ -117,10 +112,7 @@ def reading_of(output: str) -> Reading:
         return {match[1]: match[2] for match in pairs}
     if re.match(r"[\d.,]+\s*\S{0,12}$", text):
         return {"power (W)": text}
-    raise CannotRunError(
-        f"--power-command prints {text[:60]!r}: expected watts as 165 or 165 W, JSON, or lines "
-        "with a name and a value"
-    )
+    raise CannotRunError(RUN_TEXT.NO_WATTS(output=text[:60]))
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from loadgen.run.preflight import tls_context
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import EventLog, appending
 from loadgen.run.tasks import background, every, sampled
+from loadgen.sentences import RUN_TEXT
 
 BROKER_FILE = "broker.jsonl"
 MOST_RECORDS = 1_000_000
@@ -130,10 +131,7 @@ async def processor_record(command: str) -> dict[str, Any]:
     output = await output_of("--broker-command", command)
     lines = list(_PROCESSOR_TIME.finditer(output))
     if not lines:
-        raise CannotRunError(
-            f"--broker-command prints {printable(output, 60)!r}: expected seconds as 12.5, seconds "
-            "and processors as 12.5 8, or metrics with process_cpu_seconds_total"
-        )
+        raise CannotRunError(RUN_TEXT.NO_PROCESSOR_TIME(output=printable(output, 60)))
     process = {
         "cpu_ns": round(1e9 * sum(float(line["metric"] or line["seconds"]) for line in lines)),
         "step_ns": 10_000_000,

@@ -18,7 +18,7 @@ from loadgen.plan.fields import did_you_mean, redact_url
 from loadgen.plan.scenario import Scenario
 from loadgen.run.search.search import STEP_S, Search
 from loadgen.run.search.sweep import Sweep
-from loadgen.sentences import read_table
+from loadgen.sentences import RUN_TEXT, read_table
 
 WINDOWS_S = (30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0)
 """Windows of a step, of which a budget gets the longest that fits."""
@@ -147,9 +147,8 @@ def chosen_items(only: Sequence[str]) -> tuple[ReportItem, ...]:
     words = tuple(sorted({item.name for item in items} | {item.case for item in items}))
     for name in only:
         if name not in words:
-            raise ScenarioError(
-                f"--only {name[:60]!r}: use {', '.join(words)}{did_you_mean(name, words)}"
-            )
+            hint = did_you_mean(name, words)
+            raise ScenarioError(RUN_TEXT.UNKNOWN_ITEM(name=name[:60], items=words, hint=hint))
     return tuple(item for item in items if not only or {item.name, item.case} & {*only})
 
 
