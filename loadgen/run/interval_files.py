@@ -29,10 +29,6 @@ ROW_GROUP_ROWS = 20_000
 LARGEST_FILE_BYTES = 32 << 20
 """After so many no row group is begun. A reader may hold a file whole; Spark takes none of 2 GB."""
 
-_LATE_S = 5
-"""Rows of so many last seconds wait for the next file: no second is in two, unless a worker was
-later than that."""
-
 WRITE_OPTIONS = {
     "compression": "zstd",
     # Buckets ascend and most counts are small: half as large so, and read with less work.
@@ -111,37 +107,28 @@ def compact(run_dir: Path) -> None:
         with suppress(OSError, pa.ArrowException):
             with pq.ParquetFile(parts[0]) as first:
                 schema = INTERVAL_SCHEMA.with_metadata(first.schema_arrow.metadata)
-            waiting, left = schema.empty_table(), deque(parts)
+            left = deque(parts)
             while left:
-                waiting = _write_file(left, waiting, made / left[0].name)
+                _write_file(left, schema, made / left[0].name)
             _exchange(made, intervals)
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _write_file(parts: deque[Path], rows: pa.Table, path: Path) -> pa.Table:
-    """Write these rows and those of as many parts as fit; returns the rows for the next file."""
-    schema = rows.schema
-    tables, later = [rows], rows.slice(0, 0)
+def _write_file(parts: deque[Path], schema: pa.Schema, path: Path) -> None:
+    """Write the rows of as many parts as fit into one file."""
     with open(path, "wb", opener=open_in_place) as file:
         with pq.ParquetWriter(file, schema, **WRITE_OPTIONS) as writer:
-            full = False
-            while parts and not full:
+            tables: list[pa.Table] = []
+            while parts and file.tell() < LARGEST_FILE_BYTES:
                 with pq.ParquetFile(parts.popleft()) as read:
                     tables.append(read.read(use_threads=False).cast(schema))
-                if parts and sum(map(len, tables)) < ROW_GROUP_ROWS:
-                    continue
-                rows = pa.concat_tables(tables).sort_by("second")
-                tables.clear()
-                full = bool(parts) and file.tell() >= LARGEST_FILE_BYTES
-                if full:
-                    waits = pc.greater(rows["second"], rows["second"][-1].as_py() - _LATE_S)
-                    rows, later = rows.filter(pc.invert(waits)), rows.filter(waits)
-                if rows.num_rows:
-                    writer.write_table(rows, row_group_size=rows.num_rows)
+                if not parts or sum(map(len, tables)) >= ROW_GROUP_ROWS:
+                    rows = pa.concat_tables(tables).sort_by("second")
+                    writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+                    tables.clear()
         # The parts go next: from here on this file must outlive a power cut.
         os.fsync(file.fileno())
-    return later
 
 
 def _exchange(one: Path, other: Path) -> None:

@@ -58,7 +58,6 @@ def test_a_run_of_more_than_a_file_may_be(
 ) -> None:
     """Spark takes no file of 2 GB; here, none of a whole run."""
     monkeypatch.setattr(interval_files, "ROW_GROUP_ROWS", 40)
-    monkeypatch.setattr(interval_files, "_LATE_S", 1)
     one, several = (make.fabricate(tmp_path / name, name, seconds=8) for name in ("a", "b"))
     compact(one)
     size = (one / "intervals" / "part-000000.parquet").stat().st_size

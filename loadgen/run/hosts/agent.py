@@ -262,11 +262,8 @@ class Agent:
         while True:
             await asyncio.sleep(LEASE_S / 20)
             lease_s = IDLE_LEASE_S if self.workers is None else LEASE_S
-            if self.link.silent_s() > lease_s:
-                # Data that arrived while this process was busy is still to be read.
-                await asyncio.sleep(0.05)
-                if self.link.silent_s() > lease_s:
-                    self.end(f"the coordinator was silent for {lease_s:g} s")
+            if await self.link.is_silent(lease_s):
+                self.end(f"the coordinator was silent for {lease_s:g} s")
 
 
 async def serve(address: str, port: int, secret: bytes, label: str = "") -> str:

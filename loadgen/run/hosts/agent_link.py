@@ -152,8 +152,12 @@ class AgentLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def silent_s(self) -> float:
-        return self._loop().time() - self._heard_s
+    async def is_silent(self, limit_s: float) -> bool:
+        """Return True if the other end sent nothing for `limit_s` seconds."""
+        if self._loop().time() - self._heard_s > limit_s:
+            # Data that arrived while this process was busy is still to be read: look twice.
+            await asyncio.sleep(0.05)
+        return self._loop().time() - self._heard_s > limit_s
 
     @staticmethod
     def _loop() -> asyncio.AbstractEventLoop:

@@ -362,11 +362,8 @@ class AgentServer:
         """Count hosts as lost that are silent."""
         while True:
             for agent in tuple(self._hosts):
-                # Data that arrived while this process was busy is still to be read: look twice.
-                if agent.link.silent_s() > SILENCE_S:
-                    await asyncio.sleep(0.05)
-                    if agent.link.silent_s() > SILENCE_S:
-                        agent.lose(f"nothing was heard of it for {SILENCE_S:g} s")
+                if await agent.link.is_silent(SILENCE_S):
+                    agent.lose(f"nothing was heard of it for {SILENCE_S:g} s")
             await asyncio.sleep(_WATCH_S)
 
     def close(self) -> None:
