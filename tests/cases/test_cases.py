@@ -1,6 +1,7 @@
 """The five cases as groups of devices and rows of the score card."""
 
 from itertools import chain
+from operator import attrgetter
 
 import pytest
 from hypothesis import given, settings
@@ -59,91 +60,65 @@ def test_groups_have_the_names_that_results_use(case: str) -> None:
     assert tuple(groups(case)) == GROUPS[case]
 
 
-def test_fanin_gives_each_publisher_a_topic_and_a_message_a_second() -> None:
-    found = groups("fanin", devices=1234)
+COMMON = {"size": "32-64", "arrivals": "poisson", "keep_alive": "1m", "qos": 2}
+FACTS: list[tuple[str, dict[str, object], str, dict[str, object]]] = [
+    # One message a second each, if there is no rate.
+    ("fanin", {"devices": 1234}, "publishers", {"count": 1234, "publishes.rate": 1234}),
+    ("fanin", {"devices": 1000, "rate": "5k"}, "publishers", {"publishes.rate": 5000}),
+    ("fanin", {}, "subscriber", {"count": 1, "subscribes.filters": ("r/fanin/+",)}),
+    ("fanin", COMMON, "publishers", {"publishes.size_bytes": (32, 64), "publishes.qos": 2}),
+    ("fanin", COMMON, "publishers", {"publishes.arrivals": "poisson", "keep_alive_s": 60}),
+    ("fanin", COMMON, "subscriber", {"keep_alive_s": 60}),
+    ("fanout", {"topics": 7, "rate": 70}, "publishers", {"count": 7, "publishes.rate": 70}),
+    ("fanout", {"topics": 7, "ratio": 13}, "subscribers", {"count": 91}),
+    *(
+        ("persistent", {"pairs": 3, "qos": qos, "max_unacknowledged": 9}, group, facts)
+        for qos in (1, 2)
+        for group, facts in (
+            ("publishers", {"count": 3, "topic_count": 3, "clean_start": True}),
+            ("publishers", {"publishes.qos": qos, "publishes.window": 9}),
+            ("subscribers", {"count": 3, "clean_start": False, "subscribes.qos": qos}),
+        )
+    ),
+    ("latency", {"background_rate": 50}, "background_publishers", {"publishes.rate": 50}),
+    ("latency", {"devices": 250}, "background_publishers", {"publishes.rate": 250}),
+    ("latency", {"devices": 25}, "background_publishers", {"topic_count": 10, "timed": False}),
+    ("latency", {"devices": 25}, "background_subscribers", {"count": 10, "timed": False}),
+    # No subscriber without a publisher.
+    ("latency", {"devices": 3}, "background_subscribers", {"count": 3}),
+    ("latency", {"devices": 25, "rate": 500}, "pair_publisher", {"publishes.rate": 500}),
+    ("latency", {"devices": 25}, "pair_publisher", {"publishes.first_stream": 25, "timed": True}),
+    ("latency", {"devices": 0}, "pair_publisher", {"publishes.first_stream": 0}),
+    ("latency", {}, "pair_subscriber", {"timed": True}),
+    ("connburst", {"devices": 5}, "devices", {"count": 5, "publishes": None, "subscribes": None}),
+    ("connburst", {"subscribe": True, "qos": 1}, "devices", {"subscribes.qos": 1}),
+    ("connburst", {"subscribe": True}, "devices", {"subscribes.filters": ("r/connburst/0",)}),
+]
+
+
+@pytest.mark.parametrize(("case", "flags", "group", "facts"), FACTS)
+def test_the_groups_of_a_case(
+    case: str, flags: dict[str, object], group: str, facts: dict[str, object]
+) -> None:
+    found = groups(case, **flags)[group]
+    assert {name: attrgetter(name)(found) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("case", "flags", "topics", "copies"),
+    [("fanin", {"devices": 1234}, 1234, 1), ("fanout", {"topics": 7, "ratio": 13}, 7, 13)],
+)
+def test_topics_and_deliveries_of_publishers(
+    case: str, flags: dict[str, object], topics: int, copies: int
+) -> None:
+    found = groups(case, **flags)
     publishes = found["publishers"].publishes
-    assert publishes is not None
-    assert found["publishers"].count == publishes.rate == 1234
-    assert found["publishers"].distinct(publishes.topic) == 1234
-    assert mean_deliveries(found["publishers"], tuple(found.values())) == 1
-    subscriber = found["subscriber"]
-    assert subscriber.count == 1 and subscriber.subscribes is not None
-    assert subscriber.subscribes.filters == ("r/fanin/+",)
-
-
-def test_fanin_takes_a_total_rate() -> None:
-    publishes = groups("fanin", devices=1000, rate="5k")["publishers"].publishes
-    assert publishes is not None and publishes.rate == 5000
-
-
-def test_fanout_has_one_publisher_and_ratio_subscribers_a_topic() -> None:
-    found = groups("fanout", topics=7, ratio=13, rate=70)
-    publishes = found["publishers"].publishes
-    assert publishes is not None
-    assert found["publishers"].count == found["publishers"].distinct(publishes.topic) == 7
-    assert mean_deliveries(found["publishers"], tuple(found.values())) == 13
-    assert publishes.rate == 70
-    assert found["subscribers"].count == 91
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-def test_persistent_subscribers_are_durable(qos: int) -> None:
-    found = groups("persistent", pairs=3, qos=qos, max_unacknowledged=9)
-    publishes, subscribes = found["publishers"].publishes, found["subscribers"].subscribes
-    assert publishes is not None and subscribes is not None
-    assert publishes.qos == subscribes.qos == qos and publishes.window == 9
-    assert not found["subscribers"].clean_start and found["publishers"].clean_start
-    assert found["publishers"].count == found["subscribers"].count == 3
-    assert found["publishers"].topic_count == 3
-
-
-def test_latency_times_the_pair_and_not_the_background() -> None:
-    found = groups("latency", devices=25, topics=10, rate=500, background_rate=50)
-    assert [name for name, group in found.items() if group.timed] == [
-        "pair_publisher",
-        "pair_subscriber",
-    ]
-    background = found["background_publishers"].publishes
-    pair = found["pair_publisher"].publishes
-    assert background is not None and pair is not None
-    assert (background.rate, pair.rate) == (50, 500)
-    assert pair.first_stream == 25
-    assert found["background_subscribers"].count == 10
-    assert found["background_publishers"].topic_count == 10
-
-
-def test_latency_background_is_one_message_a_second_each() -> None:
-    publishes = groups("latency", devices=250)["background_publishers"].publishes
-    assert publishes is not None and publishes.rate == 250
+    assert publishes is not None and found["publishers"].distinct(publishes.topic) == topics
+    assert mean_deliveries(found["publishers"], tuple(found.values())) == copies
 
 
 def test_latency_without_background() -> None:
-    found = groups("latency", devices=0)
-    assert tuple(found) == ("pair_publisher", "pair_subscriber")
-    publishes = found["pair_publisher"].publishes
-    assert publishes is not None and publishes.first_stream == 0
-
-
-def test_latency_has_no_subscriber_without_a_publisher() -> None:
-    found = groups("latency", devices=3, topics=10)
-    assert found["background_subscribers"].count == 3
-
-
-def test_connburst_devices_subscribe_only_when_asked() -> None:
-    (plain,) = groups("connburst", devices=5).values()
-    assert plain.publishes is None and plain.subscribes is None and plain.count == 5
-    (asked,) = groups("connburst", devices=5, subscribe=True, qos=1).values()
-    assert asked.subscribes is not None and asked.subscribes.qos == 1
-    assert asked.subscribes.filters == ("r/connburst/0",)
-
-
-def test_what_all_groups_have_in_common() -> None:
-    found = groups("fanin", size="32-64", arrivals="poisson", keep_alive="1m", qos=2)
-    publishes = found["publishers"].publishes
-    assert publishes is not None
-    assert publishes.size_bytes == (32, 64) and publishes.arrivals == "poisson"
-    assert publishes.qos == 2
-    assert {group.keep_alive_s for group in found.values()} == {60}
+    assert tuple(groups("latency", devices=0)) == ("pair_publisher", "pair_subscriber")
 
 
 @st.composite
