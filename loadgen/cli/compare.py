@@ -157,8 +157,10 @@ def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = Fals
     """Yield a line for each side, and unless brief, the table of figures and remarks."""
     from loadgen.cli.result_text import aligned, answer_lines, labelled
     from loadgen.report.headline import headline
-    from loadgen.report.render.text import name
+    from loadgen.report.render.text import name, notice_lines
 
+    for notice in () if brief else compared.notices:
+        yield from notice_lines(notice, paper.width)
     for side in compared.sides:
         runs = counted(len(side.cards), "run")
         codes = ", ".join(side.codes)

@@ -2,6 +2,7 @@
 
 from itertools import chain
 from operator import attrgetter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -61,7 +62,7 @@ def test_groups_have_the_names_that_results_use(case: str) -> None:
 
 
 COMMON = {"size": "32-64", "arrivals": "poisson", "keep_alive": "1m", "qos": 2}
-FACTS: list[tuple[str, dict[str, object], str, dict[str, object]]] = [
+FACTS: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
     # One message a second each, if there is no rate.
     ("fanin", {"devices": 1234}, "publishers", {"count": 1234, "publishes.rate": 1234}),
     ("fanin", {"devices": 1000, "rate": "5k"}, "publishers", {"publishes.rate": 5000}),

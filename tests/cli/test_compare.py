@@ -1,6 +1,7 @@
 """Brokers or finished runs side by side."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from loadgen.cli.compare import case_first
 from loadgen.cli.main import main
 from tests.report.fabricate import fabricate
 
+SUPPLY = Path(__file__).parents[1] / "data" / "v1" / "specjms"
 BROKERS = ("mosquitto", "nats")
 
 
@@ -77,3 +79,16 @@ def test_brokers_take_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert status == (0 if document["verdict"]["valid"] else 1)
     assert [side["broker"].split()[0] for side in document["sides"]] == list(BROKERS)
     assert (tmp_path / "out" / "side-2" / "run-1" / "run.json").exists()
+
+
+def test_topologies_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, topology in (("a", "horizontal"), ("b", "horizontal"), ("c", "vertical")):
+        shutil.copytree(SUPPLY, tmp_path / name)
+        manifest = tmp_path / name / "run.json"
+        document = json.loads(manifest.read_text())
+        document["scenario"]["topology"] = topology
+        manifest.write_text(json.dumps(document))
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "c")]) == 2
+    assert capsys.readouterr().out == ""
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out.startswith("SPECjms2007 is a trademark")

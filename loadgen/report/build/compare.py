@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, Literal
@@ -223,11 +224,7 @@ def compare(
     cases: dict[tuple[str, ...], dict[int, Facts]] = {}
     for place, card in enumerate(cards):
         broker = {"broker": names[place]} if names else {}
-        kinds = [
-            str(value) for key, value in card.run.scenario.items() if _loads().get(key) == "kind"
-        ]
-        kind = card.run.case, *kinds
-        cases.setdefault(kind, {})[place] = {**facts_of(card), **broker}
+        cases.setdefault(_kind_of(card), {})[place] = {**facts_of(card), **broker}
     comparisons = []
     for (case, *kinds), facts in cases.items():
         marked = {place for place in facts if baselines and baselines[place]}
@@ -246,6 +243,12 @@ def compare(
             remarks = (remark, *compared.remarks) if left_out else compared.remarks
             comparisons.append(replace(compared, remarks=remarks))
     return comparisons
+
+
+def _kind_of(card: ScoreCard) -> tuple[str, ...]:
+    """Return the case of a run, and its kind of that case, such as its topology."""
+    scenario = card.run.scenario.items()
+    return card.run.case, *(str(value) for key, value in scenario if _loads().get(key) == "kind")
 
 
 def _comparison(
@@ -611,6 +614,11 @@ class Compared:
         return tuple(line for comparison in self.cases for line in comparison.lines)
 
     @property
+    def notices(self) -> tuple[str, ...]:
+        """Notices that must precede the figures, each once."""
+        return tuple(dict.fromkeys(card.notice for card in self.cards if card.notice))
+
+    @property
     def cards(self) -> tuple[ScoreCard, ...]:
         """The score cards of all runs, those of the first side first."""
         return tuple(card for side in self.sides for card in side.cards)
@@ -633,9 +641,16 @@ def with_brokers(sides: Sequence[ComparedSide]) -> list[ComparedSide]:
 
 
 def compare_sides(sides: Sequence[ComparedSide]) -> Compared:
-    """Compare sides that a user named, the first with each of the others."""
+    """Compare sides that a user named, the first with each of the others.
+
+    Raise RunDirectoryError if no two sides have runs of the same kind.
+    """
     cards = [card for side in sides for card in side.cards]
     names = [side.name for side in sides for _ in side.cards]
+    kinds = [{_kind_of(card) for card in side.cards} for side in sides]
+    if all(one.isdisjoint(other) for one, other in combinations(kinds, 2)):
+        listing = tuple(name(" ".join(kind), 40) for kind in sorted(set().union(*kinds)))
+        raise RunDirectoryError(REPORT_TEXT.NOTHING_ALIKE(kinds=listing))
     return Compared(tuple(sides), tuple(compare(cards, names=names)))
 
 
@@ -643,6 +658,7 @@ def comparison_document(compared: Compared) -> dict[str, Any]:
     """Return a comparison for programs."""
     return {
         "schema": 1,
+        **({"notice": " ".join(notices)} if (notices := compared.notices) else {}),
         "sides": [
             {
                 "name": side.name,
