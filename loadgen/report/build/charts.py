@@ -57,20 +57,21 @@ def distribution_chart(
         return None
     lines = []
     decades = 1
-    labels = labels or [curve.series for curve in curves]
-    colors = {label: color_of(place) for place, label in enumerate(dict.fromkeys(labels))}
-    for label, curve in zip(labels, curves, strict=True):
-        background, _, series = label.rpartition(".")
+    titles = labels or [curve.series for curve in curves]
+    colors = {title: color_of(place) for place, title in enumerate(dict.fromkeys(titles))}
+    for place, (title, curve) in enumerate(zip(titles, curves, strict=True)):
+        background, _, series = curve.series.rpartition(".")
         percents = [percent for percent, _ in curve.points]
         # No value is above the greatest one: it is drawn at twice the count.
         odds = [2.0 * curve.count if p == 100.0 else 1 / (1 - p / 100) for p in percents]
         decades = max(decades, len(str(round(odds[-1]))))
-        color = DATA["colors"].get(series, colors[label])
+        color = colors[title] if labels else DATA["colors"].get(series, colors[title])
         lines.append(
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": escape(name(label)),
+                "name": escape(name(title)),
+                "showlegend": title not in titles[:place],
                 "x": [round(x, 6) for x in odds],
                 "y": [max(value_us, 0.001) for _, value_us in curve.points],
                 "text": ["maximum" if p == 100.0 else f"{p:.7g}th percentile" for p in percents],

@@ -65,3 +65,5 @@ def test_sides_of_one_load_have_a_distribution_for_each_run(base: Path) -> None:
     assert [line["name"] for line in lines] == ["mqtt 5", "mqtt 5", "mqtt 3.1.1"]
     first, again, other = (line["line"]["color"] for line in lines)
     assert first == again != other
+    assert [line["showlegend"] for line in lines] == [True, False, True]
+    assert {line["line"]["dash"] for line in lines} == {"solid"}
