@@ -68,7 +68,7 @@ def test_a_run_of_more_than_a_file_may_be(
     # Most of so small a file is its footer, which is written last.
     monkeypatch.setattr(interval_files, "LARGEST_FILE_BYTES", size // 9)
     compact(several)
-    assert len(list((several / "intervals").iterdir())) == 2
+    assert len(list((several / "intervals").iterdir())) == 3
     assert make_scorecards([several], spark=spark) == [summarize_run(several)]
 
 
