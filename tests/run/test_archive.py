@@ -93,6 +93,22 @@ def test_a_run_and_its_repetition_are_disclosed_with_their_verdicts(tmp_path: Pa
     assert "seal" not in why + notes
 
 
+def test_a_run_that_is_still_being_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, read = made(tmp_path / "r"), Path.read_bytes
+
+    def vanish(path: Path) -> bytes:
+        if path.name == "events.jsonl":
+            raise FileNotFoundError(2, "merged into another file")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", vanish)
+    with refused("STILL_WRITTEN"):
+        write_bundle(run)
+    assert not list(tmp_path.glob("*.jar"))
+
+
 @pytest.mark.parametrize("name", ["specjms.json", "events.jsonl"])
 def test_a_run_that_was_changed_since_it_ended_is_refused_by_file(
     tmp_path: Path, name: str
