@@ -9,6 +9,7 @@ from loadgen.plan.fit import (
     MEMORY_SHARE,
     WORKERS_LIMIT,
     Host,
+    Needs,
     device_bytes,
     fit_plan,
     needs_of,
@@ -27,8 +28,8 @@ BUSY_SHARE = 0.7
 MOST_HOSTS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class HostNeeds:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostNeeds(Needs):
     """Resources that the fullest of a plan's hosts needs, and the duration of the run.
 
     `connects_per_s` is the host's part of the requested rate, or the most that it can make if no
@@ -37,13 +38,6 @@ class HostNeeds:
     """
 
     hosts: int
-    devices: int
-    workers: int
-    source_addresses: int
-    ports_per_source_address: int
-    descriptors_per_worker: int
-    memory_bytes: int
-    cores: float
     connects_per_s: float
     connect_s: float
     run_s: float
@@ -59,7 +53,6 @@ def host_needs(plan: Plan, host: Host) -> HostNeeds:
         connects = min(connects, phases.connect_rate / plan.scenario.hosts)
     connect_s = needs["devices"] / connects
     fewest, because = fewest_hosts(plan, host, plan.targets)
-    del needs["host"]
     return HostNeeds(
         hosts=plan.scenario.hosts,
         connects_per_s=connects,
