@@ -1,9 +1,13 @@
 """The tables of a supply chain in a report: audit, message types, mix, traffic and run rules.
 
 Each is built from the case's part of run.json, which is specjms.json without its destinations.
+Their titles, notes and columns are in tables.toml.
 """
 
-from collections.abc import Callable, Mapping
+import pkgutil
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from loadgen.plan.reading import Object, figure, figures, objects, part, text
 from loadgen.plan.tables import DataTable, TableCell
@@ -11,15 +15,35 @@ from loadgen.sentences import counted
 from loadgen.specjms.audit import TESTS
 
 _FAILED_SHOWN = 10
+_TABLES: Final[Mapping[str, Mapping[str, Any]]] = tomllib.loads(
+    (pkgutil.get_data("loadgen.specjms", "tables.toml") or b"").decode()
+)
+
+Row = tuple[TableCell, ...]
+
+
+def _table(key: str, rows: Iterable[Row], **values: object) -> DataTable:
+    """Return a table of tables.toml; `values` are those of its note."""
+    table = _TABLES[key]
+    note = table["note"].format(**values).strip()
+    header, texts = tuple(table["header"]), tuple(table["texts"])
+    return DataTable(table["title"], note, header, tuple(rows), texts=texts)
+
+
+def _figures(key: str, row: Object) -> tuple[float | None, ...]:
+    return tuple(figures(row, *_TABLES[key]["figures"]))
+
+
+def _word(row: Mapping[str, Any]) -> str:
+    return "PASS" if row.get("pass") is True else "FAIL"
 
 
 def _audit(document: Object) -> DataTable:
-    rows: list[tuple[TableCell, ...]] = []
+    rows: list[Row] = []
     for test, result in part(document, "audit").items():
         if not isinstance(result, Mapping):
             continue
-        word = "PASS" if result.get("pass") is True else "FAIL"
-        rows.append((str(test), word, *figures(result, "passed", "failed"), "", ""))
+        rows.append((str(test), _word(result), *_figures("audit", result), "", ""))
         wrong = [finding for finding in objects(result.get("findings")) if not finding.get("pass")]
         rows += [
             (
@@ -28,120 +52,76 @@ def _audit(document: Object) -> DataTable:
             )
             for finding in wrong[:_FAILED_SHOWN]
         ]
-    note = (
-        "Five tests of each interaction or destination (run rules, section 3.6); delivered is of "
-        "the whole run, the others are of the window. "
-        f"{text(document, 'transactions')}"
-    )
-    header = ("test", "", "passed", "failed", "where", "")
-    return DataTable("Audit", note, header, tuple(rows), texts=(0, 1, 4, 5))
+    return _table("audit", rows, transactions=text(document, "transactions"))
 
 
 def _results(document: Object) -> DataTable:
-    rows: list[tuple[TableCell, ...]] = []
+    rows: list[Row] = []
     for row in objects(document.get("results")):
         tests = part(row, "tests")
         made = [tests.get(test) for test in TESTS]
         counts = [f"{one[0]} of {one[1]}" if isinstance(one, list) else "" for one in made]
-        word = "PASS" if row.get("pass") is True else "FAIL"
-        rows.append((text(row, "part"), word, *counts))
-    note = (
-        "Tests passed of those made, of each interaction and of each agent; specjms.json has every "
-        "finding."
-    )
-    return DataTable(
-        "Audit by interaction and agent", note, ("", "", *TESTS), tuple(rows), texts=tuple(range(7))
-    )
+        rows.append((text(row, "part"), _word(row), *counts))
+    return _table("results", rows)
 
 
 def _periods(document: Object) -> DataTable:
-    keys = (
-        "from_s",
-        "until_s",
-        "received_per_s",
-        "depth_at_end",
-        "stored_at_end",
-        "deepest_messages",
-    )
-    rows = tuple(
-        (text(row, "phase"), *figures(row, *keys), text(row, "deepest"))
+    rows = (
+        (text(row, "phase"), *_figures("periods", row), text(row, "deepest"))
         for row in objects(document.get("periods"))
     )
-    note = (
-        "A row for each interval of the progress reports. The depth of the queues is what was sent "
-        "and not yet received, by our ledger: of all at the end, and the most of one message type. "
-        "Next to it are the messages in the broker's store, retained ones too, if it reports them."
-    )
-    header = ("phase", "from, s", "until, s", "received/s", "depth", "stored", "deepest", "")
-    return DataTable("Progress", note, header, rows, texts=(0, 7))
+    return _table("periods", rows)
 
 
 def _message_types(document: Object) -> DataTable:
-    rows = tuple(
+    rows = (
         (
             f"{row.get('interaction')}.{row.get('message')}",
-            *figures(row, "sent", "received", "expected", "sent_per_s", "target_sent_per_s"),
-            *figures(row, "received_per_s", "target_received_per_s"),
+            *_figures("types", row),
             *figures(part(row, "delivery_us"), "p50", "p90", "p99", "max"),
             *figures(row, "handler_p90_us"),
         )
         for row in objects(document.get("types"))
     )
     places = part(document, "locations")
-    where = ", ".join(f"{count} {kind}" for kind, count in places.items())
     options = [str(text) for text in document.get("changed_options") or ()]
-    changed = f" Not as SPECjms2007 has it: {'; '.join(options[:40])}." if options else ""
-    discarded = figure(document, "discarded")
     refused = ""
-    if discarded:
+    if discarded := figure(document, "discarded"):
         megabytes = (figure(document, "discarded_bytes") or 0) / 1e6
         refused = (
             f" Selectors at the receivers discarded {discarded:,.0f} deliveries of these, "
             f"{megabytes:,.1f} MB."
         )
-    note = (
-        f"{text(document, 'topology').capitalize()} topology, BASE {document.get('base')}: "
-        f"{where}.{changed} Messages of interactions begun in the window. Delivery time in µs: of "
-        f"first messages from when they were due, of others from when they were sent.{refused}"
+    return _table(
+        "types",
+        rows,
+        topology=text(document, "topology").capitalize(),
+        base=document.get("base"),
+        where=", ".join(f"{count} {kind}" for kind, count in places.items()),
+        changed=f" Not as SPECjms2007 has it: {'; '.join(options[:40])}." if options else "",
+        refused=refused,
     )
-    header = (
-        *("message", "sent", "received", "expected", "sent/s", "target", "received/s", "target"),
-        *("50P", "90P", "99P", "max", "90P, slowest handler"),
-    )
-    return DataTable("Message types", note, header, rows)
 
 
 def _topics(document: Object) -> DataTable:
     traffic = part(document, "traffic")
-    rows = tuple(
-        (text(one, "topic"), *figures(one, "message_types", "sent_per_s", "received_per_s"))
-        for one in objects(traffic.get("busiest"))
+    rows = (
+        (text(row, "topic"), *_figures("traffic", row)) for row in objects(traffic.get("busiest"))
     )
     count, mean, most = figures(traffic, "topics", "sent_per_s_mean", "sent_per_s_most")
-    note = (
-        f"{counted(int(count or 0), 'topic')} at the broker; messages sent to one of these a "
-        f"second: {mean or 0:,.3f} in the mean, {most or 0:,.3f} to the busiest. These are the "
-        "busiest."
-    )
-    header = ("topic", "message types", "sent/s", "received/s")
-    return DataTable("Traffic by topic", note, header, rows)
+    topics = counted(int(count or 0), "topic")
+    return _table("traffic", rows, count=topics, mean=mean or 0, most=most or 0)
 
 
 def _message_mix(document: Object) -> DataTable:
-    keys = (
-        *("sent_per_s", "target_sent_per_s", "received_per_s", "target_received_per_s"),
-        *("percent", "target_percent"),
-    )
-    rows = tuple(
-        (": ".join(filter(None, (str(row.get("group")), text(row, "name")))), *figures(row, *keys))
+    rows = (
+        (
+            ": ".join(filter(None, (str(row.get("group")), text(row, "name")))),
+            *_figures("groups", row),
+        )
         for row in objects(document.get("groups"))
     )
-    note = (
-        "By how the messages were played, where options were changed too. Shares are of messages "
-        "received, as the published 50/50 and 80/20 mixes are."
-    )
-    header = ("group", "sent/s", "target", "received/s", "target", "share, %", "target, %")
-    return DataTable("Message mix", note, header, rows)
+    return _table("groups", rows)
 
 
 def _run_rules(document: Object) -> DataTable:
@@ -162,8 +142,7 @@ def _run_rules(document: Object) -> DataTable:
         )
     entries = document.get("notes")
     notes = [str(text)[:300] for text in entries[:10]] if isinstance(entries, list) else []
-    note = " ".join((result, *notes))
-    return DataTable("Run rules", note, ("rule", "", "observed"), rows, texts=(0, 1, 2))
+    return _table("rules", rows, result=result, notes=" ".join(notes))
 
 
 _BUILDERS: Mapping[str, Callable[[Object], DataTable]] = {
