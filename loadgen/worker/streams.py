@@ -110,8 +110,6 @@ class WebSocket:
     def recv_into(self, view: memoryview, /) -> int:
         with suppress(*_NOT_NOW):
             self._flush()
-        if self._breach is not None and not self._received:
-            raise FrameViolationError(self._breach)
         if not self.pending():
             if len(self._framed) > _PIECE_BYTES:
                 raise BlockingIOError  # a peer that sends PINGs has to read the PONGs first
@@ -121,6 +119,8 @@ class WebSocket:
                 self._flush()
             if not self.pending():
                 raise InterruptedError  # a control frame, or a part of another frame
+        if self._breach is not None and not self._received:
+            raise FrameViolationError(self._breach)
         count = min(len(view), len(self._received))
         view[:count], self._received = self._received[:count], self._received[count:]
         return count

@@ -44,19 +44,6 @@ async def test_changing_faults_lets_go(client: ClientMaker, erring: Erring) -> N
     assert (counts.lost, counts.delivered) == (10, 50)
 
 
-async def test_ceiling_acknowledges_when_served(client: ClientMaker, erring: Erring) -> None:
-    async with erring("ceiling=1") as reflector:
-        one = await client(reflector.endpoints[0], "p")
-        await one.subscribe("t")
-        for number in range(3):
-            one.send(Publish("t", b"", 1, packet_id=number + 1))
-        await one.sync()
-        assert (await reflector.counts()).waiting == 2
-        await reflector.set_faults("none")
-        await one.until_count(3)
-        assert (await reflector.counts()).received == 3
-
-
 async def test_what_was_said_is_written_down(
     client: ClientMaker, erring: Erring, tmp_path: Path
 ) -> None:

@@ -14,9 +14,10 @@ from websockets.server import ServerProtocol
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.kernels.device import LISTED
 from loadgen.mqtt.packets import Disconnect
+from loadgen.mqtt.violations import FORBIDDEN_FRAME, TEXT_FRAME
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes, Target, Tls
 from loadgen.worker import streams
-from loadgen.worker.streams import MQTT, Streams, WebSocket
+from loadgen.worker.streams import MQTT, FrameViolationError, Streams, WebSocket
 from tests.worker.harness import (
     MS,
     Driver,
@@ -310,6 +311,32 @@ def test_a_websocket_that_the_broker_closes_ends_and_takes_nothing_more(
                 device.send(b"acknowledged")
             assert device.pending()
         assert device.recv_into(view) == 0
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [
+        (b"\x81\2\xd0\0", TEXT_FRAME),
+        (b"\x82\x82\0\0\0\0\xd0\0", FORBIDDEN_FRAME),  # masked
+        (b"\xc2\2\xd0\0", FORBIDDEN_FRAME),  # a reserved bit
+    ],
+)
+@pytest.mark.parametrize("before", [b"", b"\xd0\0"])
+def test_a_frame_that_a_broker_must_not_send_is_a_violation(
+    frame: bytes, kind: int, before: bytes
+) -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        device, broker = upgraded(near, far)
+        if before:
+            broker.send_binary(before)
+        far.sendall(b"".join(broker.data_to_send()) + frame)
+        view = memoryview(bytearray(100))
+        if before:
+            assert view[: device.recv_into(view)] == before
+        with pytest.raises(FrameViolationError) as caught:
+            device.recv_into(view)
+        assert caught.value.kind == kind
 
 
 def test_a_broker_that_sends_control_frames_without_end_does_not_keep_the_worker(
