@@ -1,7 +1,6 @@
 """Several hosts as network namespaces, placed by a standalone Spark cluster across them.
 
 Each host has an address and a kernel of its own as far as the network goes, the broker as well.
-What is played must be what one host plays.
 """
 
 import asyncio
@@ -20,7 +19,6 @@ import pytest
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.summary import summarize_run
 from loadgen.run.progress import Snapshot
-from loadgen.spark.agents import Cluster
 from tests.cluster.networks import (
     Network,
     answers,
@@ -32,9 +30,8 @@ from tests.cluster.networks import (
 from tests.cluster.networks import until as wait_until
 from tests.cluster.processes import MARK, new_mark, processes
 from tests.run.agents import agents
-from tests.run_files import manifest
 from tests.testbeds import run
-from tests.verdicts import faults, without_saturation
+from tests.verdicts import without_saturation
 
 pytestmark = pytest.mark.skipif(
     not namespaces_allowed(), reason="network namespaces need root and iproute2"
@@ -104,26 +101,6 @@ def master(net: Network, mark: str) -> Iterator[str]:
         patched.setenv(MARK, mark)
         with spark_cluster(net, HOSTS) as cluster:
             yield cluster.master
-
-
-PLAYED: dict[str, tuple[dict[str, object], int]] = {
-    "fanout": ({"topics": 4, "ratio": 10, "rate": 40}, 80),
-    "latency": ({"devices": 40, "background_rate": 40, "topics": 4, "rate": 100}, 280),
-}
-"""Fields of cases, and the messages of their windows."""
-
-
-async def test_executors_play_what_one_host_plays(master: str, broker: str, tmp_path: Path) -> None:
-    async with Cluster(master, 2, wait_s=PATIENT_S).opened() as hosts:
-        for case, (fields, sent) in PLAYED.items():
-            times = {"warmup": 1, "duration": 2, "hosts": 2}
-            what = build_scenario(case, None, fields | times | {"broker": broker})
-            result = await run(what, tmp_path / case, hosts=hosts)
-            assert not faults(result.verdict.reasons), case
-            window = result.facts.messages.window
-            assert (window.sent, window.lost, result.facts.messages.proven) == (sent, 0, True), case
-            plan = manifest(tmp_path / case)["plan"]
-            assert {share["host"] for share in plan["shares"]} == {0, 1}
 
 
 @contextmanager
