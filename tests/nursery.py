@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,8 +34,6 @@ from loadgen.run.hosts import load_host
 _FORKSERVER = "loadgen.run.hosts.forkserver"
 _MODULES = (_FORKSERVER, "loadgen.brokers.serve_reflector", "loadgen")
 _REQUEST_BYTES = 1 << 17
-_FREE_DESCRIPTOR = 512
-"""Descriptors that a program inherits have lower numbers."""
 _NEEDS_A_START = ("NUMBA_", "LOADGEN_", "XDG_CACHE_HOME", "PYTHON")
 """Variables that are read while kernels are loaded."""
 _PR_SET_PDEATHSIG = 1
@@ -157,14 +156,12 @@ class Nursery:
 def serve(requests: socket.socket) -> None:
     """Fork a program for each request, until `requests` closes."""
     sys.modules.setdefault("coverage", None)  # type: ignore[arg-type]  # numba would import it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps what has ended
     prepared: set[tuple[str, ...]] = set()
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 8)
         if not data:
             return
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
         request = orjson.loads(data)
         words = request["words"]
         what = (words[0], *words[2:]) if words[0] == _FORKSERVER else (words[0],)
@@ -198,6 +195,11 @@ def _fork(request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
     if pid == 0:
         try:
             _become(request, descriptors)
+        except SystemExit as ended:
+            if isinstance(ended.code, str):
+                print(ended.code, file=sys.stderr, flush=True)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(1)
     return pid
@@ -219,15 +221,18 @@ def _forked_here(
 def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     """Run a program in this process as its own start would."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    moved = [fcntl.fcntl(one, fcntl.F_DUPFD, _FREE_DESCRIPTOR) for one in descriptors]
-    os.closerange(3, _FREE_DESCRIPTOR)
-    for source, target in zip(moved, (1, *request["inherited"]), strict=True):
+    targets = (1, *request["inherited"])
+    moved = [fcntl.fcntl(one, fcntl.F_DUPFD, max(2, *targets) + 1) for one in descriptors]
+    for number in {int(path.name) for path in Path("/proc/self/fd").iterdir()} - {0, 1, 2, *moved}:
+        with suppress(OSError):  # that of the listing itself
+            os.close(number)
+    for source, target in zip(moved, targets, strict=True):
         os.dup2(source, target)
         os.close(source)
     os.dup2(1, 2)
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(request["environment"])
