@@ -59,11 +59,14 @@ class Sentences:
 
 PLAN_TEXT = Sentences("loadgen.plan")
 JUDGE_TEXT = Sentences("loadgen.judge")
+SPECJMS_TEXT = Sentences("loadgen.specjms")
 CASE_TEXT = Sentences("loadgen.cases")
 BROKER_TEXT = Sentences("loadgen.brokers")
 RUN_TEXT = Sentences("loadgen.run")
 REPORT_TEXT = Sentences("loadgen.report")
 POWER_TEXT = Sentences("loadgen.report.power")
+SPARK_TEXT = Sentences("loadgen.spark")
+CLI_TEXT = Sentences("loadgen.cli")
 
 
 def read_table(package: str, file: str) -> dict[str, Any]:

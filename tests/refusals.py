@@ -5,9 +5,11 @@ import pytest
 from loadgen.errors import LoadgenError
 
 
-def refused(code: str, **values: object) -> pytest.RaisesExc[LoadgenError]:
-    """Expect an error with this code, and these values among its own."""
+def refused(
+    code: str, kind: type[LoadgenError] = LoadgenError, **values: object
+) -> pytest.RaisesExc[LoadgenError]:
+    """Expect an error of this kind and code, and these values among its own."""
     return pytest.raises(
-        LoadgenError,
+        kind,
         check=lambda error: error.code == code and values.items() <= error.values.items(),
     )

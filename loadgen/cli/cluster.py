@@ -11,7 +11,7 @@ from loadgen.cli.options import Flags
 from loadgen.errors import ScenarioError
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_address, parse_seconds, shown
-from loadgen.sentences import counted
+from loadgen.sentences import CLI_TEXT, counted
 
 if TYPE_CHECKING:
     from loadgen.run.hosts.remote_host import Hosts
@@ -28,16 +28,13 @@ def hosts_of(scenario: Scenario, flags: Flags) -> "HostSource | None":
     if master is None:
         for name in ("spark_conf", "ship"):
             if flags[name]:
-                raise ScenarioError(f"{name}: there is no cluster; add --spark-master")
+                raise ScenarioError(CLI_TEXT.NO_CLUSTER(name=name))
     if master is None and listen is None:
         for name in ("hosts_wait", "secret"):
             if flags[name]:
-                raise ScenarioError(f"{name}: no agent is used; add --listen or --spark-master")
+                raise ScenarioError(CLI_TEXT.NO_AGENT_USED(name=name))
         if scenario.hosts > 1:
-            raise ScenarioError(
-                "hosts: several hosts need agents; add --listen to wait for them, or "
-                "--spark-master to start them"
-            )
+            raise ScenarioError(CLI_TEXT.NO_AGENTS())
         return None
     from loadgen.cases.registry import resolve
     from loadgen.plan.fit import hosts_of_groups
@@ -50,7 +47,7 @@ def hosts_of(scenario: Scenario, flags: Flags) -> "HostSource | None":
     address = None if listen is None else parsed("listen", listen, parse_address)
     if master is None:
         if not flags["secret"]:
-            raise ScenarioError("secret: it is missing; use that of the agents, such as file:PATH")
+            raise ScenarioError(CLI_TEXT.NO_SECRET())
         from loadgen.run.secrets import agent_secret
 
         assert address is not None
@@ -77,7 +74,7 @@ def spark_settings(flags: Sequence[str] | None) -> dict[str, str]:
     for text in flags or ():
         name, equals, value = text.partition("=")
         if not equals or not name.startswith("spark."):
-            raise ScenarioError(f"spark_conf: {shown(text)} is not a setting; use spark.NAME=VALUE")
+            raise ScenarioError(CLI_TEXT.SPARK_SETTING(text=shown(text)))
         settings[name] = value
     return settings
 
@@ -131,5 +128,5 @@ async def _gathered(
         print(f"waiting for {agents}{address} ...", file=sys.stderr, flush=True)
     gathered = await finished_or(stack.enter_async_context(source.opened()), interrupt.asked)
     if gathered.cancelled():
-        raise RunInterruptedError("interrupted before anything was measured")
+        raise RunInterruptedError(CLI_TEXT.INTERRUPTED())
     return gathered.result()

@@ -14,7 +14,7 @@ from loadgen.cli import options
 from loadgen.cli.cases import again_note, check_power_logs, score, tell
 from loadgen.cli.cluster import on_testbed
 from loadgen.errors import UsageError
-from loadgen.sentences import counted
+from loadgen.sentences import CLI_TEXT, counted
 
 if TYPE_CHECKING:
     from loadgen.cli.result_text import Paper
@@ -93,9 +93,9 @@ def _compare_brokers(case: Case[Any], flags: options.Flags) -> int:
 
 def _require_sides(sides: Sequence[str]) -> None:
     if len(sides) < 2:
-        raise UsageError("compare: name two sides or more, as: loadgen compare URL URL CASE ...")
+        raise UsageError(CLI_TEXT.FEW_SIDES())
     if len(set(sides)) < len(sides):
-        raise UsageError("compare: a side is named twice; each must be different")
+        raise UsageError(CLI_TEXT.SIDE_TWICE())
 
 
 # Finished runs --------------------------------------------------------------------------------
@@ -109,10 +109,7 @@ def _compare_directories(flags: options.Flags) -> int:
     sides = flags["sides"]
     _require_sides(sides)
     if not any(Path(side).exists() for side in sides):
-        raise UsageError(
-            f"compare: {sides[0]} is not a directory; to compare brokers, name a case after them, "
-            f"one of {', '.join(CASES)}"
-        )
+        raise UsageError(CLI_TEXT.NOT_A_SIDE(side=sides[0], cases=", ".join(CASES)))
     runs = [runs_in(Path(side)) for side in sides]
     compared = [
         ComparedSide(side, tuple(paths), tuple(map(summarize_run, paths)))

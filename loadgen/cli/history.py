@@ -12,6 +12,7 @@ import typer
 from loadgen.cli.help import add_plain_command
 from loadgen.cli.options import Flags, declared, require_command, with_options
 from loadgen.errors import UsageError
+from loadgen.sentences import CLI_TEXT, SPARK_TEXT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +81,7 @@ def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
         raise RunDirectoryError(
-            f"{printable(str(file), 200)}: {reason}; name a run directory or a scorecard.json"
+            CLI_TEXT.UNREADABLE_CARD(file=printable(str(file), 200), reason=reason)
         ) from None
     where = printable(str(file), 200)
     return [(where, document) for document in documents_in(data, where)]
@@ -139,11 +140,9 @@ def _require_usable(where: str, case: str, since: str) -> None:
         if since:
             datetime.fromisoformat(since)
     except ValueError:
-        raise UsageError(f"--since {since[:40]!a}: use a date such as 2026-11-01") from None
+        raise UsageError(CLI_TEXT.SINCE(since=since[:40])) from None
     if not is_url(where) and not Path(where).is_dir():
-        raise RunDirectoryError(
-            f"{printable(where, 200)} holds no history; begin one with loadgen history add"
-        )
+        raise RunDirectoryError(SPARK_TEXT.NO_HISTORY(where=printable(where, 200)))
 
 
 add_plain_command(app, "add", with_options(_add, declared("history_add")))

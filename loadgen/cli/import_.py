@@ -11,6 +11,7 @@ import typer
 
 from loadgen.cli.options import Flags, add_plain, group, help_text, require_command
 from loadgen.errors import CannotRunError, ScenarioError, UsageError
+from loadgen.sentences import CLI_TEXT
 
 _LIMIT_BYTES = 1 << 30
 
@@ -28,7 +29,7 @@ def _mqttbench(flags: Flags) -> int:
     out, clients = flags["out"], flags["clients"]
     for path in (out, clients):
         if path is not None and path.exists():
-            raise UsageError(f"{str(path)[:200]!a} exists; name another file")
+            raise UsageError(CLI_TEXT.EXISTS(path=str(path)[:200]))
     imported = import_clients(_parsed(flags["file"]), None if clients is None else str(clients))
     if clients is not None:
         lines = io.StringIO()
@@ -50,11 +51,13 @@ def _parsed(path: Path) -> object:
     shown = ascii(str(path)[:200])
     try:
         if path.stat().st_size > _LIMIT_BYTES:
-            raise ScenarioError(f"client list {shown} is larger than {_LIMIT_BYTES >> 20} MiB")
+            raise ScenarioError(
+                CLI_TEXT.LARGE_CLIENT_LIST(shown=shown, mebibytes=_LIMIT_BYTES >> 20)
+            )
         data = path.read_bytes()
     except OSError as error:
         reason = (error.strerror or "cannot be opened").lower()
-        raise ScenarioError(f"client list {shown} cannot be read: {reason}") from None
+        raise ScenarioError(CLI_TEXT.UNREADABLE_CLIENT_LIST(shown=shown, reason=reason)) from None
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -63,7 +66,7 @@ def _parsed(path: Path) -> object:
         return orjson.loads(without_comments(data.decode("utf-8-sig")))
     except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
         where = f", line {error.lineno}" if isinstance(error, orjson.JSONDecodeError) else ""
-        raise ScenarioError(f"client list {shown} is not JSON{where}") from None
+        raise ScenarioError(CLI_TEXT.CLIENT_LIST_NOT_JSON(shown=shown, where=where)) from None
 
 
 def _write(path: Path, text: str, mode: int) -> None:
@@ -73,4 +76,6 @@ def _write(path: Path, text: str, mode: int) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise CannotRunError(f"{str(path)[:200]!a} cannot be written: {error.strerror}") from None
+        raise CannotRunError(
+            CLI_TEXT.NOT_WRITTEN(path=str(path)[:200], reason=error.strerror)
+        ) from None

@@ -23,7 +23,7 @@ from loadgen.plan.fields import FieldKind, Flag, option_of
 from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.plan.units import shown
 from loadgen.run.redaction import printable, scrub
-from loadgen.sentences import read_table
+from loadgen.sentences import CLI_TEXT, read_table
 
 Flags = Mapping[str, Any]
 """Options of a command line: text, a list of texts or a boolean; None if absent."""
@@ -247,9 +247,9 @@ def named_values(pairs: Sequence[str]) -> dict[str, object]:
         name, equals, value = pair.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name:
-            raise ScenarioError("--set: write it as NAME=VALUE, for example --set rate=10k")
+            raise ScenarioError(CLI_TEXT.SET_FORM())
         if name in values:
-            raise ScenarioError(f"{name[:60]!r}: given twice with --set")
+            raise ScenarioError(CLI_TEXT.SET_TWICE(name=name[:60]))
         values[name] = value
     return values
 
@@ -264,11 +264,11 @@ def read_scenario(case: Case[Any], flags: Flags) -> Scenario:
     }
     for name, value in named_values(flags.get("set_") or []).items():
         if name in chosen:
-            raise ScenarioError(f"{name}: given as an option and with --set; give it once")
+            raise ScenarioError(CLI_TEXT.OPTION_AND_SET(name=name))
         chosen[name] = value
     path = flags.get("scenario")
     if path is None and case.takes_file:
-        raise UsageError(f"{case.name}: the scenario file is missing, as in {case.example}")
+        raise UsageError(CLI_TEXT.NO_SCENARIO_FILE(case=case.name, example=case.example))
     keys = None if path is None else _file(path)
     named = (keys or {}).get("case", case.name) if case.takes_file else case.name
     scenario = build_scenario(str(named), keys, chosen)
@@ -303,13 +303,15 @@ def _file(path: Path) -> dict[str, object]:
         path = shipped(_SCENARIOS).joinpath(*path.parts[1:])
     try:
         if path.stat().st_size > _FILE_LIMIT_BYTES:
-            raise ScenarioError(f"scenario file {name} has more than {_FILE_LIMIT_BYTES >> 20} MiB")
+            raise ScenarioError(
+                CLI_TEXT.LARGE_SCENARIO(name=name, mebibytes=_FILE_LIMIT_BYTES >> 20)
+            )
         text = path.read_bytes().decode("utf-8")
         if scrub(text, ()) != text:
             _warn_of_readers(path)
     except OSError as error:
         reason = (error.strerror or "cannot be opened").lower()
-        raise ScenarioError(f"scenario file {name} cannot be read: {reason}") from None
+        raise ScenarioError(CLI_TEXT.UNREADABLE_SCENARIO(name=name, reason=reason)) from None
     except UnicodeDecodeError:
-        raise ScenarioError(f"scenario file {name} is not UTF-8 text") from None
+        raise ScenarioError(CLI_TEXT.SCENARIO_NOT_UTF_8(name=name)) from None
     return read_toml(text)

@@ -96,7 +96,7 @@ def _lines(survey: "Survey") -> Iterator[str]:
     greeting, notes = survey.greeting, _Footnotes()
     versions = ", ".join(VERSION_NAMES[version] for version in greeting.versions)
     refusals = notes.marks(error.args[0] for error in greeting.refusals)
-    version = survey.version if survey.version != "unknown" else "does not say its name"
+    version = survey.version if survey.version != "unknown" else "does not report its name"
     yield f"{greeting.endpoint.redacted}  {version}, MQTT {versions}{refusals}"
     yield ""
     for name, feature in survey.features.items():

@@ -12,6 +12,7 @@ from loadgen.errors import ScenarioError
 from loadgen.plan.fields import redact_url
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_seconds
+from loadgen.sentences import CLI_TEXT
 
 if TYPE_CHECKING:
     from loadgen.report.power.settings import LogSettings
@@ -93,13 +94,13 @@ def _report(flags: options.Flags) -> int:
 
 def _budget_s(flags: options.Flags) -> float | None:
     if flags["quick"] and flags["budget"]:
-        raise ScenarioError("--quick is a budget by itself; leave --budget out")
+        raise ScenarioError(CLI_TEXT.QUICK_AND_BUDGET())
     text = QUICK_BUDGET if flags["quick"] else flags["budget"]
     if text is None:
         return None
     seconds = parsed("--budget", text, parse_seconds)
     if seconds < 60:
-        raise ScenarioError(f"--budget {text}: use 1m or more")
+        raise ScenarioError(CLI_TEXT.SHORT_BUDGET(text=text))
     return seconds
 
 
@@ -112,7 +113,7 @@ def _of_broker(
     for name in ("sut", "pdu"):
         count = len(flags[name] or ())
         if count not in (0, brokers):
-            raise ScenarioError(f"--{name}: give one for each of the {brokers} brokers")
+            raise ScenarioError(CLI_TEXT.ONE_FOR_EACH(name=name, brokers=brokers))
     logs = flags["pdu"][place].split(",") if flags["pdu"] else ()
     settings = log_settings(logs, *(flags[name] for name in LOG_OPTIONS))
     return ({"sut": flags["sut"][place]} if flags["sut"] else {}), settings

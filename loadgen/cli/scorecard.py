@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.cli.options import Flags, declared, with_options
+from loadgen.sentences import CLI_TEXT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,17 +36,18 @@ def parse_bounds(text: str) -> "Bounds":
         percent = parsed("bound", value.strip().removesuffix("%"), parse_number)
         if 0 < percent < 1 and not value.strip().endswith("%"):
             raise ScenarioError(
-                f"bound: {shown(value)} may be {100 * percent:g} % or {percent:g} %; write "
-                f"{100 * percent:g}% or {percent:g}%"
+                CLI_TEXT.UNCLEAR_BOUND(
+                    value=shown(value), hundredfold=100 * percent, percent=percent
+                )
             )
         if percent > 1000:
-            raise ScenarioError(f"bound: {shown(value)} is too large; use 0 to 1,000 %")
+            raise ScenarioError(CLI_TEXT.LARGE_BOUND(value=shown(value)))
         # A column by its published title or its name in scorecard.json: 99P, p99.
         key = re.sub(r"\bp(\d+(\.\d+)?)\b", r"\1p", " ".join(key.split()).casefold())
         if (key in named) if equals else (default is not None):
-            raise ScenarioError(f"bound: {shown(part)}: given twice")
+            raise ScenarioError(CLI_TEXT.BOUND_TWICE(part=shown(part)))
         if equals and not key:
-            raise ScenarioError(f"bound: {shown(part)} names no row or column")
+            raise ScenarioError(CLI_TEXT.BOUND_OF_NOTHING(part=shown(part)))
         if equals:
             named[key] = percent / 100
         else:
@@ -59,9 +61,7 @@ def github_summary_file() -> Path:
 
     named = os.environ.get("GITHUB_STEP_SUMMARY")
     if not named:
-        raise ScenarioError(
-            "github_summary: $GITHUB_STEP_SUMMARY is not set; is this a GitHub job?"
-        )
+        raise ScenarioError(CLI_TEXT.NO_GITHUB_SUMMARY())
     return Path(named)
 
 
@@ -108,14 +108,14 @@ def _make(flags: Flags) -> int:
 
     runs, olds, units = flags["runs"], flags["baseline"] or [], flags["rack_units"]
     if units is not None and not 0 < units <= 10_000:
-        raise ScenarioError(f"rack_units: {units:g} is out of range; use 0.1 to 10,000")
+        raise ScenarioError(CLI_TEXT.RACK_UNITS(units=units))
     bounds = parse_bounds(flags["bound"])
     summary = github_summary_file() if flags["github_summary"] else None
     history = flags["history"]
     if history and olds:
-        raise ScenarioError("--history is a baseline by itself; leave --baseline out")
+        raise ScenarioError(CLI_TEXT.HISTORY_AND_BASELINE())
     if not 1 <= flags["history_runs"] <= 1000:
-        raise ScenarioError("--history-runs: use 1 to 1000")
+        raise ScenarioError(CLI_TEXT.HISTORY_RUNS())
     past: list[Comparison] = []
     logs = log_settings(flags["pdu"] or (), *(flags[name] for name in LOG_OPTIONS))
 
@@ -137,7 +137,7 @@ def _make(flags: Flags) -> int:
     named = list(zip(directories, cards, strict=True))
     checked = [*_run_checks(named, len(olds))]
     if (stranger := bounds.unknown(judged)) and (judged or not history):
-        raise ScenarioError(f"bound: there is no row or column {shown(stranger)} to compare")
+        raise ScenarioError(CLI_TEXT.UNKNOWN_BOUND(stranger=shown(stranger)))
     together = Path(f"scorecard-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     into_run = len(cards) == 1 and not is_url(runs[0])
     out = flags["out"] or (Path(runs[0]) if into_run else together)

@@ -23,6 +23,7 @@ from loadgen.judge.next_step import (
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.thresholds import is_threshold
 from loadgen.plan.units import parse_count, parse_number
+from loadgen.sentences import CLI_TEXT
 
 if TYPE_CHECKING:
     from loadgen.run.search.search import Search, SearchResult
@@ -62,7 +63,7 @@ def searched(scenario: Scenario, flags: options.Flags, request: str) -> "Search"
     # What a sweep's --set names are axes, which it checks itself.
     fixed = {} if flags.get("search") else options.named_values(flags.get("set_") or [])
     if flags.get(aim.field) is not None or aim.field in fixed:
-        raise ScenarioError(f"{aim.field}: it is searched; use --from and --to")
+        raise ScenarioError(CLI_TEXT.SEARCHED(field=aim.field))
     step = flags["step_duration"]
     return Search(
         scenario=scenario,
@@ -95,7 +96,7 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         from loadgen.run.search.search import search
 
         if flags["for_"] is None:
-            raise UsageError(f"--for: the field to search is missing; use {', '.join(AIMS)}")
+            raise UsageError(CLI_TEXT.NO_TARGET(aims=", ".join(AIMS)))
         scenario = options.read_scenario(case, with_thresholds(flags, searching=True)[0])
         request = searched(scenario, flags, flags["for_"])
         with search_progress(quiet=flags["quiet"], notice=notice_for(case.name)) as show:

