@@ -293,6 +293,18 @@ def loadgen(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
+def until(process: subprocess.Popen[str], phase: str) -> None:
+    """Read the progress of a run until this phase."""
+    assert process.stderr is not None
+    next(line for line in process.stderr if line.startswith(phase))
+
+
+def until_written(process: subprocess.Popen[str], run: Path, files: int) -> None:
+    while len(list(run.glob("intervals/*.parquet"))) < files:
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
 def test_run_writes_json_alone_to_stdout_and_leaves_a_score_card(tmp_path: Path) -> None:
     with loadgen("fanin", *REFLECTED, "--duration=1", "--json", cwd=tmp_path) as process:
         out, err = process.communicate()
@@ -313,16 +325,9 @@ def test_run_writes_json_alone_to_stdout_and_leaves_a_score_card(tmp_path: Path)
 
 def test_a_killed_run_leaves_its_seconds(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    parts = run / "intervals"
     with loadgen("fanin", *REFLECTED, "--duration=10m", f"--out={run}", cwd=tmp_path) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("measure"):
-                break
-        begun = len(list(parts.glob("*.parquet")))
-        while len(list(parts.glob("*.parquet"))) < begun + 3:
-            assert process.poll() is None
-            time.sleep(0.05)
+        until(process, "measure")
+        until_written(process, run, len(list(run.glob("intervals/*.parquet"))) + 3)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     result = read(run)
@@ -335,11 +340,8 @@ def test_a_run_killed_before_its_window_is_told_as_that(tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ("fanin", *REFLECTED, "--warmup=10m", f"--out={run}")
     with loadgen(*arguments, cwd=tmp_path) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("warm-up"):
-                os.killpg(process.pid, signal.SIGKILL)
-                break
+        until(process, "warm-up")
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     with pytest.raises(RunDirectoryError, match=r"measured nothing|before anything was measured"):
         read(run)
@@ -349,9 +351,7 @@ def test_connects_of_a_killed_burst_can_be_read(tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ("connburst", "--broker=reflector", "--devices=1000", "--rate=20", f"--out={run}")
     with loadgen(*arguments, cwd=tmp_path) as process:
-        while len(list((run / "intervals").glob("*.parquet"))) < 2:
-            assert process.poll() is None
-            time.sleep(0.05)
+        until_written(process, run, 2)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     result = read(run)
@@ -413,12 +413,9 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ("fanin", *REFLECTED, "--duration=10m", "--json", f"--out={run}")
     with loadgen(*arguments, cwd=tmp_path) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("measure"):
-                # As a terminal does it: to every process of the foreground group.
-                os.killpg(process.pid, signal.SIGINT)
-                break
+        until(process, "measure")
+        # As a terminal does it: to every process of the foreground group.
+        os.killpg(process.pid, signal.SIGINT)
         out, _ = process.communicate()
     assert process.returncode == 130
     card = json.loads(out)
