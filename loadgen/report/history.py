@@ -117,7 +117,7 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
         if not reasons:
             # INVALID without a reason is still INVALID.
             reasons = [Reason("INTERRUPTED", "the card gives no reason")]
-        rows = [Row(**_python_names(row)) for row in stored["rows"]]
+        rows = [Row(**{k.replace(".", "_"): v for k, v in row.items()}) for row in stored["rows"]]
         return ScoreCard(
             run=run,
             verdict=Verdict(() if verdict["valid"] else tuple(reasons)),
@@ -132,11 +132,6 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
     except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
         raise RunDirectoryError(REPORT_TEXT.NOT_A_CARD(where=shown, reason=reason)) from None
-
-
-def _python_names(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return figures of scorecard.json by their names in Python."""
-    return {key.replace(".", "_"): value for key, value in figures.items()}
 
 
 # --- trends ---------------------------------------------------------------------------------
