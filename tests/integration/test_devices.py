@@ -224,8 +224,7 @@ async def test_devices_of_the_first_group_are_those_of_the_file(
         password="shared",
         clients_file=str(path),
     )
-    await driver.configure(plan)
-    await driver.connect()
+    await driver.connect(plan)
     await driver.stop()
     told = [(s.connect.client_id, s.connect.user_name, s.connect.password) for s in broker.sessions]
     assert ("first", "ann", b"secret-0") in told
@@ -245,8 +244,7 @@ async def test_the_will_of_a_device_that_was_cut_off_reaches_others(driver: Driv
         endpoint = broker.endpoints[0]
         group = groups.DeviceGroup("devices", 3, will="dead/{device}")
         plan = one_worker_plan(group, targets=targets(broker))
-        await driver.configure(plan)
-        await driver.connect()
+        await driver.connect(plan)
         async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
             await client.subscribe("dead/+", qos=1)
             assert (await driver.ask("drop", group=0, device=1))["dropped"] == 1
@@ -367,8 +365,7 @@ async def test_what_is_no_websocket_is_refused(driver: Driver, start_broker: Sta
         groups.DeviceGroup("devices", 3),
         targets=(groups.Target("127.0.0.1", broker.port, "ws", "/mqtt"),),
     )
-    await driver.configure(plan)
-    answer = await driver.connect()
+    answer = await driver.connect(plan)
     assert answer["failures"] == {"WebSocket refused": 3}
     await until(lambda: broker.gone == 3)
     await driver.stop()
@@ -400,8 +397,7 @@ async def test_sessions_are_resumed_where_asked(
         targets=(groups.Target("127.0.0.1", broker.port, "tls"),),
         tls=groups.Tls(authority, minimum=tls_version, maximum=tls_version, resume=resume),
     )
-    await driver.configure(plan)
-    assert (await driver.connect(in_flight=2))["connected"] == 20
+    assert (await driver.connect(plan, in_flight=2))["connected"] == 20
     await driver.stop()
     # The first ones have no session to resume.
     assert sum(reused) >= 16 if resume else not any(reused)
@@ -428,8 +424,7 @@ async def test_each_device_shows_its_own_certificate(
         targets=(groups.Target("127.0.0.1", broker.port, "tls"),),
         tls=device_certificates(certificates),
     )
-    await driver.configure(plan)
-    assert (await driver.connect())["connected"] == 6
+    assert (await driver.connect(plan))["connected"] == 6
     await driver.stop()
     assert sorted(names) == [f"device-{n}" for n in range(6)]
 
@@ -451,8 +446,7 @@ async def test_a_device_without_its_certificate_is_a_failure_that_says_why(
             targets=targets(broker),
             tls=device_certificates(certificates),
         )
-        await driver.configure(plan)
-        answer = await driver.connect()
+        answer = await driver.connect(plan)
         assert answer["connected"] == 6
         (reason,) = answer["failures"]
         assert "No such file" in reason
@@ -485,8 +479,7 @@ async def test_a_handshake_that_was_given_up_does_not_disturb_the_next_attempt(
         tls=groups.Tls(str(certificates.authority)),
         reconnect=groups.Reconnect(0.05, 0.05, 0.0),
     )
-    await driver.configure(plan)
-    assert (await driver.connect(timeout_s=0.3))["connected"] == 1
+    assert (await driver.connect(plan, timeout_s=0.3))["connected"] == 1
     # Between the two, nobody answers on the port: the handshake hangs until it is given up.
     broker.server.close()
     mute = await asyncio.start_server(lambda _, writer: silent.append(writer), "127.0.0.1", port)
