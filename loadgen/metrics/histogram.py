@@ -21,8 +21,6 @@ import numpy as np
 from hdrh.histogram import HdrHistogram
 from numpy.typing import ArrayLike, NDArray
 
-from loadgen.errors import UsageError
-
 Int64Array = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
 Sparse = tuple[Int32Array, Int64Array]
@@ -175,7 +173,6 @@ def encode(counts: Int64Array) -> bytes:
 # --- histogram log, format version 1.3 ------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LONGEST_TAG = 1000
 
 
 def log_header(start_ns: int) -> str:
@@ -198,10 +195,6 @@ def log_interval(counts: Int64Array, offset_ns: int, span_ns: int, tag: str = ""
     milliseconds and, as in the Java writer, the highest value of the last bucket in use. A tag
     may hold no comma, space or line end: such and all unusual characters are percent-encoded.
     """
-    if offset_ns < 0 or span_ns < 0:
-        raise UsageError(f"interval of {span_ns} ns at {offset_ns} ns is outside its log")
-    if len(tag) > _LONGEST_TAG:
-        raise UsageError(f"tag of {len(tag)} characters is longer than {_LONGEST_TAG}")
     label = f"Tag={quote(tag, safe='/:+=@._-~')}," if tag else ""
     (highest_ns,) = percentiles(counts, (100.0,))
     return (

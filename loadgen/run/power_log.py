@@ -27,6 +27,8 @@ _COMMAND_LIMIT_S = 10.0
 _LONGEST_OUTPUT = 100_000
 _PAIR = re.compile(r"\s*([^\W\d][^:]*?)\s*:\s+(\S.*?)\s*")
 
+_RAPL_COVERS = "processor packages of this host by RAPL: no disks, fans or losses of power supplies"
+
 Reading = Mapping[str, Any]
 
 
@@ -35,8 +37,6 @@ class RaplPackages:
 
     A counter wraps at `max_energy_range_uj`; the readings do not. They begin at 0.
     """
-
-    covers = "processor packages of this host by RAPL: no disks, fans or losses of power supplies"
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
         """Raise CannotRunError if the host has no package that can be read."""
@@ -57,7 +57,7 @@ class RaplPackages:
             raise CannotRunError(RUN_TEXT.NO_RAPL(path=powercap))
         self._used = dict.fromkeys(self._zones, 0)
 
-    async def read(self) -> Reading:
+    def read(self) -> Reading:
         """Return the joules of each package since the first reading."""
         for name, zone in self._zones.items():
             now = int((zone / "energy_uj").read_text())
@@ -66,17 +66,9 @@ class RaplPackages:
         return {f"{name} total energy (J)": used / 1e6 for name, used in self._used.items()}
 
 
-class PowerCommand:
-    """A command that prints watts, JSON, or lines with a name and a value."""
-
-    covers = "output of --power-command"  # not the command itself, which may have a login
-
-    def __init__(self, command: str) -> None:
-        self._command = command
-
-    async def read(self) -> Reading:
-        """Run the command; raise CannotRunError if it fails, or takes too long."""
-        return reading_of(await output_of("--power-command", self._command))
+async def read_command(command: str) -> Reading:
+    """Run a command and return what it prints; raise CannotRunError if it fails."""
+    return reading_of(await output_of("--power-command", command))
 
 
 async def output_of(option: str, command: str) -> str:
@@ -131,7 +123,9 @@ async def sampled_power(
     if not rapl and command is None:
         yield
         return
-    source = PowerCommand(command) if command is not None else RaplPackages(powercap)
+    packages = RaplPackages(powercap) if command is None else None
+    # Not the command itself, which may have a login.
+    covers = _RAPL_COVERS if packages else "output of --power-command"
 
     def note(error: str) -> None:
         events.write(time.monotonic_ns(), "power_not_sampled", error)
@@ -140,9 +134,9 @@ async def sampled_power(
 
         async def sample() -> None:
             begun_ns = time.time_ns()
-            reading = await source.read()
+            reading = packages.read() if packages else await read_command(command or "")
             at_s = (begun_ns + time.time_ns()) / 2e9
-            line = {**reading, "time": round(at_s, 6), "covers": source.covers}
+            line = {**reading, "time": round(at_s, 6), "covers": covers}
             file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
         async with sampled(sample, note):

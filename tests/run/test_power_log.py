@@ -11,7 +11,7 @@ from loadgen.errors import CannotRunError
 from loadgen.report.power.formats import parse_columns
 from loadgen.report.power.power import overview
 from loadgen.report.power.settings import log_settings
-from loadgen.run.power_log import POWER_FILE, PowerCommand, RaplPackages, reading_of, sampled_power
+from loadgen.run.power_log import POWER_FILE, RaplPackages, read_command, reading_of, sampled_power
 from loadgen.run.rundir import EventLog
 
 RANGE_UJ = 262_143_328_850
@@ -44,7 +44,7 @@ def test_packages_without_their_parts_and_across_a_wrap(tmp_path: Path) -> None:
     zone(tmp_path, "2", "psys", 9)
     source = RaplPackages(tmp_path)
     (first / "energy_uj").write_text("40000000\n")
-    assert asyncio.run(source.read()) == {
+    assert source.read() == {
         "package 0 total energy (J)": 45.0,
         "package 1 total energy (J)": 0.0,
     }
@@ -77,7 +77,7 @@ def test_outputs_of_commands(output: str, reading: dict[str, object]) -> None:
 @pytest.mark.parametrize("command", ["echo no watts here", "exit 3", "true"])
 def test_a_command_without_watts_is_refused(command: str) -> None:
     with pytest.raises(CannotRunError, match="--power-command"):
-        asyncio.run(PowerCommand(command).read())
+        asyncio.run(read_command(command))
 
 
 def test_a_command_is_sampled_until_the_end(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from loadgen.errors import CannotRunError
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.power.settings import log_settings
 from loadgen.report.record import open_run
 from loadgen.run import interval_files
 from loadgen.run.interval_files import compact
@@ -85,24 +84,3 @@ def plan_of(spark: "SparkSession", run: Path) -> str:
     """Return the physical plan of the views of a run."""
     execution = aggregate._results(spark, [open_run(run)])._jdf.queryExecution()
     return str(execution.executedPlan().toString())
-
-
-def test_outlets_of_one_log_equal_the_summary(
-    make: ModuleType, tmp_path: Path, spark: "SparkSession"
-) -> None:
-    log = tmp_path / "pdu.csv"
-    lines = ["time,outlet,watts,kwh"]
-    for second in range(-60, 120, 2):
-        at = make.WALL_NS // 10**9 + second
-        lines += [f"{at},2,{100 + second % 5},{5 + second / 1000:.3f}", f"{at + 1},1,50.5,"]
-    log.write_text("\n".join(lines))
-    runs = [make.fabricate(tmp_path / name, name, "fanin") for name in ("a", "b")]
-    logs = [f"one={log}#1", f"two={log}#2"]
-    settings = log_settings(logs, "UTC", offset="5s")
-    cards = make_scorecards(runs, settings, spark=spark)
-    assert cards == [summarize_run(run, logs, "UTC", pdu_offset="5s") for run in runs]
-    assert cards[0].power is not None
-    assert [(o.node, o.outlet) for o in cards[0].power.outlets] == [("one", "1"), ("two", "2")]
-    whole = summarize_run(runs[0], [log], "UTC").power
-    assert whole is not None and [o.outlet for o in whole.outlets] == ["2", "1"]
-    assert whole.outlets[0].energy is not None and whole.outlets[1].energy is None

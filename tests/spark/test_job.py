@@ -98,27 +98,19 @@ def test_the_published_messages_per_watt(make: ModuleType, tmp_path: Path) -> No
 def test_damage_that_only_reading_shows(
     make: ModuleType, tmp_path: Path, spark: "SparkSession"
 ) -> None:
+    """A file that was cut, and a histogram that disagrees with its count, on an executor."""
     run = make.fabricate(tmp_path / "run")
     part = run / "intervals" / "part-000004.parquet"
-    data = bytearray(part.read_bytes())
-    data[4:600] = bytes(596)
-    part.write_bytes(data)
-    with pytest.raises(RunDirectoryError) as refused:
-        make_scorecards([run], spark=spark)
-    assert "\n" not in str(refused.value)
-    assert "part-000004.parquet" in str(refused.value)
-
-
-def test_rows_that_no_worker_writes(
-    make: ModuleType, tmp_path: Path, spark: "SparkSession"
-) -> None:
-    """A histogram that disagrees with its count: the reducer's words, met in a Python worker."""
-    rows = make.rows_of()
+    data = part.read_bytes()
+    part.write_bytes(data[:4] + bytes(596) + data[600:])
+    rows = make.rows_of("other")
     place = next(i for i, row in enumerate(rows) if row.series == "end_to_end")
     rows[place] = replace(rows[place], count=rows[place].count + 1)
-    run = make.write_run(tmp_path / "run", make.run_document(), rows)
-    with pytest.raises(RunDirectoryError, match=r"^interval rows are damaged: histograms"):
-        make_scorecards([run], spark=spark)
+    other = make.write_run(tmp_path / "other", make.run_document("other"), rows)
+    for damaged, message in ((run, r"part-000004\.parquet"), (other, "^interval rows are damaged")):
+        with pytest.raises(RunDirectoryError, match=message) as refused:
+            make_scorecards([damaged], spark=spark)
+        assert "\n" not in str(refused.value)
 
 
 def test_what_needs_no_spark_is_refused_before_it_starts(make: ModuleType, tmp_path: Path) -> None:

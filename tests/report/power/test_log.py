@@ -85,13 +85,6 @@ def test_the_wrong_line_is_named() -> None:
     assert refusal("time,W\n04/26/2013 10:04:05,1\n44/26/2013 10:04:05,1").values["line"] == 3
 
 
-def test_a_mark_that_is_proven_later_settles_numbers_and_their_steps() -> None:
-    text = "time;Total energy (kWh);U (V)\n1366970645;1.100;230\n1366970705;1.101;230,5\n"
-    (outlet,) = samples(text).outlets
-    assert outlet.energy is not None
-    assert (outlet.energy.values.tolist(), outlet.energy.step) == ([1100.0, 1101.0], 1.0)
-
-
 def test_states_and_second_clocks_tell_nothing_apart() -> None:
     for other in (["On"] * 5 + ["Off"] * 2 + ["On"] * 5, [f"10:0{p // 2} AM" for p in range(12)]):
         fine = (f"{1366970645 + 60 * p},{word},{p}" for p, word in enumerate(other))

@@ -121,13 +121,6 @@ def test_a_sample_from_before_the_window_counts_for_its_beginning() -> None:
     assert outlet.curve == ((0.0, 5.0, 100.0), (5.0, 10.0, 200.0))
 
 
-def test_time_weighs_and_not_the_number_of_samples() -> None:
-    seconds = (0, 1, 2, 3, 4, 5, 7)
-    watts = (10, 10, 10, 10, 10, 100, 10)
-    outlet = power_of("a", [s * SECOND_NS for s in seconds], watts, 0, 8 * SECOND_NS)
-    assert outlet.watts == pytest.approx((6 * 10 + 2 * 100) / 8)
-
-
 def test_a_gap_is_not_covered_and_the_error_names_the_log() -> None:
     seconds = [*range(0, 100, 10), *range(200, 300, 10)]
     outlet = power_of(
@@ -218,53 +211,11 @@ def test_watts_against_the_counter(counter: list[float], result: str | None) -> 
         assert outlet.energy.counter_kwh == pytest.approx(counter[-1] - counter[0])
 
 
-def test_the_reports_counter_is_too_coarse_to_tell() -> None:
-    logs = settings_of(PDU / "power_supply_1.log")
-    (outlet,) = outlets_over(logs, at("10:04:05"), at("10:12:05"))
-    assert outlet.energy is not None
-    assert (outlet.energy.counter_kwh, outlet.energy.resolution_kwh) == (0.0, 1.0)
-    assert outlet.energy.result == "too coarse"
-
-
-def counted(
-    unit: str = "W", watts: float = 600.0, wh: float = 10.0, reset: int | None = None
-) -> str:
-    """600 W for twelve minutes are 10 Wh a minute."""
-    lines = []
-    for place in range(13):
-        since = place if reset is None or place < reset else place - reset
-        lines.append(
-            f"{1366970645 + 60 * place},{watts:g},{5000 * (since == place) + wh * since:.1f}"
-        )
-    return "\n".join([f"time,Power ({unit}),Energy (Wh)", *lines])
-
-
 def outlet_of(tmp_path: Path, text: str, minutes: int = 12) -> OutletPower:
     log = tmp_path / "counter.csv"
     log.write_text(text)
     (outlet,) = outlets_over(settings_of(log), minute(0), minute(minutes))
     return outlet
-
-
-def test_a_counter_that_agrees_and_one_that_does_not(tmp_path: Path) -> None:
-    fine = outlet_of(tmp_path, counted())
-    assert fine.energy is not None and fine.energy.result == "agrees"
-    assert fine.energy.watts_kwh == pytest.approx(0.12) == fine.energy.counter_kwh
-    assert (fine.withheld, fine.remarks) == ("", ())
-    for text in (counted(unit="mW"), counted(watts=700), counted(wh=11)):
-        wrong = outlet_of(tmp_path, text)
-        assert getattr(wrong.withheld, "code", "") == "COUNTER_DISAGREES"
-    # Within its resolution: 12 minutes of whole kilowatt-hours say nothing.
-    coarse = counted(wh=0).replace("Wh", "kWh").replace("5000.0", "5000").replace(",0.0", ",5000")
-    assert outlet_of(tmp_path, coarse).withheld == ""
-
-
-def test_a_reset_is_told_as_a_reset(tmp_path: Path) -> None:
-    outlet = outlet_of(tmp_path, counted(reset=6))
-    assert outlet.energy is not None and outlet.energy.result == "reset"
-    assert "RESET" in codes(outlet) and not outlet.withheld
-    # Beside a reset, watts that are wrong are still wrong.
-    assert outlet_of(tmp_path, counted(reset=6, watts=900)).withheld
 
 
 def test_a_counter_alone_gives_the_mean(tmp_path: Path) -> None:
