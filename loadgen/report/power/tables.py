@@ -238,16 +238,22 @@ def _samples_in(document: Any) -> Iterator[dict[str, str]]:
                     row = dict(zip(series.get("columns", ()), values, strict=False))
                     yield _flat(series.get("tags", {}) | row)
         case dict():
-            timed = (part for part in _lists_in(document) if part and all(map(_has_time, part)))
-            yield from map(_flat, next(timed, [document]))
+            # What is around the samples is part of each, so that no watts are dropped.
+            around = _flat(document)
+            for name, parts in _lists_in(document):
+                if parts and all(map(_has_time, parts)):
+                    around = {k: v for k, v in around.items() if not k.startswith(f"{name}.")}
+                    yield from (around | _flat(part) for part in parts)
+                    return
+            yield around
 
 
-def _lists_in(value: dict[str, Any]) -> Iterator[list[Any]]:
-    for part in value.values():
+def _lists_in(value: dict[str, Any], name: str = "") -> Iterator[tuple[str, list[Any]]]:
+    for key, part in value.items():
         if isinstance(part, list):
-            yield part
+            yield f"{name}{key}", part
         elif isinstance(part, dict):
-            yield from _lists_in(part)
+            yield from _lists_in(part, f"{name}{key}.")
 
 
 def _has_time(value: Any) -> bool:
