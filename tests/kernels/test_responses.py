@@ -1,33 +1,25 @@
 """Devices that answer: what they send for what they receive, and what counts."""
 
-import zlib
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
 from loadgen.kernels import counting
-from loadgen.kernels.counting import slot_of
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.in_flight import set_capacity
-from loadgen.kernels.payload import HEADER_BYTES, stamp
-from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
-from loadgen.metrics.interval import COUNTERS, SERIES
-from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.packets import PubAck, Publish
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import Packet, PubAck, Publish
 from loadgen.plan.addressing import filters_of
-from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.deliveries import sent_rate
 from loadgen.plan.groups import Share, Target, WorkerPlan
 from loadgen.plan.plan import Plan
 from loadgen.worker.build_fleet import build_fleet
 from tests.fleets import groups_of
-from tests.kernel_calls import fill
+from tests.kernels import test_traffic
 from tests.plans import small_plan
 
-TAG = 77
 FROM_NS = 1_000_000
 UNTIL_NS = 2_000_000
 DEVICES, RESPONDERS = 6, 2
@@ -52,16 +44,18 @@ def plan_of(qos: int = 0, version: int = 4, window: int = 4) -> Plan:
         groups,
         targets=(target,),
         workers=(WorkerPlan(0, shares),),
-        run_tag=TAG,
+        run_tag=test_traffic.TAG,
         version=5 if version == 5 else 4,
     )
 
 
-class Bench:
+class Bench(test_traffic.Bench):
+    """The arrays of one worker: devices that request, then responders."""
+
     def __init__(self, qos: int = 0, version: int = 4, window: int = 4) -> None:
         plan = plan_of(qos, version, window)
         self.version = version
-        self.fleet: PlannedFleet = build_fleet(plan, plan.workers[0])
+        self.fleet = build_fleet(plan, plan.workers[0])
         f = self.fleet
         f.run.measure_ns = FROM_NS
         f.run.end_ns = UNTIL_NS
@@ -69,36 +63,20 @@ class Bench:
         for row in range(len(f.senders)):
             set_capacity(f, row, window)
 
-    def give(self, connection: int, data: bytes, now_ns: int = FROM_NS + 500) -> list[object]:
+    def give(self, connection: int, data: bytes, now_ns: int = FROM_NS + 500) -> list[Packet]:
         """Hand over bytes; the packets that the device writes."""
-        f = self.fleet
-        fill(f, data)
-        position, written = MESSAGING_ENTRY_POINTS.receive(f, connection, len(data), now_ns)
-        assert position == len(data)
-        answer = f.out[:written].tobytes()
-        found: list[object] = []
-        at = 0
-        while at < len(answer):
-            decoded = decode(answer, at, len(answer), self.version)
-            assert decoded is not None
-            packet, at = decoded
-            found.append(packet)
-        return found
+        taken, answer = self.receive(connection, data, now_ns=now_ns)
+        assert taken == len(data)
+        return self.packets(answer)
 
-    def counted(self, group: int) -> dict[str, int]:
-        row = self.fleet.counters[group][counting.MEASURE].tolist()
-        return {name: value for name, value in zip(COUNTERS, row, strict=True) if value}
-
-    def kinds(self) -> list[int]:
-        kinds: list[int] = self.fleet.events["kind"][: self.fleet.totals.events].tolist()
-        return kinds
+    def measured(self, group: int) -> dict[str, int]:
+        return self.counted(group)["measure"]
 
 
-def request(device: int, sequence: int = 0, body: bytes = b"what?") -> bytes:
-    out = np.zeros(HEADER_BYTES + len(body), np.uint8)
-    out[HEADER_BYTES:] = np.frombuffer(body, np.uint8)
-    stamp(out, 0, TAG, device, sequence, FROM_NS + 100, FROM_NS + 110, zlib.crc32(body))
-    return out.tobytes()
+def request(device: int, sequence: int = 0) -> bytes:
+    return test_traffic.message(
+        sequence, stream=device, intended_ns=FROM_NS + 100, sent_ns=FROM_NS + 110, body=b"what?"
+    )
 
 
 def publish(payload: bytes, *, qos: int = 0, packet_id: int = 0, version: int = 4) -> bytes:
@@ -144,7 +122,7 @@ def test_a_request_is_answered_to_the_device_that_asked(version: int) -> None:
     (answer,) = bench.give(responder, publish(payload, version=version))
     assert answer == Publish("run/response/4", payload)
     told = encode(answer, version)
-    assert bench.counted(1) == {
+    assert bench.measured(1) == {
         "received": 1,
         "received_bytes": len(publish(payload, version=version)),
         "sent": 1,
@@ -154,16 +132,15 @@ def test_a_request_is_answered_to_the_device_that_asked(version: int) -> None:
     assert bench.fleet.publishers["deliveries"].tolist() == [2] * DEVICES
     # The device that asked takes it as its own message, timed from the request.
     assert bench.give(4, told, FROM_NS + 900) == []
-    assert bench.counted(0) == {"received": 1, "received_bytes": len(told)}
-    slot = slot_of(0, SERIES.index("end_to_end"), counting.MEASURE)
-    assert bench.fleet.stats[slot].item() == (1, 800, 800, 800)
+    assert bench.measured(0) == {"received": 1, "received_bytes": len(told)}
+    assert bench.stat(0, "end_to_end", counting.MEASURE) == (1, 800, 800, 800)
 
 
 def test_the_answer_to_another_is_misrouted() -> None:
     bench = Bench()
     bench.give(3, encode(Publish("run/response/3", request(4)), 4))
     bench.give(3, encode(Publish("run/response/4", request(3)), 4))
-    assert bench.counted(0) == {"misrouted": 2}
+    assert bench.measured(0) == {"misrouted": 2}
 
 
 def test_what_comes_again_or_is_damaged_is_not_answered() -> None:
@@ -173,7 +150,7 @@ def test_what_comes_again_or_is_damaged_is_not_answered() -> None:
     assert len(bench.give(responder, publish(payload) * 3)) == 1
     assert bench.give(responder, publish(payload[:-1] + b"!")) == []
     assert bench.give(responder, publish(request(5))) == []  # of the other responder
-    counted = bench.counted(1)
+    counted = bench.measured(1)
     assert (counted["sent"], counted["duplicated"]) == (1, 2)
     assert (counted["corrupt"], counted["misrouted"]) == (1, 1)
 
@@ -189,8 +166,8 @@ def test_answers_at_qos_1_keep_to_the_window() -> None:
         ("run/response/0", 1),
         ("run/response/1", 1),
     ]
-    assert bench.kinds() == [counting.UNANSWERED]
-    assert bench.counted(1)["sent"] == 2
+    assert [event[0] for event in bench.events()] == [counting.UNANSWERED]
+    assert bench.measured(1)["sent"] == 2
     assert bench.fleet.totals.in_flight == 2
     # An acknowledged response makes room.
     bench.give(responder, encode(PubAck(answers[0].packet_id), 4))

@@ -1,8 +1,4 @@
-"""The hot path's kernels: what a device does with bytes, without a socket or a clock.
-
-Run as a program, `python test_traffic.py`, it prints a digest of a short scripted exchange: a test
-below compares that of compiled kernels with that of plain Python.
-"""
+"""The hot path's kernels: what a device does with bytes, without a socket or a clock."""
 
 import random
 import zlib
@@ -202,15 +198,20 @@ class Bench:
         self.settle(publisher, count, count, now_ns)
         return self.messages(data)
 
-    def messages(self, data: bytes) -> list[Publish]:
+    def packets(self, data: bytes) -> list[Packet]:
         found = []
         position = 0
         while position < len(data):
             decoded = decode(data, position, len(data), self.version)
             assert decoded is not None
             packet, position = decoded
-            assert isinstance(packet, Publish)
             found.append(packet)
+        return found
+
+    def messages(self, data: bytes) -> list[Publish]:
+        packets = self.packets(data)
+        found = [packet for packet in packets if isinstance(packet, Publish)]
+        assert len(found) == len(packets)
         return found
 
     def state(self) -> dict[str, bytes]:
