@@ -8,18 +8,11 @@ import base64
 import hashlib
 import os
 import shutil
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from loadgen.brokers.process import (
-    Program,
-    ProgramBroker,
-    ProgramSettings,
-    printed_version,
-    run_program,
-)
+from loadgen.brokers.process import Program, ProgramSettings, printed_version, run_program
 from loadgen.brokers.this_host import available_memory_bytes
 from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
@@ -109,7 +102,10 @@ def rights_lines(account: Account) -> list[str]:
     ]
 
 
-def mosquitto(program: Path, settings: ProgramSettings) -> Program:
+def mosquitto(settings: ProgramSettings) -> Program:
+    program = find_mosquitto()
+    if program is None:
+        raise MissingProgramError(BROKER_TEXT.NO_MOSQUITTO())
     # Its main loop writes the database after it has handled what the sockets brought, and with
     # that has answered it (2.0.11, src/loop.c and src/handle_publish.c).
     when = f"every {AUTOSAVE_S} s"
@@ -144,17 +140,8 @@ def mosquitto(program: Path, settings: ProgramSettings) -> Program:
     )
 
 
-def run_mosquitto(
-    settings: ProgramSettings | None = None, *, program: Path | None = None
-) -> AbstractAsyncContextManager[ProgramBroker]:
-    """Run a Mosquitto for the length of the block; with persistence it saves at the end.
-
-    Raises MissingProgramError if the program is absent, CannotRunError if it does not start.
-    """
-    chosen, settings = program or find_mosquitto(), settings or ProgramSettings()
-    if chosen is None:
-        raise MissingProgramError(BROKER_TEXT.NO_MOSQUITTO())
-    return run_program(mosquitto(chosen, settings), settings)
+run_mosquitto: Final = partial(run_program, mosquitto)
+"""Block with a Mosquitto; with persistence it saves at the end."""
 
 
 def default_memory_limit_bytes(brokers: int = 1) -> int:

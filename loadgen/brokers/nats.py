@@ -9,20 +9,13 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Final
 
-from loadgen.brokers.process import (
-    Program,
-    ProgramBroker,
-    ProgramSettings,
-    printed_version,
-    run_program,
-)
+from loadgen.brokers.process import Program, ProgramSettings, printed_version, run_program
 from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
 from loadgen.sentences import BROKER_TEXT
@@ -92,18 +85,12 @@ def subjects(topic_filter: str) -> Iterator[str]:
         yield ".".join(words[:-1])
 
 
-def run_nats(
-    settings: ProgramSettings | None = None,
-) -> AbstractAsyncContextManager[ProgramBroker]:
-    """Run a NATS server for the length of the block; sessions and messages outlive a restart.
-
-    Raises MissingProgramError if the program is absent, CannotRunError if it does not start.
-    """
-    program, chosen = find_nats(), settings or ProgramSettings()
+def nats(settings: ProgramSettings) -> Program:
+    program = find_nats()
     if program is None:
         raise MissingProgramError(BROKER_TEXT.NO_NATS(package=_PACKAGE))
     synced = f"and syncs the files to disk every {SYNC_MINUTES} minutes"
-    if chosen.save_each:
+    if settings.save_each:
         synced = "and syncs the files to disk first"
 
     def rendered(settings: ProgramSettings, directory: Path, port: int) -> str:
@@ -111,19 +98,22 @@ def run_nats(
 
     def configure(directory: Path, port: int) -> list[str]:
         config = directory / "nats.conf"
-        config.write_text(rendered(chosen, directory, port))
+        config.write_text(rendered(settings, directory, port))
         return [str(program), "-c", str(config)]
 
-    nats = Program(
+    return Program(
         "nats",
         printed_version(program, "--version", b"nats-server: v"),
         configure,
         ready=b"Server is ready",
         failures=("[FTL]", "nats-server:"),
-        public=partial(rendered, replace(chosen, accounts=())),
+        public=partial(rendered, replace(settings, accounts=())),
         storage=(
             "nats-server writes a message of QoS 1 or 2 to files of its JetStream before it "
             f"acknowledges the message, {synced}."
         ),
     )
-    return run_program(nats, chosen)
+
+
+run_nats: Final = partial(run_program, nats)
+"""Block with a NATS server, whose sessions and messages outlive a restart."""

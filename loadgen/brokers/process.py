@@ -326,9 +326,16 @@ def printed_version(program: Path, option: str, pattern: bytes) -> str:
 
 
 @contextlib.asynccontextmanager
-async def run_program(program: Program, settings: ProgramSettings) -> AsyncIterator[ProgramBroker]:
-    """Run a program for the length of the block, in a private directory."""
+async def run_program(
+    program_of: Callable[[ProgramSettings], Program], settings: ProgramSettings | None = None
+) -> AsyncIterator[ProgramBroker]:
+    """Run a program for the length of the block, in a private directory.
+
+    Raises MissingProgramError if it is not installed, CannotRunError if it does not start.
+    """
+    chosen = settings or ProgramSettings()
+    program = program_of(chosen)
     # The directory has mode 0700: it holds the messages of a run.
     with scratch_directory(program.name) as directory:
-        async with running(ProgramBroker(program, settings, directory)) as broker:
+        async with running(ProgramBroker(program, chosen, directory)) as broker:
             yield broker

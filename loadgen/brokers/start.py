@@ -7,7 +7,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import uvloop
@@ -16,7 +15,7 @@ from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.brokers.mosquitto import default_memory_limit_bytes, find_mosquitto, run_mosquitto
 from loadgen.brokers.nats import run_nats
 from loadgen.brokers.process import BrokerProcess, ProgramSettings, ServedBroker
-from loadgen.brokers.reflector import run_reflector
+from loadgen.brokers.reflector import run_reflector, run_sink
 from loadgen.errors import UsageError
 from loadgen.plan.accounts import Account
 from loadgen.scratch import scratch_directory
@@ -27,7 +26,7 @@ _STARTERS: Final[dict[str, _Starter]] = {
     "mosquitto": run_mosquitto,
     "nats": run_nats,
     "reflector": run_reflector,
-    "sink": partial(run_reflector, discards=True),
+    "sink": run_sink,
 }
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.reflector import run_reflector
+from loadgen.brokers.reflector import run_reflector, run_sink
 from loadgen.errors import CannotRunError
 from loadgen.metrics.reducer import reduce_table, summarize
 from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, Target, WorkerPlan
@@ -141,7 +141,7 @@ async def calibrate(
         )
         return await play(plan, interrupt)
 
-    async with run_reflector(discards=True) as sink:
+    async with run_sink() as sink:
         (endpoint,) = sink.endpoints
         many = (_senders(devices, SINGLE_RATE),)
         single = await play_on(endpoint, "connects, single sends", many)

@@ -107,13 +107,14 @@ async def test_absent_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
             pass
 
 
-async def test_program_that_is_no_broker(tmp_path: Path) -> None:
+async def test_program_that_is_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "mosquitto"
     program.write_text("#!/bin/sh\necho 'Error: \x1b[31m no' >&2\nexit 3\n")
     program.chmod(0o755)
     assert printed_version(program, "-h", b"mosquitto version ") == "unknown"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(CannotRunError) as caught:
-        async with run_mosquitto(program=program):
+        async with run_mosquitto():
             pass
     assert str(caught.value).isprintable()
     assert "x1b" in str(caught.value)
@@ -170,10 +171,11 @@ async def test_encrypted_with_users_who_have_their_own_topics(tmp_path: Path) ->
         assert payloads == [b"hers", b"ours"]
 
 
+@needs_mosquitto
 def test_storage_is_said_as_it_is_configured(tmp_path: Path) -> None:
     def said(**settings: bool) -> tuple[str, str]:
         chosen = ProgramSettings(**settings)  # type: ignore[arg-type]
-        program = mosquitto(Path("/bin/true"), chosen)
+        program = mosquitto(chosen)
         broker = ProgramBroker(program, chosen, tmp_path)
         return broker.storage, render_config(chosen, tmp_path, 1883)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.reflector import run_reflector
+from loadgen.brokers.reflector import run_reflector, run_sink
 from loadgen.brokers.watch import ProcessLoad
 from loadgen.errors import CannotRunError
 from loadgen.kernels.forwarding import PACKET_LIMIT_BYTES
@@ -351,7 +351,7 @@ async def test_a_restart_ends_its_sessions(client: ClientMaker) -> None:
 async def test_the_sink_takes_everything_and_delivers_nothing(
     client: ClientMaker, version: int, qos: int
 ) -> None:
-    async with run_reflector(discards=True) as sink:
+    async with run_sink() as sink:
         one = await client(sink.endpoints[0], "a", version)
         assert (await one.subscribe("t", "#", qos=qos)).reason_codes == (qos, qos)
         await one.publish("t", *[b"x" * 50] * 700, qos=qos)
