@@ -145,16 +145,6 @@ def test_a_schedule_does_not_depend_on_the_spread_over_workers(arrival: int) -> 
             assert part.rows[row].stream == together.rows[publisher].stream
 
 
-@pytest.mark.parametrize("arrival", [UNIFORM, POISSON])
-def test_seed_and_stream_choose_the_arrivals(arrival: int) -> None:
-    def dues(stream: int, seed: int) -> list[int]:
-        return Publishers([stream], 1e7, arrival, seed=seed).dues(20)
-
-    assert dues(1, 1) == dues(1, 1)
-    assert dues(1, 1) != dues(2, 1)
-    assert dues(1, 1) != dues(1, 2)
-
-
 def test_random_units_are_even_and_never_zero_or_one() -> None:
     units = np.array([random_unit(9, stream, n) for stream in range(50) for n in range(400)])
     assert units.min() > 0.0

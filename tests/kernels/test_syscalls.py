@@ -6,12 +6,11 @@ import select
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 
-from loadgen.brokers.ports import free_port, listen
+from loadgen.brokers.ports import listen
 from loadgen.kernels import syscalls
 from loadgen.worker.build_fleet import socket_address
 
@@ -97,30 +96,6 @@ def test_bytes_go_through_a_socket_and_errors_are_negative() -> None:
     assert syscalls.receive_into(near.fileno(), buffer, 0, 1) == -errno.EBADF
 
 
-def test_epoll_tells_the_data_it_was_given(
-    epoll: select.epoll, words: np.ndarray[tuple[int], np.dtype[np.int32]]
-) -> None:
-    near, far = socket.socketpair()
-    with near, far:
-        for data, sock in ((-1, near), (70_000, far)):
-            assert (
-                syscalls.watch(
-                    epoll.fileno(), sock.fileno(), syscalls.EPOLLIN | syscalls.EPOLLET, data, words
-                )
-                == 0
-            )
-        assert waited(epoll) == {}
-        far.send(b"x")
-        near.send(b"x")
-        assert waited(epoll) == {-1: syscalls.EPOLLIN, 70_000: syscalls.EPOLLIN}
-        assert waited(epoll) == {}  # the edge is over
-        assert (
-            syscalls.watch(epoll.fileno(), near.fileno(), syscalls.EPOLLIN, 1, words)
-            == -errno.EEXIST
-        )
-    assert syscalls.watch(epoll.fileno(), near.fileno(), syscalls.EPOLLIN, 1, words) == -errno.EBADF
-
-
 def test_a_timer_fires_at_its_moment_and_can_be_put_off(
     epoll: select.epoll,
     clock: np.ndarray[tuple[int], np.dtype[np.int64]],
@@ -185,23 +160,6 @@ def test_ipv6_addresses_connect(words: np.ndarray[tuple[int], np.dtype[np.int32]
             assert syscalls.connect_socket(ours.fileno(), address) == 0
 
 
-def test_a_refused_connect_is_told_by_the_socket(
-    epoll: select.epoll, words: np.ndarray[tuple[int], np.dtype[np.int32]]
-) -> None:
-    address = np.frombuffer(
-        bytearray(socket_address("127.0.0.1", free_port("127.0.0.1"))), np.uint8
-    )
-    with socket.socket(
-        fileno=syscalls.open_socket(socket.AF_INET, NO_SOURCE, False, words)
-    ) as ours:
-        result = syscalls.connect_socket(ours.fileno(), address)
-        if result == 0:
-            syscalls.watch(epoll.fileno(), ours.fileno(), syscalls.EPOLLOUT, 5, words)
-            assert waited(epoll, 10_000)
-            result = -syscalls.socket_error(ours.fileno(), words)
-        assert result == -errno.ECONNREFUSED
-
-
 def test_a_source_address_that_is_not_ours_leaks_no_descriptor(
     words: np.ndarray[tuple[int], np.dtype[np.int32]],
 ) -> None:
@@ -215,36 +173,3 @@ def test_a_source_address_that_is_not_ours_leaks_no_descriptor(
     after = syscalls.open_socket(socket.AF_INET, NO_SOURCE, False, words)
     os.close(after)
     assert after == probe
-
-
-def test_a_timed_read_says_how_long_its_last_bytes_were_there(words: Any) -> None:
-    message = np.zeros(syscalls.MESSAGE_WORDS, np.int64)
-    buffer = np.zeros(100, np.uint8)
-    with listen("127.0.0.1") as listener:
-        listener.setblocking(True)
-        near = socket.create_connection(listener.getsockname())
-        far, _ = listener.accept()
-    with near, far:
-        assert syscalls.receive_timed(near.fileno(), buffer, 3, 100, message) == -errno.EAGAIN
-        far.sendall(b"before")
-        wait_readable(near)
-        assert syscalls.receive_timed(near.fileno(), buffer, 3, 100, message) == 6
-        assert buffer[3:9].tobytes() == b"before"
-        assert syscalls.age_ns(message) == -1
-        near.setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
-        waited_ns = -1
-        while waited_ns < 0:  # the kernel begins to note moments a while after it was asked to
-            sent_ns = time.monotonic_ns()
-            far.sendall(b"after")
-            time.sleep(0.02)
-            assert syscalls.receive_timed(near.fileno(), buffer, 0, 100, message) == 5
-            waited_ns = syscalls.age_ns(message)
-        # The kernel corrects the wall clock by less than a thousandth.
-        assert 19_000_000 < waited_ns < (time.monotonic_ns() - sent_ns) * 1.01
-        far.close()
-        wait_readable(near)
-        assert syscalls.receive_timed(near.fileno(), buffer, 0, 100, message) == 0
-
-
-def wait_readable(sock: socket.socket) -> None:
-    assert select.select([sock], [], [], 30)[0]
