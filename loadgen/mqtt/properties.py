@@ -1,11 +1,13 @@
 """MQTT 5 properties (spec 2.2.2): one table, used in both directions."""
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from loadgen.errors import LocalProtocolError
-from loadgen.mqtt.constants import MAX_REMAINING_LENGTH, PACKET_NAMES, packet_types
+from loadgen.mqtt.constants import PACKET_NAMES, packet_types
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.mqtt.topics import topic_name_fault
 from loadgen.mqtt.wire import (
@@ -76,13 +78,15 @@ def _write_pair(pair: tuple[str, str], name: str) -> bytes:
     return write_utf8(pair[0], f"{name} name") + write_utf8(pair[1], f"{name} value")
 
 
-_BYTE: Final = _Kind("Byte", Reader.u8, write_u8)
-_TWO: Final = _Kind("Two Byte Integer", Reader.u16, write_u16)
-_FOUR: Final = _Kind("Four Byte Integer", Reader.u32, write_u32)
-_VARIABLE: Final = _Kind("Variable Byte Integer", Reader.variable, write_variable)
-_UTF8: Final = _Kind("UTF-8 Encoded String", Reader.utf8, write_utf8)
-_BINARY: Final = _Kind("Binary Data", Reader.binary, write_binary)
-_PAIR: Final = _Kind("UTF-8 String Pair", _read_pair, _write_pair)
+_KINDS: Final = (
+    _Kind("Byte", Reader.u8, write_u8),
+    _Kind("Two Byte Integer", Reader.u16, write_u16),
+    _Kind("Four Byte Integer", Reader.u32, write_u32),
+    _Kind("Variable Byte Integer", Reader.variable, write_variable),
+    _Kind("UTF-8 Encoded String", Reader.utf8, write_utf8),
+    _Kind("Binary Data", Reader.binary, write_binary),
+    _Kind("UTF-8 String Pair", _read_pair, _write_pair),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,60 +119,15 @@ class PropertyRow:
         return None
 
 
-def _row(
-    identifier: int,
-    name: str,
-    kind: _Kind,
-    packets: str,
-    repeatable_in: str = "",
-    low: int = 0,
-    high: int | None = None,
-) -> PropertyRow:
-    where = packet_types(packets), packet_types(repeatable_in)
-    return PropertyRow(identifier, name, kind, *where, low, high)
+def _table() -> Iterator[PropertyRow]:
+    kinds = {kind.name: kind for kind in _KINDS}
+    for name, row in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items():
+        carriers = packet_types(row["packets"]), packet_types(row.get("repeats", ""))
+        bounds = row.get("low", 0), row.get("high")
+        yield PropertyRow(row["identifier"], name, kinds[row["kind"]], *carriers, *bounds)
 
 
-_ANSWERS: Final = "CONNACK PUBACK PUBREC PUBREL PUBCOMP SUBACK UNSUBACK DISCONNECT AUTH"
-_EVERY: Final = f"Will CONNECT PUBLISH SUBSCRIBE UNSUBSCRIBE {_ANSWERS}"
-_MESSAGE: Final = "PUBLISH Will"
-
-PROPERTY_TABLE: Final = (
-    _row(0x01, "Payload Format Indicator", _BYTE, _MESSAGE, high=1),
-    _row(0x02, "Message Expiry Interval", _FOUR, _MESSAGE),
-    _row(0x03, "Content Type", _UTF8, _MESSAGE),
-    _row(0x08, "Response Topic", _UTF8, _MESSAGE),
-    _row(0x09, "Correlation Data", _BINARY, _MESSAGE),
-    _row(
-        0x0B,
-        "Subscription Identifier",
-        _VARIABLE,
-        "PUBLISH SUBSCRIBE",
-        repeatable_in="PUBLISH",
-        low=1,
-        high=MAX_REMAINING_LENGTH,
-    ),
-    _row(0x11, "Session Expiry Interval", _FOUR, "CONNECT CONNACK DISCONNECT"),
-    _row(0x12, "Assigned Client Identifier", _UTF8, "CONNACK"),
-    _row(0x13, "Server Keep Alive", _TWO, "CONNACK"),
-    _row(0x15, "Authentication Method", _UTF8, "CONNECT CONNACK AUTH"),
-    _row(0x16, "Authentication Data", _BINARY, "CONNECT CONNACK AUTH"),
-    _row(0x17, "Request Problem Information", _BYTE, "CONNECT", high=1),
-    _row(0x18, "Will Delay Interval", _FOUR, "Will"),
-    _row(0x19, "Request Response Information", _BYTE, "CONNECT", high=1),
-    _row(0x1A, "Response Information", _UTF8, "CONNACK"),
-    _row(0x1C, "Server Reference", _UTF8, "CONNACK DISCONNECT"),
-    _row(0x1F, "Reason String", _UTF8, _ANSWERS),
-    _row(0x21, "Receive Maximum", _TWO, "CONNECT CONNACK", low=1),
-    _row(0x22, "Topic Alias Maximum", _TWO, "CONNECT CONNACK"),
-    _row(0x23, "Topic Alias", _TWO, "PUBLISH", low=1),
-    _row(0x24, "Maximum QoS", _BYTE, "CONNACK", high=1),
-    _row(0x25, "Retain Available", _BYTE, "CONNACK", high=1),
-    _row(0x26, "User Property", _PAIR, _EVERY, repeatable_in=_EVERY),
-    _row(0x27, "Maximum Packet Size", _FOUR, "CONNECT CONNACK", low=1),
-    _row(0x28, "Wildcard Subscription Available", _BYTE, "CONNACK", high=1),
-    _row(0x29, "Subscription Identifier Available", _BYTE, "CONNACK", high=1),
-    _row(0x2A, "Shared Subscription Available", _BYTE, "CONNACK", high=1),
-)
+PROPERTY_TABLE: Final = tuple(_table())
 
 _BY_IDENTIFIER: Final = {row.identifier: row for row in PROPERTY_TABLE}
 # Resolved once: encoding walks this for every packet that has properties.

@@ -135,7 +135,12 @@ def cache_directory() -> Path:
 
 
 def _hash_of_sources() -> str:
-    files = [path for folder in SOURCES for path in sorted(folder.rglob("*.py"))]
+    files = [
+        path
+        for folder in SOURCES
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in (".py", ".toml")
+    ]
     return _hash(*[(str(path.relative_to(_PACKAGE)), path.read_bytes()) for path in files])
 
 
