@@ -7,11 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.mosquitto import (
-    find_mosquitto,
-    mosquitto,
-    password_line,
-)
+from loadgen.brokers.mosquitto import mosquitto, password_line
 from loadgen.brokers.process import ProgramBroker, ProgramSettings, running
 from loadgen.plan.accounts import Account
 
@@ -45,8 +41,6 @@ async def run_secured(
     websocket: bool = False,
 ) -> AsyncIterator[SecuredMosquitto]:
     """A Mosquitto for the length of the block, with `more_lines` in its configuration."""
-    program = find_mosquitto()
-    assert program is not None
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         lines = ["protocol websockets"] if websocket else []
@@ -63,7 +57,7 @@ async def run_secured(
             passwords.write_text(password_line(Account(username, password), b"twelve bytes") + "\n")
             lines += ["allow_anonymous false", f"password_file {passwords}"]
         chosen = ProgramSettings(more_lines=(*lines, *more_lines))
-        broker = SecuredMosquitto(mosquitto(program, chosen), chosen, directory)
+        broker = SecuredMosquitto(mosquitto(chosen), chosen, directory)
         scheme = ("wss" if tls else "ws") if websocket else "mqtts" if tls else "mqtt"
         path = "/mqtt" if websocket else ""
         broker.shape = Endpoint(scheme, chosen.host, 0, username, password, path)
