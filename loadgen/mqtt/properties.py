@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, Final
 
 from loadgen.errors import LocalProtocolError
@@ -121,7 +121,8 @@ class PropertyRow:
 
 def _table() -> Iterator[PropertyRow]:
     kinds = {kind.name: kind for kind in _KINDS}
-    for name, row in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items():
+    text = files("loadgen.mqtt").joinpath("properties.toml").read_text("utf-8")
+    for name, row in tomllib.loads(text).items():
         carriers = packet_types(row["packets"]), packet_types(row.get("repeats", ""))
         bounds = row.get("low", 0), row.get("high")
         yield PropertyRow(row["identifier"], name, kinds[row["kind"]], *carriers, *bounds)
