@@ -166,7 +166,8 @@ def serve(requests: socket.socket) -> None:
         words = request["words"]
         what = (words[0], *words[2:]) if words[0] == _FORKSERVER else (words[0],)
         if what not in prepared:
-            _prepare(words)
+            with suppress(Exception):  # the program itself shows what fails
+                _prepare(words)
             prepared.add(what)
             gc.freeze()
         pid = _fork(request, descriptors)
