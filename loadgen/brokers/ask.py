@@ -75,11 +75,8 @@ _OPENINGS: Final = (
     (b"\x16\x03", BROKER_TEXT.SPEAKS_TLS()),
 )
 # Results of a verification (x509_vfy.h).
-_VERIFICATIONS: Final[dict[int, Sentence]] = {
-    10: BROKER_TEXT.CERTIFICATE_EXPIRED,
-    62: BROKER_TEXT.CERTIFICATE_NAMES,
-    64: BROKER_TEXT.CERTIFICATE_NAMES,
-}
+_EXPIRED: Final = 10
+_OTHER_NAME: Final = (62, 64)
 
 
 def client_identifier(role: str) -> str:
@@ -352,7 +349,7 @@ async def ask(
         try:
             await asyncio.wait((running,), timeout=left_s(_PATIENCE_S))
             if isinstance(first.error, ssl.SSLCertVerificationError):
-                raise _untrusted(endpoint, first.error)
+                raise await _untrusted(first, first.error)
             further: tuple[BrokerConnection, ...] = ()
             if first.connack is None and first.reached:
                 further = await _other_ways(first, left_s(timeout_s), spoken=spoken)
@@ -489,10 +486,37 @@ def _other_transport(endpoint: Endpoint, further: Sequence[BrokerConnection]) ->
     return ""
 
 
-def _untrusted(endpoint: Endpoint, error: ssl.SSLCertVerificationError) -> BrokerUnreachableError:
-    message = _VERIFICATIONS.get(error.verify_code, BROKER_TEXT.CERTIFICATE_UNTRUSTED)
-    fault = error.verify_message.rstrip(".")
-    return BrokerUnreachableError(message(where=endpoint.redacted, fault=fault))
+async def _untrusted(
+    first: BrokerConnection, error: ssl.SSLCertVerificationError
+) -> BrokerUnreachableError:
+    from cryptography import x509
+
+    endpoint = first.endpoint
+    where, encoded = endpoint.redacted, b""
+    if error.verify_code in (_EXPIRED, *_OTHER_NAME):
+        trusting = BrokerConnection(endpoint, first.packet, _trusting())
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await trusting.open()
+                encoded = trusting._out.get_extra_info("ssl_object").getpeercert(True) or b""
+        await trusting.close()
+    if not encoded:
+        fault = error.verify_message
+        return BrokerUnreachableError(BROKER_TEXT.CERTIFICATE_UNTRUSTED(where=where, fault=fault))
+    certificate = x509.load_der_x509_certificate(encoded)
+    if error.verify_code == _EXPIRED:
+        until = certificate.not_valid_after_utc.date().isoformat()
+        return BrokerUnreachableError(BROKER_TEXT.CERTIFICATE_EXPIRED(where=where, until=until))
+    names: list[str] = []
+    with contextlib.suppress(x509.ExtensionNotFound):
+        kind = x509.SubjectAlternativeName
+        alternatives = certificate.extensions.get_extension_for_class(kind).value
+        names = alternatives.get_values_for_type(x509.DNSName)
+        names += map(str, alternatives.get_values_for_type(x509.IPAddress))
+    shown_names = tuple(shown(name) for name in names[:5])
+    return BrokerUnreachableError(
+        BROKER_TEXT.CERTIFICATE_NAMES(where=where, host=endpoint.host, names=shown_names)
+    )
 
 
 def _fault(error: ssl.SSLError) -> str:
