@@ -180,11 +180,10 @@ def _prepare(words: Sequence[str]) -> None:
     """Import what a program imports, and load a forkserver's kernels."""
     importlib.import_module(words[0])
     if words[0] == _FORKSERVER:
-        from loadgen.worker.worker import warm
-
         _, _, entry, behaviour = words
-        importlib.import_module(entry.partition(":")[0])
-        warm(behaviour)
+        module = importlib.import_module(entry.partition(":")[0])
+        if hasattr(module, "warm"):
+            module.warm(behaviour)
     elif words[0] == "loadgen":
         importlib.import_module("loadgen.run.hosts.agent")
         _prepare((_FORKSERVER, "", load_host.WORKER_ENTRY, MESSAGING))
