@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(_with_options(error), error.exit_status)
     except WrongUsage as error:
         option = getattr(error, "option_name", "")
-        if removed := removal(option.removeprefix("--").replace("-", "_"), "field", "argument"):
+        if removed := removal(
+            option.removeprefix("--").replace("-", "_"), "field", "argument", "command"
+        ):
             return _fail(f"{option}: {removed}", _USAGE_STATUS)
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         for theirs, ours in _BOUNDS.items():

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["field", "argument", "broker"]
-"""A field of the scenario, any other option or argument, or a name for `--broker`."""
+Kind = Literal["field", "argument", "broker", "command"]
+"""A field of the scenario, another argument of runs, a name for `--broker`, a command's option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,9 @@ REMOVED = (
         "only the instruments of the tests err on command, as docs/internals/faults.md says",
         "none",
     ),
+    RemovedName("days", "command", "certificates are valid for 30 days"),
+    RemovedName("client_key", "command", "devices have ECDSA keys"),
+    RemovedName("client_name", "command", "devices are named device-0, device-1 and so on"),
 )
 
 
