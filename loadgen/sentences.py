@@ -59,7 +59,6 @@ class Sentences:
 
 PLAN_TEXT = Sentences("loadgen.plan")
 JUDGE_TEXT = Sentences("loadgen.judge")
-SPECJMS_TEXT = Sentences("loadgen.specjms")
 CASE_TEXT = Sentences("loadgen.cases")
 BROKER_TEXT = Sentences("loadgen.brokers")
 RUN_TEXT = Sentences("loadgen.run")

@@ -8,12 +8,13 @@ from bench.codes_page import markdown
 from loadgen import sentences
 from loadgen.judge.codes import REASONS, REMARKS
 from loadgen.sentences import Sentences, Text, counted, fields_of, render, templates
+from loadgen.specjms import build_model
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "sentences.txt"
 TABLES = {
     name: templates(table.package)
-    for name, table in vars(sentences).items()
+    for name, table in (vars(sentences) | vars(build_model)).items()
     if isinstance(table, Sentences)
 }
 

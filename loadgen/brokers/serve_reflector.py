@@ -206,7 +206,7 @@ class Reflector:
         self._routes = self._targets = self._names_end = 0
 
     def _grow(self, count: int, *names: str) -> None:
-        """Double tables with less than `count` rows until they have so many."""
+        """Add rows to tables until they have `count`, or more."""
         for name in names:
             table = self._tables.held[name]
             while len(table) < count:

@@ -13,7 +13,7 @@ from loadgen.errors import ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Quantity, read_table
 from loadgen.plan.units import shown
-from loadgen.sentences import SPECJMS_TEXT, counted
+from loadgen.sentences import Sentences, counted
 from loadgen.specjms.chain_model import (
     ACKNOWLEDGED_AT_ONCE,
     SUBSCRIPTION_TYPES,
@@ -42,6 +42,8 @@ from loadgen.specjms.topology import (
     horizontal_locations,
     input_rates,
 )
+
+SPECJMS_TEXT = Sentences("loadgen.specjms")
 
 RATE_LEAST: Final = 1e-4
 """One in almost three hours, so that periods can be counted in nanoseconds."""

@@ -96,6 +96,7 @@ WORDS = {
     "report/history.py": {"latency"},
     "report/build/rows.py": {"latency"},  # a measure
     "report/build/card.py": {"latency"},
+    "report/build/run_section.py": {"latency"},  # a table
     "report/build/sections.py": {"latency", "queue"},  # of calibration; the number of a queue
     "report/build/charts.py": {"latency"},  # a chart of it
     "run/calibrate.py": {"latency"},

@@ -71,6 +71,7 @@ async def test_a_run_counts_every_message_once_in_each_place(
         "violations": {},
         "unreleased": 0,
         "redelivered": 0,
+        "overtaken": 0,
     }
     assert driver.now("connected") == 0
     assert driver.window_ends == [0]

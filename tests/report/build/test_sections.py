@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -462,3 +463,17 @@ def test_what_is_not_as_expected_is_left_out(observed: dict[str, Any]) -> None:
             assert all(len(row) == len(section.header) for row in section.rows)
         assert all(row.unit in ("messages", "msgs/sec") for row in observed_rows(run))
         record_details(run)
+
+
+def test_every_rendering_has_the_sections(tmp_path: Path) -> None:
+    directory = make.fabricate(tmp_path / "run", case="fanout")
+    path = directory / "run.json"
+    document = orjson.loads(path.read_bytes())
+    document["observed"]["fanout"] = QUEUE | BRIDGE
+    path.write_bytes(orjson.dumps(document))
+    card = summarize_run(directory)
+    page, text, document, _ = make.rendered(card)
+    for words in ("Next to the published score card", "Spread over the consumers", "Backends"):
+        assert words in page and words in text
+    assert "mqtt://&lt;i&gt;" in page and "mqtt://<i>" not in page
+    assert document["fanout"]["limit"]["side"] == "backend"
