@@ -212,7 +212,7 @@ def _shown_on(progress: "Progress") -> "Callable[[ReportState], None]":
             f"{' with TLS' if entry.secured else ''}; about {state.left_s / 60:.0f} min left"
         )
         if state.restarting:
-            progress(Snapshot("busy", busy=f"restarting broker {entry.broker} ..."))
+            progress(Snapshot("busy", busy=f"waiting for broker {entry.broker} ..."))
         elif title != heading:
             heading = title
             progress(Snapshot("busy", busy=title))

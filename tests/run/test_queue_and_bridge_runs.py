@@ -16,6 +16,7 @@ from loadgen.plan.scenario import Scenario
 from loadgen.report.build.summary import summarize_run
 from loadgen.run.hosts import load_host
 from loadgen.run.progress import Snapshot
+from loadgen.run.testbed import Testbed
 from tests.needs import needs_mosquitto
 from tests.run_files import manifest
 from tests.testbeds import run
@@ -90,6 +91,16 @@ async def test_private_bridge_with_durable_consumers(tmp_path: Path) -> None:
     rates = [row for row in card.rows if row.name == "BRIDGE" and row.unit == "msgs/sec"]
     assert [row.value for row in rates[1:]] == [one["rate"] for one in seen["backends"]]
     assert "durable consumers" in rates[0].description
+
+
+@needs_mosquitto
+async def test_a_run_with_another_backend_is_connected_anew(tmp_path: Path) -> None:
+    async with Testbed() as testbed:
+        for backends in (1, 2):
+            scenario = bridge(broker="mosquitto", backends=backends)
+            result = await testbed.run(scenario, tmp_path / str(backends))
+            assert result.facts.messages.run.lost == 0
+            assert len(observed(tmp_path / str(backends))["bridge"]["backends"]) == backends
 
 
 @needs_mosquitto

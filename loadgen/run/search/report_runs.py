@@ -50,7 +50,7 @@ class MeasuredItem:
 class ReportState:
     """Where a report stands: the measurement `number` of `total`, and about how long is left.
 
-    While `restarting`, the command of the user restarts the broker.
+    While `restarting`, the broker cannot be reached; the command of the user restarts it.
     """
 
     measurement: Measurement
@@ -125,8 +125,8 @@ async def play_report(
 ) -> ReportResult:
     """Make the measurements of a plan that are missing in the directory.
 
-    A broker that cannot be reached any more is restarted by the command, once for each
-    measurement; without one, or if it stays away, its other measurements are left out.
+    A broker that cannot be reached is restarted by the command, once for each measurement, and
+    gets a minute to return; if it stays away, its other measurements are left out.
     """
     journal = report_journal(directory)
     measured: list[MeasuredItem] = []
@@ -154,11 +154,13 @@ async def play_report(
             )
             watch(state)
             played = await _play(state, plan, folder, testbed, watch)
-            if restart_command and _unreachable(played):
+            if _unreachable(played):
                 await testbed.reset()
                 watch(replace(state, restarting=True))
                 urls = plan.brokers[measurement.broker - 1].urls
-                if await _restart(restart_command, urls):
+                if restart_command:
+                    await _restart(restart_command, urls)
+                if await _returns(urls):
                     played = await _play(state, plan, folder, testbed, watch)
             if error := _unreachable(played):
                 away[measurement.broker] = error
@@ -186,8 +188,8 @@ def _unreachable(played: SweepResult) -> str:
     )
 
 
-async def _restart(command: str, urls: Sequence[str]) -> bool:
-    """Run the user's command; return True if the broker can be reached within a minute."""
+async def _restart(command: str, urls: Sequence[str]) -> None:
+    """Run the user's command."""
     environment = {**os.environ, "LOADGEN_BROKER": redact_url(urls[0])}
     with suppress(OSError):
         process = await asyncio.create_subprocess_exec(
@@ -197,6 +199,10 @@ async def _restart(command: str, urls: Sequence[str]) -> bool:
             stdout=asyncio.subprocess.DEVNULL,
         )
         await process.wait()
+
+
+async def _returns(urls: Sequence[str]) -> bool:
+    """Return True if the broker can be reached within a minute."""
     endpoint = parse_broker(urls[0])
     with suppress(TimeoutError):
         async with asyncio.timeout(_RETURN_S):

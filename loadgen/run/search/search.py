@@ -37,8 +37,9 @@ from loadgen.judge.next_step import (
 from loadgen.judge.verdict import Reason
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
+from loadgen.run.coordinator import RunResult
 from loadgen.run.interrupt import RunInterruptedError
-from loadgen.run.progress import Snapshot
+from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
@@ -49,6 +50,9 @@ from loadgen.sentences import RUN_TEXT
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
 _REACH_S = 5.0
+_RECOVERY_S = 60.0
+"""Time for a broker to answer again after a step that was too much for it."""
+_RETRY_S = 1.0
 STEP_S = 5.0
 """Window of a step, unless the search has another or that of its scenario is shorter."""
 STEP_WARMUP_S = 1.0
@@ -239,17 +243,18 @@ async def _play_step(
         await testbed.reset(progress)
     started = time.monotonic()
     try:
-        for _ in range(CONFIRMATIONS if confirms and spec.has_short_steps else 1):
-            directory = journal.new_part(f"{number:02d}-{probe.load:.10g}")
-            result = await testbed.run(
-                step_scenario(spec, probe),
-                directory,
-                progress=progress,
-                ends_when_certain=spec.has_short_steps and not confirms,
-            )
-            reasons = spec.require.unmet(result.verdict, result.facts.messages.window)
-            if result.interrupted or reasons or not result.measured:
+        while True:
+            try:
+                directory, result, reasons = await _run_windows(
+                    state, probe, journal, testbed, progress
+                )
                 break
+            except BrokerUnreachableError:
+                # A broker may need time to recover from a step that was too much for it.
+                if not state.steps or time.monotonic() - started > _RECOVERY_S:
+                    raise
+                await testbed.reset(progress)
+                await asyncio.sleep(_RETRY_S)
     except RunInterruptedError:
         return None
     except HostLimitError as error:
@@ -285,6 +290,29 @@ async def _play_step(
         busy_share=facts.generator.busy_share,
         broker=broker,
     )
+
+
+async def _run_windows(
+    state: SearchState,
+    probe: Probe,
+    journal: Journal[SearchStep],
+    testbed: Testbed,
+    progress: Progress,
+) -> tuple[Path, RunResult, tuple[Reason, ...]]:
+    """Run the windows of a step until one does not hold; return the last one and its reasons."""
+    spec, confirms = state.search, probe.purpose == "confirm"
+    for _ in range(CONFIRMATIONS if confirms and spec.has_short_steps else 1):
+        directory = journal.new_part(f"{len(state.steps) + 1:02d}-{probe.load:.10g}")
+        result = await testbed.run(
+            step_scenario(spec, probe),
+            directory,
+            progress=progress,
+            ends_when_certain=spec.has_short_steps and not confirms,
+        )
+        reasons = spec.require.unmet(result.verdict, result.facts.messages.window)
+        if result.interrupted or reasons or not result.measured:
+            break
+    return directory, result, reasons
 
 
 async def _require_broker(scenario: Scenario) -> None:
