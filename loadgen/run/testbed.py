@@ -38,7 +38,15 @@ from loadgen.run.phases import PhaseRunner, stop_timeout_s
 from loadgen.run.power_log import sampled_power
 from loadgen.run.progress import Progress, Snapshot, reported, silent
 from loadgen.run.run_document import run_document
-from loadgen.run.rundir import EventLog, claim, disk_errors, make_private, release, require_free
+from loadgen.run.rundir import (
+    EventLog,
+    claim,
+    disk_errors,
+    make_private,
+    numbered,
+    release,
+    require_free,
+)
 from loadgen.run.seal import seal
 from loadgen.run.secrets import known_secrets, take_secrets, with_login, with_passphrase
 from loadgen.run.tasks import finished_or
@@ -303,4 +311,5 @@ def _set_aside(directory: Path, root: Path, number: int) -> None:
     aside = root / "saturated"
     if not aside.exists():
         make_private(aside)
-    directory.rename(aside / "-".join((*directory.relative_to(root).parts, str(number))))
+    # An earlier start of a sweep may have left a run of the same name.
+    directory.rename(numbered(aside / "-".join((*directory.relative_to(root).parts, str(number)))))

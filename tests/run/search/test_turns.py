@@ -67,6 +67,14 @@ def test_a_saturated_run_is_repeated_at_most_twice(
     assert aside == [f"side-1-run-1-{again + 1}" for again in range(min(saturated, 2))]
 
 
+def test_a_spoiled_run_of_an_earlier_start_stays(tmp_path: Path) -> None:
+    (tmp_path / "saturated" / "side-1-run-1-1").mkdir(parents=True)
+    (tmp_path / "saturated" / "side-1-run-1-1" / "run.json").touch()
+    take(Played([SATURATED]), tmp_path)
+    aside = sorted(path.name for path in (tmp_path / "saturated").iterdir())
+    assert aside == ["side-1-run-1-1", "side-1-run-1-1-2"]
+
+
 def test_an_interruption_ends_the_turns(tmp_path: Path) -> None:
     result = take(Played(ends={"interrupted": True, "measured": True}), tmp_path)
     assert result.interrupted and result.runs == ((), ())
