@@ -11,8 +11,8 @@ _PAGE = """\
 
 <!-- Made by `python -m bench.codes_page > docs/codes.md`; a test compares it. -->
 
-A run is VALID exactly if there is no reason against it. The score card lists reasons with
-causes before their effects; this table begins with the most important code."""
+A run is VALID if and only if there is no reason against it. The score card lists causes before
+their effects; this table begins with the most important code."""
 
 _REMARKS = """
 ## Remarks
@@ -26,7 +26,7 @@ otherwise a remark. Numbers in brackets are statements or sections of MQTT 5.
 
 | the broker sent | counts as |
 |---|---|"""
-_WRONG_ANSWERS = "| another answer than PUBACK, PUBREC or PUBCOMP in its turn [4.3] | reason |"
+_WRONG_ANSWERS = "| an answer other than the PUBACK, PUBREC or PUBCOMP that was due [4.3] | reason |"
 
 
 def markdown() -> str:

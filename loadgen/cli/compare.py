@@ -135,7 +135,7 @@ def _show(
     parts = []
     if turns is not None and turns.repeated:
         repeated = counted(turns.repeated, "run")
-        parts.append(("repeated", f"{repeated}, as the host had spoiled them"))
+        parts.append(("repeated", f"{repeated}, because the host had spoiled them"))
     if directory is not None:
         parts.append(("files", f"{directory} · page {write_comparison(compared, directory)}"))
     if advice := advice_of(compared.codes):

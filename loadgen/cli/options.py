@@ -287,7 +287,7 @@ def _warn_of_readers(path: Path) -> None:
     if readable_by_others(path):
         shown = printable(str(path), 200)
         print(
-            f"loadgen: other users may read {shown}, which has a password; use chmod 600 {shown}",
+            f"loadgen: other users can read {shown}, which has a password; use chmod 600 {shown}",
             file=sys.stderr,
         )
 
