@@ -68,6 +68,7 @@ from loadgen.run.search.sweep import sweep as _sweep
 from loadgen.run.search.turns import Turn, take_turns
 from loadgen.run.secrets import take_secrets
 from loadgen.run.testbed import Testbed as _Testbed
+from loadgen.sentences import API_TEXT, PLAN_TEXT
 from loadgen.spark.agents import Cluster, HostSource
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _speaking(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutin
         with in_python():
             for name in named:
                 if removed := removal(name, "argument"):
-                    raise UsageError(f"{name}: {removed}")
+                    raise UsageError(PLAN_TEXT.REMOVED(name=name, removed=removed))
             return await verb(*args, **named)
 
     return speaking
@@ -213,10 +214,11 @@ def scenario_file(path: str | Path, case: str | None = None, **fields: object) -
     try:
         keys = read_toml(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"scenario file {str(path)[:200]!a} cannot be read: {error}") from None
+        message = API_TEXT.UNREADABLE_SCENARIO(path=str(path)[:200], reason=error)
+        raise ScenarioError(message) from None
     named = case or keys.get("case")
     if not isinstance(named, str):
-        raise ScenarioError("case: the file has none; pass it as an argument")
+        raise ScenarioError(API_TEXT.NO_CASE())
     return build_scenario(named, keys, fields)
 
 
@@ -305,8 +307,8 @@ class SearchOptions(TypedDict, total=False):
 def _search_of(scenario: Scenario, target: str, options: SearchOptions) -> Search:
     bounds: dict[str, Any] = dict(options)
     if unknown := sorted(bounds.keys() - SearchOptions.__annotations__.keys()):
-        known = ", ".join(SearchOptions.__annotations__)
-        raise ScenarioError(f"{unknown[0]}: a search has no such argument; use {known}")
+        known = tuple(SearchOptions.__annotations__)
+        raise ScenarioError(API_TEXT.SEARCH_ARGUMENT(name=unknown[0], known=known))
     require = bounds.pop("require", ())
     # 100 and 100.0 are one number, also in the digest by which a search is continued.
     for name in bounds.keys() - {"most_steps"}:
@@ -408,13 +410,13 @@ async def compare_async(
     `interrupt` comes before each broker has a run.
     """
     if len(brokers) < 2 or len(set(brokers)) < len(brokers):
-        raise UsageError("brokers: name two brokers or more, each of them once")
+        raise UsageError(API_TEXT.FEW_BROKERS())
     scenarios = [vary(for_broker(scenario, url), {"broker": url}) for url in brokers]
     with directory_or_new(out, f"compare-{scenario.case}") as directory:
         async with _testbed(scenario, cluster, interrupt, "compare", lends=False) as testbed:
             result = await take_turns(scenarios, directory, testbed, repeat=repeat, watch=watch)
     if not all(result.runs):
-        raise RunInterruptedError("interrupted before each broker had a run")
+        raise RunInterruptedError(API_TEXT.INTERRUPTED())
     results = [[await _scored(run) for run in runs] for runs in result.runs]
     sides = [
         ComparedSide(url, tuple(one.directory for one in of), tuple(one.card for one in of))

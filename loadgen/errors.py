@@ -103,6 +103,13 @@ class RemoteProtocolError(ProtocolError):
         self.reason_code = reason_code
 
 
+def reword(error: LoadgenError, words: str) -> None:
+    """Replace the message of an error; its code and values remain."""
+    message = Text(words)
+    message.code, message.values = error.code, error.values
+    error.args = (message, *error.args[1:])
+
+
 # For a caller in Python ------------------------------------------------------------------------
 
 _OPTION = re.compile(
@@ -127,9 +134,7 @@ def in_python() -> Iterator[None]:
         yield
     except LoadgenError as error:
         if error.args:
-            message = Text(python_words(str(error.args[0])))
-            message.code, message.values = error.code, error.values
-            error.args = (message, *error.args[1:])
+            reword(error, python_words(str(error.args[0])))
         raise
 
 

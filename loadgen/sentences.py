@@ -57,14 +57,17 @@ class Sentences:
         return code in templates(self.package)
 
 
+METRICS_TEXT = Sentences("loadgen.metrics")
 PLAN_TEXT = Sentences("loadgen.plan")
 JUDGE_TEXT = Sentences("loadgen.judge")
 CASE_TEXT = Sentences("loadgen.cases")
+WORKER_TEXT = Sentences("loadgen.worker")
 BROKER_TEXT = Sentences("loadgen.brokers")
 RUN_TEXT = Sentences("loadgen.run")
 REPORT_TEXT = Sentences("loadgen.report")
 POWER_TEXT = Sentences("loadgen.report.power")
 SPARK_TEXT = Sentences("loadgen.spark")
+API_TEXT = Sentences("loadgen")
 CLI_TEXT = Sentences("loadgen.cli")
 
 

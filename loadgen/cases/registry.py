@@ -114,7 +114,7 @@ def _underscored(keys: Mapping[str, object]) -> dict[str, object]:
 
 def _not_understood(case: Case[Any], name: str) -> str:
     if removed := removal(name, "field"):
-        return f"{name}: {removed}"
+        return PLAN_TEXT.REMOVED(name=name, removed=removed)
     owners = [other.name for other in CASES.values() if name in other.scenario.fields()]
     if owners:
         return PLAN_TEXT.NOT_OF_CASE(option=option_of(name), case=case.name, owners=tuple(owners))

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from loadgen.cli.options import Flags
+from loadgen.sentences import CLI_TEXT
 
 
 def calibrate(flags: Flags) -> int:
@@ -16,9 +17,7 @@ def calibrate(flags: Flags) -> int:
     if flags["show"]:
         result = stored_calibration(key)
         if result is None:
-            raise CannotRunError(
-                "nothing is stored for this host and version: run loadgen calibrate"
-            )
+            raise CannotRunError(CLI_TEXT.NO_CALIBRATION())
     else:
         result = _measured(key, quiet=flags["quiet"])
     if flags["json_"]:

@@ -2,6 +2,7 @@
 
 from loadgen.cli.options import Flags
 from loadgen.errors import UsageError
+from loadgen.sentences import CLI_TEXT
 
 
 def make(flags: Flags) -> int:
@@ -9,7 +10,7 @@ def make(flags: Flags) -> int:
 
     kinds = {kind: kind for kind in KEY_KINDS}
     if flags["key"] not in kinds:
-        raise UsageError(f"key: {flags['key'][:20]!a} is not a choice; use {', '.join(kinds)}")
+        raise UsageError(CLI_TEXT.KEY_KIND(kind=flags["key"][:20], kinds=tuple(kinds)))
     files = make_certificates(
         flags["out"],
         flags["host"],

@@ -11,7 +11,7 @@ from loadgen.cli.options import Flags
 from loadgen.errors import ScenarioError
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_address, parse_seconds, shown
-from loadgen.sentences import CLI_TEXT, counted
+from loadgen.sentences import CLI_TEXT, RUN_TEXT, counted
 
 if TYPE_CHECKING:
     from loadgen.run.hosts.remote_host import Hosts
@@ -65,7 +65,7 @@ def parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
     try:
         return parse(text)
     except ValueError as error:
-        raise ScenarioError(f"{name}: {error}") from None
+        raise ScenarioError(CLI_TEXT.VALUE(name=name, fault=error)) from None
 
 
 def spark_settings(flags: Sequence[str] | None) -> dict[str, str]:
@@ -128,5 +128,5 @@ async def _gathered(
         print(f"waiting for {agents}{address} ...", file=sys.stderr, flush=True)
     gathered = await finished_or(stack.enter_async_context(source.opened()), interrupt.asked)
     if gathered.cancelled():
-        raise RunInterruptedError(CLI_TEXT.INTERRUPTED())
+        raise RunInterruptedError(RUN_TEXT.INTERRUPTED_EARLY())
     return gathered.result()

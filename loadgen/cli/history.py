@@ -24,7 +24,7 @@ app = typer.Typer(
     short_help="Keep score cards over weeks and follow their rows.",
     add_completion=False,
 )
-require_command(app, "history: the command is missing; use add, remove or show")
+require_command(app, "history", "command", ("add", "remove", "show"))
 
 
 @contextmanager

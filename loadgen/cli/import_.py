@@ -18,7 +18,7 @@ _LIMIT_BYTES = 1 << 30
 
 def app() -> typer.Typer:
     app = group(help=help_text("import"), add_completion=False)
-    require_command(app, "import: the tool is missing; use mqttbench")
+    require_command(app, "import", "tool", ("mqttbench",))
     add_plain(app, "mqttbench", _mqttbench, "import_mqttbench")
     return app
 

@@ -105,6 +105,7 @@ def _require_no_secret(words: Sequence[str]) -> None:
     """Refuse secrets on the command line, which every user of this host can read."""
     from loadgen.errors import UsageError
     from loadgen.run.redaction import HIDDEN, redact_command
+    from loadgen.sentences import CLI_TEXT
 
     shown = redact_command(words)
     for place, (given, kept) in enumerate(zip(words, shown, strict=True)):
@@ -112,7 +113,7 @@ def _require_no_secret(words: Sequence[str]) -> None:
             what = f"{shown[place - 1]} {kept}" if kept == HIDDEN else kept
             option = (kept if kept[:1] == "-" else shown[place - 1]).partition("=")[0]
             advice = _SECRET_PLACES.get(option, "use --password prompt, env:NAME or file:PATH")
-            raise UsageError(f"{what}: all users of this host can read a command line; {advice}")
+            raise UsageError(CLI_TEXT.SECRET_SHOWN(option=what, advice=advice))
 
 
 def _interrupted(_number: int, _frame: object) -> NoReturn:

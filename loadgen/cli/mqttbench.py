@@ -16,12 +16,10 @@ without changing what is measured.
 """
 
 import base64
-import binascii
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -30,7 +28,7 @@ from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import filter_matches, is_wild, split_shared
 from loadgen.plan.scenario import Scenario, to_toml
 from loadgen.plan.units import shown
-from loadgen.sentences import read_table
+from loadgen.sentences import CLI_TEXT, read_table
 
 CLIENTS_LIMIT: Final = 10_000_000
 TOPIC_LIMIT: Final = 65_535
@@ -39,12 +37,11 @@ _VERSIONS: Final = {f"{way}{number}" for way in ("TCP", "WS") for number in (3, 
 _MQTT: Final = {"3": "3.1", "4": "3.1.1", "5": "5"}
 _UNSAID: Final[Mapping[str, object]] = {"qos": 0, "mqtt": "3.1.1", "durable": False}
 """Defaults of a client's fields; other values are written down."""
-_CANNOT: Final = "cannot be expressed"
 _COUNT: Final = re.compile(r"\$\{COUNT:(\d{1,9})-(\d{1,9})\}", re.IGNORECASE)
 _KINDS: Final = {
-    str: "is not text",
-    bool: "is neither true nor false",
-    int: "is not a whole number from 0 to {most:,}",
+    str: "text of at most {most:,} characters",
+    bool: "true or false",
+    int: "a whole number from 0 to {most:,}",
 }
 
 Values = Mapping[str, Any]
@@ -102,9 +99,9 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
     first group. Raises ScenarioError, one line that names what cannot be expressed.
     """
     if not isinstance(document, list) or not document:
-        raise _unlike("the file is not a list of clients; use a JSON array")
+        raise ScenarioError(CLI_TEXT.LIST_NOT_A_LIST())
     if len(document) > CLIENTS_LIMIT:
-        raise _unlike(f"the list is too long: {len(document):,}, at most {CLIENTS_LIMIT:,}")
+        raise ScenarioError(CLI_TEXT.LIST_LONG(clients=len(document), most=CLIENTS_LIMIT))
     treated = read_table("loadgen.cli", "mqttbench.toml")
     clients = [_client(number, values, treated) for number, values in enumerate(document)]
     choice = _case(clients)
@@ -127,53 +124,46 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
     )
 
 
-def _unlike(what: str) -> ScenarioError:
-    """Return the error for a list that no case can express."""
-    return ScenarioError(f"mqttbench: {what}")
-
-
 # One client -------------------------------------------------------------------------------------
 
 
-def _value(number: int, values: Values, field: str, kind: Any, most: int = 0, at: str = "") -> Any:
+def _value(
+    number: int, values: Values, field: str, kind: Any, most: int = TOPIC_LIMIT, at: str = ""
+) -> Any:
     """Return a field of client `number`, or the empty value of its kind; errors name `at`."""
     value = values.get(field, kind())
     is_fine = type(value) is kind
     if is_fine and kind is not bool:
-        is_fine = len(value) <= TOPIC_LIMIT if kind is str else 0 <= value <= most
+        is_fine = 0 <= (len(value) if kind is str else value) <= most
     if not is_fine:
-        raise _refusal(number, at or field, f"{shown(value)} {_KINDS[kind].format(most=most)}")
+        place = {"client": number, "field": at or field}
+        allowed = _KINDS[kind].format(most=most)
+        raise ScenarioError(CLI_TEXT.LIST_VALUE(value=shown(value), allowed=allowed, **place))
     return value
-
-
-def _refusal(number: int, field: str, what: str) -> ScenarioError:
-    return _unlike(f"client {number}: {field}: {what}")
 
 
 def _client(number: int, values: object, treated: Mapping[str, Any]) -> _Client:
     if not isinstance(values, Mapping):
-        raise _unlike(f"client {number} is not a JSON object")
-
-    refusal = partial(_refusal, number)
+        raise ScenarioError(CLI_TEXT.LIST_CLIENT(client=number))
     for field, value in values.items():
         if value and (reason := treated["refused"].get(field)):
-            raise refusal(field, f"{_CANNOT}: {reason}")
+            raise ScenarioError(CLI_TEXT.LIST_REFUSED(client=number, field=field, reason=reason))
         if not any(field in names for names in treated.values()):
-            raise refusal(shown(field, 40), "is not a field of a client list")
+            raise ScenarioError(CLI_TEXT.LIST_FIELD(client=number, field=shown(field, 40)))
     version = values.get("version")
     if not isinstance(version, str) or version not in _VERSIONS:
-        allowed = ", ".join(sorted(_VERSIONS))
-        raise refusal("version", f"{shown(version)} {_CANNOT}; use {allowed}")
+        named = {"version": shown(version), "known": tuple(sorted(_VERSIONS))}
+        raise ScenarioError(CLI_TEXT.LIST_VERSION(client=number, **named))
     published, subscribed = (_topic(number, values, f) for f in ("publishTopics", "subscriptions"))
     if published and subscribed:
-        raise refusal("publishTopics", f"{_CANNOT} together with subscriptions of one client")
+        raise ScenarioError(CLI_TEXT.LIST_BOTH_WAYS(client=number))
     if published and is_wild(published[0]):
-        raise refusal("publishTopics", "a topic to publish to has no wildcard")
+        raise ScenarioError(CLI_TEXT.LIST_WILD(client=number, topic=shown(published[0])))
     host = _value(number, values, "dst", str)
     if not re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", host):
-        raise refusal("dst", f"{shown(host)} is not an address or name")
+        raise ScenarioError(CLI_TEXT.LIST_HOST(client=number, host=shown(host)))
     if (port := _value(number, values, "dstPort", int, 65_535)) == 0:
-        raise refusal("dstPort", "is missing")
+        raise ScenarioError(CLI_TEXT.LIST_NO_PORT(client=number))
     scheme = "ws" if version.startswith("WS") else "mqtt"
     encrypted = "s" if _value(number, values, "useTLS", bool) else ""
     # Left out, cleanSession is false to mqttbench.
@@ -184,10 +174,8 @@ def _client(number: int, values: object, treated: Mapping[str, Any]) -> _Client:
     try:
         coded = _value(number, values, "password", str)
         password = base64.b64decode(coded, validate=True).decode()
-    except (binascii.Error, ValueError) as error:
-        if isinstance(error, ScenarioError):
-            raise
-        raise refusal("password", "is not base64 of text") from None
+    except ValueError:
+        raise ScenarioError(CLI_TEXT.LIST_PASSWORD(client=number)) from None
     return _Client(
         number=number,
         name=_value(number, values, "_id", str),
@@ -204,27 +192,26 @@ def _client(number: int, values: object, treated: Mapping[str, Any]) -> _Client:
 
 def _topic(number: int, values: Values, field: str) -> tuple[str, int] | None:
     """Return the only topic of a client with ${COUNT} filled in, and its QoS; None for none."""
-    refusal = partial(_refusal, number, field)
+    place = {"client": number, "field": field}
     listed = values.get(field) or []
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
-        raise refusal("is not a list of topics")
+        raise ScenarioError(CLI_TEXT.LIST_NO_TOPICS(**place))
     if len(listed) > 1:
-        raise refusal(f"several topics ({len(listed):,}) {_CANNOT}; use one")
+        raise ScenarioError(CLI_TEXT.LIST_TOPICS(topics=len(listed), **place))
     if not listed:
         return None
     (item,) = listed
     for name, value in item.items():
-        if name not in ("topicStr", "qos", "retain") and value:
-            raise refusal(f"{shown(name, 40)} {_CANNOT}")
-    if item.get("retain") and field == "publishTopics":
-        raise refusal(f"retain {_CANNOT}: messages are not retained")
+        retained = name == "retain" and field == "publishTopics"
+        if value and (retained or name not in ("topicStr", "qos", "retain")):
+            raise ScenarioError(CLI_TEXT.LIST_TOPIC_FIELD(name=shown(name, 40), **place))
     qos = _value(number, item, "qos", int, 2, at=field)
     topic = _value(number, item, "topicStr", str, at=field)
     if not topic:
-        raise refusal("a topic without topicStr")
+        raise ScenarioError(CLI_TEXT.LIST_NO_TOPIC(**place))
     counted = _COUNT.search(topic)
-    if counted is not None and int(counted[2]) > int(counted[1]):
-        raise refusal(f"{shown(topic)} is several topics; use one")
+    if counted is not None and (more := int(counted[2]) - int(counted[1])) > 0:
+        raise ScenarioError(CLI_TEXT.LIST_TOPICS(topics=more + 1, **place))
     return _COUNT.sub(lambda count: str(int(count[1])), topic, count=1), qos
 
 
@@ -235,10 +222,8 @@ def _same(clients: Sequence[_Client], field: str, value: Callable[[_Client], Any
     """Return the value that all clients share; ScenarioError names two that differ."""
     for client in clients:
         if value(client) != value(clients[0]):
-            raise _unlike(
-                f"{field} {_CANNOT}: clients {clients[0].number} and {client.number} differ in it; "
-                "use the same in all"
-            )
+            numbers = {"first": clients[0].number, "second": client.number}
+            raise ScenarioError(CLI_TEXT.LIST_UNLIKE(field=field, **numbers))
     return value(clients[0]) if clients else None
 
 
@@ -253,19 +238,14 @@ def _durable(clients: Sequence[_Client]) -> bool:
 def _even(counts: Mapping[str, int], what: str) -> int:
     least, most = min(counts.values()), max(counts.values())
     if least != most:
-        raise _unlike(
-            f"topics with {least:,} and with {most:,} {what} {_CANNOT}; use the same number each"
-        )
+        raise ScenarioError(CLI_TEXT.LIST_UNEVEN(least=least, most=most, whom=what))
     return most
 
 
 def _require_topic_each(sent: Mapping[str, int]) -> None:
     common = next((topic for topic, count in sent.items() if count > 1), None)
     if common is not None:
-        raise _unlike(
-            f"several publishers ({sent[common]:,}) of {shown(common)} {_CANNOT} here; use a "
-            "topic for each"
-        )
+        raise ScenarioError(CLI_TEXT.LIST_PUBLISHERS(count=sent[common], topic=shown(common)))
 
 
 def _case(clients: Sequence[_Client]) -> _Choice:
@@ -273,19 +253,17 @@ def _case(clients: Sequence[_Client]) -> _Choice:
     readers = [client for client in clients if client.subscribes]
     idle = next((c for c in clients if not c.publishes and not c.subscribes), None)
     if idle is not None and (senders or readers):
-        raise _unlike(
-            f"client {idle.number} only connects while others publish or subscribe, which {_CANNOT}"
-        )
+        raise ScenarioError(CLI_TEXT.LIST_IDLE(client=idle.number))
     if not senders:
         fields: dict[str, object] = {"devices": len(clients)}
         topic = _same(readers, "topicStr of subscriptions", lambda client: client.subscribes)
         if topic and (is_wild(topic) or topic.startswith("$")):
-            raise _unlike(f"subscription {shown(topic)} without publishers {_CANNOT}")
+            raise ScenarioError(CLI_TEXT.LIST_FILTER_ALONE(filter=shown(topic)))
         if readers:
             fields |= {"subscribe": True, "qos": _qos(readers)}
         return _Choice("connburst", fields, clients)
     if not readers:
-        raise _unlike(f"no client subscribes, which {_CANNOT}: each message is accounted for")
+        raise ScenarioError(CLI_TEXT.LIST_NO_SUBSCRIBER())
     qos = _qos(clients)
     sent = Counter(client.publishes for client in senders)
     read = Counter(client.subscribes for client in readers)
@@ -301,11 +279,11 @@ def _case(clients: Sequence[_Client]) -> _Choice:
     for name, count in read.items():
         share, topic = split_shared(name) if shared else ("", name)
         if share is None or topic in topics:
-            raise _unlike(f"subscription {shown(name)} next to shared ones {_CANNOT}")
+            raise ScenarioError(CLI_TEXT.LIST_FILTER_MIXED(filter=shown(name)))
         topics[topic] = count
     for topic in sent.keys() ^ topics.keys():
-        who = "no subscriber" if topic in sent else "no publisher"
-        raise _unlike(f"topic {shown(topic)} has {who}, which {_CANNOT}")
+        missing = "subscriber" if topic in sent else "publisher"
+        raise ScenarioError(CLI_TEXT.LIST_ONE_SIDED(topic=shown(topic), missing=missing))
     consumers, producers = _even(topics, "subscribers"), _even(sent, "publishers")
     if shared:
         fields = {"queues": len(topics), "producers": producers, "consumers": consumers}
@@ -323,26 +301,21 @@ def _case(clients: Sequence[_Client]) -> _Choice:
 def _require_cover(senders: Sequence[_Client], readers: Sequence[_Client]) -> None:
     """Refuse subscribers that are not one client with a wildcard for all publishers."""
     if len(readers) > 1:
-        raise _unlike(
-            f"several subscribers ({len(readers):,}), some with wildcards, {_CANNOT}; use one "
-            "wildcard subscriber to all, or subscribers without wildcards"
-        )
+        raise ScenarioError(CLI_TEXT.LIST_WILD_SUBSCRIBERS(count=len(readers)))
     pattern = readers[0].subscribes
     if pattern.startswith("$"):
-        raise _unlike(f"subscription {shown(pattern)} {_CANNOT}")
+        raise ScenarioError(CLI_TEXT.LIST_FILTER(filter=shown(pattern)))
     missed = next((c for c in senders if not filter_matches(pattern, c.publishes)), None)
     if missed is not None:
-        raise _unlike(
-            f"subscription {shown(pattern)} does not cover the topic of client {missed.number}, "
-            f"which {_CANNOT}"
-        )
+        values = {"filter": shown(pattern), "client": missed.number}
+        raise ScenarioError(CLI_TEXT.LIST_UNCOVERED(**values))
 
 
 def _common(clients: Sequence[_Client], case: str) -> dict[str, object]:
     """Return fields that every case has, alike in all clients."""
     willing = next((client for client in clients if client.values.get("lastWillMsg")), None)
     if willing is not None:
-        raise _unlike(f"client {willing.number}: lastWillMsg: {_CANNOT}; give it with --will")
+        raise ScenarioError(CLI_TEXT.LIST_WILL(client=willing.number))
     fields: dict[str, object] = {"mqtt": _same(clients, "version", lambda client: client.mqtt)}
     _same(clients, "useTLS or WebSocket", lambda client: client.url.partition(":")[0])
     if case != "connburst":
@@ -356,7 +329,7 @@ def _common(clients: Sequence[_Client], case: str) -> dict[str, object]:
         value = _same(clients, name, lambda client, name=name: client.values.get(name))  # type: ignore[misc]
         if value and least is not None:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-                raise _unlike(f"{name}: {shown(value)} is not a number")
+                raise ScenarioError(CLI_TEXT.LIST_NUMBER(field=name, value=shown(value)))
             value = max(value / 1e6 if name.endswith("USecs") else float(value), least)
         if value:
             fields[field] = value
@@ -369,7 +342,7 @@ def _brokers(
     """Return the URLs, with the user of all devices that are not in the file of clients."""
     others = [*(choice.first if clients_file is None else ()), *choice.second]
     if clients_file is None and len({client.login for client in others}) > 1:
-        raise _unlike("username: clients differ in it; give --clients FILE to write them to")
+        raise ScenarioError(CLI_TEXT.LIST_LOGINS())
     user, _ = _same(others, "username of subscribers", lambda client: client.login) or ("", "")
     login = f"://{quote(user, safe='')}@" if user else "://"
     return tuple(url.replace("://", login) for url in dict.fromkeys(c.url for c in clients))

@@ -7,7 +7,7 @@ text. Values stay text until the scenario reads them, so that one rule checks th
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -173,12 +173,12 @@ def help_of(case: Case[Any], verb: str = "") -> str:
     )
 
 
-def require_command(app: typer.Typer, question: str) -> None:
-    """Answer a line that names no command of `app` with the question, as a usage error."""
+def require_command(app: typer.Typer, name: str, missing: str, choices: Iterable[str]) -> None:
+    """Refuse a line that names no command of `app`; list the choices for the missing word."""
 
     def root(context: typer.Context) -> None:
         if context.invoked_subcommand is None:
-            raise UsageError(question)
+            raise UsageError(CLI_TEXT.NO_COMMAND(name=name, missing=missing, choices=(*choices,)))
 
     app.callback(invoke_without_command=True)(root)
 
@@ -234,7 +234,7 @@ def add_plain(app: typer.Typer, name: str, function: Callable[[Flags], int], tab
 def cases_app(name: str, command: Callable[[Case[Any]], Callable[..., int]]) -> typer.Typer:
     """Return the group of this name with a command for each case, one of which must be named."""
     app = group(help=help_text(name), add_completion=False)
-    require_command(app, f"{name}: the case is missing; use {', '.join(CASES)}")
+    require_command(app, name, "case", CASES)
     for case in CASES.values():
         add_command(app, case.name, partial(command, case), case.summary)
     return app

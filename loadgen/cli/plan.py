@@ -12,9 +12,9 @@ from loadgen.cases.case import Case
 from loadgen.cases.registry import resolve
 from loadgen.cli import options
 from loadgen.cli.cluster import parsed
-from loadgen.errors import HostLimitError
+from loadgen.errors import HostLimitError, reword
 from loadgen.plan.plan import Brokers
-from loadgen.sentences import counted
+from loadgen.sentences import CLI_TEXT, counted
 
 if TYPE_CHECKING:
     from loadgen.brokers.endpoints import Endpoint
@@ -57,8 +57,9 @@ def _command(case: Case[Any]) -> Callable[..., int]:
         except HostLimitError as error:
             targets = tuple(Target(one.host, one.port) for one in endpoints)
             fewest, _ = fewest_hosts(plan, host, targets)
-            more = f"; {fewest:,} such hosts would do" if fewest > plan.scenario.hosts else ""
-            raise HostLimitError(f"{error}{more}") from None
+            if fewest > plan.scenario.hosts:
+                reword(error, CLI_TEXT.MORE_HOSTS(error=error, fewest=fewest))
+            raise
         described = describe(plan)
         described["each_host"] = asdict(host_needs(plan, host))
         print(json.dumps(described, indent=2) if flags["json_"] else "\n".join(_lines(described)))

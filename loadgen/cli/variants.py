@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 def variants_app(case: Case[Any], variants: Variants) -> typer.Typer:
     """Return the command group of a case with these variants."""
     app = group(help=help_of(case), add_completion=False)
-    known = ", ".join(variants.commands)
-    require_command(app, f"{case.name}: the {variants.field} is missing; use {known}, or bundle")
+    require_command(app, case.name, variants.field, (*variants.commands, "bundle"))
     bundle = help_text("bundle", case=case.name)
     make = partial(with_options, _bundle, declared("bundle"), bundle)
     add_command(app, "bundle", make, bundle.partition("\n")[0])

@@ -28,6 +28,7 @@ from loadgen.metrics.interval import (
     PROCESS_GAUGES,
     SPAN,
 )
+from loadgen.sentences import METRICS_TEXT
 
 Int64Array = NDArray[np.int64]
 
@@ -97,7 +98,7 @@ def reduce_table(
     keys = table.select(list(by)).take(pa.array(order[starts]))
     bucket, bucket_count = _merged(table, group, order, np.append(starts, len(order)))
     if not np.array_equal(_list_sums(bucket_count), columns["count"]):
-        raise RunDirectoryError("interval rows are damaged: histograms disagree with their count")
+        raise RunDirectoryError(METRICS_TEXT.HISTOGRAM_COUNT())
     arrays = {
         **{name: keys[name] for name in by},
         **{name: pa.array(column, pa.int64()) for name, column in columns.items()},
@@ -111,15 +112,15 @@ def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the needed columns in the types of the schema; raise if there are nulls."""
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
-        raise RunDirectoryError(f"interval rows lack the column {missing[0]}")
+        raise RunDirectoryError(METRICS_TEXT.NO_COLUMN(column=missing[0]))
     try:
         # An engine may hand over larger offsets or dictionaries; the values are the same.
         table = table.select(schema.names).cast(schema)
     except pa.ArrowException as error:
-        raise RunDirectoryError(f"interval rows have a column of a wrong type: {error}") from error
+        raise RunDirectoryError(METRICS_TEXT.COLUMN_TYPE(reason=error)) from error
     for name in schema.names:
         if table[name].null_count:
-            raise RunDirectoryError(f"interval rows are damaged: no value in {name}")
+            raise RunDirectoryError(METRICS_TEXT.NO_VALUE(column=name))
     return table
 
 
@@ -140,7 +141,7 @@ def _added(values: Int64Array, starts: Int64Array, name: str) -> Int64Array:
     """Return the sum of each group. Raises RunDirectoryError rather than wrap around."""
     size = np.add.reduceat(np.abs(values.astype(np.float64)), starts)
     if size.max() >= 2.0**63:
-        raise RunDirectoryError(f"interval rows are damaged: {name} adds up beyond 64 bits")
+        raise RunDirectoryError(METRICS_TEXT.LARGE_SUM(column=name))
     total: Int64Array = np.add.reduceat(values, starts)
     return total
 
@@ -187,13 +188,13 @@ def _entries(table: pa.Table) -> tuple[Int64Array, NDArray[np.int32], Int64Array
     lists = [table[name].combine_chunks() for name in ("bucket", "bucket_count")]
     lengths, count_lengths = (pc.list_value_length(column).to_numpy() for column in lists)
     if not np.array_equal(lengths, count_lengths):
-        raise RunDirectoryError("interval rows are damaged: buckets without a count")
+        raise RunDirectoryError(METRICS_TEXT.BUCKET_COUNTS())
     index, count = (column.flatten() for column in lists)
     if index.null_count or count.null_count:
-        raise RunDirectoryError("interval rows are damaged: no value in a histogram")
+        raise RunDirectoryError(METRICS_TEXT.NO_VALUE(column="a histogram"))
     bucket, bucket_count = index.to_numpy(), count.to_numpy()
     if bucket.size and (bucket.min() < 0 or bucket.max() >= BUCKETS or bucket_count.min() < 0):
-        raise RunDirectoryError("interval rows are damaged: a histogram is out of its layout")
+        raise RunDirectoryError(METRICS_TEXT.HISTOGRAM_LAYOUT())
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), bucket, bucket_count
 
 

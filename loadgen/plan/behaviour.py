@@ -16,6 +16,7 @@ from loadgen.kernels.handlers import Handlers
 from loadgen.mqtt.packets import Subscribe
 from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.plan import Plan
+from loadgen.sentences import PLAN_TEXT
 
 SUBSCRIBE_ID = 65_535
 """Packet identifier of a device's last SUBSCRIBE, above all those of the in-flight window."""
@@ -58,5 +59,5 @@ class BehaviourModule(Protocol):
 def behaviour_module(name: str) -> BehaviourModule:
     """Import the module that a plan names; raise CannotRunError for a module outside loadgen."""
     if not name.startswith("loadgen."):
-        raise CannotRunError(f"{name!r} is not a module of loadgen; use one version everywhere")
+        raise CannotRunError(PLAN_TEXT.BEHAVIOUR(name=name))
     return cast("BehaviourModule", import_module(name))

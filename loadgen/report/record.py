@@ -268,15 +268,15 @@ def runs_in(directory: Path) -> list[Path]:
 
     Directories of saturated runs are left out. Raise RunDirectoryError if there are none.
     """
+    where = printable(str(directory), _LONGEST_SHOWN)
     if not directory.is_dir():
-        raise RunDirectoryError(f"{printable(str(directory), _LONGEST_SHOWN)} does not exist")
+        raise RunDirectoryError(REPORT_TEXT.NO_DIRECTORY(where=where))
     if (directory / "run.json").exists():
         return [directory]
     paths = [path for depth in ("*", "*/*") for path in directory.glob(f"{depth}/run.json")]
     runs = sorted(path.parent for path in paths if SATURATED not in path.parts)
     if not runs:
-        where = printable(str(directory), _LONGEST_SHOWN)
-        raise RunDirectoryError(f"{where} has no run.json and no runs")
+        raise RunDirectoryError(REPORT_TEXT.NO_RUNS(where=where))
     return runs
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from loadgen.errors import LoadgenError
 from loadgen.run.tasks import background
+from loadgen.sentences import RUN_TEXT
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ class Interrupt:
 
         async def watch() -> None:
             await self.asked.wait()
-            raise RunInterruptedError("interrupted before anything was measured")
+            raise RunInterruptedError(RUN_TEXT.INTERRUPTED_EARLY())
 
         async with background(watch()):
             yield

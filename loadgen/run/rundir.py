@@ -30,10 +30,10 @@ KINDS = 200
 _DETAIL_CHARACTERS = 500
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _LIMITS: Final = {
-    errno.EMFILE: "this process has no descriptor left; raise ulimit -n",
-    errno.ENFILE: "this host has no descriptor left; raise fs.file-max, or end what else runs",
-    errno.EAGAIN: "there is no memory, or no process, left for a thread; raise ulimit -v or -u",
-    errno.ENOMEM: "there is no memory left; use fewer devices or more hosts, or raise the limit",
+    errno.EMFILE: RUN_TEXT.NO_DESCRIPTOR,
+    errno.ENFILE: RUN_TEXT.NO_DESCRIPTOR_OF_HOST,
+    errno.EAGAIN: RUN_TEXT.NO_THREAD,
+    errno.ENOMEM: RUN_TEXT.NO_MEMORY,
 }
 _NO_THREAD: Final = "can't start new thread"  # all that Python says of it
 _NO_TEMPORARY: Final = "No usable temporary directory"  # what `tempfile` says of a full disk
@@ -49,14 +49,14 @@ def disk_errors(path: str | os.PathLike[str] = "") -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        raise HostLimitError(_LIMITS[errno.ENOMEM]) from None
+        raise HostLimitError(RUN_TEXT.NO_MEMORY()) from None
     except RuntimeError as error:
         if str(error) != _NO_THREAD:
             raise
-        raise HostLimitError(_LIMITS[errno.EAGAIN]) from None
+        raise HostLimitError(RUN_TEXT.NO_THREAD()) from None
     except OSError as error:
         if error.errno in _LIMITS and not isinstance(error, BlockingIOError):
-            raise HostLimitError(_LIMITS[error.errno]) from None
+            raise HostLimitError(_LIMITS[error.errno]()) from None
         no_temporary = _NO_TEMPORARY in str(error)
         if error.errno not in _DISK and not no_temporary:
             raise

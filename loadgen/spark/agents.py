@@ -141,7 +141,7 @@ class _Job:
     def __init__(self, cluster: Cluster, here: str, task: Callable[..., Iterator[str]]) -> None:
         self.over = asyncio.Event()
         self.started = asyncio.Event()
-        self.error: LoadgenError = CannotRunError("the Spark job ended before its agents came")
+        self.error: LoadgenError = CannotRunError(SPARK_TEXT.JOB_ENDED())
         self.ending = False
         self.thread = threading.Thread(target=self._run, name="spark", daemon=True)
         self._cluster = cluster
@@ -157,7 +157,7 @@ class _Job:
             self.error = error
         except Exception as error:
             reason = printable(reason_in(str(error)) or type(error).__name__, 400)
-            self.error = CannotRunError(f"the JVM of Spark's driver failed: {reason}")
+            self.error = CannotRunError(SPARK_TEXT.DRIVER_FAILED(reason=reason))
         self._set(self.over)
 
     def _set(self, event: asyncio.Event) -> None:

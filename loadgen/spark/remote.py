@@ -16,6 +16,7 @@ from loadgen.report.record import LARGEST_MANIFEST_BYTES, RunFiles, open_run
 from loadgen.run.power_log import POWER_FILE
 from loadgen.run.redaction import printable
 from loadgen.run.seal import SUMS
+from loadgen.sentences import REPORT_TEXT
 from loadgen.spark.session import own_settings, spark_errors
 
 if TYPE_CHECKING:
@@ -91,9 +92,8 @@ def _read_documents(spark: "SparkSession", roots: Sequence[str], scratch: Path) 
         missing = re.search(r"PATH_NOT_FOUND.*?exist: (.*?)\. SQLSTATE", str(error), re.DOTALL)
         if missing is None:
             raise
-        raise RunDirectoryError(
-            f"run directory {printable(missing[1], 200)} does not exist or is not a directory"
-        ) from None
+        where = f"run directory {printable(missing[1], 200)}"
+        raise RunDirectoryError(REPORT_TEXT.NO_DIRECTORY(where=where)) from None
     numbers = {root: number for number, root in enumerate(roots)}
     names: list[list[str]] = [[] for _ in roots]
     for number in range(len(roots)):

@@ -159,7 +159,8 @@ def spark_errors(failed: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise CannotRunError(f"{failed}: {printable(reason_in(str(error)), 400)}") from error
+        reason = printable(reason_in(str(error)), 400)
+        raise CannotRunError(SPARK_TEXT.FAILED(failed=failed, reason=reason)) from error
 
 
 @contextmanager

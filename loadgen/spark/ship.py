@@ -15,6 +15,7 @@ from pathlib import Path
 from loadgen.errors import CannotRunError, MissingProgramError
 from loadgen.run.redaction import printable
 from loadgen.scratch import scratch_directory
+from loadgen.sentences import SPARK_TEXT
 
 
 def packed_environment() -> Path:
@@ -24,19 +25,16 @@ def packed_environment() -> Path:
     """
     conda = (Path(sys.prefix) / "conda-meta").is_dir()
     if not conda and sys.prefix == sys.base_prefix:
-        raise MissingProgramError(
-            f"--ship: {sys.executable} is in no environment that can be packed; install loadgen "
-            "into a virtual or a conda environment"
-        )
+        raise MissingProgramError(SPARK_TEXT.NO_ENVIRONMENT(python=sys.executable))
     module, install = (
         ("conda_pack", "conda install conda-pack")
         if conda
         else ("venv_pack", "pip install venv-pack")
     )
     if importlib.util.find_spec(module) is None:
+        name = module.replace("_", "-")
         raise MissingProgramError(
-            f"--ship: {module.replace('_', '-')} is not installed in {sys.prefix} on this host; "
-            f"`{install}`"
+            SPARK_TEXT.NO_PACKER(packer=name, prefix=sys.prefix, install=install)
         )
     # Executors fetch it until the command ends.
     until_the_end = ExitStack()
@@ -52,7 +50,6 @@ def packed_environment() -> Path:
     )
     if packed.returncode != 0:
         why = [line.strip() for line in packed.stderr.splitlines() if line.strip()]
-        raise CannotRunError(
-            f"--ship: this environment cannot be packed: {printable(' '.join(why[-4:]), 400)}"
-        )
+        reason = printable(" ".join(why[-4:]), 400)
+        raise CannotRunError(SPARK_TEXT.NOT_PACKED(prefix=sys.prefix, reason=reason))
     return archive

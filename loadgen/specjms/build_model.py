@@ -13,7 +13,7 @@ from loadgen.errors import ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Quantity, read_table
 from loadgen.plan.units import shown
-from loadgen.sentences import Sentences, counted
+from loadgen.sentences import counted
 from loadgen.specjms.chain_model import (
     ACKNOWLEDGED_AT_ONCE,
     SUBSCRIPTION_TYPES,
@@ -35,15 +35,13 @@ from loadgen.specjms.messages import (
     MessageType,
     message_sizes,
 )
-from loadgen.specjms.scenario import SupplyChain
+from loadgen.specjms.scenario import SPECJMS_TEXT, SupplyChain
 from loadgen.specjms.topology import (
     VERTICAL_LOCATIONS,
     Locations,
     horizontal_locations,
     input_rates,
 )
-
-SPECJMS_TEXT = Sentences("loadgen.specjms")
 
 RATE_LEAST: Final = 1e-4
 """One in almost three hours, so that periods can be counted in nanoseconds."""

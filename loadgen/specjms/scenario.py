@@ -16,8 +16,11 @@ from loadgen.plan.scenario import (
     Warmup,
     save_each_complaints,
 )
+from loadgen.sentences import Sentences
 from loadgen.specjms.chain_model import CaseStudy, Selectors
 from loadgen.specjms.topology import Topology
+
+SPECJMS_TEXT = Sentences("loadgen.specjms")
 
 
 class SupplyChain(Scenario):
@@ -55,10 +58,10 @@ class SupplyChain(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.mqtt == "3.1":
-            yield "mqtt: not possible with 3.1; use 3.1.1 or 5"
+            yield SPECJMS_TEXT.MQTT_3_1()
         yield from save_each_complaints(self.save_each, self.broker)
         if self.recovery is not None and self.broker not in PRIVATE_BROKERS:
-            yield "recovery: loadgen can only kill a private broker; use --broker mosquitto"
+            yield SPECJMS_TEXT.RECOVERY_OF_URL()
 
     def table(self, name: str) -> dict[str, Any]:
         """Return the table in a field, empty if it was not given."""

@@ -75,6 +75,7 @@ from loadgen.plan.groups import (
 )
 from loadgen.plan.payload_template import no_template, read_template
 from loadgen.plan.plan import Plan
+from loadgen.sentences import WORKER_TEXT
 from loadgen.worker.clock import clock_ns, clock_words
 from loadgen.worker.logins import connect_packet, listed_clients
 from loadgen.worker.shared_counts import SharedPage, private_page
@@ -107,9 +108,7 @@ def socket_address(host: str, port: int) -> bytes:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise BrokerUnreachableError(
-            f"cannot resolve {host!r}: {error}; check the host in --broker"
-        ) from None
+        raise BrokerUnreachableError(WORKER_TEXT.NO_NAME(host=host, reason=error)) from None
     family, _, _, _, address = found[0]
     if family == socket.AF_INET:
         packed = socket.inet_pton(family, str(address[0]))
@@ -128,9 +127,8 @@ def _mapped(rows: int, columns: int) -> Bytes:
     try:
         area = mmap.mmap(-1, size, flags=flags)
     except OSError as error:
-        raise HostLimitError(
-            f"cannot map {size} bytes for {rows} connections: {error}; use more --workers"
-        ) from None
+        message = WORKER_TEXT.NOT_MAPPED(size=size, connections=rows, reason=error)
+        raise HostLimitError(message) from None
     area.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(area, np.uint8)[: rows * columns].reshape(rows, columns)
 
@@ -342,7 +340,7 @@ def _body_of(plan: Plan) -> tuple[Bytes, Rows[Place]]:
     if plan.scenario.payload_template is not None:
         body, template = read_template(body.tobytes())
     if len(body) != largest - HEADER_BYTES:
-        raise ScenarioError(f"payload: {path} changed its length; run again")
+        raise ScenarioError(WORKER_TEXT.PAYLOAD_CHANGED(path=path))
     return body, template
 
 

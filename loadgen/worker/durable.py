@@ -11,6 +11,7 @@ from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import Disconnect
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Target
+from loadgen.sentences import WORKER_TEXT
 from loadgen.worker.logins import connect_packet, listed_clients
 from loadgen.worker.streams import MQTT, Streams, websocket_uri
 
@@ -75,4 +76,4 @@ async def _connect_once(
 
 def _require_connack(answer: bytes) -> None:
     if len(answer) < 4 or answer[3] != 0:
-        raise BrokerRefusedError("the broker refused a session's last CONNECT")
+        raise BrokerRefusedError(WORKER_TEXT.SESSION_REFUSED())

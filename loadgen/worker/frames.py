@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 
 from loadgen.errors import CannotRunError
+from loadgen.sentences import WORKER_TEXT
 
 FRAME_LIMIT_BYTES = 256 * 1024 * 1024
-_OUT_OF_STEP = "a worker's channel is out of step; run again"
 _LENGTHS = struct.Struct(">II")
 
 Header = dict[str, Any]
@@ -38,7 +38,7 @@ class FrameReader:
         while len(self._buffer) - position >= _LENGTHS.size:
             header_bytes, block_bytes = _LENGTHS.unpack_from(self._buffer, position)
             if header_bytes > FRAME_LIMIT_BYTES or block_bytes > FRAME_LIMIT_BYTES:
-                raise CannotRunError(_OUT_OF_STEP)
+                raise CannotRunError(WORKER_TEXT.OUT_OF_STEP())
             body = position + _LENGTHS.size
             end = body + header_bytes + block_bytes
             if len(self._buffer) < end:
@@ -48,7 +48,7 @@ class FrameReader:
             except orjson.JSONDecodeError:
                 header = None
             if not isinstance(header, dict):
-                raise CannotRunError(_OUT_OF_STEP)
+                raise CannotRunError(WORKER_TEXT.OUT_OF_STEP())
             frames.append((header, bytes(self._buffer[body + header_bytes : end])))
             position = end
         if position:

@@ -12,6 +12,7 @@ from loadgen.plan.accounts import login_of
 from loadgen.plan.addressing import client_id
 from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.plan import Plan
+from loadgen.sentences import WORKER_TEXT
 
 Clients = list[tuple[str, str | None, str | None]]
 
@@ -33,14 +34,11 @@ def read_clients(path: Path) -> Clients:
             rows = csv.reader(lines)
             names = next(rows, [])
             if "client_id" not in names or not _CLIENT_COLUMNS.issuperset(names):
-                raise ScenarioError(
-                    f"clients_file: {shown} has no header; begin it with "
-                    "client_id,username,password"
-                )
+                raise ScenarioError(WORKER_TEXT.NO_HEADER(path=shown))
             return _clients(((rows.line_num, row) for row in rows), names, shown)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no CSV text"
-        raise ScenarioError(f"clients_file: {shown} cannot be read: {reason}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not CSV text"
+        raise ScenarioError(WORKER_TEXT.UNREADABLE(path=shown, reason=reason)) from None
 
 
 def listed_clients(plan: Plan) -> Clients | None:
@@ -54,15 +52,16 @@ def _clients(rows: Iterable[tuple[int, list[str]]], names: list[str], shown: str
     for line, row in rows:
         if not row:
             continue
-        where = f"clients_file: line {line} of {shown}"
         if len(row) != len(names):
-            raise ScenarioError(f"{where} has {len(row)} values and the header {len(names)}")
+            counts = {"values": len(row), "columns": len(names)}
+            raise ScenarioError(WORKER_TEXT.COLUMNS(path=shown, line=line, **counts))
         fields = dict(zip(names, row, strict=True))
         client_id = fields["client_id"]
         if not client_id or len(client_id.encode()) > _STRING_BYTES or "\0" in client_id:
-            raise ScenarioError(f"{where} has no client_id that MQTT allows")
+            raise ScenarioError(WORKER_TEXT.CLIENT_ID(path=shown, line=line))
         if client_id in lines:
-            raise ScenarioError(f"{where} has the client_id of line {lines[client_id]}")
+            values = {"line": line, "other": lines[client_id]}
+            raise ScenarioError(WORKER_TEXT.SAME_CLIENT_ID(path=shown, **values))
         lines[client_id] = line
         clients.append((client_id, fields.get("username") or None, fields.get("password") or None))
     return clients

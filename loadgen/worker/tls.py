@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from loadgen.errors import UsageError
 from loadgen.plan.groups import Tls
+from loadgen.sentences import WORKER_TEXT
 from loadgen.worker.frames import Header
 
 _SESSIONS_KEPT = 64
@@ -50,14 +51,12 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     except (OSError, KeyError, ValueError) as error:
         problem = getattr(error, "reason", None) or (error.args[-1] if error.args else error)
         shown = str(problem).rstrip(".")
-        raise UsageError(f"TLS cannot be set up: {shown}; check the --tls options") from None
+        raise UsageError(WORKER_TEXT.NO_TLS(reason=shown)) from None
     return context
 
 
 def _no_passphrase() -> str:
-    raise UsageError(
-        "the private key of TLS is encrypted; say with --tls-passphrase where its passphrase is"
-    )
+    raise UsageError(WORKER_TEXT.ENCRYPTED_KEY())
 
 
 class Handshakes:

@@ -28,6 +28,7 @@ from loadgen.metrics.interval import (
 )
 from loadgen.metrics.reducer import LatencySummary, reduce_table, reduced_schema, summarize
 from tests.histograms import histogram_of
+from tests.refusals import refused
 
 NUMBERS = (*COUNTERS, *GAUGES, *PROCESS_COUNTERS, *PROCESS_GAUGES)
 KEYS = ("run", "group", "phase", "series")
@@ -231,47 +232,53 @@ class TestDamage:
             reduce_table(to_table([self.ROW]), by)
 
     @pytest.mark.parametrize(
-        ("name", "column", "message"),
+        ("name", "column", "code", "named"),
         [
-            *((name, None, f"lack the column {name}") for name in ("run", "sent", "bucket")),
-            ("sent", pa.array(["many"]), "wrong type"),
+            *((name, None, "NO_COLUMN", {"column": name}) for name in ("run", "sent", "bucket")),
+            ("sent", pa.array(["many"]), "COLUMN_TYPE", {}),
             *(
-                (name, pa.array([None], INTERVAL_SCHEMA.field(name).type), f"no value in {name}")
+                (name, pa.array([None], field.type), "NO_VALUE", {"column": name})
                 for name in ("run", "sent", "bucket")
+                for field in [INTERVAL_SCHEMA.field(name)]
             ),
-            ("bucket", pa.array([[5, None]], pa.list_(pa.int32())), "no value in a histogram"),
+            (
+                "bucket",
+                pa.array([[5, None]], pa.list_(pa.int32())),
+                "NO_VALUE",
+                {"column": "a histogram"},
+            ),
         ],
     )
     def test_a_column_that_cannot_be(
-        self, name: str, column: pa.Array | None, message: str
+        self, name: str, column: pa.Array | None, code: str, named: dict[str, str]
     ) -> None:
         table = to_table([self.ROW])
         place = table.column_names.index(name)
         table = table.remove_column(place)
         if column is not None:
             table = table.add_column(place, name, column)
-        with pytest.raises(RunDirectoryError, match=message):
+        with refused(code, RunDirectoryError, **named):
             reduce_table(table, KEYS)
 
     @pytest.mark.parametrize(
-        ("changes", "message"),
+        ("changes", "code"),
         [
-            ({"bucket": np.array([5, 33_792], np.int32)}, "out of its layout"),
-            ({"bucket": np.array([-1, 5], np.int32)}, "out of its layout"),
-            ({"bucket_count": np.array([4, -1])}, "out of its layout"),
-            ({"bucket": np.array([5], np.int32)}, "buckets without a count"),
-            ({"count": 4}, "disagree with their count"),
+            ({"bucket": np.array([5, 33_792], np.int32)}, "HISTOGRAM_LAYOUT"),
+            ({"bucket": np.array([-1, 5], np.int32)}, "HISTOGRAM_LAYOUT"),
+            ({"bucket_count": np.array([4, -1])}, "HISTOGRAM_LAYOUT"),
+            ({"bucket": np.array([5], np.int32)}, "BUCKET_COUNTS"),
+            ({"count": 4}, "HISTOGRAM_COUNT"),
         ],
     )
-    def test_a_histogram_that_cannot_be(self, changes: dict[str, Any], message: str) -> None:
+    def test_a_histogram_that_cannot_be(self, changes: dict[str, Any], code: str) -> None:
         damaged = replace(self.ROW, **changes)
-        with pytest.raises(RunDirectoryError, match=message):
+        with refused(code, RunDirectoryError):
             reduce_table(to_table([self.ROW, damaged, self.ROW]), KEYS)
 
     def test_sums_never_wrap_around(self) -> None:
         rows = [Interval(sent_bytes=1 << 62), Interval(sent_bytes=1 << 62)]
         assert reduce_table(to_table(rows[:1]), ())["sent_bytes"].to_pylist() == [1 << 62]
-        with pytest.raises(RunDirectoryError, match="sent_bytes adds up beyond 64 bits"):
+        with refused("LARGE_SUM", RunDirectoryError, column="sent_bytes"):
             reduce_table(to_table(rows), ())
 
 

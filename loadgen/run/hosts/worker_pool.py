@@ -16,6 +16,7 @@ from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts import messages
 from loadgen.run.hosts.load_host import Forkserver, Header, LocalHost, error_from, forkserver
 from loadgen.run.hosts.remote_host import RemoteHost
+from loadgen.sentences import RUN_TEXT
 from loadgen.worker.shared_counts import SharedPage
 
 LoadHost: TypeAlias = LocalHost | RemoteHost
@@ -90,7 +91,9 @@ class WorkerPool:
         waiting = self._waiting[worker]
         for future in waiting.values():
             if not future.done():
-                future.set_exception(WorkerLostError(f"worker {worker} {detail}"))
+                future.set_exception(
+                    WorkerLostError(RUN_TEXT.WORKER_LOST(worker=worker, detail=detail))
+                )
         waiting.clear()
         self.lost.set()
 
@@ -115,7 +118,7 @@ class WorkerPool:
         Raises WorkerLostError when the worker ends first, or the error that it answers with.
         """
         if worker in self.stopped or worker not in self.alive:
-            raise WorkerLostError(f"worker {worker} is gone")
+            raise WorkerLostError(RUN_TEXT.WORKER_LOST(worker=worker, detail="is gone"))
         waiting = self._waiting[worker]
         future: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
         waiting[op] = future

@@ -109,9 +109,9 @@ def require_command(command: str) -> None:
     try:
         program = shlex.split(command)[0]
     except (ValueError, IndexError):
-        raise ScenarioError("--restart-command: it is empty, or a quote is not closed") from None
+        raise ScenarioError(RUN_TEXT.RESTART_COMMAND()) from None
     if shutil.which(program) is None:
-        raise ScenarioError(f"--restart-command: {program[:100]!r} is not a program of this host")
+        raise ScenarioError(RUN_TEXT.RESTART_PROGRAM(program=program[:100]))
 
 
 async def play_report(

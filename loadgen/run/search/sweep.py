@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loadgen.cases.registry import build_scenario, vary
-from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError
+from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError, reword
 from loadgen.judge.next_step import PRECISION, Aim, Probe
 from loadgen.plan.fields import Texts, redact_url
 from loadgen.plan.removed import with_removed
@@ -159,9 +159,8 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
                 step_scenario(search, Probe(search.aim.start, "first"))
         except ScenarioError as error:
             # The step's own time is the only field that is checked for the first time here.
-            raise ScenarioError(
-                re.sub(r"^(--)?duration:", "--step-duration:", str(error))
-            ) from None
+            reword(error, re.sub(r"^(--)?duration:", "--step-duration:", str(error)))
+            raise
         document = {
             "scenario": with_removed(scenario.plain(), "field"),
             "search": None if search is None else search.digest,

@@ -16,6 +16,7 @@ from loadgen.run.coordinator import RunResult
 from loadgen.run.progress import Snapshot
 from loadgen.run.rundir import require_free
 from loadgen.run.testbed import Testbed, run_unspoiled
+from loadgen.sentences import RUN_TEXT
 
 MOST_REPEATED = 1_000
 
@@ -77,7 +78,7 @@ async def take_turns(
     turns with the runs that are complete. Raise LoadgenError if a run cannot be played.
     """
     if not 1 <= repeat <= MOST_REPEATED:
-        raise ScenarioError(f"repeat: {repeat} is out of range; use 1 to {MOST_REPEATED:,}")
+        raise ScenarioError(RUN_TEXT.REPEAT(repeat=repeat, most=MOST_REPEATED))
     require_free(directory)
     runs: list[list[RunResult]] = [[] for _ in scenarios]
     repeated = 0
@@ -94,6 +95,6 @@ async def take_turns(
         if result.interrupted:
             return TurnsResult(directory, tuple(map(tuple, runs)), repeated, interrupted=True)
         if not result.measured:
-            raise CannotRunError(f"side {turn.side}: {result.why_unmeasured}")
+            raise CannotRunError(RUN_TEXT.SIDE(side=turn.side, reason=result.why_unmeasured))
         runs[turn.side - 1].append(result)
     return TurnsResult(directory, tuple(map(tuple, runs)), repeated)
