@@ -1,11 +1,12 @@
 """All sentences for users, once each, in a file that `python -m tests.test_sentences` writes."""
 
 import ast
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.codes_page import markdown
-from loadgen import sentences
+from loadgen import errors, sentences
 from loadgen.judge.codes import REASONS, REMARKS
 from loadgen.sentences import Sentences, Text, counted, fields_of, render, templates
 from loadgen.specjms import build_model
@@ -17,6 +18,15 @@ TABLES = {
     for name, table in (vars(sentences) | vars(build_model)).items()
     if isinstance(table, Sentences)
 }
+
+
+PLAIN = {
+    # The kernel passes packets that are complete.
+    "worker/lifecycle.py: CannotRunError('a packet ended before its length')",
+    # The lifecycle calls it for groups that subscribe.
+    "worker/messaging.py: CannotRunError(f'group {group.name} has nothing to subscribe to')",
+}
+"""Errors that no user can cause."""
 
 
 def golden() -> str:
@@ -39,6 +49,52 @@ def uses() -> Iterator[tuple[str, str, str, set[str | None] | None]]:
                 names = {word.arg for word in node.keywords} if isinstance(node, ast.Call) else None
                 if called.value.id in TABLES and called.attr.isupper():
                     yield f"{path.name}:{called.lineno}", called.value.id, called.attr, names
+
+
+def has_words(node: ast.AST, names: set[str]) -> bool:
+    """Return True if an expression has text from code, other than as a value of a sentence."""
+    if isinstance(node, ast.Call | ast.Name):
+        return ast.unparse(node.func if isinstance(node, ast.Call) else node) in names
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value or 0, str)
+    return any(has_words(part, names) for part in ast.iter_child_nodes(node))
+
+
+def plain_errors() -> Iterator[str]:
+    """Yield each error for users that is made of text from code: its file and source."""
+    # Errors of MQTT are values of other sentences.
+    kinds = {name for name in vars(errors) if name.endswith("Error") and "Protocol" not in name}
+    package = ROOT / "loadgen"
+    trees = {path: [*ast.walk(ast.parse(path.read_text()))] for path in package.rglob("*.py")}
+    for node in itertools.chain(*trees.values()):
+        if isinstance(node, ast.ClassDef) and not hasattr(errors, node.name):
+            kinds |= {node.name} if kinds & {*map(ast.unparse, node.bases)} else set()
+    for path, nodes in trees.items():
+        texts = set[str]()
+        for node in nodes:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+                targets: list[ast.expr] = (
+                    node.targets if isinstance(node, ast.Assign) else [node.target]
+                )
+                texts |= {*map(ast.unparse, targets)} if has_words(node.value, set()) else set()
+            if isinstance(node, ast.FunctionDef):
+                ends = (part for part in ast.walk(node) if isinstance(part, ast.Return | ast.Yield))
+                if any(has_words(end, set()) for end in ends):
+                    texts.add(node.name)
+                    if node.name == "complaints":
+                        yield f"{path.relative_to(package)}: complaints"
+        for node in nodes:
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func).split(".")[-1] in kinds
+                and any(has_words(part, texts) for part in node.args)
+            ):
+                yield f"{path.relative_to(package)}: {ast.unparse(node)}"
+
+
+def test_errors_for_users_are_sentences() -> None:
+    assert {*plain_errors()} == PLAIN
+    assert len(PLAIN) <= 5
 
 
 def test_every_sentence_is_in_the_golden_file() -> None:
