@@ -4,8 +4,9 @@ import pytest
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.front import bridge_lines, require_forwarding, routes_of, serve_bridge
-from loadgen.errors import BrokerRefusedError, BrokerUnreachableError
+from loadgen.errors import BrokerRefusedError
 from tests.needs import needs_mosquitto
+from tests.refusals import refused
 
 
 def test_one_route_a_topic() -> None:
@@ -49,5 +50,5 @@ async def test_what_is_not_forwarded_is_named() -> None:
         assert "in/1/1 to" in text and "in/2/1 to" in text and "in/1/0" not in text
         assert f"{backends[1].redacted} as out/2/1" in text and "\n" not in text
         bridge.brokers[2].kill()
-        with pytest.raises(BrokerUnreachableError, match=backends[1].redacted):
+        with refused("NOT_RUNNING", where=backends[1].redacted):
             await require_forwarding([front], backends, more, timeout_s=0.5)

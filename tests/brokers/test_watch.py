@@ -15,8 +15,8 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.brokers.ports import free_port, listening_pids
 from loadgen.brokers.process import ProgramSettings
-from loadgen.errors import UsageError
 from tests.needs import needs_mosquitto
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_processor_time_and_memory_include_what_was_started() -> None:
         assert process.stdout is not None
         process.stdout.close()
     assert load_of(process.pid) is None
-    with pytest.raises(UsageError, match="there is no process"):
+    with refused("NO_PROCESS", pid=process.pid):
         watch.require_process(process.pid)
 
 

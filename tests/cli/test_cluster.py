@@ -10,7 +10,7 @@ import pytest
 from loadgen.cases.registry import build_scenario
 from loadgen.cli.cluster import hosts_of
 from loadgen.cli.main import _spelled_out
-from loadgen.errors import CannotRunError, MissingProgramError, UsageError
+from loadgen.errors import MissingProgramError, UsageError
 from loadgen.run.hosts.remote_host import Agents
 from loadgen.spark import ship
 from loadgen.spark.agents import Cluster, HostSource
@@ -63,10 +63,10 @@ class TestHostsOf:
             (1, {"secret": "file:f"}, "NO_AGENT_USED"),
             (1, {"listen": ":7300"}, "NO_SECRET"),
             (1, {"listen": ":7300", "secret": "open"}, "SECRET_SOURCE"),
-            (1, {"listen": "h", "secret": "file:f"}, ""),
+            (1, {"listen": "h", "secret": "file:f"}, "VALUE"),
             (1, {"ship": True}, "NO_CLUSTER"),
             (1, {"spark_conf": ["spark.a=b"]}, "NO_CLUSTER"),
-            (1, {"spark_master": "yarn", "hosts_wait": "soon"}, ""),
+            (1, {"spark_master": "yarn", "hosts_wait": "soon"}, "VALUE"),
             (1, {"spark_master": "yarn", "spark_conf": ["a=b"]}, "SPARK_SETTING"),
         ],
     )
@@ -99,21 +99,19 @@ def test_a_place_for_several_groups(line: str, spelled_out: str) -> None:
 class TestShip:
     def test_says_which_program_is_missing_where(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        with pytest.raises(
-            MissingProgramError, match=r"venv-pack is not installed in .* on this host"
-        ):
+        with refused("NO_PACKER", MissingProgramError, packer="venv-pack", prefix=sys.prefix):
             ship.packed_environment()
 
     def test_an_interpreter_without_an_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "prefix", sys.base_prefix)
-        with pytest.raises(MissingProgramError, match="no environment that can be packed"):
+        with refused("NO_ENVIRONMENT", python=sys.executable):
             ship.packed_environment()
 
     def test_what_the_packer_says(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (tmp_path / "venv_pack.py").write_text("import sys; sys.exit('editable packages found')")
         monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        with pytest.raises(CannotRunError, match="cannot be packed: editable packages found"):
+        with refused("NOT_PACKED", reason="editable packages found"):
             ship.packed_environment()
 
     def test_an_archive(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

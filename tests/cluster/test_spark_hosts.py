@@ -10,6 +10,7 @@ import pytest
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import CannotRunError, LoadgenError, UsageError
 from loadgen.spark.agents import Cluster, _settings
+from tests import refusals
 from tests.cluster.networks import until
 from tests.cluster.processes import MARK, new_mark, processes
 from tests.testbeds import run
@@ -42,10 +43,14 @@ class TestMaster:
             assert took_s < 30
 
     @pytest.mark.parametrize(
-        "master", ["local[2]", "local", "mesos://h:1", "spark://h", "k8s://https://h"]
+        ("master", "lacks"),
+        [
+            *((master, "EXECUTORS") for master in ("local[2]", "local", "mesos://h:1")),
+            *((master, "PORT") for master in ("spark://h", "k8s://https://h")),
+        ],
     )
-    async def test_what_has_no_executors(self, master: str) -> None:
-        with pytest.raises(UsageError, match="--spark-master: "):
+    async def test_what_has_no_executors(self, master: str, lacks: str) -> None:
+        with refusals.refused(f"MASTER_WITHOUT_{lacks}", UsageError, master=master):
             async with Cluster(master, 2).opened():
                 pass
 
@@ -76,7 +81,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("cores", ["many", "0", "-1", "", "1.5"])
     def test_cores_that_are_no_number(self, cores: str) -> None:
-        with pytest.raises(UsageError, match=r"--spark-conf: spark\.executor\.cores=.* is no"):
+        with refusals.refused("EXECUTOR_CORES", UsageError, cores=cores):
             _settings(Cluster("yarn", 3, {"spark.executor.cores": cores}), "10.0.0.1")
 
     def test_a_packed_environment(self) -> None:
@@ -122,6 +127,6 @@ def said_by(mark: str) -> str:
 
 
 async def test_fewer_executors_than_hosts() -> None:
-    with pytest.raises(CannotRunError, match=r"Spark gives [01] of 2 hosts within 40 s"):
+    with refusals.refused("FEW_HOSTS", CannotRunError, wanted=2, wait_s=40):
         async with Cluster("local-cluster[1,1,1024]", 2, wait_s=40).opened():
             pass

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.errors import HostLimitError, ScenarioError
+from loadgen.errors import HostLimitError
 from loadgen.plan.fit import SPARE_DESCRIPTORS, Host, describe, fit_plan, needs_of
 from loadgen.plan.groups import Target, WorkerPlan, target_url
 from loadgen.plan.plan import Plan
@@ -231,9 +231,9 @@ class TestSourceAddresses:
         assert needs_of(made).ports_per_source_address == 500
 
     def test_kinds_of_addresses_must_agree(self) -> None:
-        with pytest.raises(ScenarioError, match="IPv6 and the broker's address 127"):
+        with refused("NETWORK_FAMILY", version=6, host="127.0.0.1"):
             plan("fanin", source_address="::1")
-        with pytest.raises(ScenarioError, match="IPv4 and the broker's address ::1"):
+        with refused("NETWORK_FAMILY", version=4, host="::1"):
             plan("fanin", targets=(Target("::1", 1883),), source_address="127.0.0.1")
 
 
@@ -264,7 +264,7 @@ class TestLimits:
         assert encrypted - plain == 10_000 * (49 << 10)
 
     def test_no_target(self) -> None:
-        with pytest.raises(ScenarioError, match="no address"):
+        with refused("NO_ADDRESS"):
             plan("fanin", targets=())
 
     def test_a_run_tag_has_32_bits(self) -> None:
@@ -395,7 +395,7 @@ class TestSeveralHosts:
             "connburst", None, {"broker": "mqtt://h", "devices": 2000, "hosts": 2}
         )
         poor = dataclasses.replace(SMALL, memory_bytes=1 << 20, name="poor")
-        with pytest.raises(HostLimitError, match=r"^host 'poor': 1,000 devices in 1 worker need"):
+        with refused("MEMORY", where="host 'poor': ", devices=1000, workers=1):
             fit_plan(resolve(scenario), (SMALL, poor), REMOTE, 1)
 
     def test_ports_are_each_hosts_own(self) -> None:
@@ -425,7 +425,7 @@ class TestSeveralHosts:
         )
         made = fit_plan(plan, (one, two), REMOTE, 1)
         assert [worker.source_address for worker in made.workers] == ["10.0.0.7", "10.9.9.9"]
-        with pytest.raises(HostLimitError, match="host 'c': it has no address"):
+        with refused("NO_ADDRESS_IN", where="host 'c': "):
             fit_plan(
                 plan, (one, dataclasses.replace(SMALL, name="c", addresses=("::1",))), REMOTE, 1
             )
@@ -490,7 +490,7 @@ class TestContents:
         assert made.tls.minimum == made.tls.maximum == "1.2"
 
     def test_a_password_alone_needs_mqtt_5(self) -> None:
-        with pytest.raises(ScenarioError, match="needs a user name"):
+        with refused("PASSWORD_WITHOUT_USER"):
             fit_plan(resolve(build_scenario("fanin", None, {})), SMALL, LOOPBACK, 1, password="x")
         five = build_scenario("fanin", None, {"mqtt": 5})
         assert fit_plan(resolve(five), SMALL, LOOPBACK, 1, password="x").password == "x"

@@ -2,6 +2,7 @@ import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from loadgen.errors import ScenarioError
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(text: str, complaint: str) -> None:
-    with pytest.raises(ScenarioError, match=complaint) as refused:
+    with refused("VALUE", ScenarioError, option="--require") as caught:
         build_scenario("fanin", None, {"require": [text]})
-    assert str(refused.value).startswith("--require: ")
-    assert "\n" not in str(refused.value)
+    assert complaint in caught.value.values["fault"]
+    assert "\n" not in str(caught.value)

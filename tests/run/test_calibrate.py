@@ -11,6 +11,7 @@ from loadgen.run.calibrate import calibrate
 from loadgen.run.environment import identity, store_calibration
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.progress import Snapshot
+from tests.refusals import refused
 
 SHORT = PhasePlan(warmup_s=0.1, duration_s=0.5, drain_s=5.0)
 
@@ -49,7 +50,7 @@ async def test_interrupt_ends_it_and_keeps_nothing() -> None:
     def progress(snapshot: Snapshot) -> None:
         interrupt.request()
 
-    with pytest.raises(RunInterruptedError, match="interrupted"):
+    with refused("INTERRUPTED", RunInterruptedError):
         await calibrate(identity(), 800, phases=SHORT, progress=progress, interrupt=interrupt)
 
 

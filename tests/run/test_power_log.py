@@ -13,6 +13,7 @@ from loadgen.report.power.power import overview
 from loadgen.report.power.settings import log_settings
 from loadgen.run.power_log import POWER_FILE, RaplPackages, read_command, reading_of, sampled_power
 from loadgen.run.rundir import EventLog
+from tests.refusals import refused
 
 RANGE_UJ = 262_143_328_850
 
@@ -51,10 +52,10 @@ def test_packages_without_their_parts_and_across_a_wrap(tmp_path: Path) -> None:
 
 
 def test_a_host_without_rapl_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CannotRunError, match="--power-command"):
+    with refused("NO_RAPL", CannotRunError):
         RaplPackages(tmp_path / "powercap")
     (zone(tmp_path, "0", "package-0", 1) / "energy_uj").unlink()
-    with pytest.raises(CannotRunError, match="--power-command"):
+    with refused("RAPL_UNREADABLE", CannotRunError):
         RaplPackages(tmp_path)
 
 
@@ -74,9 +75,12 @@ def test_outputs_of_commands(output: str, reading: dict[str, object]) -> None:
     assert reading_of(output) in (reading, {"power (W)": "165"})
 
 
-@pytest.mark.parametrize("command", ["echo no watts here", "exit 3", "true"])
-def test_a_command_without_watts_is_refused(command: str) -> None:
-    with pytest.raises(CannotRunError, match="--power-command"):
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("echo no watts here", "NO_WATTS"), ("exit 3", "COMMAND_FAILED"), ("true", "NO_WATTS")],
+)
+def test_a_command_without_watts_is_refused(command: str, code: str) -> None:
+    with refused(code, CannotRunError):
         asyncio.run(read_command(command))
 
 

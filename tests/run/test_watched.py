@@ -20,6 +20,7 @@ from loadgen.report.build.broker_section import BrokerRecords, read_broker
 from loadgen.run import watched
 from loadgen.run.rundir import EventLog
 from loadgen.run.watched import BROKER_FILE, loads_of, processor_record, watched_broker
+from tests.refusals import refused
 
 
 def records(directory: Path) -> BrokerRecords:
@@ -85,7 +86,7 @@ async def test_what_listens_on_this_host_is_found(
 async def test_a_pid_that_is_none_is_refused_before_anything(
     tmp_path: Path, events: EventLog
 ) -> None:
-    with pytest.raises(UsageError, match="broker_pid: there is no process"):
+    with refused("NO_PROCESS", UsageError, pid=2**22 + 1):
         async with watched_broker(tmp_path, events, plan_of(broker_pid=2**22 + 1), served(HERE)):
             raise AssertionError("must not get here")
     assert not (tmp_path / BROKER_FILE).exists()
@@ -137,7 +138,9 @@ async def test_a_command_reports_a_broker_of_another_host(
     assert (process["cpu_ns"], process["processors"]) == (cpu_ns, processors)
 
 
-@pytest.mark.parametrize("command", ["echo busy", "false"])
-async def test_a_command_without_processor_time_is_refused(command: str) -> None:
-    with pytest.raises(CannotRunError, match="--broker-command"):
+@pytest.mark.parametrize(
+    ("command", "code"), [("echo busy", "NO_PROCESSOR_TIME"), ("false", "COMMAND_FAILED")]
+)
+async def test_a_command_without_processor_time_is_refused(command: str, code: str) -> None:
+    with refused(code, CannotRunError):
         await processor_record(command)

@@ -1,5 +1,6 @@
 """How the rows of runs are cut, and that the cuts do not show."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from loadgen.run import interval_files
 from loadgen.run.interval_files import compact
 from loadgen.spark import aggregate
 from loadgen.spark.job import make_scorecards
+from tests.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,8 +64,9 @@ def test_a_run_of_more_than_a_file_may_be(
     size = (one / "intervals" / "part-000000.parquet").stat().st_size
     settings = aggregate._SETTINGS | {"spark.sql.sources.binaryFile.maxLength": str(size - 1)}
     monkeypatch.setattr(aggregate, "_SETTINGS", settings)
-    with pytest.raises(CannotRunError, match=r"FAILED_READ_FILE.*part-000000"):
+    with refused("FAILED", CannotRunError) as caught:
         make_scorecards([one], spark=spark)
+    assert re.search(r"FAILED_READ_FILE.*part-000000", caught.value.values["reason"])
     # Most of so small a file is its footer, which is written last.
     monkeypatch.setattr(interval_files, "LARGEST_FILE_BYTES", size // 9)
     compact(several)

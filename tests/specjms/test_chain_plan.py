@@ -18,6 +18,7 @@ from loadgen.plan.plan import Plan
 from loadgen.specjms.chain_model import Model
 from loadgen.specjms.layout import parts_of
 from loadgen.specjms.messages import MESSAGES
+from tests.refusals import refused
 
 HOST = Host(cores=8, descriptors=20_000, memory_bytes=32 << 30, local_ports=28_000)
 
@@ -98,5 +99,5 @@ def test_load_decides_the_number_of_workers() -> None:
 
 def test_a_host_that_is_too_small_is_told() -> None:
     small = Host(cores=2, descriptors=300, memory_bytes=32 << 30, local_ports=28_000)
-    with pytest.raises(HostLimitError, match="ulimit"):
+    with refused("BROKER_FILES", HostLimitError, limit=300):
         planned(small, base=50, workers=1)
