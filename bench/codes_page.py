@@ -26,7 +26,9 @@ otherwise a remark. Numbers in brackets are statements or sections of MQTT 5.
 
 | the broker sent | counts as |
 |---|---|"""
-_WRONG_ANSWERS = "| an answer other than the PUBACK, PUBREC or PUBCOMP that was due [4.3] | reason |"
+_WRONG_ANSWERS = (
+    "| an answer other than the PUBACK, PUBREC or PUBCOMP that was due [4.3] | reason |"
+)
 
 
 def markdown() -> str:

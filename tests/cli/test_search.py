@@ -98,7 +98,9 @@ def test_search_prints_the_limit_and_a_second_start_knows_it(
     assert main(words) == 0
     shown, told = capsys.readouterr()
     verdict, headline, *steps = shown.splitlines()
-    assert verdict.startswith("VALID  search fanin · ") and "highest rate: at least 1,500" in verdict
+    assert (
+        verdict.startswith("VALID  search fanin · ") and "highest rate: at least 1,500" in verdict
+    )
     assert " lost of " in headline
     assert "\n".join(steps).count(" held ") == 3
     assert "fanin rate: 1,000 held, none failed yet; step 2 of at most 15: raise 1,500" in told

@@ -11,8 +11,10 @@ from loadgen.cases.registry import build_scenario
 from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
+from loadgen.run.progress import silent
 from loadgen.run.rundir import make_folder
 from loadgen.run.search.turns import take_turns, turns
+from loadgen.run.testbed import run_unspoiled
 from tests.refusals import refused
 
 SATURATED = Verdict((Reason("GENERATOR_SATURATED", "late"),))
@@ -68,11 +70,13 @@ def test_a_saturated_run_is_repeated_at_most_twice(
 
 
 def test_a_spoiled_run_of_an_earlier_start_stays(tmp_path: Path) -> None:
-    (tmp_path / "saturated" / "side-1-run-1-1").mkdir(parents=True)
-    (tmp_path / "saturated" / "side-1-run-1-1" / "run.json").touch()
-    take(Played([SATURATED]), tmp_path)
+    scenario, directory = build_scenario("fanin", None, {}), tmp_path / "run"
+    for start in (1, 2):
+        testbed: Any = Played([SATURATED])
+        asyncio.run(run_unspoiled(testbed, scenario, directory, tmp_path, progress=silent))
+        directory.rename(tmp_path / f"last-{start}")
     aside = sorted(path.name for path in (tmp_path / "saturated").iterdir())
-    assert aside == ["side-1-run-1-1", "side-1-run-1-1-2"]
+    assert aside == ["run-1", "run-1-2"]
 
 
 def test_an_interruption_ends_the_turns(tmp_path: Path) -> None:
