@@ -286,7 +286,7 @@ class TestPrivateBrokers:
         text = refusal("fanin", self.LIMITED, broker=broker, devices=2_500)
         assert "the private broker would have 2,551 files open" in text
         assert text.endswith(
-            "may open 1,000: use --instances 3, or raise the limit (ulimit -n 2551)"
+            "can open only 1,000: use --instances 3, or raise the limit (ulimit -n 2551)"
         )
 
     def test_the_named_number_is_the_first_that_fits(self) -> None:

@@ -8,7 +8,12 @@ import pytest
 
 from loadgen.brokers.ports import listen
 from loadgen.cases.registry import build_scenario
-from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
+from loadgen.errors import (
+    BrokerUnreachableError,
+    CannotRunError,
+    HostLimitError,
+    RunDirectoryError,
+)
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.next_step import Probe, Require, aim_for, requirements
 from loadgen.plan.scenario import Scenario
@@ -126,10 +131,10 @@ async def test_search_that_broke_off_goes_on_where_it_stopped(
         if number == broken_at:
             # As a killed process leaves it.
             directory.mkdir(parents=True)
-            raise BrokerUnreachableError("the broker went away")
+            raise CannotRunError("a worker was killed")
 
     runs.before = fall
-    with pytest.raises(BrokerUnreachableError):
+    with pytest.raises(CannotRunError):
         await search(wanted(), tmp_path / "s")
     assert len(journal_of(tmp_path / "s").entries()) == broken_at - 1
     runs.before = lambda number, directory: None
@@ -137,6 +142,32 @@ async def test_search_that_broke_off_goes_on_where_it_stopped(
     assert result.limit == whole.limit
     assert [s.tried for s in result.steps] == [s.tried for s in whole.steps]
     assert len(runs.played) == windows(whole.steps) + 1
+
+
+async def test_a_broker_that_a_step_overloaded_gets_time_to_recover(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.run.search.search._RETRY_S", 0)
+    whole = await search(wanted(), tmp_path / "whole")
+    runs.played.clear()
+    silent = [4, 5]
+
+    def fall(number: int, directory: Path) -> None:
+        if number in silent:
+            silent.remove(number)
+            directory.mkdir(parents=True)
+            raise BrokerUnreachableError("the broker sends nothing")
+
+    runs.before = fall
+    result = await search(wanted(), tmp_path / "s")
+    assert not silent and result.limit == whole.limit
+    assert [step.tried for step in result.steps] == [step.tried for step in whole.steps]
+
+    monkeypatch.setattr("loadgen.run.search.search._RECOVERY_S", 0)
+    silent, runs.before = [4], fall
+    runs.played.clear()
+    with pytest.raises(BrokerUnreachableError):
+        await search(wanted(), tmp_path / "gone")
 
 
 async def test_every_window_of_a_confirmation_must_hold(
