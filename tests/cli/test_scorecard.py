@@ -197,7 +197,7 @@ def test_a_bound_is_in_percent_by_default_and_by_name() -> None:
         ("5%,3%", "BOUND_TWICE"),
         ("99P=5%,99p=3%", "BOUND_TWICE"),
         ("=5%", "BOUND_OF_NOTHING"),
-        ("99P=x", ""),
+        ("99P=x", "VALUE"),
     ],
 )
 def test_a_bound_that_is_not_clear(text: str, code: str) -> None:
