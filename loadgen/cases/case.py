@@ -161,8 +161,9 @@ class Evidence:
     broker_is_local: Callable[[], bool] = lambda: False  # returns True if a broker is on this host
     # Reads the run's interval rows of the window, merged by group and series.
     window_rows: Callable[[], list[dict[str, Any]]] = list
-    # Returns (start, end, messages received) of each second of each worker, CLOCK_MONOTONIC in ns.
-    course: Callable[[], list[tuple[int, int, int]]] = list
+    # Returns (start, end, count) of each second of each worker, CLOCK_MONOTONIC in ns, of a counter
+    # and a group; by default of the messages that all groups received.
+    course: Callable[..., list[tuple[int, int, int]]] = list
     # Returns (CLOCK_MONOTONIC ns, messages) of each report of the broker's stored messages.
     stored: Callable[[], list[tuple[int, int]]] = list
 

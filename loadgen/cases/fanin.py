@@ -12,7 +12,6 @@ from loadgen.plan.fields import Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes, wildcard_of
 from loadgen.plan.scenario import (
     DeviceCount,
-    MaxUnacknowledged,
     RateByDevices,
     Scenario,
     durable_complaints,
@@ -20,11 +19,12 @@ from loadgen.plan.scenario import (
 
 
 class Fanin(Scenario):
+    parts = (*Scenario.parts, "window")
+
     case: Literal["fanin"] = "fanin"
     devices: DeviceCount = 1_000
     rate: RateByDevices = None
     durable: Annotated[bool, Flag()] = False
-    max_unacknowledged: MaxUnacknowledged = 100
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -34,7 +34,7 @@ class Fanin(Scenario):
 def _groups(scenario: Fanin) -> tuple[DeviceGroup, ...]:
     count = scenario.devices
     rate = float(count) if scenario.rate is None else scenario.rate
-    publishes = scenario.publishes("fanin", rate, window=scenario.max_unacknowledged)
+    publishes = scenario.publishes("fanin", rate)
     return (
         DeviceGroup("publishers", count, publishes=publishes, clean_start=not scenario.durable),
         DeviceGroup(

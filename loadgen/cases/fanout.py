@@ -9,7 +9,6 @@ from loadgen.plan.fields import Count, Flag, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
-    MaxUnacknowledged,
     Scenario,
     TotalRate,
     durable_complaints,
@@ -19,6 +18,7 @@ from loadgen.sentences import CASE_TEXT
 
 
 class Fanout(Scenario):
+    parts = (*Scenario.parts, "window")
     grows = "ratio"
 
     case: Literal["fanout"] = "fanout"
@@ -28,7 +28,6 @@ class Fanout(Scenario):
     slow_subscribers: Annotated[int | None, Count(1, DEVICES_LIMIT)] = None
     read_rate: Annotated[float, Quantity(1, 1e9)] = 1_000.0
     durable: Annotated[bool, Flag()] = False
-    max_unacknowledged: MaxUnacknowledged = 100
     published: Annotated[str | None, published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT")] = None
 
     def deliveries(self) -> float:
@@ -56,7 +55,7 @@ class Fanout(Scenario):
 
 def _groups(scenario: Fanout) -> tuple[DeviceGroup, ...]:
     topics, ratio, slow = scenario.topics, scenario.ratio, scenario.slow_subscribers or 0
-    publishes = scenario.publishes("fanout", scenario.rate, window=scenario.max_unacknowledged)
+    publishes = scenario.publishes("fanout", scenario.rate)
     subscribers = DeviceGroup(
         "subscribers",
         topics * (ratio - slow),

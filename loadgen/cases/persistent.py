@@ -12,7 +12,6 @@ from loadgen.plan.scenario import (
     DURATION_LIMIT_S,
     PRIVATE_BROKERS,
     AcknowledgeEvery,
-    MaxUnacknowledged,
     Producers,
     Qos,
     SaveEach,
@@ -26,6 +25,7 @@ from loadgen.sentences import CASE_TEXT
 
 
 class Persistent(Scenario):
+    parts = (*Scenario.parts, "window")
     grows = "pairs"
     search_p99_s = 0.5
 
@@ -35,7 +35,6 @@ class Persistent(Scenario):
     pairs: Annotated[int, Count(everyday=20, load="amount")] = 10
     producers: Producers = 1
     acknowledge_every: AcknowledgeEvery = 1
-    max_unacknowledged: MaxUnacknowledged = 100
     crash_broker: Annotated[float | None, Seconds(0, DURATION_LIMIT_S, panel="Broker")] = None
     crash_command: Annotated[str | None, TextLine("command", panel="Broker")] = None
     save_each: SaveEach = False
@@ -66,7 +65,7 @@ class Persistent(Scenario):
 
 def _groups(scenario: Persistent) -> tuple[DeviceGroup, ...]:
     pairs = scenario.pairs
-    publishes = scenario.publishes("persistent", scenario.rate, window=scenario.max_unacknowledged)
+    publishes = scenario.publishes("persistent", scenario.rate)
     subscribes = Subscribes(
         (publishes.topic,), scenario.qos, acknowledge_every=scenario.acknowledge_every
     )

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 
 from loadgen.cases.case import Case, Conclusion, Evidence, Review, data_of
 from loadgen.judge.verdict import Verdict
+from loadgen.metrics.interval import counted_in
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import split_shared, topic_filter_fault
 from loadgen.plan.fields import Choice, Count, Flag, Quantity, Seconds, TextLine, Texts, read_table
@@ -36,7 +37,6 @@ from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     PAYLOAD_SIZE,
     RATE_LIMIT,
-    MaxUnacknowledged,
     Scenario,
     topic_complaints,
 )
@@ -91,12 +91,13 @@ class GroupTables(TextLine):
 
 
 class Groups(Scenario):
+    parts = (*Scenario.parts, "window")
+
     case: Literal["run"] = "run"
     group: Annotated[str, GroupTables("tables", load="amount")] = json.dumps(_EXAMPLE)
     rate: Annotated[
         float | None, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")
     ] = None
-    max_unacknowledged: MaxUnacknowledged = 100
 
     @property
     def tables(self) -> list[dict[str, Any]]:
@@ -200,7 +201,13 @@ def _review(evidence: Evidence) -> Review:
     from loadgen.metrics.reducer import summarize
 
     def conclude(verdict: Verdict) -> Conclusion:
-        seconds = evidence.facts.window_s or 1.0
+        def rate(group: str, name: str) -> float:
+            if verdict.valid:
+                count: float = evidence.counts.total(group, name, "measure")
+            else:  # messages of the window may have been sent after it
+                count = counted_in(evidence.course(name, group), evidence.windows["measure"])
+            return count / (evidence.facts.window_s or 1.0)
+
         latencies = {
             row["group"]: summarize(row)
             for row in evidence.window_rows()
@@ -209,10 +216,7 @@ def _review(evidence: Evidence) -> Review:
         groups = []
         for group in evidence.plan.groups:
             latency = latencies.get(group.name)
-            counted = {
-                f"{name}_rate": evidence.counts.total(group.name, name, "measure") / seconds
-                for name in ("sent", "received")
-            }
+            counted = {f"{name}_rate": rate(group.name, name) for name in ("sent", "received")}
             figures = {
                 f"{name}_us": latency.figure(name) if latency is not None else None
                 for name in ("p50", "p99", "max")

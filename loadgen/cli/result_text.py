@@ -31,7 +31,7 @@ _GAP = "  "
 _MOST_BARS = 40
 _MIB = 1 << 20
 _REPLACED = ("--rate", "-r", "--out", "-o")
-_ONLY_SHOWN = ("--json", "--quiet", "--long")
+_ONLY_SHOWN = ("--json", "--quiet", "--long", "--closed")
 """Options that the suggested command does not repeat, with a value and without."""
 
 

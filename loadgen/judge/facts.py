@@ -82,6 +82,7 @@ class Schedule:
     owed_at_window_end: int = 0  # messages due and not sent when the window ended
     owed_by_leave: float = 0.0  # messages that publishers away on request may leave unsent
     waiting_by_leave: float = 0.0  # deliveries that may wait for subscribers away on request
+    closed_window: int = 0  # messages that a publisher of a closed loop may have unacknowledged
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -210,6 +211,11 @@ class RunFacts:
         """Messages sent by the schedule, to which `target_rate` refers."""
         scheduled = self.schedule.scheduled
         return self.messages.window.sent if scheduled is None else scheduled
+
+    @property
+    def on_time(self) -> int:
+        """Messages of the schedule that were sent before the window ended."""
+        return self.begun + self.messages.window.owed - self.schedule.owed_at_window_end
 
     @property
     def bounds(self) -> DelayBounds:

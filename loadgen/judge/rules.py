@@ -141,15 +141,14 @@ def nothing_sent(schedule: Schedule, window_s: float, begun: int) -> Found:
         yield {"target": round(target)}
 
 
-def sent_late(schedule: Schedule, messages: Messages, window_s: float, begun: int) -> Found:
+def sent_late(schedule: Schedule, window_s: float, on_time: int) -> Found:
     target = _target(schedule, window_s)
     excused = min(schedule.owed_at_window_end, schedule.owed_by_leave)
-    on_time = begun + messages.window.owed - schedule.owed_at_window_end + excused
-    if target - on_time > _rate_allowance(schedule, target):
+    if target - on_time - excused > _rate_allowance(schedule, target):
         yield {
-            "on_time": round(on_time),
+            "on_time": round(on_time + excused),
             "target": round(target),
-            "share": on_time / target,
+            "share": (on_time + excused) / target,
             "rate": schedule.target_rate,
             "unsent": schedule.owed_at_window_end,
         }
@@ -176,6 +175,11 @@ def _rate_allowance(schedule: Schedule, target: float) -> float:
         fraction = math.modf(target / publishers)[0] if publishers else 0.0
         variance = publishers * fraction * (1 - fraction)
     return max(1.0, RATE_TOLERANCE * target, RATE_SIGMAS * math.sqrt(variance))
+
+
+def closed_loop(schedule: Schedule) -> Found:
+    if schedule.closed_window:
+        yield {"window": schedule.closed_window}
 
 
 def connected_late(schedule: Schedule, connects: Connects, service: Service) -> Found:

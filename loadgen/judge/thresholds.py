@@ -42,12 +42,12 @@ OWN_PART = 0.5
 class Measured:
     """The figures of a window: its latencies by series, its ledger, its length.
 
-    `begun` messages were sent by the schedule, without responses; None while the run lasts.
+    `sent` messages were sent by the schedule in time, without responses; None while the run lasts.
     """
 
     latencies: Mapping[str, LatencySummary]
     ledger: Ledger
-    begun: int | None
+    sent: int | None
     window_s: float
     clock_skew_us: float = 0.0  # greatest difference of two hosts' clocks
 
@@ -58,7 +58,7 @@ class Measured:
             timed = self.latencies.get(series)
             return None if timed is None else timed.figure(statistic)
         if threshold.figure in ("sent_rate", "received_rate"):
-            count = self.begun if threshold.figure == "sent_rate" else self.ledger.intact
+            count = self.sent if threshold.figure == "sent_rate" else self.ledger.intact
             return count / self.window_s if count is not None and self.window_s else None
         state: int | None = getattr(self.ledger, threshold.figure)
         if state is None or not threshold.share:

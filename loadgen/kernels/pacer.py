@@ -7,6 +7,8 @@ load time to the clock. A change of the rate appends a step, so that no unsent m
 Random choices hash the seed, the stream and k, so that a schedule does not depend on the spread of
 devices over workers.
 
+A stream with a period of 0 is a closed loop: its message is due when the window has room for it.
+
 The publishers of a worker wait in one binary heap ordered by due time.
 """
 
@@ -144,7 +146,8 @@ def advance(publisher: Publisher, program: Rows[ProgramStep], seed: int) -> int:
     load_ns = _load_of_message(publisher, sequence, seed)
     publisher.sequence = sequence
     publisher.load_ns = load_ns
-    publisher.due_ns = clock_of(program, load_ns)
+    # In a closed loop the publisher that sent least recently comes first.
+    publisher.due_ns = max(clock_of(program, load_ns), publisher.due_ns)
     return int(publisher.due_ns)
 
 
@@ -179,7 +182,7 @@ def owed_messages(publisher: Publisher, program: Rows[ProgramStep], now_ns: int)
 
     Exact for constant arrivals, the expected number for random ones.
     """
-    if publisher.due_ns > now_ns:
+    if publisher.due_ns > now_ns or publisher.period_ns == 0.0:
         return 0
     ahead_ns = load_time_of(program, now_ns) - publisher.load_ns
     owed = 1 + int(np.int64(max(ahead_ns, 0) / publisher.period_ns))

@@ -76,9 +76,12 @@ def send_due(
     room = len(fleet.out) - group.packet_most
     if group.body_apart:
         limit = 1
+    earliest_ns = 0
+    if publisher.period_ns == 0.0:
+        earliest_ns = now_ns = sent_ns
     position, count = 0, 0
     while count < limit and position <= room:
-        due_ns = publisher.due_ns
+        publisher.due_ns = due_ns = max(publisher.due_ns, earliest_ns)
         if due_ns > now_ns or due_ns >= fleet.run.end_ns:
             break
         packet_id = 0

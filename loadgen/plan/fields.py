@@ -39,9 +39,10 @@ from loadgen.plan.units import (
 )
 from loadgen.sentences import PLAN_TEXT
 
-Part = Literal["", "fleet", "schedule", "messages"]
+Part = Literal["", "fleet", "schedule", "messages", "window"]
 """Parts of the shared fields: for every run (""), for devices that differ only by group and number,
-for a schedule of messages, and for like devices that exchange messages."""
+for a schedule of messages, for like devices that exchange messages, and for publishers that can
+send as fast as they are acknowledged."""
 
 Load = Literal["", "amount", "kind", "none"]
 """Effect of a field on the load: `amount` sets the amount of work or of devices, `kind` makes a

@@ -61,8 +61,9 @@ class Publishes:
     """The messages that each device of a group sends.
 
     `topic` is a pattern, and `arrives_as` that of the topics at the subscribers if a bridge renames
-    them. `rate` is in messages a second of the entire group. `window` is the number of messages
-    that a device may have unacknowledged (QoS 1 and 2). With a `unit` above 1 a device sends that
+    them. `rate` is in messages a second of the entire group; 0 stands for a closed loop, in which a
+    device sends whenever its window has room. `window` is the number of messages that a device may
+    have unacknowledged (QoS 1 and 2). With a `unit` above 1 a device sends that
     many messages, and the next when all of them are acknowledged, which stands for a JMS
     transaction. `size_bytes` is the payload's smallest and largest size, the 32-byte header
     included. `deliveries` of a message are stated only if they do not follow from filters.
@@ -143,6 +144,11 @@ class DeviceGroup:
     cores: float | None = None
     parts: int | None = None
     each_broker: bool = False
+
+    @property
+    def is_closed(self) -> bool:
+        """True if acknowledgements set the pace of the devices."""
+        return self.publishes is not None and self.publishes.rate == 0
 
     @property
     def topic_count(self) -> int:

@@ -24,6 +24,7 @@ from loadgen.plan.groups import (
     Version,
     WorkerPlan,
     largest_payload_bytes,
+    sent_qos,
 )
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.plan.scenario import Scenario
@@ -296,6 +297,9 @@ def _needs(scenario: Scenario, groups: tuple[DeviceGroup, ...]) -> BrokerNeeds:
 def _require_consistent(plan: Plan, *, returns: bool) -> None:
     """Refuse fields that contradict the groups."""
     scenario = plan.scenario
+    for group in plan.groups:
+        if group.is_closed and sent_qos(group) == 0:
+            raise ScenarioError(PLAN_TEXT.CLOSED_QOS(group=group.name))
     if plan.version == 3 and returns and not all(group.clean_start for group in plan.groups):
         raise ScenarioError(PLAN_TEXT.SESSION_OF_3_1())
     # If there is a file of clients, it has the identifiers of the first group's devices.
@@ -372,6 +376,7 @@ def rooted(groups: tuple[DeviceGroup, ...], root: str) -> tuple[DeviceGroup, ...
 
 _COORDINATORS = ("phases", "brokers", "needs", "crash", "report_every_s")
 _ADDRESSES = {"broker", "user", "password", "tls_passphrase"}
+_OF_GROUPS = {"max_unacknowledged", "closed"}  # as window and rate of the groups
 
 
 @cache
@@ -384,7 +389,9 @@ def document_of(plan: Plan) -> dict[str, Any]:
 
     The scenario is reduced to the fields that cases share, without the broker's addresses.
     """
-    left_out: dict[str, Any] = dict.fromkeys(_COORDINATORS, True) | {"scenario": _ADDRESSES}
+    left_out: dict[str, Any] = dict.fromkeys(_COORDINATORS, True) | {
+        "scenario": _ADDRESSES | _OF_GROUPS
+    }
     document: dict[str, Any] = _plans().dump_python(plan, mode="json", exclude=left_out)
     return document
 

@@ -240,6 +240,9 @@ class Scenario(BaseModel):
     payload: Annotated[str | None, TextLine("file", part="messages")] = None
     payload_template: Annotated[str | None, TextLine("file", part="messages")] = None
 
+    max_unacknowledged: Annotated[int, Count(1, 65_535, part="window")] = 100
+    closed: Annotated[bool, Flag(part="window", load="kind")] = False
+
     @classmethod
     def of_options(cls, values: Mapping[str, object]) -> Self:
         """Return the scenario with these fields; raise ScenarioError, in the words of options."""
@@ -296,18 +299,19 @@ class Scenario(BaseModel):
         delay_s = 0.1 if self.reconnect is None else self.reconnect
         return Reconnect(delay_s, max(delay_s, self.reconnect_max))
 
-    def publishes(self, name: str, rate: float, *, window: int) -> Publishes:
+    def publishes(self, name: str, rate: float, *, window: int | None = None) -> Publishes:
         """Return the publications of each device of a group, by the shared fields.
 
-        `name` stands for `{group}` in the topics.
+        `name` stands for `{group}` in the topics. `window` is that of --max-unacknowledged if it is
+        None.
         """
         return Publishes(
             topic=self.topics_of(name),
-            rate=rate,
+            rate=0.0 if self.closed else rate,
             qos=self.qos,
             size_bytes=self.size,
             arrivals=self.arrivals,
-            window=window,
+            window=window or self.max_unacknowledged,
         )
 
     def topics_of(self, name: str) -> str:
@@ -350,10 +354,18 @@ class Scenario(BaseModel):
         if settle is not None and self.drain < self.settle != settle.default:
             yield PLAN_TEXT.SETTLE_LONG(settle=self.settle, drain=self.drain)
         yield from self._fleet_complaints()
+        if self.closed:
+            yield from self._closed_complaints()
         if self.abort_on_fail and not self.require:
             yield PLAN_TEXT.NOTHING_REQUIRED()
         if self.payload is not None and self.payload_template is not None:
             yield PLAN_TEXT.TWO_PAYLOADS()
+
+    def _closed_complaints(self) -> Iterator[str]:
+        for name, field in self.fields().items():
+            paced = name in ("rate", "steps", "arrivals", "send_tick")
+            if paced and getattr(self, name) != field.default:
+                yield PLAN_TEXT.CLOSED_SCHEDULE(option=option_of(name))
 
     def _login_complaints(self) -> Iterator[str]:
         for name in ("user", "password"):

@@ -59,6 +59,8 @@ def _cores(group: DeviceGroup, groups: tuple[DeviceGroup, ...], brokers: int) ->
     """Calculate the share of a core that one device takes to send and to receive."""
     if not group.count:
         return 0.0
+    if group.is_closed:
+        return 1.0 / group.count  # a processor together, for its rate is unknown
     sent = sent_rate(group, groups) / group.count
     cost_us = sent * (CALL_US / _messages_per_call(sent) + SEND_US + _bytes_us(group))
     received = [

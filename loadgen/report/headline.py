@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _LEVELS = {"p50": "p50", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 """Figures of a latency series, and their titles in a headline."""
 
-_AS_ASKED = 0.98
+AS_ASKED = 0.98
 """Share of the asked rate from which on the asked one is not shown."""
 
 _UNITS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
@@ -35,7 +35,7 @@ def headline(*cards: "ScoreCard") -> str:
             for rate in ("ingress", "egress", "asked")
         )
         rate_in, rate_out = _rate(ingress), _rate(egress)
-        if ingress < _AS_ASKED * asked:
+        if ingress < AS_ASKED * asked:
             rate_in += f" of {number(asked)}"
         same = rate_in == rate_out
         parts = [f"{rate_in} msg/s in and out" if same else f"{rate_in} msg/s in, {rate_out} out"]

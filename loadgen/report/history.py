@@ -127,7 +127,8 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
             power=None,
             connect=Connecting(0, {}, None),
             network=MappingProxyType({}),
-            rates={"ingress": counts.sent / run.seconds, "egress": counts.received / run.seconds},
+            rates=stored.get("rates")
+            or {"ingress": counts.sent / run.seconds, "egress": counts.received / run.seconds},
         )
     except (KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]

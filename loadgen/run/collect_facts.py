@@ -118,7 +118,7 @@ def facts_of(
     measured = Measured(
         state.tally.latencies(),
         ledger,
-        facts.begun,
+        facts.on_time,
         facts.window_s,
         facts.service.clock_skew_us,
     )
@@ -262,20 +262,22 @@ def _schedule(plan: Plan, state: RunState) -> Schedule:
     publishers = sum(group.count for group in publishing)
     rate = _rate(plan)
     owed_by_leave = rate * _seconds_away(plan, publishers)
-    names = [group.name for group in publishing]
-    responds = any(group.responds for group in plan.groups)
+    names = [group.name for group in publishing if not group.is_closed]
+    windows = [one.publishes.window for one in publishing if one.publishes and one.is_closed]
+    mixed = bool(windows and names) or any(group.responds for group in plan.groups)
     return Schedule(
         connects_only=case_of(plan.scenario.case).connects_only,
         target_rate=rate * plan.mean_share,
         arrivals_random=plan.scenario.arrivals != "constant",
         publishers=publishers,
-        # Without the responses, which others caused.
-        scheduled=state.tally.counts("measure", names)["sent"] if responds else None,
+        # Without the responses, which others caused, and without closed loops.
+        scheduled=state.tally.counts("measure", names)["sent"] if mixed else None,
         owed_at_window_end=state.owed_at_window_end,
         # Devices that were not let in again did not leave their messages unsent on request.
         owed_by_leave=0.0 if _overdue(state) else owed_by_leave,
         waiting_by_leave=delivered_rate(plan.groups, plan.separate_count)
         * _seconds_away(plan, sum(group.count for group in leaving)),
+        closed_window=max(windows, default=0),
     )
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final
@@ -214,7 +215,7 @@ async def shutdown(context: RunContext) -> RunResult:
         broken=broken,
         broker_is_local=lambda: any(is_local(target.host) for target in plan.targets),
         window_rows=lambda: window_rows(directory),
-        course=lambda: course(directory),
+        course=partial(course, directory),
         stored=lambda: stored_messages(directory),
     )
     review = await asyncio.to_thread(case_of(plan.scenario.case).review, evidence)

@@ -71,13 +71,17 @@ def window_rows(directory: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def course(directory: Path) -> list[tuple[int, int, int]]:
-    """Return (from, until, messages received) of each second of each worker, in ns."""
+def course(
+    directory: Path, counter: str = "received", group: str | None = None
+) -> list[tuple[int, int, int]]:
+    """Return (from, until, count) of each second of each worker, in ns; of one group or of all."""
     rows: list[tuple[int, int, int]] = []
     for table in _tables(directory):
-        counted = table.filter(pc.greater(table["received"], 0))
-        sums = counted.group_by(["time_ns", "span_ns"]).aggregate([("received", "sum")])
-        columns = (sums[name].to_pylist() for name in ("time_ns", "span_ns", "received_sum"))
+        counted = table.filter(pc.greater(table[counter], 0))
+        if group is not None:
+            counted = counted.filter(pc.equal(counted["group"], group))
+        sums = counted.group_by(["time_ns", "span_ns"]).aggregate([(counter, "sum")])
+        columns = (sums[name].to_pylist() for name in ("time_ns", "span_ns", f"{counter}_sum"))
         rows += [
             (from_ns, from_ns + ns, count) for from_ns, ns, count in zip(*columns, strict=True)
         ]

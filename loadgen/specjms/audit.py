@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from loadgen.metrics.interval import Course, Span
 from loadgen.sentences import counted
 from loadgen.specjms.chain_model import Model, answers_to_calls, enabled_types, interactions_on
 from loadgen.specjms.destinations import consumed_at, destination_name, location_name
 from loadgen.specjms.expected import interaction_messages
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES
-from loadgen.specjms.queues import Depth, Depths, ReceivedCourse, Span
+from loadgen.specjms.queues import Depth, Depths
 
 TOLERANCE_PERCENT: Final = 5
 """Tolerated deviation of input rate and number of messages from those of the topology."""
@@ -158,7 +159,7 @@ class Observed:
     recovery: Recovery | None = None  # None if no failure was requested
     progress_s: float = 0.0  # interval of progress reports
     notes: Sequence[str] = ()  # further notes for the reader
-    course: ReceivedCourse = ()
+    course: Course = ()
     depths: Depths = field(default_factory=dict)  # by our ledger
     stored: Depth = ()  # by the broker, empty if it does not report it
     windows: tuple[Span, Span] = ((0, 0), (0, 0))  # warm-up and measurement

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loadgen.judge.backlog import backlog_growth, tolerated_growth
+from loadgen.metrics.interval import Course, Span, counted_in
 
 NS: Final = 1_000_000_000
 
@@ -16,18 +17,6 @@ Depth = Sequence[tuple[int, int]]
 
 Depths = Mapping[str, Depth]
 """Depths at the end of each second, by message type."""
-
-Span = tuple[int, int]
-"""Start and end, CLOCK_MONOTONIC in ns."""
-
-ReceivedCourse = Sequence[tuple[int, int, int]]
-"""(from, until, messages received) of parts of a run, CLOCK_MONOTONIC in ns."""
-
-
-def received_in(course: ReceivedCourse, span: Span) -> float:
-    """Return the messages received in a span, of parts that overlap with it in proportion."""
-    shared = ((min(end, span[1]) - max(begin, span[0]), begin, end, n) for begin, end, n in course)
-    return sum(count * ns / (end - begin) for ns, begin, end, count in shared if ns > 0)
 
 
 def unstable(
@@ -52,7 +41,7 @@ def depth_at(course: Depth, moment_ns: int) -> int | None:
 
 
 def periods(
-    depths: Depths, stored: Depth, course: ReceivedCourse, windows: Sequence[Span], every_s: float
+    depths: Depths, stored: Depth, course: Course, windows: Sequence[Span], every_s: float
 ) -> list[dict[str, Any]]:
     """Return the progress of warm-up and measurement, a row for each `every_s` seconds of them."""
     rows = []
@@ -71,7 +60,7 @@ def periods(
                     "phase": phase,
                     "from_s": (span[0] - start_ns) / NS,
                     "until_s": (span[1] - start_ns) / NS,
-                    "received_per_s": received_in(course, span) * NS / (span[1] - span[0]),
+                    "received_per_s": counted_in(course, span) * NS / (span[1] - span[0]),
                     "depth_at_end": sum(depth_at(of, span[1]) or 0 for of in depths.values()),
                     "stored_at_end": depth_at(stored, span[1]),
                     "deepest": deepest,

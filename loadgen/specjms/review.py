@@ -11,6 +11,7 @@ from typing import Any
 
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.ledger import Ledger
+from loadgen.metrics.interval import Span
 from loadgen.metrics.reducer import summarize
 from loadgen.specjms import audit
 from loadgen.specjms.chain_model import Model
@@ -18,7 +19,6 @@ from loadgen.specjms.kernels.chains import Seen
 from loadgen.specjms.layout import first_destinations, parts_of
 from loadgen.specjms.messages import MESSAGES, TYPES
 from loadgen.specjms.missing import name_missing, type_at
-from loadgen.specjms.queues import Span
 
 NS = 1_000_000_000
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from loadgen.metrics.interval import Course, counted_in
 from loadgen.sentences import counted, listed
 from loadgen.specjms.audit import RULES_S, TOLERANCE_PERCENT, Audit, Observed, Recovery
 from loadgen.specjms.messages import SPECIFICATION, TYPES
-from loadgen.specjms.queues import ReceivedCourse, received_in, unstable
+from loadgen.specjms.queues import unstable
 
 WARMUP_MINIMUM_S: Final = 600.0
 CLOCK_LIMIT_MS: Final = 100.0
@@ -120,7 +121,7 @@ def _recovered(recovery: Recovery | None) -> Judged:
     return recovery.complete, recovery.observed
 
 
-def steady(course: ReceivedCourse, warmup: tuple[int, int], window: tuple[int, int]) -> Judged:
+def steady(course: Course, warmup: tuple[int, int], window: tuple[int, int]) -> Judged:
     """Judge if similar numbers arrived in each part of the window and at the end of the warm-up.
 
     Return (True, False, or None if it cannot be judged; observation). A part may differ from the
@@ -133,7 +134,7 @@ def steady(course: ReceivedCourse, warmup: tuple[int, int], window: tuple[int, i
     if warmup[1] - warmup[0] < each_ns:
         return None, f"a warm-up of less than {each_ns / 1e9:,.6g} s is too short to tell"
     edges = range(start_ns - each_ns, end_ns - each_ns + 1, each_ns)
-    parts = [received_in(course, (at, at + each_ns)) for at in edges][: STEADY_PARTS + 1]
+    parts = [counted_in(course, (at, at + each_ns)) for at in edges][: STEADY_PARTS + 1]
     mean = sum(parts[1:]) / STEADY_PARTS
     if not mean:
         return False, "nothing was received"

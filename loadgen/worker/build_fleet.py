@@ -318,7 +318,10 @@ def _publishers(
     owners, numbers = group[rows], number[rows]
     sent = [owner.publishes or Publishes("", 1.0) for owner in plan.groups]
     count = np.array([owner.count for owner in plan.groups], np.float64)
-    period_ns = np.minimum(count / [publishes.rate for publishes in sent] * 1e9, _LONGEST_PERIOD_NS)
+    rate = np.array([publishes.rate for publishes in sent])
+    period_ns = np.zeros(len(sent))  # for a closed loop
+    np.divide(1e9 * count, rate, out=period_ns, where=rate > 0)
+    period_ns = np.minimum(period_ns, _LONGEST_PERIOD_NS)
     publishers = make_publishers(
         rows,
         np.array([publishes.first_stream for publishes in sent])[owners] + numbers,

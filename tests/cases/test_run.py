@@ -8,6 +8,7 @@ import pytest
 from loadgen.cases.case import Evidence
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import ScenarioError
+from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.deliveries import delivered_rate
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.plan.scenario import read_toml, to_toml
@@ -166,9 +167,18 @@ def test_results_have_a_line_for_each_group() -> None:
             counts = {("senders", "sent"): 40, ("readers", "received"): 80}
             return counts.get((group, name), 0) if phase == "measure" else 0
 
-    evidence: Any = Evidence(plan=plan, facts=_Facts(), finals={}, windows={}, counts=Counts())  # type: ignore[arg-type]
-    verdict: Any = None
-    observed = CASES["run"].review(evidence).conclude(verdict).observed
+    evidence: Any = Evidence(
+        plan=plan,
+        facts=_Facts(),  # type: ignore[arg-type]
+        finals={},
+        windows={"measure": (10, 30)},
+        counts=Counts(),  # type: ignore[arg-type]
+        course=lambda name, group: [(0, 20, 8), (20, 40, 12)] if group == "senders" else [],
+    )
+    late = CASES["run"].review(evidence).conclude(Verdict((Reason("RATE_MISSED", ""),))).observed
+    # Of the messages that were due in the window, only those that were sent in it.
+    assert late is not None and [one["sent_rate"] for one in late["groups"]] == [5, 0]
+    observed = CASES["run"].review(evidence).conclude(Verdict(())).observed
     assert observed is not None
     assert [
         (one["group"], one["devices"], one["sent_rate"], one["received_rate"], one["p99_us"])

@@ -14,7 +14,7 @@ SUMMARY = LatencySummary(
     100, 500.0, 1.0, p50_us=400.0, p99_us=4_900.0, p99_9_us=5_100.0, max_us=5_200.0
 )
 LEDGER = Ledger(sent=1000, expected=1000, intact=999, lost=1)
-MEASURED = Measured({"end_to_end": SUMMARY}, LEDGER, begun=800, window_s=2)
+MEASURED = Measured({"end_to_end": SUMMARY}, LEDGER, sent=800, window_s=2)
 
 
 def unmet(*texts: str, measured: Measured = MEASURED) -> tuple[Text, ...]:

@@ -478,6 +478,29 @@ def numbers(packets: list[Publish]) -> list[tuple[int, int]]:
     return [header(packet)[1:] for packet in packets]
 
 
+def test_a_closed_loop_sends_at_the_pace_of_acknowledgements(make_rig: Any) -> None:
+    rig = make_rig(qos=1, rate=0.0)
+    fleet, window, rounds = rig.fleet, 50, 5
+    rig.start(time.monotonic_ns())
+    rig.pump()
+    for turn in range(1, rounds + 1):
+        rig.until(lambda turn=turn: total_of(fleet, "sent") == 2 * window * turn)
+        settle(rig)
+        assert total_of(fleet, "sent") == 2 * window * turn, "no more than the window"
+        for stream, far in enumerate(rig.far[:2]):
+            packets = read_messages(far, window)
+            assert [one[0] for one in numbers(packets)] == [
+                *range(window * (turn - 1), window * turn)
+            ]
+            sent_late = {bytes(packet.payload)[24:28] for packet in packets}
+            assert sent_late == {bytes(4)}, f"stream {stream}: each is due when it is sent"
+            if turn == rounds:
+                fleet.run.end_ns = time.monotonic_ns()
+            far.sendall(b"".join(encode(PubAck(one.packet_id or 0), 4) for one in packets))
+    rig.until(lambda: not fleet.totals.scheduled)
+    assert total_of(fleet, "sent") == total_of(fleet, "acknowledged") == 2 * window * rounds
+
+
 def test_what_becomes_due_while_a_tick_is_sent_waits_for_the_next_tick(make_rig: Any) -> None:
     """Each publisher writes once, although all of them take longer than from message to message."""
     publishers, tick_ns = 200, 5_000_000

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.metrics.reducer import LatencySummary
+from loadgen.report.build.rows import _short_of
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.headline import duration, headline
 from tests.report.fabricate import fabricate
@@ -46,6 +47,7 @@ def test_a_headline_has_rates_latencies_and_losses(tmp_path: Path) -> None:
     assert headline(card).startswith("200 msg/s in, 2,000 out · ")
     late = replace(card, rates={"ingress": 8_721.0, "egress": 8_700.0, "asked": 50_000.0})
     assert headline(late).startswith("8,721 of 50,000 msg/s in, 8,700 out · ")
+    assert _short_of("ingress_rate", late) and not _short_of("ingress_rate", card)
     assert headline(card, late, late).startswith("8,721 of 50,000 msg/s in, ")
     assert headline(card, late, late).endswith(" · 0 lost of 15,000")
 

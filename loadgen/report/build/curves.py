@@ -97,7 +97,7 @@ def rates_of(
         lasted_s = sum(row["span_s"] for row in measured)
         for rate, column in (("ingress", "sent"), ("egress", "received")) if lasted_s else ():
             rates[rate] = sum(row[column] * row["span_s"] for row in measured) / lasted_s
-    if record.scenario.get("steps") is None:
+    if record.scenario.get("steps") is None and all(group.rate for group in record.publishing):
         rates["asked"] = sum(group.rate or 0.0 for group in record.publishing)
     return rates
 

@@ -16,6 +16,7 @@ from loadgen.judge.published import SECURED, Figures, plain_number
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.reading import figure, part
 from loadgen.plan.tables import Cell, DataTable, TableCell
+from loadgen.report.headline import AS_ASKED
 from loadgen.report.record import RunRecord
 from loadgen.sentences import read_table, render
 
@@ -131,6 +132,8 @@ def score_rows(facts: Facts, remarks: Sequence[tuple[str, str]] = ()) -> list[Ro
         figures = figures_of(measure, facts)
         remark = " ".join(text for about, text in remarks if about == measure and text)
         remark = remark or _known_to(measure, figures, record)
+        if not remark and figures["value"] is not None:
+            remark = _short_of(measure, facts.card)
         kind = MEASURES[measure]
         if remark or not kind.optional or any(value is not None for value in figures.values()):
             rows.append(Row(kind.type, title, description, kind.unit, **figures, remark=remark))
@@ -153,6 +156,14 @@ def with_latency(
         **figures,
     )
     return (*rows, row)
+
+
+def _short_of(measure: str, card: "ScoreCard") -> str:
+    """Return the asked rate for a rate of a run that sent less in time; "" otherwise."""
+    asked = card.rates.get("asked", 0.0)
+    if not measure.endswith("_rate") or card.rates["ingress"] >= AS_ASKED * asked:
+        return ""
+    return f"Of {asked:,.10g} msgs/sec asked for into the broker."
 
 
 def _known_to(measure: str, figures: Mapping[str, float | None], record: RunRecord) -> str:
@@ -291,14 +302,21 @@ class _Words(dict[str, str]):
         )
         for group in [group for group in publishing if group.timed][:1]:
             low, high = group.size_bytes
+            # The rate of a closed loop, or one that was not reached, is that of the run.
+            short = bool(_short_of("ingress_rate", facts.card))
+            rate = group.rate or facts.card.rates["ingress"]
+            if short and background:
+                self["background_rate"] += " asked"
+            elif short:
+                rate = facts.card.rates["ingress"]
             self |= {
                 "qos": str(group.qos),
                 "size": f"{low:,}" if low == high else f"{low:,}-{high:,}",
                 "topics": f"{group.topics:,}",
                 "ratio": f"{group.deliveries:,}",
                 "pairs": f"{group.topics or group.count:,}",
-                "rate": plain_number(group.rate or 0.0),
-                "each": plain_number((group.rate or 0.0) / max(group.count, 1)),
+                "rate": plain_number(rate),
+                "each": plain_number(rate / max(group.count, 1)),
             }
 
     def __missing__(self, key: str) -> str:

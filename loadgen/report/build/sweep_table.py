@@ -233,7 +233,9 @@ def figures_of(card: ScoreCard) -> dict[str, float | None]:
         "producers": sum(group.planned.count for group in publishing) or None,
         "consumers": subscribers if card.has_messages and subscribers else None,
         "devices": sum(group.planned.count for group in card.groups),
-        "background": sum(background) / card.run.seconds if background else None,
+        "background": min(sum(background) / card.run.seconds, card.rates["ingress"])
+        if background
+        else None,
         "ingress": card.rates["ingress"] if card.has_messages else None,
         "egress": card.rates["egress"] if card.has_messages else None,
         "high_water_mark": card.counts.high_water_mark,

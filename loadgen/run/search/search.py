@@ -283,7 +283,7 @@ async def _play_step(
         ),
         run=str(directory.relative_to(journal.directory)),
         seconds=time.monotonic() - started,
-        sent_per_s=facts.begun / window_s if messages else None,
+        sent_per_s=facts.on_time / window_s if messages else None,
         received_per_s=facts.messages.window.intact / window_s if messages else None,
         lost=facts.messages.window.lost,
         p99_us=facts.service.latency_p99_us,
