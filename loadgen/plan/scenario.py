@@ -544,11 +544,17 @@ def to_toml(scenario: Scenario, only: Collection[str] = ()) -> str:
 
     `only` names the fields to write; if it is empty, all fields with a value are written.
     """
-    return "".join(
-        f"{name} = {_toml_value(value)}\n"
-        for name, value in scenario.plain().items()
-        if value is not None and (not only or name in only)
+    return toml_lines(
+        {
+            name: value
+            for name, value in scenario.plain().items()
+            if value is not None and (not only or name in only)
+        }
     )
+
+
+def toml_lines(values: Mapping[str, object]) -> str:
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in values.items())
 
 
 def _toml_value(value: object) -> str:

@@ -107,7 +107,7 @@ WORDS = {
     "specjms/build_model.py": {"queue", "persistent"},  # options of a message type
     "specjms/report.py": {"queue"},
     "specjms/scenario.py": {"specjms"},  # the scenario of this case
-    "cli/mqttbench.py": {"fanin", "fanout", "persistent", "queue", "connburst"},  # what lists are
+    "cli/mqttbench.py": {"connburst"},  # a list without publishers
     "run/testbed.py": {"fanin"},  # an example
     "api.py": {"fanin"},
 }

@@ -18,9 +18,9 @@ def test_a_list_goes_to_standard_output_and_what_is_left_out_beside_it(
 ) -> None:
     assert main(["import", "mqttbench", str(EXAMPLE)]) == 0
     told = capsys.readouterr()
-    scenario = build_scenario("fanin", read_toml(told.out), {})
-    assert scenario.devices == 4
-    assert "play it with: loadgen fanin --scenario FILE" in told.err
+    scenario = build_scenario("run", read_toml(told.out), {})
+    assert [group["count"] for group in scenario.tables] == [3, 1, 1]
+    assert "play it with: loadgen run --scenario FILE" in told.err
     assert "rate: " in told.err
 
 
@@ -32,7 +32,7 @@ def test_files_are_written_once_and_credentials_for_their_owner_alone(
     assert main(words) == 0
     fields = read_toml(out.read_text())
     assert fields["clients_file"] == str(clients)
-    assert clients.read_text() == "client_id,username,password\npub0,,\npub1,,\npub2,,\npub3,,\n"
+    assert clients.read_text() == "client_id,username,password\npub0,,\npub1,,\npub2,,\n"
     assert stat.S_IMODE(clients.stat().st_mode) == 0o600
     assert main(words) == 2
     assert "exists" in capsys.readouterr().err
