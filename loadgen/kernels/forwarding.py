@@ -83,6 +83,8 @@ class Session(Record):
     sent: Int64
     sent_bytes: Int64
     """The begin of its stored messages, which were sent on this connection."""
+    released_bytes: Int64
+    """The part of it up to the last PUBREC."""
     received: Int64
     """Address of a bit for each Packet Identifier that awaits the client's PUBREL, or 0."""
 
@@ -503,7 +505,7 @@ def attach(r: ReflectorTables, number: int, row: int) -> None:
     session = r.sessions[number]
     session.link = row
     r.links[row].session = number
-    session.in_flight = session.sent = session.sent_bytes = 0
+    session.in_flight = session.sent = session.sent_bytes = session.released_bytes = 0
     _send_stored(r, number)
 
 
@@ -513,7 +515,7 @@ def end_session(r: ReflectorTables, number: int) -> None:
     _remove(stored, stored.end - stored.start)
     syscalls.free_memory(session.received)
     session.link = session.in_flight = session.last_id = 0
-    session.received = session.sent = session.sent_bytes = 0
+    session.received = session.sent = session.sent_bytes = session.released_bytes = 0
 
 
 @compiled
@@ -575,19 +577,26 @@ def _serve_ack(r: ReflectorTables, row: int, packet_type: int, packet_id: int, c
         _write_ack(r, row, PUBCOMP, packet_id)
         return
     is_accepted = packet_type == PUBREC and code < 0x80
-    wanted = packet_id << 8 | (_RELEASED if packet_type == PUBCOMP else _UNACKNOWLEDGED)
-    place = stored.address + stored.start
-    end = place + session.sent_bytes
-    # Acknowledgements come in order, so that it is nearly always the first.
-    while place < end:
-        word = _word_at(r, place)
+    before = _RELEASED if packet_type == PUBCOMP else _UNACKNOWLEDGED
+    wanted = packet_id << 8 | before
+    first, end = stored.address + stored.start, session.sent_bytes
+    # Acknowledgements of a kind come in order: the search goes on after the last PUBREC.
+    place = session.released_bytes if packet_type == PUBREC else 0
+    searched = 0
+    while searched < end:
+        place = 0 if place >= end else place
+        word = _word_at(r, first + place)
+        length = _WORD_BYTES + (word & _LENGTH_MASK)
         if word >> _IDENTIFIER_BIT << 8 | word >> _STATE_BIT & 3 == wanted:
             state = _RELEASED if is_accepted else _COMPLETED
             cleared = word & ~(3 << _STATE_BIT)
-            _set_word(r, place, cleared | state << _STATE_BIT)
+            _set_word(r, first + place, cleared | state << _STATE_BIT)
             session.in_flight -= not is_accepted
+            if packet_type == PUBREC:
+                session.released_bytes = place + length
             break
-        place += _WORD_BYTES + (word & _LENGTH_MASK)
+        place += length
+        searched += length
     if is_accepted:
         _write_ack(r, row, PUBREL, packet_id)
         return
@@ -598,5 +607,6 @@ def _serve_ack(r: ReflectorTables, row: int, packet_type: int, packet_id: int, c
         length = _WORD_BYTES + (word & _LENGTH_MASK)
         session.sent -= 1
         session.sent_bytes -= length
+        session.released_bytes = max(session.released_bytes - length, 0)
         _remove(stored, length)
     _send_stored(r, number)

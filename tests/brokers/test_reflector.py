@@ -16,6 +16,7 @@ from loadgen.mqtt.packets import (
     PubAck,
     Publish,
     PubRec,
+    PubRel,
     UnsubAck,
     Unsubscribe,
 )
@@ -180,6 +181,18 @@ async def test_receive_maximum_is_kept(reflector: Endpoint, client: ClientMaker)
     for message in slow.messages[:3]:
         slow.send(PubAck(message.packet_id))
     await slow.until_count(10)
+
+
+async def test_pubrec_in_any_order(reflector: Endpoint, client: ClientMaker) -> None:
+    subscriber = await client(reflector, "s")
+    await subscriber.subscribe("q", qos=2)
+    subscriber.acknowledges = False
+    await (await client(reflector, "p")).publish("q", b"0", b"1", b"2", b"3", qos=2)
+    await subscriber.until_count(4)
+    for place in (2, 0, 3, 1):
+        packet_id = subscriber.messages[place].packet_id
+        subscriber.send(PubRec(packet_id))
+        assert await subscriber.until(PubRel) == PubRel(packet_id)
 
 
 async def test_qos_2_is_served_once_though_sent_twice(
