@@ -43,11 +43,16 @@ async def driver(forkserver: Forkserver, tmp_path: Path) -> AsyncIterator[Driver
 
 
 @pytest.fixture
-async def start_broker() -> AsyncIterator[Callable[..., Awaitable[FakeBroker]]]:
+async def start_broker(
+    server_context: ssl.SSLContext,
+) -> AsyncIterator[Callable[..., Awaitable[FakeBroker]]]:
     """Starts fake brokers that end with the test."""
     async with AsyncExitStack() as stack:
 
-        async def start(behaviour: Behaviour = well_behaved, **options: Any) -> FakeBroker:
+        async def start(
+            behaviour: Behaviour = well_behaved, transport: str = "tcp", **options: Any
+        ) -> FakeBroker:
+            options |= {"ssl": server_context} if transport == "tls" else {}
             return await stack.enter_async_context(FakeBroker(behaviour, **options))
 
         yield start

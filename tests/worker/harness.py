@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -44,6 +44,7 @@ from loadgen.plan.groups import (
     Share,
     Subscribes,
     Target,
+    Tls,
     WorkerPlan,
 )
 from loadgen.plan.plan import Plan, document_of
@@ -52,6 +53,7 @@ from loadgen.worker.recorder import decode_intervals
 from loadgen.worker.shared_counts import SharedPage, create_live_page
 from tests.plans import small_plan
 
+Transport = Literal["tcp", "tls"]
 HANG_S = 30.0
 """Nothing in these tests takes that long: a wait of that length is a hang, not a slow machine."""
 RUN_TAG = 0x10AD
@@ -308,15 +310,18 @@ def one_worker_plan(
     *groups: DeviceGroup,
     targets: tuple[Target, ...] | None = None,
     port: int = 0,
+    transport: Transport = "tcp",
     version: int = 4,
     **fields: Any,
 ) -> Plan:
-    """All groups on one worker."""
+    """All groups on one worker; over TLS without verification, unless `tls` is given."""
+    if transport == "tls":
+        fields.setdefault("tls", Tls(verify=False))
     shares = tuple(Share(index, 0, group.count, 1) for index, group in enumerate(groups))
     fields.setdefault("max_packet_bytes", 1 << 16)
     return small_plan(
         groups,
-        targets=targets or (Target("127.0.0.1", port),),
+        targets=targets or (Target("127.0.0.1", port, transport),),
         workers=(WorkerPlan(0, shares),),
         run_tag=RUN_TAG,
         version=5 if version == 5 else 4,

@@ -22,8 +22,10 @@ from loadgen.worker import connector as connector_module
 from loadgen.worker.connector import Connector
 from tests.worker.harness import (
     Driver,
+    Gone,
     Session,
     StartBroker,
+    Transport,
     WorkerRefusedError,
     one_worker_plan,
     publishers,
@@ -278,10 +280,12 @@ async def test_those_that_come_back_share_what_the_first_connects_had_alone(
 # --- through a worker -----------------------------------------------------------------------------
 
 
-async def test_a_port_where_nobody_listens_fails_every_device(driver: Driver) -> None:
-    answer = await driver.connect(
-        one_worker_plan(publishers(5), port=free_port("127.0.0.1")), in_flight=2
-    )
+@pytest.mark.parametrize("transport", ["tcp", "tls"])
+async def test_a_port_where_nobody_listens_fails_every_device(
+    driver: Driver, transport: Transport
+) -> None:
+    plan = one_worker_plan(publishers(5), port=free_port("127.0.0.1"), transport=transport)
+    answer = await driver.connect(plan, in_flight=2)
     assert answer["connected"] == 0
     assert answer["failures"] == {"connection refused": 5}
     assert driver.now("connect_failures") == 5
@@ -326,15 +330,17 @@ async def test_a_refused_connack_is_a_failure_with_its_reason(
     assert driver.counted("disconnects") == 0
 
 
+@pytest.mark.parametrize("transport", ["tcp", "tls"])
 async def test_a_broker_that_never_answers_is_given_up(
-    driver: Driver, start_broker: StartBroker
+    driver: Driver, start_broker: StartBroker, transport: Transport
 ) -> None:
     async def silent(session: Session) -> None:
-        await session.packet()
-        await session.packet()
+        await session.reader.read()
+        raise Gone
 
     broker = await start_broker(silent)
-    answer = await driver.connect(one_worker_plan(publishers(3), port=broker.port), timeout_s=0.2)
+    plan = one_worker_plan(publishers(3), port=broker.port, transport=transport)
+    answer = await driver.connect(plan, timeout_s=0.2)
     assert answer["failures"] == {"no answer in time": 3}
     assert driver.now("connected") == 0
     await until(lambda: broker.gone == 3)  # their sockets are closed

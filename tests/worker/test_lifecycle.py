@@ -19,6 +19,7 @@ from tests.worker.harness import (
     Gone,
     Session,
     StartBroker,
+    Transport,
     check_stream,
     header,
     one_worker_plan,
@@ -57,6 +58,7 @@ async def test_a_connection_closed_right_behind_connack_is_noticed(
     assert driver.said("disconnect") == ["closed by the broker"] * 2
 
 
+@pytest.mark.parametrize("transport", ["tcp", "tls"])
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -73,7 +75,7 @@ async def test_a_connection_closed_right_behind_connack_is_noticed(
     ],
 )
 async def test_garbage_after_connack_ends_that_connection_only(
-    driver: Driver, start_broker: StartBroker, garbage: bytes
+    driver: Driver, start_broker: StartBroker, garbage: bytes, transport: Transport
 ) -> None:
     async def spit(session: Session) -> None:
         await session.welcome()
@@ -81,8 +83,9 @@ async def test_garbage_after_connack_ends_that_connection_only(
             session.send_bytes(garbage)
         await session.behave()
 
-    broker = await start_broker(spit)
-    answer = await driver.connect(one_worker_plan(publishers(3), port=broker.port))
+    broker = await start_broker(spit, transport)
+    plan = one_worker_plan(publishers(3), port=broker.port, transport=transport)
+    answer = await driver.connect(plan)
     connects = answer["connected"] + sum(answer["failures"].values())
     assert connects in (2, 3)
     await driver.until(lambda: broker.gone == 1)
@@ -96,9 +99,9 @@ async def test_garbage_after_connack_ends_that_connection_only(
     assert broker.published == {"t/0": 10, "t/2": 10}
 
 
-@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize(("transport", "qos"), [("tcp", 0), ("tcp", 1), ("tls", 1)])
 async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay_in_the_backlog(
-    driver: Driver, start_broker: StartBroker, qos: int
+    driver: Driver, start_broker: StartBroker, transport: Transport, qos: int
 ) -> None:
     async def drop(session: Session) -> None:
         await session.welcome()
@@ -108,8 +111,9 @@ async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay
                 session.abort()
                 return
 
-    broker = await start_broker(drop)
-    await driver.connect(one_worker_plan(publishers(3, qos=qos), port=broker.port))
+    broker = await start_broker(drop, transport)
+    plan = one_worker_plan(publishers(3, qos=qos), port=broker.port, transport=transport)
+    await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=500)
     await driver.until(lambda: driver.window_ends)
     sent = driver.now("sent")

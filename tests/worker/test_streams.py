@@ -1,6 +1,5 @@
 """Devices over TLS: the same exchange, the same accounts, and what only TLS can do wrong."""
 
-import asyncio
 import socket
 import ssl
 from types import SimpleNamespace
@@ -15,46 +14,35 @@ from loadgen.brokers.certificates import CertificateFiles
 from loadgen.kernels.device import LISTED
 from loadgen.mqtt.packets import Disconnect
 from loadgen.mqtt.violations import FORBIDDEN_FRAME, TEXT_FRAME
-from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes, Target, Tls
+from loadgen.plan.groups import DeviceGroup, Target, Tls
 from loadgen.worker import streams
 from loadgen.worker.streams import MQTT, FrameViolationError, Streams, WebSocket
 from tests.worker.harness import (
     MS,
     Driver,
-    FakeBroker,
     Session,
     StartBroker,
     check_stream,
     one_worker_plan,
-    until,
+    publishers,
+    subscribers,
 )
-
-
-def tls_plan(*groups: DeviceGroup, port: int, host: str = "127.0.0.1", **fields: Any) -> Any:
-    return one_worker_plan(*groups, targets=(Target(host, port, "tls"),), **fields)
-
-
-def publishers(count: int = 2, rate: float = 200.0, **fields: Any) -> DeviceGroup:
-    return DeviceGroup("publishers", count, Publishes("t/{topic}", rate, **fields))
-
-
-SUBSCRIBER = DeviceGroup("subscribers", 1, subscribes=Subscribes(("t/+",), 1))
 
 
 @pytest.mark.parametrize(("version", "qos"), [(4, 0), (5, 1), (4, 2)])
 async def test_a_run_over_tls_counts_every_message_once(
     driver: Driver,
     start_broker: StartBroker,
-    server_context: ssl.SSLContext,
     certificates: CertificateFiles,
     version: int,
     qos: int,
 ) -> None:
-    broker = await start_broker(ssl=server_context)
-    plan = tls_plan(
-        publishers(qos=qos),
-        SUBSCRIBER,
+    broker = await start_broker(transport="tls")
+    plan = one_worker_plan(
+        publishers(2, 200.0, qos=qos),
+        subscribers(qos=1),
         port=broker.port,
+        transport="tls",
         version=version,
         tls=Tls(ca_file=str(certificates.authority)),
     )
@@ -79,10 +67,12 @@ async def test_a_run_over_tls_counts_every_message_once(
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused(
-    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
+    driver: Driver, start_broker: StartBroker
 ) -> None:
-    broker = await start_broker(ssl=server_context)
-    answer = await driver.connect(tls_plan(publishers(), port=broker.port, tls=Tls()))
+    broker = await start_broker(transport="tls")
+    answer = await driver.connect(
+        one_worker_plan(publishers(2), port=broker.port, transport="tls", tls=Tls())
+    )
     assert answer["connected"] == 0
     (reason, count), *others = answer["failures"].items()
     assert not others
@@ -95,24 +85,15 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(
 async def test_a_certificate_for_another_host_is_refused(
     driver: Driver,
     start_broker: StartBroker,
-    server_context: ssl.SSLContext,
     certificates: CertificateFiles,
 ) -> None:
-    broker = await start_broker(ssl=server_context)
+    broker = await start_broker(transport="tls")
     # The same broker by a name that its certificate does not have.
     tls = Tls(ca_file=str(certificates.authority))
-    answer = await driver.connect(tls_plan(publishers(1), port=broker.port, host="127.1", tls=tls))
+    targets = (Target("127.1", broker.port, "tls"),)
+    answer = await driver.connect(one_worker_plan(publishers(1), targets=targets, tls=tls))
     assert answer["connected"] == 0
     assert all("certificate" in reason for reason in answer["failures"])
-    await driver.stop()
-
-
-async def test_without_verification_any_certificate_will_do(
-    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
-) -> None:
-    broker = await start_broker(ssl=server_context)
-    await driver.configure(tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)))
-    assert (await driver.connect())["connected"] == 2
     await driver.stop()
 
 
@@ -138,7 +119,8 @@ async def test_a_client_certificate_is_shown(
         for path in (certificates.client_certificate, certificates.client_key)
     )
     tls = Tls(str(certificates.authority), own, key)
-    await driver.configure(tls_plan(publishers(1), port=broker.port, tls=tls))
+    plan = one_worker_plan(publishers(1), port=broker.port, transport="tls", tls=tls)
+    await driver.configure(plan)
     assert (await driver.connect())["connected"] == 1
     assert seen == [((("commonName", "device-0"),),)]
     await driver.stop()
@@ -154,96 +136,23 @@ async def test_a_broker_without_tls_fails_the_handshake(
         session.close()
 
     broker = await start_broker(answer_in_the_clear)
-    answer = await driver.connect(tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)))
+    answer = await driver.connect(one_worker_plan(publishers(2), port=broker.port, transport="tls"))
     assert answer["connected"] == 0
     assert sum(answer["failures"].values()) == 2
     assert all(reason.startswith("TLS: ") for reason in answer["failures"])
     await driver.stop()
 
 
-async def test_a_port_where_nobody_listens_is_refused(driver: Driver) -> None:
-    broker = FakeBroker()
-    broker._listener.close()
-    await driver.configure(tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)))
-    assert (await driver.connect())["failures"] == {"connection refused": 2}
-    await driver.stop()
-
-
-async def test_a_handshake_that_hangs_is_given_up(
+async def test_many_devices_connect_without_one_expiring_before_it_began(
     driver: Driver, start_broker: StartBroker
 ) -> None:
-    async def silent(session: Session) -> None:
-        await asyncio.Event().wait()
-
-    broker = await start_broker(silent)
-    answer = await driver.connect(
-        tls_plan(publishers(), port=broker.port, tls=Tls(verify=False)), timeout_s=0.2
-    )
-    assert answer["failures"] == {"no answer in time": 2}
-    await driver.stop()
-    assert driver.counted("connect_failures") == 2
-
-
-async def test_many_devices_connect_without_one_expiring_before_it_began(
-    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
-) -> None:
-    broker = await start_broker(ssl=server_context)
+    broker = await start_broker(transport="tls")
     group = DeviceGroup("devices", 150)
     answer = await driver.connect(
-        tls_plan(group, port=broker.port, tls=Tls(verify=False)), in_flight=150
+        one_worker_plan(group, port=broker.port, transport="tls"), in_flight=150
     )
     assert (answer["connected"], answer["failures"]) == (150, {})
     await driver.stop()
-
-
-async def test_a_connection_that_drops_is_reported(
-    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
-) -> None:
-    async def drop(session: Session) -> None:
-        await session.welcome()
-        while len(session.published) < 5:
-            session.respond(await session.packet())
-        if session.connect.client_id.endswith("-0"):
-            session.abort()
-        else:
-            await session.behave()
-
-    broker = await start_broker(drop, ssl=server_context)
-    plan = tls_plan(publishers(qos=1), port=broker.port, tls=Tls(verify=False))
-    await driver.connect(plan)
-    await driver.start(warmup_ms=0, measure_ms=300)
-    await driver.until(lambda: driver.window_ends)
-    assert driver.now("disconnects") == 1
-    assert driver.window_ends[0] == 60 - driver.now("sent") > 0
-    await driver.stop()
-    assert broker.published["t/1"] == 30
-
-
-async def test_garbage_ends_the_connection(
-    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
-) -> None:
-    async def spit(session: Session) -> None:
-        await session.welcome()
-        session.send_bytes(b"\x00 what is this")
-        await session.behave()
-
-    broker = await start_broker(spit, ssl=server_context)
-    await driver.connect(tls_plan(publishers(1), port=broker.port, tls=Tls(verify=False)))
-    await driver.until(lambda: driver.now("disconnects") == 1)
-    await until(lambda: broker.gone == 1)
-    await driver.stop()
-    assert len(driver.said("protocol")) == 1
-
-
-async def test_durable_sessions_are_forgotten_over_tls_too(
-    driver: Driver, start_broker: StartBroker, server_context: ssl.SSLContext
-) -> None:
-    broker = await start_broker(ssl=server_context)
-    group = DeviceGroup("devices", 2, clean_start=False)
-    await driver.connect(tls_plan(group, port=broker.port, tls=Tls(verify=False)))
-    await driver.stop()
-    assert [session.connect.clean_start for session in broker.sessions] == [False] * 2 + [True] * 2
-    assert driver.said("cleanup") == []
 
 
 @pytest.mark.parametrize(
@@ -253,13 +162,12 @@ async def test_durable_sessions_are_forgotten_over_tls_too(
 async def test_the_last_answer_says_what_was_negotiated(
     driver: Driver,
     start_broker: StartBroker,
-    server_context: ssl.SSLContext,
     certificates: CertificateFiles,
     tls_version: str,
     cipher: str | None,
     version: str,
 ) -> None:
-    broker = await start_broker(ssl=server_context)
+    broker = await start_broker(transport="tls")
     tls = Tls(
         str(certificates.authority),
         minimum=tls_version,
@@ -267,7 +175,8 @@ async def test_the_last_answer_says_what_was_negotiated(
         ciphers=cipher,
         resume=True,
     )
-    await driver.configure(tls_plan(publishers(10), port=broker.port, tls=tls))
+    plan = one_worker_plan(publishers(10), port=broker.port, transport="tls", tls=tls)
+    await driver.configure(plan)
     assert (await driver.connect(in_flight=1))["connected"] == 10
     said = (await driver.stop())["tls"]
     (entry,) = said["connections"]

@@ -20,6 +20,7 @@ from tests.worker.harness import (
     Driver,
     Session,
     StartBroker,
+    Transport,
     check_stream,
     header,
     one_worker_plan,
@@ -242,12 +243,14 @@ async def test_messages_received_by_devices_of_other_workers_are_not_expected_he
 # --- the end --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("transport", ["tcp", "tls"])
 async def test_stop_says_goodbye_and_forgets_durable_sessions(
-    driver: Driver, start_broker: StartBroker
+    driver: Driver, start_broker: StartBroker, transport: Transport
 ) -> None:
-    broker = await start_broker()
+    broker = await start_broker(transport=transport)
     durable = subscribers(2, qos=1, clean_start=False)
-    await driver.connect(one_worker_plan(publishers(1), durable, port=broker.port, version=5))
+    plan = one_worker_plan(publishers(1), durable, port=broker.port, transport=transport, version=5)
+    await driver.connect(plan)
     await driver.subscribe()
     await driver.stop()
     assert len(broker.sessions) == 5
@@ -259,6 +262,7 @@ async def test_stop_says_goodbye_and_forgets_durable_sessions(
     assert {s.connect.client_id for s in cleaning} == {packet.client_id for packet in kept}
     assert all(session.connect.clean_start for session in cleaning)
     assert all(not s.connect.properties.session_expiry_interval for s in cleaning)
+    assert driver.said("cleanup") == []
 
 
 async def test_a_session_that_could_not_be_forgotten_is_reported(
