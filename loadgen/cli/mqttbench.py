@@ -238,9 +238,15 @@ def _groups(clients: Sequence[_Client]) -> list[tuple[dict[str, object], Sequenc
                 for same in by_number.values()
             )
     return [
-        ({"name": f"{'publishers' if 'topic' in table else 'subscribers'}{place}"} | table, members)
+        ({"name": f"{_role(table)}{place}"} | table, members)
         for place, (table, members) in enumerate(groups, 1)
     ]
+
+
+def _role(table: Mapping[str, object]) -> str:
+    if "topic" in table:
+        return "publishers"
+    return "subscribers" if "subscribe" in table else "idle"
 
 
 def _is_even(by_number: Mapping[int, Sequence[_Client]]) -> bool:
