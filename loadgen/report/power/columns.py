@@ -9,37 +9,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadgen.report.power.formats import CHOICES, FIGURES, TITLES, Format, is_like, words
+from loadgen.report.power.formats import (
+    CHOICES,
+    FIGURES,
+    INSTEAD,
+    TITLES,
+    Format,
+    is_like,
+)
+from loadgen.report.power.notation import expression, words
 from loadgen.report.power.times import LogError, is_time, zone_in
 from loadgen.report.power.units import UNITS, Unit, has_strange_unit, number_of, unit_in, unit_of
-from loadgen.run.redaction import printable
 from loadgen.sentences import POWER_TEXT
 
 AROUND_NAMES = " -:/|,.()[]#"
-_INDEX = re.compile(r"(\d+)(?!\d|[^\W_]|\s?(?:m?s|sec|m|min|h|hr|d)(?![^\W_]))")
-"""The number of an outlet; not a span of time or a voltage, such as 5 min or 12V."""
-_QUANTILE = re.compile(r"(?<![^\W_])p\d\d+(?![^\W_])", re.IGNORECASE)
-_FUNCTION = re.compile(
-    r"\b(?:i?rate|increase|i?delta|deriv|predict_linear|quantile|(?!avg)\w+_over_time)\("
-)
-"""A function of a series that has another unit than the series, or is no mean."""
 _ROLES = {"other": 99, "kwh": 99, "watts": 99, "outlet": 2, "series": 2, "value": 1, "units": 1}
 """Roles by the words of a title, and the most words that a title of the role has."""
 _OF_UNIT = {"power": "watts", "energy": "kwh"}
 _NOT_REAL = "not real power"
 NO_WATTS_THERE = "energy of an outlet without watts"
-_FIGURE_WORDS = {"power": ("watts", "kwh"), "energy": ("kwh", "watts")}
-_INSTEAD = ({"time", "date"}, {"outlet"})
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, or a series of a table with a line for each quantity.
+    """A column, or the part of it that is of one outlet, or of one quantity that lines name.
 
-    `role` is a key of titles, "zone", "other", "unused" or "". `outlet` is the name of the outlet.
-    `statistic` is "mean", or a word such as max. `is_counter` is True if the title, or a make,
-    states a counter. `is_named` is True if a key names the column, `why` the reason for leaving it
-    out.
+    `role` is a key of titles, "zone", "other" or "". `statistic` is "mean", or a word such as max.
+    `is_counter` is True if the title, or a make, states a counter. `is_named` is True if a key
+    names the column, `why` the reason for leaving it out. `cells` are those in `rows`.
     """
 
     place: int
@@ -51,6 +48,8 @@ class Column:
     is_counter: bool = False
     is_named: bool = False
     why: str = ""
+    rows: Sequence[int] = ()
+    cells: Sequence[str] = ()
 
     @property
     def is_power(self) -> bool:
@@ -74,11 +73,6 @@ class Layout:
     def is_long(self) -> bool:
         return any(column.role == "value" for column in self.columns)
 
-    @property
-    def figures(self) -> list[Column]:
-        roles = ("value",) if self.is_long else FIGURES
-        return [column for column in self.columns if column.role in roles and not column.why]
-
     def places(self, *roles: str) -> list[int]:
         """Return the places of columns of these roles."""
         return [column.place for column in self.columns if column.role in roles]
@@ -94,39 +88,32 @@ def words_of(title: str) -> list[str]:
 
 
 def column_of(title: str, form: Format, place: int = 0, cell: str = "") -> Column:
-    """Return the column of a title; `cell` is a value below it, which may state the unit.
-
-    Raise LogError if a title that a key names states another quantity.
-    """
+    """Return the column of a title; `cell` is a value below it, which may state the unit."""
     unit, rest = unit_in(title)
     if unit is None and (number := number_of(cell)) is not None:
         unit = unit_of(number.unit)
     listed = words_of(re.sub("[€$£]", " price ", rest))
     there = frozenset(listed)
-    statistic = next((word for word in listed if word in words("statistic")), "")
-    column = Column(
+    key = next((k for k in TITLES if any(is_like(title, p) for p in getattr(form, k))), "")
+    reasons = [why for pattern, why in form.unused.items() if is_like(title, pattern)]
+    if there & words("other_power"):
+        reasons.append(_NOT_REAL)
+    if expression("function").search(title):
+        reasons.append("a function of another series")
+    statistic = "mean" if there & words("mean") else ""
+    if not key:
+        statistic = next((word for word in listed if word in words("statistic")), statistic)
+    return Column(
         place,
         title,
-        _role_of(unit, listed),
+        key or ("other" if reasons else _role_of(unit, listed)),
         unit,
         _outlet_in(rest),
-        statistic or ("mean" if there & words("mean") else ""),
-        bool(there & words("counter")),
+        statistic,
+        is_counter=bool(there & words("counter")) or (bool(key) and key not in form.named),
+        is_named=bool(key),
+        why="" if key or not reasons else reasons[0],
     )
-    key = next((k for k in TITLES if any(is_like(title, p) for p in getattr(form, k))), "")
-    if key in FIGURES:
-        counter = column.is_counter or key not in form.named
-        statistic = "mean" if column.statistic == "mean" else ""
-        column = replace(column, role=key, is_named=True, is_counter=counter, statistic=statistic)
-        return with_unit(column, form)
-    if key:
-        return replace(column, role=key, is_named=True)
-    if there & words("other_power"):
-        column = replace(column, role="other", why=_NOT_REAL)
-    elif _FUNCTION.search(title):
-        column = replace(column, role="other", why="a function of another series")
-    why = next((why for pattern, why in form.unused.items() if is_like(title, pattern)), "")
-    return replace(column, role="unused", why=why) if why else column
 
 
 def quantity_of(name: str, value: Column, cell: str, form: Format) -> Column:
@@ -134,13 +121,14 @@ def quantity_of(name: str, value: Column, cell: str, form: Format) -> Column:
     column = replace(column_of(name, form, value.place, cell), title=name or value.title)
     if column.is_named:
         return column
-    if column.unit is not None:
-        column = replace(column, role=_OF_UNIT.get(column.unit.kind, "other"))
-    why = column.why or ("another quantity" if column.role == "other" else "")
+    role, why = column.role, column.why
+    if column.unit is not None and not why:
+        role = _OF_UNIT.get(column.unit.kind, "other")
+    if role == "other" and not why:
+        why = "another quantity"
     if form.named & FIGURES.keys():
         why = "not named"
-    role = column.role if column.role in FIGURES or why else "watts"
-    return replace(column, role=role, title=printable(column.title, 100), why=why)
+    return replace(column, role=role if role in FIGURES or why else "watts", why=why)
 
 
 def _role_of(unit: Unit | None, listed: Sequence[str]) -> str:
@@ -167,39 +155,6 @@ def _outlet_in(rest: str) -> str:
     return re.sub(r"\s+", " ", name).strip(AROUND_NAMES)
 
 
-def with_unit(column: Column, form: Format) -> Column:
-    """Return a column of a figure with its unit; raise LogError if it is not certain."""
-    quantity, title, unit = FIGURES[column.role], column.title, column.unit
-    key = "unit" if quantity == "power" else "counter_unit"
-    is_option = key in form.named
-    default = getattr(form, key) if column.is_named or is_option else ""
-    problem = "" if unit is None else unit.problem
-    there = frozenset(words_of(title))
-    of_figure, of_other = (words(role) for role in _FIGURE_WORDS[quantity])
-    is_other = unit is not None and unit.kind != quantity
-    if unit is None and column.is_named and not there & of_figure:
-        is_other = bool(there & (of_other | words("measured")))
-    is_prefix_named = column.is_named and default[:1] in ("m", "M")
-    is_contradicted = bool(default) and unit not in (None, UNITS.get(default))
-    is_silent = unit is None and not default
-    rules = (
-        (POWER_TEXT.UNIT_SCALED, problem == "scaled"),
-        (POWER_TEXT.NOT_THE_QUANTITY, is_other),
-        (POWER_TEXT.UNIT_UNCLEAR, problem == "prefix" and not is_prefix_named),
-        (POWER_TEXT.UNIT_CONTRADICTED, is_option and not problem and is_contradicted),
-        (POWER_TEXT.UNIT_MISSING, is_silent and not column.is_named),
-        (POWER_TEXT.UNIT_MISSING, is_silent and has_strange_unit(title)),
-    )
-    for sentence, applies in rules:
-        if applies:
-            choices = tuple(n for n in CHOICES[key] if n[0] in "mM" or problem != "prefix")
-            values: dict[str, Any] = {"column": title, "key": column.role, "unit_key": key}
-            raise LogError(sentence, **values, choices=choices, quantity=quantity, unit=default)
-    if unit is not None and not problem:
-        return column
-    return replace(column, unit=UNITS[default or ("W" if quantity == "power" else "kWh")])
-
-
 # --- a layout from titles -------------------------------------------------------------------
 
 
@@ -221,8 +176,8 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
     for column in columns:
         roles.setdefault(column.role, []).append(column)
     figures = [column for role in FIGURES for column in roles.get(role, [])]
-    value, units = roles.get("value", []), roles.get("units", [])
-    if len(figures) == 1 and figures[0].unit is None and units:
+    value, units, others = (roles.get(role, []) for role in ("value", "units", "other"))
+    if units and len(figures) == 1 and not (figures[0].unit or figures[0].is_named):
         figures, value = [], [replace(figures[0], role="value")]
     is_long = not figures and len(value) == 1
     absent = {
@@ -232,25 +187,18 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
         if not any(is_like(title, pattern) for title in titles)
     }
     time = _time_columns(columns, cells)
-    others = [c for c in roles.get("other", []) if c.why == _NOT_REAL or (c.unit and not c.why)]
-    if others and time and not (figures or value or absent):
-        raise LogError(POWER_TEXT.NO_WATTS, columns=tuple(c.title for c in others[:4]))
+    unlike = tuple(c.title for c in others if c.why == _NOT_REAL or (c.unit and not c.why))[:4]
+    if unlike and time and not (figures or value or absent):
+        raise LogError(POWER_TEXT.NO_WATTS, columns=unlike)
     if (not figures and not is_long) or absent - (FIGURES.keys() if is_long else set()):
         return None
-    figures = decided(figures, form)
-    outlets = roles.get("outlet", [])
-    names = [c for c in outlets if c.is_named] or outlets[:1]
-    names += roles.get("series", []) if is_long else []
     if not time:
         raise LogError(POWER_TEXT.NO_TIME, header=", ".join(titles)[:120])
-    for role in FIGURES if names else ():
-        of_role = tuple(c.title for c in figures if c.role == role and not c.why)
-        if len(of_role) > 1:
-            raise LogError(POWER_TEXT.SEVERAL_COLUMNS, key=role, titles=of_role)
-    read = [*time, *roles.get("zone", [])[:1], *names, *units[:1], *figures]
-    read += roles.get("other", []) + (value if is_long else [])
-    unused = [column for column in roles.get("unused", []) if column.why]
-    return Layout(form, tuple(titles), (*unused, *read))
+    outlets = roles.get("outlet", [])
+    outlets = [c for c in outlets if c.is_named] or outlets[:1]
+    names = [*outlets, *(roles.get("series", []) if is_long else [])]
+    read = [*time, *roles.get("zone", [])[:1], *names, *units[:1], *others]
+    return Layout(form, tuple(titles), (*read, *(value if is_long else figures)))
 
 
 def _split(patterns: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
@@ -263,54 +211,68 @@ def _split(patterns: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
 
 
 def _only_named(columns: Sequence[Column], form: Format) -> list[Column]:
-    """Leave out columns in whose place the user or the make names others."""
+    """Leave out columns in whose place the user names others, or a make another time or outlet."""
     named = {column.role for column in columns if column.is_named}
-    dropped = set().union(*(group for group in _INSTEAD if group & named))
-    figures = {*FIGURES, "series", "value"} if form.named & {*FIGURES, "series", "value"} else set()
-    if form.named.isdisjoint(("series", "value")) and not named & figures:
-        figures -= {"series", "value"}
+    dropped: set[str] = set()
+    for keys, instead in INSTEAD:
+        if keys & (form.named if instead & FIGURES.keys() else named):
+            dropped |= instead
     return [
         column
-        if column.is_named or column.role not in dropped | figures
-        else replace(column, role="unused", why="not named" if column.role in figures else "")
+        if column.is_named or column.role not in dropped
+        else replace(column, role="other", why="not named")
+        if column.role in FIGURES
+        else replace(column, role="")
         for column in columns
     ]
 
 
+def _time_columns(columns: Sequence[Column], cells: Sequence[str]) -> list[Column]:
+    """Choose the column of times, or those of dates and times; empty without one.
+
+    If no title names a time, it is the only column of no other role whose cell is a date and time.
+    """
+    times, dates = ([c for c in columns if c.role == role] for role in ("time", "date"))
+    if not times and not dates:
+        silent = [c for c in columns if not c.role and ":" in cells[c.place]]
+        times = [replace(c, role="time") for c in silent if is_time(cells[c.place])]
+        return times if len(times) == 1 else []
+    if len(times) == len(dates) == 1 and not is_time(cells[times[0].place]):
+        return [dates[0], times[0]]
+    complete = [c for c in times if is_time(cells[c.place])]
+    for candidates in (times, complete, [c for c in complete if zone_in(c.title)], dates):
+        if len(candidates) == 1:
+            return candidates
+    titles = tuple(column.title for column in (*times, *dates))
+    raise LogError(POWER_TEXT.SEVERAL_COLUMNS, key="time", titles=titles[:8])
+
+
+# --- the choice of figures ------------------------------------------------------------------
+
+
 def decided(figures: Sequence[Column], form: Format) -> list[Column]:
-    """Return figures with their units, those that are not used with `why`; raise LogError."""
-    has_watts = any(
-        c.is_power and ("unit" in form.named or (c.unit is not None and not c.unit.problem))
-        for c in figures
-        if not c.why
-    )
-    columns = []
-    for column in figures:
-        key = "unit" if column.role == "watts" else "counter_unit"
-        is_unstated = column.unit is None or column.unit.problem
-        if not column.why and not column.is_named:
-            if is_unstated and has_watts and key not in form.named:
-                column = replace(column, why="no unit is stated")
-            else:
-                column = with_unit(column, form)
-        columns.append(column)
-    return _chosen(columns)
-
-
-def _chosen(figures: Sequence[Column]) -> list[Column]:
-    """Choose the figures of each outlet; those with `why` are not used.
+    """Return figures with their units, those that are not used with `why`; raise LogError.
 
     The momentary watts of an outlet have precedence over their mean, and watts over energy, which
-    only confirms them. Columns of watts that are all named are all used. Raise LogError if the
-    choice is not clear.
+    only confirms them. Columns of watts that are all named are all used.
     """
-    powers = [c for c in figures if c.role == "watts" and not c.why]
+    stated = [c for c in figures if c.is_power and not c.why]
+    if "unit" not in form.named:
+        stated = [c for c in stated if c.is_named or (c.unit and not c.unit.problem)]
+    unused, powers, energies = [], list[Column](), list[Column]()
+    for column in figures:
+        is_unstated = not column.is_named and (column.unit is None or bool(column.unit.problem))
+        if column.why:
+            unused.append(column)
+        elif is_unstated and stated and _unit_key(column) not in form.named:
+            unused.append(replace(column, why="no unit is stated"))
+        else:
+            (powers if column.role == "watts" else energies).append(_with_unit(column, form))
     if all(column.is_named for column in powers):
         names = [column.outlet for column in powers]
         powers = [c if names.count(c.outlet) == 1 else replace(c, outlet=c.title) for c in powers]
     else:
         powers = _momentary(powers)
-    energies = [c for c in figures if c.role != "watts" and not c.why]
     used = {column.outlet for column in powers if not column.why}
     paired = []
     for column in energies:
@@ -323,7 +285,7 @@ def _chosen(figures: Sequence[Column]) -> list[Column]:
         elif len(same) > 1:
             raise LogError(POWER_TEXT.SEVERAL_COLUMNS, key="kwh", titles=same)
         paired.append(column)
-    return [*(c for c in figures if c.why), *powers, *paired]
+    return [*unused, *powers, *paired]
 
 
 def _momentary(powers: Sequence[Column]) -> list[Column]:
@@ -343,36 +305,38 @@ def _momentary(powers: Sequence[Column]) -> list[Column]:
     return [c if best[c.outlet] is c else replace(c, why=c.statistic) for c in powers]
 
 
-def _time_columns(columns: Sequence[Column], cells: Sequence[str]) -> list[Column]:
-    """Choose the column of times, or those of dates and times; empty without one.
-
-    If no title names a time, it is the only column of no other role whose cell is a date and time.
-    """
-    times, dates = ([c for c in columns if c.role == role] for role in ("time", "date"))
-    if not times and not dates:
-        silent = [c for c in columns if not c.role and ":" in cells[c.place]]
-        times = [replace(c, role="time") for c in silent if is_time(cells[c.place])]
-        return times if len(times) == 1 else []
-    if len(times) == len(dates) == 1 and not is_time(cells[times[0].place]):
-        return [dates[0], times[0]]
-    complete = [c for c in times if is_time(cells[c.place])]
-    for candidates in (times, complete, [c for c in complete if zone_in(c.title)], dates):
-        if len(candidates) == 1:
-            return [candidates[0]]
-    if len(times) + len(dates) > 1:
-        titles = tuple(column.title for column in (*times, *dates))
-        raise LogError(POWER_TEXT.SEVERAL_COLUMNS, key="time", titles=titles[:8])
-    return dates
+def _unit_key(column: Column) -> str:
+    return "unit" if FIGURES[column.role] == "power" else "counter_unit"
 
 
-def are_alike(names: Sequence[str]) -> bool:
-    """Return True if names differ in one number and nothing else, so that they are of one kind."""
-    if len(names) < 2:
-        return True
-    if any(_QUANTILE.search(name) for name in names):
-        return False
-    pieces = [_INDEX.split(name.casefold()) for name in names]
-    if len({tuple(parts[::2]) for parts in pieces}) > 1:
-        return False
-    numbers = zip(*(parts[1::2] for parts in pieces), strict=True)
-    return sum(len(set(column)) > 1 for column in numbers) == 1
+def _with_unit(column: Column, form: Format) -> Column:
+    """Return a column of a figure with its unit; raise LogError if it is not certain."""
+    quantity, title, unit, key = FIGURES[column.role], column.title, column.unit, _unit_key(column)
+    is_option = key in form.named
+    default = getattr(form, key) if column.is_named or is_option else ""
+    problem = "" if unit is None else unit.problem
+    is_other = unit is not None and unit.kind != quantity
+    if unit is None and column.is_named:
+        of_figure, of_other = ("watts", "kwh") if quantity == "power" else ("kwh", "watts")
+        there = frozenset(words_of(title))
+        is_other = bool(there & (words(of_other) | words("measured")))
+        is_other = is_other and not there & words(of_figure)
+    is_prefix_named = column.is_named and default[:1] in ("m", "M")
+    is_contradicted = bool(default) and unit not in (None, UNITS.get(default))
+    is_silent = unit is None and not default
+    rules = (
+        (POWER_TEXT.UNIT_SCALED, problem == "scaled"),
+        (POWER_TEXT.NOT_THE_QUANTITY, is_other),
+        (POWER_TEXT.UNIT_UNCLEAR, problem == "prefix" and not is_prefix_named),
+        (POWER_TEXT.UNIT_CONTRADICTED, is_option and not problem and is_contradicted),
+        (POWER_TEXT.UNIT_MISSING, is_silent and not column.is_named),
+        (POWER_TEXT.UNIT_MISSING, is_silent and has_strange_unit(title)),
+    )
+    for sentence, applies in rules:
+        if applies:
+            choices = tuple(n for n in CHOICES[key] if n[0] in "mM" or problem != "prefix")
+            values: dict[str, Any] = {"column": title, "key": column.role, "unit_key": key}
+            raise LogError(sentence, **values, choices=choices, quantity=quantity, unit=default)
+    if unit is not None and not problem:
+        return column
+    return replace(column, unit=UNITS[default or ("W" if quantity == "power" else "kWh")])

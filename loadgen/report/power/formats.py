@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from loadgen.errors import PowerLogError
 from loadgen.report.power.units import UNITS
@@ -28,12 +30,20 @@ CHOICES: Mapping[str, Sequence[str]] = {
 KEYS = (*TITLES, *CHOICES, "format", "start")
 """Keys of `--pdu-columns`, and of a format."""
 
-_INSTEAD = (
+INSTEAD = (
     ({"time", "date"}, {"time", "date"}),
+    ({"outlet"}, {"outlet"}),
     ({*FIGURES, "series", "value"}, {*FIGURES}),
     ({"series", "value"}, {"series", "value"}),
 )
-"""If a user gives one of the first keys, the make's titles of the second keys do not count."""
+"""If a user gives one of the first keys, other titles of the second keys do not count."""
+
+
+def _several(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Titles = Annotated[tuple[str, ...], BeforeValidator(_several)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +54,19 @@ class Format:
     is for, "" for all that have its header.
     """
 
-    name: str = ""
-    header: tuple[str, ...] = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    header: Titles = ()
     line: str = ""
-    time: tuple[str, ...] = ()
-    date: tuple[str, ...] = ()
-    outlet: tuple[str, ...] = ()
-    series: tuple[str, ...] = ()
-    value: tuple[str, ...] = ()
-    units: tuple[str, ...] = ()
-    watts: tuple[str, ...] = ()
-    kwh: tuple[str, ...] = ()
-    interval: tuple[str, ...] = ()
+    time: Titles = ()
+    date: Titles = ()
+    outlet: Titles = ()
+    series: Titles = ()
+    value: Titles = ()
+    units: Titles = ()
+    watts: Titles = ()
+    kwh: Titles = ()
+    interval: Titles = ()
     unit: str = ""
     counter_unit: str = ""
     decimal: str = ""
@@ -67,11 +78,12 @@ class Format:
     logs: str = ""
     unused: Mapping[str, str] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
+    name: str = ""
 
     def with_options(self, options: "Format") -> "Format":
         """Return the format with what the user gave in its place."""
         values: dict[str, Any] = {}
-        for keys, instead in _INSTEAD:
+        for keys, instead in INSTEAD:
             if keys & options.named:
                 values |= dict.fromkeys(instead, ())
         values |= {key: getattr(options, key) for key in options.named}
@@ -86,6 +98,7 @@ class Format:
 
 
 NO_OPTIONS = Format()
+_FORMAT = TypeAdapter(Format)
 
 
 @cache
@@ -100,47 +113,36 @@ def is_like(title: str, pattern: str) -> bool:
 
 
 @cache
-def _data(name: str) -> Mapping[str, Any]:
-    return read_table("loadgen.report.power", name)
-
-
-@cache
 def makes() -> tuple[Format, ...]:
-    return tuple(_format(name, table, "makes.toml") for name, table in _data("makes.toml").items())
-
-
-@cache
-def words(key: str) -> frozenset[str]:
-    """Return the words of titles that say this of a column."""
-    return frozenset(_data("words.toml")[key].split())
+    tables = read_table("loadgen.report.power", "makes.toml")
+    return tuple(_format(name, table, "makes.toml") for name, table in tables.items())
 
 
 def read_formats(path: Path) -> tuple[Format, ...]:
     """Return the formats of a user's file; raise PowerLogError."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
-        for table in document.values():
-            re.compile(str(table.get("line", "")) if isinstance(table, dict) else "")
+        formats = tuple(_format(name, table, str(path)) for name, table in document.items())
+        for form in formats:
+            re.compile(form.line)
     except (OSError, ValueError, re.error) as error:
         reason = printable(str(getattr(error, "strerror", None) or error), 120).lower()
         raise PowerLogError(POWER_TEXT.FORMAT_FILE(file=path, reason=reason)) from None
-    return tuple(_format(name, table, str(path)) for name, table in document.items())
+    return formats
 
 
 def _format(name: str, table: Any, file: str) -> Format:
-    values: dict[str, Any] = {}
-    for key, value in table.items() if isinstance(table, dict) else ():
-        is_titles = key in (*TITLES, "header")
-        value = (value,) if is_titles and isinstance(value, str) else value
-        kind: type = list if is_titles else dict if key == "unused" else str
-        texts = value if kind is list and isinstance(value, list | tuple) else ("",)
-        is_value = isinstance(value, (tuple, kind)) and all(isinstance(t, str) for t in texts)
-        if not is_value or key not in (*KEYS, "header", "line", "logs", "unused"):
-            raise PowerLogError(POWER_TEXT.FORMAT_KEY(file=file, name=name, key=key))
-        values[key] = tuple(value) if is_titles else _checked(key, value)
-    if not values:
+    try:
+        form = replace(_FORMAT.validate_python(table), name=name)
+    except (ValidationError, TypeError) as error:
+        places = error.errors()[0]["loc"] if isinstance(error, ValidationError) else ()
+        key = str(places[0]) if places else ""
+        raise PowerLogError(POWER_TEXT.FORMAT_KEY(file=file, name=name, key=key)) from None
+    if not table:
         raise PowerLogError(POWER_TEXT.FORMAT_KEY(file=file, name=name, key=""))
-    return Format(name=name, **values)
+    for key in CHOICES:
+        _require_choice(key, getattr(form, key))
+    return form
 
 
 def parse_columns(text: str) -> Format:
@@ -155,13 +157,13 @@ def parse_columns(text: str) -> Format:
             raise PowerLogError(POWER_TEXT.COLUMNS_KEY(part=printable(part, 80), keys=KEYS))
         if key in values:
             raise PowerLogError(POWER_TEXT.COLUMNS_TWICE(key=key))
-        values[key] = (value,) if key in TITLES else _checked(key, value)
+        _require_choice(key, value)
+        values[key] = (value,) if key in TITLES else value
     return Format(**values, named=frozenset(values))
 
 
-def _checked(key: str, value: Any) -> Any:
-    """Return a value if its key has it among its choices; raise PowerLogError otherwise."""
-    if value not in CHOICES.get(key, (value,)):
-        choices, shown = tuple(CHOICES[key]), printable(str(value), 40)
+def _require_choice(key: str, value: str) -> None:
+    """Raise PowerLogError if a key has choices, and a value is not among them."""
+    if value and value not in CHOICES.get(key, (value,)):
+        choices, shown = tuple(CHOICES[key]), printable(value, 40)
         raise PowerLogError(POWER_TEXT.CHOICE(key=key, choices=choices, value=shown))
-    return value

@@ -19,17 +19,17 @@ from loadgen.report.power.columns import (
     NO_WATTS_THERE,
     Column,
     Layout,
-    are_alike,
     decided,
     layout_of,
     quantity_of,
     words_of,
 )
 from loadgen.report.power.formats import FIGURES, TITLES, Format, is_like, makes
+from loadgen.report.power.notation import expression
 from loadgen.report.power.settings import LogSettings, PduLog
 from loadgen.report.power.tables import HEAD_LINES, Line, Table, lines_of, tables_in
 from loadgen.report.power.times import UNCERTAIN, LogError, is_time, read_times, zone_in
-from loadgen.report.power.units import MISSING, is_value, number_of, unit_of
+from loadgen.report.power.units import is_value, number_of, unit_of
 from loadgen.run.redaction import printable
 from loadgen.sentences import POWER_TEXT
 
@@ -44,8 +44,6 @@ _BURST = 10
 """A spacing so many times the next one is the pause before a group of samples."""
 _BURST_NS = 5 * 10**8
 _FIRST_ROWS = 20
-_ZONE_LINE = re.compile(r"time\s?-?zone|zeitzone|times?\b.* in ", re.IGNORECASE)
-
 Int64Array = NDArray[np.int64]
 Float64Array = NDArray[np.float64]
 
@@ -187,14 +185,16 @@ def _layout_in(
     refused: dict[str | None, LogError] = {}
     silent: tuple[Layout, Table] | None = None
     widest: Sequence[str] = max((re.split("[\t;|,]", line) for line in head), key=len)
+    is_json = False
     for table in tables_in(lines, described):
         if table.separator == "" and refused.keys() - {""}:
             break
+        is_json = table.separator is None
         widest = max(table.titles, widest, key=len)
         cells = [""] * len(table.titles)
         for shown in table.first[:_FIRST_ROWS]:
             for place, text in enumerate(shown[: len(cells)]):
-                cells[place] = cells[place] or text * (text.casefold() not in MISSING)
+                cells[place] = cells[place] or text * is_value(text)
         fitting = (f for f in described if f.logs or f.fits(table.titles))
         form = (table.make or next(fitting, Format())).with_options(options)
         try:
@@ -204,10 +204,7 @@ def _layout_in(
             continue
         if layout is None:
             continue
-        row = table.first[0]
-        places = layout.places("time", "date", "zone")
-        text = " ".join(row[place] for place in places if place < len(row))
-        if is_time(text, layout.format):
+        if is_time(_time_in(table.first[0], layout), layout.format):
             return layout, table
         silent = silent or (layout, table)
     if silent is not None:
@@ -215,32 +212,23 @@ def _layout_in(
     first = next(iter(refused.values()), None)
     if first is not None and not (head[0][0].isdigit() and first.sentence == POWER_TEXT.NO_TIME):
         raise first
-    raise _unknown(head, widest, options)
-
-
-def _unknown(head: Sequence[str], titles: Sequence[str], options: Format) -> LogError:
-    """Return the error for a log without a header that can be read."""
-    shown = printable(", ".join(titles), 120)
+    header = printable(", ".join(widest), 120)
     for pattern in (p for key in TITLES for p in getattr(options, key)):
         parts = [pattern, *pattern.split("+")]
-        if not any(is_like(title, part) for title in titles for part in parts):
-            return LogError(POWER_TEXT.NO_COLUMN, column=printable(pattern, 80), header=shown)
+        if not any(is_like(title, part) for title in widest for part in parts):
+            raise LogError(POWER_TEXT.NO_COLUMN, column=printable(pattern, 80), header=header)
     if re.match(r"\W*\d", head[0]):
-        return LogError(POWER_TEXT.HEADER_MISSING, header=printable(head[0], 120))
-    unlike = POWER_TEXT.NOT_A_TABLE if len(titles) < 2 else POWER_TEXT.HEADER_UNKNOWN
-    return LogError(unlike, header=shown)
+        raise LogError(POWER_TEXT.HEADER_MISSING, header=printable(head[0], 120))
+    unlike = is_json or len(widest) < 2
+    raise LogError(POWER_TEXT.NOT_A_TABLE if unlike else POWER_TEXT.HEADER_UNKNOWN, header=header)
+
+
+def _time_in(cells: Sequence[str], layout: Layout) -> str:
+    places = layout.places("time", "date", "zone")
+    return " ".join([cells[place] for place in places if place < len(cells)])
 
 
 # --- rows -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Series:
-    """The cells of a column at one outlet, or of a quantity that lines name, and their rows."""
-
-    column: Column
-    rows: Sequence[int]
-    cells: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,24 +238,24 @@ class _LogRows:
     lines: Sequence[int]
     times: Sequence[str]
     cells: Sequence[Sequence[str]]
-    summary: tuple[int, str] | None
-    """A line below the samples that has no time, such as a sum."""
+    below: tuple[int, str] | None
+    """The first line below the samples that has no time, such as a sum."""
 
 
 def _rows_of(layout: Layout, table: Table) -> _LogRows:
     """Read all rows; raise LogError for a line that has no time, or another number of cells."""
-    width, places = len(layout.titles), layout.places("time", "date", "zone")
+    width = len(layout.titles)
     lines: list[int] = []
     times: list[str] = []
     rows: list[Sequence[str]] = []
-    summary: tuple[int, str] | None = None
+    below: tuple[int, str] | None = None
     for line, cells in table.rows:
-        text = " ".join([cells[place] for place in places if place < len(cells)])
+        text = _time_in(cells, layout)
         is_short = len(cells) < width and not is_time(text, layout.format)
         if table.separator is not None and (is_short or not any(map(str.isdigit, text))):
-            summary = summary or (line, " ".join(cells))
+            below = below or (line, " ".join(cells))
             continue
-        if summary is not None:
+        if below is not None:
             break
         if len(cells) < width or any(cells[width:]):
             values = {"line": line, "width": len(cells), "expected": width}
@@ -276,16 +264,16 @@ def _rows_of(layout: Layout, table: Table) -> _LogRows:
         times.append(text)
         rows.append(cells)
     else:
-        if summary is None or rows:
-            return _LogRows(lines, times, rows, summary)
-    raise LogError(POWER_TEXT.LINE_TIME, line=summary[0], text=printable(summary[1], 40))
+        if below is None or rows:
+            return _LogRows(lines, times, rows, below)
+    raise LogError(POWER_TEXT.LINE_TIME, line=below[0], text=printable(below[1], 40))
 
 
 def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -> LogSamples:
     """Return the samples of the figures that are used; raise LogError."""
     form, rows = layout.format, _rows_of(layout, table)
     head = [line for _, line in lines[:HEAD_LINES]]
-    above = (zone_in(line) for line in head if _ZONE_LINE.search(line))
+    above = (zone_in(line) for line in head if expression("zone_line").search(line))
     # "(UTC+01:00) Amsterdam" may or may not include summer time.
     zones = [zone_in(layout.titles[place]) for place in layout.places("time", "date")]
     zones += [zone for zone in above if not re.search(r"\d", zone)]
@@ -293,15 +281,11 @@ def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -
         start = next((m[1] for line in head if (m := re.fullmatch(form.start, line))), "")
         form = replace(form, start=start)
     at, local = read_times(rows.times, rows.lines, form, zone, next(filter(None, zones), ""))
-    series = _series_of(layout, rows)
-    columns = [replace(of.column, place=place) for place, of in enumerate(series)]
-    columns = decided(columns, form) if layout.is_long else columns
+    columns = decided(_figures_in(layout, rows), form)
     mark = _decimal_mark(layout, table, rows)
     used, outlets = [], dict[str, dict[str, Points]]()
     for column in columns:
-        points = None
-        if not column.why:
-            points = _points(column, series[column.place], at, rows.lines, mark, form)
+        points = None if column.why else _points(column, at, rows.lines, mark, form)
         if points is not None:
             figure = "watts" if column.role == "watts" else "energy"
             outlets.setdefault(column.outlet, {})[figure] = points
@@ -313,8 +297,8 @@ def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -
         for c in (*layout.columns, *columns)
         if c.why
     )
-    if rows.summary is not None:
-        line, text = rows.summary
+    if rows.below is not None:
+        line, text = rows.below
         left_out[f"line {line}: {printable(text, 40)}", "below the samples", True] = None
     for pattern in (p for key in form.named & FIGURES.keys() for p in getattr(form, key)):
         if layout.is_long and not any(is_like(title, pattern) for title in used):
@@ -332,12 +316,15 @@ def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -
         tuple(dict.fromkeys(used)),
         tuple(left_out),
         local,
-        are_alike=is_named or are_alike([*outlets]),
+        are_alike=is_named or _are_alike([*outlets]),
     )
 
 
-def _series_of(layout: Layout, rows: _LogRows) -> list[_Series]:
-    """Return the cells by outlets and quantities; raise LogError if they may be of several."""
+def _figures_in(layout: Layout, rows: _LogRows) -> list[Column]:
+    """Return the figures with their cells, by outlets, or by the quantities that lines name.
+
+    Raise LogError if the cells of one may be of several outlets.
+    """
     names, units = layout.places("outlet", "series"), layout.places("units")
     groups: dict[tuple[str, str], list[int]] = {}
     for row, cells in enumerate(rows.cells):
@@ -348,31 +335,33 @@ def _series_of(layout: Layout, rows: _LogRows) -> list[_Series]:
             raise LogError(POWER_TEXT.TOO_MANY_OUTLETS, most=_MOST_OUTLETS)
     read = {column.place for column in layout.columns}
     unread = [place for place in range(len(layout.titles)) if place not in read]
-    series: list[_Series] = []
+    figures: list[Column] = []
     for (name, _), of_group in groups.items():
         for place in unread:
             _refuse_turns(layout, name, place, [rows.cells[row][place] for row in of_group])
-        for column in layout.figures:
+        for column in layout.columns:
+            if column.why or column.role not in (*FIGURES, "value"):
+                continue
             cells = [rows.cells[row][column.place] for row in of_group]
             if layout.is_long:
-                if units:
+                for place in units:
+                    numbers = zip(of_group, cells, strict=True)
                     cells = [
-                        f"{cell} {rows.cells[row][units[0]]}".strip() if is_value(cell) else cell
-                        for row, cell in zip(of_group, cells, strict=True)
+                        f"{n} {rows.cells[row][place]}" if is_value(n) else n for row, n in numbers
                     ]
                 shown = next(filter(is_value, cells), None)
                 if shown is None:
                     continue
-                column = quantity_of(name, column, shown, layout.format)
+                column = quantity_of(printable(name, 100), column, shown.strip(), layout.format)
             elif names:
                 column = replace(column, outlet=printable(name, 100))
-            series.append(_Series(column, of_group, cells))
-    return series
+            figures.append(replace(column, rows=of_group, cells=cells))
+    return figures
 
 
 def _decimal_mark(layout: Layout, table: Table, rows: _LogRows) -> str:
     """Return the decimal mark of the log's numbers; raise LogError if it is not certain."""
-    places = [*(column.place for column in layout.figures), *layout.places("other")]
+    places = layout.places(*FIGURES, "value", "other")
     proofs: dict[str, str] = {}
     for text in {cells[place]: None for place in places for cells in rows.cells}:
         if (number := number_of(text)) is not None:
@@ -408,19 +397,14 @@ def _number(text: str, column: Column, mark: str, line: int) -> tuple[float, flo
 
 
 def _points(
-    column: Column,
-    series: _Series,
-    at: Int64Array,
-    lines: Sequence[int],
-    mark: str,
-    form: Format,
+    column: Column, at: Int64Array, lines: Sequence[int], mark: str, form: Format
 ) -> Points | None:
     """Return readings in order of time; raise LogError if they may be of several outlets."""
     read: dict[str, tuple[float, float]] = {}
-    for row, text in zip(series.rows, series.cells, strict=True):
+    for row, text in zip(column.rows, column.cells, strict=True):
         if text not in read:
             read[text] = _number(text, column, mark, lines[row])
-    at, values = at[np.array(series.rows)], np.array([read[text][0] for text in series.cells])
+    at, values = at[np.array(column.rows)], np.array([read[text][0] for text in column.cells])
     is_read = (at != UNCERTAIN) & (~np.isnan(values) | bool(form.hold))
     at, values = at[is_read], values[is_read]
     if np.isnan(values).all():
@@ -479,3 +463,16 @@ def _refuse_turns(layout: Layout, name: str, place: int, cells: Sequence[str]) -
         column = printable(layout.titles[place], 60)
         values = {"first": first, "second": second, "column": column}
         raise LogError(POWER_TEXT.IN_TURN, name=printable(name, 60), **values)
+
+
+def _are_alike(names: Sequence[str]) -> bool:
+    """Return True if names differ in one number and nothing else, so that they are of one kind."""
+    if len(names) < 2:
+        return True
+    if any(expression("quantile").search(name) for name in names):
+        return False
+    pieces = [expression("outlet_number").split(name.casefold()) for name in names]
+    if len({tuple(parts[::2]) for parts in pieces}) > 1:
+        return False
+    numbers = zip(*(parts[1::2] for parts in pieces), strict=True)
+    return sum(len(set(column)) > 1 for column in numbers) == 1

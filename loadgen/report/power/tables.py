@@ -7,11 +7,13 @@ lines of cells below a header. Only the latter have several candidates.
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.report.power.formats import Format, words
+from loadgen.report.power.formats import Format
+from loadgen.report.power.notation import expression, words
 from loadgen.report.power.times import LogError, is_time
 from loadgen.report.power.units import unit_of
 from loadgen.sentences import POWER_TEXT
@@ -20,14 +22,6 @@ _SEPARATORS = ("\t", ";", "|", ",", "")
 """Separators of columns; "" for blanks."""
 _LONGEST_LINE = 20_000
 HEAD_LINES = 60
-_HEADER_BLOCK = 6
-_PAIR = re.compile(r"\s*([^\W\d][^:\t,;|{}]*?)\s*:\s+(\S.*?)\s*")
-"""A line of a tool with a name and a value."""
-_SEVERAL = re.compile(r"\s{2,}(?=[^\W\d][^:]*:\s)")
-"""The blanks between several pairs of one line."""
-_ASSIGNED = re.compile(r'([^\W\d][\w.]*)=("[^"]*"|\S*)(?:\s+|$)')
-"""A name and a value as in `time=2026-11-23T10:00:00Z power_w=135`."""
-_TIMES = {"timestamp", "time"}
 _BEGIN = re.compile(r"[{[]")
 _DECODER = json.JSONDecoder()
 
@@ -92,11 +86,10 @@ def tables_in(lines: Sequence[Line], makes: Sequence[Format]) -> Iterator[Table]
             rows = [*_matches(lines, pattern)]
             yield Table(tuple(pattern.groupindex), rows, [cells for _, cells in rows], make)
             return
-    for records, is_record in ((_blocks, _PAIR.fullmatch), (_assignments, _assigned)):
-        fitting = sum(bool(is_record(line)) for line in head)
-        if fitting > 1 and fitting >= 0.8 * len(head):
-            yield _of_records(records(lines))
-            return
+    pairs = sum(bool(expression("pair").fullmatch(line)) for line in head)
+    if pairs > 1 and pairs >= 0.8 * len(head):
+        yield _of_records(_blocks(lines))
+        return
     yield from _below_headers(lines, head)
 
 
@@ -114,33 +107,39 @@ def cells_of(line: str, separator: str) -> list[str]:
 
 
 def _below_headers(lines: Sequence[Line], head: Sequence[str]) -> Iterator[Table]:
-    """Yield the tables below each line that may end a header.
-
-    A header has up to six lines of the same width, such as names, kinds and units; of those that
-    end at one line, the highest is the first.
-    """
+    """Yield the tables below each line that may be a header, or the units of one above it."""
     stated = re.fullmatch(r"sep=(.)", head[0], re.IGNORECASE)
     for separator in (stated[1],) if stated else _SEPARATORS:
-        cells = [cells_of(line, separator) for line in head]
-        for of_line in cells:
-            while of_line and not of_line[-1]:
-                of_line.pop()
-        for below in range(1 + bool(stated), len(cells)):
-            width = len(cells[below - 1])
-            if width < 2 or any(map(is_time, cells[below - 1])):
-                continue  # a line of samples, or of text
-            top = below - 1
-            while top > max(below - _HEADER_BLOCK, 0) and len(cells[top - 1]) == width:
-                top -= 1
-            for start in range(top, below):
-                titles = []
-                for column in zip(*cells[start:below], strict=True):
-                    # A unit in a separate line gets brackets.
-                    parts = [f"({c})" if len(column) > 1 and unit_of(c) else c for c in column]
-                    titles.append(" ".join(filter(None, parts)).strip())
-                header = frozenset(head[:below])
-                rows = _rows_below(lines[below:], separator, header)
-                yield Table(tuple(titles), rows, cells[below:], separator=separator)
+        above: list[str] = []
+        for place, line in enumerate(head[bool(stated) : -1], 1 + bool(stated)):
+            titles = cells_of(line, separator)
+            while titles and not titles[-1]:
+                titles.pop()
+            units = [title.strip("()[]") for title in titles]
+            if len(units) == len(above) and any(map(unit_of, units)) and not _names_time(titles):
+                pairs = zip(above, units, strict=True)
+                titles = [f"{title} ({unit})" if unit_of(unit) else title for title, unit in pairs]
+            if len(titles) > 1 and not any(map(is_time, titles)):
+                titles = _distinct(titles)
+                rows = _rows_below(lines[place:], separator, frozenset(head[:place]))
+                first = [cells_of(below, separator) for below in head[place:]]
+                yield Table(tuple(titles), rows, first, separator=separator)
+            above = titles
+
+
+def _distinct(titles: Sequence[str]) -> list[str]:
+    """Return titles of which those that repeat have their number, as W and W 2."""
+    counts = Counter[str]()
+    numbered = []
+    for title in titles:
+        counts[title] += 1
+        numbered.append(f"{title} {counts[title]}" if title and counts[title] > 1 else title)
+    return numbered
+
+
+def _names_time(titles: Sequence[str]) -> bool:
+    named = {word for title in titles for word in re.findall(r"[^\W_]+", title.casefold())}
+    return bool(named & (words("time") | words("date")))
 
 
 def _rows_below(lines: Sequence[Line], separator: str, header: frozenset[str]) -> Iterator[Row]:
@@ -173,24 +172,15 @@ def _blocks(lines: Sequence[Line]) -> Iterator[Record]:
     record: dict[str, str] = {}
     first = 0
     for number, line in lines:
-        for match in filter(None, map(_PAIR.fullmatch, _SEVERAL.split(line))):
+        for match in filter(
+            None, map(expression("pair").fullmatch, expression("between_pairs").split(line))
+        ):
             if match[1] in record:
                 yield first, record
                 record = {}
             first = first if record else number
             record[match[1]] = match[2]
     yield first, record
-
-
-def _assigned(line: str) -> dict[str, str]:
-    """Return the names and values of a line that has nothing else; empty for another line."""
-    pairs = _ASSIGNED.findall(line)
-    is_complete = len(pairs) > 1 and not _ASSIGNED.sub("", line)
-    return {name: value.strip('"') for name, value in pairs} if is_complete else {}
-
-
-def _assignments(lines: Sequence[Line]) -> Iterator[Record]:
-    return ((number, _assigned(line)) for number, line in lines if line[0] != "#")
 
 
 def _documents(lines: Sequence[Line]) -> Iterator[Record]:
@@ -207,11 +197,11 @@ def _documents(lines: Sequence[Line]) -> Iterator[Record]:
             samples = [*_samples_in(document)]
         except (ValueError, TypeError, AttributeError):
             break  # not JSON, or series with other parts
-        words = before.strip(" \t\n,").split()
-        times = [word for word in words if is_time(word)]
+        parts = before.strip(" \t\n,").split()
+        times = [part for part in parts if is_time(part)]
         for sample in samples:
-            if words:
-                sample["topic"] = " ".join(word for word in words if word not in times)
+            if parts:
+                sample["topic"] = " ".join(part for part in parts if part not in times)
             if times and not any(name.lower().endswith("time") for name in sample):
                 sample["time"] = times[0]
             yield lines[line][0], sample
@@ -221,22 +211,13 @@ def _documents(lines: Sequence[Line]) -> Iterator[Record]:
 
 
 def _samples_in(document: Any) -> Iterator[dict[str, str]]:
-    """Yield the samples of a document: of series or tables in it, of lists, or itself."""
+    """Yield the samples of a document: of the series or a list in it, or itself."""
     match document:
-        case [{"datapoints": _}, *_]:
-            yield from _of_series(document)
         case [*parts]:
             for part in parts:
                 yield from _samples_in(part)
         case {"data": {"result": [*series]}}:
             yield from _of_series(series)
-        case {"metric": dict(), "values": list(), "timestamps": list()}:
-            yield from _of_series([document])
-        case {"results": [*results]}:  # InfluxDB 1
-            for series in (part for result in results for part in result.get("series", ())):
-                for values in series.get("values", ()):
-                    row = dict(zip(series.get("columns", ()), values, strict=False))
-                    yield _flat(series.get("tags", {}) | row)
         case dict():
             # What is around the samples is part of each, so that no watts are dropped.
             around = _flat(document)
@@ -258,28 +239,20 @@ def _lists_in(value: dict[str, Any], name: str = "") -> Iterator[tuple[str, list
 
 def _has_time(value: Any) -> bool:
     """Return True for an object with a time, in itself or in an object of it."""
-    if not isinstance(value, dict):
-        return False
-    return any(key.lower().strip("@") in _TIMES or _has_time(of) for key, of in value.items())
+    return isinstance(value, dict) and any(
+        key.lower().strip("@") in ("time", "timestamp") or _has_time(part)
+        for key, part in value.items()
+    )
 
 
 def _of_series(series: Sequence[Any]) -> Iterator[dict[str, str]]:
-    """Yield the samples of series, named by the labels that tell them apart.
-
-    Prometheus has `values` of (time, value), Graphite `datapoints` of (value, time).
-    """
-    labels = [_flat(of.get("metric", {"target": of.get("target", "")})) for of in series]
+    """Yield the samples of Prometheus' series, named by the labels that tell them apart."""
+    labels = [_flat(of["metric"]) for of in series]
     names = dict.fromkeys(name for label in labels for name in label)
-    stated = ("__name__", "target")
-    telling = [n for n in names if n in stated or len({label.get(n) for label in labels}) > 1]
+    telling = [n for n in names if n == "__name__" or len({label.get(n) for label in labels}) > 1]
     for of, label in zip(series, labels, strict=True):
-        points = of.get("values") or [of.get("value", ("", ""))]
-        if "datapoints" in of:
-            points = [point[::-1] for point in of["datapoints"]]
-        elif "timestamps" in of:
-            points = zip(of["timestamps"], points, strict=False)
         name = " ".join(label[name] for name in telling if name in label)
-        for time, value in points:
+        for time, value in of.get("values") or [of["value"]]:
             yield _flat({"time": time, "series": name, "value": value})
 
 

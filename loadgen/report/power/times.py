@@ -5,8 +5,7 @@
 """
 
 import re
-from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from loadgen.errors import PowerLogError
 from loadgen.report.power.formats import NO_OPTIONS, Format
+from loadgen.report.power.notation import expression
 from loadgen.run.redaction import printable
 from loadgen.sentences import POWER_TEXT, Sentence
 
@@ -42,38 +42,8 @@ _LAST_YEAR = 2200
 _UTC = "utc"
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]*\.?"
-_SINCE_1970 = re.compile(r"(?!20\d{12}$)(\d{9,20})(?:[.,](\d+))?")
-"""A number since 1970; 20130426100405 is a date and a time instead."""
-_ELAPSED = re.compile(r"\d{1,9}(?:[.,]\d+)?")
-_TEXT = re.compile(
-    r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,?\s+)?(?:"
-    rf"(?P<date>\d{{1,4}}[-/.]\s?(?:\d{{1,2}}|{_MONTH})[-/.]\s?\d{{1,4}}|\d{{8}}"
-    rf"|\d{{1,2}}\.?\s+{_MONTH},?\s+\d{{4}}|{_MONTH}\s+\d{{1,2}},?\s+\d{{4}})"
-    rf"(?:\s*[T_,]\s*|\s+|(?<=^\d{{8}}))|(?P<day>{_MONTH}\s+\d{{1,2}})\s+(?=.*\s\d{{4}}$))"
-    r"(?P<hour>\d{1,2}):?(?P<minute>\d\d)(?::?(?P<second>\d\d)(?:[.,:](?P<fraction>\d{1,9})\d*)?)?"
-    r"\s*(?P<half>[ap]\.?m\.?(?![a-z]))?"
-    r"\s*\(?(?P<zone>[a-z_]+/[a-z_/+-]+|[a-z]{1,5}|(?:utc|gmt)?\s?[+-]\d\d?(?::?\d\d)?)?\)?"
-    r"(?:\s+(?P<year>\d{4}))?",
-    re.IGNORECASE,
-)
-_OFFSET = re.compile(r"(?:utc|gmt)?\s?(?P<sign>[+-])(?P<hours>\d\d?):?(?P<minutes>\d\d)?")
-_ZONE = re.compile(
-    r"(?<![^\W_])(?:(?:utc|gmt)(?:\s?[+-]\d\d?(?::?\d\d)?)?|[a-z_]+/[a-z_/]+"
-    r"|(?:ce|ee|m|p|c|e|ae|nz)(?:s|d)t|cet|eet|bst|ist|msk|jst|kst|hkt|sgt)(?![^\W_])",
-    re.IGNORECASE,
-)
-_ORDERS = {
-    "ymd": r"(?P<y>\d{4})[-/.]?(?P<m>\d{1,2})[-/.]?(?P<d>\d{1,2})",
-    "dmy": r"(?P<d>\d{1,2})[-/.](?P<m>\d{1,2})[-/.](?P<y>\d{4}|\d\d)",
-    "mdy": r"(?P<m>\d{1,2})[-/](?P<d>\d{1,2})[-/](?P<y>\d{4}|\d\d)",
-    "ymd, short": r"(?P<y>\d\d)[-/](?P<m>\d{1,2})[-/](?P<d>\d{1,2})",
-    "day first, named": (
-        rf"(?P<d>\d{{1,2}})(?:[-/]|\.?\s+)(?P<m>{_MONTH})(?:[-/]|,?\s+)(?P<y>\d{{4}}|\d\d)"
-    ),
-    "month first, named": rf"(?P<m>{_MONTH})[\s-](?P<d>\d{{1,2}}),?[\s-](?P<y>\d{{4}})",
-}
-"""Ways to write a date. Dates with points always begin with the day, so they are unambiguous."""
+_ORDERS = ("ymd", "dmy", "mdy", "short ymd", "named dmy", "named mdy")
+"""Ways to write a date, as in `patterns.toml`."""
 
 _Moment = tuple[int, str, str]
 """Nanoseconds since 1970, or since the date that follows if it is not ""; and the zone."""
@@ -95,31 +65,25 @@ def read_times(
     start = _moment(form.start, form, stated) if form.start else None
     if form.start and start is None:
         raise _bad_time(form.start, 0)
-    ns, dates, zones = array("q"), array("q"), array("q")
-    days: dict[str, int] = {}
-    first_lines: list[int] = []
-    names = {"": 0, _UTC: 1}
+    moments: list[_Moment] = []
+    first_lines: dict[str, int] = {}
     for text, line in zip(texts, lines, strict=True):
         moment = _moment(text, form, stated) if start is None else _later(start, text)
         if moment is None:
             raise _bad_time(text, line)
-        ns.append(moment[0])
-        dates.append(days.setdefault(moment[1], len(days)))
-        zones.append(names.setdefault(moment[2], len(names)))
-        if len(first_lines) < len(days):
-            first_lines.append(line)
-    clock, zone_of = np.array(ns, np.int64), np.array(zones, np.int64)
-    if len(clock):
-        numbers = np.array(_days(list(days), first_lines, form.dates), np.int64)
-        clock += numbers[np.array(dates, np.int64)] * _DAY_NS
-    local = zone_of != names[_UTC]
+        moments.append(moment)
+        first_lines.setdefault(moment[1], line)
+    days = _days(first_lines, form.dates)
+    clock = np.array([ns + days[date] * _DAY_NS for ns, date, _ in moments], np.int64)
+    zones = np.array([named for *_, named in moments], object)
+    local = zones != _UTC
     # A zone's clock changes at full minutes; a conversion of each sample would take long.
     minutes, place = np.unique(clock[local] // _MINUTE_NS, return_inverse=True)
     if len(minutes):
         offsets = np.array([_offset_ns(zone, int(minute)) for minute in minutes], np.int64)[place]
         clock[local] = np.where(offsets != UNCERTAIN, clock[local] - offsets, UNCERTAIN)
-    for name, number in [*names.items()][2:]:
-        hours = np.unique(clock[(zone_of == number) & (clock != UNCERTAIN)] // (60 * _MINUTE_NS))
+    for name in {*zones[local]} - {""}:
+        hours = np.unique(clock[(zones == name) & (clock != UNCERTAIN)] // (60 * _MINUTE_NS))
         starts = (_EPOCH_UTC + timedelta(hours=int(hour)) for hour in hours)
         used = {(start.astimezone(zone).tzname() or "").lower() for start in starts}
         if name != zone.key.lower() and used - {name}:
@@ -143,13 +107,13 @@ def _moment(text: str, form: Format, stated: str) -> _Moment | None:
             return _ns_of(since) - offset_ns, "", zone
     if form.format:
         return None
-    if number := _SINCE_1970.fullmatch(text):
+    if number := expression("since_1970").fullmatch(text):
         # Seconds until the year 5138; longer numbers are milli-, micro- or nanoseconds.
         places = 9 - 3 * sum(int(number[1]) >= least for least in (1e11, 1e14, 1e17))
         ns = int(number[1] + (number[2] or "")[:places].ljust(places, "0"))
         if ns < 1 << 63:
             return ns, "", _UTC
-    match = _TEXT.fullmatch(text)
+    match = expression("time").fullmatch(text)
     if match is None or (match["year"] is None) != (match["day"] is None):
         return None
     hour, minute, second = (int(match[key] or 0) for key in ("hour", "minute", "second"))
@@ -165,7 +129,7 @@ def _moment(text: str, form: Format, stated: str) -> _Moment | None:
 
 def _later(start: _Moment, text: str) -> _Moment | None:
     """Return the moment of seconds since a start."""
-    if not _ELAPSED.fullmatch(text):
+    if not expression("elapsed").fullmatch(text):
         return None
     return start[0] + round(float(text.replace(",", ".")) * 1e9), *start[1:]
 
@@ -175,37 +139,37 @@ def _zone(name: str) -> tuple[int, str]:
     name = name.lower()
     if name in ("z", "utc", "gmt"):
         return 0, _UTC
-    if match := _OFFSET.fullmatch(name):
+    if match := expression("offset").fullmatch(name):
         seconds = int(match["hours"]) * 3600 + int(match["minutes"] or 0) * 60
         return (-seconds if match["sign"] == "-" else seconds) * 10**9, _UTC
     return 0, name
 
 
-def _days(dates: Sequence[str], lines: Sequence[int], order: str) -> list[int]:
-    """Return the days since 1970 of each date; all dates of a log have the same order."""
-    orders = [key for key in _ORDERS if not order or key[:3] == order or "named" in key]
+def _days(dates: Mapping[str, int], order: str) -> dict[str, int]:
+    """Return the days since 1970 of each date, which has a line; all have the same order."""
+    orders = [key for key in _ORDERS if key.endswith(order)]
     if not order:
-        orders.remove("ymd, short")
-    read = [[_day(text, _ORDERS[key]) if text else 0 for text in dates] for key in orders]
+        orders.remove("short ymd")
+    read = [{text: _day(text, key) for text in dates} for key in orders]
     # An order that fits fewer dates than another one is wrong.
-    least = min(days.count(None) for days in read)
-    fitting = [days for days in read if days.count(None) == least]
-    for text, line, *days in zip(dates, lines, *fitting, strict=True):
-        if len({day for day in days if day is not None}) > 1:
+    least = min([*days.values()].count(None) for days in read)
+    fitting = [days for days in read if [*days.values()].count(None) == least]
+    for text, line in dates.items():
+        if len({days[text] for days in fitting} - {None}) > 1:
             raise LogError(POWER_TEXT.DATES_UNCLEAR, date=printable(text, 40))
-        if days[0] is None:
+        if fitting[0][text] is None:
             raise _bad_time(text, line)
-    return [day for day in fitting[0] if day is not None]
+    return {text: day for text, day in fitting[0].items() if day is not None}
 
 
 def is_time(text: str, form: Format = NO_OPTIONS) -> bool:
     """Return True if a text is a date with a time, or seconds if `form` has their start."""
-    return bool(_ELAPSED.fullmatch(text) if form.start else _moment(text, form, ""))
+    return bool(expression("elapsed").fullmatch(text) if form.start else _moment(text, form, ""))
 
 
 def zone_in(text: str) -> str:
     """Find the zone that a text names, as UTC+02:00, CEST or Europe/Berlin; "" for none."""
-    named = (zone[0] for zone in _ZONE.finditer(text))
+    named = (zone[0] for zone in expression("zone").finditer(text))
     return next((zone for zone in named if "/" not in zone or zone in available_timezones()), "")
 
 
@@ -238,11 +202,11 @@ def _offset_ns(zone: ZoneInfo, minute: int) -> int:
     return _ns_of(first) if first is not None and first == second else UNCERTAIN
 
 
-def _day(text: str, pattern: str) -> int | None:
-    """Return the days since 1970 of a date, None if it is not written as the pattern."""
-    match = re.fullmatch(pattern, text, re.IGNORECASE)
+def _day(text: str, order: str) -> int | None:
+    """Return the days since 1970 of a date, 0 of none; None if it has another order."""
+    match = expression(order).fullmatch(text)
     if match is None:
-        return None
+        return None if text else 0
     month, year = match["m"], int(match["y"])
     with suppress(ValueError):
         number = int(month) if month.isdigit() else _MONTHS.index(month[:3].lower()) + 1

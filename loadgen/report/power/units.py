@@ -8,36 +8,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-MISSING = frozenset(
-    (
-        *("", "-", "--", "---", "\u2013", "\u2014", "n/a", "na", "#n/a", "nan", "null", "none"),
-        *("?", "not available", "unavailable", "unknown", "no data", "invalid", "[n/a]"),
-        *("[not supported]", "<not counted>", "<not supported>", "undefined"),
-    )
-)
-"""Cells that stand for a missing number, in lower case."""
+from loadgen.report.power.notation import expression, words
 
 
 def is_value(cell: str) -> bool:
-    return cell.casefold() not in MISSING
-
-
-_SPACES = " \u00a0\u202f\u2009'\u2019"
-"""Separators of thousands besides commas and points: spaces of all kinds, and the apostrophe."""
-_CELL = re.compile(
-    rf"(?P<sign>[+-]?)(?P<digits>\d[\d.,{_SPACES}]*(?<![{_SPACES}])|[.,]\d+)"
-    r"(?P<exponent>[eE][+-]?\d{1,3})?\s*(?P<unit>[^\d\s].*)?"
-)
-_WELL_FORMED = {
-    mark: re.compile(
-        rf"(?:\d+|\d{{1,3}}(?:(?P<part>[{_SPACES}{other}])\d{{3}}(?:(?P=part)\d{{3}})*)"
-        # Indian notation: 1,35,000.
-        rf"|\d{{1,2}}(?:{re.escape(other)}\d\d)+{re.escape(other)}\d{{3}})"
-        rf"(?:{re.escape(mark)}\d*)?|{re.escape(mark)}\d+"
-    )
-    for mark, other in ((".", ","), (",", "."))
-}
-_THOUSANDS = re.compile(r"[1-9]\d{0,2}[.,]\d{3}")
+    """Return False for a cell that stands for a missing number."""
+    return cell.casefold() not in words("missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +31,21 @@ class Number:
 
 def number_of(cell: str, ambiguous: str = ".") -> Number | None:
     """Return the number in a cell, None for another text; `ambiguous` is the mark of "1,100"."""
-    match = _CELL.fullmatch(cell)
+    match = expression("number").fullmatch(cell)
     if match is None:
         return None
     digits, exponent = match["digits"], match["exponent"] or ""
     marks = re.findall("[.,]", digits)
     if len(marks) < 2:
         # A single mark that cannot separate thousands is decimal: "12,34", "1234,567", "0,135".
-        mark = "?" if _THOUSANDS.fullmatch(digits) else "".join(marks)
+        mark = "?" if expression("thousands").fullmatch(digits) else "".join(marks)
     elif marks[0] != marks[-1]:
         mark = marks[-1]
     else:
         # A repeated mark separates thousands, so the other one is the decimal mark.
         mark = "," if marks[0] == "." else "."
     decimal = mark if mark in (".", ",") else ambiguous
-    if not _WELL_FORMED[decimal].fullmatch(digits):
+    if not expression("digits", decimal).fullmatch(digits):
         return None
     plain = re.sub(rf"[^\d{decimal}]", "", digits).replace(decimal, ".")
     places = len(plain.partition(".")[2]) - int(exponent[1:] or 0)
@@ -100,43 +76,14 @@ _TIMES_OF_WATTS = {"h": 1e-3, "m": 1 / 60e3, "s": _JOULE_IN_KWH}
 """Kilowatt-hours of a watt over an hour, a minute and a second, by the first letter of the time."""
 
 _OTHER = Unit("other")
-_UNIT = re.compile(
-    r"(?<![^\W_])(?P<prefix>(?:kilo|mega|deci|milli|micro)[\s._-]?(?=watt|joule)|[kmduµμ])?"
-    r"(?:(?P<watt>watts?|w)(?:[\s._·*-]?(?P<time>hours?|hrs?|hs?|minutes?|min|seconds?|sec|s))?"
-    r"|(?P<joule>joules?|j)(?P<per_second>\s?/\s?s(?:ec)?)?)(?![^\W_])",
-    re.IGNORECASE,
-)
-"""A unit of power or energy without a letter or digit directly before or after it."""
-_OTHER_UNIT = re.compile(
-    r"[kmµu]?(?:VA|VAR|V|A)h?|[kmd]?(?:V[\s·.*-]A)|(?:kilo|milli)?(?:amp(?:ere)?s?|volts?)"
-    r"|volt[\s-]?amp(?:ere)?s?|[kMG]?Hz|%|percent|°?\s?[CF]|BTU(?:/h)?|hp|PF|rpm|cos ?φ|dBm"
-    r"|m?s|sec(?:onds?)?|min(?:utes?)?|h(?:ours?)?",
-    re.IGNORECASE,
-)
-_ENDS_IN_OTHER = re.compile(
-    r"(?:^|[\s_,.])(?:[km]?VA|[km]?VAR|mA|mV|kV|V A|BTU/h|PF|%)$", re.IGNORECASE
-)
-_SCALED = re.compile(
-    r"\b(?:ten|hundred|thousand)ths?\b|\b(?:zehn|hundert|tausend)stel\b|[*×]\s*\d|\d\s*[*×]"
-    r"|(?:(?<!\d)[x/]|\b10\^)\s*(?:-\d|0[.,]0*1\b|10+\b)|\b1\s?/\s?10+\s?[km]?W",
-    re.IGNORECASE,
-)
-"""A factor next to a unit: "tenths of W", "W x10", "1/100 kWh"; not a number, as "Outlet 4/10"."""
-_RARE_PREFIX = re.compile(r"[a-z]{1,2}(?:W|J)h?", re.IGNORECASE)
-"""A unit with a letter before it, such as nW or GWh, unless it is one that is read."""
-_DIVIDED = re.compile(r"\s*(?:/|per\b)\s*\w", re.IGNORECASE)
-"""A divisor after a unit: "W/m", "kWh per day"."""
-_IN_BRACKETS = re.compile(r"[(\[]\s*([^()\[\]]*?)\s*[)\]]")
-_JOINED = re.compile(r"(?<=[a-z]{2})(kWh?|MWh|Wh|(?:Kilo|Milli|Micro)?(?:Watt|Joule)s?)(?![a-z])")
-"""A unit at the end of a joined word, as in PkgWatt and EnergykWh."""
 
 
 def unit_of(text: str) -> Unit | None:
     """Return the unit of a text such as "kW", "Watt-hours" or "V"; None for any other text."""
-    match = _UNIT.fullmatch(text.strip())
+    match = expression("unit").fullmatch(text.strip())
     if match is not None:
         return _read(match, text)
-    return _OTHER if _OTHER_UNIT.fullmatch(text.strip()) else None
+    return _OTHER if expression("other_unit").fullmatch(text.strip()) else None
 
 
 def unit_in(title: str) -> tuple[Unit | None, str]:
@@ -144,22 +91,24 @@ def unit_in(title: str) -> tuple[Unit | None, str]:
 
     A unit in brackets has precedence, and a later unit over an earlier one.
     """
-    title = _JOINED.sub(r" \1", title)
-    for bracket in reversed([*_IN_BRACKETS.finditer(title)]):
+    title = expression("joined").sub(r" \1", title)
+    for bracket in reversed([*expression("in_brackets").finditer(title)]):
         inside = bracket[1]
-        unit = _OTHER if _OTHER_UNIT.fullmatch(inside) else None
-        if _RARE_PREFIX.fullmatch(inside):
+        unit = _OTHER if expression("other_unit").fullmatch(inside) else None
+        if expression("rare_prefix").fullmatch(inside):
             unit = Unit("power", problem="scaled")
-        if match := _UNIT.search(inside):
+        if match := expression("unit").search(inside):
             unit = _in_title(match, title)
             if re.search(r"\d", inside):
                 unit = replace(unit, problem="scaled")
         if unit is not None:
             return unit, f"{title[: bracket.start()]} {title[bracket.end() :]}".strip()
-    if _ENDS_IN_OTHER.search(title):
+    if expression("ends_in_other").search(title):
         return _OTHER, title
     # A lone J in a longer title is a name, such as that of a rack.
-    units = [m for m in _UNIT.finditer(title) if m[0] not in ("J", "j") or m[0] == title]
+    units = [
+        m for m in expression("unit").finditer(title) if m[0] not in ("J", "j") or m[0] == title
+    ]
     if not units:
         return None, title
     before = re.sub(r"\bin\s*$", "", title[: units[-1].start()])
@@ -169,17 +118,18 @@ def unit_in(title: str) -> tuple[Unit | None, str]:
 def has_strange_unit(title: str) -> bool:
     """Return True if a title has brackets, or a lone A or V at its end, that may be a unit."""
     lone = re.search(r"[\s_](?:A|V)$", title) and not re.search(r"outlet|power|psu", title, re.I)
-    return bool(lone) or any(re.search(r"[^\W\d]", b[1]) for b in _IN_BRACKETS.finditer(title))
+    brackets = expression("in_brackets").finditer(title)
+    return bool(lone) or any(re.search(r"[^\W\d]", bracket[1]) for bracket in brackets)
 
 
-def _in_title(match: "re.Match[str]", title: str) -> Unit:
+def _in_title(match: re.Match[str], title: str) -> Unit:
     unit = _read(match, title)
-    if _SCALED.search(title) or _DIVIDED.match(match.string, match.end()):
+    if expression("scaled").search(title) or expression("divided").match(match.string, match.end()):
         return replace(unit, problem="scaled")
     return unit
 
 
-def _read(match: "re.Match[str]", around: str) -> Unit:
+def _read(match: re.Match[str], around: str) -> Unit:
     prefix = (match["prefix"] or "").strip(" ._-\t")
     problem: Literal["", "prefix"] = ""
     if prefix in ("m", "M"):
