@@ -99,10 +99,12 @@ def column_of(title: str, form: Format, place: int = 0, cell: str = "") -> Colum
     if there & words("other_power"):
         reasons.append(_NOT_REAL)
     if expression("function").search(title):
-        reasons.append("a function of another series")
+        reasons.append("a part, or a function of another series")
     statistic = "mean" if there & words("mean") else ""
     if not key:
-        statistic = next((word for word in listed if word in words("statistic")), statistic)
+        quantiles = expression("quantile").findall(title)
+        extremes = (word for word in listed if word in words("statistic"))
+        statistic = next(iter((*extremes, *quantiles)), statistic)
     return Column(
         place,
         title,
@@ -176,7 +178,7 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
     for column in columns:
         roles.setdefault(column.role, []).append(column)
     figures = [column for role in FIGURES for column in roles.get(role, [])]
-    value, units, others = (roles.get(role, []) for role in ("value", "units", "other"))
+    value, units, different = (roles.get(role, []) for role in ("value", "units", "other"))
     if units and len(figures) == 1 and not (figures[0].unit or figures[0].is_named):
         figures, value = [], [replace(figures[0], role="value")]
     is_long = not figures and len(value) == 1
@@ -187,7 +189,7 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
         if not any(is_like(title, pattern) for title in titles)
     }
     time = _time_columns(columns, cells)
-    unlike = tuple(c.title for c in others if c.why == _NOT_REAL or (c.unit and not c.why))[:4]
+    unlike = tuple(c.title for c in different if c.why == _NOT_REAL or (c.unit and not c.why))[:4]
     if unlike and time and not (figures or value or absent):
         raise LogError(POWER_TEXT.NO_WATTS, columns=unlike)
     if (not figures and not is_long) or absent - (FIGURES.keys() if is_long else set()):
@@ -197,7 +199,7 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
     outlets = roles.get("outlet", [])
     outlets = [c for c in outlets if c.is_named] or outlets[:1]
     names = [*outlets, *(roles.get("series", []) if is_long else [])]
-    read = [*time, *roles.get("zone", [])[:1], *names, *units[:1], *others]
+    read = [*time, *roles.get("zone", [])[:1], *names, *units[:1], *different]
     return Layout(form, tuple(titles), (*read, *(value if is_long else figures)))
 
 
@@ -211,7 +213,7 @@ def _split(patterns: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
 
 
 def _only_named(columns: Sequence[Column], form: Format) -> list[Column]:
-    """Leave out columns in whose place the user names others, or a make another time or outlet."""
+    """Leave out columns if the user names different ones, or a make another time or outlet."""
     named = {column.role for column in columns if column.is_named}
     dropped: set[str] = set()
     for keys, instead in INSTEAD:

@@ -275,12 +275,13 @@ def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -
     head = [line for _, line in lines[:HEAD_LINES]]
     above = (zone_in(line) for line in head if expression("zone_line").search(line))
     # "(UTC+01:00) Amsterdam" may or may not include summer time.
-    zones = [zone_in(layout.titles[place]) for place in layout.places("time", "date")]
-    zones += [zone for zone in above if not re.search(r"\d", zone)]
+    titles = [layout.titles[place] for place in layout.places("time", "date")]
+    zones = [*map(zone_in, titles), *(zone for zone in above if not re.search(r"\d", zone))]
+    stated = next(filter(None, zones), "")
     if form.start and "start" not in form.named:
         start = next((m[1] for line in head if (m := re.fullmatch(form.start, line))), "")
         form = replace(form, start=start)
-    at, local = read_times(rows.times, rows.lines, form, zone, next(filter(None, zones), ""))
+    at, local = read_times(rows.times, rows.lines, form, zone, stated, " ".join(titles))
     columns = decided(_figures_in(layout, rows), form)
     mark = _decimal_mark(layout, table, rows)
     used, outlets = [], dict[str, dict[str, Points]]()
@@ -469,8 +470,6 @@ def _are_alike(names: Sequence[str]) -> bool:
     """Return True if names differ in one number and nothing else, so that they are of one kind."""
     if len(names) < 2:
         return True
-    if any(expression("quantile").search(name) for name in names):
-        return False
     pieces = [expression("outlet_number").split(name.casefold()) for name in names]
     if len({tuple(parts[::2]) for parts in pieces}) > 1:
         return False

@@ -262,9 +262,21 @@ def _flat(value: Any, name: str = "") -> dict[str, str]:
         unit = next((key for key in value if key.casefold() in words("units")), "")
         if unit:
             return _flat(value["value"], f"{name} ({value[unit]})")
-    if isinstance(value, dict | list):
+    if isinstance(value, list):
+        value = dict(zip(_names_in(value) or range(len(value)), value, strict=True))
+    if isinstance(value, dict):
         flat: dict[str, str] = {}
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        for key, part in value.items():
             flat |= _flat(part, f"{name}.{key}" if name else str(key))
         return flat
     return {name: "" if value is None else repr(value) if isinstance(value, float) else str(value)}
+
+
+def _names_in(parts: Sequence[Any]) -> list[str]:
+    """Return the names of the parts of a list; empty unless all have a name that differs."""
+    names = [
+        next((str(part[key]) for key in part if key.casefold() == "name"), "")
+        for part in parts
+        if isinstance(part, dict)
+    ]
+    return names if all(names) and len({*names}) == len(parts) else []

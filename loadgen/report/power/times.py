@@ -45,6 +45,10 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _ORDERS = ("ymd", "dmy", "mdy", "short ymd", "named dmy", "named mdy")
 """Ways to write a date, as in `patterns.toml`."""
 
+_ELAPSED_NS = {"us": 10**3, "µs": 10**3, "ms": 10**6, "min": _MINUTE_NS, "minutes": _MINUTE_NS}
+_ELAPSED_NS |= dict.fromkeys(("h", "hrs", "hours"), 60 * _MINUTE_NS)
+"""Nanoseconds of the units of elapsed times in titles; without one they are seconds."""
+
 _Moment = tuple[int, str, str]
 """Nanoseconds since 1970, or since the date that follows if it is not ""; and the zone."""
 
@@ -55,20 +59,24 @@ def read_times(
     form: Format,
     zone: ZoneInfo,
     stated: str = "",
+    title: str = "",
 ) -> tuple[NDArray[np.int64], bool]:
     """Return times in UTC nanoseconds, and True if some are in the zone of the user.
 
-    `stated` is the zone of times that name none, "" for `zone`. `UNCERTAIN` stands for local times
+    `stated` is the zone of times that name none, "" for `zone`. `title` is that of their column,
+    which may name the unit of times since a start. `UNCERTAIN` stands for local times
     that a change of the clock skips or repeats. Raise LogError for a text that is not a time,
     ambiguous dates, a date of another order, or times of another zone.
     """
     start = _moment(form.start, form, stated) if form.start else None
     if form.start and start is None:
         raise _bad_time(form.start, 0)
+    units = (_ELAPSED_NS.get(word) for word in re.findall(r"[^\W\d_]+", title.lower()))
+    unit_ns = next(filter(None, units), 10**9)
     moments: list[_Moment] = []
     first_lines: dict[str, int] = {}
     for text, line in zip(texts, lines, strict=True):
-        moment = _moment(text, form, stated) if start is None else _later(start, text)
+        moment = _moment(text, form, stated) if start is None else _later(start, text, unit_ns)
         if moment is None:
             raise _bad_time(text, line)
         moments.append(moment)
@@ -127,11 +135,11 @@ def _moment(text: str, form: Format, stated: str) -> _Moment | None:
     return ns - offset_ns, match["date"] or f"{match['day']} {match['year']}", zone
 
 
-def _later(start: _Moment, text: str) -> _Moment | None:
-    """Return the moment of seconds since a start."""
+def _later(start: _Moment, text: str, unit_ns: int) -> _Moment | None:
+    """Return the moment of a time since a start."""
     if not expression("elapsed").fullmatch(text):
         return None
-    return start[0] + round(float(text.replace(",", ".")) * 1e9), *start[1:]
+    return start[0] + round(float(text.replace(",", ".")) * unit_ns), *start[1:]
 
 
 def _zone(name: str) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from loadgen.report.power.settings import log_settings
 
 LOGS, *OTHERS = (
     tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text())
-    for name in ("logs", "makers", "people", "devices")
+    for name in ("logs", "makers", "people", "devices", "experts")
 )
 
 
