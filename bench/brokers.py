@@ -1,4 +1,4 @@
-"""Brokers of other makers: every case played small against each of them, as a matrix.
+"""A matrix of every case, run at a small size against each broker of another maker.
 
     python -m bench.brokers --write docs/brokers.md
 
@@ -52,19 +52,19 @@ COLUMNS: Final = {
     "ws": "WebSocket",
     "wss": "WebSocket, TLS",
 }
-"""Titles of the ways to play and of the transports."""
+"""Titles of the columns: MQTT versions, QoS 2 and transports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The exit status of a run and its reasons or its one line."""
+    """The exit status of a run, with its reasons or its error."""
 
     status: int
     text: str
 
 
 async def play(case: str, endpoint: Endpoint, authority: Path, *more: str) -> Ending:
-    """Play a case small against a broker."""
+    """Run a case at a small size against a broker."""
     fields = CASES[case].scenario.fields()
     login = (
         f"{endpoint.username.replace('@', '%40')}:{endpoint.password}@" if endpoint.username else ""
@@ -102,7 +102,7 @@ async def play(case: str, endpoint: Endpoint, authority: Path, *more: str) -> En
 
 
 async def judged(case: str, endpoint: Endpoint, authority: Path, *more: str) -> Ending:
-    """Play a case, again if this host was too slow for a verdict about the broker."""
+    """Run a case, again if this host was too slow for a verdict on the broker."""
     for _ in range(ATTEMPTS):
         ending = await play(case, endpoint, authority, *more)
         if not ending.text.startswith("GENERATOR_SATURATED"):
@@ -111,17 +111,18 @@ async def judged(case: str, endpoint: Endpoint, authority: Path, *more: str) -> 
 
 
 def steady(text: str) -> str:
-    """Return the text without all that differs between cases and runs."""
+    """Return the text without the parts that differ between cases and runs."""
     text = re.sub(r"\b(mqtts?|wss?)://[^\s;,)]*", "the broker", text)
     text = re.sub(r"the subscription of \S+ to [^\s;]+", "a subscription", text)
     text = re.sub(r"(a publication) of \S+ to [^\s;]+( at QoS \d) with \S+ bytes?", r"\1\2", text)
     text = re.sub(r"\b\d[\d,.]* (of [\d,]+ )?(connect|deliver|message|device)", r"some \2", text)
+    text = re.sub(r"(the specification) [\d,]+ times?; the first: ", r"\1: ", text)
     text = re.sub(r"^(GENERATOR_SATURATED): .*", r"\1: this host was too slow for a verdict", text)
-    return text.replace("|", "\\|").replace(" (--anyway runs without it)", "")
+    return text.replace("|", "\\|").replace(" (--anyway runs nevertheless)", "")
 
 
 async def cell_of(case: str, broker: Foreign, *more: str) -> str:
-    """Return the result of a case, "" if loadgen itself does not allow it."""
+    """Return the result of a case, or "" if loadgen itself does not allow it."""
     ending = await judged(case, broker.endpoints[0], broker.authority, *more)
     return "" if ending.status == 2 else steady(ending.text)
 
@@ -136,7 +137,7 @@ def ways_to_play(broker: Foreign) -> dict[str, tuple[str, ...]]:
 
 
 async def rows_of(broker: Foreign) -> dict[str, list[str]]:
-    """Play every case in each way; a row has a cell for each case."""
+    """Run every case in each way; a row has a cell for each case."""
     rows: dict[str, list[str]] = {}
     for name, options in ways_to_play(broker).items():
         cells = rows[name] = []
@@ -148,7 +149,7 @@ async def rows_of(broker: Foreign) -> dict[str, list[str]]:
 
 
 async def transports_of(broker: Foreign, host: str) -> list[str]:
-    """Play the first case over each transport, and return the cells."""
+    """Run the first case over each transport, and return the cells."""
     cells = []
     for endpoint in broker.endpoints:
         ending = await judged(next(iter(CASES)), endpoint, broker.authority)
@@ -178,7 +179,7 @@ async def measured(names: Iterable[str]) -> tuple[dict[str, list[str]], dict[str
 
 
 def matrix(rows: Mapping[str, Sequence[str]], transports: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return one row a broker, with footnotes for all that does not run everywhere."""
+    """Return one row per broker, with footnotes for what does not work everywhere."""
     brokers: dict[str, dict[str, str]] = {}
     notes: list[str] = []
     for name, cells in rows.items():
@@ -230,10 +231,10 @@ def _cause(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play, and print or write the matrix."""
+    """Run all cases, and print or write the matrix."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--brokers", default=",".join(MAKES), help="names, as nats,aedes")
-    parser.add_argument("--write", type=Path, help="document whose tables are made anew")
+    parser.add_argument("--brokers", default=",".join(MAKES), help="names, such as nats,aedes")
+    parser.add_argument("--write", type=Path, help="document whose tables to replace")
     options = parser.parse_args(arguments)
     rows, transports = asyncio.run(measured(options.brokers.split(",")))
     text = "\n".join(matrix(rows, transports))

@@ -21,14 +21,13 @@ A remark does not affect the verdict."""
 _VIOLATIONS = """
 ## Violations of the specification
 
-Each is counted. It is a reason, `PROTOCOL`, if it can change a figure or break a client, and
-otherwise a remark. Numbers in brackets are statements or sections of MQTT 5.
-
-| the broker sent | counts as |
-|---|---|"""
-_WRONG_ANSWERS = (
-    "| an answer other than the PUBACK, PUBREC or PUBCOMP that was due [4.3] | reason |"
-)
+Each is counted. Numbers in brackets are statements or sections of MQTT 5. These can change a figure
+or break a client, so they are reasons (`PROTOCOL`):
+"""
+_HARMLESS = """
+These are remarks:
+"""
+_WRONG_ANSWER = "- an answer other than the PUBACK, PUBREC or PUBCOMP that was due [4.3]"
 
 
 def markdown() -> str:
@@ -39,12 +38,11 @@ def markdown() -> str:
         )
 
     reasons = rows(sorted(REASONS, key=lambda row: row.code != "GENERATOR_SATURATED"))
-    kinds = [
-        f"| {one.words} | {'reason' if one.is_judged else 'remark'} |"
-        for one in VIOLATIONS[:WRONG_ACKNOWLEDGEMENT]
-    ]
-    kinds.append(_WRONG_ANSWERS)
-    return "\n".join((_PAGE, *reasons, _REMARKS, *rows(REMARKS), _VIOLATIONS, *kinds, ""))
+    kinds = VIOLATIONS[:WRONG_ACKNOWLEDGEMENT]
+    judged = [f"- {kind.words}" for kind in kinds if kind.is_judged]
+    harmless = [f"- {kind.words}" for kind in kinds if not kind.is_judged]
+    violations = (_VIOLATIONS, *judged, _WRONG_ANSWER, _HARMLESS, *harmless)
+    return "\n".join((_PAGE, *reasons, _REMARKS, *rows(REMARKS), *violations, ""))
 
 
 if __name__ == "__main__":

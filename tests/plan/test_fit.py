@@ -284,7 +284,7 @@ class TestPrivateBrokers:
     @pytest.mark.parametrize("broker", ["auto", "mosquitto", "nats", "reflector"])
     def test_their_connections_are_theirs_to_open(self, broker: str) -> None:
         text = refusal("fanin", self.LIMITED, broker=broker, devices=2_500)
-        assert "the private broker would have 2,551 files open" in text
+        assert "the private broker would need 2,551 files" in text
         assert text.endswith(
             "can open only 1,000: use --instances 3, or raise the limit (ulimit -n 2551)"
         )
@@ -293,7 +293,7 @@ class TestPrivateBrokers:
         ours = LOOPBACK * 3
         assert plan("fanin", self.LIMITED, ours, broker="auto", devices=2_500, instances=3)
         two = refusal("fanin", self.LIMITED, ours[:2], broker="auto", devices=2_500, instances=2)
-        assert "one of the 2 private brokers would have 1,301 files open" in two
+        assert "one of the 2 private brokers would need 1,301 files" in two
         assert "--instances 3" in two
 
     def test_one_descriptor_decides(self) -> None:

@@ -71,7 +71,7 @@ def test_a_failed_audit_or_recovery_breaks_its_rule() -> None:
 def test_what_was_not_seen_is_not_judged() -> None:
     order, marked, again = (
         "messages in order and not duplicated (4.2)",
-        "messages that come again are marked (4.2.2)",
+        "redelivered messages are marked (4.2.2)",
         "recovery within 15 min (4.2.3)",
     )
     assert {order, marked} <= set(of(rules(), True))

@@ -41,7 +41,7 @@ def test_rules_and_notes_are_shown() -> None:
     assert ("messages in order and not duplicated (4.2)", "NOT KEPT") in [
         row[:2] for row in rules.rows
     ]
-    assert "delivered is of the whole run" in sections({})["Audit"].note
+    assert "delivered covers the whole run" in sections({})["Audit"].note
 
 
 @pytest.mark.parametrize(("selectors", "at_broker"), [("broker", 5 + 1 + 2 + 1), ("client", 1)])

@@ -1,5 +1,5 @@
 """Tables of a run for its score card: where its messages ended, its outages, TLS, the system under
-test, the limits of the harness, and the observations of its case.
+test, the limits of the generator, and the observations of its case.
 
 Unexpected parts of run.json are left out, and so is a table without rows.
 """
@@ -251,7 +251,7 @@ def _cell(value: object) -> TableCell:
     return "; ".join(map(str, value[:_MOST_TEXTS])) if isinstance(value, list) else str(value)
 
 
-# --- limits of the harness ------------------------------------------------------------------
+# --- limits of the generator ----------------------------------------------------------------
 
 
 def ceiling_of(
@@ -270,7 +270,7 @@ def ceiling_of(
         if rates.get(done):
             kinds = ("single", "batched")
             ceilings = (figure(part(limits, direction, kind), "per_s") for kind in kinds)
-            rows.append((f"messages {done} a second, a worker", rates[done] / workers, *ceilings))
+            rows.append((f"messages {done} a second, per worker", rates[done] / workers, *ceilings))
     if record.connected and record.connect_seconds:
         each = record.connected / record.connect_seconds
         rows.append(("connects a second", each, figure(part(limits, "connect"), "per_s"), None))
@@ -281,10 +281,10 @@ def ceiling_of(
     ):
         ours = latency.get(series)
         if ours is not None:
-            harness = part(limits, *where)
+            limit = part(limits, *where)
             rows += [
-                (f"{series} p50, µs", ours.p50_us, figure(harness, "p50"), None),
-                (f"{series} p99, µs", ours.p99_us, figure(harness, "p99"), None),
+                (f"{series} p50, µs", ours.p50_us, figure(limit, "p50"), None),
+                (f"{series} p99, µs", ours.p99_us, figure(limit, "p99"), None),
             ]
     if rows:
         load = figure(limits, "load_average_before")
@@ -306,7 +306,7 @@ def observed_sections(record: RunRecord) -> Iterator[DataTable]:
 
 
 def observed_rows(record: RunRecord) -> Iterator[Row]:
-    """Yield further rows: the spread over consumers, the rate to each backend."""
+    """Yield further rows: the spread over consumers, and the rate to each backend."""
     document, title = record.case_observations, record.case.upper()
     if spread := part(document, "spread"):
         consumers = number(figure(spread, "consumers"))

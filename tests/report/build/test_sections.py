@@ -87,7 +87,7 @@ def test_a_ledger_of_the_run_is_in_every_rendering(tmp_path: Path) -> None:
     assert table["lost"] == (9, 0) and table["damaged"] == (5, 0)
     assert table["from other clients"] == (0, 8)
     # States in which nothing ended are left out.
-    assert "repeated" not in table and "not seen to the end" not in table
+    assert "repeated" not in table and "not observed, as a worker ended" not in table
     assert card.counts.lost == 9
     page, text, document, _ = make.rendered(card)
     assert document["ledger"] == closed() and document["remarks"] == [REMARK]
@@ -127,7 +127,7 @@ def test_a_run_that_was_killed_has_lost_nothing(tmp_path: Path) -> None:
     run = make.write_run(tmp_path / "run", make.run_document(verdict=None), rows)
     card = summarize_run(run)
     assert card.counts.lost == 0
-    assert states(card)["not seen to the end"][0] > 0
+    assert states(card)["not observed, as a worker ended"][0] > 0
     assert card.verdict.codes == ("INTERRUPTED",)
 
 
@@ -287,7 +287,7 @@ def test_without_a_description_nothing_is_shown(tmp_path: Path, sut: dict[str, A
     assert not any(one.title.startswith(("System", "Access")) for one in card.sections)
 
 
-# --- limits of the harness ------------------------------------------------------------------
+# --- limits of the generator ----------------------------------------------------------------
 
 CALIBRATION = {
     "made": "2026-11-21T00:08:59Z",
@@ -312,13 +312,13 @@ def ceilings(calibration: Any) -> list[DataTable]:
 def test_each_figure_is_next_to_that_of_the_harness() -> None:
     (table,) = ceilings(CALIBRATION)
     assert table.rows == (
-        ("messages sent a second, a worker", 2_500.0, 60_000, 1_200_000),
-        ("messages received a second, a worker", 5_000.0, 220_000, 1_900_000),
+        ("messages sent a second, per worker", 2_500.0, 60_000, 1_200_000),
+        ("messages received a second, per worker", 5_000.0, 220_000, 1_900_000),
         ("connects a second", 2_000.0, 10_000, None),
         ("end_to_end p50, µs", 75.0, 50.0, None),
         ("end_to_end p99, µs", None, 700.0, None),
     )
-    assert "2026-11-21T00:08:59Z (load average before it 0.25)" in table.note
+    assert "2026-11-21T00:08:59Z, with a load average of 0.25 before it" in table.note
     (table,) = ceilings({"made": "?", "send": 7})
     assert all(row[2:] == (None, None) for row in table.rows)
     assert [ceilings(calibration) for calibration in (None, "x", 3)] == [[], [], []]
@@ -385,7 +385,7 @@ def test_lost_messages_are_named() -> None:
     observed = {"lost": {"named": [one] * 30, "more": 1200}}
     (table,) = lost_sections(RunRecord("run-1", "persistent", observed=observed))
     assert table.rows == ((3, 7, 9, "subscribers 5"),) * 20
-    assert "1,200 messages are not among them" in table.note
+    assert "leave out 1,200 messages" in table.note
 
 
 # --- observations of the case ---------------------------------------------------------------
@@ -430,7 +430,7 @@ def test_spread_over_consumers() -> None:
     (section,) = observed_sections(run)
     assert section.rows[0] == ("all", 30, 9, 11, 10.0, 0.8)
     assert section.rows[1][0] == "queue 0"
-    assert "Consumer 1 was cut off in the middle with 7 messages" in section.note
+    assert "Consumer 1 was cut off in the middle of the window with 7" in section.note
     (row,) = observed_rows(run)
     assert (row.name, row.value, row.avg, row.max, row.stdev) == ("QUEUE", 9, 10.0, 11, 0.8)
     assert record_details(run)["queue"] == QUEUE

@@ -158,8 +158,8 @@ async def test_without_tls_nothing_is_sent() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"\xff" * 20, "out of step"),
-        (b"\0\0\0\x02\0\0\0\0[]", "out of step"),
+        (b"\xff" * 20, "out of sync"),
+        (b"\0\0\0\x02\0\0\0\0[]", "out of sync"),
         (b"\0\0\0\x02\0\0\0\0{}", "unknown message"),
         (b'\0\0\0\x0f\0\0\0\0{"kind":"Pong"}', "damaged message: Pong"),
     ],
