@@ -42,10 +42,9 @@ class Reflector:
         self._view = memoryview(self._tables.buffer)  # type: ignore[arg-type]
         self._discards = discards
         self._assigned = 0
+        # The session of each Client Identifier, and the filters of each session.
         self._sessions: dict[str, int] = {}
-        self._free: list[int] = []
-        # Client Identifier and filters of each session.
-        self._clients: dict[int, tuple[str, set[str]]] = {}
+        self._filters: dict[int, set[str]] = {}
         # Subscribers of each filter with their QoS, by share name.
         self._subscribers: dict[str, dict[str | None, dict[int, int]]] = {}
         self._shapes: set[tuple[str, ...]] = set()
@@ -76,8 +75,8 @@ class Reflector:
 
     def _serve_packet(self, row: int) -> None:
         tables, state = self._tables, self._tables.state
-        link = tables.links[row]
-        session, version = link.session, link.version or MQTT_5
+        session = tables.links[row].session
+        version = tables.sessions[session].version or MQTT_5
         limit = PACKET_LIMIT_BYTES if session else _CONNECT_LIMIT_BYTES
         decoded = decode(self._view, state.position, state.end, version, limit)
         if decoded is None:
@@ -98,22 +97,15 @@ class Reflector:
         if not client_id:
             self._assigned += 1
             client_id = f"reflector-{self._assigned}"
-        number = self._sessions.get(client_id, 0)
-        if number and tables.sessions[number].link:
-            self._end(tables.sessions[number].link, ReasonCode.SESSION_TAKEN_OVER)
-            number = self._sessions.get(client_id, 0)
-        if number and (packet.clean_start or tables.sessions[number].version != version):
-            # Stored messages are those of a version.
-            self._end_session(number)
-            number = 0
-        present = number > 0
-        if not number:
-            # The numbers from 1 to that of all sessions are in use or free.
-            number = self._free.pop() if self._free else len(self._sessions) + 1
-            self._sessions[client_id] = number
-            self._clients[number] = client_id, set()
-            self._grow(number + 1, "sessions", "stored")
+        number = self._sessions.setdefault(client_id, len(self._sessions) + 1)
+        self._grow(number + 1, "sessions", "stored")
         session, answer = tables.sessions[number], NO_PROPERTIES
+        if session.link:
+            self._end(session.link, ReasonCode.SESSION_TAKEN_OVER)
+        # Stored messages are those of a version.
+        present = bool(session.lasts) and not packet.clean_start and session.version == version
+        if not present:
+            self._end_session(number)
         session.version = version
         session.window = packet.properties.receive_maximum or 65535
         session.lasts = not packet.clean_start
@@ -125,7 +117,6 @@ class Reflector:
                 subscription_identifier_available=0,
                 retain_available=0,
             )
-        tables.links[row].version = version
         self._reply(row, packets.ConnAck(present, 0, answer), version)
         kernel.attach(tables, number, row)
 
@@ -158,7 +149,8 @@ class Reflector:
 
     def _end(self, row: int, reason_code: int | None) -> None:
         """Close a connection, with a DISCONNECT if the client understands it."""
-        if reason_code is not None and self._tables.links[row].version == MQTT_5:
+        session = self._tables.sessions[self._tables.links[row].session]
+        if reason_code is not None and session.version == MQTT_5:
             self._reply(row, packets.Disconnect(reason_code), MQTT_5)
         self._close(row)
 
@@ -169,11 +161,8 @@ class Reflector:
 
     def _end_session(self, number: int) -> None:
         kernel.end_session(self._tables, number)
-        client_id, filters = self._clients[number]
-        for topic_filter in tuple(filters):
+        for topic_filter in tuple(self._filters.get(number, ())):
             self._unsubscribe(number, topic_filter)
-        del self._sessions[client_id], self._clients[number]
-        self._free.append(number)
 
     # Subscriptions ----------------------------------------------------------------------------
 
@@ -181,16 +170,15 @@ class Reflector:
         if self._discards:
             return
         share, plain = split_shared(topic_filter)
-        self._clients[session][1].add(topic_filter)
+        self._filters.setdefault(session, set()).add(topic_filter)
         self._subscribers.setdefault(plain, {}).setdefault(share, {})[session] = qos
         self._shapes.add(shape_of(plain))
         self._forget_routes()
 
     def _unsubscribe(self, session: int, topic_filter: str) -> None:
-        filters = self._clients[session][1]
-        if topic_filter not in filters:
+        if topic_filter not in self._filters.get(session, ()):
             return
-        filters.remove(topic_filter)
+        self._filters[session].remove(topic_filter)
         share, plain = split_shared(topic_filter)
         shares = self._subscribers[plain]
         del shares[share][session]

@@ -56,7 +56,6 @@ class Link(Record):
     """A connection."""
 
     session: Int32
-    version: Int32
     flags: Int32
 
 
@@ -283,7 +282,7 @@ def close_link(r: ReflectorTables, row: int) -> int:
     _remove(out, out.end - out.start)
     if session > 0:
         r.sessions[session].link = 0
-    link.session = link.version = link.flags = 0
+    link.session = link.flags = 0
     if r.state.row == row:
         r.state.row = 0
     _release_held(r)
@@ -384,7 +383,7 @@ def _serve_read(r: ReflectorTables) -> int:
                 return reason
         elif PUBACK <= packet_type <= PUBCOMP:
             status, packet_id, code = mqtt.ack_fields(
-                r.buffer, packet_type, body, end, link.version
+                r.buffer, packet_type, body, end, r.sessions[link.session].version
             )
             if status != mqtt.OK:
                 return CODEC
@@ -402,9 +401,10 @@ def _serve_read(r: ReflectorTables) -> int:
 @compiled
 def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int, end: int) -> int:
     """Forward and acknowledge a message; return the reason why Python is needed, or 0."""
-    state, link = r.state, r.links[row]
+    state, number = r.state, r.links[row].session
+    version = r.sessions[number].version
     status, state.topic, state.topic_end, packet_id, state.payload, seen = mqtt.publish_fields(
-        r.buffer, first_byte, body, end, link.version
+        r.buffer, first_byte, body, end, version
     )
     if status != mqtt.OK or seen >> mqtt.TOPIC_ALIAS & 1:
         return CODEC
@@ -413,10 +413,10 @@ def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int, end
         return ROUTE
     qos = first_byte >> 1 & 3
     # A message that is sent again after a lost PUBREC is not forwarded twice.
-    if qos < 2 or not _set_received(r, link.session, packet_id, True):
+    if qos < 2 or not _set_received(r, number, packet_id, True):
         state.message_end = end
         state.properties = state.payload
-        if link.version == MQTT_5:
+        if version == MQTT_5:
             start = state.topic_end + (2 if qos else 0)
             state.properties = mqtt.read_variable(r.buffer, start, end)[2]
         _forward(r, row, qos)
@@ -514,7 +514,7 @@ def end_session(r: ReflectorTables, number: int) -> None:
     session, stored = r.sessions[number], r.stored[number]
     _remove(stored, stored.end - stored.start)
     syscalls.free_memory(session.received)
-    session.link = session.in_flight = session.last_id = 0
+    session.link = session.lasts = session.in_flight = session.last_id = 0
     session.received = session.sent = session.sent_bytes = session.released_bytes = 0
 
 
