@@ -107,22 +107,36 @@ def percentiles(
     """Return the value in nanoseconds at each percentile of `ps` (0 to 100, in any order).
 
     `counts` is a dense histogram, or with `bucket` (ascending) the counts of a sparse one.
-    The rule is the library's: the value of `rank(p, total)`, reported as the highest value of its
-    bucket (for p = 0: the lowest). An empty histogram gives 0.
     """
-    running = np.cumsum(np.asarray(counts, np.int64))
-    total = int(running[-1]) if running.size else 0
-    if not total:
-        return [0] * len(ps)
-    place = np.searchsorted(running, [rank(p, total) for p in ps])
-    index = place if bucket is None else np.asarray(bucket)[place]
-    values: list[int] = np.where(ps, highest_values(index), lowest_values(index)).tolist()
+    counts = np.asarray(counts, np.int64)
+    buckets = np.arange(len(counts)) if bucket is None else np.asarray(bucket)
+    return [int(value[0]) for value in row_percentiles(buckets, counts, counts.sum()[None], ps)]
+
+
+def row_percentiles(
+    bucket: Int64Array, bucket_count: Int64Array, totals: Int64Array, ps: Sequence[float]
+) -> list[Int64Array]:
+    """Return each percentile of `ps` for each of several sparse histograms, which are end to end.
+
+    `totals` are their sums. The rule is the library's: the value of `rank`, reported as the highest
+    value of its bucket (for p = 0: the lowest). An empty histogram gives 0.
+    """
+    running = np.cumsum(bucket_count)
+    before = np.cumsum(totals) - totals
+    # The last entry is for empty histograms.
+    buckets = np.append(bucket, 0)
+    values = []
+    for p in ps:
+        place = np.searchsorted(running, before + rank(p, totals))
+        index = buckets[np.where(totals, place, len(running))]
+        values.append(highest_values(index) if p else lowest_values(index))
     return values
 
 
-def rank(p: float, total: int) -> int:
+def rank(p: float, total: ArrayLike) -> Int64Array:
     """Return the place, from 1, of the percentile p (0 to 100) among `total` ascending values."""
-    return max(int(min(p, 100.0) * total / 100 + 0.5), 1)
+    places = np.asarray(min(p, 100.0) * np.asarray(total) / 100 + 0.5).astype(np.int64)
+    return np.maximum(places, 1)
 
 
 def mean(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:

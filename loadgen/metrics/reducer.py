@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loadgen.errors import RunDirectoryError
-from loadgen.metrics.histogram import BUCKETS, highest_values, percentiles, rank, stdev
+from loadgen.metrics.histogram import BUCKETS, percentiles, rank, stdev
 from loadgen.metrics.interval import (
     COUNTERS,
     DIMENSIONS,
@@ -220,25 +220,6 @@ def _list_sums(column: pa.ListArray) -> Int64Array:
     running = np.concatenate([[0], np.cumsum(column.values.to_numpy())])
     sums: Int64Array = np.diff(running[column.offsets.to_numpy()])
     return sums
-
-
-def row_percentiles(reduced: pa.Table, ps: Sequence[float]) -> list[pa.Array]:
-    """Return each percentile of `ps` for every row of a reduced table; 0 without a latency.
-
-    The same as `histogram.percentiles` row by row, for all of them at once.
-    """
-    bucket, bucket_count = (reduced[name].combine_chunks() for name in ("bucket", "bucket_count"))
-    total = _list_sums(bucket_count)
-    running = np.cumsum(bucket_count.flatten().to_numpy())
-    before = np.cumsum(total) - total
-    # The last entry is for rows without a latency.
-    buckets = np.append(bucket.flatten().to_numpy(), 0)
-    values = []
-    for p in ps:
-        rank = np.maximum((p * total / 100 + 0.5).astype(np.int64), 1)
-        place = np.where(total, np.searchsorted(running, before + rank), len(running))
-        values.append(pa.array(highest_values(buckets[place])))
-    return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loadgen.metrics.reducer import group_numbers, reduce_table, reduced_schema, row_percentiles
+from loadgen.metrics.histogram import row_percentiles
+from loadgen.metrics.reducer import group_numbers, reduce_table, reduced_schema
 
 TIMED = "timed"
 BACKGROUND = "background"
@@ -132,8 +133,12 @@ def _course(counters: pa.Table, latencies: pa.Table, background: Collection[str]
     for name, counter in _COURSE_RATES.items():
         rates = counters[counter].to_numpy() / span_s
         columns[name] = pa.array(np.bincount(second, rates, minlength=merged.num_rows))
-    levels = row_percentiles(merged, tuple(_COURSE_LEVELS.values()))
-    columns |= zip(_COURSE_LEVELS, levels, strict=True)
+    bucket, bucket_count = (
+        merged[name].combine_chunks().flatten().to_numpy() for name in ("bucket", "bucket_count")
+    )
+    totals, ps = merged["count"].to_numpy(), tuple(_COURSE_LEVELS.values())
+    levels = row_percentiles(bucket, bucket_count, totals, ps)
+    columns |= zip(_COURSE_LEVELS, map(pa.array, levels), strict=True)
     return pa.table([columns[name] for name in COURSE_SCHEMA.names], schema=COURSE_SCHEMA)
 
 
