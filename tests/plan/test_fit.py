@@ -473,18 +473,11 @@ class TestContents:
             prefixes.add(publishes.topic)
         assert prefixes == {"lg00000001/fanin/{topic}", "lg00000002/fanin/{topic}"}
 
-    def test_ciphers_are_offered_with_the_only_version_that_has_them(self) -> None:
-        scenario = build_scenario("fanin", None, {"broker": "mqtts://h", "tls_ciphers": "AES"})
-        made = fit_plan(resolve(scenario), SMALL, (Target("127.0.0.1", 8883, "tls"),), 1)
-        assert made.tls.minimum == made.tls.maximum == "1.2"
-
-    def test_tls_is_taken_along_where_a_target_is_encrypted(self) -> None:
-        scenario = build_scenario(
-            "fanin",
-            None,
-            {"broker": "mqtts://h", "tls_ca": "ca.pem", "tls_verify": False, "tls_version": "1.2"},
-        )
-        made = fit_plan(resolve(scenario), SMALL, (Target("127.0.0.1", 8883, "tls"),), 1)
+    # Only one version has ciphers that can be chosen.
+    @pytest.mark.parametrize("version", [{"tls_ciphers": "AES"}, {"tls_version": "1.2"}])
+    def test_tls_is_taken_along_where_a_target_is_encrypted(self, version: dict[str, str]) -> None:
+        flags = {"broker": "mqtts://h", "tls_ca": "ca.pem", "tls_verify": False, **version}
+        made = plan("fanin", targets=(Target("127.0.0.1", 8883, "tls"),), **flags)
         assert made.encrypted
         assert (made.tls.ca_file, made.tls.verify) == ("ca.pem", False)
         assert made.tls.minimum == made.tls.maximum == "1.2"
