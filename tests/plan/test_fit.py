@@ -476,7 +476,12 @@ class TestContents:
     # Only one version has ciphers that can be chosen.
     @pytest.mark.parametrize("version", [{"tls_ciphers": "AES"}, {"tls_version": "1.2"}])
     def test_tls_is_taken_along_where_a_target_is_encrypted(self, version: dict[str, str]) -> None:
-        flags = {"broker": "mqtts://h", "tls_ca": "ca.pem", "tls_verify": False, **version}
+        flags: dict[str, Any] = {
+            "broker": "mqtts://h",
+            "tls_ca": "ca.pem",
+            "tls_verify": False,
+            **version,
+        }
         made = plan("fanin", targets=(Target("127.0.0.1", 8883, "tls"),), **flags)
         assert made.encrypted
         assert (made.tls.ca_file, made.tls.verify) == ("ca.pem", False)

@@ -120,19 +120,6 @@ async def test_what_goes_wrong_makes_the_run_invalid(
     assert code in {reason["code"] for reason in reasons}
 
 
-async def test_interrupt_in_the_window(fake: Fake) -> None:
-    interrupt = Interrupt()
-    press = when("measure", interrupt.asked.set)
-    result = await fake(fanin(duration=300), interrupt=interrupt, progress=press)
-    assert result.exit_status == 130
-    assert result.verdict.codes == ("INTERRUPTED",)
-    document = manifest(result.directory)
-    assert document["interrupted"] is True
-    start, end = document["windows"]["measure"]
-    assert 0 < end - start < 300e9
-    assert open_run(result.directory).record.interrupted
-
-
 @pytest.mark.parametrize("phase", ["broker", "workers"])
 async def test_interrupt_before_there_is_anything_leaves_nothing(
     fake: Fake, tmp_path: Path, phase: str
