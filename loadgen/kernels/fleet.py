@@ -40,6 +40,8 @@ class GroupRecord(Record):
     """Upper bound of the bytes that a PUBLISH of the group takes in `out`."""
     body_apart: Int64
     """1 if `out` gets only the head of a message, and its body is sent from `body`."""
+    header_place: Int64
+    """Place of the header in its messages (kernels/payload.py)."""
     unit: Int64
     read_most: Int64
     """Bytes that a device takes at a read, at the times of a slow reader; 0 for all that are ready,
@@ -280,6 +282,9 @@ class Fleet(Arrays):
     heap: Rows[Due]
     topics: Bytes
     topic_ends: Int64s
+    header_places: Int64s
+    """Places of headers that are not in front of the payload."""
+    header_property: Bytes
     body: Bytes
     body_crc: Int64s
     template: Rows[Place]

@@ -248,6 +248,20 @@ def read_properties(buffer: Bytes, start: int, end: int, packet_type: int) -> tu
 
 
 @compiled
+def property_value(buffer: Bytes, start: int, end: int, begin: Bytes, size: int) -> int:
+    """Return where the value of the property is that begins with begin[:size]; -1 for none.
+
+    The properties of a packet, with their length, are at `start`, and are well-formed.
+    """
+    position = read_variable(buffer, start, end)[2]
+    while position + size <= end:
+        if is_same(buffer, position, position + size, begin, 0, size):
+            return int(position + size)
+        position = after_property(buffer, position, end)
+    return -1
+
+
+@compiled
 def after_property(buffer: Bytes, position: int, end: int) -> int:
     """Return the position after a property whose identifier is known; -1 if it is malformed."""
     identifier = read_u8(buffer, position)

@@ -151,6 +151,79 @@ def crc_of_body(states: npt.NDArray[np.int64], body: Bytes, length: int) -> int:
     return int(crc32(states[_EXACT_BYTES + blocks], body, known, length))
 
 
+# --- headers in other places --------------------------------------------------------------------
+
+HEX_BYTES = 2 * HEADER_BYTES
+"""Length of a header as hexadecimal digits: the value of a user property, or a field of a text."""
+IN_FRONT, IN_PROPERTY, IN_FIELD = 0, 1, 2
+"""Places of the header; IN_FIELD + n is a field that begins after n bytes of the payload."""
+HEADER_PROPERTY = b"\x26\0\x07loadgen\0\x40" + b"0" * HEX_BYTES
+"""The User Property of a header (MQTT 5, 3.3.2.3.7), with its digits still to be written."""
+
+
+@compiled
+def move_out(out: Bytes, start: int, place: int) -> None:
+    """Write the header at out[start:], which its body follows, to its place next to the body.
+
+    A property ends where the body begins. A field is in the body, with half its length left free.
+    """
+    words = (
+        read_i64(out, start),
+        read_i64(out, start + 8),
+        read_i64(out, start + 16),
+        read_i64(out, start + 24),
+    )
+    text = start + HEADER_BYTES - HEX_BYTES
+    if place >= IN_FIELD:
+        text = start + place - IN_FIELD
+        for index in range(start, text):
+            out[index] = out[index + HEADER_BYTES]
+    for word in words:
+        for index in range(16):
+            digit = word >> 4 * (index ^ 1) & 15
+            out[text + index] = digit + 48 if digit < 10 else digit + 87
+        text += 16
+
+
+@compiled
+def move_in(buffer: Bytes, payload: int, text: int, place: int, run_tag: int) -> int:
+    """Undo `move_out` for the header whose digits begin at `text`; return its begin.
+
+    -1 if there is no header of this run.
+    """
+    begin = payload if place >= IN_FIELD else payload - HEADER_BYTES
+    first, first_is_good = _word(buffer, text)
+    second, second_is_good = _word(buffer, text + 16)
+    third, third_is_good = _word(buffer, text + 32)
+    fourth, fourth_is_good = _word(buffer, text + 48)
+    if first & _MASK != run_tag:
+        return -1
+    if not (first_is_good and second_is_good and third_is_good and fourth_is_good):
+        fourth = ~fourth  # with a checksum that is wrong
+    if place >= IN_FIELD:
+        for index in range(text - 1, payload - 1, -1):
+            buffer[index + HEADER_BYTES] = buffer[index]
+        for index in range(text + HEADER_BYTES, text + HEX_BYTES):
+            buffer[index] = ZERO
+    write_i64(buffer, begin, first)
+    write_i64(buffer, begin + 8, second)
+    write_i64(buffer, begin + 16, third)
+    write_i64(buffer, begin + 24, fourth)
+    return begin
+
+
+@compiled
+def _word(buffer: Bytes, position: int) -> tuple[int, bool]:
+    """Return eight bytes from sixteen hexadecimal digits, and False if one is not a digit."""
+    word, is_good = 0, True
+    for index in range(16):
+        figure = read_u8(buffer, position + index)
+        digit = figure - 48 if figure < 58 else figure - 87
+        is_good = is_good and 0 <= digit < 16 and (digit < 10) == (figure < 58)
+        word |= (digit & 15) << 4 * (index ^ 1)
+    return word, is_good
+
+
 # --- templates ---------------------------------------------------------------------------------
 
 

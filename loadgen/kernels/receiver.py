@@ -42,7 +42,7 @@ from loadgen.kernels.device import (
 )
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.handlers import Handlers
-from loadgen.kernels.payload import HEADER_BYTES
+from loadgen.kernels.payload import HEADER_BYTES, HEX_BYTES, IN_FIELD, IN_PROPERTY, move_in
 from loadgen.kernels.sender import on_return, on_sent, on_unsent, requeue, write_again, write_due
 from loadgen.mqtt import violations
 from loadgen.mqtt.constants import (
@@ -128,6 +128,9 @@ def receive_packets(
             )
             strays, before = fleet.totals.strays, written
             if status == mqtt.OK:
+                if len(fleet.header_places) > 0:
+                    after_topic = topic_end + 2 if first_byte & 0x06 else topic_end
+                    payload = _header_of(fleet, after_topic, payload, packet_end)
                 place = (position, topic, topic_end, payload, packet_end, packet_id)
                 message = _message(row, now_ns, place, first_byte, -1)
                 written = _publish(fleet, message, written, handlers)
@@ -164,6 +167,30 @@ def receive_packets(
             return end, written
         position = packet_end
     return position, written
+
+
+@compiled
+def _header_of(fleet: Fleet, properties: int, payload: int, end: int) -> int:
+    """Move the header of a message in front of its body; return its begin, or the payload's.
+
+    It was in a property or in a field of the payload. `properties` is the begin of the former.
+    """
+    buffer, run_tag = fleet.buffer, fleet.run.run_tag
+    if end - payload >= HEADER_BYTES and read_u32(buffer, payload) == run_tag:
+        return payload
+    for place in fleet.header_places:
+        text = payload + place - IN_FIELD
+        if place == IN_PROPERTY:
+            known_bytes = len(fleet.header_property) - HEX_BYTES
+            text = mqtt.property_value(
+                buffer, properties, payload, fleet.header_property, known_bytes
+            )
+        if text < 0 or text + HEX_BYTES > end:
+            continue
+        begin = move_in(buffer, payload, text, place, run_tag)
+        if begin >= 0:
+            return int(begin)
+    return payload
 
 
 @compiled

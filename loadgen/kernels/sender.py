@@ -18,7 +18,16 @@ from loadgen.kernels.device import AWAY, BLOCKED, PUSHED_BACK, WAITING, WINDOW_F
 from loadgen.kernels.fleet import Fleet, GroupRecord, Sent
 from loadgen.kernels.handlers import Handlers
 from loadgen.kernels.pacer import Publisher, advance, clock_of, heap_push, random_unit
-from loadgen.kernels.payload import COPIES_MOST, HEADER_BYTES, crc_of_body, fill_template, stamp
+from loadgen.kernels.payload import (
+    COPIES_MOST,
+    HEADER_BYTES,
+    IN_FRONT,
+    IN_PROPERTY,
+    crc_of_body,
+    fill_template,
+    move_out,
+    stamp,
+)
 from loadgen.mqtt.constants import PUBACK, PUBCOMP, PUBREL
 
 BATCH_LIMIT = 1024
@@ -198,6 +207,7 @@ def write_message(
     group = fleet.groups[fleet.devices[publisher.device].group]
     out = fleet.out
     size = _size_of(fleet, publisher, group, sequence)
+    outside_bytes = HEADER_BYTES if group.header_place == IN_PROPERTY else 0
     payload = mqtt.write_publish(
         out,
         position,
@@ -205,9 +215,10 @@ def write_message(
         fleet.topics[fleet.topic_ends[number] : fleet.topic_ends[number + 1]],
         packet_id,
         fleet.run.version,
-        fleet.topics[:0],
-        size,
+        fleet.header_property if outside_bytes else fleet.topics[:0],
+        size - outside_bytes,
     )
+    payload -= outside_bytes
     extra = size - HEADER_BYTES
     crc = crc_of_body(fleet.body_crc, fleet.body, extra)
     body = payload + HEADER_BYTES
@@ -223,6 +234,8 @@ def write_message(
         crc = crc32(0, out, body, body + extra)
     run_tag = fleet.run.run_tag
     stamp(out, payload, run_tag, publisher.stream, sequence, intended_ns, sent_ns, crc, copy)
+    if group.header_place != IN_FRONT:
+        move_out(out, payload, group.header_place)
     return int(payload + size)
 
 

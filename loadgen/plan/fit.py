@@ -19,7 +19,7 @@ from loadgen.plan.groups import (
     target_url,
 )
 from loadgen.plan.plan import Brokers, Plan, rooted
-from loadgen.plan.scenario import INSTANCES_LIMIT, Scenario, processors_of
+from loadgen.plan.scenario import HEADER_BYTES, INSTANCES_LIMIT, Scenario, processors_of
 from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_for_load
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
@@ -553,6 +553,8 @@ def describe_group(plan: Plan, group: DeviceGroup) -> dict[str, object]:
     described = _columns(group, shared) or {}
     publishes = _columns(group.publishes, sent)
     if publishes is not None and group.publishes is not None:
+        if plan.scenario.header == "property":
+            publishes["size_bytes"] = [size - HEADER_BYTES for size in group.publishes.size_bytes]
         deliveries = mean_deliveries(group, plan.groups, plan.separate_count)
         whole = int(deliveries) if deliveries.is_integer() else round(deliveries, 3)
         publishes |= {"topics": group.distinct(group.publishes.topic), "deliveries": whole}

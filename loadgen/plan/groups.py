@@ -65,8 +65,9 @@ class Publishes:
     device sends whenever its window has room. `window` is the number of messages that a device may
     have unacknowledged (QoS 1 and 2). With a `unit` above 1 a device sends that
     many messages, and the next when all of them are acknowledged, which stands for a JMS
-    transaction. `size_bytes` is the payload's smallest and largest size, the 32-byte header
-    included. `deliveries` of a message are stated only if they do not follow from filters.
+    transaction. `size_bytes` is the smallest and largest size of payload and 32-byte header,
+    wherever the header is. `deliveries` of a message are stated only if they do not follow from
+    filters.
     """
 
     topic: str

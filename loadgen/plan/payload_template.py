@@ -11,6 +11,7 @@ in braces, which is most likely a misspelt name.
     sequence   number of the message in its stream, from 0                     10
     time_ms    time at which it was due, milliseconds since 1970 (UTC)         13
     random     digits that differ between messages and are the same each run    4
+    loadgen    the header, which then is not in front of the text              64
 """
 
 import re
@@ -20,11 +21,20 @@ import numpy.typing as npt
 
 from loadgen.errors import ScenarioError
 from loadgen.kernels.arrays import Rows
-from loadgen.kernels.payload import SOURCES, SPACE, ZERO, Place
+from loadgen.kernels.payload import (
+    HEADER_BYTES,
+    IN_FIELD,
+    IN_FRONT,
+    SOURCES,
+    SPACE,
+    ZERO,
+    Place,
+)
 from loadgen.sentences import PLAN_TEXT
 
 _DIGITS = dict(zip((name.encode() for name in SOURCES), (7, 10, 13, 4), strict=True))
 _SOURCES = {name: number for number, name in enumerate(_DIGITS)}
+_HEADER = "loadgen"
 _PLACE = re.compile(rb"\{([A-Za-z_]+)(?::(0?)([0-9]{1,2}))?\}")
 _UNCLOSED = re.compile(rb"\{(?:%s)\b(?!(?::0?[0-9]{1,2})?\})" % b"|".join(_DIGITS))
 _MOST_DIGITS = 18
@@ -35,21 +45,31 @@ def no_template() -> Rows[Place]:
     return Place.rows(0)
 
 
-def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place]]:
-    """Return the text that follows the header in a message, and its places.
+def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place], int]:
+    """Return the text that follows the header in a message, its places, and the header's place.
+
+    A field for the header has half of its length here (kernels/payload.py).
 
     Raises ScenarioError for an unknown name, too many digits, and a text without a place.
     """
     body = bytearray()
     places: list[tuple[int, int, int, int]] = []
-    after = 0
+    after, header_place = 0, IN_FRONT
     if unclosed := _UNCLOSED.search(text):
         start = unclosed[0].decode()
         raise ScenarioError(PLAN_TEXT.PLACE_OPEN(start=start))
     for match in _PLACE.finditer(text):
         name, zero, digits = match.groups()
+        if name.decode() == _HEADER and not digits:
+            if header_place != IN_FRONT:
+                raise ScenarioError(PLAN_TEXT.TWO_HEADERS())
+            body += text[after : match.start()]
+            header_place = IN_FIELD + len(body)
+            body += b"0" * HEADER_BYTES
+            after = match.end()
+            continue
         if name not in _SOURCES:
-            known = ", ".join(source.decode() for source in _SOURCES)
+            known = ", ".join([*(source.decode() for source in _SOURCES), _HEADER])
             raise ScenarioError(PLAN_TEXT.PLACE_UNKNOWN(name=name.decode()[:40], known=known))
         width = int(digits) if digits else _DIGITS[name]
         if not 1 <= width <= _MOST_DIGITS:
@@ -61,7 +81,7 @@ def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place]]:
         places.append((len(body), width, _SOURCES[name], fill))
         body += bytes([fill]) * width
         after = match.end()
-    if not places:
+    if not places and header_place == IN_FRONT:
         raise ScenarioError(PLAN_TEXT.NO_PLACE())
     body += text[after:]
-    return np.frombuffer(body, np.uint8), Place.of(places)
+    return np.frombuffer(body, np.uint8), Place.of(places), header_place

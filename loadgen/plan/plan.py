@@ -27,7 +27,7 @@ from loadgen.plan.groups import (
     sent_qos,
 )
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps
-from loadgen.plan.scenario import Scenario
+from loadgen.plan.scenario import HEADER_BYTES, Scenario
 from loadgen.plan.thresholds import Threshold, parse_threshold
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
@@ -334,7 +334,10 @@ def _finished(
     for group in groups:
         publishes = group.publishes
         if publishes is not None:
-            publishes = replace(publishes, first_stream=stream)
+            outside_bytes = HEADER_BYTES if scenario.header == "property" else 0
+            least, most = publishes.size_bytes
+            size_bytes = (least + outside_bytes, most + outside_bytes)
+            publishes = replace(publishes, first_stream=stream, size_bytes=size_bytes)
             stream += group.count
         # Exactly once over two connections needs a session at both ends (MQTT 5, 4.3.3 and 4.4).
         keeps = publishes is not None and publishes.qos == 2 and returns

@@ -58,8 +58,8 @@ DEVICES_LIMIT = 1_000_000_000
 RATE_LIMIT = 100_000_000
 """Six times the published egress of 15 M messages/s."""
 DURATION_LIMIT_S = 7 * 86_400
-SIZE_MINIMUM_BYTES = 32
-"""Size of the header in every payload, and the payload size of the published report."""
+HEADER_BYTES = 32
+"""Size of the header in a payload, and the payload size of the published report."""
 SIZE_MAXIMUM_BYTES = 256_000_000
 """MQTT allows 268,435,455 bytes with topic and properties (2.1.4)."""
 WHOLE_SIZE_MAXIMUM_BYTES = 256 * 1024
@@ -83,7 +83,7 @@ Drain = Annotated[float, Seconds(0, 86_400, per_run=True)]
 MqttVersion = Annotated[Literal["3.1", "3.1.1", "5"], Choice()]
 Qos = Annotated[int, Choice(choices=("0", "1", "2"), part="fleet")]
 PAYLOAD_SIZE = Size(
-    SIZE_MINIMUM_BYTES,
+    1,
     SIZE_MAXIMUM_BYTES,
     part="messages",
     load="amount",
@@ -240,6 +240,8 @@ class Scenario(BaseModel):
     payload: Annotated[str | None, TextLine("file", part="messages")] = None
     payload_template: Annotated[str | None, TextLine("file", part="messages")] = None
 
+    header: Annotated[Literal["payload", "property"], Choice(part="messages")] = "payload"
+
     max_unacknowledged: Annotated[int, Count(1, 65_535, part="window")] = 100
     closed: Annotated[bool, Flag(part="window", load="kind")] = False
 
@@ -360,6 +362,16 @@ class Scenario(BaseModel):
             yield PLAN_TEXT.NOTHING_REQUIRED()
         if self.payload is not None and self.payload_template is not None:
             yield PLAN_TEXT.TWO_PAYLOADS()
+        yield from self._header_complaints()
+
+    def _header_complaints(self) -> Iterator[str]:
+        in_front = self.header == "payload"
+        if not in_front and self.mqtt != "5":
+            yield PLAN_TEXT.HEADER_PROPERTY()
+        if in_front and self.size[0] < HEADER_BYTES:
+            yield PLAN_TEXT.SIZE_OF_HEADER(size=self.size[0], least=HEADER_BYTES)
+        if not in_front and self.size[1] > WHOLE_SIZE_MAXIMUM_BYTES:
+            yield PLAN_TEXT.SIZE_BESIDE_HEADER(size=self.size[1], most=WHOLE_SIZE_MAXIMUM_BYTES)
 
     def _closed_complaints(self) -> Iterator[str]:
         for name, field in self.fields().items():

@@ -12,7 +12,7 @@ from loadgen.brokers.endpoints import parse_broker
 from loadgen.brokers.process import UNKNOWN, ServedBroker
 from loadgen.cases.registry import case_of, resolve, vary
 from loadgen.errors import BrokerRefusedError, ScenarioError
-from loadgen.kernels.payload import HEADER_BYTES
+from loadgen.kernels.payload import HEADER_BYTES, IN_FRONT
 from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
 from loadgen.mqtt.constants import MQTT_3_1
 from loadgen.plan.addressing import client_id
@@ -30,7 +30,7 @@ from loadgen.run.broker_provider import routes
 from loadgen.run.environment import machine_identity
 from loadgen.run.redaction import printable
 from loadgen.run.secrets import with_passphrase
-from loadgen.sentences import BROKER_TEXT, RUN_TEXT
+from loadgen.sentences import BROKER_TEXT, PLAN_TEXT, RUN_TEXT
 from loadgen.worker import tls
 from loadgen.worker.logins import connect_of, listed_clients
 
@@ -143,11 +143,15 @@ def with_payload_size(scenario: Scenario) -> Scenario:
     if path.exists() and not path.is_file():
         raise ScenarioError(RUN_TEXT.NOT_A_FILE(field=name, path=file_name))
     try:
-        size_bytes = HEADER_BYTES + path.stat().st_size
+        header_bytes = 0 if scenario.header == "property" else HEADER_BYTES
+        size_bytes = header_bytes + path.stat().st_size
         with path.open("rb") as file:
             if scenario.payload_template is not None:
                 text = file.read(limit_bytes + 1)
-                size_bytes = HEADER_BYTES + len(read_template(text)[0])
+                body, _, place = read_template(text)
+                if place != IN_FRONT and scenario.header == "property":
+                    raise ScenarioError(PLAN_TEXT.TWO_HEADERS())
+                size_bytes = header_bytes + len(body)
     except OSError as error:
         message = RUN_TEXT.UNREADABLE(field=name, path=file_name, reason=error.strerror)
         raise ScenarioError(message) from None

@@ -48,7 +48,15 @@ from loadgen.kernels.pacer import (
     make_program,
     make_publishers,
 )
-from loadgen.kernels.payload import HEADER_BYTES, Place, body_crc_states, make_body
+from loadgen.kernels.payload import (
+    HEADER_BYTES,
+    HEADER_PROPERTY,
+    IN_FRONT,
+    IN_PROPERTY,
+    Place,
+    body_crc_states,
+    make_body,
+)
 from loadgen.kernels.reactor import EVENTS_AT_ONCE
 from loadgen.kernels.repeats import COPIES_LIMIT, WITHHELD_LIMIT, Copy, Doubt, Withheld
 from loadgen.kernels.sender import BATCH_LIMIT
@@ -89,7 +97,7 @@ _WHOLE_BYTES = 64 * 1024
 _BODY_STATE_BYTES = 8  # the state of a body that is streamed, after its head
 GAPS_LIMIT = 1 << 26
 _SPARE_EVENTS = 1024  # most events that one `poll` adds without a check for room
-_HEADERS_MOST_BYTES = 16  # of a PUBLISH without its topic
+_HEADERS_MOST_BYTES = 16 + len(HEADER_PROPERTY)  # of a PUBLISH without its topic
 _LONGEST_PERIOD_NS = 1e17  # three years; a few of them still fit into 64 bits
 _MAP_NORESERVE = 0x4000
 _CONNACK_BYTES = 128
@@ -333,18 +341,21 @@ def _publishers(
     return publishers
 
 
-def _body_of(plan: Plan) -> tuple[Bytes, Rows[Place]]:
-    """Return the body of the largest message, and the places that each message fills."""
+def _body_of(plan: Plan) -> tuple[Bytes, Rows[Place], int]:
+    """Return the body of the largest message, the places that each message fills, and the header's
+    place."""
     largest = max(largest_payload_bytes(plan.groups), HEADER_BYTES)
+    header_place = IN_PROPERTY if plan.scenario.header == "property" else IN_FRONT
     path = plan.scenario.payload or plan.scenario.payload_template
     if path is None:
-        return make_body(largest - HEADER_BYTES, plan.scenario.seed), no_template()
+        return make_body(largest - HEADER_BYTES, plan.scenario.seed), no_template(), header_place
     body, template = np.frombuffer(bytearray(Path(path).read_bytes()), np.uint8), no_template()
     if plan.scenario.payload_template is not None:
-        body, template = read_template(body.tobytes())
+        body, template, place = read_template(body.tobytes())
+        header_place = max(place, header_place)
     if len(body) != largest - HEADER_BYTES:
         raise ScenarioError(WORKER_TEXT.PAYLOAD_CHANGED(path=path))
-    return body, template
+    return body, template, header_place
 
 
 def _whole_limit(plan: Plan) -> int:
@@ -353,7 +364,8 @@ def _whole_limit(plan: Plan) -> int:
     Code that answers a message, or reads its body, needs it as a whole.
     """
     answering = any(owner.responds is not None for owner in plan.groups)
-    if answering or plan.behaviour != MESSAGING:
+    moved = plan.scenario.header == "property" or plan.scenario.payload_template is not None
+    if answering or moved or plan.behaviour != MESSAGING:
         return plan.max_packet_bytes
     return min(plan.max_packet_bytes, _WHOLE_BYTES)
 
@@ -396,7 +408,8 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     sources, parts, pattern_text = _source_rows(rows.sources)
     connect_packets, connect_ends = rows.connects.arrays()
     addresses, address_bytes = _addresses(plan.targets)
-    body, template = _body_of(plan)
+    body, template, header_place = _body_of(plan)
+    rows.groups["header_place"] = header_place
     slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
     source = b"" if worker.source_address is None else socket_address(worker.source_address, 0)
     responding = any(owner.responds is not None for owner in plan.groups)
@@ -445,6 +458,8 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
         heap=Due.rows(max(rows.publishing, 1)),
         topics=topics,
         topic_ends=topic_ends,
+        header_places=np.array([header_place] if header_place else [], np.int64),
+        header_property=np.frombuffer(bytearray(HEADER_PROPERTY), np.uint8),
         body=body,
         body_crc=body_crc_states(body),
         template=template,

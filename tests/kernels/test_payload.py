@@ -18,6 +18,9 @@ from loadgen.errors import ScenarioError
 from loadgen.kernels.crc import by_tables, crc32, crc32_of_28
 from loadgen.kernels.payload import (
     HEADER_BYTES,
+    HEX_BYTES,
+    IN_FIELD,
+    IN_PROPERTY,
     body_crc_states,
     copy_number,
     crc_of_body,
@@ -26,6 +29,8 @@ from loadgen.kernels.payload import (
     is_copy,
     is_intact,
     make_body,
+    move_in,
+    move_out,
     send_offset_ns,
     stamp,
 )
@@ -211,7 +216,7 @@ def test_the_body_is_printable_and_depends_only_on_the_seed() -> None:
 def filled(
     text: bytes, *, device: int = 3, sequence: int = 12, time_ms: int = 0, random: int = 5
 ) -> bytes:
-    body, places = read_template(text)
+    body, places, _ = read_template(text)
     out = np.full(len(body) + 8, 0xAA, np.uint8)
     out[4:-4] = body
     fill_template(out, 4, places, device, sequence, time_ms, random)
@@ -279,6 +284,8 @@ def test_random_digits_of_two_places_are_independent() -> None:
         (b"plain", "NO_PLACE", {}),
         (b'{"a": 1}', "NO_PLACE", {}),
         (b"{devise} {sequence}", "PLACE_UNKNOWN", {"name": "devise"}),
+        (b"{loadgen} {loadgen}", "TWO_HEADERS", {}),
+        (b"{loadgen:9}", "PLACE_UNKNOWN", {"name": "loadgen"}),
         (b"{sequence:19}", "PLACE_DIGITS", {"width": 19, "most": 18}),
         (b"{sequence:0}", "PLACE_DIGITS", {"width": 0, "most": 18}),
     ],
@@ -292,3 +299,36 @@ def test_what_is_refused(text: bytes, code: str, values: dict[str, object]) -> N
 
 def test_no_template_has_no_places() -> None:
     assert len(no_template()) == 0
+
+
+@given(st.binary(max_size=120), st.integers(0, 120), st.binary(min_size=65, max_size=65))
+@settings(deadline=None, max_examples=150)
+def test_a_header_beside_the_payload_leaves_it_to_the_byte(
+    body: bytes, at: int, before: bytes
+) -> None:
+    run_tag, at = 0x80000001, min(at, len(body))
+    gapped = body[:at] + b"0" * HEADER_BYTES + body[at:]
+    for place, message in ((IN_PROPERTY, body), (IN_FIELD + at, gapped)):
+        whole = _stamped(message, run_tag=run_tag, before=len(before))
+        whole[: len(before)] = np.frombuffer(before, np.uint8)
+        folded = whole.tobytes()
+        move_out(whole, len(before), place)
+        if place == IN_PROPERTY:
+            payload, text = len(before) + HEADER_BYTES, len(before) - HEADER_BYTES
+            assert whole[payload:].tobytes() == body
+        else:
+            payload, text = len(before), len(before) + at
+            assert whole[:payload].tobytes() == before
+            assert whole[payload:text].tobytes() == body[:at]
+            assert whole[text + HEX_BYTES :].tobytes() == body[at:]
+        digits = whole[text : text + HEX_BYTES].tobytes()
+        assert bytes.fromhex(digits.decode()) == folded[len(before) : len(before) + HEADER_BYTES]
+        assert move_in(whole.copy(), payload, text, place, run_tag + 1) == -1
+        for damaged in (text + 20, text + 63):
+            other = whole.copy()
+            other[damaged] = ord("P") if other[damaged] != ord("9") else ord("@")
+            assert move_in(other, payload, text, place, run_tag) == len(before)
+            assert not is_intact(other, len(before), len(other))
+        assert move_in(whole, payload, text, place, run_tag) == len(before)
+        assert whole[len(before) :].tobytes() == folded[len(before) :]
+        assert is_intact(whole, len(before), len(whole))
