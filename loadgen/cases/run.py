@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from loadgen.cases.case import Case, Conclusion, Evidence, Review, data_of
 from loadgen.judge.verdict import Verdict
-from loadgen.metrics.interval import counted_in
+from loadgen.metrics.course import counted_in
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import split_shared, topic_filter_fault
 from loadgen.plan.fields import Choice, Count, Flag, Quantity, Seconds, TextLine, Texts, read_table

@@ -203,16 +203,3 @@ def _ends(values: list[Any]) -> pa.Array:
 def _numbers(values: Any, kind: pa.DataType) -> pa.Array:
     numbers = np.asarray(values, np.int32 if kind == pa.int32() else np.int64)
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
-
-
-Span = tuple[int, int]
-"""Start and end, CLOCK_MONOTONIC in ns."""
-
-Course = Sequence[tuple[int, int, int]]
-"""(from, until, count) of parts of a run, CLOCK_MONOTONIC in ns."""
-
-
-def counted_in(course: Course, span: Span) -> float:
-    """Return the count of a span; parts that overlap with it count in proportion."""
-    shared = ((min(end, span[1]) - max(begin, span[0]), begin, end, n) for begin, end, n in course)
-    return sum(count * ns / (end - begin) for ns, begin, end, count in shared if ns > 0)

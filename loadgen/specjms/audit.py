@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from loadgen.metrics.interval import Course, Span
+from loadgen.metrics.course import Course, Span
 from loadgen.sentences import counted
 from loadgen.specjms.chain_model import Model, answers_to_calls, enabled_types, interactions_on
 from loadgen.specjms.destinations import consumed_at, destination_name, location_name

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loadgen.judge.backlog import backlog_growth, tolerated_growth
-from loadgen.metrics.interval import Course, Span, counted_in
+from loadgen.metrics.course import Course, Span, counted_in
 
 NS: Final = 1_000_000_000
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.ledger import Ledger
-from loadgen.metrics.interval import Span
+from loadgen.metrics.course import Span
 from loadgen.metrics.reducer import summarize
 from loadgen.specjms import audit
 from loadgen.specjms.chain_model import Model

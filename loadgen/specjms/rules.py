@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loadgen.metrics.interval import Course, counted_in
+from loadgen.metrics.course import Course, counted_in
 from loadgen.sentences import counted, listed
 from loadgen.specjms.audit import RULES_S, TOLERANCE_PERCENT, Audit, Observed, Recovery
 from loadgen.specjms.messages import SPECIFICATION, TYPES
