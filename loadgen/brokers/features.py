@@ -57,6 +57,7 @@ class Trial:
     greeting: Greeting
     tls_context: ssl.SSLContext | None
     quiet_s: float
+    pool: ClientPool
 
     @property
     def stated(self) -> Properties:
@@ -64,9 +65,9 @@ class Trial:
         assert self.greeting.stated is not None
         return self.greeting.stated
 
-    async def join(self, pool: ClientPool, **fields: Any) -> PoolClient:
+    async def join(self, **fields: Any) -> PoolClient:
         """Connect a client of the newest version that the broker speaks."""
-        return await pool.join(self.greeting.endpoint, self.greeting.connect(**fields))
+        return await self.pool.join(self.greeting.endpoint, self.greeting.connect(**fields))
 
     async def lacks(self, *roles: Role) -> Text | None:
         """Return the first thing that the broker lacks for these roles, None if it lacks none."""
@@ -147,13 +148,12 @@ def _lasting(topic: str) -> Sequence[Role]:
 
 async def _wills(trial: Trial) -> Feature:
     topic = _topic()
-    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
-        reader = await trial.join(pool)
-        if not await pool.subscribed(reader, (topic,), 0, TRIAL_S):
-            return Feature(None, "tried", BROKER_TEXT.WILL_NOT_GRANTED())
-        leaving = await trial.join(pool, will=Will(topic, ASKED))
-        leaving.connection.abort()
-        came = await pool.until(lambda: bool(reader.inbox), TRIAL_S)
+    reader = await trial.join()
+    if not await trial.pool.subscribed(reader, (topic,), 0, TRIAL_S):
+        return Feature(None, "tried", BROKER_TEXT.WILL_NOT_GRANTED())
+    leaving = await trial.join(will=Will(topic, ASKED))
+    leaving.connection.abort()
+    came = await trial.pool.until(lambda: bool(reader.inbox), TRIAL_S)
     return Feature(came, "tried", "" if came else BROKER_TEXT.NO_WILL())
 
 
@@ -162,12 +162,11 @@ async def _topic_aliases(trial: Trial) -> Feature:
     if not maximum:
         return Feature(0, "default" if maximum is None else "stated")
     topic, alias = _topic(), Properties(topic_alias=1)
-    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
-        client = await trial.join(pool)
-        await pool.subscribed(client, (topic,), 0, TRIAL_S)
-        for name in (topic, ""):
-            client.publish(Publish(name, ASKED, properties=alias))
-        came = await pool.until(lambda: len(client.inbox) == 2, TRIAL_S)
+    client = await trial.join()
+    await trial.pool.subscribed(client, (topic,), 0, TRIAL_S)
+    for name in (topic, ""):
+        client.publish(Publish(name, ASKED, properties=alias))
+    came = await trial.pool.until(lambda: len(client.inbox) == 2, TRIAL_S)
     basis: Basis = "tried" if came else "stated"
     return Feature(maximum, basis, "" if came else BROKER_TEXT.NO_ALIAS())
 
@@ -176,22 +175,20 @@ async def _subscription_identifiers(trial: Trial) -> Feature:
     if trial.stated.subscription_identifier_available == 0:
         return Feature(False, "stated")
     topic = _topic()
-    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
-        client = await trial.join(pool)
-        identified = Properties(subscription_identifier=(7,))
-        await pool.subscribed(client, (topic,), 0, TRIAL_S, identified)
-        client.publish(Publish(topic, ASKED))
-        await pool.until(lambda: bool(client.inbox or client.ended), TRIAL_S)
+    client = await trial.join()
+    identified = Properties(subscription_identifier=(7,))
+    await trial.pool.subscribed(client, (topic,), 0, TRIAL_S, identified)
+    client.publish(Publish(topic, ASKED))
+    await trial.pool.until(lambda: bool(client.inbox or client.ended), TRIAL_S)
     right = [message.properties.subscription_identifier for message in client.inbox] == [(7,)]
     return Feature(right, "tried", "" if right else BROKER_TEXT.NO_IDENTIFIER())
 
 
 async def _keep_alive(trial: Trial) -> Feature:
-    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
-        short_s, long_s = [
-            (await trial.join(pool, keep_alive=s)).connack.properties.server_keep_alive
-            for s in _KEEP_ALIVES_S
-        ]
+    short_s, long_s = [
+        (await trial.join(keep_alive=s)).connack.properties.server_keep_alive
+        for s in _KEEP_ALIVES_S
+    ]
     if (short_s, long_s) == _KEEP_ALIVES_S:
         return Feature(None, "tried", BROKER_TEXT.ECHOED_KEEP_ALIVE(), unlimited=True)
     if long_s is None:
@@ -202,11 +199,10 @@ async def _keep_alive(trial: Trial) -> Feature:
 
 async def _session_expiry(trial: Trial) -> Feature:
     name, lasting = client_identifier("probe"), Properties(session_expiry_interval=_FOREVER_S)
-    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
-        granted = (await trial.join(pool, client_id=name, properties=lasting)).connack.properties
-    async with ClientPool(trial.tls_context, quiet_s=trial.quiet_s) as pool:
-        await trial.join(pool, client_id=name)  # which ends it
-    most_s = granted.session_expiry_interval
+    first = await trial.join(client_id=name, properties=lasting)
+    await first.leave()
+    await trial.join(client_id=name)  # which ends it
+    most_s = first.connack.properties.session_expiry_interval
     if most_s in (None, _FOREVER_S):
         return Feature(None, "tried", BROKER_TEXT.ENDLESS_SESSION(), unlimited=True)
     return Feature(most_s, "tried")
@@ -252,16 +248,17 @@ _OF_MQTT_5: Final = (
 async def features_of(
     greeting: Greeting, tls_context: ssl.SSLContext | None, quiet_s: float
 ) -> dict[str, Feature]:
-    trial = Trial(greeting, tls_context, quiet_s)
-    return {name: await feature_of(name, trial) for name in TRIALS}
+    return {name: await feature_of(name, greeting, tls_context, quiet_s) for name in TRIALS}
 
 
-async def feature_of(name: str, trial: Trial) -> Feature:
-    if name in _OF_MQTT_5 and trial.greeting.stated is None:
+async def feature_of(
+    name: str, greeting: Greeting, tls_context: ssl.SSLContext | None, quiet_s: float
+) -> Feature:
+    if name in _OF_MQTT_5 and greeting.stated is None:
         return Feature(None, "absent", BROKER_TEXT.MQTT_5_ONLY())
     try:
-        async with asyncio.timeout(TRIAL_S):
-            return await TRIALS[name](trial)
+        async with asyncio.timeout(TRIAL_S), ClientPool(tls_context, quiet_s=quiet_s) as pool:
+            return await TRIALS[name](Trial(greeting, tls_context, quiet_s, pool))
     except CannotRunError as error:
         return Feature(None, "tried", anonymous(error.args[0]))
     except TimeoutError:

@@ -129,6 +129,7 @@ class PoolClient:
             for topic in self.retained:
                 self.connection.send(packets.Publish(topic, retain=True))
             self.connection.send(packets.Disconnect())
+            self.ended = "disconnected"
         await self.connection.close()
 
 

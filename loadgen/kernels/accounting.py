@@ -7,6 +7,8 @@ gaps, or follow the last one, are lost. They are counted from the totals, becaus
 message leaves no gap.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -187,12 +189,19 @@ def forget_gaps(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int) 
         pool.free_gap = row + 1
 
 
+def missing_ranges(pair: Pair, gaps: Rows[Gap]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of the missing sequences of a pair, the newest first."""
+    row = pair.gaps
+    while row != _NONE:
+        gap = gaps[row]
+        yield int(gap.first), int(gap.last)
+        row = gap.older
+
+
 def received_on(pairs: Rows[Pair], gaps: Rows[Gap]) -> npt.NDArray[np.int64]:
     received = pairs["expected"].copy()
     for number in np.flatnonzero(pairs["gaps"] != _NONE).tolist():
-        row = pairs[number].gaps
-        while row != _NONE:
-            gap = gaps[row]
-            received[number] -= gap.last - gap.first + 1
-            row = gap.older
+        received[number] -= sum(
+            last - first + 1 for first, last in missing_ranges(pairs[number], gaps)
+        )
     return received

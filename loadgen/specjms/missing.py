@@ -8,13 +8,13 @@ in a gap, and those at the end of a stream.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.kernels.accounting import Gap
+from loadgen.kernels.accounting import Gap, missing_ranges
 from loadgen.kernels.arrays import Rows
 from loadgen.specjms.chain_model import Model, producers_of
 from loadgen.specjms.destinations import location_name
@@ -47,12 +47,9 @@ def gaps_of(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
         for at in np.flatnonzero(pairs["gaps"] >= 0).tolist():
             stream = int(streams[at])
             place = number, destination_of_stream(model, number, stream - firsts[number])
-            row = pairs[at].gaps
-            while row >= 0 and counts[place] < NAMED_LIMIT:
+            for first, last in islice(missing_ranges(pairs[at], gaps), NAMED_LIMIT - counts[place]):
                 counts[place] += 1
-                gap = gaps[row]
-                ranges.append((stream, consumer, gap.first, gap.last))
-                row = gap.older
+                ranges.append((stream, consumer, first, last))
     return ranges
 
 

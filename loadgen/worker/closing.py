@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.kernels.accounting import received_on
+from loadgen.kernels.accounting import missing_ranges, received_on
 from loadgen.kernels.device import CONNECTED, SHARED
 from loadgen.kernels.in_flight import FREE
 from loadgen.kernels.readout import count_missing
@@ -156,13 +156,8 @@ def range_owners(fleet: PlannedFleet) -> Table:
 def _not_come(fleet: PlannedFleet, number: int, length: int) -> list[tuple[int, int]]:
     """Return (first, last) of each missing range of sequences in a stream of this length."""
     pair = fleet.pairs[number]
-    ranges = [(int(pair.expected), length - 1)] if pair.expected < length else []
-    row = int(pair.gaps)
-    while row >= 0:
-        gap = fleet.gaps[row]
-        ranges.append((int(gap.first), int(gap.last)))
-        row = int(gap.older)
-    return ranges[::-1]
+    at_end = [(int(pair.expected), length - 1)] if pair.expected < length else []
+    return [*at_end, *missing_ranges(pair, fleet.gaps)][::-1]
 
 
 def _without(

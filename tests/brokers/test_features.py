@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.brokers.ask import greet
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.features import QUIET_S, Feature, Trial, feature_of, features_of
+from loadgen.brokers.features import QUIET_S, Feature, feature_of, features_of
 from loadgen.brokers.reflector import run_reflector
 from loadgen.mqtt.packets import PubAck, SubAck
 from loadgen.mqtt.properties import Properties
@@ -29,7 +29,7 @@ ABLE = {
 
 async def tried(broker: LittleBroker, name: str) -> Feature:
     async with serving_little(broker) as endpoint:
-        return await feature_of(name, Trial(await greet(endpoint), None, QUIET_S))
+        return await feature_of(name, await greet(endpoint), None, QUIET_S)
 
 
 async def found_at(endpoint: Endpoint) -> dict[str, Feature]:
