@@ -22,7 +22,7 @@ of its sentence (`loadgen.sentences`), if it has one.
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from loadgen.sentences import Text, Values
 
@@ -105,9 +105,18 @@ class RemoteProtocolError(ProtocolError):
 
 def reword(error: LoadgenError, words: str) -> None:
     """Replace the message of an error; its code and values remain."""
-    message = Text(words)
-    message.code, message.values = error.code, error.values
-    error.args = (message, *error.args[1:])
+    error.args = (Text.of(words, error.code, error.values), *error.args[1:])
+
+
+def as_header(error: Exception) -> dict[str, Any]:
+    """Return an error as JSON for another process; its values are texts."""
+    kind, values = type(error).__name__, getattr(error, "values", {})
+    return {
+        "type": kind,
+        "message": str(error) or kind,
+        "code": getattr(error, "code", ""),
+        "values": {name: str(value) for name, value in values.items()},
+    }
 
 
 # For a caller in Python ------------------------------------------------------------------------

@@ -26,6 +26,12 @@ class Text(str):
     code: str
     values: Values
 
+    @classmethod
+    def of(cls, words: str, code: str, values: Values) -> "Text":
+        text = cls(words)
+        text.code, text.values = code, values
+        return text
+
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
@@ -86,9 +92,8 @@ def templates(package: str) -> Mapping[str, Sequence[str]]:
 def render(code: str, parts: Sequence[str], values: Values) -> Text:
     """Return the sentence of a template, without the parts that lack a value."""
     optional = [part for part in parts[1:] if not _is_empty(part, values)]
-    text = Text("".join(_FORMATTER.vformat(part, (), values) for part in (*parts[:1], *optional)))
-    text.code, text.values = code, values
-    return text
+    words = (_FORMATTER.vformat(part, (), values) for part in (*parts[:1], *optional))
+    return Text.of("".join(words), code, values)
 
 
 def fields_of(part: str) -> set[str]:

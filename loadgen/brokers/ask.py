@@ -581,7 +581,7 @@ async def greet(
 ) -> Greeting:
     """Connect with each of these versions, with the endpoint's login or that of `login`.
 
-    Raises the errors of `ask` if the broker takes none of them.
+    Raises the errors of `ask` if the broker accepts none of them.
     """
     loop = asyncio.get_running_loop()
     begun_s = loop.time()

@@ -108,7 +108,7 @@ def _role(
 
 
 async def _works(roles: Callable[[str], Sequence[Role]], trial: Trial) -> Feature:
-    """Return a feature that is there if the broker lacks nothing for these roles at a topic."""
+    """Return a feature that is present if the broker lacks nothing that these roles need."""
     lack = await trial.lacks(*roles(_topic()))
     return Feature(lack is None, "tried", anonymous(lack or ""))
 

@@ -70,7 +70,7 @@ def package_environment() -> dict[str, str]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End `process` at once, as a crash would; harmless when it has ended."""
+    """End `process` at once, as a crash would; harmless if it has ended."""
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)
     process.wait()

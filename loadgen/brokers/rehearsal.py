@@ -316,7 +316,7 @@ async def rehearse(wanted: Wanted) -> Rehearsed:
 
 
 def folded(texts: Iterable[str]) -> list[str]:
-    """Return the first of the sentences with one code, and the number of those alike."""
+    """Return the first sentence of each code, with the number of further ones."""
     alike: dict[str, list[str]] = {}
     for text in texts:
         alike.setdefault(getattr(text, "code", text), []).append(text)

@@ -187,7 +187,7 @@ def mqtt_client(
 ) -> aiomqtt.Client:
     """Return an unconnected client of this broker; `role` is part of its Client Identifier.
 
-    `tls_context` is for mqtts and wss; None is the system's trust.
+    `tls_context` is for mqtts and wss; None trusts the system's authorities.
     """
     return aiomqtt.Client(
         endpoint.host,

@@ -1,4 +1,4 @@
-"""`loadgen history`: score cards over weeks, as a table that Spark keeps and asks."""
+"""`loadgen history`: score cards over weeks, as a table that Spark stores and queries."""
 
 import sys
 from collections.abc import Iterator

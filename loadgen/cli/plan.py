@@ -121,7 +121,7 @@ def _line(count: int, text: str) -> str:
 
 
 def _noun(count: int, name: str) -> str:
-    """Return the name of a group, as publishers or subscriber, as it follows a count."""
+    """Return the name of a group after a count, such as publishers, or subscriber after 1."""
     words = name.replace("_", " ")
     if not words.replace(" ", "").isalpha():  # a numbered group, such as 1.order
         return words

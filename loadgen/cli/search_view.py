@@ -137,8 +137,7 @@ Show = Callable[[SearchState, str], None]
 def search_progress(*, quiet: bool = False, notice: str = "") -> Iterator[Show]:
     """Show the steps of a search on stderr as lines, and on a terminal the run under way.
 
-    `notice` is shown once, before the first state. So a search that is refused is answered in one
-    line.
+    `notice` is shown once, before the first state, so that a refused search prints only one line.
     """
     notices = iter(notice_lines(notice))
     shown: set[tuple[str, int, bool]] = set()

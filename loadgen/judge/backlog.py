@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BACKLOG_FLOOR_S = 0.1
-"""Growth over the window that is noise, as the time of its deliveries."""
+"""Growth over the window that counts as noise: the deliveries of this time."""
 BACKLOG_FLOOR_MESSAGES = 100
 BACKLOG_FEW = 2
 BACKLOG_SIGMAS = 4
-"""At low rates, growth is noise that chance makes of the messages of `BACKLOG_FLOOR_S` at both ends
-of the window: so many standard deviations and a few messages, but no more than the floor."""
+"""At low rates, the growth that counts as noise is the random variation of the messages of
+`BACKLOG_FLOOR_S` at both ends of the window: this number of standard deviations and a few messages,
+but no more than the floor."""
 BACKLOG_EDGE_NS = 500_000_000
 BACKLOG_EDGE_SHARE = 0.05
 BACKLOG_EDGE_SAMPLES = 3

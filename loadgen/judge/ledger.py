@@ -146,7 +146,7 @@ def with_acknowledged(
 ) -> tuple[Ledger, Ledger]:
     """Return both ledgers with the run's lost deliveries split by acknowledgement.
 
-    The window's can be split if all losses, or all messages without acknowledgement, are its own.
+    The window's can be split if all losses, or all unacknowledged messages, are in the window.
     """
     if unacknowledged is None:
         return window, run

@@ -31,8 +31,8 @@ UNWATCHED_S = 0.5
 """Time without a watch in which a standstill of the broker can go unseen."""
 EDGE_SHARE = 0.05
 EDGE_S = (0.2, 0.5)
-"""The backlog at an end of the window is its level over this share of it, within these bounds. It
-is unknown if half of that was not watched."""
+"""Share of the window, within these bounds, that determines the backlog at each end. The backlog
+is unknown if half of this time was not watched."""
 
 
 @dataclass(frozen=True, slots=True)

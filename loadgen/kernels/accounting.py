@@ -42,7 +42,7 @@ class GapPool(Record):
     """
 
     free_gap: Int64
-    """The row that was released last, plus 1, or 0. `older` leads to the previous."""
+    """The row that was released last, plus 1, or 0. `older` links to the one before."""
     used_gaps: Int64
     """Number of rows that have been in use."""
     forgotten_gaps: Int64

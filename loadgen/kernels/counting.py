@@ -327,7 +327,7 @@ def range_of(fleet: Fleet, message: ReceivedMessage) -> int:
 
 @compiled
 def pair_in(fleet: Fleet, received: StreamRange, message: ReceivedMessage) -> int:
-    """Return the pair of an intact message's stream in a range that has the stream."""
+    """Return the pair of an intact message's stream in a range that contains the stream."""
     stream = read_u32(fleet.buffer, message.payload + 4)
     return stream - received.stream_first + received.pair_first
 

@@ -53,8 +53,6 @@ _UNACKNOWLEDGED, _RELEASED, _COMPLETED = range(3)
 
 
 class Link(Record):
-    """A connection."""
-
     session: Int32
     flags: Int32
 
@@ -272,7 +270,7 @@ def keep_rest(r: ReflectorTables) -> None:
 
 @compiled
 def close_link(r: ReflectorTables, row: int) -> int:
-    """Send what the socket takes, and close a connection; return its session."""
+    """Send as much as the socket accepts, close the connection, and return its session."""
     link, rest, out = r.links[row], r.rests[row], r.outs[row]
     session = link.session
     if out.end > 0:

@@ -43,7 +43,7 @@ class Doubt(Record):
     settled: Int64
     """Sequences before it arrived long before the last arrival of the pair's device."""
     newest: Int64
-    """The same border, as of the last look."""
+    """The same limit at the last check."""
     end: Int64
     """First sequence that had not arrived when the last connection broke; 0 before."""
 

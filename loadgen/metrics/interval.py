@@ -23,7 +23,7 @@ PHASES = ("connect", "subscribe", "warmup", "measure", "drain", "stop")
 """In the order of a run."""
 
 CONNECTED_AT = "connected_at"
-"""CONNACK - begin of the connect phase: no latency, but when each device was connected."""
+"""CONNACK - begin of the connect phase: the time at which each device was connected."""
 
 SERIES = (
     "end_to_end",  # received - intended

@@ -244,7 +244,7 @@ class LatencySummary:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> float | None:
-            """Return a figure by its name without a unit, which is read until 1.0."""
+            """Return a figure by its old name without a unit, which is accepted until 1.0."""
             if name not in LATENCY_KEYS:
                 raise AttributeError(name)
             return self.figure(name)

@@ -1,8 +1,8 @@
-"""The fifteen control packets (spec 3), as frozen values with the spec's field names.
+"""The fifteen control packets of spec 3.1 to 3.15, in this order, as frozen values.
 
-A packet means the same in all versions. A field that a version lacks must have its default:
-MQTT 3.1 and 3.1.1 have no properties and no Auth, and reason codes only in ConnAck and SubAck.
-`packet_id` is the Packet Identifier, `keep_alive` is in seconds, as in the spec.
+Fields have the names of the spec. A field that a version of MQTT lacks must have its default: 3.1
+and 3.1.1 have no properties and no Auth, and reason codes only in ConnAck and SubAck. `packet_id`
+is the Packet Identifier, and `keep_alive` is in seconds.
 """
 
 from dataclasses import dataclass, field
@@ -73,29 +73,21 @@ class _Acknowledgement:
 
 
 class PubAck(_Acknowledgement):
-    """Spec 3.4."""
-
     __slots__ = ()
     packet_type: ClassVar[int] = constants.PUBACK
 
 
 class PubRec(_Acknowledgement):
-    """Spec 3.5."""
-
     __slots__ = ()
     packet_type: ClassVar[int] = constants.PUBREC
 
 
 class PubRel(_Acknowledgement):
-    """Spec 3.6."""
-
     __slots__ = ()
     packet_type: ClassVar[int] = constants.PUBREL
 
 
 class PubComp(_Acknowledgement):
-    """Spec 3.7."""
-
     __slots__ = ()
     packet_type: ClassVar[int] = constants.PUBCOMP
 
@@ -116,8 +108,6 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Spec 3.8."""
-
     packet_type: ClassVar[int] = constants.SUBSCRIBE
 
     packet_id: int
@@ -138,8 +128,6 @@ class SubAck:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Spec 3.10."""
-
     packet_type: ClassVar[int] = constants.UNSUBSCRIBE
 
     packet_id: int
@@ -160,22 +148,16 @@ class UnsubAck:
 
 @dataclass(frozen=True, slots=True)
 class PingReq:
-    """Spec 3.12."""
-
     packet_type: ClassVar[int] = constants.PINGREQ
 
 
 @dataclass(frozen=True, slots=True)
 class PingResp:
-    """Spec 3.13."""
-
     packet_type: ClassVar[int] = constants.PINGRESP
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Spec 3.14."""
-
     packet_type: ClassVar[int] = constants.DISCONNECT
 
     reason_code: int = 0

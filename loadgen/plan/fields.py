@@ -104,7 +104,7 @@ class FieldKind:
         return "" if self.default is None else str(self.default)
 
     def read(self, value: object) -> object:
-        """Return the value as the scenario holds it; raise ValueError of one line if it cannot."""
+        """Return the value as the scenario holds it; raise ValueError if it is wrong."""
         if self.optional and value in (None, self.absent):
             return None
         if value is None:

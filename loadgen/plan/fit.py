@@ -431,7 +431,7 @@ def _require_brokers_fit(brokers: Brokers, host: Host, groups: tuple[DeviceGroup
 
 
 def _fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, ...]) -> int | None:
-    """Return the least number of private brokers that suffices, None if the limit does not."""
+    """Return the least number of private brokers that suffices, None if too many are needed."""
     if not brokers.may_be_several:
         return None
     held = max(1, host.descriptors - BROKER_SPARE_DESCRIPTORS)

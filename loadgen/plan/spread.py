@@ -157,7 +157,7 @@ def _meets_its_publisher(
 
 
 Lane = tuple[Sequence[int], list[int]]
-"""Workers, and the indexes of the groups that they play."""
+"""Workers, and the indexes of the groups that they run."""
 
 
 def _lanes(

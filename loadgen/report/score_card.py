@@ -165,7 +165,7 @@ class Curves:
     connected: tuple[tuple[float, int], ...]
     """(seconds since the connect phase began, devices connected until then)"""
     processes: pa.Table
-    """A row a `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, 0 to
+    """A row per `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, 0 to
     1, and `resident_bytes`."""
 
 

@@ -52,7 +52,7 @@ PROCESS_SCHEMA = pa.schema(
         for name in (*_PROCESS_BY, "time_ns", "span_ns", "cpu_ns", "wait_ns", "resident_bytes")
     ]
 )
-"""One row a worker and second."""
+"""One row per worker and second."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ _IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each
 
 
 class _CutError(Exception):
-    """The run ends here, with what was measured."""
+    """The end of the run at this point, with the results so far."""
 
 
 def connecting_at_once(workers: int, phases: PhasePlan) -> int:

@@ -83,8 +83,8 @@ class RateStepWatch:
     ) -> tuple[RateStepVerdict, ...]:
         """Return the verdict on each step that ended.
 
-        `run_facts` are the run's facts, `rate` the target of 100 %, and `own_delay` finds that of a
-        step from its rows and its bounds.
+        `run_facts` are the run's facts, `rate` the target of 100 %, and `own_delay` computes
+        that of a step from its rows and its bounds.
         """
         results = []
         backlog = without_lost(self._backlog, [missing for _, _, missing in self._backlog])

@@ -1,8 +1,13 @@
 """Keeps secrets out of files and hostile characters out of text that people read."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
+
+from loadgen import errors
+from loadgen.errors import CannotRunError, LoadgenError
+from loadgen.sentences import Text
 
 HIDDEN = "***"
 
@@ -23,6 +28,16 @@ def printable(text: str, limit: int) -> str:
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
         for c in short
     )
+
+
+def error_from(header: Mapping[str, Any], where: str = "") -> LoadgenError:
+    """Return the error that another process described, with `where` before its message."""
+    found = getattr(errors, str(header.get("type")), CannotRunError)
+    known = isinstance(found, type) and issubclass(found, LoadgenError)
+    words = where + printable(str(header.get("message", "")), 500)
+    message = Text.of(words, str(header.get("code", "")), header.get("values", {}))
+    error: LoadgenError = (found if known else CannotRunError)(message)
+    return error
 
 
 def scrub(text: str, secrets: Iterable[str]) -> str:

@@ -66,7 +66,7 @@ def record_digest(document: Document) -> str:
 def _result_files(run_dir: Path) -> dict[str, Path]:
     """Return the files of results that a seal covers, by their path within the directory, sorted.
 
-    Not the score card, which can be made again, and no hidden file, which is half written.
+    Without the score card, which can be made again, and hidden files, which are incomplete.
     """
     found = [path for pattern in (*_RESULTS, *_LOGS) for path in run_dir.glob(pattern)]
     kept = (path for path in found if not path.name.startswith(".") and path.is_file())

@@ -93,7 +93,7 @@ def views_of_runs(spark: "SparkSession", runs: Sequence[RunFiles]) -> Iterator[R
             small = results.filter("kind != 'views'").toArrow().to_pylist()
             for row in small:
                 if row["kind"] == "error":
-                    raise RunDirectoryError(row["value"].decode())
+                    raise unpacked(row["value"])
             digests: dict[str, dict[str, str]] = {}
             for row in small:
                 name, digest = unpacked(row["value"])
@@ -181,7 +181,7 @@ def _reducer(
                     views = views_of_parts(_all_parts(pieces), source.background)
                     yield _result(source.run, "views", packed(views))
         except RunDirectoryError as error:
-            yield _result("", "error", str(error).encode())
+            yield _result("", "error", packed(error))
 
     return reduced
 
@@ -230,7 +230,7 @@ def _joiner(sources: _Sources) -> Callable[..., pa.Table]:
                 made = views_of_parts(_all_parts(pieces), backgrounds[run])
                 rows.append(_result(run, "views", packed(made)))
         except RunDirectoryError as error:
-            rows.append(_result(run, "error", str(error).encode()))
+            rows.append(_result(run, "error", packed(error)))
         return pa.Table.from_batches(rows, _RESULT)
 
     return views

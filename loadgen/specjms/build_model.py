@@ -44,7 +44,7 @@ from loadgen.specjms.topology import (
 )
 
 RATE_LEAST: Final = 1e-4
-"""One in almost three hours, so that periods can be counted in nanoseconds."""
+"""Lowest rate: one in almost three hours, so that periods can be counted in nanoseconds."""
 RATE_LIMIT: Final = 1_000_000
 SIZE_LIMIT_BYTES: Final = 256 * 1024
 

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, as_header
 from loadgen.worker.frames import FrameReader, Header, encode_frame
 
 Command = Callable[[Header], Awaitable[Header]]
@@ -74,7 +74,7 @@ class Channel(asyncio.Protocol):
         try:
             answer = await command
         except LoadgenError as error:
-            answer = {"error": {"type": type(error).__name__, "message": str(error)}}
+            answer = {"error": as_header(error)}
         self.send({"re": name, **answer})
 
     def _check(self, task: asyncio.Task[None]) -> None:

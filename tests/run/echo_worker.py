@@ -24,7 +24,7 @@ def run_worker(channel: socket.socket) -> None:
             if op == "deaf":
                 deaf = True
             if op == "error":
-                answer["error"] = {"type": header["kind"], "message": "go away"}
+                answer["error"] = {"type": header["kind"], "message": "go away", "code": "GONE"}
             if op == "report":
                 for n in range(header["n"]):
                     channel.sendall(encode_frame({"n": n}, bytes([n]) * 10))

@@ -70,7 +70,7 @@ class FakeWorker:
         if self.wrong.get("die") == op:
             os.kill(os.getpid(), signal.SIGKILL)
         if op in self.wrong.get("refuse", {}):
-            answer = {"error": {"type": self.wrong["refuse"][op], "message": f"no {op} today"}}
+            answer = {"error": {"type": self.wrong["refuse"][op], "code": op.upper()}}
         elif op in ("conclude", "stop") and self.wrong.get("deaf"):
             return False
         else:

@@ -5,13 +5,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import pytest
-
 from loadgen.errors import RunDirectoryError
 from loadgen.report.build.summary import summarize_run
 from loadgen.run.interval_files import compact
 from loadgen.run.seal import seal
 from loadgen.spark.job import make_scorecards
+from tests.refusals import refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,14 +33,15 @@ def test_runs_at_urls(make: ModuleType, tmp_path: Path, spark: "SparkSession") -
     assert [card.integrity.state for card in cards] == ["intact", "intact", "changed"]
     moved = runs[2] / "intervals" / "part-000900.parquet"
     shutil.copy(runs[1] / "intervals" / "part-000004.parquet", moved)
-    with pytest.raises(RunDirectoryError, match=r"c: part-000900\.parquet holds rows of another"):
+    with refused("OTHER_RUN", where="run directory viewfs://far/runs/c: part-000900.parquet"):
         make_scorecards(named, spark=spark)
     (runs[2] / "run.json").unlink()
     (runs[0] / "intervals" / "part-000000.parquet").write_bytes(b"cut off")
-    for where, says in (
-        ("c", r"^run directory viewfs://far/runs/c has no run\.json"),
-        ("none", "^run directory viewfs://far/runs/none does not exist"),
-        (names[0], r"^run directory viewfs://far/runs/\[a\] 5%: part-000000\.parquet is damaged"),
+    for run, code, part in (
+        ("c", "NO_RECORD", ""),
+        ("none", "NO_DIRECTORY", ""),
+        (names[0], "DAMAGED", ": part-000000.parquet"),
     ):
-        with pytest.raises(RunDirectoryError, match=says):
-            make_scorecards([f"viewfs://far/runs/{where}"], spark=spark)
+        url = f"viewfs://far/runs/{run}"
+        with refused(code, RunDirectoryError, where=f"run directory {url}{part}"):
+            make_scorecards([url], spark=spark)

@@ -48,6 +48,7 @@ from loadgen.plan.groups import (
     WorkerPlan,
 )
 from loadgen.plan.plan import Plan, document_of
+from loadgen.run.redaction import error_from
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.recorder import decode_intervals
 from loadgen.worker.shared_counts import SharedPage, create_live_page
@@ -118,10 +119,6 @@ async def until(condition: Callable[[], Any], what: str = "") -> None:
             await asyncio.sleep(0.002)
 
 
-class WorkerRefusedError(Exception):
-    """The worker answered a command with an error."""
-
-
 class Driver:
     """The coordinator's side of one worker, played by a test."""
 
@@ -168,7 +165,7 @@ class Driver:
         self.writer.write(encode_frame({"op": op, **fields}))
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """The answer to a command; WorkerRefusedError("Type: message") for an error."""
+        """Return the answer to a command; raise the error that it has."""
         self.send(op, **fields)
         found: list[dict[str, Any]] = []
 
@@ -186,8 +183,7 @@ class Driver:
         assert found, f"the worker ended instead of answering {op}"
         self.answers.remove(found[0])
         if "error" in found[0]:
-            error = found[0]["error"]
-            raise WorkerRefusedError(f"{error['type']}: {error['message']}")
+            raise error_from(found[0]["error"])
         return found[0]
 
     async def configure(self, plan: Plan) -> dict[str, Any]:

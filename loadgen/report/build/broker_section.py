@@ -162,7 +162,7 @@ def broker_load(
 ) -> BrokerLoad:
     """Return the broker's load over a window with `messages` into and out of it.
 
-    `course` is of the whole run, of `views.COURSE_SCHEMA`.
+    `course` covers the whole run; its schema is `views.COURSE_SCHEMA`.
     """
     samples, cpu_s, withheld = records.processes, None, ""
     watched_until = samples[-1].time_ns if len(samples) > 1 else 0

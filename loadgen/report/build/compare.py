@@ -182,8 +182,8 @@ class Comparison:
 class Bounds:
     """Tolerated change of figures for the worse, as a share: a default and exceptions by name.
 
-    A name is that of a column, as 99P, of a row, as FANIN, or of both, as FANIN 99P; the more
-    precise name counts.
+    A name is that of a column, such as 99P, of a row, such as FANIN, or of both, such as FANIN 99P;
+    the more precise name counts.
     """
 
     default: float = DEFAULT_BOUND

@@ -25,7 +25,7 @@ _SHORTEST_COVERED_S = 0.1
 """Shortest part of a second for which a rate is computed."""
 
 _NEAR_S = 0.01
-"""Longest part of a second's row outside the window that does not matter."""
+"""Longest part of a second outside the window for which its row is still used."""
 
 _COUNTS = ("connects", "connect_failures", "disconnects", "connected")
 
@@ -80,7 +80,7 @@ def curves_of(
 def rates_of(
     record: RunRecord, due: Mapping[str, float], course: pa.Table, seconds: float
 ) -> dict[str, float]:
-    """Return the asked rate, and the rates into and out of the broker during the window.
+    """Return the requested rate, and the rates into and out of the broker during the window.
 
     All are messages a second. In a VALID run the messages that were `due` in the window passed in
     it, within the bounds of the verdict. Rates of other runs are those of its full seconds.

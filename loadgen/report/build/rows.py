@@ -41,7 +41,7 @@ TableRow = Sequence[Cell | TableCell]
 def table(
     key: str, rows: Iterable[TableRow], columns: Sequence[str] = (), **values: object
 ) -> DataTable:
-    """Return a table of `columns.toml`; `columns` follow its own, `values` are in its texts."""
+    """Return a table of `columns.toml`; `columns` follow its own, and `values` fill its texts."""
     form = {"title": "", "note": [""], "texts": [0], "look": "", **DATA["tables"][key]}
     return DataTable(
         title=form["title"].format(**values),

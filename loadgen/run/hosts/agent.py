@@ -20,7 +20,7 @@ import numpy as np
 
 from loadgen.brokers.ports import open_socket
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.errors import BrokerUnreachableError, HostLimitError
+from loadgen.errors import BrokerUnreachableError, HostLimitError, as_header
 from loadgen.run.environment import environment, host_of, machine_identity, versions
 from loadgen.run.host_load import LoadWatch
 from loadgen.run.host_watch import HostAttendance, network_counters
@@ -168,11 +168,10 @@ class Agent:
         async def answered() -> None:
             answer = messages.Answer(type(request).__name__)
             try:
-                answer = replace(answer, detail=await work or "")
+                answer = replace(answer, remark=await work or "")
             except Exception as error:
                 # The coordinator waits for an answer, whatever went wrong.
-                kind = type(error).__name__
-                answer = replace(answer, error=kind, detail=str(error) or kind)
+                answer = replace(answer, error=as_header(error))
             self.link.send(answer)
 
         task = asyncio.get_running_loop().create_task(answered())

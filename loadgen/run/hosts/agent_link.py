@@ -24,9 +24,9 @@ from loadgen.worker.frames import FrameReader
 Role = Literal["agent", "coordinator"]
 
 HANDSHAKE_S = 5.0
-"""For TLS, and again for both proofs."""
+"""Longest time for the TLS handshake, and again for both proofs."""
 CLOSE_S = 2.0
-"""For the other side to confirm the end of TLS."""
+"""Longest time for the other side to confirm the end of TLS."""
 
 _HELLO: Final = struct.Struct(">8sH32s")
 _MAGIC: Final = b"loadgen\n"

@@ -23,7 +23,6 @@ from typing import IO, Any
 import orjson
 
 import loadgen
-from loadgen import errors
 from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.run.host_watch import HostSample, take_sample
 from loadgen.run.hosts import messages
@@ -96,14 +95,6 @@ def forkserver(behaviour: str, entry: str | None = None) -> Iterator[Forkserver]
                     process.wait(_END_S)
             process.kill()
             process.wait()
-
-
-def error_from(kind: str, message: str, where: str = "") -> LoadgenError:
-    """Return the exception of the tree in errors.py that a command was answered with."""
-    found = getattr(errors, kind, CannotRunError)
-    if not (isinstance(found, type) and issubclass(found, LoadgenError)):
-        found = CannotRunError
-    return found(where + printable(message, 500))
 
 
 def _described(status: int) -> str:

@@ -42,14 +42,14 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a request, named by its class; `error` names one of errors.py, "" for none.
+    """The result of a request, named by its class: a remark, or an error (errors.as_header).
 
-    Without an error, `detail` is a remark: that of StartWorkers is the load of other programs.
+    The remark of StartWorkers is the load of other programs.
     """
 
     request: str
-    error: str = ""
-    detail: str = ""
+    remark: str = ""
+    error: Header | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from loadgen.run.host_watch import GAPS_LIMIT, SILENCE_NS, HostSample, differenc
 from loadgen.run.hosts import messages
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, coordinator_context
 from loadgen.run.hosts.clocks import ClockEstimate
-from loadgen.run.hosts.load_host import Header, OnEvent, error_from
-from loadgen.run.redaction import printable
+from loadgen.run.hosts.load_host import Header, OnEvent
+from loadgen.run.redaction import error_from, printable
 from loadgen.run.tasks import background
 from loadgen.sentences import RUN_TEXT, Text
 from loadgen.worker.shared_counts import SharedPage, rows_as_words
@@ -212,8 +212,8 @@ class RemoteHost:
         finally:
             self._answers.pop(kind, None)
         if answer.error:
-            raise error_from(answer.error, answer.detail, f"on host {self.name}: ")
-        return printable(answer.detail, 300)
+            raise error_from(answer.error, f"on host {self.name}: ")
+        return printable(answer.remark, 300)
 
     def document(self) -> dict[str, Any]:
         clock = {} if self.clock is None else asdict(self.clock)

@@ -1,7 +1,7 @@
-"""The workers of runs, on one host or on many: commands, answers, and who was lost.
+"""The workers of runs, on one host or on many: commands, answers, and losses.
 
-The hosts make the processes and carry the frames (load_host.py); here a row is a row, wherever its
-worker runs.
+The hosts make the processes and carry the frames (load_host.py); here a row is the number of a
+worker, wherever it runs.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ from loadgen.errors import CannotRunError
 from loadgen.plan.groups import MESSAGING
 from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts import messages
-from loadgen.run.hosts.load_host import Forkserver, Header, LocalHost, error_from, forkserver
+from loadgen.run.hosts.load_host import Forkserver, Header, LocalHost, forkserver
 from loadgen.run.hosts.remote_host import RemoteHost
+from loadgen.run.redaction import error_from
 from loadgen.sentences import RUN_TEXT
 from loadgen.worker.shared_counts import SharedPage
 
@@ -129,8 +130,7 @@ class WorkerPool:
             if waiting.get(op) is future:
                 del waiting[op]
         if "error" in answer:
-            error = answer["error"]
-            raise error_from(str(error.get("type")), str(error.get("message")))
+            raise error_from(answer["error"])
         return answer
 
     async def ask_all(

@@ -3,7 +3,7 @@
     DIR/plan.json                  the plan, written first
     DIR/measured/ITEM/broker-N/    the sweep of an item on a broker
 
-A second start on the same directory continues: a sweep plays only the points that are missing.
+A second start on the same directory continues: a sweep runs only the missing points.
 """
 
 import asyncio

@@ -51,7 +51,7 @@ NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
 _REACH_S = 5.0
 _RECOVERY_S = 60.0
-"""Time for a broker to answer again after a step that was too much for it."""
+"""Longest wait for a broker to answer again after a step that overloaded it."""
 _RETRY_S = 1.0
 STEP_S = 5.0
 """Window of a step, unless the search has another or that of its scenario is shorter."""

@@ -319,9 +319,9 @@ def _begin(
 ) -> dict[tuple[str, int], PointResult]:
     """Return the earlier results by key and repetition, and write the grid.
 
-    Refuse a grid without some of them: its table would replace theirs. Keys are of the whole
-    scenario and search, so this holds for any other option, too. Points that could not be run may
-    be missing.
+    Refuse a grid that lacks some of them, because its table would replace theirs. A key covers the
+    whole scenario and search, so a change of any option is refused, too. Points that could not run
+    may be missing.
     """
     begun, shown = journal.begun(), printable(str(journal.directory), 200)
     if begun is not None and begun.get("case") != grid.scenario.case:

@@ -33,7 +33,7 @@ MESSAGES: list[Message] = [
     Ping(5, None),
     Ping(5, ClockEstimate(1, 2, 0.5, 3)),
     Answer("Check"),
-    Answer("Check", "HostLimitError", "too small"),
+    Answer("Check", error={"type": "HostLimitError", "message": "too small"}),
     WorkerFrame(2, {"re": "connect", "connected": 3}, b"\0\xff"),
     LiveTotals(bytes(24)),
     HostCounters(SAMPLE, {"resets_sent": 1}),
