@@ -4,7 +4,7 @@ Builders make a report of runs, of a sweep or of a history. Each renderer walks 
 not depend on the subject of the report.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,15 +84,15 @@ class Section:
 class Report:
     """A document: a title, a lead, and sections.
 
-    `document` is the same for programs, `header` and `rows` the lines of a CSV file. `cards` are
-    the runs whose histograms are exported.
+    `document` is the same for programs, `header` and `rows()` are the lines of a CSV file. `cards`
+    are the runs whose histograms are exported.
     """
 
     title: str
     heading: str
     lead: tuple[Block, ...]
-    sections: tuple[Section, ...] = ()
+    sections: Sequence[Section] = ()
     document: Any = None
     header: tuple[str, ...] = ()
-    rows: tuple[tuple[object, ...], ...] = ()
+    rows: Callable[[], Iterable[Sequence[object]]] = tuple
     cards: tuple[ScoreCard, ...] = ()

@@ -1,14 +1,17 @@
-"""Values that a program holds by the thousand: compressed, and if need be in a file."""
+"""Values that a program has by the thousand: compressed, in a file, or made when they are read."""
 
 import os
 import pickle
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import pyarrow as pa
 
 _SIZE_BYTES = 8
+
+T = TypeVar("T")
 
 
 def packed(value: object) -> bytes:
@@ -66,3 +69,24 @@ class Spooled:
         return isinstance(other, Spooled | bytes) and bytes(self) == bytes(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class Made(Sequence[T]):
+    """A sequence whose items are made each time that they are read, so that none stays."""
+
+    def __init__(self, count: int, make: Callable[[int], T]) -> None:
+        self._places, self._make = range(count), make
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
+        if isinstance(place, slice):
+            return [self._make(each) for each in self._places[place]]
+        return self._make(self._places[place])

@@ -11,7 +11,8 @@ from loadgen.report.build.comparison_chart import MOST_SIDES, comparison_chart
 from loadgen.report.build.rows import in_report_order, table
 from loadgen.report.build.run_section import run_section
 from loadgen.report.headline import headline
-from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Report
+from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Report, Section
+from loadgen.report.packing import Made
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import (
     CSV_HEADER,
@@ -46,7 +47,7 @@ def report_of(
     several = len(cards) > 1
     compared = {run for item in comparisons for side in item.sides for run in side.runs}
     alone = [place for place in range(len(cards)) if place not in compared]
-    charts = [cache(lambda card=card: charts_of(card)) for card in cards]
+    drawn = cache(lambda: charts_of(cards[0]))
     notices = (about.author, about.note, *dict.fromkeys(card.notice for card in cards))
     lead: list[Block] = [Paragraph(notice) for notice in notices if notice]
     lead += [_answer(cards, "", (place,)) for place in alone]
@@ -61,15 +62,18 @@ def report_of(
     for item in comparisons:
         lead += _comparison(cards, item)
     if not several:
-        lead.append(Charts(lambda: charts[0]()[:1]))
+        lead.append(Charts(lambda: drawn()[:1]))
     lead += about_lines(cards)
     if several:
         lead.append(Fold(f"All {counted(len(cards), 'run')}", (_all(cards, comparisons),), True))
-    sections = (
-        run_section(card, place, drawn, several=several, folded=len(cards) > MOST_OPEN)
-        for place, (card, drawn) in enumerate(zip(cards, charts, strict=True))
-    )
-    documents = [card_document(card) for card in cards]
+
+    def section(place: int) -> Section:
+        card = cards[place]
+        charts = (lambda: charts_of(card)) if several else drawn
+        folded = len(cards) > MOST_OPEN
+        return run_section(card, place, charts, several=several, folded=folded)
+
+    documents = Made(len(cards), lambda place: card_document(cards[place]))
     comparison = [asdict(item) for item in comparisons]
     document = {"schema": SCHEMA, "runs": documents, "comparison": comparison}
     publisher = {"about": asdict(about)} if about != NOTHING_SAID else {}
@@ -77,10 +81,10 @@ def report_of(
         title=name(about.title) or f"Score card: {cases}",
         heading=about.title or "Score card",
         lead=tuple(lead),
-        sections=tuple(sections),
+        sections=Made(len(cards), section),
         document=(document if several or not cards else documents[0]) | publisher,
         header=CSV_HEADER,
-        rows=tuple(line for card in cards for line in csv_lines(card)),
+        rows=lambda: (line for card in cards for line in csv_lines(card)),
         cards=tuple(cards),
     )
 

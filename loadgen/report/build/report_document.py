@@ -141,7 +141,7 @@ def report_document(
             "limitations": limitations,
         },
         header=("case", "name", "unit", "broker", "value", "spread", "runs", "verdict"),
-        rows=tuple(
+        rows=lambda: (
             (f.case, f.name, f.unit, f.broker, f.value, f.spread, " ".join(f.runs), f.verdict)
             for f in figures
         ),

@@ -61,7 +61,7 @@ def sweep_report(table: SweepTable) -> Report:
         ),
         document={"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields},
         header=header,
-        rows=rows,
+        rows=lambda: rows,
     )
 
 

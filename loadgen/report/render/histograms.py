@@ -9,9 +9,9 @@ HdrHistogram's own tools read: a line a run and series, tagged with the series, 
 series for several runs. Values are nanoseconds, its maxima milliseconds.
 """
 
-import io
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -56,9 +56,8 @@ _BUCKETS, _SUB_BUCKETS = 32, 2048
 """Layout of the library (`metrics.histogram`)."""
 
 
-def to_parquet(cards: Sequence[ScoreCard]) -> bytes:
-    out = io.BytesIO()
-    with pq.ParquetWriter(out, HISTOGRAM_SCHEMA, compression="zstd") as writer:
+def to_parquet(cards: Sequence[ScoreCard], path: Path) -> None:
+    with pq.ParquetWriter(path, HISTOGRAM_SCHEMA, compression="zstd") as writer:
         for first in range(0, len(cards), _CARDS_AT_ONCE):
             rows = [
                 {**row, "run": card.run.id, "case": card.run.case, "series": series}
@@ -75,7 +74,6 @@ def to_parquet(cards: Sequence[ScoreCard]) -> bytes:
                 else:
                     columns.append(pa.array(values, field.type))
             writer.write_table(pa.table(columns, schema=HISTOGRAM_SCHEMA))
-    return out.getvalue()
 
 
 MOST_RUNS_PLOTTED = 20
@@ -130,21 +128,16 @@ def distribution(row: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_hlog(cards: Sequence[ScoreCard]) -> bytes:
-    """Return a histogram log; it starts with the first measurement window."""
+def to_hlog(cards: Sequence[ScoreCard], path: Path) -> None:
+    """Write a histogram log; it starts with the first measurement window."""
     starts = [card.curves.wall_start_ns for card in cards]
     base_ns = min(starts)
-    lines = []
-    for start_ns, place in sorted((start_ns, place) for place, start_ns in enumerate(starts)):
-        card = cards[place]
-        for series, row in card.curves.histograms.items():
-            tag = f"{card.run.id}/{series}" if len(cards) > 1 else series
-            lines.append(
-                log_interval(
-                    dense(row["bucket"], row["bucket_count"]),
-                    start_ns - base_ns,
-                    round(card.run.seconds * 1e9),
-                    name(tag, _TAG_CHARACTERS),
-                )
-            )
-    return (log_header(base_ns) + "".join(lines)).encode()
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(log_header(base_ns))
+        for start_ns, place in sorted((start_ns, place) for place, start_ns in enumerate(starts)):
+            card = cards[place]
+            for series, row in card.curves.histograms.items():
+                tag = f"{card.run.id}/{series}" if len(cards) > 1 else series
+                counts = dense(row["bucket"], row["bucket_count"])
+                since_ns, span_ns = start_ns - base_ns, round(card.run.seconds * 1e9)
+                file.write(log_interval(counts, since_ns, span_ns, name(tag, _TAG_CHARACTERS)))

@@ -30,16 +30,18 @@ that the charts use. Its first lines name its licence, MIT."""
 LARGEST_BYTES = 1_500_000
 """Largest page: it fits in a mail."""
 
+_LINKS = 2
+"""Links to a section: in the answer and in the list of all runs."""
+
 
 def to_html(report: Report) -> bytes:
     """Return the page, with as many folded sections as fit."""
     shown: list[Section] = []
     parts: list[Markup] = []
-    every = [section.anchor for section in report.sections]
-    room = LARGEST_BYTES - len(_page(report, [], every))
+    room = LARGEST_BYTES - len(_page(report, [], []))
     for section in report.sections:
         part = Markup(_environment().get_template("section.html.j2").render(section=section))
-        room -= len(part.encode())
+        room -= len(part.encode()) + _LINKS * len(f'<a href="#{section.anchor}"></a>')
         if room < 0 and section.folded and shown:
             break
         shown.append(section)

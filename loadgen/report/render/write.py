@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -10,11 +11,12 @@ from loadgen.errors import RunDirectoryError
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import Compared, comparison_document
 from loadgen.report.model import Report
+from loadgen.report.packing import Made
 from loadgen.report.render.histograms import to_hgrm, to_hlog, to_parquet
 from loadgen.report.render.html import to_html
 from loadgen.report.render.markdown import to_markdown
 from loadgen.report.render.text import csv_of
-from loadgen.run.rundir import disk_errors, make_folder, make_private, write_atomically
+from loadgen.run.rundir import disk_errors, make_folder, make_private, replacing
 from loadgen.sentences import REPORT_TEXT
 
 
@@ -23,12 +25,22 @@ def to_json(report: Report) -> bytes:
 
 
 def indented(document: object) -> bytes:
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    """Return a document as JSON; its parts that are made when they are read do not stay."""
+    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(document, default=_made, option=option)
+
+
+def _made(value: object) -> object:
+    if isinstance(value, Made):
+        return [partial(value.__getitem__, place) for place in range(len(value))]
+    if isinstance(value, partial):
+        return value()
+    raise TypeError
 
 
 def to_csv(report: Report) -> bytes:
     """Return numbers in full precision, in UTF-8 with commas and CRLF, safe for a spreadsheet."""
-    return csv_of(report.header, report.rows).encode()
+    return csv_of(report.header, report.rows()).encode()
 
 
 RENDERINGS: Mapping[str, Callable[[Report], bytes]] = {
@@ -43,14 +55,16 @@ RENDERINGS: Mapping[str, Callable[[Report], bytes]] = {
 def write_report(report: Report, directory: Path, stem: str = "scorecard") -> dict[str, Path]:
     """Write every rendering, replacing older ones; return the path of each file by its name.
 
-    All are rendered before the first is written. Raise RunDirectoryError if the directory cannot
-    be written.
+    Pages are rendered before the first is written; histograms may not fit in memory. Raise
+    RunDirectoryError if the directory cannot be written.
     """
-    rendered = {f"{stem}.{suffix}": render(report) for suffix, render in RENDERINGS.items()}
+    rendered: dict[str, bytes | Callable[[Path], None]] = {
+        f"{stem}.{suffix}": render(report) for suffix, render in RENDERINGS.items()
+    }
     if not report.cards:
         return write_files("table", directory, rendered)
-    rendered["histograms.parquet"] = to_parquet(report.cards)
-    rendered["histograms.hlog"] = to_hlog(report.cards)
+    rendered["histograms.parquet"] = partial(to_parquet, report.cards)
+    rendered["histograms.hlog"] = partial(to_hlog, report.cards)
     rendered |= to_hgrm(report.cards)
     return write_files("score card", directory, rendered, make_private)
 
@@ -66,12 +80,13 @@ def write_comparison(compared: Compared, directory: Path) -> Path:
 def write_files(
     kind: str,
     out_dir: Path,
-    files: Mapping[str, bytes],
+    files: Mapping[str, bytes | Callable[[Path], None]],
     make: Callable[[Path], None] = make_folder,
 ) -> dict[str, Path]:
-    """Write each file under a hidden name, then rename it; return the path of each by its name.
+    """Write each file, bytes or by a function, under a hidden name, then rename it.
 
-    `make` makes a missing directory. Raise RunDirectoryError if it cannot be written.
+    Return the path of each by its name. `make` makes a missing directory. Raise
+    RunDirectoryError if it cannot be written.
     """
     try:
         with disk_errors(out_dir):
@@ -80,7 +95,11 @@ def write_files(
             for folder in {(out_dir / name).parent for name in files}:
                 make_folder(folder)
         for name, data in files.items():
-            write_atomically(out_dir / name, data)
+            with replacing(out_dir / name) as hidden:
+                if isinstance(data, bytes):
+                    hidden.write_bytes(data)
+                else:
+                    data(hidden)
     except OSError as error:
         reason = error.strerror or error
         raise RunDirectoryError(

@@ -73,12 +73,10 @@ def test_an_offset_is_a_time_with_a_sign() -> None:
     ("text", "code"),
     [
         ("", "COLUMNS_KEY"),
-        ("x", "COLUMNS_KEY"),
         ("volts=a", "COLUMNS_KEY"),
         ("time=a,watts=", "COLUMNS_KEY"),
         ("time=a,watts=b,time=c", "COLUMNS_TWICE"),
         ("unit=V", "CHOICE"),
-        ("decimal=,", "CHOICE"),
     ],
 )
 def test_columns_that_name_nothing(text: str, code: str) -> None:

@@ -23,9 +23,9 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
     return summarize_run(make.fabricate(tmp_path_factory.mktemp("runs") / "a", case="latency"))
 
 
-def read_log(text: bytes, path: Path) -> list[tuple[str | None, HdrHistogram]]:
-    """The intervals of a log by the library's own reader."""
-    path.write_bytes(text)
+def logged(cards: list[ScoreCard], directory: Path) -> list[tuple[str | None, HdrHistogram]]:
+    """The intervals of the log of these cards, by the library's own reader."""
+    to_hlog(cards, path := directory / "a.hlog")
     reference = HdrHistogram(1, HIGHEST_NS, 3)
     reader = HistogramLogReader(str(path), reference)
     found = []
@@ -47,7 +47,7 @@ def percentile(histogram: HdrHistogram, p: float, told: LatencySummary) -> float
 
 
 def test_the_library_reads_the_log(card: ScoreCard, tmp_path: Path) -> None:
-    found = read_log(to_hlog([card]), tmp_path / "a.hlog")
+    found = logged([card], tmp_path)
     assert [tag for tag, _ in found] == [*card.latency]
     for tag, histogram in found:
         assert tag is not None
@@ -68,7 +68,7 @@ def test_tags_of_several_runs_name_the_run_and_stay_one_word(
         run=replace(card.run, id="b, c\n=1"),
         packed_curves=packed(replace(card.curves, wall_start_ns=card.curves.wall_start_ns - 10**9)),
     )
-    found = read_log(to_hlog([card, other]), tmp_path / "a.hlog")
+    found = logged([card, other], tmp_path)
     tags = [tag for tag, _ in found]
     assert len(tags) == 2 * len(card.latency)
     # In the order of time, and what would break a line is percent-encoded.
@@ -78,9 +78,10 @@ def test_tags_of_several_runs_name_the_run_and_stay_one_word(
     assert starts == sorted(starts) and starts[-1] - starts[0] == 1000
 
 
-def test_the_table_holds_what_the_card_tells(card: ScoreCard) -> None:
-    data = to_parquet([card, replace(card, run=replace(card.run, id="other"))])
-    table = pq.read_table(io.BytesIO(data))
+def test_the_table_holds_what_the_card_tells(card: ScoreCard, tmp_path: Path) -> None:
+    other = replace(card, run=replace(card.run, id="other"))
+    to_parquet([card, other], path := tmp_path / "a.parquet")
+    table = pq.read_table(path)
     assert table.schema.names == HISTOGRAM_SCHEMA.names
     assert table.schema.metadata == HISTOGRAM_SCHEMA.metadata
     assert table.num_rows == 2 * len(card.latency)
@@ -99,8 +100,9 @@ def test_the_table_holds_what_the_card_tells(card: ScoreCard) -> None:
 def test_a_run_without_latencies(tmp_path: Path) -> None:
     rows = [row for row in make.rows_of() if not row.series]
     card = summarize_run(make.write_run(tmp_path / "run", make.run_document(), rows))
-    assert read_log(to_hlog([card]), tmp_path / "a.hlog") == []
-    assert pq.read_table(io.BytesIO(to_parquet([card]))).num_rows == 0
+    assert logged([card], tmp_path) == []
+    to_parquet([card], tmp_path / "a.parquet")
+    assert pq.read_table(tmp_path / "a.parquet").num_rows == 0
 
 
 def test_distributions_are_the_librarys_own(card: ScoreCard) -> None:
