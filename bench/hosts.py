@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import resource
+import ssl
 import sys
 import tempfile
 import time
@@ -27,7 +28,7 @@ from loadgen.cases.registry import build_scenario
 from loadgen.run.environment import environment, host_of, machine_identity, versions
 from loadgen.run.host_watch import HostSample, take_sample
 from loadgen.run.hosts.agent import Agent, HostedWorkers
-from loadgen.run.hosts.agent_link import agent_context
+from loadgen.run.hosts.agent_link import tls_of
 from loadgen.run.hosts.load_host import Header, LocalHost, OnEvent
 from loadgen.run.hosts.messages import Joined, WorkerFrame, WorkerStarted
 from loadgen.run.hosts.remote_host import Hosts, listening
@@ -109,12 +110,11 @@ class StandInAgent(Agent):
 
 
 async def _agent(number: int, settings: Mapping[str, Any], surroundings: dict[str, Any]) -> None:
-    agent = StandInAgent(SECRET)
+    agent = StandInAgent()
     link = agent.link
     await asyncio.get_running_loop().create_connection(
-        lambda: link, *settings["coordinator"], ssl=agent_context()
+        lambda: link, *settings["coordinator"], ssl=tls_of(SECRET, ssl.Purpose.SERVER_AUTH)
     )
-    await link.opened
     offer = replace(host_of(), name=str(number))
     link.send(Joined(offer, machine_identity(), versions(), surroundings))
     samples = every(TICK_S, agent.tick), every(1.0, agent.send_counters)

@@ -31,6 +31,7 @@ class Ending:
     drain_s: float = 0.0  # time for which it waited for them at most
     workers_lost: tuple[int, ...] = ()  # numbers of those that ended or fell silent before the stop
     hosts_of_lost: tuple[str, ...] = ()  # their hosts, without the coordinator's
+    loss: str = ""  # how the first of them was lost
     unread: int = 0  # connections with bytes that no worker had read at the end
     crash_failure: str = ""  # why the broker did not crash as requested, "" if it did
 
@@ -186,6 +187,7 @@ class Service:
     thresholds_missed: tuple[str, ...] = ()  # the user's, with the measured values
     ended_by_threshold: bool = False
     clock_bound_ns: int = 0  # greatest difference between two hosts' clocks; 0 on one host
+    clock_hosts: tuple[str, ...] = ()  # these two
     timed_between_hosts: bool = False  # latencies of the result are measured by two clocks
 
     @property

@@ -4,7 +4,7 @@ Messages were late because a worker did not write them, or waited in a socket be
 read them. The facts are collected by run/collect_facts.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from loadgen.sentences import JUDGE_TEXT, Text, Values
@@ -29,6 +29,10 @@ CAUSE_SHARE = 0.5
 """Share of the lost time that a cause must explain."""
 UNWATCHED_S = 0.5
 """Time without a watch in which a standstill of the broker can go unseen."""
+LOSS_LIMIT = 0.005
+"""Share of the segments sent again that can determine a p99: up to every other one is an answer."""
+OTHER_HOSTS_TIMES = 3.0
+"""A host whose figure is so many times that of another host has a network path of another kind."""
 EDGE_SHARE = 0.05
 EDGE_S = (0.2, 0.5)
 """Share of the window, within these bounds, that determines the backlog at each end. The backlog
@@ -72,6 +76,24 @@ class TimeTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class HostDelay:
+    """The delay of one load host and of its network path, of `messages` timed in the window."""
+
+    name: str = ""  # "" for the coordinator's
+    messages: int = 0
+    read_p99_us: float | None = None  # readable to read
+    send_p99_us: float | None = None  # send delay of publishers that could send
+    pushed_back_p99_us: float | None = None  # the wait of publishers for their sockets
+    segments: int = 0  # of TCP, sent by the host
+    retransmitted: int = 0
+
+    @property
+    def loss(self) -> float:
+        """Share of the segments that were sent again; 0.0 if they are few."""
+        return self.retransmitted / self.segments if self.retransmitted > 9 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class OwnDelay:
     """The part of a window's figures that is the generator's own delay.
 
@@ -83,11 +105,14 @@ class OwnDelay:
     longest: LongestStall | None = None
     in_stalls: TimeTaken = TimeTaken()
     in_window: TimeTaken = TimeTaken()  # of the busiest worker
-    # Of the timed groups; None without messages, or if the kernel does not report it.
+    # Of the timed groups of the slowest host; None without messages, or if the kernel does not
+    # report it.
     read_p99_us: float | None = None  # readable to read
     send_p99_us: float | None = None  # send delay of publishers that did not wait for the broker
+    slow_host: str = ""  # that host; "" for the coordinator's
     gaps: tuple[DelayGap, ...] = ()
-    cuts: tuple[DelayGap, ...] = ()  # nothing came from a host although its agent ran
+    cuts: tuple[DelayGap, ...] = ()  # messages waited for the network of a host
+    hosts: tuple[HostDelay, ...] = ()  # those with workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +139,7 @@ class DelayBounds:
 
 def saturated(generator: Generator, bounds: DelayBounds) -> bool:
     """Return True if the window describes the generator rather than the broker."""
-    rules = (stalled, unwatched, cut_off, late, busy, dominant, breaks_bounds)
+    rules = (cut_off, stalled, unwatched, lossy, pressed, late, busy, dominant, breaks_bounds)
     return any(True for rule in rules for _ in rule(generator, bounds))
 
 
@@ -137,18 +162,44 @@ def unwatched(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
 
 
 def cut_off(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
-    """Find a host whose network was interrupted: its messages waited there, not in the broker."""
-    for cut in generator.own_delay.cuts:
-        if cut.within(0, bounds.window_s) >= UNWATCHED_S:
-            yield {"host": cut.process, "seconds": cut.seconds, "start_s": cut.start_s}
-            return
+    """Find hosts whose network was interrupted: messages waited there, not in the broker."""
+    least_s = max(STALLED_FLOOR_S, STALLED_SHARE_LIMIT * bounds.window_s)
+    longest: dict[str, DelayGap] = {}
+    for cut in sorted(generator.own_delay.cuts, key=lambda cut: cut.seconds):
+        if cut.within(0, bounds.window_s) >= min(UNWATCHED_S, least_s):
+            longest[cut.process] = cut
+    for host, cut in longest.items():
+        yield {"host": host, "seconds": cut.seconds, "start_s": cut.start_s}
+
+
+def lossy(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
+    """Find hosts that sent far more segments again than another: the broker loses those of all."""
+    del bounds
+    hosts = generator.own_delay.hosts
+    yield from _odd({host.name: host.loss for host in hosts if host.segments}, LOSS_LIMIT)
+
+
+def pressed(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
+    """Find hosts whose publishers waited far longer to send: a slow broker holds up all hosts."""
+    hosts = [one for one in generator.own_delay.hosts if one.send_p99_us or one.pushed_back_p99_us]
+    waits = {host.name: host.pushed_back_p99_us or 0.0 for host in hosts}
+    yield from _odd(waits, bounds.limit_us)
+
+
+def _odd(figures: Mapping[str, float], limit: float) -> Iterator[Values]:
+    """Find hosts with a figure above the limit and above several times the least of all hosts."""
+    best = min(figures.values(), default=0.0)
+    for host, figure in figures.items():
+        if figure > max(limit, OTHER_HOSTS_TIMES * best):
+            yield {"host": host, "figure": figure, "best": best}
 
 
 def late(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     delay = generator.own_delay
     own_us = own_p99_us(delay, bounds)
     if own_us > bounds.limit_us:
-        yield {"own_us": own_us, "limit_us": bounds.limit_us, "cause": cause_of(delay, bounds)}
+        values = {"own_us": own_us, "limit_us": bounds.limit_us, "cause": cause_of(delay, bounds)}
+        yield {"host": delay.slow_host, **values}
 
 
 def busy(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
@@ -168,7 +219,9 @@ def dominant(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
 def breaks_bounds(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     """Find the user's bounds that our own delay breaks."""
     for text, own_us in generator.bounds_broken[:1]:
-        yield {"bound": text, "own_us": own_us, "cause": cause_of(generator.own_delay, bounds)}
+        cause = cause_of(generator.own_delay, bounds)
+        host = generator.own_delay.slow_host
+        yield {"bound": text, "own_us": own_us, "host": host, "cause": cause}
 
 
 def noticeable(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
@@ -197,7 +250,8 @@ def late_s(generator: Generator, bounds: DelayBounds, unread: bool) -> float:
         return 0.0
     if generator.busy_share > BUSY_SHARE_LIMIT or unread:
         return bounds.window_s
-    return min(bounds.window_s, delay.stalled_s + own_p99_us(delay, bounds) / 1e6)
+    cut_s = sum(cut.within(0, bounds.window_s) for cut in delay.cuts)
+    return min(bounds.window_s, delay.stalled_s + cut_s + own_p99_us(delay, bounds) / 1e6)
 
 
 def _stall_values(delay: OwnDelay, bounds: DelayBounds) -> Values:
@@ -220,6 +274,7 @@ def _share_values(delay: OwnDelay, bounds: DelayBounds) -> Values:
     own_us = min(own_us, p99_us) if p99_us else own_us
     return {
         "own_us": own_us,
+        "host": delay.slow_host,
         "share": own_us / p99_us if p99_us else None,
         "p99_us": p99_us or None,
         "cause": cause_of(delay, bounds),

@@ -51,6 +51,7 @@ def workers_lost(ending: Ending) -> Found:
         yield {
             "workers": listed([*map(str, ending.workers_lost)], 10),
             "hosts": listed(ending.hosts_of_lost, 5),
+            "cause": ending.loss,
         }
 
 
@@ -328,7 +329,11 @@ def thresholds_missed(service: Service) -> Found:
 
 def clocks_differ(service: Service) -> Found:
     if service.clock_bound_ns > CLOCK_LIMIT_NS:
-        yield {"difference_ms": service.clock_bound_ns / 1e6, "limit_ms": CLOCK_LIMIT_NS / 1e6}
+        bounds_ms = {
+            "difference_ms": service.clock_bound_ns / 1e6,
+            "limit_ms": CLOCK_LIMIT_NS / 1e6,
+        }
+        yield {"hosts": listed(service.clock_hosts, 2), **bounds_ms}
 
 
 # Remarks ------------------------------------------------------------------------------------------

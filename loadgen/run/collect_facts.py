@@ -25,7 +25,14 @@ from loadgen.judge.ledger import (
     with_acknowledged,
     witness_of,
 )
-from loadgen.judge.own_delay import DelayGap, Generator, LongestStall, OwnDelay, TimeTaken
+from loadgen.judge.own_delay import (
+    DelayGap,
+    Generator,
+    HostDelay,
+    LongestStall,
+    OwnDelay,
+    TimeTaken,
+)
 from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.thresholds import Measured, broken_by_own_delay, missed
 from loadgen.mqtt.violations import SESSION_LOST, VIOLATIONS
@@ -33,7 +40,7 @@ from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.deliveries import delivered_rate, direct_senders
 from loadgen.plan.groups import may_leave, sent_qos, slow_group
 from loadgen.plan.plan import Plan
-from loadgen.run.host_watch import GAP_NS, HostSample, between
+from loadgen.run.host_watch import GAP_NS, HostSample, between, network_within
 from loadgen.run.hosts.worker_pool import Loss
 from loadgen.run.redaction import printable
 from loadgen.run.run_state import NS, RunState, Window, WorkerStall
@@ -93,6 +100,7 @@ def facts_of(
             drain_s=plan.phases.drain_s,
             workers_lost=tuple(loss.worker for loss in losses),
             hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
+            loss=losses[0].detail if losses else "",
             unread=witness.unread,
         ),
         connects=_connects(plan, state),
@@ -111,6 +119,7 @@ def facts_of(
             latency_p99_us=state.tally.p99_us(*result),
             latency_bound_us=None if bound_s is None else bound_s * 1e6,
             clock_bound_ns=state.clock_bound_ns,
+            clock_hosts=state.clock_hosts,
             timed_between_hosts=timed_between_hosts(plan),
         ),
         slow=_slow(plan, state),
@@ -147,21 +156,48 @@ def _counted(plan: Plan, state: RunState, witness: Witness, phase: str | None = 
 
 def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:
     gaps: list[ProcessGap] = [("the coordinator", *times) for times in state.attendance.gaps]
+    silences: list[ProcessGap] = []
     for samples in state.hosts.values():
         host = samples[-1].host
         gaps += [(f"the agent of host {host}", *times) for times in samples[-1].gaps]
-    return own_delay_of(state.stalls, state.hosts, tally, window, gaps)
+        silences += [(host, *times) for times in samples[-1].silences]
+    return own_delay_of(state.stalls, state.hosts, tally, window, gaps, silences)
 
 
-def _cuts(hosts: Iterable[Sequence[HostSample]], gaps: Sequence[ProcessGap]) -> list[ProcessGap]:
-    """Return the times in which nothing came from a host although its agent and we ran."""
+def _cuts(silences: Sequence[ProcessGap], gaps: Sequence[ProcessGap]) -> list[ProcessGap]:
+    """Return the silences of hosts in which their agents and we ran, with the time after them.
+
+    TCP sends again at doubled intervals, so that messages can wait for as long again.
+    """
     cuts: list[ProcessGap] = []
-    for samples in hosts:
-        for start_ns, end_ns in samples[-1].silences if samples else ():
-            ours = (min(until_ns, end_ns) - max(from_ns, start_ns) for _, from_ns, until_ns in gaps)
-            if sum(max(part_ns, 0) for part_ns in ours) < (end_ns - start_ns) / 2:
-                cuts.append((f"host {samples[-1].host}", start_ns, end_ns))
+    for host, start_ns, end_ns in silences:
+        ours = (min(until_ns, end_ns) - max(from_ns, start_ns) for _, from_ns, until_ns in gaps)
+        if sum(max(part_ns, 0) for part_ns in ours) < (end_ns - start_ns) / 2:
+            cuts.append((host, start_ns, 2 * end_ns - start_ns))
     return cuts
+
+
+def _worst(tally: Tally, series: str, hosts: Iterable[int]) -> float | None:
+    """Return the greatest p99 of a series of these hosts, or of all messages without any."""
+    values = [tally.p99_us("measure", series, host) for host in hosts]
+    of_all = tally.p99_us("measure", series) if not values else None
+    return max((value for value in values if value is not None), default=of_all)
+
+
+def _host_delay(
+    number: int, samples: Sequence[HostSample], tally: Tally, window: Window
+) -> HostDelay:
+    network = network_within(samples, window)
+    series = tally.of_host[number]
+    return HostDelay(
+        name=samples[-1].host,
+        messages=max((row.count for (at, _), row in series.items() if at == "measure"), default=0),
+        read_p99_us=tally.p99_us("measure", "own_delay", number),
+        send_p99_us=tally.p99_us("measure", "own_send", number),
+        pushed_back_p99_us=tally.p99_us("measure", "pushed_back", number),
+        segments=network["sent_segments"],
+        retransmitted=network["retransmitted_segments"],
+    )
 
 
 def own_delay_of(
@@ -170,11 +206,13 @@ def own_delay_of(
     tally: Tally,
     window: tuple[int, int],
     watchers: Sequence[ProcessGap] = (),
+    silences: Sequence[ProcessGap] = (),
 ) -> OwnDelay:
     """Return the facts of a window whose messages are in `tally`.
 
     `hosts` are the samples of each host by its number, `watchers` the gaps of the processes that
-    watch the workers. The host's part is that of the host of the worker that stood longest.
+    watch the workers, `silences` the times in which nothing came from a host. The use of time is
+    that of the host of the worker that stood longest, or of the busiest worker.
     """
     begun_ns = window[0]
     by_worker: defaultdict[int, list[WorkerStall]] = defaultdict(list)
@@ -184,13 +222,17 @@ def own_delay_of(
             by_worker[part.worker].append(part)
     worst = max(by_worker.values(), key=lambda parts: sum(part.ns for part in parts), default=[])
     stalled, longest = max(worst, key=lambda part: part.ns, default=None), None
-    number = stalled.host if stalled is not None else 0
-    samples = hosts.get(number, ()) if stalled is not None or len(hosts) == 1 else ()
+    by_host = {at: _host_delay(at, hosts[at], tally, window) for at in sorted(hosts)}
+    # The messages of a host with fewer than a hundredth of them do not determine a p99.
+    least = 0.01 * sum(host.messages for host in by_host.values())
+    heard = {at: host for at, host in by_host.items() if host.messages >= max(least, 1)}
+    own_us = {at: (one.read_p99_us or 0.0) + (one.send_p99_us or 0.0) for at, one in heard.items()}
+    slow = max(own_us, key=lambda at: own_us[at], default=min(hosts, default=0))
+    samples = hosts.get(slow if stalled is None else stalled.host, ())
     if stalled is not None:
         start_s = (stalled.start_ns - begun_ns) / NS
         host = samples[-1].host if samples else ""
         longest = LongestStall(stalled.worker, start_s, stalled.ns / NS, host)
-    busy_s, waited_s = tally.busiest_s()
     spans = [(*gap, True) for gap in watchers]
     spans += [
         (f"worker {stall.worker}", stall.start_ns, stall.end_ns, False)
@@ -204,6 +246,7 @@ def own_delay_of(
             for name, start_ns, end_ns, watches in spans
         )
 
+    busy_s, waited_s = tally.busiest_s()
     return OwnDelay(
         stalled_s=sum(part.ns for part in worst) / NS,
         longest=longest,
@@ -214,9 +257,11 @@ def own_delay_of(
         ),
         in_window=TimeTaken(*between(samples, [window]), waited_s, busy_s),
         gaps=gaps_of(spans),
-        cuts=gaps_of((*cut, False) for cut in _cuts(hosts.values(), watchers)),
-        read_p99_us=tally.p99_us("measure", "own_delay"),
-        send_p99_us=tally.p99_us("measure", "own_send"),
+        cuts=gaps_of((*cut, False) for cut in _cuts(silences, watchers)),
+        hosts=tuple(by_host.values()),
+        slow_host=heard[slow].name if heard else "",
+        read_p99_us=_worst(tally, "own_delay", heard),
+        send_p99_us=_worst(tally, "own_send", heard),
     )
 
 

@@ -23,22 +23,25 @@ SAMPLES_LIMIT = 4096
 GAP_NS = NS // 10
 GAPS_LIMIT = 1000
 """Last gaps that are kept."""
-SILENCE_NS = NS // 2
-"""Least time without anything from an agent, which sends every 20 to 100 ms, that is a silence."""
+SILENCE_NS = NS // 4
+"""Least time without anything from an agent that is a silence: agents send every 20 to 100 ms. Over
+a long path it is a round trip more."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
     """The counters at one moment (CLOCK_MONOTONIC).
 
-    `steal_ns` has an entry a processor, `throttled_ns` one a control group. `host` names the host,
-    "" for the coordinator's. `gaps` are the times in which its agent did not run, `silences` those
-    in which nothing came from it.
+    `steal_ns` has an entry a processor, `throttled_ns` one a control group, `network` the TCP
+    counters. `host` names the host, "" for the coordinator's. `gaps` are the times in which its
+    agent did not run, `silences` those in which nothing came from it, or in which it could not
+    reach the broker.
     """
 
     time_ns: int
     steal_ns: tuple[int, ...] = ()
     throttled_ns: Mapping[Path, int] = field(default_factory=dict)
+    network: Mapping[str, int] = field(default_factory=dict)
     host: str = ""
     gaps: tuple[tuple[int, int], ...] = ()
     silences: tuple[tuple[int, int], ...] = ()
@@ -90,7 +93,7 @@ def take_sample(pids: Iterable[int], proc: Path = Path("/proc")) -> HostSample:
             # Before Linux 2.6.11 there was no such column.
             if name.startswith("cpu") and name != "cpu" and len(values) >= _STEAL_COLUMN:
                 steal.append(int(values[_STEAL_COLUMN - 1]) * _TICK_NS)
-    return HostSample(time.monotonic_ns(), tuple(steal), held)
+    return HostSample(time.monotonic_ns(), tuple(steal), held, network_counters(proc))
 
 
 def thinned(samples: list[HostSample]) -> list[HostSample]:
@@ -125,17 +128,27 @@ def between(
     return (max(stolen.values()) / NS if stolen else None), (sum(held) / NS if held else None)
 
 
+def network_within(samples: Sequence[HostSample], span: tuple[int, int]) -> Counter[str]:
+    """Return the growth of the TCP counters in the intervals that touch the span."""
+    grown: Counter[str] = Counter()
+    for before, after in pairwise(samples):
+        if span[0] < after.time_ns and span[1] > before.time_ns:
+            grown.update(difference(before.network, after.network))
+    return grown
+
+
 _TCP_COUNTERS = {
     "listen_overflows": ("TcpExt", "ListenOverflows"),
     "listen_drops": ("TcpExt", "ListenDrops"),
     "syn_retransmits": ("TcpExt", "TCPSynRetrans"),
+    "sent_segments": ("Tcp", "OutSegs"),
     "retransmitted_segments": ("Tcp", "RetransSegs"),
     "connects_failed": ("Tcp", "AttemptFails"),
     "resets_sent": ("Tcp", "OutRsts"),
     "receive_queue_pruned": ("TcpExt", "RcvPruned"),
     "memory_pressure": ("TcpExt", "TCPMemoryPressures"),
 }
-"""The TCP counters that explain most slow connects (networking/snmp_counter.rst of Linux).
+"""The TCP counters that explain most delays of a network (networking/snmp_counter.rst of Linux).
 
 They belong to the whole network namespace, so a run's share is the difference over the run.
 """

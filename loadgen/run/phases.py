@@ -149,7 +149,7 @@ class PhaseRunner:
                 lent = await self._conclude()
                 if not lent:
                     await self._stop()
-        self._state.clock_bound_ns = pool.clock_bound_ns()
+        self._state.clock_bound_ns, self._state.clock_hosts = pool.clock_bound()
         for loss in pool.losses:
             monitor.settle_lost(loss.worker)
         await monitor.flush()

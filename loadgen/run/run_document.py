@@ -21,7 +21,7 @@ from loadgen.plan.fit import describe
 from loadgen.plan.plan import Plan
 from loadgen.run.collect_facts import handshakes_of
 from loadgen.run.environment import environment
-from loadgen.run.host_watch import HostSample, between, difference, network_counters
+from loadgen.run.host_watch import HostSample, between, difference
 from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.preflight import described_system
 from loadgen.run.redaction import printable, redact_command
@@ -35,11 +35,10 @@ _VERSIONED = re.compile(r"(\S.*?)(?: version)? v?(\d\S*)")
 
 @dataclass(frozen=True, slots=True)
 class RunDocument:
-    """The run.json of one run: `begun` before it begins, and the host's counters then."""
+    """The run.json of one run; `begun` is its part from before the run."""
 
     directory: Path
     begun: Mapping[str, Any]
-    counters: Mapping[str, int]
     hosts: Hosts | None = None
     between_hosts: bool = False
 
@@ -136,10 +135,8 @@ class RunDocument:
             observed["tls"] = tls
         # The TCP counters of all hosts that had workers.
         network: Counter[str] = Counter()
-        if self.hosts is None:
-            network.update(difference(self.counters, network_counters()))
-        for agent in self.hosts.agents if self.hosts else ():
-            network.update(agent.network)
+        for samples in state.hosts.values():
+            network.update(difference(samples[0].network, samples[-1].network))
         return {
             "windows": {name: list(window) for name, window in state.windows.items()},
             "network": dict(network),
@@ -192,8 +189,7 @@ def run_document(
         begun["broker"]["access_control"] = {"users": broker.users}
     if sut := described_system(plan):
         begun["sut"] = sut
-    between = timed_between_hosts(plan)
-    return RunDocument(directory, begun, network_counters(), hosts, between)
+    return RunDocument(directory, begun, hosts, timed_between_hosts(plan))
 
 
 def _named(plan: Plan, broker: ServedBroker) -> dict[str, str]:

@@ -122,6 +122,7 @@ class RunState:
     stalls: list[WorkerStall] = field(default_factory=list)
     attendance: HostAttendance = field(default_factory=HostAttendance)  # of the coordinator
     clock_bound_ns: int = 0  # by how much the clocks of two hosts differed, at most
+    clock_hosts: tuple[str, ...] = ()  # these two
     hosts: dict[int, list[HostSample]] = field(default_factory=dict)  # a second apart
 
     @property

@@ -8,6 +8,9 @@ from loadgen.metrics.histogram import merge, percentiles
 from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS, HISTOGRAM, Interval, with_latencies
 from loadgen.metrics.reducer import LatencySummary, summarize
 
+Series = dict[tuple[str, str], Interval]
+"""The latencies of a phase's messages, by phase and series."""
+
 
 def p99_us(rows: Iterable[Interval]) -> float | None:
     """Return the 99th percentile in µs of the rows' latencies together, None if there are none."""
@@ -21,12 +24,14 @@ def p99_us(rows: Iterable[Interval]) -> float | None:
 class Tally:
     """Sums over the interval rows of one run.
 
-    Counters are kept by phase and group, the series of the timed groups by (phase, series),
-    processor time by worker for the phases that matter, and messages under way by second.
+    Counters are kept by phase and group, the series of the timed groups by (phase, series) and in
+    `of_host` by the host, too, processor time by worker for the phases that matter, and messages
+    under way by second.
     """
 
     def __init__(self, timed_groups: Iterable[str], loop_phases: Sequence[str]) -> None:
-        self.series: dict[tuple[str, str], Interval] = {}
+        self.series: Series = {}
+        self.of_host: defaultdict[int, Series] = defaultdict(dict)
         self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._moved: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._ended_ns: Counter[int] = Counter()
@@ -49,8 +54,9 @@ class Tally:
             self._ended_ns[row.second] = max(self._ended_ns[row.second], row.time_ns + row.span_ns)
         elif row.group in self._timed and row.count:
             key = (row.phase, row.series)
-            held = self.series.get(key)
-            self.series[key] = row if held is None else with_latencies(held, row)
+            for series in (self.series, self.of_host[row.host]):
+                held = series.get(key)
+                series[key] = row if held is None else with_latencies(held, row)
 
     def counts(
         self, phase: str | None = None, groups: Collection[str] | None = None
@@ -75,19 +81,21 @@ class Tally:
             course.append((self._ended_ns[second], count))
         return course
 
-    def p99_us(self, phase: str, series: str) -> float | None:
+    def p99_us(self, phase: str, series: str, host: int | None = None) -> float | None:
         """Return the 99th percentile in µs of a series of the timed groups, None if it is empty.
 
-        The series `own_send` is the send delay of publishers that did not wait for the broker.
+        It is that of one host or of all. The series `own_send` is the send delay of publishers
+        that did not wait for the broker.
         """
         own = series == "own_send"
-        held = self.own_send(phase) if own else self.series.get((phase, series))
+        of = self.series if host is None else self.of_host[host]
+        held = own_send(of, phase) if own else of.get((phase, series))
         return None if held is None else p99_us((held,))
 
     def latencies(self) -> dict[str, LatencySummary]:
         """Return each series of the timed groups: of the window's messages, and of all connects."""
         held: dict[str, Interval] = {}
-        if (own := self.own_send("measure")) is not None:
+        if (own := own_send(self.series, "measure")) is not None:
             held["own_send"] = own
         for (phase, name), row in self.series.items():
             if phase == "measure" or name in CONNECT_SERIES:
@@ -96,26 +104,6 @@ class Tally:
             name: summarize({column: getattr(row, column) for column in HISTOGRAM})
             for name, row in held.items()
         }
-
-    def own_send(self, phase: str) -> Interval | None:
-        """Return the send delay of publishers that did not wait for the broker, None without any.
-
-        Its maximum is that of its highest bucket.
-        """
-        sent, held = (self.series.get((phase, name)) for name in ("send_delay", "pushed_back"))
-        if sent is None or held is None:
-            return sent
-        bucket, count = merge([(sent.bucket, sent.bucket_count), (held.bucket, -held.bucket_count)])
-        if not count.sum():
-            return None
-        return replace(
-            sent,
-            count=int(count.sum()),
-            sum_ns=sent.sum_ns - held.sum_ns,
-            max_ns=min(sent.max_ns, int(percentiles(count, (100,), bucket)[0])),
-            bucket=bucket,
-            bucket_count=count,
-        )
 
     def busy_share_max(self) -> float:
         """Return the greatest share of the time, over the workers, in which a loop was not idle.
@@ -127,11 +115,30 @@ class Tally:
     def busiest_s(self) -> tuple[float, float]:
         """Return the seconds that the busiest worker ran, and that it waited for a processor."""
         shares = self._shares()
-        if not shares:
-            return 0.0, 0.0
-        row = max(shares, key=lambda worker: shares[worker])
+        row = max(shares, key=lambda worker: shares[worker], default=0)
         waited_ns = self._waited_ns[row]
         return (self._busy_ns[row] - waited_ns) / 1e9, waited_ns / 1e9
 
     def _shares(self) -> dict[int, float]:
         return {row: self._busy_ns[row] / span for row, span in self._span_ns.items() if span}
+
+
+def own_send(series: Series, phase: str) -> Interval | None:
+    """Return the send delay of publishers that did not wait for the broker, None without any.
+
+    Its maximum is that of its highest bucket.
+    """
+    sent, held = (series.get((phase, name)) for name in ("send_delay", "pushed_back"))
+    if sent is None or held is None:
+        return sent
+    bucket, count = merge([(sent.bucket, sent.bucket_count), (held.bucket, -held.bucket_count)])
+    if not count.sum():
+        return None
+    return replace(
+        sent,
+        count=int(count.sum()),
+        sum_ns=sent.sum_ns - held.sum_ns,
+        max_ns=min(sent.max_ns, int(percentiles(count, (100,), bucket)[0])),
+        bucket=bucket,
+        bucket_count=count,
+    )

@@ -15,6 +15,7 @@ from loadgen.judge.own_delay import (
     DelayBounds,
     DelayGap,
     Generator,
+    HostDelay,
     LongestStall,
     OwnDelay,
     TimeTaken,
@@ -49,14 +50,66 @@ def test_no_own_delay_is_neither_reason_nor_remark() -> None:
     assert not [*own_delay.noticeable_stalls(Generator(), BOUNDS)]
 
 
-@pytest.mark.parametrize(("seconds", "inside"), [(0.4, False), (0.6, True)])
+@pytest.mark.parametrize(
+    ("window_s", "start_s", "seconds", "inside"),
+    [
+        (20.0, 3.0, 0.25, True),
+        (20.0, 19.9, 2.0, False),  # less than a hundredth of the messages
+        (20.0, 19.7, 2.0, True),
+        (20.0, -2.5, 4.0, True),
+        (20.0, -4.5, 4.0, False),
+        (600.0, 3.0, 0.4, False),
+        (600.0, 3.0, 0.6, True),
+    ],
+)
 def test_a_host_that_was_cut_off_makes_the_window_describe_its_network(
-    seconds: float, inside: bool
+    window_s: float, start_s: float, seconds: float, inside: bool
 ) -> None:
-    own = OwnDelay(cuts=(DelayGap("host 1 (left)", 3.0, seconds, watcher=False),))
-    values = {"host": "host 1 (left)", "seconds": seconds, "start_s": 3.0}
-    assert [*own_delay.cut_off(Generator(own_delay=own), BOUNDS)] == [values] * inside
-    assert is_saturated(own) == inside
+    own = OwnDelay(cuts=(DelayGap("1 (left)", start_s, seconds, watcher=False),))
+    bounds = replace(BOUNDS, window_s=window_s)
+    values = {"host": "1 (left)", "seconds": seconds, "start_s": start_s}
+    assert [*own_delay.cut_off(Generator(own_delay=own), bounds)] == [values] * inside
+    assert is_saturated(own, bounds) == inside
+
+
+def test_each_host_that_was_cut_off_is_named_once() -> None:
+    cuts = [DelayGap(host, 1.0, s) for host, s in (("a", 1.0), ("b", 2.0), ("a", 3.0))]
+    found = own_delay.cut_off(Generator(own_delay=OwnDelay(cuts=tuple(cuts))), BOUNDS)
+    assert [(values["host"], values["seconds"]) for values in found] == [("a", 3.0), ("b", 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("retransmitted", "reasons"),
+    [
+        ((0, 0, 0), []),
+        ((0, 9, 0), []),
+        ((0, 200, 60), ["b", "c"]),
+        ((80, 200, 300), ["c"]),
+        ((200, 200, 300), []),  # they have the broker's path in common
+    ],
+)
+def test_segments_that_one_host_loses_are_lost_on_its_path(
+    retransmitted: tuple[int, ...], reasons: list[str]
+) -> None:
+    hosts = [
+        HostDelay(name, segments=10_000, retransmitted=count)
+        for name, count in zip("abc", retransmitted, strict=True)
+    ]
+    generator = Generator(own_delay=OwnDelay(hosts=tuple(hosts)))
+    assert [values["host"] for values in own_delay.lossy(generator, BOUNDS)] == reasons
+    assert saturated(generator, BOUNDS) == bool(reasons)
+
+
+@pytest.mark.parametrize(
+    ("waited_us", "named"),
+    [((None, 9e4), []), ((1.0, 9e4), ["b"]), ((1.0, 1e4), []), ((4e4, 9e4), []), ((9e4, 9e4), [])],
+)
+def test_publishers_of_one_host_that_wait_have_a_slow_path(
+    waited_us: tuple[float | None, ...], named: list[str]
+) -> None:
+    hosts = [HostDelay(n, pushed_back_p99_us=w) for n, w in zip("ab", waited_us, strict=True)]
+    generator = Generator(own_delay=OwnDelay(hosts=tuple(hosts)))
+    assert [values["host"] for values in own_delay.pressed(generator, BOUNDS)] == named
 
 
 @pytest.mark.parametrize("window_s", [1.0, 100.0])

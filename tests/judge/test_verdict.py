@@ -474,8 +474,8 @@ def test_the_difference_of_clocks_is_a_remark() -> None:
 
 
 def test_lost_workers_of_other_hosts_are_told_of_with_their_hosts() -> None:
-    found = reason(changed(SOUND, workers_lost=(1, 3), hosts_of_lost=("1 (b)",)))
-    assert found.values == {"workers": "1, 3", "hosts": "1 (b)"}
+    found = reason(changed(SOUND, workers_lost=(1, 3), hosts_of_lost=("1 (b)",), loss="ended"))
+    assert found.values == {"workers": "1, 3", "hosts": "1 (b)", "cause": "ended"}
     many = changed(SOUND, workers_lost=tuple(range(12)), hosts_of_lost=tuple("abcdefg"))
     assert reason(many).code == "WORKER_LOST"
     assert reason(many).values["workers"].endswith("8, 9 and 2 more")

@@ -157,10 +157,10 @@ def test_the_worker_that_stood_still_most_counts_and_only_within_the_window() ->
 
 def test_a_silent_host_was_cut_off_unless_its_agent_or_the_coordinator_stood_still() -> None:
     silences = ((101 * S, 103 * S), (104 * S, 105 * S))
-    samples = [HostSample(110 * S, host="1 (left)", silences=silences)]
+    silent = [("1 (left)", *times) for times in silences]
     gaps = [("the coordinator", 104 * S, 105 * S - 400 * MS)]
-    found = own_delay_of([], {0: samples}, tally_of(), WINDOW, gaps)
-    assert found.cuts == (DelayGap("host 1 (left)", 1.0, 2.0, watcher=False),)
+    found = own_delay_of([], {}, tally_of(), WINDOW, gaps, silent)
+    assert found.cuts == (DelayGap("1 (left)", 1.0, 4.0, watcher=False),)
 
 
 def test_the_host_is_asked_about_the_seconds_of_the_stalls() -> None:
@@ -203,3 +203,14 @@ def test_what_waited_for_the_broker_is_no_send_delay_of_ours() -> None:
     assert held == pytest.approx(50, rel=0.001)
     tally.add(latencies("pushed_back", *sent[15:]))
     assert own_delay_of([], {}, tally, WINDOW).send_p99_us is None
+
+
+def test_the_slowest_host_counts_unless_it_has_too_few_messages() -> None:
+    samples = {at: [HostSample(0, host=f"{at} (x)")] for at in (0, 1)}
+    for count, name, own_us in ((990, "1 (x)", 50_000), (9_901, "0 (x)", 50)):
+        quick = latencies("own_delay", *[50_000] * count)
+        slow = replace(latencies("own_delay", *[50 * MS] * 10), host=1)
+        found = own_delay_of([], samples, tally_of(quick, slow), WINDOW)
+        assert found.slow_host == name
+        assert found.read_p99_us == pytest.approx(own_us, rel=0.001)
+        assert [host.messages for host in found.hosts] == [count, 10]

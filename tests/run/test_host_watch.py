@@ -13,6 +13,7 @@ from loadgen.run.host_watch import (
     between,
     difference,
     network_counters,
+    network_within,
     take_sample,
     thinned,
     throttled_ns,
@@ -178,6 +179,11 @@ def test_a_long_run_keeps_fewer_samples_and_the_last() -> None:
     assert len(fewer) == SAMPLES_LIMIT // 2 + 1
     assert fewer[-1] == samples[-1]
     assert fewer[0] == samples[0]
+
+
+def test_the_network_of_a_window_is_that_of_its_seconds() -> None:
+    samples = [HostSample(at * S, network={"sent_segments": at * 10}) for at in range(9)]
+    assert network_within(samples, (2 * S + 1, 4 * S)) == {"sent_segments": 20}
 
 
 def test_a_process_that_did_not_run_witnesses_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:

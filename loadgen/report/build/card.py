@@ -108,7 +108,7 @@ def build(
             failures=record.connect_failures,
             seconds=record.connect_seconds,
         ),
-        network=dict(sorted(record.network.items())),
+        network=dict(sorted(item for item in record.network.items() if item[0] != "sent_segments")),
         rates=rates,
         broker=None
         if run.broker is None

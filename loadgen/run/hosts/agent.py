@@ -8,6 +8,7 @@ second (clocks.py). Changes of their part of the live page are sent every `PAGE_
 import asyncio
 import os
 import socket
+import ssl
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
@@ -23,11 +24,12 @@ from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError, as_header
 from loadgen.run.environment import environment, host_of, machine_identity, versions
 from loadgen.run.host_load import LoadWatch
-from loadgen.run.host_watch import HostAttendance, network_counters
+from loadgen.run.host_watch import HostAttendance
 from loadgen.run.hosts import messages
-from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, agent_context
+from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, tls_of
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
 from loadgen.run.hosts.load_host import LocalHost, forkserver
+from loadgen.run.hosts.path_watch import PathWatch
 from loadgen.run.interrupt import ending_signals
 from loadgen.run.preflight import check_host, with_payload_size
 from loadgen.run.tasks import background, every, finished_or
@@ -108,6 +110,11 @@ class HostedWorkers:
         if self._directory is not None:
             self._directory.cleanup()
 
+    def answers(self) -> int:
+        """Return the number of answers of the broker so far."""
+        page = self._page
+        return 0 if page is None else page.counted("received") + page.counted("acknowledged")
+
     def send_totals(self) -> None:
         """Send the totals on the live page that changed."""
         if self._page is None:
@@ -131,14 +138,14 @@ class HostedWorkers:
 
 
 class Agent:
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self) -> None:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.link = AgentLink("agent", secret, self.take, self.end)
+        self.link = AgentLink(self.take, self.end)
         self.clock = ClockWatch()
         self.workers: HostedWorkers | None = None
-        self._has_run = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._attendance = HostAttendance()
+        self.path = PathWatch(lambda: 0 if self.workers is None else self.workers.answers())
 
     def end(self, why: str) -> None:
         if not self.ended.done():
@@ -149,6 +156,8 @@ class Agent:
             case messages.Pong(sent_ns, now_ns):
                 self.clock.add(RoundTrip(sent_ns, now_ns, time.monotonic_ns()))
             case messages.WorkerCommand() if self.workers is not None:
+                if message.frame.get("op") == "conclude":
+                    self.send_counters()
                 self.workers.forward(message, self.offset_ns)
             case messages.SharedPlan(plan) if self.workers is not None:
                 self.workers.plan = plan
@@ -199,6 +208,7 @@ class Agent:
                         RUN_TEXT.SOURCE_ADDRESS(address=source, reason=reason)
                     ) from None
         for address, port in targets:
+            began_s = time.monotonic()
             try:
                 async with asyncio.timeout(_REACH_S):
                     (await open_socket(address, port)).close()
@@ -207,6 +217,7 @@ class Agent:
                 raise BrokerUnreachableError(
                     RUN_TEXT.NO_BROKER_FROM_HOST(address=address, port=port, reason=reason)
                 ) from None
+            self.path.use(targets, time.monotonic() - began_s)
 
     async def start(self, rows: Sequence[int], behaviour: str) -> str:
         """Start workers with the kernels of a behaviour, after those of an earlier run ended.
@@ -214,8 +225,7 @@ class Agent:
         Return the load of other programs in the meantime, "" if the host was quiet.
         """
         await self._end(0.0, ())
-        watch = await asyncio.to_thread(LoadWatch, is_first=not self._has_run)
-        self._has_run = True
+        watch = await asyncio.to_thread(LoadWatch)
         stack = ExitStack()
         server = stack.enter_context(forkserver(behaviour))
         self.workers = HostedWorkers(self.link, stack, LocalHost(server, rows))
@@ -253,9 +263,13 @@ class Agent:
         if self.workers is not None:
             sample = self.workers.host.sample()
             offset_ns = self.offset_ns
-            gaps = tuple((a + offset_ns, b + offset_ns) for a, b in self._attendance.gaps)
-            sample = replace(sample, time_ns=sample.time_ns + offset_ns, gaps=gaps)
-            self.link.send(messages.HostCounters(sample, network_counters()))
+            gaps, silences = (
+                tuple((start_ns + offset_ns, end_ns + offset_ns) for start_ns, end_ns in times)
+                for times in (self._attendance.gaps, self.path.silences)
+            )
+            time_ns = sample.time_ns + offset_ns
+            sample = replace(sample, time_ns=time_ns, gaps=gaps, silences=silences)
+            self.link.send(messages.HostCounters(sample))
 
     async def watch(self) -> None:
         while True:
@@ -270,27 +284,28 @@ async def serve(address: str, port: int, secret: bytes, label: str = "") -> str:
 
     `label` replaces the name of this host. Raise OSError if the coordinator cannot be reached.
     """
-    agent = Agent(secret)
+    agent = Agent()
     try:
         async with asyncio.timeout(_CONNECT_S):
             await asyncio.get_running_loop().create_connection(
                 lambda: agent.link,
                 address,
                 port,
-                ssl=agent_context(),
+                ssl=tls_of(secret, ssl.Purpose.SERVER_AUTH),
                 ssl_handshake_timeout=HANDSHAKE_S,
                 ssl_shutdown_timeout=CLOSE_S,
             )
-            await agent.link.opened
     except TimeoutError:
         raise TimeoutError(f"no answer within {_CONNECT_S:g} s") from None
+    except ssl.SSLError:
+        raise ConnectionError("it has another secret; use the same on both sides") from None
     try:
         surroundings = await asyncio.to_thread(environment)
         offer = host_of()
         offer = replace(offer, name=label or offer.name)
         agent.link.send(messages.Joined(offer, machine_identity(), versions(), surroundings))
         samples = every(PAGE_S, agent.send_totals), every(_SAMPLE_S, agent.send_counters)
-        async with background(agent.ping(), *samples, agent.watch()):
+        async with background(agent.ping(), *samples, agent.path.watch(), agent.watch()):
             return await agent.ended
     finally:
         if agent.workers is not None:

@@ -1,93 +1,81 @@
 """The connection of a coordinator and the agent of a load host: messages over TLS.
 
-Both sides have a secret, and the coordinator has a certificate that is made for this command. Over
-TLS each side sends the version of its messages and a nonce. Then each proves that it has the
-secret, by an HMAC over version, nonces and the fingerprint of the certificate. A relay with
-another certificate therefore fails on both sides, though no authority signed this one.
+Both sides have a secret and make the same key of it. Each has a certificate of this key and trusts
+no other one, so that TLS proves to both that the other side has the secret.
 """
 
 import asyncio
+import datetime
 import hashlib
-import hmac
-import secrets
 import ssl
-import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal
 
 from loadgen.errors import LoadgenError
-from loadgen.run.hosts.messages import VERSION, Message, decode, encode
+from loadgen.run.hosts.messages import Message, decode, encode
 from loadgen.scratch import memory_directory
 from loadgen.worker.frames import FrameReader
 
-Role = Literal["agent", "coordinator"]
-
 HANDSHAKE_S = 5.0
-"""Longest time for the TLS handshake, and again for both proofs."""
 CLOSE_S = 2.0
 """Longest time for the other side to confirm the end of TLS."""
 
-_HELLO: Final = struct.Struct(">8sH32s")
-_MAGIC: Final = b"loadgen\n"
-_PROOF_BYTES: Final = 32
-_REFUSED: Final = bytes(_PROOF_BYTES)
-"""Sent in place of a proof to a side without the secret."""
 
+def tls_of(secret: bytes, purpose: ssl.Purpose) -> ssl.SSLContext:
+    """Return TLS 1.3 with the certificate of the secret's key, which the peer must have, too."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-def coordinator_context() -> tuple[ssl.SSLContext, bytes]:
-    """Return TLS with a new certificate, and the SHA-256 fingerprint of the certificate."""
-    from loadgen.brokers.certificates import make_certificates
-
-    with memory_directory() as directory:
-        files = make_certificates(Path(directory), ["loadgen-coordinator"], key="ecdsa")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(files.certificate, files.key)
-        certificate = ssl.PEM_cert_to_DER_cert(files.certificate.read_text("ascii"))
-    return context, fingerprint(certificate)
-
-
-def agent_context() -> ssl.SSLContext:
-    """Return TLS that takes any certificate: the proofs include its fingerprint."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    seed = hashlib.sha256(b"loadgen agents\0" + secret).digest()
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    name = x509.Name.from_rfc4514_string("CN=loadgen")
+    # Its bytes are the same on all hosts, whatever their clocks say.
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(datetime.datetime(2000, 1, 1))
+        .not_valid_after(datetime.datetime(9999, 1, 1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, None)
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    is_server = purpose is ssl.Purpose.CLIENT_AUTH
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=certificate.decode())
+    with memory_directory() as directory:
+        file = Path(directory) / "key"
+        file.touch(0o600)
+        file.write_bytes(
+            certificate
+            + key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        context.load_cert_chain(file)
     return context
 
 
-def fingerprint(certificate: bytes) -> bytes:
-    return hashlib.sha256(certificate).digest()
-
-
 class AgentLink(asyncio.Protocol):
-    """One end of the connection. Await `opened`, then `send`.
+    """One end of the connection.
 
     `on_message` is called for each message of the other end, and `on_end(why)` once after the
-    connection has ended. A coordinator passes the fingerprint of its certificate; an agent reads it
-    from the connection.
+    connection has ended.
     """
 
     def __init__(
-        self,
-        role: Role,
-        secret: bytes,
-        on_message: Callable[[Message], None],
-        on_end: Callable[[str], None],
-        certificate: bytes = b"",
+        self, on_message: Callable[[Message], None], on_end: Callable[[str], None]
     ) -> None:
-        self.opened: asyncio.Future[None] = self._loop().create_future()
-        self._heard_s = self._loop().time()
-        self._role = role
-        self._secret = secret
+        self._heard_s = time.monotonic()
         self._on_message = on_message
         self._on_end = on_end
-        self._certificate = certificate
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader()
-        self._nonce = secrets.token_bytes(32)
-        self._unproven = bytearray()
         self._why = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -95,25 +83,12 @@ class AgentLink(asyncio.Protocol):
         self._transport = transport
         if self._why:
             transport.abort()  # it was ended during the handshake of TLS
-            return
-        if self._role == "agent":
-            peer = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-            self._certificate = fingerprint(peer)
-
-        def time_out() -> None:
-            if not self.opened.done():
-                self.end(f"the other side did not prove itself within {HANDSHAKE_S:g} s")
-
-        self._loop().call_later(HANDSHAKE_S, time_out)
-        transport.write(_HELLO.pack(_MAGIC, VERSION, self._nonce))
 
     def data_received(self, data: bytes) -> None:
-        self._heard_s = self._loop().time()
+        self._heard_s = time.monotonic()
         if self._why:
             return  # what comes after the end does not count
         try:
-            if not self.opened.done():
-                data = self._shake_hands(data)
             for header, block in self._frames.feed(data):
                 self._on_message(decode(header, block))
         except (LoadgenError, ValueError) as error:
@@ -128,12 +103,8 @@ class AgentLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        why = self._why or "the connection was closed"
-        if not self.opened.done():
-            self.opened.set_exception(ConnectionError(why))
-            self.opened.exception()  # retrieved, so that asyncio does not log it
         on_end, self._on_end = self._on_end, lambda _why: None
-        on_end(why)
+        on_end(self._why or "the connection was closed")
 
     def send(self, message: Message) -> None:
         """Send a message, unless the connection has ended."""
@@ -154,62 +125,7 @@ class AgentLink(asyncio.Protocol):
 
     async def is_silent(self, limit_s: float) -> bool:
         """Return True if the other end sent nothing for `limit_s` seconds."""
-        if self._loop().time() - self._heard_s > limit_s:
+        if time.monotonic() - self._heard_s > limit_s:
             # Data that arrived while this process was busy is still to be read: look twice.
             await asyncio.sleep(0.05)
-        return self._loop().time() - self._heard_s > limit_s
-
-    @staticmethod
-    def _loop() -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def _shake_hands(self, data: bytes) -> bytes:
-        """Continue the handshake; return the bytes after it, b"" until it is complete.
-
-        The agent proves itself first: the coordinator proves that it has the secret only to a side
-        that has it.
-        """
-        buffer = self._unproven
-        before = len(buffer)
-        buffer += data
-        if len(buffer) < _HELLO.size:
-            return b""
-        magic, version, nonce = _HELLO.unpack_from(buffer)
-        if magic != _MAGIC:
-            raise ValueError("the other side is not a loadgen")
-        if version != VERSION:
-            raise ValueError(
-                f"the other side has version {version} of the messages and this side {VERSION}; "
-                "install the same loadgen on both"
-            )
-        if before < _HELLO.size and self._role == "agent":
-            self._write(self._proof("agent", nonce))
-        end = _HELLO.size + _PROOF_BYTES
-        if len(buffer) < end:
-            return b""
-        other: Role = "coordinator" if self._role == "agent" else "agent"
-        proof = buffer[_HELLO.size : end]
-        if not hmac.compare_digest(proof, self._proof(other, nonce)):
-            if self._role == "agent" and proof == _REFUSED:
-                raise ValueError("the coordinator refused the secret; use the same on both sides")
-            self._write(_REFUSED)
-            self.close("the other side does not have the secret")
-            return b""
-        if self._role == "coordinator":
-            self._write(self._proof("coordinator", nonce))
-        self.opened.set_result(None)
-        rest = bytes(buffer[end:])
-        buffer.clear()
-        return rest
-
-    def _proof(self, role: Role, nonce: bytes) -> bytes:
-        """Return the proof of a side; `nonce` is that of the other end."""
-        agent, coordinator = self._nonce, nonce
-        if self._role == "coordinator":
-            agent, coordinator = coordinator, agent
-        about = VERSION.to_bytes(2, "big") + agent + coordinator + self._certificate
-        return hmac.digest(self._secret, role.encode() + b"\0" + about, "sha256")
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
+        return time.monotonic() - self._heard_s > limit_s

@@ -15,10 +15,6 @@ from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.worker.frames import Header, encode_frame
 
-VERSION: Final = 4
-"""Version of these messages; both sides must have the same."""
-
-
 # From an agent
 
 
@@ -94,7 +90,6 @@ class HostCounters:
     """The counters of the host's kernel, at a time of the run's clock."""
 
     sample: HostSample
-    network: Mapping[str, int]
 
 
 # From the coordinator
@@ -186,5 +181,7 @@ def decode(header: Header, block: bytes) -> Message:
     try:
         message: Message = adapter.validate_python(fields)
     except ValidationError:
-        raise ValueError(f"the other side sent a damaged message: {kind}") from None
+        raise ValueError(
+            f"the other side sent a damaged message: {kind}; install the same loadgen on both"
+        ) from None
     return message

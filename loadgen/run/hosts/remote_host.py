@@ -9,6 +9,7 @@ second: one that is silent for `SILENCE_S` is lost with its workers.
 """
 
 import asyncio
+import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -27,7 +28,7 @@ from loadgen.plan.scenario import Scenario
 from loadgen.run.environment import versions
 from loadgen.run.host_watch import GAPS_LIMIT, SILENCE_NS, HostSample, difference
 from loadgen.run.hosts import messages
-from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, coordinator_context
+from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, tls_of
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.run.hosts.load_host import Header, OnEvent
 from loadgen.run.redaction import error_from, printable
@@ -62,8 +63,6 @@ class RemoteHost:
         """The load of other programs while its workers started, "" if it was quiet."""
         self.clock: ClockEstimate | None = None
         self.clock_bound_ns = 0
-        self.network: dict[str, int] = {}
-        """The TCP counters of the host over the run."""
         self.rows: Sequence[int] = ()
         self._behaviour = ""
         self._answers: dict[str, asyncio.Future[messages.Answer]] = {}
@@ -71,7 +70,7 @@ class RemoteHost:
         self._sample: HostSample | None = None
         self._page: SharedPage | None = None
         self._plan_sent: object = None
-        self._first_network: Mapping[str, int] | None = None
+        self._first: HostSample | None = None
         self._taken_ns = time.monotonic_ns()
         self._silences: deque[tuple[int, int]] = deque(maxlen=GAPS_LIMIT)
 
@@ -92,8 +91,7 @@ class RemoteHost:
     def begin(self, page: SharedPage) -> None:
         self._page = page
         self.clock_bound_ns = 0
-        self.network = {}
-        self._first_network = None
+        self._first = None
 
     def send(
         self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
@@ -111,7 +109,16 @@ class RemoteHost:
     def sample(self) -> HostSample | None:
         if self._sample is None:
             return None
-        return replace(self._sample, host=self.name, silences=tuple(self._silences))
+        now_ns = time.monotonic_ns()
+        silences = [*self._sample.silences, *self._silences]
+        if self._is_silence(now_ns):
+            silences.append((self._taken_ns, now_ns))
+        return replace(self._sample, host=self.name, silences=tuple(silences))
+
+    def _is_silence(self, now_ns: int) -> bool:
+        """Return True if nothing came for so long that more than one message was delayed."""
+        round_trip_ns = 0 if self.clock is None else self.clock.round_trip_ns
+        return now_ns - self._taken_ns >= SILENCE_NS + round_trip_ns
 
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         if not self.lost:
@@ -121,9 +128,10 @@ class RemoteHost:
 
     def take(self, message: messages.Message) -> None:
         """Handle a message of the agent; those about workers are for the run that has them."""
-        before_ns, self._taken_ns = self._taken_ns, time.monotonic_ns()
-        if self._taken_ns - before_ns >= SILENCE_NS:
-            self._silences.append((before_ns, self._taken_ns))
+        now_ns = time.monotonic_ns()
+        if self._is_silence(now_ns):
+            self._silences.append((self._taken_ns, now_ns))
+        self._taken_ns = now_ns
         match message:
             case messages.Ping(sent_ns, clock):
                 if clock is not None:
@@ -139,10 +147,9 @@ class RemoteHost:
                 return
             case messages.LiveTotals(block):
                 self._set_totals(block)
-            case messages.HostCounters(sample, network):
+            case messages.HostCounters(sample):
+                self._first = self._first or sample
                 self._sample = sample
-                self._first_network = self._first_network or network
-                self.network = difference(self._first_network, network)
             case messages.WorkerEnded(row, detail, last_words):
                 detail = f"{printable(detail, 300)} on host {self.name}"
                 self._on_event(
@@ -217,11 +224,12 @@ class RemoteHost:
 
     def document(self) -> dict[str, Any]:
         clock = {} if self.clock is None else asdict(self.clock)
+        first, last = self._first, self._sample
         return {
             "host": self.number,
             "name": self.offer.name,
             "clock": clock | {"bound_ns": self.clock_bound_ns},
-            "network": self.network,
+            "network": difference(first.network, last.network) if first and last else {},
             "environment": self.environment,
         }
 
@@ -282,12 +290,12 @@ class AgentServer:
     def __init__(self, secret: bytes) -> None:
         self.address: tuple[str, int] = ("", 0)
         self.server: asyncio.Server | None = None
-        self.context, self._certificate = coordinator_context()
-        self._secret = secret
+        self.context = tls_of(secret, ssl.Purpose.CLIENT_AUTH)
         self._versions = versions()
         self._links: WeakSet[AgentLink] = WeakSet()
         self._hosts: list[RemoteHost] = []
-        self._refusals: list[str] = []
+        self._strangers = 0
+        self._refusal = "the other side does not have the secret"
         self._joined = asyncio.Event()
 
     async def gathered(self, count: int, timeout_s: float) -> Hosts:
@@ -311,8 +319,8 @@ class AgentServer:
                     seconds=timeout_s,
                     address=address,
                     port=port,
-                    refused=len(self._refusals) or None,
-                    refusal=self._refusals[-1] if self._refusals else "",
+                    refused=self._strangers or None,
+                    refusal=self._refusal,
                 )
             ) from None
         self.stop_listening()
@@ -343,6 +351,7 @@ class AgentServer:
                 agent.take(message)
             elif isinstance(message, messages.Joined):
                 agent = RemoteHost(message, link)
+                self._strangers -= 1
                 self._hosts.append(agent)
                 self._joined.set()
 
@@ -352,10 +361,11 @@ class AgentServer:
                 if self.server is not None and self.server.is_serving():
                     self._hosts.remove(agent)
             else:
-                self._refusals.append(why)
+                self._refusal = why
 
-        link = AgentLink("coordinator", self._secret, take, end, self._certificate)
+        link = AgentLink(take, end)
         self._links.add(link)
+        self._strangers += 1
         return link
 
     async def watch(self) -> None:
@@ -367,14 +377,11 @@ class AgentServer:
             await asyncio.sleep(_WATCH_S)
 
     def close(self) -> None:
-        """Release all agents, also refused ones, and cut connections that proved nothing."""
+        """Release all agents, also refused ones, and cut connections without a secret."""
         self.stop_listening()
         for link in tuple(self._links):
-            if link.opened.done():
-                link.send(messages.Leave())
-                link.close()
-            else:
-                link.end("the coordinator waits for no more agents")
+            link.send(messages.Leave())
+            link.close()
 
     def stop_listening(self) -> None:
         if self.server is not None:

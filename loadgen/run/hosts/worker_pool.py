@@ -79,9 +79,10 @@ class WorkerPool:
         found = {number: host.sample() for number, host in enumerate(self._hosts)}
         return {number: sample for number, sample in found.items() if sample is not None}
 
-    def clock_bound_ns(self) -> int:
-        """Return the largest difference of two hosts' clocks in this run."""
-        return sum(sorted(host.clock_bound_ns for host in self._hosts)[-2:])
+    def clock_bound(self) -> tuple[int, tuple[str, ...]]:
+        """Return the largest difference of two hosts' clocks in this run in ns, and these hosts."""
+        worst = sorted(self._hosts, key=lambda host: host.clock_bound_ns)[-2:]
+        return sum(host.clock_bound_ns for host in worst), tuple(host.name for host in worst)
 
     def lose(self, worker: int, detail: str, last_words: str = "") -> None:
         """Count this worker as lost, once, and fail what waits for it."""

@@ -25,7 +25,7 @@ from loadgen.run.hosts.messages import (
 )
 from loadgen.worker.frames import FrameReader
 
-SAMPLE = HostSample(7, (1, 2), {Path("/sys/fs/cgroup/cpu.stat"): 3})
+SAMPLE = HostSample(7, (1, 2), {Path("/sys/fs/cgroup/cpu.stat"): 3}, {"resets_sent": 1})
 
 MESSAGES: list[Message] = [
     Joined(host_of(), "boot/1", {"python": "3"}, {"kernel": "6.1", "tuning": {"met": 1}}),
@@ -36,7 +36,7 @@ MESSAGES: list[Message] = [
     Answer("Check", error={"type": "HostLimitError", "message": "too small"}),
     WorkerFrame(2, {"re": "connect", "connected": 3}, b"\0\xff"),
     LiveTotals(bytes(24)),
-    HostCounters(SAMPLE, {"resets_sent": 1}),
+    HostCounters(SAMPLE),
     CheckScenario({"case": "fanin", "broker": ["mqtt://a", "mqtt://b"]}),
     ReachBroker([("10.0.0.1", 1883)], ["10.0.0.2"]),
     WorkerCommand([0, 2], {"op": "connect"}, [{"rate": None}, {"rate": 0.5}]),

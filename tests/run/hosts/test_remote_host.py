@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import open_run
 from loadgen.run.coordinator import RunResult
 from loadgen.run.environment import host_of, versions
-from loadgen.run.hosts import agent_link
 from loadgen.run.hosts.messages import CheckScenario, Joined, LiveTotals, ReachBroker
 from loadgen.run.hosts.remote_host import SILENCE_S, AgentServer, Hosts, RemoteHost, listening
 from loadgen.run.preflight import require_hosts
@@ -421,22 +420,12 @@ async def test_an_agent_serves_again_until_a_signal() -> None:
     async with agents(1, relays={0: ("127.0.0.1", port)}, secret="none is waited for" * 2) as found:
         assert "connection refused" in await found.words(0)
         async with listening(port=port, secret=SECRET.encode()) as server:
-            assert "refused the secret" in await found.words(0)
+            assert "another secret" in await found.words(0)
             with refused("FEW_AGENTS", refusal="the other side does not have the secret"):
                 await server.gathered(1, 3.0)
 
 
-async def test_nobody_connects_when_all_are_there_and_strangers_are_cut_off_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(agent_link, "HANDSHAKE_S", 600.0)
-    async with listening() as server:
-        context = agent_link.agent_context()
-        reader, writer = await asyncio.open_connection(*server.address, ssl=context)
-        await reader.readexactly(1)
-    with suppress(ConnectionError):
-        await asyncio.wait_for(reader.read(), 30.0)
-    writer.close()
+async def test_nobody_connects_when_all_are_there() -> None:
     async with agents(1) as found:
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*found.address)

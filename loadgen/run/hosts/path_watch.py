@@ -1,0 +1,75 @@
+"""The network path of a load host to the broker, which is tried while no answer arrives.
+
+If the path works, a connection is accepted even by a broker that stands still: its kernel does it.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import choice
+
+from loadgen.brokers.ports import open_socket
+from loadgen.run.host_watch import GAPS_LIMIT
+
+LOOK_S = 0.05
+SILENT_S = 0.1
+TRY_S = 0.2
+"""For a connection, and three times what the first one took."""
+LACKING = 5
+"""Answers that are missing at the rate of the last two seconds before the path is tried."""
+_LOOKS = 40
+
+
+class PathWatch:
+    """The times without an answer in which the broker's address could not be reached."""
+
+    def __init__(self, answers: Callable[[], int]) -> None:
+        """Watch the numbers of answers so far that `answers` returns."""
+        self.silences: deque[tuple[int, int]] = deque(maxlen=GAPS_LIMIT)
+        self._count = answers
+        self._targets: Sequence[tuple[str, int]] = ()
+        self._try_s = TRY_S
+        self._answers: deque[tuple[int, int]] = deque([(time.monotonic_ns(), 0)], maxlen=_LOOKS)
+
+    def use(self, targets: Sequence[tuple[str, int]], reached_s: float) -> None:
+        """Try these addresses; a connection to one of them took so long."""
+        self._targets, self._try_s = targets, TRY_S + 3 * reached_s
+
+    async def watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if not self._is_silent() or not self._targets:
+                continue
+            since_ns, is_cut = self._answers[-1][0], False
+            while not self._has_more() and not await self._is_reached():
+                is_cut = True
+            if is_cut:
+                self.silences.append((since_ns, time.monotonic_ns()))
+            while not self._has_more():
+                await asyncio.sleep(LOOK_S)
+
+    def _has_more(self) -> bool:
+        answers = self._count()
+        more = answers != self._answers[-1][1]
+        if more:
+            self._answers.append((time.monotonic_ns(), answers))
+        return more
+
+    def _is_silent(self) -> bool:
+        """Note the answers; return True if more were to be expected since the last ones."""
+        (first_ns, before), (last_ns, last) = self._answers[0], self._answers[-1]
+        silent_ns = time.monotonic_ns() - last_ns
+        if self._has_more() or silent_ns < SILENT_S * 1e9:
+            return False
+        return (last - before) * silent_ns >= LACKING * (last_ns - first_ns) > 0
+
+    async def _is_reached(self) -> bool:
+        address, port = choice(self._targets)
+        try:
+            async with asyncio.timeout(self._try_s):
+                (await open_socket(address, port)).close()
+        except OSError as error:
+            await asyncio.sleep(LOOK_S)
+            return isinstance(error, ConnectionRefusedError)
+        return True
