@@ -21,6 +21,7 @@ from tests.cluster.networks import Network, sh
 
 _TUNSETIFF, _TUN_WITHOUT_HEADER = 0x400454CA, 0x1001
 _MTU = 1500
+_STDIN = 0
 
 
 @dataclass
@@ -77,8 +78,8 @@ def _carry(devices: Sequence[int]) -> None:
     count = 0
     while True:
         until_s = max(waiting[0][0] - time.monotonic(), 0.0) if waiting else None
-        for ready in select.select([sys.stdin, *devices], [], [], until_s)[0]:
-            if ready is sys.stdin:
+        for ready in select.select([_STDIN, *devices], [], [], until_s)[0]:
+            if ready == _STDIN:
                 number, delay, lost = sys.stdin.readline().split()
                 for one in devices[2 * int(number) : 2 * int(number) + 2]:
                     delay_s[one], loss[one] = float(delay), float(lost)

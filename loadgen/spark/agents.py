@@ -8,21 +8,24 @@ separate channel, whose secret the job brings to the tasks: it is in no argument
 setting or log.
 
 Spark must never repeat the stage, as that would play the load again: the job is collected directly,
-and a task that fails ends it.
+and a task that fails ends it. The barrier stage begins when there is a slot for each task. A task
+takes all cores of an executor (the resource profile of the stage): each executor has one agent.
 """
 
 import asyncio
 import os
 import secrets
+import signal
 import socket
-import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
+from loadgen.brokers.this_host import with_descendants
 from loadgen.errors import CannotRunError, LoadgenError, UsageError
 from loadgen.run.hosts.remote_host import WAIT_S, Agents, Hosts, listening
 from loadgen.run.redaction import printable
@@ -30,12 +33,10 @@ from loadgen.run.tasks import background, finished_or
 from loadgen.sentences import SPARK_TEXT
 from loadgen.spark.session import open_session, reason_in, spark_errors
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 END_S = 5.0
 """Longest wait for the job to end after its agents were released."""
-_LOOK_S = 0.1
+_FEW_SLOTS = "SPARK-24819"
+"""Spark's name for a barrier stage that has more tasks than there are slots."""
 _MASTERS = "spark://HOST:7077, yarn, k8s://HOST:443 or local-cluster[HOSTS,CORES,MIB]"
 
 
@@ -61,13 +62,18 @@ class Cluster:
         _require_master(self.master)
         here, port = self.listen or (_own_address(self.master), 0)
         secret = secrets.token_hex(32).encode()
+        loop, started, over = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         async with listening(here, port, secret) as server:
-            job = _Job(self, here, _agent_task(here, server.address[1], secret))
-            job.thread.start()
+            task = _agent_task(here, server.address[1], secret)
+            start = partial(loop.call_soon_threadsafe, started.set)
+            play = asyncio.to_thread(_play, self, _settings(self, here), task, start)
+            job = asyncio.create_task(play)
+            job.add_done_callback(lambda _: over.set())
+            patience_s = 0.0
             try:
                 try:
                     async with asyncio.timeout(self.wait_s):
-                        await finished_or(job.started.wait(), job.over)
+                        await finished_or(started.wait(), over)
                 except TimeoutError:
                     raise CannotRunError(
                         SPARK_TEXT.SLOW_MASTER(
@@ -75,27 +81,26 @@ class Cluster:
                         )
                     ) from None
                 # First the executors have to come, then their agents.
-                gathering = server.gathered(self.hosts, 2 * self.wait_s)
-                gathered = await finished_or(gathering, job.over)
-                if job.over.is_set():
-                    raise job.error
-                hosts = gathered.result()
+                gathered = await finished_or(server.gathered(self.hosts, 2 * self.wait_s), over)
+                if over.is_set():
+                    await job  # raises its error
+                patience_s, hosts = END_S, gathered.result()
                 async with background(_lose(hosts, job)):
                     yield hosts
             finally:
                 server.close()  # the agents go first, then the job can end
-                await asyncio.shield(_end(job))
+                await asyncio.shield(_end(job, patience_s))
 
 
 HostSource: TypeAlias = Cluster | Agents
 """Hosts of a run besides this one."""
 
 
-async def _lose(hosts: Hosts, job: "_Job") -> None:
+async def _lose(hosts: Hosts, job: asyncio.Task[None]) -> None:
     """Count hosts as lost if the job ends before they are released."""
-    await job.over.wait()
+    await asyncio.wait((job,))
     for agent in hosts.agents:
-        agent.lose(str(job.error))
+        agent.lose(str(job.exception()))
 
 
 def _require_master(master: str) -> None:
@@ -135,85 +140,46 @@ def _own_address(master: str) -> str:
 # The job ----------------------------------------------------------------------------------------
 
 
-class _Job:
-    """A Spark session and its only job, in a separate thread."""
+def _play(
+    cluster: Cluster,
+    settings: Mapping[str, str],
+    task: Callable[[Iterable[int]], Iterator[str]],
+    started: Callable[[], object],
+) -> None:
+    """Run a Spark session with its only job; raise CannotRunError when the job ends."""
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
-    def __init__(self, cluster: Cluster, here: str, task: Callable[..., Iterator[str]]) -> None:
-        self.over = asyncio.Event()
-        self.started = asyncio.Event()
-        self.error: LoadgenError = CannotRunError(SPARK_TEXT.JOB_ENDED())
-        self.ending = False
-        self.thread = threading.Thread(target=self._run, name="spark", daemon=True)
-        self._cluster = cluster
-        self._settings = _settings(cluster, here)
-        self._task = task
-        self._loop = asyncio.get_running_loop()
-        self._spark: SparkSession | None = None
-
-    def _run(self) -> None:
-        try:
-            self._play()
-        except LoadgenError as error:
-            self.error = error
-        except Exception as error:
-            reason = printable(reason_in(str(error)) or type(error).__name__, 400)
-            self.error = CannotRunError(SPARK_TEXT.DRIVER_FAILED(reason=reason))
-        self._set(self.over)
-
-    def _set(self, event: asyncio.Event) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(event.set)
-
-    def _play(self) -> None:
-        cluster = self._cluster
-        with open_session(cluster.master, options=self._settings) as spark:
-            self._spark = spark
-            self._set(self.started)
+    try:
+        with open_session(cluster.master, options=settings) as spark:
+            started()
             with spark_errors("the Spark job failed"):
-                self._await_executors(spark)
-                rows = spark.sparkContext.parallelize(range(cluster.hosts), cluster.hosts)
-                ended = rows.barrier().mapPartitions(self._task).collect()
-        raise CannotRunError(SPARK_TEXT.AGENT_ENDED(host=printable(ended[0], 300)))
-
-    def _await_executors(self, spark: "SparkSession") -> None:
-        """Wait until there is an executor for each host: the scheduler then gives every executor a
-        task before any gets a second."""
-        wanted, there = self._cluster.hosts, 0
-        until = time.monotonic() + self._cluster.wait_s
-        status: Any = spark.sparkContext._jsc.sc()
-        while there < wanted:
-            if self.ending or time.monotonic() > until:
-                raise CannotRunError(
-                    SPARK_TEXT.FEW_HOSTS(there=there, wanted=wanted, wait_s=self._cluster.wait_s)
-                )
-            time.sleep(_LOOK_S)
-            there = status.getExecutorMemoryStatus().size() - 1  # the driver counts, too
-
-    def cancel(self) -> None:
-        """Cancel the job, without waiting for its end."""
-        self.ending = True
-        if self._spark is not None:
-            with suppress(Exception):
-                self._spark.sparkContext.cancelAllJobs()
-
-    def kill(self) -> None:
-        """Kill the JVM, for a session that neither starts nor stops."""
-        from pyspark import SparkContext
-
-        gateway = SparkContext._gateway
-        if gateway is not None:
-            gateway.proc.kill()
+                context = spark.sparkContext
+                rows = context.parallelize(range(cluster.hosts), cluster.hosts)
+                slot = TaskResourceRequests().cpus(int(settings["spark.executor.cores"]))
+                profile = ResourceProfileBuilder().require(slot).build
+                ended = rows.barrier().mapPartitions(task).withResources(profile).collect()
+    except Exception as error:
+        if _FEW_SLOTS in str(error):
+            few = SPARK_TEXT.FEW_HOSTS(wanted=cluster.hosts, wait_s=cluster.wait_s)
+            raise CannotRunError(few) from None
+        if isinstance(error, LoadgenError):
+            raise
+        reason = printable(reason_in(str(error)) or type(error).__name__, 400)
+        raise CannotRunError(SPARK_TEXT.DRIVER_FAILED(reason=reason)) from error
+    raise CannotRunError(SPARK_TEXT.AGENT_ENDED(host=printable(ended[0], 300)))
 
 
-async def _end(job: _Job) -> None:
-    """Wait for the job to end; if it does not, cancel it, then kill the JVM."""
-    job.ending = True
-    if job.started.is_set():
-        await asyncio.to_thread(job.thread.join, END_S)
-    for step in (job.cancel, job.kill) if job.started.is_set() else (job.kill,):
-        if job.thread.is_alive():
-            step()
-            await asyncio.to_thread(job.thread.join, END_S)
+async def _end(job: asyncio.Task[None], patience_s: float) -> None:
+    """Wait so long for the job to end, then end its JVM."""
+    for number, wait_s in ((0, patience_s), (signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
+        java = with_descendants([os.getpid()])[1:] if number and not job.done() else []
+        for process in java:
+            if "org.apache.spark.deploy.SparkSubmit" in process.command():
+                with suppress(OSError):
+                    os.kill(process.pid, number)
+        await asyncio.wait((job,), timeout=wait_s)
+    if job.done():
+        job.exception()  # retrieved, so that asyncio does not log it
 
 
 def _settings(cluster: Cluster, here: str) -> dict[str, str]:
@@ -230,14 +196,14 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
         "spark.executor.heartbeatInterval": "5s",
         "spark.network.timeout": "60s",
         "spark.driver.memory": "512m",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": f"{ceil(cluster.wait_s)}",
     }
-    cores = cluster.settings.get("spark.executor.cores")
-    if cores is not None:
-        if not cores.isdecimal() or not int(cores):
-            raise UsageError(SPARK_TEXT.EXECUTOR_CORES(cores=printable(cores, 40)))
-        # A task then fills its executor.
-        settings["spark.task.cpus"] = cores
-        settings["spark.cores.max"] = str(int(cores) * cluster.hosts)
+    # A standalone master would give all its cores.
+    cores = cluster.settings.get("spark.executor.cores", "1")
+    if not cores.isdecimal() or not int(cores):
+        raise UsageError(SPARK_TEXT.EXECUTOR_CORES(cores=printable(cores, 40)))
+    settings |= {"spark.executor.cores": cores, "spark.cores.max": f"{int(cores) * cluster.hosts}"}
     if cluster.archive is not None:
         settings["spark.archives"] = f"{cluster.archive}#environment"
         settings["spark.pyspark.python"] = "./environment/bin/python"
@@ -250,9 +216,10 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
 
 def _agent_task(address: str, port: int, secret: bytes) -> Callable[[Iterable[int]], Iterator[str]]:
     """Return the task of each partition, which is the agent of that host until it is released.
-
     The function is sent by value, so that a host without this package can report that.
     """
+
+    from pyspark import __version__ as spark_version
 
     def task(_rows: Iterable[int]) -> Iterator[str]:
         import asyncio
@@ -260,10 +227,21 @@ def _agent_task(address: str, port: int, secret: bytes) -> Callable[[Iterable[in
         import socket
         import sys
 
-        name = socket.gethostname()
+        import pyspark
+
+        context = pyspark.BarrierTaskContext.get()
+        hosts = [info.address.partition(":")[0] for info in context.getTaskInfos()]
+        name, number = socket.gethostname(), context.partitionId()
+        if hosts.count(hosts[number]) > 1:
+            name += f"-{hosts[:number].count(hosts[number])}"
+        if pyspark.__version__ != spark_version:
+            raise RuntimeError(
+                f"{name}: it has Spark {pyspark.__version__}, and the driver {spark_version}; "
+                "install the same on both"
+            )
         try:
             agent = importlib.import_module("loadgen.run.hosts.agent")
-            reason = asyncio.run(agent.serve(address, port, secret))
+            reason = asyncio.run(agent.serve(address, port, secret, name))
         except ImportError as error:
             raise RuntimeError(
                 f"{name}: its Python, {sys.executable}, has no {error.name or error}; install "

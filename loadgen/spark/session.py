@@ -372,7 +372,8 @@ def reason_in(words: str) -> str:
     telling = [line for line in telling if not line.startswith(_NOISE)]
     # Lines with the exceptions' names are more informative than the rest of a stack trace.
     causes = [line for line in telling if "Exception" in line and "occurred while" not in line]
-    return "; ".join(causes[:2] or telling)
+    of_executors = [line for line in causes if "Job aborted" not in line]
+    return "; ".join((of_executors or causes)[:2] or telling)
 
 
 def _java_version(java: Path) -> int:

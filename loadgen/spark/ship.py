@@ -52,4 +52,6 @@ def packed_environment() -> Path:
         why = [line.strip() for line in packed.stderr.splitlines() if line.strip()]
         reason = printable(" ".join(why[-4:]), 400)
         raise CannotRunError(SPARK_TEXT.NOT_PACKED(prefix=sys.prefix, reason=reason))
+    size = archive.stat().st_size / 2**20
+    print(f"each executor fetches its {size:,.0f} MiB", file=sys.stderr, flush=True)
     return archive
