@@ -119,7 +119,7 @@ def mosquitto(settings: ProgramSettings) -> Program:
 
     def configure(directory: Path, port: int) -> list[str]:
         config, accounts = directory / "mosquitto.conf", settings.accounts
-        config.write_text(render_config(settings, directory, port))
+        config.write_text(render_config(settings, directory, port), "utf-8")
         if accounts and not (directory / _RIGHTS).exists():
             passwords = [password_line(one, os.urandom(_SALT_BYTES)) for one in accounts]
             rights = [line for account in accounts for line in rights_lines(account)]

@@ -98,7 +98,7 @@ def nats(settings: ProgramSettings) -> Program:
 
     def configure(directory: Path, port: int) -> list[str]:
         config = directory / "nats.conf"
-        config.write_text(rendered(settings, directory, port))
+        config.write_text(rendered(settings, directory, port), "utf-8")
         return [str(program), "-c", str(config)]
 
     return Program(

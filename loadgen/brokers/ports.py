@@ -29,7 +29,7 @@ _LISTEN: Final = " 0A "  # the state in a line of /proc/net/tcp
 def ephemeral_ports() -> range:
     """Return the ports that the kernel gives to outgoing connections."""
     try:
-        first, last = _RANGE_FILE.read_text().split()
+        first, last = _RANGE_FILE.read_text("utf-8").split()
         return range(int(first), int(last) + 1)
     except (OSError, ValueError):
         return _DEFAULT_RANGE

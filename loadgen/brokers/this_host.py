@@ -69,15 +69,17 @@ def with_descendants(pids: Iterable[int]) -> list[HostProcess]:
 
 def available_memory_bytes() -> int:
     """Return the memory that new programs can use without swapping."""
-    (kilobytes,) = re.findall(r"^MemAvailable: +(\d+) kB", (PROC / "meminfo").read_text(), re.M)
+    (kilobytes,) = re.findall(
+        r"^MemAvailable: +(\d+) kB", (PROC / "meminfo").read_text("utf-8"), re.M
+    )
     return int(kilobytes) * 1024
 
 
 def local_addresses() -> list[str]:
     addresses: list[str] = []
     with suppress(OSError):
-        addresses += _LOCAL_ADDRESS.findall((PROC / "net" / "fib_trie").read_text())
+        addresses += _LOCAL_ADDRESS.findall((PROC / "net" / "fib_trie").read_text("utf-8"))
     with suppress(OSError):
-        for line in (PROC / "net" / "if_inet6").read_text().splitlines():
+        for line in (PROC / "net" / "if_inet6").read_text("utf-8").splitlines():
             addresses.append(str(IPv6Address(int(line.split()[0], 16))))
     return list(dict.fromkeys(addresses))

@@ -21,9 +21,9 @@ def control_groups(
 ) -> tuple[Path, ...]:
     """Return the directories of the groups of a process with this controller, its own first."""
     try:
-        groups = (proc / str(pid) / "cgroup").read_text().splitlines()
-        mounts = (proc / "self" / "mountinfo").read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
+        groups = (proc / str(pid) / "cgroup").read_text("utf-8", "surrogateescape").splitlines()
+        mounts = (proc / "self" / "mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
         return ()
     # The group in the hierarchy of version 2, and in that of the controller.
     paths: dict[str, str] = {}

@@ -92,15 +92,18 @@ class _Times(NamedTuple):
 
 def _ticks(proc: Path) -> _Times | None:
     try:
-        times = [int(value) for value in (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]]
+        times = [
+            int(value)
+            for value in (proc / "stat").read_text("utf-8").split("\n", 1)[0].split()[1:9]
+        ]
         idle, steal = sum(times[column] for column in _IDLE_COLUMNS), times[_STEAL_COLUMN]
     except (OSError, ValueError, IndexError):
         return None
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for path in proc.glob("[0-9]*/stat"):
-        with suppress(OSError, UnicodeDecodeError):  # it has ended
-            fields = path.read_text().rpartition(")")[2].split()
+        with suppress(OSError):  # it has ended
+            fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
             pid = int(path.parent.name)
             children.setdefault(int(fields[1]), []).append(pid)
             ticks[pid] = sum(map(int, fields[_TIMES]))
@@ -115,14 +118,14 @@ def _ticks(proc: Path) -> _Times | None:
 def _waited_ns(proc: Path, ours: Iterable[int]) -> int:
     """Return the run-queue delay of all tasks without those of our processes, 0 if unknown."""
     try:
-        lines = (proc / "schedstat").read_text().splitlines()
+        lines = (proc / "schedstat").read_text("utf-8").splitlines()
         waited_ns = sum(int(line.split()[8]) for line in lines if line.startswith("cpu"))
     except (OSError, ValueError, IndexError):
         return 0
     for pid in ours:
         for path in proc.glob(f"{pid}/task/*/schedstat"):
             with suppress(OSError):  # it has ended
-                waited_ns -= int(path.read_text().split()[1])
+                waited_ns -= int(path.read_text("utf-8").split()[1])
     return waited_ns
 
 

@@ -84,11 +84,11 @@ def take_sample(pids: Iterable[int], proc: Path = Path("/proc")) -> HostSample:
     groups = {path for pid in pids for path in control_groups("cpu", pid, proc)}
     for path in {group / "cpu.stat" for group in groups}:
         with suppress(OSError, ValueError):
-            if (value := throttled_ns(path.read_text())) is not None:
+            if (value := throttled_ns(path.read_text("utf-8"))) is not None:
                 held[path] = value
     steal = []
     with suppress(OSError, ValueError):
-        for line in (proc / "stat").read_text().splitlines():
+        for line in (proc / "stat").read_text("utf-8").splitlines():
             name, *values = line.split() or [""]
             # Before Linux 2.6.11 there was no such column.
             if name.startswith("cpu") and name != "cpu" and len(values) >= _STEAL_COLUMN:

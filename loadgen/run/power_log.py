@@ -45,12 +45,12 @@ class RaplPackages:
         self._last: dict[str, int] = {}
         try:
             for zone in sorted(powercap.glob("intel-rapl:*")):
-                name = (zone / "name").read_text().strip().replace("-", " ")
+                name = (zone / "name").read_text("utf-8").strip().replace("-", " ")
                 # psys and zones within a package would be counted twice.
                 if name.startswith("package") and zone.name.count(":") == 1:
                     self._zones[name] = zone
-                    self._range[name] = int((zone / "max_energy_range_uj").read_text())
-                    self._last[name] = int((zone / "energy_uj").read_text())
+                    self._range[name] = int((zone / "max_energy_range_uj").read_text("utf-8"))
+                    self._last[name] = int((zone / "energy_uj").read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise CannotRunError(RUN_TEXT.RAPL_UNREADABLE(error=error)) from None
         if not self._zones:
@@ -60,7 +60,7 @@ class RaplPackages:
     def read(self) -> Reading:
         """Return the joules of each package since the first reading."""
         for name, zone in self._zones.items():
-            now = int((zone / "energy_uj").read_text())
+            now = int((zone / "energy_uj").read_text("utf-8"))
             self._used[name] += (now - self._last[name]) % self._range[name]
             self._last[name] = now
         return {f"{name} total energy (J)": used / 1e6 for name, used in self._used.items()}

@@ -154,7 +154,7 @@ async def loads_of(pids: Sequence[int]) -> AsyncIterator[Loads]:
         busy: list[int | None] = []
         for pid in pids:
             try:
-                text = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text()
+                text = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text("utf-8")
                 ran, waited, _ = map(int, text.split())
                 busy.append(ran + waited)
             except (OSError, ValueError):

@@ -97,7 +97,7 @@ def java_shim(java_home: Path, shim: Path) -> Path:
         if entry not in (java_home / "bin", java_home / "bin" / "java"):
             (shim / entry.relative_to(java_home)).symlink_to(entry)
     launcher = shim / "bin" / "java"
-    launcher.write_text(_SHIM.format(java=java_home / "bin" / "java"))
+    launcher.write_text(_SHIM.format(java=java_home / "bin" / "java"), "utf-8")
     launcher.chmod(0o755)
     return shim
 

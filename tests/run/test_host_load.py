@@ -28,8 +28,8 @@ def write(
     for pid, parent in parents.items():
         (proc / str(pid) / "task" / "1").mkdir(parents=True, exist_ok=True)
         (proc / str(pid) / "task" / "1" / "schedstat").write_text(f"5 {waited_ns // 4} 1\n")
-        fields = f"({pid} a ) b) S {parent} 0 0 0 0 0 0 0 0 0 {own} 0 0 0 20"
-        (proc / str(pid) / "stat").write_text(f"{pid} {fields}\n")
+        fields = f"({pid} ä ) b) S {parent} 0 0 0 0 0 0 0 0 0 {own} 0 0 0 20"
+        (proc / str(pid) / "stat").write_text(f"{pid} {fields}\n", "latin-1")
 
 
 @pytest.fixture(autouse=True)

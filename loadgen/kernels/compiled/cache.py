@@ -195,7 +195,7 @@ def _locked(path: Path) -> AbstractContextManager[object]:
     A process with a lock waits only for kernels that its own calls: no two wait for each other.
     """
     try:
-        lock = path.with_suffix(".lock").open("w")
+        lock = path.with_suffix(".lock").open("wb")
         fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError:
         return nullcontext()
