@@ -189,7 +189,7 @@ class LocalHost:
         frame = encode_frame(header) if each is None else b""
         for row in rows:
             transport = self._channels[row].transport
-            if transport is not None:
+            if transport is not None and not transport.is_closing():
                 transport.write(encode_frame({**header, **each[row]}) if each else frame)
 
     def begin(self, page: SharedPage) -> None:
