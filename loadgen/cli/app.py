@@ -28,7 +28,7 @@ from loadgen.cli import (
     tune,
 )
 from loadgen.cli.cases import case_command
-from loadgen.cli.help import WIDEST, add_plain_command
+from loadgen.cli.help import WIDEST
 from loadgen.cli.options import add_command, add_plain, group
 from loadgen.cli.variants import variants_app
 
@@ -61,17 +61,17 @@ def app() -> typer.Typer:
     for case in CASES.values():
         add_command(app, case.name, partial(_case_command, case), case.summary)
     add_plain(app, "demo", demo.play_demo, "demo")
-    add_plain_command(app, "scorecard", scorecard.command)
+    add_plain(app, "scorecard", scorecard.make, "scorecard")
     add_command(app, "compare", compare.app)
     add_command(app, "report", report.command)
     for name, module in (("search", search), ("sweep", sweep), ("plan", plan), ("tune", tune)):
         add_command(app, name, module.app)
     add_command(app, "probe", probe.command)
-    add_plain_command(app, "power", power.command)
+    add_plain(app, "power", power.show, "power")
     add_plain(app, "broker", broker.serve, "broker")
     add_plain(app, "agent", agent.join, "agent")
     add_plain(app, "certificates", certificates.make, "certificates")
-    app.add_typer(history.app, name="history")
+    add_command(app, "history", history.app)
     add_command(app, "import", import_.app)
     add_plain(app, "calibrate", calibrate.calibrate, "calibrate")
     return app

@@ -3,9 +3,7 @@
 The short text has the first sentence of each option; `--help-all` has the complete one.
 """
 
-import inspect
 import re
-from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -25,6 +23,8 @@ WIDEST = 120
 _EVERYTHING = "loadgen.help-all"
 _FIRST = ("Arguments", SEARCH, COMMON)
 _LAST = "Options"
+_BOUNDS = re.compile(r"(; | +\[)[0-9]+<=x<=[0-9]+(?=\])|(?<=\[)[0-9]+<=x<=[0-9]+; ")
+"""Bounds as click writes them; an error names them in words."""
 _SENTENCES = re.compile(r"(?P<first>.*?\.)(?: (?!\[default).*?)?(?P<default> \[default: .*\])?")
 
 
@@ -61,6 +61,7 @@ class GroupedCommand(typer.core.TyperCommand):
                 continue
             option, text = record
             option = option.partition(" <")[0]  # the type of an argument in Python
+            text = _BOUNDS.sub("", text)
             sections.setdefault(panel, []).append((option, _brief(text) if brief else text))
         for panel in sorted(sections, key=_place):
             with formatter.section(panel):
@@ -84,9 +85,3 @@ def _brief(text: str) -> str:
     """Return the first sentence of an option's help, with its default."""
     parts = _SENTENCES.fullmatch(text)
     return text if parts is None else parts["first"] + (parts["default"] or "")
-
-
-def add_plain_command(app: typer.Typer, name: str, command: Callable[..., int]) -> None:
-    """Add a command to `app`; the first paragraph of its docstring is its line in the list."""
-    summary, _, _ = (inspect.getdoc(command) or "").partition("\n\n")
-    app.command(name, short_help=" ".join(summary.split()), cls=GroupedCommand)(command)

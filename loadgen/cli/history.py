@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from loadgen.cli.help import add_plain_command
-from loadgen.cli.options import Flags, declared, require_command, with_options
+from loadgen.cli.options import Flags, add_plain, group, help_text, require_command
 from loadgen.errors import UsageError
 from loadgen.sentences import CLI_TEXT, SPARK_TEXT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-app = typer.Typer(
-    help="Keep score cards over weeks and follow their rows.\n\n"
-    "Example: loadgen history add runs/* --to history\n\n"
-    "Example: loadgen scorecard runs/new --history history",
-    short_help="Keep score cards over weeks and follow their rows.",
-    add_completion=False,
-)
-require_command(app, "history", "command", ("add", "remove", "show"))
+
+def app() -> typer.Typer:
+    commands = {"add": _add, "remove": _remove, "show": _show}
+    app = group(help=help_text("history"), add_completion=False)
+    require_command(app, "history", "command", commands)
+    for name, function in commands.items():
+        add_plain(app, name, function, f"history_{name}")
+    return app
 
 
 @contextmanager
@@ -40,10 +39,6 @@ def _session(flags: Flags) -> "Iterator[SparkSession]":
 
 
 def _add(flags: Flags) -> int:
-    """Add score cards to the history; a card that was made anew replaces the older one.
-
-    Example: loadgen history add runs/20261120T233000Z-fanin
-    """
     from loadgen.spark.history_table import add_cards
 
     found = [one for path in flags["cards"] for one in _documents(path)]
@@ -56,10 +51,6 @@ def _add(flags: Flags) -> int:
 
 
 def _remove(flags: Flags) -> int:
-    """Remove runs from the history.
-
-    Example: loadgen history remove 20261120T233000Z-fanin --in history
-    """
     from loadgen.spark.history_table import remove_runs
 
     _require_usable(flags["where"], "", "")
@@ -88,12 +79,6 @@ def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
 
 
 def _show(flags: Flags) -> int:
-    """Show the rows of VALID runs over weeks.
-
-    The column LOAD stands for the scenario and the load host.
-
-    Example: loadgen history show --in history --case fanin --since 2026-10-01 --html trend.html
-    """
     where, case, since = flags["where"], flags["case"], flags["since"]
     html, rolling = flags["html"], flags["rolling"]
     _require_usable(where, case, since)
@@ -141,10 +126,5 @@ def _require_usable(where: str, case: str, since: str) -> None:
             datetime.fromisoformat(since)
     except ValueError:
         raise UsageError(CLI_TEXT.SINCE(since=since[:40])) from None
-    if not is_url(where) and not Path(where).is_dir():
+    if not is_url(where) and not any(Path(where).glob("case=*")):
         raise RunDirectoryError(SPARK_TEXT.NO_HISTORY(where=printable(where, 200)))
-
-
-add_plain_command(app, "add", with_options(_add, declared("history_add")))
-add_plain_command(app, "remove", with_options(_remove, declared("history_remove")))
-add_plain_command(app, "show", with_options(_show, declared("history_show")))

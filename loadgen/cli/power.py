@@ -4,22 +4,13 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from loadgen.cli.options import Flags, declared, with_options
+from loadgen.cli.options import Flags
 
 if TYPE_CHECKING:
     from loadgen.report.power.power import Overview
 
 
-def _show(flags: Flags) -> int:
-    """Show what power logs contain: columns, outlets, gaps, and mean watts.
-
-    A log that cannot be used is refused with exit status 2, and the error names what to add. The
-    score card reads logs in the same way.
-
-    Example: loadgen power outlet1.csv
-
-    Example: loadgen power psu.csv --from 2026-11-23T10:00:00Z --to 2026-11-23T10:05:00Z
-    """
+def show(flags: Flags) -> int:
     from loadgen.report.power.power import overview
     from loadgen.report.power.settings import LOG_OPTIONS, log_settings
 
@@ -77,6 +68,3 @@ def _lines(shown: "Overview") -> Iterator[str]:
     yield f"all outlets: {'withheld' if shown.withheld else f'{shown.watts:,.2f} W'}"
     if shown.remark:
         yield shown.remark
-
-
-command = with_options(_show, declared("power"))

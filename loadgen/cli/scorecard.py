@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.options import Flags, declared, with_options
+from loadgen.cli.options import Flags
 from loadgen.sentences import CLI_TEXT
 
 if TYPE_CHECKING:
@@ -78,23 +78,13 @@ def _progress(*, quiet: bool) -> Callable[[str], None]:
     return tell
 
 
-def _make(flags: Flags) -> int:
-    """Make one score card of one or more runs, with Spark.
-
-    Prints the path of the HTML page; JSON, CSV, Markdown and histograms are in the same directory.
-    Exit status 1: a run is INVALID, was changed since it ended, or is worse than the baseline.
-
-    Example: loadgen scorecard runs/a runs/b --pdu outlet1.csv
-
-    Example: loadgen scorecard runs/new --baseline runs/old --bound 3%
-
-    Example: loadgen scorecard runs/new --history history --bound p99=50%,VALUE=2%
-    """
+def make(flags: Flags) -> int:
     from loadgen.cli.cluster import spark_settings
     from loadgen.errors import ScenarioError
     from loadgen.plan.units import shown
     from loadgen.report.build.cards_report import report_of
     from loadgen.report.build.compare import compare, regressions
+    from loadgen.report.power.log import require_files
     from loadgen.report.power.settings import LOG_OPTIONS, log_settings
     from loadgen.report.render.gate import to_junit
     from loadgen.report.render.markdown import to_markdown
@@ -118,6 +108,7 @@ def _make(flags: Flags) -> int:
         raise ScenarioError(CLI_TEXT.HISTORY_RUNS())
     past: list[Comparison] = []
     logs = log_settings(flags["pdu"] or (), *(flags[name] for name in LOG_OPTIONS))
+    require_files(logs)
 
     def ask(spark: "SparkSession", cards: "list[ScoreCard]") -> None:
         past.extend(past_comparisons(spark, history, cards, flags["history_runs"], bounds))
@@ -182,6 +173,3 @@ def _run_checks(named: "Sequence[tuple[str, ScoreCard]]", baselines: int) -> "It
             codes = dict.fromkeys(name(reason.code, 40) for reason in card.verdict.reasons)
             text = f"is INVALID: {', '.join(codes)}"
         yield Check(directory, "run", "failed" if text else "passed", text)
-
-
-command = with_options(_make, declared("scorecard"))

@@ -109,6 +109,12 @@ def read_log(log: PduLog, settings: LogSettings) -> LogSamples:
         raise error.of(str(log.path)) from None
 
 
+def require_files(settings: LogSettings | None) -> None:
+    """Raise PowerLogError for the first log that cannot be opened."""
+    for log in () if settings is None else settings.logs:
+        _bytes_of(log, 1)
+
+
 def require_readable(settings: LogSettings) -> None:
     """Raise PowerLogError for the first log that cannot be used so far; it may still grow."""
     for log in settings.logs:
@@ -116,12 +122,16 @@ def require_readable(settings: LogSettings) -> None:
 
 
 def _samples_in(log: PduLog, settings: LogSettings, *, may_grow: bool = False) -> LogSamples:
+    return samples_of(_bytes_of(log), str(log.path), settings, may_grow=may_grow)
+
+
+def _bytes_of(log: PduLog, most: int = -1) -> bytes:
     try:
-        data = log.path.read_bytes()
+        with log.path.open("rb") as file:
+            return file.read(most)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise PowerLogError(POWER_TEXT.UNREADABLE(log=log.path, reason=reason)) from None
-    return samples_of(data, str(log.path), settings, may_grow=may_grow)
 
 
 def samples_of(
