@@ -212,9 +212,10 @@ def scenario(case: str, **fields: object) -> Scenario:
 def scenario_file(path: str | Path, case: str | None = None, **fields: object) -> Scenario:
     """Read a scenario from a TOML file; `fields` win, `case` is for a file that names none."""
     try:
-        keys = read_toml(Path(path).read_text("utf-8"))
+        keys = read_toml(Path(path).read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
-        message = API_TEXT.UNREADABLE_SCENARIO(path=str(path)[:200], reason=error)
+        reason = getattr(error, "strerror", None) or "not text"
+        message = API_TEXT.UNREADABLE_SCENARIO(path=str(path)[:200], reason=reason.lower())
         raise ScenarioError(message) from None
     named = case or keys.get("case")
     if not isinstance(named, str):
@@ -246,8 +247,8 @@ async def run_async(
     has measured. `cluster` has the hosts that play it, as many as the scenario names. Raises
     LoadgenError if the run could not be played or nothing was measured; an INVALID run is a result.
     """
-    if isinstance(scenario, str):
-        scenario = build_scenario(scenario, None, {})
+    if not isinstance(scenario, Scenario):
+        scenario = build_scenario(str(scenario), None, {})
     with directory_or_new(out, scenario.case) as directory:
         async with _testbed(scenario, cluster, interrupt, "run", lends=False) as testbed:
             result = await testbed.run(scenario, directory, progress=progress)

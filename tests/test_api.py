@@ -41,6 +41,12 @@ def test_scenario_takes_texts_and_numbers_and_refuses_in_one_line() -> None:
         fanin(luck=1)
 
 
+@pytest.mark.parametrize("groups", ["run", api.scenario("run", rate=5)])
+def test_groups_that_nobody_described_are_not_played(groups: api.Scenario | str) -> None:
+    with refused("NO_GROUPS", ScenarioError):
+        api.run(groups)
+
+
 def test_scenario_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text('case = "fanout"\nratio = 7\nrate = 10\n')
@@ -50,8 +56,8 @@ def test_scenario_from_a_file(tmp_path: Path) -> None:
     assert api.scenario_file(path, "fanout").ratio == 7
     with refused("NO_CASE", ScenarioError):
         api.scenario_file(path)
-    with refused("UNREADABLE_SCENARIO", ScenarioError):
-        api.scenario_file(tmp_path / "none.toml")
+    with refused("UNREADABLE_SCENARIO", reason="is a directory"):
+        api.scenario_file(tmp_path)
 
 
 def test_run_from_a_script(tmp_path: Path) -> None:
@@ -112,6 +118,8 @@ def test_search_and_sweep(tmp_path: Path) -> None:
     if found.limit is None or not found.limit.own:
         assert found.limit == api.Limit(1500, None, True, "top of range")
     assert found.search.require.p99_s is None
+    with refused("NOTHING_SWEPT", ScenarioError):
+        api.sweep(what, {}, tmp_path / "g")
     table = api.sweep(what, {"rate": [500, 1000.0], "size": [(32, 64)]}, tmp_path / "g")
     assert [row.values for row in table.rows] == [
         {"rate": "500", "size": "32-64"},
@@ -279,6 +287,8 @@ def test_scenarios_and_verbs_are_names_of_the_package() -> None:
         Fanin(devises=1)  # type: ignore[call-arg]
     with refused("VALUE", option="--devices", fault="-1 is negative"):
         Fanin(devices=-1)
+    scenario = Fanin(devices="1k", broker="mqtt://h", user="env:ME", password="env:P")
+    assert str(scenario) == "Fanin(devices=1000, broker=('mqtt://h',))"
 
 
 def test_the_package_imports_nothing_heavy() -> None:

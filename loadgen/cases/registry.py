@@ -94,6 +94,13 @@ def build_scenario(
     return scenario
 
 
+def require_groups(scenario: Scenario) -> None:
+    """Refuse to play the default groups of a case whose groups a user describes."""
+    case = CASES[scenario.case]
+    if case.takes_file and "group" not in scenario.model_fields_set:
+        raise ScenarioError(CASE_TEXT.NO_GROUPS(case=case.name, example=case.example))
+
+
 def vary(scenario: Scenario, changes: Mapping[str, object]) -> Scenario:
     """Return the scenario with changed fields, None for their defaults; raise ScenarioError."""
     given = {name: getattr(scenario, name) for name in scenario.model_fields_set if name != "case"}

@@ -134,8 +134,7 @@ def _show(
 
     parts = []
     if turns is not None and turns.repeated:
-        repeated = counted(turns.repeated, "run")
-        parts.append(("repeated", f"{repeated}, because the host had spoiled them"))
+        parts.append(("repeated", f"{counted(turns.repeated, 'run')} that the host had spoiled"))
     if directory is not None:
         parts.append(("files", f"{directory} · page {write_comparison(compared, directory)}"))
     if advice := advice_of(compared.codes):
@@ -180,7 +179,7 @@ def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = Fals
 
 def _cells(line: "Line") -> list[str]:
     """Return a line of the table: each figure, and after the first its difference from that."""
-    from loadgen.report.headline import duration
+    from loadgen.plan.units import duration
     from loadgen.report.render.text import name, number
 
     timed = line.unit == "microseconds"

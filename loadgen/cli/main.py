@@ -4,6 +4,7 @@ A command imports its modules when it runs, so that `--help` and a usage error a
 """
 
 import atexit
+import logging
 import os
 import re
 import signal
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _interrupted)
         leave_plain()  # kernels are for workers
+        # It warns of writes after the end of a connection, which is reported elsewhere.
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
         _leave(main(sys.argv[1:]))
     words = _spelled_out(list(arguments))
     from loadgen.cli.app import Aborted, WrongUsage, program

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from loadgen.cases.case import Case
-from loadgen.cases.registry import CASES, RENAMED, build_scenario
+from loadgen.cases.registry import CASES, RENAMED, build_scenario, require_groups
 from loadgen.cli.help import COMMON, HELP_ALL, GroupedCommand
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import FieldKind, Flag, option_of
@@ -267,11 +267,10 @@ def read_scenario(case: Case[Any], flags: Flags) -> Scenario:
             raise ScenarioError(CLI_TEXT.OPTION_AND_SET(name=name))
         chosen[name] = value
     path = flags.get("scenario")
-    if path is None and case.takes_file:
-        raise UsageError(CLI_TEXT.NO_SCENARIO_FILE(case=case.name, example=case.example))
     keys = None if path is None else _file(path)
     named = (keys or {}).get("case", case.name) if case.takes_file else case.name
     scenario = build_scenario(str(named), keys, chosen)
+    require_groups(scenario)
     clients = getattr(scenario, "clients_file", None)
     if clients is not None:
         with suppress(OSError), Path(clients).open("rb") as file:
@@ -302,11 +301,13 @@ def _file(path: Path) -> dict[str, object]:
 
         path = shipped(_SCENARIOS).joinpath(*path.parts[1:])
     try:
-        if path.stat().st_size > _FILE_LIMIT_BYTES:
+        with path.open("rb") as file:
+            data = file.read(_FILE_LIMIT_BYTES + 1)  # a device such as /dev/zero has no end
+        if len(data) > _FILE_LIMIT_BYTES:
             raise ScenarioError(
                 CLI_TEXT.LARGE_SCENARIO(name=name, mebibytes=_FILE_LIMIT_BYTES >> 20)
             )
-        text = path.read_bytes().decode("utf-8")
+        text = data.decode("utf-8-sig")
         if scrub(text, ()) != text:
             _warn_of_readers(path)
     except OSError as error:

@@ -8,9 +8,10 @@ from loadgen.cli.cases import tell
 from loadgen.cli.result_text import Paper, aligned, answer_lines, labelled
 from loadgen.judge.next_step import limit_sentence
 from loadgen.judge.rate_step_verdict import RateStepVerdict
+from loadgen.plan.units import duration
 from loadgen.report.build.sweep_report import VERDICT, columns_of, ranges_of
 from loadgen.report.build.sweep_table import SweepTable
-from loadgen.report.headline import duration, headline
+from loadgen.report.headline import headline
 from loadgen.report.render.text import name, notice_for, notice_lines
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.progress import progress_on

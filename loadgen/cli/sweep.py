@@ -45,8 +45,6 @@ def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
     from loadgen.run.search.sweep import Sweep
 
     axes = _axes(flags["set_"] or [])
-    if not axes:
-        raise UsageError(CLI_TEXT.NOTHING_SWEPT())
     for field, _ in axes:
         if flags.get(field) is not None:
             raise ScenarioError(CLI_TEXT.OPTION_AND_SET(name=field))

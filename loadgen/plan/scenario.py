@@ -155,6 +155,14 @@ class Scenario(BaseModel):
         defer_build=True,
     )
 
+    def __repr_args__(self) -> Iterator[tuple[str, object]]:
+        """Yield the fields that were set, so that a scenario is one line."""
+        for name, kind in self.fields().items():
+            if name in self.model_fields_set and not isinstance(kind, Secret):
+                yield name, getattr(self, name)
+
+    __str__ = BaseModel.__repr__
+
     parts: ClassVar[Collection[str]] = ("fleet", "schedule", "messages")
     """The parts of the shared fields, besides those of every run, that the case uses."""
     grows: ClassVar[str] = "devices"

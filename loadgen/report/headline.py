@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import TYPE_CHECKING
 
+from loadgen.plan.units import duration
 from loadgen.report.render.text import number
 
 if TYPE_CHECKING:
@@ -14,9 +15,6 @@ _LEVELS = {"p50": "p50", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 
 AS_ASKED = 0.98
 """Share of the asked rate from which on the asked one is not shown."""
-
-_UNITS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
-"""Units of a duration, and the microseconds of each."""
 
 
 def headline(*cards: "ScoreCard") -> str:
@@ -58,13 +56,6 @@ def headline(*cards: "ScoreCard") -> str:
         if level_us is not None:
             parts.append(f"{title} {duration(level_us)}")
     return " · ".join([*parts, losses])
-
-
-def duration(microseconds: float) -> str:
-    """Return a time in µs, ms or s, with two digits or more: 82 µs, 0.17 ms, 3.7 ms, 1.2 s."""
-    unit, size = next((u for u in _UNITS if microseconds >= 0.1 * u[1]), _UNITS[-1])
-    value = microseconds / size
-    return f"{value:,.0f} {unit}" if value >= 99.5 else f"{value:.2g} {unit}"
 
 
 def _rate(per_s: float) -> str:

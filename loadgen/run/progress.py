@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from loadgen.plan.units import duration
 from loadgen.run.rundir import EventLog
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def describe(snapshot: Snapshot) -> str:
         parts.append(f"in {snapshot.received_per_s:,.0f}/s")
         parts.append(f"backlog {snapshot.backlog:,}")
         if snapshot.p99_us is not None:
-            parts.append(f"p99 {snapshot.p99_us:,.0f} µs")
+            parts.append(f"p99 {duration(snapshot.p99_us)}")
     if snapshot.left_s is not None:
         # A drain ends as soon as every message has its state.
         most = "up to " if snapshot.phase == "drain" else ""

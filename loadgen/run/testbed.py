@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from loadgen.brokers.process import ServedBroker
-from loadgen.cases.registry import resolve, vary
+from loadgen.cases.registry import require_groups, resolve, vary
 from loadgen.errors import BrokerRefusedError, LoadgenError
 from loadgen.plan.addressing import without_rates
 from loadgen.plan.fit import Host
@@ -107,6 +107,7 @@ class Testbed:
         Raise LoadgenError if it cannot be played; then nothing is left in the directory. Raise
         RunInterruptedError if the interrupt comes before the first connection.
         """
+        require_groups(scenario)
         if self.broker != "auto" and "broker" not in scenario.model_fields_set:
             scenario = vary(scenario, {"broker": self.broker})
         take_secrets(scenario.plain())

@@ -29,6 +29,7 @@ def tls_of_device(tls: Tls, device: int) -> Tls:
 def tls_context(tls: Tls) -> ssl.SSLContext:
     """Return the client context of a run; raise UsageError if files or ciphers do not load."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    options = "the --tls options"
     try:
         if tls.minimum is not None:
             context.minimum_version = _VERSIONS[tls.minimum]
@@ -40,18 +41,20 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         elif tls.ca_file is not None:
+            options = f"--tls-ca {tls.ca_file}"
             context.load_verify_locations(tls.ca_file)
         else:
             context.load_default_certs()
         if tls.certificate_file is not None:
+            options = f"--tls-certificate {tls.certificate_file}"
             # Without a password OpenSSL would prompt for it at the terminal, in every worker.
             context.load_cert_chain(
                 tls.certificate_file, tls.key_file, tls.passphrase or _no_passphrase
             )
     except (OSError, KeyError, ValueError) as error:
         problem = getattr(error, "reason", None) or (error.args[-1] if error.args else error)
-        shown = str(problem).rstrip(".")
-        raise UsageError(WORKER_TEXT.NO_TLS(reason=shown)) from None
+        reason = str(problem).rstrip(".").replace("_", " ").lower()
+        raise UsageError(WORKER_TEXT.NO_TLS(reason=reason, options=options)) from None
     return context
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.plan.units import (
+    duration,
     parse_count,
     parse_number,
     parse_seconds,
@@ -114,3 +115,22 @@ def test_any_text_gives_a_number_or_a_value_error(text: str) -> None:
 @settings(max_examples=100)
 def test_whole_numbers_are_exact(number: int) -> None:
     assert parse_count(number) == parse_count(str(number)) == number
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "text"),
+    [
+        (0.4, "0.4 µs"),
+        (82.4, "82 µs"),
+        (99.6, "100 µs"),
+        (170.0, "0.17 ms"),
+        (3_700.0, "3.7 ms"),
+        (9_010.0, "9 ms"),
+        (22_400.0, "22 ms"),
+        (150_000.0, "0.15 s"),
+        (1_234_567.0, "1.2 s"),
+        (3_600e6, "3,600 s"),
+    ],
+)
+def test_a_duration_has_the_unit_of_its_size(microseconds: float, text: str) -> None:
+    assert duration(microseconds) == text

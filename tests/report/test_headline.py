@@ -3,32 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.report.build.rows import _short_of
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.headline import duration, headline
+from loadgen.report.headline import headline
 from tests.report.fabricate import fabricate
-
-
-@pytest.mark.parametrize(
-    ("microseconds", "text"),
-    [
-        (0.4, "0.4 µs"),
-        (82.4, "82 µs"),
-        (99.6, "100 µs"),
-        (170.0, "0.17 ms"),
-        (3_700.0, "3.7 ms"),
-        (9_010.0, "9 ms"),
-        (22_400.0, "22 ms"),
-        (150_000.0, "0.15 s"),
-        (1_234_567.0, "1.2 s"),
-        (3_600e6, "3,600 s"),
-    ],
-)
-def test_a_duration_has_the_unit_of_its_size(microseconds: float, text: str) -> None:
-    assert duration(microseconds) == text
 
 
 def test_a_headline_has_rates_latencies_and_losses(tmp_path: Path) -> None:

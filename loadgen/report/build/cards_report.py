@@ -79,7 +79,7 @@ def report_of(
     publisher = {"about": asdict(about)} if about != NOTHING_SAID else {}
     return Report(
         title=name(about.title) or f"Score card: {cases}",
-        heading=about.title or "Score card",
+        heading=about.title or ("Comparison" if comparisons and not alone else "Score card"),
         lead=tuple(lead),
         sections=Made(len(cards), section),
         document=(document if several or not cards else documents[0]) | publisher,

@@ -7,9 +7,9 @@ from typing import Any
 from loadgen.cases.case import ChartStyle
 from loadgen.cases.registry import CASES, style_of
 from loadgen.plan.tables import Cell, DataTable
+from loadgen.plan.units import duration
 from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.build.sweep_table import SweepRow, SweepTable
-from loadgen.report.headline import duration
 from loadgen.report.model import Chart, Charts, Judged, Paragraph, Report
 from loadgen.report.render.text import name, number, text_of
 
@@ -165,9 +165,10 @@ def ranges_of(table: SweepTable) -> str:
 
 
 def _range(words: str, values: Iterable[float | None], shown: Callable[[float], str]) -> str:
+    """Return the lowest and the highest value in words, or one of them if they are within 1 %."""
     present = sorted(value for value in values if value is not None)
-    ends = dict.fromkeys(map(shown, present[:1] + present[-1:]))
-    return words.format(" to ".join(ends)) if ends else ""
+    ends = present[:1] + [value for value in present[-1:] if value > 1.01 * present[0]]
+    return words.format(" to ".join(dict.fromkeys(map(shown, ends)))) if ends else ""
 
 
 # The chart ------------------------------------------------------------------------------------

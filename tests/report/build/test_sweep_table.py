@@ -11,6 +11,7 @@ import pytest
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.sweep_report import (
     columns_of,
+    ranges_of,
     sweep_chart,
     sweep_report,
     verdict_of,
@@ -82,6 +83,11 @@ def test_fanout_has_the_columns_of_the_published_table(fanout: SweepResult) -> N
     assert row.figures["consumers"] and row.figures["producers"] and row.figures["p99"]
     assert (table.broker, table.protocol) == ("mosquitto 2.0.11", "MQTT 3.1.1")
     assert all(verdict_of(row) == "VALID" for row in table.rows)
+    rows = [
+        replace(row, figures=dict(row.figures) | {"ingress": i})
+        for row, i in zip(table.rows, (50, 50.17, 50), strict=True)
+    ]
+    assert ranges_of(replace(table, rows=tuple(rows))).startswith("50 msg/s in · ")
 
 
 def test_repetitions_are_told_as_median_and_spread(tmp_path: Path) -> None:
