@@ -68,7 +68,7 @@ from loadgen.run.search.sweep import sweep as _sweep
 from loadgen.run.search.turns import Turn, take_turns
 from loadgen.run.secrets import take_secrets
 from loadgen.run.testbed import Testbed as _Testbed
-from loadgen.sentences import API_TEXT, PLAN_TEXT
+from loadgen.sentences import API_TEXT, PLAN_TEXT, RUN_TEXT
 from loadgen.spark.agents import Cluster, HostSource
 
 if TYPE_CHECKING:
@@ -367,6 +367,9 @@ async def sweep_async(
     written there as table.html, .md, .csv and .json. A row that could not be played has the reason
     in `told`; an interrupted table ends where the sweep did.
     """
+
+    if not axes:
+        raise ScenarioError(RUN_TEXT.NOTHING_SWEPT())
 
     def searching(one: Scenario) -> Search:
         return _search_of(one, target or "rate", options)

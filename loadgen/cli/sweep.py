@@ -20,7 +20,7 @@ from loadgen.cli.search import (
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import option_of
 from loadgen.plan.units import parse_count
-from loadgen.sentences import CLI_TEXT
+from loadgen.sentences import CLI_TEXT, RUN_TEXT
 
 if TYPE_CHECKING:
     from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
@@ -45,6 +45,8 @@ def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
     from loadgen.run.search.sweep import Sweep
 
     axes = _axes(flags["set_"] or [])
+    if not axes:
+        raise ScenarioError(RUN_TEXT.NOTHING_SWEPT())
     for field, _ in axes:
         if flags.get(field) is not None:
             raise ScenarioError(CLI_TEXT.OPTION_AND_SET(name=field))

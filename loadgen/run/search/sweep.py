@@ -133,8 +133,6 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
     if grid.repeat < 1:
         raise ScenarioError(RUN_TEXT.FEW_REPETITIONS(repeat=grid.repeat))
     names = [name for name, _ in grid.axes]
-    if not names:
-        raise ScenarioError(RUN_TEXT.NOTHING_SWEPT())
     for name in names:
         if names.count(name) > 1:
             raise ScenarioError(RUN_TEXT.SWEPT_TWICE(field=name))
