@@ -98,14 +98,8 @@ async def test_executors_play_and_nothing_is_left(
     mark, secret = new_mark(), "5ec2e7" * 10 + "5ec2"
     monkeypatch.setenv(MARK, mark)
     monkeypatch.setattr("loadgen.spark.agents.secrets.token_hex", lambda count: secret)
-    fields: dict[str, object] = {
-        "topics": 4,
-        "ratio": 5,
-        "rate": 40,
-        "duration": 2,
-        "warmup": 1,
-        "hosts": 2,
-    }
+    load = {"topics": 4, "ratio": 5, "rate": 40, "duration": 2, "warmup": 1}
+    fields: dict[str, object] = {**load, "hosts": 2}
     fields |= {"broker": "reflector", "place": ["publishers=0", "subscribers=1"]}
     async with Cluster(LOCAL, 2, wait_s=PATIENT_S).opened() as hosts:
         assert len(processes(mark, lambda command: "pyspark.daemon" in command)) >= 2
