@@ -268,7 +268,7 @@ def test_scenarios_and_verbs_are_names_of_the_package() -> None:
         Fanin(devises=1)  # type: ignore[call-arg]
     with refused("VALUE", option="--devices", fault="-1 is negative"):
         Fanin(devices=-1)
-    scenario = Fanin(devices="1k", broker="mqtt://h", user="env:ME", password="env:P")
+    scenario = Fanin(devices=1000, broker=("mqtt://h",), user="env:ME", password="env:P")
     assert str(scenario) == "Fanin(devices=1000, broker=('mqtt://h',))"
 
 

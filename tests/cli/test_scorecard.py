@@ -16,7 +16,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from loadgen.cli.scorecard import command, parse_bounds
+from loadgen.cli.options import command
+from loadgen.cli.scorecard import make, parse_bounds
 from loadgen.errors import RunDirectoryError, ScenarioError
 from loadgen.report.build.compare import Bounds
 from loadgen.report.build.summary import summarize
@@ -55,7 +56,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def loadgen(*words: str | Path) -> int:
     """Exit status of `loadgen scorecard` with these words; errors are raised."""
     app = typer.Typer()
-    app.command()(command)
+    app.command()(command("scorecard", make))
     result = CliRunner().invoke(app, [str(word) for word in words], standalone_mode=False)
     if result.exception is not None:
         raise result.exception
