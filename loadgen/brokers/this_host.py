@@ -29,6 +29,18 @@ class HostProcess:
         """Return the memory in use; raise OSError if the process has ended."""
         return int((PROC / str(self.pid) / "statm").read_bytes().split()[1]) * _PAGE_BYTES
 
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return the bytes read from and written to disks; raise OSError if another user's."""
+        lines = (PROC / str(self.pid) / "io").read_text().splitlines()
+        values = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
+        return values["read_bytes"], values["write_bytes"]
+
+    def network_bytes(self) -> tuple[int, int]:
+        """Return the bytes received and sent on all interfaces of the process's namespace."""
+        lines = (PROC / str(self.pid) / "net" / "dev").read_text().splitlines()[2:]
+        values = [line.partition(":")[2].split() for line in lines]
+        return sum(int(each[0]) for each in values), sum(int(each[8]) for each in values)
+
     def command(self) -> str:
         """Return the words of the command line; "" if the process has ended."""
         try:

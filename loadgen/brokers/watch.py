@@ -1,7 +1,8 @@
-"""Records of a broker during a run: its processor time, its memory, and its own counters.
+"""Records of a broker during a run: the counters of its nodes, and its own.
 
-Processor time and memory are those of the broker's processes on this host and of their children.
-They are read ten times a second for five minutes, so that the ends of a short measurement window
+On this host, processor time, memory and bytes of disks are those of the broker's processes and of
+their children; bytes of the network are those of their network namespace, with loopback. They are
+read ten times a second for five minutes, so that the ends of a short measurement window
 fall between close samples, and then once a second. Processor time comes from the clock of each
 process, which counts nanoseconds and keeps what ended threads used.
 
@@ -10,14 +11,15 @@ brokers. Only those are subscribed to, because some brokers report every connect
 
 Records are plain dicts, ready for broker.jsonl:
 
-    {"time_ns", "process": {"cpu_ns", "step_ns", "resident_bytes", "processes"}}
+    {"time_ns", "node", "process": {"cpu_ns", "step_ns", "resident_bytes", "disk_read_bytes", ...}}
     {"time_ns", "broker", "topic", "count", "value", "watched"}
     {"time_ns", "trouble"}
 
-`time_ns` is CLOCK_MONOTONIC. `cpu_ns` is the processor time of the processes since their start,
-ended ones included, in steps of `step_ns`. `broker` is the place of the endpoint, `count` a key of
-`COUNTS`, `value` the broker's number, and `watched` the number of messages that
-this watcher has received from it.
+`time_ns` is CLOCK_MONOTONIC. `node` is the URL of the node's metrics, absent for the processes of
+one host. Counters that a node lacks are absent. `cpu_ns` is the processor time since the start,
+ended processes included, in steps of `step_ns`. `broker` is the place of the endpoint, `count` a
+key of `COUNTS`, `value` the broker's number, and `watched` the number of messages that this watcher
+has received from it.
 """
 
 import asyncio
@@ -25,13 +27,14 @@ import itertools
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import aiomqtt
 
 from loadgen.brokers.ask import client_identifier, tls_context_of
+from loadgen.brokers.broker_counters import COUNTS
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.this_host import HostProcess, with_descendants
 from loadgen.errors import UsageError
@@ -49,29 +52,9 @@ _AGAIN_S: Final = 2.0
 _CANCEL_AGAIN_S: Final = 0.1
 _LONGEST_TOPIC: Final = 200
 _LARGEST: Final = 1 << 62
+_DISK: Final = ("disk_read_bytes", "disk_written_bytes")
+_NETWORK: Final = ("network_received_bytes", "network_sent_bytes")
 _NUMBER: Final = re.compile(rb"\s*\d{1,30}\s*")
-
-COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
-    # Mosquitto (mosquitto(8)); EMQX (documentation, metrics); VerneMQ (documentation).
-    "publish_received": (
-        "$SYS/broker/publish/messages/received",
-        "$SYS/brokers/+/metrics/packets/publish/received",
-        "$SYS/+/mqtt/publish/received",
-    ),
-    "publish_sent": (
-        "$SYS/broker/publish/messages/sent",
-        "$SYS/brokers/+/metrics/packets/publish/sent",
-        "$SYS/+/mqtt/publish/sent",
-    ),
-    "publish_dropped": (
-        "$SYS/broker/publish/messages/dropped",
-        "$SYS/brokers/+/metrics/messages/dropped",
-    ),
-    # Messages that Mosquitto holds now, retained ones too.
-    "stored": ("$SYS/broker/store/messages/count",),
-}
-"""Counters of PUBLISH packets since a broker's start, messages that it stores, and their topics."""
-
 
 # --- processes ------------------------------------------------------------------------------
 
@@ -99,6 +82,7 @@ class ProcessLoad:
         self._pids_read: tuple[int, ...] = ()
         self._looked_ns = 0
         self._used_ns: dict[HostProcess, int] = {}
+        self._disk_bytes: dict[HostProcess, tuple[int, int]] = {}
 
     def read(self) -> Record | None:
         """Return the `process` of a record, None if all processes have ended."""
@@ -108,19 +92,26 @@ class ProcessLoad:
             self._processes = frozenset(with_descendants(pids))
             self._pids_read, self._looked_ns = pids, now_ns
         resident_bytes = processes = 0
+        bytes_by_name: Record = {}
         for process in self._processes:
             with suppress(OSError):
                 clock = (~process.pid << 3) | _CPUCLOCK_SCHED  # clock_getcpuclockid(3)
                 self._used_ns[process] = time.clock_gettime_ns(clock)
                 resident_bytes += process.resident_bytes()
                 processes += 1
+                bytes_by_name |= zip(_NETWORK, process.network_bytes(), strict=True)
+                self._disk_bytes[process] = process.disk_bytes()
         if not processes:
             return None
+        if self._disk_bytes:
+            sums = map(sum, zip(*self._disk_bytes.values(), strict=True))
+            bytes_by_name |= zip(_DISK, sums, strict=True)
         return {
             "cpu_ns": sum(self._used_ns.values()),
             "step_ns": 1,
             "resident_bytes": resident_bytes,
             "processes": processes,
+            **bytes_by_name,
         }
 
 

@@ -205,7 +205,9 @@ def _review(evidence: Evidence) -> Review:
             if verdict.valid:
                 count: float = evidence.counts.total(group, name, "measure")
             else:  # messages of the window may have been sent after it
-                count = counted_in(evidence.course(name, group), evidence.windows["measure"])
+                count = counted_in(
+                    evidence.course(name, group), evidence.windows.get("measure", (0, 0))
+                )
             return count / (evidence.facts.window_s or 1.0)
 
         latencies = {

@@ -21,7 +21,7 @@ SCHEMA: Final = 1
 _OPTIONS: Final = (
     *("broker", "user", "password", "mqtt", "connect_timeout", "keep_alive"),
     *("tls_ca", "tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version"),
-    "tls_ciphers",
+    *("tls_ciphers", "tls_alpn"),
     *("client_id", "clients_file"),
 )
 """The fields of a scenario that say how to connect."""

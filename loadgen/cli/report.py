@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +12,25 @@ from loadgen.cli.cluster import on_testbed, parsed
 from loadgen.errors import ScenarioError
 from loadgen.plan.fields import redact_url
 from loadgen.plan.scenario import Scenario
+from loadgen.plan.sut import read_description
 from loadgen.plan.units import parse_seconds
 from loadgen.sentences import CLI_TEXT
 
 if TYPE_CHECKING:
     from loadgen.report.power.settings import LogSettings
     from loadgen.run.progress import Progress
-    from loadgen.run.search.report_plan import Measurement, ReportPlan
+    from loadgen.run.search.report_plan import Measurement, ReportBroker, ReportPlan
     from loadgen.run.search.report_runs import ReportResult, ReportState
 
 QUICK_BUDGET = "9m"
 _FIELDS = (
     *("user", "password", "connect_timeout", "keep_alive", "in_flight", "tls_ca"),
-    *("tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version", "workers"),
-    *("affinity", "source_address", "wait_quiet", "anyway", "seed", "hosts", "place"),
+    *("tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version", "tls_alpn"),
+    *("workers", "affinity", "source_address", "wait_quiet", "anyway", "seed", "hosts", "place"),
 )
 """Fields of a scenario that apply to every run of a report."""
+_WATCHED = ("broker_pid", "broker_metrics")
+"""Fields that a report has for each broker."""
 
 
 def command() -> Callable[..., int]:
@@ -43,7 +47,12 @@ def command() -> Callable[..., int]:
 def _report(flags: options.Flags) -> int:
     from loadgen.run.progress import progress_on
     from loadgen.run.rundir import directory_or_new
-    from loadgen.run.search.report_plan import chosen_items, plan_of_document, report_scenario
+    from loadgen.run.search.report_plan import (
+        brokers_of_document,
+        chosen_items,
+        report_plan,
+        report_scenario,
+    )
     from loadgen.run.search.report_runs import (
         begun_plan,
         play_report,
@@ -56,23 +65,30 @@ def _report(flags: options.Flags) -> int:
     fields = {name: flags[name] for name in _FIELDS if flags[name] is not None}
     budget_s = _budget_s(flags)
     only = tuple(filter(None, (flags["only"] or "").split(",")))
-    chosen_items(only)
+    suite = flags["suite"] or ""
+    chosen_items(only, suite)
     extras = [_of_broker(flags, place, len(brokers)) for place in range(len(brokers))]
     power = {place: logs for place, (_, logs) in enumerate(extras, start=1) if logs is not None}
     take_secrets({**fields, "broker": [url for urls in brokers for url in urls]})
-    digest = request_digest(brokers, fields, only, budget_s)
+    digest = request_digest(brokers, fields, only, budget_s, suite)
     if flags["restart_command"]:
         require_command(flags["restart_command"])
     own_fields = [fields_of_broker for fields_of_broker, _ in extras]
+
+    def planned(surveyed: "Sequence[ReportBroker]") -> "ReportPlan":
+        named = [named_by_description(broker) for broker in surveyed]
+        return report_plan(named, fields, only=only, budget_s=budget_s, suite=suite)
+
     if flags["plan"]:
-        tell(plan_lines(_surveyed(brokers, fields, own_fields, only, budget_s)))
+        tell(plan_lines(planned(_surveyed(brokers, fields, own_fields))))
         return 0
     with directory_or_new(flags["out"], "report") as directory:
         document = begun_plan(directory, digest)
-        if document is None:
-            plan = _surveyed(brokers, fields, own_fields, only, budget_s, quiet=flags["quiet"])
-        else:
-            plan = plan_of_document(document, brokers, fields, own_fields)
+        plan = planned(
+            _surveyed(brokers, fields, own_fields, quiet=flags["quiet"])
+            if document is None
+            else brokers_of_document(document, brokers, own_fields)
+        )
         if not flags["quiet"]:
             tell(plan_lines(plan))
         if not plan.measurements:
@@ -106,33 +122,34 @@ def _budget_s(flags: options.Flags) -> float | None:
 
 def _of_broker(
     flags: options.Flags, place: int, brokers: int
-) -> "tuple[dict[str, str], LogSettings | None]":
+) -> "tuple[dict[str, Any], LogSettings | None]":
     """Return the fields and the power logs of one broker; raise ScenarioError."""
     from loadgen.report.power.settings import LOG_OPTIONS, log_settings
 
-    for name in ("sut", "pdu"):
+    for name in ("sut", "pdu", *_WATCHED):
         count = len(flags[name] or ())
         if count not in (0, brokers):
             raise ScenarioError(CLI_TEXT.ONE_FOR_EACH(name=name, brokers=brokers))
     logs = flags["pdu"][place].split(",") if flags["pdu"] else ()
     settings = log_settings(logs, *(flags[name] for name in LOG_OPTIONS))
-    return ({"sut": flags["sut"][place]} if flags["sut"] else {}), settings
+    fields = {name: flags[name][place] for name in ("sut", *_WATCHED) if flags[name]}
+    if "broker_metrics" in fields:
+        fields["broker_metrics"] = fields["broker_metrics"].split(",")
+    return fields, settings
 
 
 def _surveyed(
     brokers: Sequence[Sequence[str]],
     fields: dict[str, Any],
-    extras: Sequence[dict[str, str]],
-    only: Sequence[str],
-    budget_s: float | None,
+    extras: Sequence[dict[str, Any]],
     *,
     quiet: bool = False,
-) -> "ReportPlan":
-    """Ask each broker what it can play, and return the plan."""
+) -> "list[ReportBroker]":
+    """Check what each broker can play."""
     import asyncio
 
     from loadgen.brokers.process import UNKNOWN
-    from loadgen.run.search.report_plan import ReportBroker, report_plan, split_urls
+    from loadgen.run.search.report_plan import ReportBroker, split_urls
 
     surveyed: list[ReportBroker] = []
     for urls, extra in zip(brokers, extras, strict=True):
@@ -160,7 +177,20 @@ def _surveyed(
                 extra,
             )
         )
-    return report_plan(surveyed, fields, only=only, budget_s=budget_s)
+    return surveyed
+
+
+def named_by_description(broker: "ReportBroker") -> "ReportBroker":
+    """Return a broker that does not report its name with that of its description, if it has one."""
+    path = broker.fields.get("sut")
+    if path is None or "://" not in broker.name:
+        return broker
+    try:
+        described = read_description(Path(path).read_text("utf-8")).get("broker", {})
+    except (OSError, UnicodeDecodeError):
+        return broker  # the first run refuses it
+    names = (described.get(key) for key in ("vendor_and_model", "version"))
+    return replace(broker, name=" ".join(str(part) for part in names if part) or broker.name)
 
 
 async def _survey(urls: Sequence[str], fields: dict[str, Any]) -> Any:
@@ -190,12 +220,13 @@ def plan_lines(plan: "ReportPlan") -> list[str]:
         lines.append(f"{item.name:<22} {how}{by}; about {minutes:.1f} min: {listed_by(its)}")
     by_reason: dict[str, list[Measurement]] = {}
     for missing in plan.left_out:
-        by_reason.setdefault(missing.reason, []).append(missing.measurement)
+        by_reason.setdefault(missing.reason, []).append(missing)
     for reason, its in by_reason.items():
         items = ", ".join(dict.fromkeys(each.item.name for each in its))
         brokers = listed_by({(m.broker, m.secured): m for m in its}.values())
         lines.append(f"left out on {brokers}: {items}: {reason}")
-    return [*lines, f"about {plan.seconds / 60:.0f} min, windows of {plan.window_s:g} s"]
+    windows = "" if plan.suite else f", windows of {plan.window_s:g} s"
+    return [*lines, f"about {plan.seconds / 60:.0f} min{windows}"]
 
 
 def _shown_on(progress: "Progress") -> "Callable[[ReportState], None]":

@@ -335,14 +335,14 @@ def _line(value: object) -> str:
     return value
 
 
-_SOURCE = re.compile(r"prompt|env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
+_SOURCE = re.compile(r"prompt|env:[A-Za-z_][A-Za-z0-9_]*|file:.+|command:.+")
 
 
 class Secret(TextLine):
     """The source of a secret; the secret itself is not accepted as a value."""
 
     metavar = "SOURCE"
-    allowed = "prompt, env:NAME or file:PATH"
+    allowed = "prompt, env:NAME, file:PATH or command:COMMAND"
 
     def parse(self, value: object) -> str:
         if not isinstance(value, str) or not _SOURCE.fullmatch(value):
@@ -420,6 +420,19 @@ class Collector(TextLine):
         if not _COLLECTOR.fullmatch(text):
             raise ValueError(f"{shown(text)} is not the URL of a collector")
         return text
+
+
+class MetricsPages(Texts):
+    allowed = "a URL such as http://broker:9100/metrics, or command:COMMAND"
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        pages = super().parse(value)
+        for page in pages:
+            is_url = "@" not in page and _COLLECTOR.fullmatch(page)
+            if not is_url and not page.startswith("command:"):
+                # It is not shown because it may contain a login.
+                raise ValueError("a value is not a URL without a login")
+        return pages
 
 
 class Placement(Texts):

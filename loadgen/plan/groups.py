@@ -185,6 +185,7 @@ class Tls:
     minimum: str | None = None
     maximum: str | None = None
     ciphers: str | None = None
+    alpn: str | None = None
     resume: bool = False
 
 

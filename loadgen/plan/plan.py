@@ -321,6 +321,7 @@ def _tls(scenario: Scenario) -> Tls:
         minimum=version,
         maximum=version,
         ciphers=scenario.tls_ciphers,
+        alpn=scenario.tls_alpn,
         resume=scenario.tls_resume,
     )
 

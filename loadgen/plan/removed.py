@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from loadgen.sentences import read_table
+
 Kind = Literal["field", "argument", "broker", "command"]
 """A field of the scenario, another argument of runs, a name for `--broker`, a command's option."""
 
@@ -18,23 +20,8 @@ class RemovedName:
     unset: object = None
 
 
-REMOVED = (
-    RemovedName(
-        "impair",
-        "field",
-        "impair the network itself with netem, as docs/how-to/impaired-links.md does",
-    ),
-    RemovedName("amqtt", "broker", "use nats, which pip installs, or mosquitto"),
-    RemovedName(
-        "faults",
-        "argument",
-        "only the instruments of the tests err on command, as docs/internals/faults.md says",
-        "none",
-    ),
-    RemovedName("days", "command", "certificates are valid for 30 days"),
-    RemovedName("client_key", "command", "devices have ECDSA keys"),
-    RemovedName("client_name", "command", "devices are named device-0, device-1 and so on"),
-)
+_TABLE = read_table("loadgen.plan", "removed.toml")
+REMOVED = tuple(RemovedName(**row) for row in _TABLE["removed"])
 
 
 def removal(name: str, *kinds: Kind) -> str | None:
@@ -45,10 +32,7 @@ def removal(name: str, *kinds: Kind) -> str | None:
     return None
 
 
-_ADDED = frozenset(
-    {"broker_command", "pdu_format", "power", "power_command", "topic", "wait_quiet"}
-)
-"""Fields of a scenario that searches and sweeps of schema 1 did not have at first."""
+ADDED = frozenset(_TABLE["added"])
 
 
 def with_removed(values: Mapping[str, object], kind: Kind) -> dict[str, object]:
@@ -57,5 +41,6 @@ def with_removed(values: Mapping[str, object], kind: Kind) -> dict[str, object]:
     Fields that were added are left out while they are unset. The result has the same digest as in
     earlier versions, so that their searches and sweeps can be continued.
     """
-    there = {name: v for name, v in values.items() if v is not None or name not in _ADDED}
-    return {one.name: one.unset for one in REMOVED if one.kind == kind} | there
+    there = {name: v for name, v in values.items() if v not in (None, []) or name not in ADDED}
+    gone = (one for one in REMOVED if one.kind == kind and one.name not in ADDED)
+    return {one.name: one.unset for one in gone} | there

@@ -29,6 +29,7 @@ from loadgen.plan.fields import (
     FieldKind,
     Flag,
     ListenAddress,
+    MetricsPages,
     Networks,
     Placement,
     Quantity,
@@ -197,6 +198,7 @@ class Scenario(BaseModel):
     tls_verify: Annotated[bool, Flag()] = True
     tls_version: Annotated[Literal["1.2", "1.3"] | None, Choice()] = None
     tls_resume: Annotated[bool, Flag()] = False
+    tls_alpn: Annotated[str | None, TextLine("name")] = None
     tls_ciphers: Annotated[str | None, TextLine("list")] = None
     pdu: Annotated[tuple[str, ...], Texts("log", per_run=True, load="none")] = ()
     pdu_columns: Annotated[str | None, _POWER("key=value,...")] = None
@@ -209,7 +211,9 @@ class Scenario(BaseModel):
     otlp: Annotated[str | None, Collector("url", per_run=True, load="none")] = None
     sut: Annotated[str | None, TextLine("file", per_run=True)] = None
     broker_pid: Annotated[int | None, Count(1, 2**31 - 1, per_run=True, load="none")] = None
-    broker_command: Annotated[str | None, TextLine("command", per_run=True, load="none")] = None
+    broker_metrics: Annotated[
+        tuple[str, ...], MetricsPages("URL|command:COMMAND", per_run=True, load="none")
+    ] = ()
     wait_quiet: Annotated[float | None, Seconds(1, 86_400, per_run=True, load="none")] = None
     broker_name: Annotated[str | None, TextLine(per_run=True, load="none")] = None
     broker_note: Annotated[str | None, TextLine(per_run=True, load="none")] = None
@@ -360,6 +364,8 @@ class Scenario(BaseModel):
         for name in ("pdu_columns", "pdu_format", "pdu_offset", "pdu_timezone"):
             if getattr(self, name) is not None and not self.pdu:
                 yield PLAN_TEXT.NO_POWER_LOG(option=option_of(name))
+        if self.broker_pid is not None and self.broker_metrics:
+            yield PLAN_TEXT.WATCHED_TWICE()
         settle = self.fields().get("settle")
         if settle is not None and self.drain < self.settle != settle.default:
             yield PLAN_TEXT.SETTLE_LONG(settle=self.settle, drain=self.drain)

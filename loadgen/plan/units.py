@@ -8,6 +8,8 @@ import math
 import re
 from decimal import Decimal
 
+from loadgen.sentences import read_table
+
 NUMBER_LIMIT = 10**15
 """Largest accepted number: no quantity of a load test is larger."""
 
@@ -21,31 +23,10 @@ _TEXT_LIMIT = 40
 _DURATIONS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
 """Units of a duration, and the microseconds of each."""
 
-_MULTIPLES: dict[str, int] = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
-_SIZE_MULTIPLES: dict[str, int] = {
-    **_MULTIPLES,
-    "B": 1,
-    "kB": 10**3,
-    "KB": 10**3,
-    "KiB": 1 << 10,
-    "MB": 10**6,
-    "MiB": 1 << 20,
-    "GB": 10**9,
-    "GiB": 1 << 30,
-}
-_SECONDS: dict[str, Decimal] = {
-    "": Decimal(1),
-    "ns": Decimal("1e-9"),
-    "us": Decimal("1e-6"),
-    "µs": Decimal("1e-6"),
-    "μs": Decimal("1e-6"),
-    "ms": Decimal("1e-3"),
-    "s": Decimal(1),
-    "m": Decimal(60),
-    "min": Decimal(60),
-    "h": Decimal(3600),
-    "d": Decimal(86_400),
-}
+_UNITS = read_table("loadgen.plan", "units.toml")
+_MULTIPLES: dict[str, int] = _UNITS["numbers"]
+_SIZE_MULTIPLES: dict[str, int] = _MULTIPLES | _UNITS["bytes"]
+_SECONDS = {unit: Decimal(seconds) for unit, seconds in _UNITS["seconds"].items()}
 
 
 def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:

@@ -26,10 +26,7 @@ DEVICE_SCHEMA = pa.schema(
         pa.field("client_id", pa.string(), False),
         pa.field("broker", pa.dictionary(pa.int32(), pa.string()), False),
         pa.field("connected", pa.bool_(), False),
-        pa.field("sent", pa.int64()),
-        pa.field("expected", pa.int64()),
-        pa.field("received", pa.int64()),
-        pa.field("lost", pa.int64()),
+        *(pa.field(key, pa.int64()) for key in ("sent", "expected", "received", "lost")),
         pa.field("received_in_window", pa.int64()),
     ]
 )

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from loadgen.run.control_groups import control_groups
+from loadgen.sentences import read_table
 
 NS = 1_000_000_000
 _TICK_NS = NS // 100
@@ -137,17 +138,7 @@ def network_within(samples: Sequence[HostSample], span: tuple[int, int]) -> Coun
     return grown
 
 
-_TCP_COUNTERS = {
-    "listen_overflows": ("TcpExt", "ListenOverflows"),
-    "listen_drops": ("TcpExt", "ListenDrops"),
-    "syn_retransmits": ("TcpExt", "TCPSynRetrans"),
-    "sent_segments": ("Tcp", "OutSegs"),
-    "retransmitted_segments": ("Tcp", "RetransSegs"),
-    "connects_failed": ("Tcp", "AttemptFails"),
-    "resets_sent": ("Tcp", "OutRsts"),
-    "receive_queue_pruned": ("TcpExt", "RcvPruned"),
-    "memory_pressure": ("TcpExt", "TCPMemoryPressures"),
-}
+_TCP_COUNTERS = read_table("loadgen.run", "tcp_counters.toml")
 """The TCP counters that explain most delays of a network (networking/snmp_counter.rst of Linux).
 
 They belong to the whole network namespace, so a run's share is the difference over the run.
@@ -156,7 +147,7 @@ They belong to the whole network namespace, so a run's share is the difference o
 
 def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:
     """Return the TCP counters by our names, without those that this kernel lacks."""
-    counters: dict[tuple[str, str], int] = {}
+    counters: dict[str, int] = {}
     for name in ("snmp", "netstat"):
         with suppress(OSError, ValueError):
             # A line of names, a line of values.
@@ -164,7 +155,7 @@ def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:
             for names, values in zip(lines[::2], lines[1::2], strict=False):
                 table, _, columns = names.partition(":")
                 for column, value in zip(columns.split(), values.split()[1:], strict=False):
-                    counters[table, column] = int(value)
+                    counters[f"{table}.{column}"] = int(value)
     return {name: counters[key] for name, key in _TCP_COUNTERS.items() if key in counters}
 
 

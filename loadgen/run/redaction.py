@@ -17,7 +17,7 @@ _SECRET_GIVEN = re.compile(
     rf"(?:[\w-]+=)?[\w.-]*(?:{_SECRET_NAME.pattern})[\w.-]*=(?=.)", re.IGNORECASE
 )
 """NAME=, or OPTION=NAME=."""
-SOURCE = re.compile(r"prompt|env:\w+|file:.+")
+SOURCE = re.compile(r"prompt|env:\w+|file:.+|command:.+")
 """The source of a secret, which is not secret itself (`plan.fields.Secret`)."""
 
 

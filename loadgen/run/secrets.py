@@ -1,15 +1,18 @@
-"""Secrets of a run: asked for, or read from the environment or a file, and kept in memory alone.
+"""Secrets of a run: typed, or read from the environment, a file or a command; kept in memory alone.
 
-A scenario says where a secret comes from, `prompt`, `env:NAME` or `file:PATH`, never what it is.
+A scenario has the source of a secret, `prompt`, `env:NAME`, `file:PATH` or `command:COMMAND`, never
+the secret.
 """
 
 import getpass
 import os
 import stat
+import subprocess
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from types import MappingProxyType
 
 from loadgen.brokers.endpoints import Endpoint
@@ -127,7 +130,8 @@ def _read(name: str, source: str) -> str:
                 raise ScenarioError(RUN_TEXT.NO_VARIABLE(field=name, variable=variable))
             secret = _withheld[where]
         else:
-            secret = _line_of_file(name, where)
+            read = _output_of if kind == "command" else _content_of
+            secret = _line(read(name, where))
         size = len(secret.encode())
     except UnicodeError:
         raise ScenarioError(RUN_TEXT.NOT_UTF_8(field=name, path=printable(source, 200))) from None
@@ -144,7 +148,16 @@ def _withhold(variable: str) -> bool:
     return variable in _withheld
 
 
-def _line_of_file(name: str, where: str) -> str:
+def _output_of(name: str, command: str) -> bytes:
+    """Return the output of a user's command; its errors go to the terminal."""
+    shell = ("/bin/sh", "-c", command)
+    done = subprocess.run(shell, stdin=DEVNULL, stdout=PIPE, check=False)
+    if done.returncode:
+        raise ScenarioError(RUN_TEXT.SECRET_FAILED(field=name, status=done.returncode))
+    return done.stdout
+
+
+def _content_of(name: str, where: str) -> bytes:
     path = Path(where).expanduser()
     shown = printable(str(path), 200)
     try:
@@ -153,10 +166,13 @@ def _line_of_file(name: str, where: str) -> str:
             mode = f"{stat.S_IMODE(path.stat().st_mode):04o}"
             raise ScenarioError(RUN_TEXT.READABLE(field=name, path=shown, mode=mode))
         with path.open("rb") as file:
-            data = file.read(_LIMIT_BYTES + 3)
+            return file.read(_LIMIT_BYTES + 3)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         message = RUN_TEXT.UNREADABLE(field=name, path=shown, reason=reason)
         raise ScenarioError(message) from None
+
+
+def _line(data: bytes) -> str:
     line = data.removesuffix(b"\n")
     return (line.removesuffix(b"\r") if line != data else data).decode()

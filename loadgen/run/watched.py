@@ -2,15 +2,16 @@
 
 import asyncio
 import os
-import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from loadgen.brokers.broker_counters import counters_of, page_of
 from loadgen.brokers.process import ServedBroker
 from loadgen.errors import CannotRunError, DiskError
 from loadgen.plan.plan import Plan
@@ -40,11 +41,11 @@ async def watched_broker(
 ) -> AsyncIterator[None]:
     """Record the broker's load, and what it counts itself, for the length of the block.
 
-    The processes are those of another host that `broker_command` of the scenario reports, those
-    started here, `broker_pid` of the scenario, or what listens at the only endpoint if that is on
-    this host. Counts are not requested from a bridge, which counts a message
-    twice, and not from several endpoints of others, which may be one broker. Raise UsageError for a
-    `broker_pid` without a process.
+    The load is that of the nodes of `broker_metrics` of the scenario, or of processes: those
+    started here, its `broker_pid`, or what listens at the only endpoint if that is on this host.
+    Counts are not requested from a bridge, which counts a message twice, and not from several
+    endpoints of others, which may be one broker. Raise UsageError for a `broker_pid` without a
+    process.
     """
     from loadgen.brokers.ports import is_local, listening_pids
     from loadgen.brokers.watch import require_process, watching
@@ -86,15 +87,14 @@ async def watched_broker(
 
         # Read each time: a broker that crashes on request comes back as another process.
         pids = (lambda: broker.pids) if broker.started_by_us and not named else (lambda: named)
-        command = plan.scenario.broker_command
 
-        async def sample() -> None:
-            record(await processor_record(command or ""))
+        async def sample(source: str) -> None:
+            record(await node_record(source))
 
         async with AsyncExitStack() as stack:
-            if command is not None:
+            for source in plan.scenario.broker_metrics:
                 pids = tuple
-                await stack.enter_async_context(sampled(sample, note))
+                await stack.enter_async_context(sampled(partial(sample, source), note))
             context = tls_context(plan)
             await stack.enter_async_context(watching(asked, pids, record, tls_context=context))
             yield
@@ -114,32 +114,20 @@ def stored_messages(directory: Path) -> list[tuple[int, int]]:
     return stored
 
 
-_PROCESSOR_TIME = re.compile(
-    r"^(?:process_cpu_seconds_total(?:\{.*\})?\s+(?P<metric>[\d.e+-]+).*"
-    r"|(?P<seconds>\d+(?:\.\d+)?)(?:\s+(?P<processors>\d+))?)\s*$",
-    re.MULTILINE,
-)
-"""A line of an exporter, or seconds and perhaps the number of processors."""
+async def node_record(source: str) -> dict[str, Any]:
+    """Return the record of a node by its page of metrics, from a URL or a command.
 
-
-async def processor_record(command: str) -> dict[str, Any]:
-    """Return the record of a broker on another host; raise CannotRunError without one.
-
-    `processors` is 0 if the command does not print it.
+    Raise CannotRunError without one.
     """
     begun_ns = time.monotonic_ns()
-    output = await output_of("--broker-command", command)
-    lines = list(_PROCESSOR_TIME.finditer(output))
-    if not lines:
-        raise CannotRunError(RUN_TEXT.NO_PROCESSOR_TIME(output=printable(output, 60)))
-    process = {
-        "cpu_ns": round(1e9 * sum(float(line["metric"] or line["seconds"]) for line in lines)),
-        "step_ns": 10_000_000,
-        "resident_bytes": 0,
-        "processes": len(lines),
-        "processors": int(lines[0]["processors"] or 0),
-    }
-    return {"time_ns": (begun_ns + time.monotonic_ns()) // 2, "process": process}
+    kind, _, command = source.partition("command:")
+    page = await page_of(source) if kind else await output_of("--broker-metrics", command)
+    if not (counters := counters_of(page)):
+        raise CannotRunError(RUN_TEXT.NO_COUNTERS(source=printable(source, 200)))
+    middle_ns = (begun_ns + time.monotonic_ns()) // 2
+    # 0 processors are unknown.
+    process = {"step_ns": 10_000_000, "processors": 0, **counters}
+    return {"time_ns": middle_ns, "node": source, "process": process}
 
 
 @asynccontextmanager

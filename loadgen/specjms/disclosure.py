@@ -24,7 +24,7 @@ _FILES: Final = (
 )
 _FREE: Final = frozenset(
     (
-        *("seed", "broker_pid", "broker_command", "report_every"),
+        *("seed", "broker_pid", "broker_metrics", "report_every"),
         *("pdu", "pdu_timezone", "pdu_columns", "pdu_format", "pdu_offset"),
         *("power", "power_command", "wait_quiet"),
     )

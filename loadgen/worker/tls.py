@@ -37,6 +37,8 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
             context.maximum_version = _VERSIONS[tls.maximum]
         if tls.ciphers is not None:
             context.set_ciphers(tls.ciphers)
+        if tls.alpn is not None:
+            context.set_alpn_protocols([tls.alpn])
         if not tls.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -10,7 +10,12 @@ import pytest
 from loadgen.cli.main import main
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.scenario import Scenario
-from loadgen.report.build.report_document import ReportFigure, key_results, report_document
+from loadgen.report.build.report_document import (
+    ReportFigure,
+    footnotes,
+    key_results,
+    report_document,
+)
 from loadgen.report.power.settings import log_settings
 from loadgen.report.render.write import write_report
 from loadgen.run.coordinator import RunResult
@@ -130,17 +135,27 @@ async def test_messages_per_watt_are_a_row_with_power_logs(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("verdict", "shown"),
-    [("CONFIRMED", ""), ("VALID", ""), ("AT LEAST", " (AT LEAST)")],
+    [
+        ("CONFIRMED", "A 100 msgs/sec (spread 3 %)"),
+        ("VALID", "A 100 msgs/sec (spread 3 %)"),
+        ("AT LEAST", "A at least 100 msgs/sec† (spread 3 %)"),
+        ("NOT CLOSED: LATENCY_BOUND", "A at least 100 msgs/sec† (spread 3 %)"),
+        ("CONFIRMED: HOST_LIMIT of the generator", "A at least 100 msgs/sec* (spread 3 %)"),
+        ("NOT CLOSED, NOT CONFIRMED: X of the generator", "A about 100 msgs/sec‡ (spread 3 %)"),
+        ("INVALID: LOST", "A 100 msgs/sec§ (spread 3 %)"),
+    ],
 )
 def test_a_key_result_says_if_it_is_no_limit(verdict: str, shown: str) -> None:
     figures = [
-        ReportFigure("FANIN", "Rate", "msgs/sec", broker, value, None, (), verdict)
+        ReportFigure("FANIN", "Rate", "msgs/sec", broker, value, 0.03, (), verdict)
         for broker, value in (("A", 100.0), ("B", 300.0))
     ]
     (sentence,) = key_results(figures)
-    assert f"100 msgs/sec on A{shown}" in sentence
-    # The ratio of loads that are no limits says nothing.
-    assert ("3 times" in sentence) == (not shown)
+    assert sentence.startswith(f"FANIN, Rate: {shown}; B ")
+    # The ratio of loads that are no limits says nothing, and each mark is explained once.
+    marked = verdict not in ("CONFIRMED", "VALID")
+    assert ("3 times" in sentence) != marked
+    assert len([*footnotes(figures)]) == marked
 
 
 @needs_mosquitto

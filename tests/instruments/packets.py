@@ -12,7 +12,7 @@ _RETURN_CODES: Final[dict[int, int]] = {
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: ConnectReturnCode.IDENTIFIER_REJECTED,
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD,
     ReasonCode.NOT_AUTHORIZED: ConnectReturnCode.NOT_AUTHORIZED,
-    ReasonCode.BANNED: ConnectReturnCode.NOT_AUTHORIZED,
+    0x8A: ConnectReturnCode.NOT_AUTHORIZED,
 }
 
 

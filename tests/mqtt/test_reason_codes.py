@@ -22,7 +22,8 @@ class TestTable:
     """Spec 2.4."""
 
     def test_every_code_is_known(self) -> None:
-        assert {int(code) for code in ReasonCode} == set(_PAHO)
+        assert frozenset().union(*REASON_CODES.values()) == set(_PAHO)
+        assert {int(code) for code in ReasonCode} < set(_PAHO)
 
     @pytest.mark.parametrize("packet_type", sorted(REASON_CODES), ids=lambda t: PACKET_NAMES[t])
     def test_codes_of_a_packet(self, packet_type: int) -> None:
@@ -46,10 +47,6 @@ class TestTable:
         assert reason_name(0x87) == "Not authorized (0x87)"
         assert reason_name(0x9E) == "Shared Subscriptions not supported (0x9E)"
         assert reason_name(0xA2) == "Wildcard Subscriptions not supported (0xA2)"
-
-    def test_names_of_zero_are_one_member(self) -> None:
-        same = {ReasonCode.SUCCESS, ReasonCode.NORMAL_DISCONNECTION, ReasonCode.GRANTED_QOS_0}
-        assert len(same) == 1
 
     def test_failure_begins_at_0x80(self) -> None:
         assert [code for code in (0x00, 0x19, 0x7F, 0x80, 0xFF) if is_failure(code)] == [0x80, 0xFF]

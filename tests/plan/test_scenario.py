@@ -21,6 +21,7 @@ from loadgen.plan.fields import (
     FieldKind,
     Flag,
     ListenAddress,
+    MetricsPages,
     Networks,
     Placement,
     Quantity,
@@ -328,6 +329,7 @@ def values_of(spec: FieldKind) -> st.SearchStrategy[Any]:
         Thresholds: st.just(("end_to_end.p99<5ms", "lost<0.1%", "sent_rate>=9.9k")),
         ListenAddress: st.sampled_from((":9464", "0.0.0.0:1", "[::1]:65535")),
         Collector: st.sampled_from(("http://127.0.0.1:4318", "https://[::1]/otlp")),
+        MetricsPages: st.just(("http://127.0.0.1:9100/metrics", "https://[::1]/m?format=x")),
         Placement: st.just(("publishers=0", "subscribers=1,2")),
         RateSteps: st.sampled_from(("50%", "50%,75%:20s,100%", "0.5%:500ms")),
     }

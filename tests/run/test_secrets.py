@@ -63,8 +63,9 @@ def test_user_and_password_reach_every_endpoint(tmp_path: Path) -> None:
     [(b"a", "a"), (b"a\n", "a"), (b"a\r\n", "a"), (b"a\n\n", "a\n"), (b"a\r", "a\r")],
 )
 def test_one_line_end_is_no_part_of_a_secret(tmp_path: Path, data: bytes, secret: str) -> None:
-    take_secrets({"password": f"file:{private(tmp_path / 'p', data)}"})
-    assert known_secrets() == (secret,)
+    source = f"file:{private(tmp_path / 'p', data)}"
+    take_secrets({"password": source, "user": f"command:cat {source[5:]}"})
+    assert set(known_secrets()) == {secret}
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
@@ -78,6 +79,8 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     assert refusal(user=f"file:{private(path, b'x' + bytes(1))}") == "BAD_SECRET"
     assert refusal(password=f"file:{tmp_path}/none") == "UNREADABLE"
     assert refusal(tls_passphrase="env:NOT_THERE") == "NO_VARIABLE"
+    assert refusal(password="command:exit 3") == "SECRET_FAILED"
+    assert refusal(password="command:true") == "BAD_SECRET"
     assert not known_secrets()
 
 

@@ -2,24 +2,27 @@
 
 import asyncio
 import os
-import shlex
 import socket
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from loadgen.brokers.broker_counters import counters_of
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.ports import free_port
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import CannotRunError, UsageError
 from loadgen.plan.plan import Plan
-from loadgen.report.build.broker_section import BrokerRecords, read_broker
+from loadgen.report.build.broker_section import RATES, BrokerRecords, read_broker
 from loadgen.run import watched
 from loadgen.run.rundir import EventLog
-from loadgen.run.watched import BROKER_FILE, loads_of, processor_record, watched_broker
+from loadgen.run.watched import BROKER_FILE, loads_of, watched_broker
 from tests.refusals import refused
 
 
@@ -57,7 +60,8 @@ async def test_a_process_that_is_named(tmp_path: Path, events: EventLog) -> None
     found = records(tmp_path)
     # At the beginning and at the end, whatever is in between.
     assert len(found.processes) >= 2
-    assert found.processes[0].resident_bytes > 1 << 20
+    first = found.processes[0].process
+    assert first["resident_bytes"] > 1 << 20 and first.keys() >= {*RATES}
     assert (found.counts, found.troubles) == ((), ())
 
 
@@ -118,29 +122,78 @@ async def test_processes_are_sampled_while_the_block_lasts() -> None:
     assert own is not None and own > 0 and other is None
 
 
-@pytest.mark.parametrize(
-    ("output", "cpu_ns", "processors"),
-    [
-        ("12.5", 12_500_000_000, 0),
-        ("12.5 8", 12_500_000_000, 8),
-        (
-            "# TYPE x counter\nprocess_cpu_seconds_total 3.5 1700000000000\nother 9",
-            3_500_000_000,
-            0,
-        ),
-        ('process_cpu_seconds_total{a="b"} 1e1\nprocess_cpu_seconds_total 2', 12_000_000_000, 0),
-    ],
-)
-async def test_a_command_reports_a_broker_of_another_host(
-    output: str, cpu_ns: int, processors: int
+NODE_PAGE = """# HELP node_cpu_seconds_total Seconds the CPUs spent in each mode.
+node_cpu_seconds_total{cpu="0",mode="idle"} 900
+node_cpu_seconds_total{cpu="0",mode="user"} 10.5
+node_cpu_seconds_total{cpu="1",mode="idle"} 800
+node_cpu_seconds_total{cpu="1",mode="system"} 2e0
+node_disk_read_bytes_total{device="dm-0"} 7
+node_disk_read_bytes_total{device="nvme0n1"} 100
+node_disk_written_bytes_total{device="nvme0n1"} NaN
+node_memory_MemAvailable_bytes 1e9
+node_memory_MemTotal_bytes 4e9
+node_network_receive_bytes_total{device="eth0"} 300
+node_network_receive_bytes_total{device="lo"} 5
+node_network_transmit_bytes_total{device="eth0"} 400
+process_cpu_seconds_total 77
+"""
+
+
+def test_counters_of_a_node_exporter() -> None:
+    """The exporter's own processor time does not count, nor do disks that are stacked on others."""
+    assert counters_of(NODE_PAGE) == {
+        "cpu_ns": 12_500_000_000,
+        "processors": 2,
+        "resident_bytes": 3_000_000_000,
+        "disk_read_bytes": 100,
+        "network_received_bytes": 300,
+        "network_sent_bytes": 400,
+    }
+
+
+class Exporter(BaseHTTPRequestHandler):
+    page = NODE_PAGE
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.page.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def exporter() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Exporter) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+async def test_nodes_of_a_broker(tmp_path: Path, events: EventLog, exporter: str) -> None:
+    pages = (f"{exporter}/a", "command:echo process_cpu_seconds_total 12.5")
+    async with watched_broker(tmp_path, events, plan_of(broker_metrics=pages), served(HERE)):
+        pass
+    samples = records(tmp_path).processes
+    assert [sample.node for sample in samples] == [*pages, *reversed(pages)]
+    assert samples[0].process.items() >= counters_of(NODE_PAGE).items()
+    assert samples[1].process["cpu_ns"] == 12_500_000_000
+
+
+async def test_a_page_without_counters_is_refused(
+    tmp_path: Path, events: EventLog, exporter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = (await processor_record(f"printf '%s\n' {shlex.quote(output)}"))["process"]
-    assert (process["cpu_ns"], process["processors"]) == (cpu_ns, processors)
-
-
-@pytest.mark.parametrize(
-    ("command", "code"), [("echo busy", "NO_PROCESSOR_TIME"), ("false", "COMMAND_FAILED")]
-)
-async def test_a_command_without_processor_time_is_refused(command: str, code: str) -> None:
-    with refused(code, CannotRunError):
-        await processor_record(command)
+    monkeypatch.setattr(Exporter, "page", "go_goroutines 9\n")
+    closed = f"http://127.0.0.1:{free_port('127.0.0.1')}/metrics"
+    for source, code in (
+        (exporter, "NO_COUNTERS"),
+        (closed, "NO_METRICS"),
+        ("command:false", "COMMAND_FAILED"),
+    ):
+        with refused(code, CannotRunError):
+            plan = plan_of(broker_metrics=source)
+            async with watched_broker(tmp_path, events, plan, served(HERE)):
+                raise AssertionError("must not get here")

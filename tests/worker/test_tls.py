@@ -23,6 +23,7 @@ from tests.refusals import refused
         {"ciphers": "NO-SUCH-CIPHER"},
         {"minimum": "0.9"},
         {"maximum": "4"},
+        {"alpn": "x" * 256},
     ],
 )
 def test_what_cannot_be_loaded_is_one_clear_error(fields: dict[str, Any]) -> None:

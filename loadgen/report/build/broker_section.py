@@ -1,11 +1,11 @@
-"""The broker during a run, from broker.jsonl: processor time, memory, its own counts.
+"""The broker during a run, from broker.jsonl: the counters of its nodes, and its own counts.
 
 The broker's own counts of PUBLISH packets between its first and its last report are compared with
 ours. This shows a generator that sends more than it counts, and a broker that repeats or drops.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, TypeAdapter
 
 from loadgen.errors import RunDirectoryError
-from loadgen.plan.reading import at
 from loadgen.report.render.text import name
 from loadgen.sentences import REPORT_TEXT
 
@@ -33,6 +32,11 @@ _LEAST_MOMENT_NS = 900_000_000
 """Samples closer than this are drawn as one moment."""
 _GRANTED = 0.001
 """Share by which two counts may differ in addition to messages in flight."""
+RATES = (
+    *("disk_read_bytes", "disk_written_bytes"),
+    *("network_received_bytes", "network_sent_bytes"),
+)
+"""Counters of a node that are shown as rates."""
 _OURS = {
     "publish_received": ("sent",),
     # Repeated, damaged and foreign messages came from the broker, too.
@@ -43,17 +47,11 @@ _OURS = {
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """Processor time since the processes started, and resident memory, at one moment.
-
-    `step_ns` is the resolution of the processor time; older runs without it used the ticks of
-    /proc/PID/stat.
-    """
+    """The counters of a node at one moment, as `broker_counters.toml` names them."""
 
     time_ns: int
-    cpu_ns: Annotated[int, at("process", "cpu_ns")]
-    resident_bytes: Annotated[int, at("process", "resident_bytes")]
-    step_ns: Annotated[int, at("process", "step_ns")] = 10_000_000
-    processors: Annotated[int | None, at("process", "processors")] = None
+    process: Mapping[str, int]
+    node: Annotated[str, AfterValidator(name)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +80,9 @@ class BrokerRecords:
 
 @dataclass(frozen=True, slots=True)
 class BrokerMoment:
-    """Processors in use by the broker (1.0 is one) from `at_s` on for `span_s`; memory after."""
+    """Processors in use by a node (1.0 is one) from `at_s` on for `span_s`; memory after."""
 
+    node: str
     at_s: float
     span_s: float
     used: float
@@ -107,19 +106,37 @@ class CountCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerLoad:
-    """The broker over the measurement window.
+class NodeLoad:
+    """A node of the broker over the measurement window; "" for its processes on one host.
 
-    `cpu_seconds` is its processor time, `messages_per_core_second` the messages into and out of it
-    for each second of that; both are None if its process was not watched all the time. `withheld`
-    is the reason if the processor time is too short to divide by.
+    `cpu_seconds` is None if the node was not watched all the time. `rates` are the bytes a second
+    of its disks and its network, by counter. `step_s` is the resolution of the processor time.
+    """
+
+    node: str
+    cpu_seconds: float | None
+    cores: float | None
+    processors: int | None  # of the node; None for the load's host, 0 if unknown
+    resident_bytes_max: int | None
+    rates: Mapping[str, float]
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """The broker over the measurement window, as the sum of its nodes.
+
+    `messages_per_core_second` are the messages into and out of it for each second of its processor
+    time; both are None if a node was not watched all the time. `withheld` is the reason if the
+    processor time is too short to divide by.
     """
 
     cpu_seconds: float | None
     cores: float | None
-    resident_bytes_max: int | None
-    processors: int | None  # of the broker's host; None for the load's host, 0 if unknown
+    resident_bytes_max: float | None
+    processors: int | None
     messages_per_core_second: float | None
+    nodes: tuple[NodeLoad, ...] = ()
     counts: tuple[CountCheck, ...] = ()
     dropped: int | None = None
     moments: tuple[BrokerMoment, ...] = ()
@@ -164,54 +181,101 @@ def broker_load(
 
     `course` covers the whole run; its schema is `views.COURSE_SCHEMA`.
     """
-    samples, cpu_s, withheld = records.processes, None, ""
-    watched_until = samples[-1].time_ns if len(samples) > 1 else 0
-    if watched_until >= end_ns - _LATE_NS and samples[0].time_ns <= start_ns + _LATE_NS:
-        # Relative to the window: nanoseconds since boot would lose digits as floats.
-        relative = np.array([sample.time_ns - start_ns for sample in samples], np.int64)
-        first, last = np.interp([0.0, float(end_ns - start_ns)], relative, _used_ns(samples))
-        cpu_s = float(last - first) / 1e9
-        step_s = max(sample.step_ns for sample in samples) / 1e9
-        if cpu_s < _LEAST_STEPS * step_s:
-            withheld = (
-                f"Withheld: the broker used {cpu_s:.2g} s of processor time, counted in steps of "
-                f"{step_s:g} s; at least {_LEAST_STEPS * step_s:g} s are needed."
-            )
-    inside = [s.resident_bytes for s in samples if start_ns <= s.time_ns <= end_ns]
+    by_node: dict[str, list[ProcessSample]] = {}
+    for sample in records.processes:
+        by_node.setdefault(sample.node, []).append(sample)
+    nodes = [_node(samples, start_ns, end_ns) for samples in by_node.values()]
+    cpu_s, cores = (_sum(node.cpu_seconds for node in nodes), _sum(node.cores for node in nodes))
+    processors = [node.processors for node in nodes]
+    withheld = ""
+    least_s = _LEAST_STEPS * max((node.step_s for node in nodes), default=0.0)
+    if cpu_s is not None and cpu_s < least_s:
+        withheld = (
+            f"Withheld: the broker used {cpu_s:.2g} s of processor time, counted in steps of "
+            f"{least_s / _LEAST_STEPS:g} s; at least {least_s:g} s are needed."
+        )
     dropped = [last.value - first.value for first, last in _spans(records, "publish_dropped")[0]]
     return BrokerLoad(
         cpu_seconds=cpu_s,
-        cores=None if cpu_s is None else cpu_s / ((end_ns - start_ns) / 1e9),
-        resident_bytes_max=max(inside, default=0) or None,
-        processors=samples[-1].processors if samples else None,
+        cores=cores,
+        resident_bytes_max=_sum(node.resident_bytes_max for node in nodes),
+        processors=None if None in processors else sum(filter(None, processors)),
         messages_per_core_second=messages / cpu_s if cpu_s and messages and not withheld else None,
         counts=tuple(_checks(records, course.filter(pc.equal(course["series"], "")))),
         dropped=sum(dropped) if dropped else None,
-        moments=tuple(_moments(samples, start_ns)),
+        nodes=tuple(nodes),
+        moments=tuple(
+            moment for samples in by_node.values() for moment in _moments(samples, start_ns)
+        ),
         troubles=records.troubles,
         withheld=withheld,
     )
 
 
-def _used_ns(samples: Sequence[ProcessSample]) -> NDArray[np.int64]:
-    """Return processor time since the first sample; that of a restarted broker begins at 0."""
-    cpu_ns = np.array([sample.cpu_ns for sample in samples], np.int64)
-    grown = np.diff(cpu_ns)
-    return np.cumsum(np.concatenate(([0], np.where(grown >= 0, grown, cpu_ns[1:]))))
+def _node(samples: Sequence[ProcessSample], start_ns: int, end_ns: int) -> NodeLoad:
+    window_s, last = (end_ns - start_ns) / 1e9, samples[-1].process
+    grown = {key: _grown(samples, key, start_ns, end_ns) for key in ("cpu_ns", *RATES)}
+    cpu_ns = grown["cpu_ns"]
+    inside = [s.process for s in samples if start_ns <= s.time_ns <= end_ns]
+    return NodeLoad(
+        node=samples[0].node,
+        cpu_seconds=None if cpu_ns is None else cpu_ns / 1e9,
+        cores=None if cpu_ns is None else cpu_ns / 1e9 / window_s,
+        processors=last.get("processors"),
+        resident_bytes_max=max((one.get("resident_bytes", 0) for one in inside), default=0) or None,
+        rates={k: v / window_s for k, v in grown.items() if k in RATES and v is not None},
+        # Older runs used the ticks of /proc/PID/stat.
+        step_s=last.get("step_ns", 10_000_000) / 1e9,
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum, None without values or if one is missing."""
+    listed = [*values]
+    present = [value for value in listed if value is not None]
+    return sum(present) if present and len(present) == len(listed) else None
+
+
+def _grown(
+    samples: Sequence[ProcessSample], counter: str, start_ns: int, end_ns: int
+) -> float | None:
+    """Return the growth of a counter over the window, None if it was not watched all the time."""
+    counted = [sample for sample in samples if counter in sample.process]
+    if len(counted) < 2:
+        return None
+    if counted[0].time_ns > start_ns + _LATE_NS or counted[-1].time_ns < end_ns - _LATE_NS:
+        return None
+    # Relative to the window: nanoseconds since boot would lose digits as floats.
+    relative = np.array([sample.time_ns - start_ns for sample in counted], np.int64)
+    edges = [0.0, float(end_ns - start_ns)]
+    first, last = np.interp(edges, relative, _since_first(counted, counter))
+    return float(last - first)
+
+
+def _since_first(samples: Sequence[ProcessSample], counter: str) -> NDArray[np.int64]:
+    """Return a counter since the first sample; that of a restarted broker begins at 0."""
+    values = np.array([sample.process[counter] for sample in samples], np.int64)
+    grown = np.diff(values)
+    return np.cumsum(np.concatenate(([0], np.where(grown >= 0, grown, values[1:]))))
 
 
 def _moments(samples: Sequence[ProcessSample], start_ns: int) -> Iterator[BrokerMoment]:
     spaced: list[ProcessSample] = []
     for sample in samples:
-        if not spaced or sample.time_ns - spaced[-1].time_ns >= _LEAST_MOMENT_NS:
+        close = spaced and sample.time_ns - spaced[-1].time_ns < _LEAST_MOMENT_NS
+        if "cpu_ns" in sample.process and not close:
             spaced.append(sample)
-    for (before, after), used_ns in zip(pairwise(spaced), np.diff(_used_ns(spaced)), strict=True):
+    if not spaced:
+        return
+    grown = np.diff(_since_first(spaced, "cpu_ns"))
+    for (before, after), used_ns in zip(pairwise(spaced), grown, strict=True):
         span_ns = after.time_ns - before.time_ns
         yield BrokerMoment(
+            node=after.node,
             at_s=(before.time_ns - start_ns) / 1e9,
             span_s=span_ns / 1e9,
             used=float(used_ns / span_ns),
-            resident_bytes=after.resident_bytes,
+            resident_bytes=after.process.get("resident_bytes", 0),
         )
 
 

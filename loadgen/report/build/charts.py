@@ -184,18 +184,19 @@ def _processors(card: ScoreCard, curves: Curves) -> Chart | None:
         line(label, points, color_of(place), "%{y:.1f} %")
         for place, (label, points) in enumerate(used.items())
     ]
-    middle = [m.at_s + m.span_s / 2 for m in watched]
-    if watched:
-        shares = zip(middle, (100 * m.used for m in watched), strict=True)
-        lines.append(line("broker", shares, "$red", "%{y:.1f} %", dash="dash", width=3))
-    of_broker = dict(zip(middle, (m.resident_bytes for m in watched), strict=True))
-    for label, sizes, color in (
-        ("memory of all workers", resident, "$aqua"),
-        ("memory of the broker", of_broker, "$violet"),
-    ):
-        if sizes:
-            points = [(at, size / _MIB) for at, size in sizes.items()]
-            lines.append(line(label, points, color, "%{y:,.1f} MiB", "y2"))
+    memory: list[tuple[str, Iterable[tuple[float, float]], str]] = []
+    if resident:
+        memory.append(("memory of all workers", resident.items(), "$aqua"))
+    for node in dict.fromkeys(m.node for m in watched):
+        label = f"broker {node}".rstrip()
+        of_node = [(m.at_s + m.span_s / 2, m) for m in watched if m.node == node]
+        shares = [(middle_s, 100 * m.used) for middle_s, m in of_node]
+        lines.append(line(label, shares, "$red", "%{y:.1f} %", dash="dash", width=3))
+        sizes = [(middle_s, float(m.resident_bytes)) for middle_s, m in of_node]
+        memory.append((f"memory of the {label}", sizes, "$violet"))
+    for label, in_bytes, color in memory:
+        points = [(at, size / _MIB) for at, size in in_bytes]
+        lines.append(line(label, points, color, "%{y:,.1f} MiB", "y2"))
     waited = max((moment["waited"] for moment in moments), default=0.0)
     note = (
         "Share of one processor that each worker used, near 100 % the generator is the limit"

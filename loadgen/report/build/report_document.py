@@ -4,20 +4,24 @@ Its figures are those of the runs that confirmed a limit: the median, and the di
 greatest and the least as a share of it.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from loadgen.cases.registry import CASES, style_of
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.reading import count, objects, part, text
-from loadgen.plan.tables import Cell, DataTable
+from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.build.cards_report import about_lines, is_local
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
-from loadgen.report.build.rows import table
+from loadgen.report.build.published_rows import conditions_of
+from loadgen.report.build.rows import DATA, table
+from loadgen.report.build.run_section import node_figures
 from loadgen.report.build.summary import summarize
 from loadgen.report.build.sweep_report import verdict_of
 from loadgen.report.build.sweep_table import FIGURES, SweepRow, figures_of, table_of
@@ -29,12 +33,12 @@ from loadgen.report.score_card import ScoreCard
 from loadgen.run.redaction import redact_command
 from loadgen.run.search.report_plan import (
     REPEAT,
-    LeftOut,
     Measurement,
     ReportItem,
     ReportPlan,
     ReportRow,
     command_of,
+    report_items,
 )
 from loadgen.run.search.report_runs import MeasuredItem, ReportResult
 from loadgen.sentences import REPORT_TEXT, listed
@@ -72,10 +76,12 @@ class _Shown:
 
     measurement: Measurement
     broker: str
-    rows: tuple[SweepRow, ...]
-    row: SweepRow | None
-    cards: tuple[ScoreCard, ...]
-    directories: tuple[str, ...]
+    rows: tuple[SweepRow, ...] = ()
+    row: SweepRow | None = None
+    cards: tuple[ScoreCard, ...] = ()
+    directories: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    """The differences that prevent a comparison with the published figures of a suite."""
 
 
 def report_document(
@@ -95,37 +101,31 @@ def report_document(
         )
     ]
     left_out = (*result.plan.left_out, *result.left_out)
-    figures = [figure for entry in shown for figure in _figures(entry)]
-    figures += [
-        ReportFigure(
-            entry.measurement.title,
-            row.name,
-            row.unit,
-            names[entry.measurement.broker - 1],
-            None,
-            None,
-            (),
-            f"left out: {entry.reason}",
-        )
-        for entry in left_out
-        for row in entry.measurement.item.rows
-    ]
+    nothing = [_Shown(missing, names[missing.broker - 1]) for missing in left_out]
+    figures = [figure for entry in (*shown, *nothing) for figure in _figures(entry)]
     limitations = [*_limitations(shown, left_out, names)]
     cards = [card for entry in shown for card in entry.cards[-1:]]
     sections = (
-        Section("Score card", (_score_card(figures, names),), "score-card"),
+        Section(
+            "Score card", (_score_card(figures, names, result.plan.suite, shown),), "score-card"
+        ),
         *_charted(shown),
+        Section("Nodes of the brokers", tuple(_nodes(shown)), "nodes"),
         Section("System under test", tuple(_systems(shown)), "system"),
         Section("Load hosts", tuple(_load_hosts(cards)), "load-hosts"),
         Section("Method", tuple(_method(result)), "method"),
         Section("Runs", (_runs(shown, result.plan),), "runs"),
         Section("Limitations", tuple(Paragraph(text) for text in limitations), "limitations"),
     )
-    title = f"Report: {' and '.join(names)}"
+    title = f"Report: {', '.join(names)}"
     return Report(
         title=title,
         heading=title,
-        lead=(*map(Paragraph, key_results(figures)), *about_lines(cards)),
+        lead=(
+            *map(Paragraph, key_results(figures)),
+            *(Paragraph(text, "muted") for text in footnotes(figures)),
+            *about_lines(cards),
+        ),
         sections=tuple(section for section in sections if section.blocks),
         document={
             "schema": SCHEMA,
@@ -163,11 +163,15 @@ def _shown(
     row = _chosen(rows, measurement.item)
     paths = [] if row is None else _runs_of(row, measured.sweep.directory)
     cards = {}
+    differences: tuple[str, ...] = ()
     for path in paths:
         try:
-            cards[str(path.relative_to(directory))] = summarize(open_run(path), logs, rack_units)
+            run = open_run(path)
+            cards[str(path.relative_to(directory))] = summarize(run, logs, rack_units)
         except RunDirectoryError:
             continue
+        if conditions := measurement.item.conditions:
+            differences = conditions.differences(conditions_of(run.record))
     return _Shown(
         measurement,
         names[measurement.broker - 1],
@@ -175,6 +179,7 @@ def _shown(
         row,
         tuple(cards.values()),
         tuple(cards),
+        differences,
     )
 
 
@@ -226,21 +231,23 @@ def _figures(shown: _Shown) -> Iterator[ReportFigure]:
             value,
             spread,
             shown.directories,
-            _verdict(row),
+            _verdict(shown),
         )
 
 
-def _verdict(row: SweepRow | None) -> str:
+def _verdict(shown: _Shown) -> str:
     """Return the verdict of a row; a confirmed limit of the generator is not one of the broker."""
+    row, reason = shown.row, shown.measurement.reason
     if row is None:
-        return "nothing was measured"
+        return f"left out: {reason}" if reason else "nothing was measured"
     if row.limit is None or not row.limit["own"]:
         return verdict_of(row)
     return f"{verdict_of(row)}: {' '.join(row.limit['codes'])} of the generator"
 
 
 def _with_power(card: ScoreCard) -> dict[str, float | None]:
-    figures = figures_of(card)
+    memory = card.broker.resident_bytes_max if card.broker is not None else None
+    figures = figures_of(card) | {"memory": memory and memory / 1e9}
     # Such a row has the name of its case first: FANIN.MPW.
     measured = {row.name.rpartition(".")[2]: row.value for row in card.rows}
     ratios = (_PER_WATT, _PER_RACK_UNIT)
@@ -261,55 +268,77 @@ def _middle(values: Sequence[float | None]) -> tuple[float | None, float | None]
 
 def key_results(figures: Sequence[ReportFigure]) -> Iterator[str]:
     """Yield a sentence for the first row of each case, with the ratio of two brokers."""
-    seen: set[str] = set()
-    for first in figures:
-        if first.case in seen:
-            continue
-        seen.add(first.case)
-        own = [f for f in figures if (f.case, f.name) == (first.case, first.name)]
-        held = [f for f in own if f.value]
+    for case in dict.fromkeys(f.case for f in figures):
+        rows = [f for f in figures if f.case == case]
+        held = [f for f in rows if f.name == rows[0].name and f.value]
         if not held:
             continue
-        texts = [f"{number(f.value)} {f.unit} on {f.broker}{_doubt(f)}" for f in held]
-        sentence: str = REPORT_TEXT.KEY(
-            case=first.case, row=first.name, figures=" and ".join(texts)
-        )
-        values = {f.broker: f.value for f in held if f.value and not _doubt(f)}
-        if len(values) < 2:
-            yield name(f"{sentence}.")
-            continue
-        high, low = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
-        if values[high] > values[low] * (1 + _SIGNIFICANT):
-            sentence += REPORT_TEXT.RATIO(high=high, low=low, ratio=values[high] / values[low])
+        parts = [
+            REPORT_TEXT.KEY_FIGURE(
+                broker=f.broker,
+                prefix=_mark(f).get("prefix", ""),
+                value=number(f.value),
+                unit=f.unit,
+                sign=_mark(f).get("sign", ""),
+                spread=None if f.spread is None else 100 * f.spread,
+            )
+            for f in held
+        ]
+        sentence: str = REPORT_TEXT.KEY(case=case, row=rows[0].name, figures="; ".join(parts))
+        values = {f.broker: f.value for f in held if f.value and not _mark(f)}
+        if values:
+            high, low = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
+            if values[high] > values[low] * (1 + _SIGNIFICANT):
+                ratio = values[high] / values[low]
+                sentence += REPORT_TEXT.RATIO(high=high, low=low, ratio=ratio)
         yield name(f"{sentence}.")
 
 
-def _doubt(figure: ReportFigure) -> str:
-    """Return the verdict in brackets if the figure is not a confirmed limit or of VALID runs."""
-    return "" if figure.verdict in ("CONFIRMED", "VALID") else f" ({figure.verdict})"
+def _mark(figure: ReportFigure) -> Mapping[str, str]:
+    """Return the mark of a figure that is no confirmed limit of the broker, empty for others."""
+    marks = DATA["marks"] if figure.value is not None else ()
+    return next((mark for mark in marks if re.search(mark["verdict"], figure.verdict)), {})
 
 
-def _score_card(figures: Sequence[ReportFigure], names: Sequence[str]) -> DataTable:
-    rows: list[tuple[Cell | str, ...]] = []
+def footnotes(figures: Sequence[ReportFigure]) -> Iterator[str]:
+    """Yield the meaning of each mark that these figures have."""
+    signs = {_mark(figure).get("sign") for figure in figures}
+    for mark in DATA["marks"]:
+        if mark["sign"] in signs:
+            yield f"{mark['sign']} {mark['text']}"
+
+
+def _score_card(
+    figures: Sequence[ReportFigure], names: Sequence[str], suite: str, shown: Sequence[_Shown]
+) -> DataTable:
+    """Return the rows with brokers next to each other, and the published figures of a suite."""
+    items = report_items(suite)
+    published = [*dict.fromkeys(broker for item in items for broker in item.published)]
+    rows: list[tuple[Cell | TableCell, ...]] = []
     for case, row, unit in dict.fromkeys((f.case, f.name, f.unit) for f in figures):
         own = {f.broker: f for f in figures if (f.case, f.name) == (case, row)}
-        rows.append((f"{case} {row}", unit, *(_cell(own.get(broker)) for broker in names)))
-    return table("score_card", rows, names)
+        cells: list[Cell | TableCell] = [_cell(own.get(broker)) for broker in names]
+        for item in (item for item in items if item.scenario and item.name == case):
+            keys = [wanted.figure for wanted in item.rows if wanted.name == row]
+            cells += [item.published.get(there, {}).get(keys[0]) for there in published]
+            of_item = [entry for entry in shown if entry.measurement.item is item]
+            cells.append(
+                "; ".join(dict.fromkeys(text for entry in of_item for text in entry.differences))
+            )
+        rows.append((f"{case} {row}", unit, *cells))
+    header = [*names, *published, *(["Not comparable: this run"] if published else [])]
+    return replace(table("score_card", rows, header), note=items[0].suite)
 
 
 def _cell(figure: ReportFigure | None) -> Cell:
     if figure is None:
         return Cell(None)
     if figure.value is None:
-        return Cell("–", notes=(name(figure.verdict, 160),))
+        return Cell("–", notes=(name(figure.verdict.partition(":")[0]),))
+    mark = _mark(figure)
     spread = "" if figure.spread is None else f"spread {figure.spread:.1%}"
-    good = figure.verdict in ("CONFIRMED", "VALID")
-    verdict = "" if good else name(figure.verdict, 160)
-    return Cell(
-        figure.value,
-        notes=tuple(filter(None, (spread, verdict))),
-        wrong=not (good or figure.verdict.startswith(("AT LEAST", "CONFIRMED"))),
-    )
+    notes = tuple(filter(None, (spread, mark.get("sign"))))
+    return Cell(figure.value, notes=notes, wrong=mark.get("prefix") == "")
 
 
 def _charted(shown: Sequence[_Shown]) -> Iterator[Section]:
@@ -400,26 +429,41 @@ def _systems(shown: Sequence[_Shown]) -> Iterator[Block]:
                 yield section
 
 
+def _nodes(shown: Sequence[_Shown]) -> Iterator[Block]:
+    """Yield the load of each broker's nodes in the last run of each measurement."""
+    rows = [
+        (f"{entry.measurement.title}, {entry.broker}: {about}", *figures)
+        for entry in shown
+        for card in entry.cards[-1:]
+        if card.broker is not None
+        for about, *figures in map(node_figures, card.broker.nodes)
+    ]
+    if rows:
+        yield table("nodes", rows)
+
+
 def _load_hosts(cards: Sequence[ScoreCard]) -> Iterator[Block]:
-    """Yield the settings of the load hosts that differ from their profile, and what they cost."""
-    differences: dict[str, tuple[str, str, str, str]] = {}
-    checked = ""
-    for tuning in (part(card.run.environment, "tuning") for card in cards):
-        found_differences = objects(tuning.get("differences"))
-        checked = REPORT_TEXT.TUNING(
-            profile=text(tuning, "profile"),
-            met=count(tuning, "met"),
-            differ=len(found_differences) or None,
-            unknown=listed(tuning.get("unknown") or [], 10),
-        )
-        for found in found_differences:
-            key = text(found, "name")
-            cost = text(found, "detail") if found.get("effect") == "costs" else ""
-            before = differences.get(key)
-            if before is None or (cost and not before[3]):
-                differences[key] = (key, text(found, "wanted"), text(found, "found"), cost)
-    if checked:
-        yield table("tuning", differences.values(), checked=checked)
+    """Yield the settings of the load hosts that differ from their profile.
+
+    They are those of the run for which most of them have a cost.
+    """
+
+    def costs(setting: Mapping[str, Any]) -> str:
+        return text(setting, "detail") if setting.get("effect") == "costs" else ""
+
+    checked = [tuning for card in cards if (tuning := part(card.run.environment, "tuning"))]
+    differences = [objects(tuning.get("differences")) for tuning in checked]
+    if not checked:
+        return
+    settings = max(differences, key=lambda of_run: sum(map(bool, map(costs, of_run))))
+    words = REPORT_TEXT.TUNING(
+        profile=text(checked[0], "profile"),
+        met=count(checked[0], "met"),
+        differ=len(settings) or None,
+        unknown=listed(checked[0].get("unknown") or [], 10),
+    )
+    rows = [(*(text(of, key) for key in ("name", "wanted", "found")), costs(of)) for of in settings]
+    yield table("tuning", rows, checked=words)
 
 
 def _method(result: ReportResult) -> Iterator[Block]:
@@ -439,7 +483,7 @@ def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
         (
             entry.measurement.item.name + (".SEC" if entry.measurement.secured else ""),
             entry.broker,
-            _verdict(entry.row),
+            _verdict(entry),
             Cell(
                 command_of(entry.measurement, plan),
                 notes=(f"measured/{entry.measurement.folder}",),
@@ -451,7 +495,7 @@ def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
 
 
 def _limitations(
-    shown: Sequence[_Shown], left_out: Sequence[LeftOut], names: Sequence[str]
+    shown: Sequence[_Shown], left_out: Sequence[Measurement], names: Sequence[str]
 ) -> Iterator[str]:
     local = [card for entry in shown for card in entry.cards if is_local(card.run)]
     cores = local[0].run.environment.get("cores") if local else None
@@ -469,11 +513,9 @@ def _limitations(
             yield REPORT_TEXT.OPEN_LIMIT(**about)
         elif not row.valid:
             yield REPORT_TEXT.INVALID(**about, verdict=verdict_of(row))
+    by_reason: dict[tuple[int, str], list[str]] = {}
     for missing in left_out:
-        measurement = missing.measurement
-        yield REPORT_TEXT.LEFT_OUT(
-            case=measurement.item.name,
-            item=".SEC" if measurement.secured else "",
-            broker=names[measurement.broker - 1],
-            reason=missing.reason.rstrip(". ") + ".",
-        )
+        title = missing.item.name + (".SEC" if missing.secured else "")
+        by_reason.setdefault((missing.broker, missing.reason.rstrip(". ")), []).append(title)
+    for (broker, reason), titles in by_reason.items():
+        yield REPORT_TEXT.LEFT_OUT(cases=tuple(titles), broker=names[broker - 1], reason=reason)

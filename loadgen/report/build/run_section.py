@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from loadgen.plan.tables import Cell, DataTable, TableCell
-from loadgen.report.build.broker_section import BrokerLoad
+from loadgen.report.build.broker_section import RATES, BrokerLoad, NodeLoad
 from loadgen.report.build.rows import table
 from loadgen.report.model import Block, Chart, Charts, Fold, Judged, Paragraph, Section
 from loadgen.report.render.text import COMMAND_CHARACTERS, name, number
@@ -127,16 +127,15 @@ def _power(power: Power) -> Iterator[Block]:
 
 
 def _broker(load: BrokerLoad) -> Iterator[Block]:
-    memory = load.resident_bytes_max
     yield from _measured_tiles(
         {
             "broker's processor time, s": load.cpu_seconds,
-            "processors in use": load.cores,
-            "greatest memory, MiB": memory / _MIB if memory else None,
             "messages a core-second": load.messages_per_core_second,
             "dropped, by its own count": load.dropped,
         }
     )
+    if load.nodes:
+        yield table("nodes", map(node_figures, load.nodes))
     rows = []
     for check in load.counts:
         times = (f"{check.broker / check.ours:.3f} times ours",) if check.ours else ()
@@ -147,6 +146,17 @@ def _broker(load: BrokerLoad) -> Iterator[Block]:
         yield table("broker_counts", rows)
     for trouble in load.troubles[:_MOST_TROUBLES]:
         yield Paragraph(trouble, "muted")
+
+
+def node_figures(node: NodeLoad) -> tuple[TableCell, ...]:
+    memory = node.resident_bytes_max
+    return (
+        node.node or "broker's processes",
+        node.cores,
+        node.processors or None,
+        memory / _MIB if memory else None,
+        *(node.rates[key] / 1e6 if key in node.rates else None for key in RATES),
+    )
 
 
 def _groups(card: ScoreCard) -> Iterator[DataTable]:

@@ -4,8 +4,8 @@ test, the limits of the generator, and the observations of its case.
 Unexpected parts of run.json are left out, and so is a table without rows.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -69,51 +69,40 @@ def lost_sections(record: RunRecord) -> Iterator[DataTable]:
 # --- outages --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """The time from the second in which devices were lost to that in which all were back.
+OutageRow = tuple[float, float | None, float | None, int, int, int, int, int]
+"""From the second in which devices were lost to that in which all were back: columns of the table.
 
-    Times are seconds after the window's start; `until_s` is None if the run ended first. `lost`
-    counts disconnects, `away` is the most devices without a connection at the end of a second, and
-    `most_connects` the most that reconnected within a second, as a rate.
-    """
-
-    from_s: float
-    until_s: float | None
-    lost: int
-    away: int
-    returned: int
-    failed_attempts: int
-    most_connects: float
+Times are seconds after the window's start; the end is None if the run ended first.
+"""
 
 
-def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[Outage, ...]:
+def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[OutageRow, ...]:
     """Return the outages of a run; `course` has its seconds after the connect phase, in order.
 
     Its rows are those of `score_card.Curves.course`. Connects and disconnects are used, because a
     late worker lacks the gauge of connected devices for some seconds.
     """
-    outages: list[Outage] = []
-    current: Outage | None = None
+    outages: list[list[Mapping[str, Any]]] = []
+    away = 0
     for second in course:
-        if current is None and not second["disconnects"]:
-            continue
-        current = current or Outage(second["at_s"], None, 0, 0, 0, 0, 0.0)
-        lost = current.lost + second["disconnects"]
-        returned = current.returned + second["connects"]
-        connect_rate = second["connects"] / max(second["span_s"], 1e-3)
-        current = replace(
-            current,
-            lost=lost,
-            away=max(current.away, lost - returned),
-            returned=returned,
-            failed_attempts=current.failed_attempts + second["connect_failures"],
-            most_connects=max(current.most_connects, connect_rate),
-        )
-        if returned >= lost:
-            outages.append(replace(current, until_s=second["at_s"] + second["span_s"]))
-            current = None
-    return (*outages, *(() if current is None else (current,)))
+        if not away and second["disconnects"]:
+            outages.append([])
+        if away or second["disconnects"]:
+            outages[-1].append(second)
+            away = max(0, away + second["disconnects"] - second["connects"])
+    return tuple(map(_outage, outages))
+
+
+def _outage(seconds: Sequence[Mapping[str, Any]]) -> OutageRow:
+    away = [*accumulate(second["disconnects"] - second["connects"] for second in seconds)]
+    lost, returned, failed = (
+        sum(second[key] for second in seconds)
+        for key in ("disconnects", "connects", "connect_failures")
+    )
+    from_s, until_s = seconds[0]["at_s"], seconds[-1]["at_s"] + seconds[-1]["span_s"]
+    end = (None, None) if away[-1] > 0 else (until_s, round(until_s - from_s, 1))
+    most = max(second["connects"] / max(second["span_s"], 1e-3) for second in seconds)
+    return from_s, *end, lost, max(0, *away), returned, failed, round(most)
 
 
 def outage_sections(
@@ -131,17 +120,8 @@ def outage_sections(
     if not outages or record.scenario.get("churn"):
         return
     rows = [
-        (
-            round(outage.from_s, 1),
-            "not over" if outage.until_s is None else f"{outage.until_s:,.1f}",
-            None if outage.until_s is None else round(outage.until_s - outage.from_s, 1),
-            outage.lost,
-            outage.away,
-            outage.returned,
-            outage.failed_attempts,
-            round(outage.most_connects),
-        )
-        for outage in outages[:_MOST_SHOWN]
+        (round(from_s, 1), "not over" if until_s is None else f"{until_s:,.1f}", *counts)
+        for from_s, until_s, *counts in outages[:_MOST_SHOWN]
     ]
     yield table(
         "outages",

@@ -32,13 +32,8 @@ from loadgen.report.score_card import ScoreCard
 
 HISTOGRAM_SCHEMA = pa.schema(
     [
-        ("run", pa.string()),
-        ("case", pa.string()),
-        ("series", pa.string()),
-        ("count", pa.int64()),
-        ("sum_ns", pa.int64()),
-        ("min_ns", pa.int64()),
-        ("max_ns", pa.int64()),
+        *((key, pa.string()) for key in ("run", "case", "series")),
+        *((key, pa.int64()) for key in ("count", "sum_ns", "min_ns", "max_ns")),
         ("bucket", pa.list_(pa.int32())),
         ("bucket_count", pa.list_(pa.int64())),
     ],

@@ -1,26 +1,31 @@
 """The measurements of `loadgen report`: what is run on which broker, for how long, and what is not.
 
-The items are in `report_items.toml`, the most important first. A measurement is a sweep of one item
-on one broker; `report_runs` plays it.
+The items are in `report_items.toml`, the most important first, or in `suite_NAME.toml` for a public
+suite. A measurement is a sweep of one item on one broker; `report_runs` plays it.
 """
 
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
 from loadgen.judge.next_step import aim_for, requirements
+from loadgen.judge.published import Conditions
 from loadgen.plan.fields import did_you_mean, redact_url
-from loadgen.plan.scenario import Scenario
+from loadgen.plan.scenario import Scenario, read_toml
+from loadgen.plan.units import parse_seconds
 from loadgen.run.search.search import STEP_S, Search
 from loadgen.run.search.sweep import Sweep
+from loadgen.run.tuning import shipped
 from loadgen.sentences import RUN_TEXT, read_table
 
-WINDOWS_S = (30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0)
+WINDOWS_S = (900.0, 300.0, 120.0, 60.0, 30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0)
 """Windows of a step, of which a budget gets the longest that fits."""
 REPEAT = 3
 """Runs of an item without a search; a search confirms by as many windows."""
@@ -32,6 +37,8 @@ _RUN_OVERHEAD_S = 5.0
 _RUN_WINDOWS = 2
 """Windows of a step that a run without a search lasts."""
 _WARMUP_S = 2.0
+_OF_THE_USER = ("case", "broker", "source_address", "hosts")
+_CONDITIONS = TypeAdapter(Conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,12 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportItem:
-    """One thing to measure; the keys of `report_items.toml`."""
+    """One thing to measure; the keys of `report_items.toml`.
+
+    An item of a `suite`, its name and source, has the fields of a shipped `scenario`, which it runs
+    once and as long as that says. `published` has the figures of other brokers by their names,
+    measured under these `conditions`.
+    """
 
     name: str
     case: str
@@ -55,6 +67,20 @@ class ReportItem:
     best: str = ""
     charts: bool = False
     rows: tuple[ReportRow, ...] = ()
+    suite: str = ""
+    scenario: str = ""
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    conditions: Conditions | None = None
+
+    @property
+    def repeat(self) -> int:
+        return 1 if self.scenario else REPEAT
+
+    def duration_s(self, window_s: float) -> float:
+        """Return the length of a run without a search."""
+        windows_s = _RUN_WINDOWS * window_s
+        duration = self.fields.get("duration")
+        return windows_s if duration is None else min(windows_s, parse_seconds(duration))
 
     @property
     def points(self) -> int:
@@ -63,8 +89,8 @@ class ReportItem:
     def seconds(self, window_s: float) -> float:
         """Return the time that the item takes on one broker, about."""
         if not self.search:
-            run_s = _RUN_WINDOWS * window_s + _WARMUP_S + _RUN_OVERHEAD_S
-            return self.points * REPEAT * run_s
+            run_s = self.duration_s(window_s) + _WARMUP_S + _RUN_OVERHEAD_S
+            return self.points * self.repeat * run_s
         steps_s = _STEPS * (_SHARE_OF_WINDOW * window_s + _STEP_OVERHEAD_S)
         return self.points * (steps_s + REPEAT * window_s + _RUN_OVERHEAD_S)
 
@@ -82,7 +108,7 @@ class ReportBroker:
     secured: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
-    fields: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +118,14 @@ class Measurement:
     item: ReportItem
     broker: int
     secured: bool = False
+    reason: str = ""
+    """The reason why it is left out."""
 
     @property
     def title(self) -> str:
         """Name of its rows: FANOUT, FANOUT.SEC."""
-        return self.item.case.upper() + (".SEC" if self.secured else "")
+        name = self.item.name if self.item.scenario else self.item.case.upper()
+        return name + (".SEC" if self.secured else "")
 
     @property
     def folder(self) -> str:
@@ -105,21 +134,16 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    measurement: Measurement
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class ReportPlan:
     """The measurements in the order of their importance; `fields` are those of every scenario."""
 
     brokers: tuple[ReportBroker, ...]
     measurements: tuple[Measurement, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Measurement, ...]
     window_s: float
     fields: Mapping[str, Any]
     budget_s: float | None = None
+    suite: str = ""
 
     @property
     def seconds(self) -> float:
@@ -127,23 +151,39 @@ class ReportPlan:
         return sum(each.item.seconds(self.window_s) for each in self.measurements)
 
 
+SUITES = ("mqttbs",)
+
+
 @cache
-def report_items() -> tuple[ReportItem, ...]:
-    return tuple(
-        ReportItem(
-            **{
-                **item,
-                "vary": tuple(item.get("vary", ())),
-                "rows": tuple(ReportRow(*row) for row in item.get("rows", ())),
-            }
-        )
-        for item in read_table("loadgen.run.search", "report_items.toml")["item"]
-    )
+def report_items(suite: str = "") -> tuple[ReportItem, ...]:
+    """Return the items of a report, or of a suite; raise ScenarioError for an unknown suite."""
+    if suite and suite not in SUITES:
+        raise ScenarioError(RUN_TEXT.UNKNOWN_SUITE(name=suite[:60], known=SUITES))
+    file = f"suite_{suite}.toml" if suite else "report_items.toml"
+    table = read_table("loadgen.run.search", file)
+    return tuple(_item(keys, table.get("suite", "")) for keys in table["item"])
 
 
-def chosen_items(only: Sequence[str]) -> tuple[ReportItem, ...]:
+def _item(keys: Mapping[str, Any], suite: str) -> ReportItem:
+    made = {
+        **keys,
+        "suite": suite,
+        "vary": tuple(keys.get("vary", ())),
+        "rows": tuple(ReportRow(*row) for row in keys.get("rows", ())),
+    }
+    if "scenario" in keys:
+        file = shipped("scenarios") / keys["scenario"]
+        fields = read_toml(file.read_text("utf-8"), file.name)
+        # The addresses of a file are those of documentation.
+        made["fields"] = {k: v for k, v in fields.items() if k not in _OF_THE_USER}
+        made["case"] = fields["case"]
+        made["conditions"] = _CONDITIONS.validate_python(keys["conditions"])
+    return ReportItem(**made)
+
+
+def chosen_items(only: Sequence[str], suite: str = "") -> tuple[ReportItem, ...]:
     """Return the items of these names or cases, all for none; raise ScenarioError."""
-    items = report_items()
+    items = report_items(suite)
     words = tuple(sorted({item.name for item in items} | {item.case for item in items}))
     for name in only:
         if name not in words:
@@ -158,26 +198,28 @@ def report_plan(
     *,
     only: Sequence[str] = (),
     budget_s: float | None = None,
+    suite: str = "",
 ) -> ReportPlan:
     """Return the measurements that fit the budget, with the longest window for which all fit.
 
     Of a budget that is too short for all, the last items are left out. Raise ScenarioError for an
     unknown item.
     """
-    possible, left_out = [], []
-    for item in chosen_items(only):
+    possible: list[Measurement] = []
+    left_out: list[Measurement] = []
+    for item in chosen_items(only, suite):
         for secured in (False, True):
             for place, broker in enumerate(brokers, start=1):
                 if secured and not (broker.secured and item.rows):
                     continue
                 measurement = Measurement(item, place, secured)
                 reason = broker.lacks.get(item.case) or _contradiction(measurement, broker, fields)
-                if reason:
-                    left_out.append(LeftOut(measurement, reason))
-                else:
-                    possible.append(measurement)
+                (left_out if reason else possible).append(replace(measurement, reason=reason))
     if budget_s is None:
-        return ReportPlan(tuple(brokers), tuple(possible), tuple(left_out), STEP_S, fields)
+        window_s = math.inf if suite else STEP_S
+        return ReportPlan(
+            tuple(brokers), tuple(possible), tuple(left_out), window_s, fields, None, suite
+        )
 
     def needed_s(window_s: float) -> float:
         return sum(each.item.seconds(window_s) for each in possible)
@@ -193,9 +235,11 @@ def report_plan(
             rest_s -= item_s
             fitting += members
         else:
-            left_out += [LeftOut(each, "the budget is too short for it") for each in members]
-    possible = fitting
-    return ReportPlan(tuple(brokers), tuple(possible), tuple(left_out), window_s, fields, budget_s)
+            reason = "the budget is too short for it"
+            left_out += [replace(each, reason=reason) for each in members]
+    return ReportPlan(
+        tuple(brokers), tuple(fitting), tuple(left_out), window_s, fields, budget_s, suite
+    )
 
 
 def _contradiction(
@@ -222,8 +266,10 @@ def _scenario(
     urls = broker.secured if measurement.secured else broker.urls
     values: dict[str, Any] = {"broker": urls, **item.fields, **fields, **broker.fields}
     if not item.search:
-        values |= {"duration": math.ceil(_RUN_WINDOWS * window_s), "warmup": _WARMUP_S}
-    if version := broker.versions.get(item.case):
+        values |= {"duration": item.duration_s(window_s), "warmup": _WARMUP_S}
+    if "mqtt" in item.fields:
+        values["mqtt"] = item.fields["mqtt"]
+    elif version := broker.versions.get(item.case):
         values["mqtt"] = version
     known = build_scenario(item.case, None, {}).fields()
     applying = fields_for(urls, values)
@@ -249,7 +295,7 @@ def sweep_of(measurement: Measurement, plan: ReportPlan) -> Sweep:
     axes = ((item.vary[0], item.vary[1:]),) if item.vary else ()
     if item.search:
         return Sweep(scenario, axes, search=searching)
-    return Sweep(scenario, axes, repeat=REPEAT, again=True)
+    return Sweep(scenario, axes, repeat=item.repeat, again=True)
 
 
 def command_of(measurement: Measurement, plan: ReportPlan) -> str:
@@ -258,10 +304,13 @@ def command_of(measurement: Measurement, plan: ReportPlan) -> str:
     verb = (
         ["sweep", item.case] if item.vary else ["search", item.case] if item.search else [item.case]
     )
+    if item.scenario:
+        verb = ["run", f"scenarios/{item.scenario}"]
     words = ["loadgen", *verb]
     urls = broker.secured if measurement.secured else broker.urls
     words += [word for url in _redacted(urls) for word in ("--broker", url)]
-    words += [f"--{name.replace('_', '-')}={value}" for name, value in item.fields.items()]
+    fields = {} if item.scenario else item.fields
+    words += [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
     if item.vary:
         words.append(f"--set={item.vary[0]}={','.join(item.vary[1:])}")
     if item.search:
@@ -274,45 +323,28 @@ def command_of(measurement: Measurement, plan: ReportPlan) -> str:
 
 
 def plan_document(plan: ReportPlan) -> dict[str, Any]:
-    """Return a plan as JSON values, without passwords, for `plan_of_document`."""
+    """Return what was found at the brokers as JSON values without passwords."""
     return {
         "brokers": [
-            asdict(each) | {"urls": _redacted(each.urls), "secured": _redacted(each.secured)}
+            {"name": each.name, "versions": each.versions, "lacks": each.lacks}
             for each in plan.brokers
-        ],
-        "measurements": [_plain(each) for each in plan.measurements],
-        "left_out": [{**_plain(each.measurement), "reason": each.reason} for each in plan.left_out],
-        "window_s": plan.window_s,
-        "budget_s": plan.budget_s,
+        ]
     }
 
 
-def plan_of_document(
+def brokers_of_document(
     document: Mapping[str, Any],
     brokers: Sequence[Sequence[str]],
-    fields: Mapping[str, Any],
-    extras: Sequence[Mapping[str, str]],
-) -> ReportPlan:
-    """Return the plan of a document.
+    extras: Sequence[Mapping[str, Any]],
+) -> list[ReportBroker]:
+    """Return the brokers of a document.
 
     URLs, with their passwords, and the fields of each broker are those of the command line.
     """
-    items = {item.name: item for item in report_items()}
-
-    def measurement(plain: Mapping[str, Any]) -> Measurement:
-        return Measurement(items[plain["item"]], plain["broker"], plain["secured"])
-
-    return ReportPlan(
-        brokers=tuple(
-            ReportBroker(each["name"], *split_urls(urls), each["versions"], each["lacks"], its)
-            for each, urls, its in zip(document["brokers"], brokers, extras, strict=True)
-        ),
-        measurements=tuple(map(measurement, document["measurements"])),
-        left_out=tuple(LeftOut(measurement(each), each["reason"]) for each in document["left_out"]),
-        window_s=document["window_s"],
-        fields=fields,
-        budget_s=document["budget_s"],
-    )
+    return [
+        ReportBroker(each["name"], *split_urls(urls), each["versions"], each["lacks"], its)
+        for each, urls, its in zip(document["brokers"], brokers, extras, strict=True)
+    ]
 
 
 def split_urls(urls: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -320,14 +352,6 @@ def split_urls(urls: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     secured = tuple(url for url in urls if url.partition("://")[0] in ("mqtts", "wss"))
     plain = tuple(url for url in urls if url not in secured)
     return (plain, secured) if plain else (secured, ())
-
-
-def _plain(measurement: Measurement) -> dict[str, Any]:
-    return {
-        "item": measurement.item.name,
-        "broker": measurement.broker,
-        "secured": measurement.secured,
-    }
 
 
 def _redacted(urls: Sequence[str]) -> list[str]:

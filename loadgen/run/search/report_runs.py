@@ -25,7 +25,6 @@ from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
 from loadgen.run.search.report_plan import (
-    LeftOut,
     Measurement,
     ReportPlan,
     plan_document,
@@ -68,7 +67,7 @@ class ReportResult:
     directory: Path
     plan: ReportPlan
     measured: tuple[MeasuredItem, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[Measurement, ...] = ()
     interrupted: bool = False
 
 
@@ -85,11 +84,12 @@ def request_digest(
     fields: Mapping[str, Any],
     only: Sequence[str],
     budget_s: float | None,
+    suite: str = "",
 ) -> str:
     """Return the digest of a request, by which a second start is recognized as the same."""
     redacted = [[redact_url(url) for url in urls] for urls in brokers]
     # Another version may have other items.
-    items = [item.name for item in report_items()]
+    items = [item.name for item in report_items(suite)]
     return digest_of([redacted, {k: str(v) for k, v in fields.items()}, [*only], budget_s, items])
 
 
@@ -130,7 +130,7 @@ async def play_report(
     """
     journal = report_journal(directory)
     measured: list[MeasuredItem] = []
-    left_out: list[LeftOut] = []
+    left_out: list[Measurement] = []
     away: dict[int, str] = {}
     used_s = 0.0
     with exclusive(directory):
@@ -143,7 +143,7 @@ async def play_report(
             if plan.budget_s is not None and used_s + needed_s / 2 > plan.budget_s:
                 reason = reason or f"the budget of {plan.budget_s:,.0f} s was used up"
             if reason and not folder.exists():
-                left_out.append(LeftOut(measurement, reason))
+                left_out.append(replace(measurement, reason=reason))
                 continue
             rest = plan.measurements[place:]
             state = ReportState(

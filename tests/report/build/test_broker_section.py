@@ -59,6 +59,22 @@ def test_processor_time_of_the_window(tmp_path: Path) -> None:
     assert card.broker.moments[0].used == pytest.approx(0.25)
 
 
+def test_nodes_are_added_up(tmp_path: Path) -> None:
+    """A node with a disk and a network, one with processors alone: of the sum, as far as known."""
+    more = {"network_sent_bytes": 0, "processors": 4}
+    first = [process(s, 0.25 * s, 100, **more, disk_read_bytes=s << 20) for s in range(9)]
+    second = [process(s, 0.5 * s, 20, processors=2) for s in range(9)]
+    samples = [{**s, "node": n} for n, them in (("a", first), ("b", second)) for s in them]
+    card = card_with(tmp_path / "run", *samples)
+    assert card.broker is not None and len(card.broker.nodes) == 2
+    a, b = card.broker.nodes
+    assert a.rates == {"disk_read_bytes": 1 << 20, "network_sent_bytes": 0.0} and not b.rates
+    assert (a.cores, b.cores) == pytest.approx((0.25, 0.5))
+    assert (card.broker.cpu_seconds, card.broker.cores) == pytest.approx((3.0, 0.75))
+    assert (card.broker.resident_bytes_max, card.broker.processors) == (120 << 20, 6)
+    assert "| a | 0.25 | 4 | 100 | 1.05 |" in make.rendered(card).text
+
+
 @pytest.mark.parametrize(
     ("a_second", "steps", "told"),
     [

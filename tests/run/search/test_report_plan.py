@@ -6,10 +6,10 @@ from loadgen.report.build.sweep_table import FIGURES
 from loadgen.run.search.report_plan import (
     WINDOWS_S,
     ReportBroker,
+    brokers_of_document,
     chosen_items,
     command_of,
     plan_document,
-    plan_of_document,
     report_items,
     report_plan,
     report_scenario,
@@ -37,9 +37,7 @@ def test_items_have_fields_and_figures_that_exist() -> None:
 def test_what_a_broker_lacks_is_left_out_with_its_reason() -> None:
     plan = report_plan([A, B], {}, only=["queue", "bridge"])
     assert [(one.item.name, one.broker) for one in plan.measurements] == [("queue", 2)]
-    reasons = {
-        (one.measurement.item.name, one.measurement.broker): one.reason for one in plan.left_out
-    }
+    reasons = {(one.item.name, one.broker): one.reason for one in plan.left_out}
     assert reasons["queue", 1] == "no share"
     assert reasons["bridge", 2].startswith("--broker: 'mqtt://")
 
@@ -73,7 +71,7 @@ def test_a_broker_that_is_started_here_has_no_options_of_tls() -> None:
 
 def test_a_budget_sets_the_window_and_leaves_out_what_does_not_fit() -> None:
     whole = report_plan([B], {})
-    hours = (0.2, 1, 5, 50)
+    hours = (0.2, 1, 5, 500)
     windows = [report_plan([B], {}, budget_s=each * 3600).window_s for each in hours]
     assert windows == sorted(windows)
     assert (windows[0], windows[-1]) == (WINDOWS_S[-1], WINDOWS_S[0])
@@ -83,7 +81,7 @@ def test_a_budget_sets_the_window_and_leaves_out_what_does_not_fit() -> None:
     # All brokers or none.
     assert len(short.measurements) == 2 * len({one.item.name for one in short.measurements})
     fitting = {one.item.name for one in short.measurements}
-    assert {one.measurement.item.name for one in short.left_out} & fitting == set()
+    assert {one.item.name for one in short.left_out} & fitting == set()
     assert "fanin" in fitting and "fanout" not in fitting and "connburst" in fitting
 
 
@@ -126,7 +124,8 @@ def test_a_plan_is_read_back_without_its_passwords() -> None:
     document = plan_document(plan)
     assert "secret" not in str(document)
     urls = [(*A.urls, *A.secured), B.urls]
-    assert plan_of_document(document, urls, {}, [{}, {}]) == plan
+    found = brokers_of_document(document, urls, [{}, {}])
+    assert report_plan(found, {}, budget_s=900) == plan
 
 
 @pytest.mark.parametrize("name", ["fan", "FANIN", ""])

@@ -82,7 +82,7 @@ async def test_rows_of_a_broker_that_went_away_are_left_out(runs: FakeRuns, tmp_
         ("latency-by-background", 2),
     ]
     assert [one.sweep.exit_status for one in result.measured] == [3, 0, 0]
-    assert [(one.measurement.item.name, one.measurement.broker) for one in result.left_out] == [
+    assert [(one.item.name, one.broker) for one in result.left_out] == [
         ("latency-by-background", 1)
     ]
     assert "nothing listens" in result.left_out[0].reason
@@ -122,7 +122,7 @@ async def test_a_used_budget_leaves_out_the_rest(
     monkeypatch.setattr("loadgen.run.search.sweep.time.monotonic", lambda: float(next(hours)))
     result = await play(plan, tmp_path / "r")
     assert [one.measurement.broker for one in result.measured] == [1]
-    assert [one.measurement.broker for one in result.left_out] == [2]
+    assert [one.broker for one in result.left_out] == [2]
 
 
 def test_a_request_is_the_same_with_another_password() -> None:
