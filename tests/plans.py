@@ -8,7 +8,7 @@ from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.plan.addressing import matches_to, streams_of
 from loadgen.plan.fit import Host, fit_plan
 from loadgen.plan.groups import DeviceGroup, Target, WorkerPlan
-from loadgen.plan.plan import Plan
+from loadgen.plan.plan import Plan, with_shared_fields
 from loadgen.plan.scenario import Scenario
 
 _OF_PLAN = frozenset(field.name for field in fields(Plan))
@@ -25,9 +25,10 @@ def small_plan(
 ) -> Plan:
     """A plan of these groups; `given` are fields of the plan or of its scenario."""
     own = {name: given.pop(name) for name in _OF_PLAN & given.keys()}
+    scenario = Scenario.model_validate({"case": "test", "mqtt": VERSION_NAMES[version]} | given)
     return Plan(
-        scenario=Scenario.model_validate({"case": "test", "mqtt": VERSION_NAMES[version]} | given),
-        groups=groups,
+        scenario=scenario,
+        groups=with_shared_fields(groups, scenario),
         targets=targets,
         workers=workers,
         run_tag=run_tag,

@@ -75,7 +75,6 @@ class Trial:
             roles=roles,
             connects=[self.greeting.connect() for _ in roles],
             endpoints=(self.greeting.endpoint,),
-            version=self.greeting.versions[-1],
             separate=False,
             needs=BrokerNeeds(qos_option="QoS {highest}"),
             tls_context=self.tls_context,

@@ -249,7 +249,6 @@ class Wanted:
     roles: Sequence[Role]
     connects: Sequence[packets.Connect]
     endpoints: Sequence[Endpoint]
-    version: int
     separate: bool
     needs: BrokerNeeds
     sessions: str = "take another broker"
@@ -303,7 +302,8 @@ async def rehearse(wanted: Wanted) -> Rehearsed:
         durable: dict[str, int] = {}  # the first device of each group
         for number, role in enumerate(roles):
             # A broker of MQTT 3.1 does not say whether it kept a session.
-            if role.filters and not role.group.clean_start and wanted.version != MQTT_3_1:
+            version = wanted.connects[number].protocol_version
+            if role.filters and not role.group.clean_start and version != MQTT_3_1:
                 durable.setdefault(role.group.name, number)
         for number in durable.values():
             lacks += await _session(wanted, number)
@@ -353,7 +353,8 @@ def _limits(wanted: Wanted, players: Iterable[_Player]) -> Iterator[Text]:
         for publication in role.publications:
             size_bytes = publication.size_bytes
             packet = _packet(publication, b"." * size_bytes, int(publication.qos > 0))
-            if limit_bytes is not None and len(encode(packet, wanted.version)) > limit_bytes:
+            version = player.connect.protocol_version
+            if limit_bytes is not None and len(encode(packet, version)) > limit_bytes:
                 yield lack(BROKER_TEXT.SIZE_LIMIT, limit_bytes=limit_bytes, size_bytes=size_bytes)
             if publication.retain and limits.retain_available == 0:
                 yield lack(BROKER_TEXT.NO_RETAIN)
@@ -400,7 +401,7 @@ def _not_granted(wanted: Wanted, player: _Player) -> Text | None:
             ending = BROKER_TEXT.SUBSCRIBE_ENDED if reason else BROKER_TEXT.SUBSCRIBE_SILENT
             return player.lack(ending, subscription=subscription, needs=needs, reason=reason)
         if suback is not None and is_failure(code):
-            name = named(code, suback.properties, wanted.version)
+            name = named(code, suback.properties, player.connect.protocol_version)
             refused = BROKER_TEXT.SUBSCRIBE_REFUSED
             return player.lack(refused, subscription=subscription, needs=needs, name=name)
         if code < role.qos:
@@ -584,7 +585,7 @@ async def _session(wanted: Wanted, number: int) -> list[Text]:
     """Return a sentence if a session is lost between two connections; end the session."""
     role, connect = wanted.roles[number], wanted.connects[number]
     endpoint, lasting = wanted.endpoints[role.target], Properties()
-    if wanted.version == MQTT_5:
+    if connect.protocol_version == MQTT_5:
         lasting = Properties(session_expiry_interval=_SESSION_S)
     leaving = replace(connect, clean_start=False, properties=lasting)
 

@@ -23,7 +23,18 @@ from loadgen.judge.verdict import Verdict
 from loadgen.metrics.course import counted_in
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import split_shared, topic_filter_fault
-from loadgen.plan.fields import Choice, Count, Flag, Quantity, Seconds, TextLine, Texts, read_table
+from loadgen.plan.fields import (
+    Choice,
+    Count,
+    Flag,
+    Quantity,
+    Seconds,
+    Secret,
+    TableText,
+    TextLine,
+    Texts,
+    read_table,
+)
 from loadgen.plan.groups import (
     ROOT,
     DeviceGroup,
@@ -32,21 +43,45 @@ from loadgen.plan.groups import (
     pattern_fault,
     sample_of,
 )
-from loadgen.plan.plan import Plan, plan_of
+from loadgen.plan.plan import VERSIONS, Plan, plan_of
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
+    DURATION_LIMIT_S,
     PAYLOAD_SIZE,
     RATE_LIMIT,
     Scenario,
     topic_complaints,
+    will_complaints,
 )
+from loadgen.plan.stages import STAGES_LIMIT, Stage, stage_fault
 from loadgen.plan.tables import DataTable
 from loadgen.plan.units import shown
-from loadgen.sentences import CASE_TEXT
+from loadgen.sentences import CASE_TEXT, PLAN_TEXT
 
 GROUPS_LIMIT = 100
 
 _QOS = Choice(choices=("0", "1", "2"))
+_STAGE = {
+    "at": Seconds(0, DURATION_LIMIT_S),
+    "devices": Count(0, DEVICES_LIMIT),
+    "over": Seconds(0, DURATION_LIMIT_S),
+}
+
+
+class Stages(TextLine):
+    """Numbers of connected devices by time."""
+
+    allowed = "a list such as [{ at = 0, devices = 0 }, { at = 5, devices = 100, over = 10 }]"
+
+    def parse(self, value: object) -> list[dict[str, Any]]:
+        if not isinstance(value, list) or not 0 < len(value) <= STAGES_LIMIT:
+            raise ValueError(f"there must be 1 to {STAGES_LIMIT} stages")
+        stages = [read_table(f"stage {at}", stage, _STAGE) for at, stage in enumerate(value, 1)]
+        if not all("devices" in stage for stage in stages):
+            raise ValueError("a stage has no devices")
+        return stages
+
+
 _KINDS = {
     "name": TextLine("name"),
     "count": Count(1, DEVICES_LIMIT),
@@ -61,10 +96,25 @@ _KINDS = {
     "subscribe_qos": _QOS,
     "acknowledge_every": Count(1, 65_535),
     "clean": Flag(),
+    "session_expiry": Seconds(1, 0xFFFFFFFF, whole_seconds=True),
     "keep_alive": Seconds(0, 65_535, whole_seconds=True),
+    "mqtt": Choice(choices=("3.1", "3.1.1", "5")),
+    "user": Secret(),
+    "password": Secret(),
+    "clients_file": TextLine("file"),
+    "will": TextLine("topic"),
+    "payload": TextLine("file"),
+    "payload_template": TextLine("file"),
+    "expiry": Seconds(1, 0xFFFFFFFF, whole_seconds=True),
+    "user_properties": TableText("table"),
+    "stages": Stages(),
 }
-_OF_PUBLISHING = ("rate", "size", "retain", "max_unacknowledged")
+_OF_PUBLISHING = (
+    *("rate", "size", "retain", "max_unacknowledged", "payload", "payload_template"),
+    *("expiry", "user_properties"),
+)
 _OF_SUBSCRIBING = ("subscribe_qos", "acknowledge_every")
+_OF_MQTT_5 = ("expiry", "user_properties", "session_expiry")
 
 _EXAMPLE = [
     {"name": "publishers", "count": 10, "topic": f"{ROOT}/run/{{device}}"},
@@ -127,11 +177,23 @@ class Groups(Scenario):
             for name in (name for name in names if name in table and needed not in table):
                 yield CASE_TEXT.NO_EFFECT(key=name, needed=needed)
         topic, filters = table.get("topic"), table.get("subscribe", ())
+        is_5 = table.get("mqtt", self.mqtt) == "5"
+        for name in (name for name in _OF_MQTT_5 if name in table and not is_5):
+            yield CASE_TEXT.ONLY_MQTT_5(key=name)
+        if "session_expiry" in table and table.get("clean", True):
+            yield CASE_TEXT.NO_EFFECT(key="session_expiry", needed="clean = false")
+        if "payload" in table and "payload_template" in table:
+            yield PLAN_TEXT.TWO_PAYLOADS()
+        yield from will_complaints(table.get("will"))
+        if stages := stages_of(table):
+            fault = stage_fault(stages, table.get("count", 0))
+            if fault is not None:
+                yield CASE_TEXT.STAGES(fault=fault)
         if topic is not None:
             yield from topic_complaints("topic", topic)
         for pattern in filters:
             shared, plain = split_shared(pattern)
-            if shared is not None and self.mqtt != "5":
+            if shared is not None and not is_5:
                 yield CASE_TEXT.SHARED_FILTER(filter=shown(pattern))
             fault = pattern_fault(pattern) or topic_filter_fault(sample_of(plain), MQTT_3_1_1)
             if fault is not None:
@@ -140,8 +202,16 @@ class Groups(Scenario):
             yield CASE_TEXT.TOPICS_NO_EFFECT()
         if table.get("retain") and (self.reconnect is not None or self.churn is not None):
             yield CASE_TEXT.RETAINED_AGAIN()
-        if "size" in table and (self.payload or self.payload_template):
+        own = "payload" in table or "payload_template" in table
+        if "size" in table and not own and (self.payload or self.payload_template):
             yield CASE_TEXT.SIZE_OF_PAYLOAD()
+
+
+def stages_of(table: Mapping[str, Any]) -> tuple[Stage, ...]:
+    return tuple(
+        Stage(stage.get("at", 0.0), stage["devices"], stage.get("over", 0.0))
+        for stage in table.get("stages", ())
+    )
 
 
 def _groups(scenario: Groups) -> tuple[DeviceGroup, ...]:
@@ -167,6 +237,13 @@ def _group(scenario: Groups, table: Mapping[str, Any], rate: float) -> DeviceGro
             tuple(table.get("size", scenario.size)),
             scenario.arrivals,
             table.get("max_unacknowledged", scenario.max_unacknowledged),
+            payload=table.get("payload"),
+            payload_template=table.get("payload_template"),
+            expiry_s=table.get("expiry") and round(table["expiry"]),
+            user_properties=tuple(
+                (name, str(value))
+                for name, value in json.loads(table.get("user_properties", "{}")).items()
+            ),
         )
     if "subscribe" in table:
         subscribes = Subscribes(
@@ -181,6 +258,11 @@ def _group(scenario: Groups, table: Mapping[str, Any], rate: float) -> DeviceGro
         subscribes,
         topics=table.get("topics", 0),
         clean_start=table.get("clean", True),
+        session_expiry_s=round(table.get("session_expiry", 3600)),
+        version=VERSIONS[table["mqtt"]] if "mqtt" in table else None,
+        clients_file=table.get("clients_file"),
+        will=table.get("will"),
+        stages=stages_of(table),
     )
 
 

@@ -271,8 +271,8 @@ def read_scenario(case: Case[Any], flags: Flags) -> Scenario:
     named = (keys or {}).get("case", case.name) if case.takes_file else case.name
     scenario = build_scenario(str(named), keys, chosen)
     require_groups(scenario)
-    clients = getattr(scenario, "clients_file", None)
-    if clients is not None:
+    tables = (*getattr(scenario, "tables", ()), scenario.plain())
+    for clients in filter(None, (table.get("clients_file") for table in tables)):
         with suppress(OSError), Path(clients).open("rb") as file:
             if b"password" in file.readline(_FIRST_LINE_BYTES):
                 _warn_of_readers(Path(clients))

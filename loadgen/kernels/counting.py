@@ -17,6 +17,7 @@ from loadgen.kernels.fleet import (
     TOPIC_NUMBER,
     CounterRecord,
     Fleet,
+    GroupRecord,
     RunConstants,
     StreamRange,
     StreamSource,
@@ -404,18 +405,28 @@ def count_damaged(fleet: Fleet, counts: CounterRecord, message: ReceivedMessage,
 
 @compiled
 def _body_alone_is_damaged(fleet: Fleet, message: ReceivedMessage) -> bool:
-    """Return True if the header matches the body that was sent.
+    """Return True if the header matches a body that was sent.
 
     This needs a constant body, of the received size or of the largest one.
     """
-    if len(fleet.template) > 0:
-        return False
-    start, whole = message.payload, len(fleet.body)
-    extra = min(message.end - start - HEADER_BYTES, whole)
-    if has_intact_header(fleet.buffer, start, crc_of_body(fleet.body_crc, fleet.body, extra)):
-        return True
-    crc = crc_of_body(fleet.body_crc, fleet.body, whole)
-    return bool(has_intact_header(fleet.buffer, start, crc))
+    start = message.payload
+    for number in range(len(fleet.groups)):
+        group = fleet.groups[number]
+        whole = group.body_end - group.body_first
+        if group.place_end > group.place_first:
+            continue
+        for size in (message.end - start - HEADER_BYTES, whole):
+            crc = body_crc(fleet, group, min(size, whole))
+            if has_intact_header(fleet.buffer, start, crc):
+                return True
+    return False
+
+
+@compiled
+def body_crc(fleet: Fleet, group: GroupRecord, length: int) -> int:
+    """Return the CRC-32 of the first bytes of a group's body."""
+    body = fleet.body[group.body_first : group.body_end]
+    return int(crc_of_body(fleet.body_crc[group.crc_first :], body, length))
 
 
 @compiled

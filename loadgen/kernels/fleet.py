@@ -42,6 +42,16 @@ class GroupRecord(Record):
     """1 if `out` gets only the head of a message, and its body is sent from `body`."""
     header_place: Int64
     """Place of the header in its messages (kernels/payload.py)."""
+    version: Int64
+    property_first: Int64
+    property_end: Int64
+    """Its properties of a PUBLISH are properties[property_first : property_end]."""
+    body_first: Int64
+    body_end: Int64
+    crc_first: Int64
+    place_first: Int64
+    place_end: Int64
+    """Its part of `body`, the first of its entries in `body_crc`, and its part of `template`."""
     unit: Int64
     read_most: Int64
     """Bytes that a device takes at a read, at the times of a slow reader; 0 for all that are ready,
@@ -110,7 +120,6 @@ class RunConstants(Record):
     """Constants of the run, and its window, which is set when the schedule begins."""
 
     run_tag: Int64
-    version: Int64
     seed: Int64
     measure_ns: Int64
     end_ns: Int64
@@ -285,6 +294,7 @@ class Fleet(Arrays):
     header_places: Int64s
     """Places of headers that are not in front of the payload."""
     header_property: Bytes
+    properties: Bytes
     body: Bytes
     body_crc: Int64s
     template: Rows[Place]

@@ -366,18 +366,18 @@ def _next_turn(fleet: Fleet, number: int, row: int) -> None:
 def _send_batch(fleet: Fleet, row: int, end: int, count: int, now_ns: int) -> int:
     """Write out[:end] to the socket; return how many of its messages are sent."""
     device = fleet.devices[row]
-    body_bytes = fleet.batch[0].body_bytes
+    body, body_bytes = fleet.groups[device.group].body_first, fleet.batch[0].body_bytes
     if device.flags & STREAMED:
         push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, 0, end)
-        _leave_body(fleet, row, 0, body_bytes, now_ns)
+        _leave_body(fleet, row, body, body + body_bytes, now_ns)
         return count
     done = send_from(device.descriptor, fleet.out, 0, end)
     if done == end:
         if body_bytes > 0:
-            done = max(send_from(device.descriptor, fleet.body, 0, body_bytes), 0)
+            done = max(send_from(device.descriptor, fleet.body, body, body + body_bytes), 0)
             if done < body_bytes:
                 device.flags |= BLOCKED
-                _leave_body(fleet, row, done, body_bytes, now_ns)
+                _leave_body(fleet, row, body + done, body + body_bytes, now_ns)
         return count
     device.flags |= BLOCKED
     # Messages with at least one sent byte count as sent.
@@ -388,7 +388,7 @@ def _send_batch(fleet: Fleet, row: int, end: int, count: int, now_ns: int) -> in
     if sent > 0:
         if begun_end > done:
             push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, done, begun_end)
-        _leave_body(fleet, row, 0, body_bytes, now_ns)
+        _leave_body(fleet, row, body, body + body_bytes, now_ns)
     return sent
 
 

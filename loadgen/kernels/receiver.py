@@ -98,8 +98,8 @@ def receive_packets(
     and what the handlers write. Return (begin of the first incomplete packet, bytes written). A
     violation of the protocol is queued as BROKEN and ends the scan at `end`.
     """
-    buffer, version = fleet.buffer, fleet.run.version
-    device = fleet.devices[row]
+    buffer, device = fleet.buffer, fleet.devices[row]
+    version = fleet.groups[device.group].version
     position, written = 0, 0
     limit_bytes = fleet.run.packet_limit - _FIXED_HEADER_BYTES
     if device.body_left > 0:
@@ -230,10 +230,10 @@ def _begin_body(
     arrived up to `end`. Return the begin of the bytes that the caller has to store: the packet if
     its head is incomplete or too long.
     """
-    buffer = fleet.buffer
+    buffer, device = fleet.buffer, fleet.devices[row]
     first_byte, start, body, packet_end = head
     status, topic, topic_end, _, payload, _ = mqtt.publish_fields(
-        buffer, first_byte, body, end, fleet.run.version
+        buffer, first_byte, body, end, fleet.groups[device.group].version
     )
     if status == mqtt.OK and not mqtt.is_topic(buffer, topic, topic_end):
         _break(fleet, row, violations.MALFORMED, now_ns)
@@ -241,7 +241,6 @@ def _begin_body(
     head_end = payload + HEADER_BYTES
     if status != mqtt.OK or head_end > end or head_end - start > fleet.run.whole_limit:
         return start
-    device = fleet.devices[row]
     device.body_left = packet_end - end
     device.body_crc = crc32(0, buffer, head_end, end)
     device.partial_bytes = head_end - start
@@ -267,7 +266,7 @@ def _take_body(
         return end, 0
     _, first_byte, body, packet_end = mqtt.frame(buffer, 0, head_end, fleet.run.packet_limit)
     _, topic, topic_end, packet_id, payload, properties = mqtt.publish_fields(
-        buffer, first_byte, body, packet_end, fleet.run.version
+        buffer, first_byte, body, packet_end, fleet.groups[device.group].version
     )
     if properties:
         _check_properties(fleet, row, properties, now_ns)
@@ -518,7 +517,8 @@ def _respond(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
     """
     buffer, start, now_ns = fleet.buffer, message.payload, message.now_ns
     device = fleet.devices[message.row]
-    qos = fleet.groups[device.group].qos
+    group = fleet.groups[device.group]
+    qos = group.qos
     intended_ns = read_i64(buffer, start + 16)
     packet_id = 0
     if qos > 0:
@@ -532,7 +532,7 @@ def _respond(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
     first = fleet.ranges[device.range_first].stream_first
     number = device.responses + read_u32(buffer, start + 4) - first
     topic = fleet.topics[fleet.topic_ends[number] : fleet.topic_ends[number + 1]]
-    size, version, nothing = message.end - start, fleet.run.version, fleet.topics[:0]
+    size, version, nothing = message.end - start, group.version, fleet.topics[:0]
     payload = mqtt.write_publish(
         fleet.out, position, qos << 1, topic, packet_id, version, nothing, size
     )

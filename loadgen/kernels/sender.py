@@ -23,7 +23,6 @@ from loadgen.kernels.payload import (
     HEADER_BYTES,
     IN_FRONT,
     IN_PROPERTY,
-    crc_of_body,
     fill_template,
     move_out,
     stamp,
@@ -214,23 +213,24 @@ def write_message(
         dup << 3 | group.qos << 1 | group.retain,
         fleet.topics[fleet.topic_ends[number] : fleet.topic_ends[number + 1]],
         packet_id,
-        fleet.run.version,
-        fleet.header_property if outside_bytes else fleet.topics[:0],
+        group.version,
+        fleet.properties[group.property_first : group.property_end],
         size - outside_bytes,
     )
     payload -= outside_bytes
     extra = size - HEADER_BYTES
-    crc = crc_of_body(fleet.body_crc, fleet.body, extra)
+    crc = counting.body_crc(fleet, group, extra)
     body = payload + HEADER_BYTES
     if group.body_apart:
         size = HEADER_BYTES
     elif extra > 0:
-        copy_bytes(out, body, fleet.body, 0, extra)
-    if len(fleet.template) > 0:
+        copy_bytes(out, body, fleet.body, group.body_first, extra)
+    if group.place_end > group.place_first:
         device = publisher.stream - group.first_stream
         wall_ms = (intended_ns + fleet.run.wall_ns) // 1_000_000
         drawn = _chance(fleet.run.seed, publisher.stream, sequence)
-        fill_template(out, body, fleet.template, device, sequence, wall_ms, drawn)
+        template = fleet.template[group.place_first : group.place_end]
+        fill_template(out, body, template, device, sequence, wall_ms, drawn)
         crc = crc32(0, out, body, body + extra)
     run_tag = fleet.run.run_tag
     stamp(out, payload, run_tag, publisher.stream, sequence, intended_ns, sent_ns, crc, copy)

@@ -137,13 +137,19 @@ _NEEDS_METHOD: Final = "Authentication Data without Authentication Method"
 
 
 def encode_properties(properties: Properties, packet_type: int) -> bytes:
-    """Return Property Length and properties of a packet type (or WILL), in the table's order.
+    """Return Property Length and properties, as `write_properties` writes them."""
+    if properties is NO_PROPERTIES:
+        return b"\0"
+    body = write_properties(properties, packet_type)
+    return write_variable(len(body), "Property Length") + body
+
+
+def write_properties(properties: Properties, packet_type: int) -> bytes:
+    """Return the properties of a packet type (or WILL), in the table's order.
 
     Raises LocalProtocolError for a property that the packet must not carry, a repetition that it
     does not allow, and a value out of range.
     """
-    if properties is NO_PROPERTIES:
-        return b"\0"
     parts: list[bytes] = []
     for row, attribute, is_tuple in _COLUMNS:
         value = getattr(properties, attribute)
@@ -161,8 +167,7 @@ def encode_properties(properties: Properties, packet_type: int) -> bytes:
             parts.append(row.kind.write(one, row.name))
     if properties.authentication_data is not None and properties.authentication_method is None:
         raise LocalProtocolError(f"{PACKET_NAMES[packet_type]}: {_NEEDS_METHOD}")
-    body = b"".join(parts)
-    return write_variable(len(body), "Property Length") + body
+    return b"".join(parts)
 
 
 def decode_properties(reader: Reader, packet_type: int) -> Properties:

@@ -6,7 +6,7 @@ million of them need no file.
 
 import hashlib
 import hmac
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loadgen.mqtt.topics import split_shared
@@ -39,16 +39,16 @@ def login_of(key: str, group: DeviceGroup, device: int) -> Login:
     return user, hmac.new(key.encode(), user.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def accounts(plan: Plan, key: str, listed: Sequence[Login] = ()) -> Iterator[Account]:
+def accounts(plan: Plan, key: str, listed: Mapping[str, Sequence[Login]]) -> Iterator[Account]:
     """Yield the account of the operator, whose password is the key, and one for each device.
 
-    `listed` are the logins of the first group's devices, if they are not to be derived.
+    `listed` are the logins of the devices of groups by name, if they are not to be derived.
     """
     yield Account(OPERATOR, key, ("#",), ("#", "$SYS/#"))
     plan = replace(plan, groups=rooted(plan.groups, ANY_ROOT))
-    for number, group in enumerate(plan.groups):
+    for group in plan.groups:
+        chosen = listed.get(group.name)
         for device in range(group.count):
-            chosen = listed if number == 0 and listed else None
             user, password = login_of(key, group, device) if chosen is None else chosen[device]
             yield Account(user, password, _publishes(plan, group, device), _receives(group, device))
 

@@ -27,7 +27,9 @@ def may_be_kept(plan: Plan) -> bool:
     run would not begin with new sessions. So do slow readers: their receive buffers are larger
     after the window.
     """
-    lasting = not plan.scenario.churn and all(group.clean_start for group in plan.groups)
+    lasting = not plan.scenario.churn and all(
+        group.clean_start and not group.stages for group in plan.groups
+    )
     publishing = any(group.publishes for group in plan.groups)
     alike = lasting and slow_group(plan.groups) is None
     return plan.behaviour == MESSAGING and alike and publishing

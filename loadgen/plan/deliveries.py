@@ -236,6 +236,7 @@ def require_exact(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> None:
     for group in groups:
         matches = list(received_by(groups, group.name, brokers))
         for at, match in enumerate(matches):
+            _require_stored(match)
             for other in matches[:at]:
                 if other.source == match.source and _overlap(match, other):
                     raise ScenarioError(
@@ -253,6 +254,18 @@ def require_exact(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> None:
                         )
                     )
         sharing |= dict.fromkeys(shared, group)
+
+
+def _require_stored(match: Flow) -> None:
+    """Refuse messages that a device may miss while it is away by its stages."""
+    group, subscribes = match.receivers, match.receivers.subscribes
+    if not group.stages or subscribes is None:
+        return
+    sender = match.source.senders
+    expires = sender.publishes is not None and sender.publishes.expiry_s is not None
+    if group.clean_start or expires or not min(subscribes.qos, match.source.qos):
+        values = {"group": group.name, "filter": shown(match.filter), "sender": sender.name}
+        raise ScenarioError(PLAN_TEXT.STAGES_NOT_STORED(**values))
 
 
 def _may_be_equal(pattern: str, other: str) -> bool:

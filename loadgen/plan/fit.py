@@ -21,6 +21,7 @@ from loadgen.plan.groups import (
 from loadgen.plan.plan import Brokers, Plan, rooted
 from loadgen.plan.scenario import HEADER_BYTES, INSTANCES_LIMIT, Scenario, processors_of
 from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_for_load
+from loadgen.plan.stages import presence
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
 
@@ -115,8 +116,10 @@ def fit_plan(
         raise ScenarioError(PLAN_TEXT.NO_ADDRESS())
     if not 0 <= run_tag < 1 << 32:
         raise ValueError(f"run tag {run_tag} does not fit into 32 bits")
-    if password is not None and username is None and plan.version != 5:
-        raise ScenarioError(PLAN_TEXT.PASSWORD_WITHOUT_USER(mqtt=scenario.mqtt))
+    for group in plan.groups:
+        user, secret = group.login or (username, password)
+        if secret is not None and user is None and plan.version_of(group) != 5:
+            raise ScenarioError(PLAN_TEXT.PASSWORD_WITHOUT_USER(mqtt=scenario.mqtt))
     groups = rooted(plan.groups, f"lg{run_tag:08x}")
     hosts = (host,) * scenario.hosts if isinstance(host, Host) else host
     if len(hosts) != scenario.hosts:
@@ -555,6 +558,8 @@ def describe_group(plan: Plan, group: DeviceGroup) -> dict[str, object]:
     if publishes is not None and group.publishes is not None:
         if plan.scenario.header == "property":
             publishes["size_bytes"] = [size - HEADER_BYTES for size in group.publishes.size_bytes]
+        present = presence(group.stages, group.count, plan.phases.duration_s)
+        publishes["rate"] = group.publishes.rate * present
         deliveries = mean_deliveries(group, plan.groups, plan.separate_count)
         whole = int(deliveries) if deliveries.is_integer() else round(deliveries, 3)
         publishes |= {"topics": group.distinct(group.publishes.topic), "deliveries": whole}

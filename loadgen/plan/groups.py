@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from loadgen.mqtt.topics import split_shared
+from loadgen.plan.stages import Stage
 
 Arrivals = Literal["constant", "uniform", "poisson"]
 Version = Literal[3, 4, 5]
@@ -67,7 +68,8 @@ class Publishes:
     many messages, and the next when all of them are acknowledged, which stands for a JMS
     transaction. `size_bytes` is the smallest and largest size of payload and 32-byte header,
     wherever the header is. `deliveries` of a message are stated only if they do not follow from
-    filters.
+    filters. `payload` or `payload_template` is the file of the body, by default the scenario's.
+    `expiry_s` is the Message Expiry Interval.
     """
 
     topic: str
@@ -81,6 +83,10 @@ class Publishes:
     first_stream: int = 0
     arrives_as: str = ""
     deliveries: int | None = None
+    payload: str | None = None
+    payload_template: str | None = None
+    expiry_s: int | None = None
+    user_properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,10 @@ class DeviceGroup:
     hold `{device}`. `targets` are numbers of the plan's targets that the devices use in turn; empty
     for all.
 
+    `version` and `clients_file`, identifiers and logins of the devices, are the scenario's unless
+    stated, and so is the file for the first group alone. `login` is user name and password of all
+    devices. `stages` are empty for devices that stay.
+
     The planner uses `cores` and `parts`. `cores` is the share of a processor that one device takes.
     `parts` is the largest number of parts, of neighbouring devices, into which workers may divide
     the group. Both are derived from rates and topics if they are None. With `each_broker` there is
@@ -139,8 +149,13 @@ class DeviceGroup:
     topics: int = 0
     timed: bool = True
     clean_start: bool = True
+    session_expiry_s: int = 3600
     keep_alive_s: int = 300
+    version: Version | None = None
+    clients_file: str | None = None
+    login: tuple[str | None, str | None] | None = field(default=None, repr=False)
     will: str | None = None
+    stages: tuple[Stage, ...] = ()
     targets: tuple[int, ...] = ()
     cores: float | None = None
     parts: int | None = None

@@ -32,7 +32,7 @@ from loadgen.plan.thresholds import Threshold, parse_threshold
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
 
-_VERSIONS: Mapping[str, Version] = {"3.1": 3, "3.1.1": 4, "5": 5}
+VERSIONS: Mapping[str, Version] = {"3.1": 3, "3.1.1": 4, "5": 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,10 @@ class Plan:
 
     @property
     def version(self) -> Version:
-        return _VERSIONS[self.scenario.mqtt]
+        return VERSIONS[self.scenario.mqtt]
+
+    def version_of(self, group: DeviceGroup) -> Version:
+        return group.version or self.version
 
     @property
     def root(self) -> str:
@@ -300,10 +303,16 @@ def _require_consistent(plan: Plan, *, returns: bool) -> None:
     for group in plan.groups:
         if group.is_closed and sent_qos(group) == 0:
             raise ScenarioError(PLAN_TEXT.CLOSED_QOS(group=group.name))
-    if plan.version == 3 and returns and not all(group.clean_start for group in plan.groups):
-        raise ScenarioError(PLAN_TEXT.SESSION_OF_3_1())
-    # If there is a file of clients, it has the identifiers of the first group's devices.
-    named = len(plan.groups) - (scenario.clients_file is not None)
+        leaves = returns or bool(group.stages)
+        if group.version == 3 and leaves and not group.clean_start:
+            raise ScenarioError(PLAN_TEXT.SESSION_OF_3_1())
+        has_messages = group.publishes is not None or group.subscribes is not None
+        if scenario.header == "property" and has_messages and group.version != 5:
+            raise ScenarioError(PLAN_TEXT.HEADER_PROPERTY())
+        if group.stages and scenario.steps is not None:
+            raise ScenarioError(PLAN_TEXT.STAGES_STEPS(group=group.name))
+    # A file of clients has the identifiers of its devices.
+    named = sum(group.clients_file is None for group in plan.groups)
     if scenario.client_id is not None and "{group}" not in scenario.client_id and named > 1:
         raise ScenarioError(
             PLAN_TEXT.CLIENT_ID_OF_GROUPS(pattern=shown(scenario.client_id), case=scenario.case)
@@ -332,7 +341,7 @@ def _finished(
     """Return the groups with their streams and with the fields that are the same in all of them."""
     finished: list[DeviceGroup] = []
     stream = 0
-    for group in groups:
+    for group in with_shared_fields(groups, scenario):
         publishes = group.publishes
         if publishes is not None:
             outside_bytes = HEADER_BYTES if scenario.header == "property" else 0
@@ -348,11 +357,28 @@ def _finished(
                 count=brokers if group.each_broker else group.count,
                 publishes=publishes,
                 keep_alive_s=round(scenario.keep_alive),
-                will=None if finished else scenario.will,
+                will=group.will or (None if finished else scenario.will),
                 clean_start=group.clean_start and not keeps,
             )
         )
     return tuple(finished)
+
+
+def with_shared_fields(
+    groups: tuple[DeviceGroup, ...], scenario: Scenario
+) -> tuple[DeviceGroup, ...]:
+    """Return the groups with version, payload and clients of the scenario unless they have own."""
+    completed: list[DeviceGroup] = []
+    for group in groups:
+        publishes = group.publishes
+        if publishes and publishes.payload is None and publishes.payload_template is None:
+            publishes = replace(
+                publishes, payload=scenario.payload, payload_template=scenario.payload_template
+            )
+        listed = group.clients_file or (None if completed else scenario.clients_file)
+        version = group.version or VERSIONS[scenario.mqtt]
+        completed.append(replace(group, publishes=publishes, version=version, clients_file=listed))
+    return tuple(completed)
 
 
 def rooted(groups: tuple[DeviceGroup, ...], root: str) -> tuple[DeviceGroup, ...]:

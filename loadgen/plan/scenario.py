@@ -431,7 +431,7 @@ class Scenario(BaseModel):
             numbered = "{device}" in self.topic or "{topic}" in self.topic
             if "messages" in self.parts and not numbered:
                 yield PLAN_TEXT.ONE_TOPIC(pattern=shown(self.topic))
-        yield from _will_complaints(self.will)
+        yield from will_complaints(self.will)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -526,7 +526,7 @@ def topic_complaints(name: str, pattern: str) -> Iterator[str]:
         yield PLAN_TEXT.TOPIC(option=name, pattern=shown(pattern), fault=fault)
 
 
-def _will_complaints(topic: str | None) -> Iterator[str]:
+def will_complaints(topic: str | None) -> Iterator[str]:
     if topic is None:
         return
     places = re.findall(r"\{[A-Za-z_]+(?::[0-9]+)?\}", topic.replace("{device}", ""))

@@ -4,6 +4,7 @@ import asyncio
 import re
 import secrets
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
@@ -78,14 +79,15 @@ def accounts_of(plan: Plan) -> "tuple[Account, ...]":
     """Return the users of a private broker with access control; () without it."""
     if not plan.scenario.access_control:
         return ()
-    from loadgen.plan.accounts import accounts
+    from loadgen.plan.accounts import Login, accounts
     from loadgen.worker.logins import listed_clients
 
-    listed = []
-    for _, user, password in listed_clients(plan) or ():
-        if not user or not password or not re.fullmatch(r"[^:\s#+]{1,200}", user):
-            raise ScenarioError(RUN_TEXT.USERNAMES())
-        listed.append((user, password))
+    listed: defaultdict[str, list[Login]] = defaultdict(list)
+    for name, clients in listed_clients(plan).items():
+        for _, user, password in clients:
+            if not user or not password or not re.fullmatch(r"[^:\s#+]{1,200}", user):
+                raise ScenarioError(RUN_TEXT.USERNAMES())
+            listed[name].append((user, password))
     return tuple(accounts(plan, secrets.token_hex(16), listed))
 
 

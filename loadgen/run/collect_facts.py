@@ -40,6 +40,7 @@ from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.deliveries import delivered_rate, direct_senders
 from loadgen.plan.groups import may_leave, sent_qos, slow_group
 from loadgen.plan.plan import Plan
+from loadgen.plan.stages import presence
 from loadgen.run.host_watch import GAP_NS, HostSample, between, network_within
 from loadgen.run.hosts.worker_pool import Loss
 from loadgen.run.redaction import printable
@@ -303,7 +304,6 @@ def _overdue(state: RunState) -> int:
 
 def _schedule(plan: Plan, state: RunState) -> Schedule:
     publishing = [group for group in plan.groups if group.publishes is not None]
-    leaving = [group for group in plan.groups if group.subscribes is not None and may_leave(group)]
     publishers = sum(group.count for group in publishing)
     rate = _rate(plan)
     owed_by_leave = rate * _seconds_away(plan, publishers)
@@ -320,14 +320,26 @@ def _schedule(plan: Plan, state: RunState) -> Schedule:
         owed_at_window_end=state.owed_at_window_end,
         # Devices that were not let in again did not leave their messages unsent on request.
         owed_by_leave=0.0 if _overdue(state) else owed_by_leave,
-        waiting_by_leave=delivered_rate(plan.groups, plan.separate_count)
-        * _seconds_away(plan, sum(group.count for group in leaving)),
+        waiting_by_leave=_most_waiting(plan),
         closed_window=max(windows, default=0),
     )
 
 
 def _rate(plan: Plan) -> float:
-    return sum(group.publishes.rate for group in plan.groups if group.publishes is not None)
+    return sum(
+        group.publishes.rate * presence(group.stages, group.count, plan.phases.duration_s)
+        for group in plan.groups
+        if group.publishes is not None
+    )
+
+
+def _most_waiting(plan: Plan) -> float:
+    """Return the most deliveries that may wait for subscribers which are away on request."""
+    leaving = [group for group in plan.groups if group.subscribes is not None and may_leave(group)]
+    away_s = _seconds_away(plan, sum(group.count for group in leaving))
+    if any(group.stages for group in leaving):
+        away_s = plan.phases.warmup_s + plan.phases.duration_s
+    return delivered_rate(plan.groups, plan.separate_count) * away_s
 
 
 def _seconds_away(plan: Plan, devices: int) -> float:

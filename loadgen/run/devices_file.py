@@ -63,9 +63,9 @@ def device_table(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> pa.Tabl
     brokers = [printable(f"{target.host}:{target.port}", 300) for target in plan.targets]
     listed = listed_clients(plan)
     client_ids = [
-        printable(listed[number][0], 300)
-        if listed is not None and index == 0
-        else client_id(plan, plan.groups[index], number)
+        printable(listed[owner.name][number][0], 300)
+        if (owner := plan.groups[index]).name in listed
+        else client_id(plan, owner, number)
         for index, number in zip(group.tolist(), device.tolist(), strict=True)
     ]
     columns = {

@@ -1,9 +1,10 @@
 """The checks before a run: each returns, or raises the one error with its remedy."""
 
 import ipaddress
+import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from loadgen.cases.registry import case_of, resolve, vary
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES, IN_FRONT
 from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
-from loadgen.mqtt.constants import MQTT_3_1
+from loadgen.mqtt.constants import MQTT_3_1, VERSION_NAMES
 from loadgen.plan.addressing import client_id
 from loadgen.plan.fields import Size
 from loadgen.plan.payload_template import read_template
@@ -29,7 +30,7 @@ from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
 from loadgen.run.broker_provider import routes
 from loadgen.run.environment import machine_identity
 from loadgen.run.redaction import printable
-from loadgen.run.secrets import with_passphrase
+from loadgen.run.secrets import with_secrets
 from loadgen.sentences import BROKER_TEXT, PLAN_TEXT, RUN_TEXT
 from loadgen.worker import tls
 from loadgen.worker.logins import connect_of, listed_clients
@@ -119,7 +120,7 @@ def downgraded(plan: Plan, error: BrokerRefusedError) -> Plan | None:
     if getattr(answer, "code", "") != BROKER_TEXT.CONNACK_OF_3_1_1.code:
         return None
     try:
-        return with_passphrase(resolve(vary(plan.scenario, {"mqtt": "3.1.1"})))
+        return with_secrets(resolve(vary(plan.scenario, {"mqtt": "3.1.1"})))
     except ScenarioError:
         return None  # a case that needs MQTT 5
 
@@ -130,26 +131,44 @@ def tls_context(plan: Plan) -> "ssl.SSLContext | None":
 
 
 def with_payload_size(scenario: Scenario) -> Scenario:
-    """Return the scenario with the message size of its payload file or template."""
-    name = "payload" if scenario.payload_template is None else "payload_template"
-    file_name = scenario.payload or scenario.payload_template
+    """Return the scenario with the message sizes of its payload files and templates."""
+    changes: dict[str, object] = {}
+    kind = scenario.fields().get("size")
+    if isinstance(kind, Size):
+        stated = {"size": scenario.size} if "size" in scenario.model_fields_set else {}
+        names = {"payload": scenario.payload, "payload_template": scenario.payload_template}
+        if size := _size_of_payload(names | stated, int(kind.maximum), scenario.header):
+            changes["size"] = size
+        if "group" in scenario.fields():
+            tables = json.loads(scenario.group)
+            for table in tables:
+                if size := _size_of_payload(table, int(kind.maximum), scenario.header):
+                    table["size"] = size
+            changes["group"] = json.dumps(tables)
+    return scenario.model_copy(update=changes)
+
+
+def _size_of_payload(
+    keys: Mapping[str, Any], limit_bytes: int, header: str
+) -> tuple[int, int] | None:
+    """Return the size of messages with the payload file or template of these keys."""
+    name = "payload" if keys.get("payload_template") is None else "payload_template"
+    file_name = keys.get(name)
     if file_name is None:
-        return scenario
-    path, kind = Path(file_name), scenario.fields()["size"]
-    assert isinstance(kind, Size)
-    limit_bytes = int(kind.maximum)
-    if scenario.payload_template is not None:
+        return None
+    path = Path(file_name)
+    if name == "payload_template":
         limit_bytes = WHOLE_SIZE_MAXIMUM_BYTES
     if path.exists() and not path.is_file():
         raise ScenarioError(RUN_TEXT.NOT_A_FILE(field=name, path=file_name))
     try:
-        header_bytes = 0 if scenario.header == "property" else HEADER_BYTES
+        header_bytes = 0 if header == "property" else HEADER_BYTES
         size_bytes = header_bytes + path.stat().st_size
         with path.open("rb") as file:
-            if scenario.payload_template is not None:
+            if name == "payload_template":
                 text = file.read(limit_bytes + 1)
                 body, _, place = read_template(text)
-                if place != IN_FRONT and scenario.header == "property":
+                if place != IN_FRONT and header == "property":
                     raise ScenarioError(PLAN_TEXT.TWO_HEADERS())
                 size_bytes = header_bytes + len(body)
     except OSError as error:
@@ -158,9 +177,9 @@ def with_payload_size(scenario: Scenario) -> Scenario:
     if size_bytes > limit_bytes:
         raise ScenarioError(RUN_TEXT.LARGE(field=name, size=size_bytes, most=limit_bytes))
     size = (size_bytes, size_bytes)
-    if "size" in scenario.model_fields_set and scenario.size != size:
+    if tuple(keys.get("size", size)) != size:
         raise ScenarioError(RUN_TEXT.SIZE_OF_PAYLOAD(field=name, size=size_bytes))
-    return scenario.model_copy(update={"size": size})
+    return size
 
 
 def _require_certificates(plan: Plan) -> None:
@@ -186,33 +205,36 @@ def _require_certificates(plan: Plan) -> None:
 
 
 def _require_clients(plan: Plan) -> None:
-    """Require identifiers that MQTT allows, and a file of clients that suits the first group.
+    """Require identifiers that MQTT allows, and files of clients that suit their groups.
 
-    It must not name a device of another group.
+    They must not name a device of another group.
     """
-    clients, path = listed_clients(plan), plan.scenario.clients_file
-    if plan.version == MQTT_3_1:
-        named = [client_id(plan, group, group.count - 1) for group in plan.groups if group.count]
-        longest = max((*named, *(name for name, _, _ in clients or ())), key=len, default="")
-        if len(longest) > CLIENT_ID_CHARACTERS:
-            values = {"length": len(longest), "most": CLIENT_ID_CHARACTERS}
-            shown = printable(longest, 60)
-            raise ScenarioError(RUN_TEXT.LONG_CLIENT_ID(client_id=shown, **values))
-    if clients is None:
-        return
-    devices = plan.groups[0].count
-    listed = clients[:devices]
-    if plan.version != 5 and any(password and not user for _, user, password in listed):
-        raise ScenarioError(RUN_TEXT.PASSWORD_ALONE(path=path, mqtt=plan.scenario.mqtt))
-    if len(clients) < devices:
-        raise ScenarioError(RUN_TEXT.FEW_CLIENTS(path=path, rows=len(clients), devices=devices))
-    names, pattern = {name for name, _, _ in listed}, plan.scenario.client_id
-    for number, group in enumerate(plan.groups[1:] if pattern else (), 1):
-        of_group = str(pattern).replace("{group}", str(number))
-        for device in range(group.count):
-            if of_group.replace("{device}", str(device)) in names:
+    all_listed = listed_clients(plan)
+    pattern = plan.scenario.client_id
+    names: dict[str, str] = {}
+    files = [group.clients_file for group in plan.groups if group.clients_file is not None]
+    for group in plan.groups:
+        clients, path = all_listed.get(group.name, ()), group.clients_file
+        listed, version = clients[: group.count], plan.version_of(group)
+        if version == MQTT_3_1 and group.count:
+            last = client_id(plan, group, group.count - 1)
+            longest = max(*(name for name, _, _ in clients), last, "", key=len)
+            if len(longest) > CLIENT_ID_CHARACTERS:
+                values = {"length": len(longest), "most": CLIENT_ID_CHARACTERS}
+                shown = printable(longest, 60)
+                raise ScenarioError(RUN_TEXT.LONG_CLIENT_ID(client_id=shown, **values))
+        if version != 5 and any(secret and not user for _, user, secret in listed):
+            raise ScenarioError(RUN_TEXT.PASSWORD_ALONE(path=path, mqtt=VERSION_NAMES[version]))
+        if path is not None and len(clients) < group.count:
+            counts = {"rows": len(clients), "devices": group.count}
+            raise ScenarioError(RUN_TEXT.FEW_CLIENTS(path=path, **counts))
+        if path is None and pattern is None:
+            continue
+        for device in range(group.count if all_listed else 0):
+            name = listed[device][0] if path is not None else client_id(plan, group, device)
+            if names.setdefault(name, group.name) != group.name:
                 raise ScenarioError(
-                    RUN_TEXT.SAME_CLIENT_ID(path=path, device=device, group=group.name)
+                    RUN_TEXT.SAME_CLIENT_ID(path=files[0], device=device, group=group.name)
                 )
 
 
@@ -261,15 +283,17 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
     separate = brokers.separate_count > 1 or brokers.bridge is not None
     if not separate and len(plan.targets) > 1 and any(role.publications for role in roles):
         roles = acquainted(roles, f"{plan.root}/asked")
-    connects = [connect_of(plan, role.group, role.device, True, listed) for role in roles]
-    if plan.scenario.client_id is None and listed is None:
-        # A broker that ends a session late would end that of the run's device with its name.
-        connects = [replace(one, client_id=f"{one.client_id}a") for one in connects]
+    connects = []
+    for role in roles:
+        connect = connect_of(plan, role.group, role.device, True, listed)
+        if plan.scenario.client_id is None and role.group.name not in listed:
+            # A broker that ends a session late would end that of the run's device with its name.
+            connect = replace(connect, client_id=f"{connect.client_id}a")
+        connects.append(connect)
     return Wanted(
         roles=roles,
         connects=connects,
         endpoints=broker.endpoints,
-        version=plan.version,
         separate=separate,
         needs=needs,
         sessions="use --no-durable"

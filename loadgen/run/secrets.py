@@ -5,6 +5,7 @@ the secret.
 """
 
 import getpass
+import json
 import os
 import stat
 import subprocess
@@ -51,8 +52,9 @@ def take_secrets(fields: Mapping[str, object]) -> None:
     Variables leave the environment, so that no child has them: call this before one starts. One
     that was set again is read again. Raises ScenarioError where one cannot be had.
     """
-    for name in _NAMES:
-        source = fields.get(name)
+    tables = fields.get("group")
+    groups = json.loads(tables) if isinstance(tables, str) else []
+    for name, source in ((name, part.get(name)) for part in (fields, *groups) for name in _NAMES):
         if isinstance(source, str) and (source[:4] == "env:" or (name, source) not in _taken):
             _taken[name, source] = _read(name, source)
     if fields.get("otlp"):
@@ -94,9 +96,16 @@ def with_login(broker: ServedBroker, given: Mapping[str, object]) -> ServedBroke
     return replace(broker, endpoints=tuple(map(with_secrets, broker.endpoints)))
 
 
-def with_passphrase(plan: Plan) -> Plan:
-    passphrase = _of("tls_passphrase", plan.scenario.plain())
-    return replace(plan, tls=replace(plan.tls, passphrase=passphrase))
+def with_secrets(plan: Plan) -> Plan:
+    """Return the plan with the passphrase of its key and the logins of its groups."""
+    fields = plan.scenario.plain()
+    tables = json.loads(str(fields.get("group", "[]")))
+    groups = list(plan.groups)
+    for number, table in enumerate(tables):
+        if any(login := (_of("user", table), _of("password", table))):
+            groups[number] = replace(groups[number], login=login)
+    tls = replace(plan.tls, passphrase=_of("tls_passphrase", fields))
+    return replace(plan, tls=tls, groups=tuple(groups))
 
 
 def readable_by_others(path: Path) -> bool:

@@ -18,7 +18,7 @@ from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.plan.scenario import Scenario
 from loadgen.run.broker_provider import plan_for
 from loadgen.run.preflight import check_host, wanted
-from loadgen.run.secrets import take_secrets, with_login, with_passphrase
+from loadgen.run.secrets import take_secrets, with_login, with_secrets
 
 if TYPE_CHECKING:
     from loadgen.brokers.ask import Greeting
@@ -70,7 +70,7 @@ async def survey(fields: Mapping[str, Any], broker: ServedBroker) -> Survey:
         fields = {**fields, "broker": [one.redacted for one in broker.endpoints]}
     broker = with_login(broker, fields)
     scenario = _scenario(first, fields)
-    plan = with_passphrase(resolve(scenario))
+    plan = with_secrets(resolve(scenario))
     check_host(plan)
     asking = wanted(await plan_for(plan, broker.endpoints), broker)
     endpoint, context = broker.endpoints[0], asking.tls_context
@@ -113,7 +113,7 @@ async def _answer(
                 scenario = _scenario(case, {**fields, "mqtt": other})
                 break
         mqtt = scenario.mqtt
-        plan = with_passphrase(resolve(scenario))
+        plan = with_secrets(resolve(scenario))
         asking = wanted(await plan_for(plan, broker.endpoints), broker)
         asking = replace(asking, answer_s=TRIAL_S, return_s=TRIAL_S, quiet_s=quiet_s)
         async with asyncio.timeout(TRIAL_S):

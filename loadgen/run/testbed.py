@@ -48,7 +48,7 @@ from loadgen.run.rundir import (
     require_free,
 )
 from loadgen.run.seal import seal
-from loadgen.run.secrets import known_secrets, take_secrets, with_login, with_passphrase
+from loadgen.run.secrets import known_secrets, take_secrets, with_login, with_secrets
 from loadgen.run.tasks import finished_or
 from loadgen.run.watched import loads_of, watched_broker
 from loadgen.sentences import BROKER_TEXT
@@ -111,7 +111,7 @@ class Testbed:
         if self.broker != "auto" and "broker" not in scenario.model_fields_set:
             scenario = vary(scenario, {"broker": self.broker})
         take_secrets(scenario.plain())
-        plan = with_passphrase(resolve(preflight.with_payload_size(scenario)))
+        plan = with_secrets(resolve(preflight.with_payload_size(scenario)))
         with disk_errors():
             try:
                 async with AsyncExitStack() as stack:

@@ -12,7 +12,7 @@ import time
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,9 @@ from loadgen.kernels.sender import BATCH_LIMIT
 from loadgen.kernels.syscalls import EVENT_WORDS, MESSAGE_WORDS
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import SERIES
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.constants import PUBLISH
+from loadgen.mqtt.properties import Properties, write_properties
 from loadgen.mqtt.violations import VIOLATIONS
 from loadgen.plan.addressing import (
     deliveries_to_each,
@@ -85,7 +88,7 @@ from loadgen.plan.payload_template import no_template, read_template
 from loadgen.plan.plan import Plan
 from loadgen.sentences import WORKER_TEXT
 from loadgen.worker.clock import clock_ns, clock_words
-from loadgen.worker.logins import connect_packet, listed_clients
+from loadgen.worker.logins import connect_of, listed_clients
 from loadgen.worker.shared_counts import SharedPage, private_page
 
 Table = npt.NDArray[np.int64]
@@ -171,6 +174,7 @@ def _group_rows(plan: Plan) -> Rows[GroupRecord]:
     rows["counts_as"] = np.arange(len(rows))
     for number, group in enumerate(plan.groups):
         row = rows[number]
+        row.version = plan.version_of(group)
         if group.publishes is not None:
             row.qos = group.publishes.qos
             row.retain = group.publishes.retain
@@ -246,11 +250,10 @@ class _Builder:
         topic = owner.expand(publishes.topic, number).encode()
         self.topics.append(topic)
         group = self.groups[device.group]
-        if self.plan.scenario.payload_template is None and group.size_most > _whole_limit(
-            self.plan
-        ):
+        if publishes.payload_template is None and group.size_most > _whole_limit(self.plan):
             group.body_apart = 1
         size_bytes = HEADER_BYTES if group.body_apart else group.size_most
+        size_bytes += group.property_end - group.property_first
         group.packet_most = max(group.packet_most, len(topic) + size_bytes + _HEADERS_MOST_BYTES)
         if publishes.qos > 0:
             self._add_sender(device, publishes.window)
@@ -341,21 +344,52 @@ def _publishers(
     return publishers
 
 
-def _body_of(plan: Plan) -> tuple[Bytes, Rows[Place], int]:
-    """Return the body of the largest message, the places that each message fills, and the header's
-    place."""
-    largest = max(largest_payload_bytes(plan.groups), HEADER_BYTES)
-    header_place = IN_PROPERTY if plan.scenario.header == "property" else IN_FRONT
-    path = plan.scenario.payload or plan.scenario.payload_template
-    if path is None:
-        return make_body(largest - HEADER_BYTES, plan.scenario.seed), no_template(), header_place
-    body, template = np.frombuffer(bytearray(Path(path).read_bytes()), np.uint8), no_template()
-    if plan.scenario.payload_template is not None:
-        body, template, place = read_template(body.tobytes())
-        header_place = max(place, header_place)
-    if len(body) != largest - HEADER_BYTES:
-        raise ScenarioError(WORKER_TEXT.PAYLOAD_CHANGED(path=path))
-    return body, template, header_place
+def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Table, Rows[Place], Bytes]:
+    """Return the bodies of all groups, their CRCs, the places that each message fills, and the
+    properties.
+
+    The row of a group gets its part of them. Groups without a file share a body.
+    """
+    plain = [group for group in plan.groups if group.publishes and not _file_of(group.publishes)]
+    filler = make_body(max(largest_payload_bytes(plain) - HEADER_BYTES, 0), plan.scenario.seed)
+    bodies, crcs, places = [filler], [body_crc_states(filler)], [cast("Table", no_template())]
+    usual_place = IN_PROPERTY if plan.scenario.header == "property" else IN_FRONT
+    properties = bytearray()
+    parts = {"": (0, len(filler), 0, 0, 0, usual_place)}
+    for number, group in enumerate(plan.groups):
+        path = "" if group.publishes is None else _file_of(group.publishes)
+        if group.publishes is not None and path not in parts:
+            body, template = np.frombuffer(Path(path).read_bytes(), np.uint8), no_template()
+            header_place = usual_place
+            if group.publishes.payload_template is not None:
+                body, template, header_place = read_template(body.tobytes())
+                header_place = max(header_place, usual_place)
+            if len(body) != group.publishes.size_bytes[1] - HEADER_BYTES:
+                raise ScenarioError(WORKER_TEXT.PAYLOAD_CHANGED(path=path))
+            first, crc, place = (sum(map(len, one)) for one in (bodies, crcs, places))
+            part = (first, first + len(body), crc, place, place + len(template), header_place)
+            parts[path] = part
+            bodies.append(body)
+            places.append(cast("Table", template))
+            crcs.append(body_crc_states(body))
+        row = rows[number]
+        row.body_first, row.body_end, row.crc_first, *rest = parts[path]
+        row.place_first, row.place_end, row.header_place = rest
+        row.property_first = len(properties)
+        if (sent := group.publishes) is not None:
+            stated = Properties(
+                message_expiry_interval=sent.expiry_s, user_property=sent.user_properties
+            )
+            properties += write_properties(stated, PUBLISH)
+        properties += HEADER_PROPERTY if row.header_place == IN_PROPERTY else b""
+        row.property_end = len(properties)
+    template = cast("Rows[Place]", np.concatenate(places))
+    text = np.frombuffer(properties, np.uint8)
+    return np.concatenate(bodies), np.concatenate(crcs), template, text
+
+
+def _file_of(publishes: Publishes) -> str:
+    return publishes.payload or publishes.payload_template or ""
 
 
 def _whole_limit(plan: Plan) -> int:
@@ -364,7 +398,9 @@ def _whole_limit(plan: Plan) -> int:
     Code that answers a message, or reads its body, needs it as a whole.
     """
     answering = any(owner.responds is not None for owner in plan.groups)
-    moved = plan.scenario.header == "property" or plan.scenario.payload_template is not None
+    moved = plan.scenario.header == "property" or any(
+        group.publishes and group.publishes.payload_template for group in plan.groups
+    )
     if answering or moved or plan.behaviour != MESSAGING:
         return plan.max_packet_bytes
     return min(plan.max_packet_bytes, _WHOLE_BYTES)
@@ -374,7 +410,6 @@ def _run_of(plan: Plan) -> Rows[RunConstants]:
     rows = RunConstants.rows(1)
     run = rows[0]
     run.run_tag = plan.run_tag
-    run.version = plan.version
     run.seed = plan.scenario.seed & 0x7FFFFFFF
     run.packet_limit = plan.max_packet_bytes
     run.whole_limit = _whole_limit(plan)
@@ -394,12 +429,14 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     count = len(group)
     rows = _Builder(plan, count)
     rows.devices["group"] = group
-    clients = listed_clients(plan)
+    listed = listed_clients(plan)
+    body, body_crc, template, properties = _contents(plan, rows.groups)
     for row in range(count):
         owner, number = plan.groups[int(group[row])], int(device[row])
         rows.devices[row].target = target_number(plan, owner, number)
         rows.devices[row].keep_alive_ns = owner.keep_alive_s * 1_000_000_000
-        rows.connects.append(connect_packet(plan, owner, number, owner.clean_start, clients))
+        connect = connect_of(plan, owner, number, owner.clean_start, listed)
+        rows.connects.append(encode(connect, connect.protocol_version))
         rows.add_publisher(row, owner, number)
         rows.add_subscriber(row, owner, number)
     for row in range(count):
@@ -408,8 +445,7 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     sources, parts, pattern_text = _source_rows(rows.sources)
     connect_packets, connect_ends = rows.connects.arrays()
     addresses, address_bytes = _addresses(plan.targets)
-    body, template, header_place = _body_of(plan)
-    rows.groups["header_place"] = header_place
+    header_places = np.unique(rows.groups["header_place"])
     slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
     source = b"" if worker.source_address is None else socket_address(worker.source_address, 0)
     responding = any(owner.responds is not None for owner in plan.groups)
@@ -458,10 +494,11 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
         heap=Due.rows(max(rows.publishing, 1)),
         topics=topics,
         topic_ends=topic_ends,
-        header_places=np.array([header_place] if header_place else [], np.int64),
+        header_places=header_places[header_places != IN_FRONT].astype(np.int64),
         header_property=np.frombuffer(bytearray(HEADER_PROPERTY), np.uint8),
+        properties=properties,
         body=body,
-        body_crc=body_crc_states(body),
+        body_crc=body_crc,
         template=template,
         waiting=np.zeros(max(count, 1), np.int32),
         connect_packets=connect_packets,

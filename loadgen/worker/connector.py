@@ -109,6 +109,13 @@ class Connector:
         if not self._ticking:
             self._tick()
 
+    def return_at(self, connection: int, moment_ns: int) -> None:
+        """Let a device that left reconnect at a time."""
+        self._attempts[connection] = 1
+        heapq.heappush(self._returning, (moment_ns / 1e9, connection))
+        if not self._ticking:
+            self._tick()
+
     def is_away(self, connection: int) -> bool:
         """Return True if the device was connected before and is to reconnect."""
         return connection in self._attempts

@@ -29,7 +29,7 @@ from loadgen.mqtt.constants import MQTT_3_1, MQTT_5
 from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, PubAck, PubRec, SubAck
 from loadgen.mqtt.reason_codes import is_known, reason_name
 from loadgen.plan.behaviour import Behaviour
-from loadgen.plan.groups import DeviceGroup, Reconnect, sent_qos
+from loadgen.plan.groups import DeviceGroup, Reconnect, Version, sent_qos
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.connector import Connector
 from loadgen.worker.endings import NO_PINGRESP, before_connack, ending
@@ -153,13 +153,13 @@ class Lifecycle:
     def _on_refusal(self, connection: int, data: bytes) -> None:
         """Report the first acknowledgement with a failure code, in the broker's words."""
         try:
-            packet = _decoded(data, self._fleet.plan.version)
+            packet = _decoded(data, self._version_of(connection))
         except LoadgenError as error:
             self._protocol_error(connection, str(error))
             return
         if isinstance(packet, PubAck | PubRec):
             told = packet.properties.reason_string
-            name = reason_name(packet.reason_code, self._fleet.plan.version)
+            name = reason_name(packet.reason_code, self._version_of(connection))
             reason = f"{name}: {told[:_REASON_CHARACTERS]}" if told else name
             self.refusal = self.refusal or reason
             self._report("refused", connection, f"acknowledged with {reason}")
@@ -180,7 +180,7 @@ class Lifecycle:
         self._note_violation(connection, kind, detail)
 
     def _on_control(self, connection: int, data: bytes, moment_ns: int) -> None:
-        version = self._fleet.plan.version
+        version = self._version_of(connection)
         if self._fleet.devices["state"][connection] == CLOSED:
             return
         try:
@@ -215,7 +215,7 @@ class Lifecycle:
     def _on_connack(self, connection: int, packet: ConnAck, data: bytes) -> None:
         fleet = self._fleet
         if packet.reason_code != 0:
-            reason = reason_name(packet.reason_code, fleet.plan.version)
+            reason = reason_name(packet.reason_code, self._version_of(connection))
             self.lost(connection, f"CONNACK {reason}")
             return
         self._check_connack(connection, packet)
@@ -226,15 +226,18 @@ class Lifecycle:
         if self.connector.came_back(connection) or fleet.devices[connection].returned_ns:
             self._resume(connection, packet.session_present)
 
+    def _version_of(self, connection: int) -> Version:
+        return self._fleet.plan.version_of(self._fleet.group_of(connection))
+
     def _check_connack(self, connection: int, packet: ConnAck) -> None:
         """Check a CONNACK that accepts a device, by what the device has requested."""
-        fleet, plan = self._fleet, self._fleet.plan
-        clean = fleet.group_of(connection).clean_start
+        fleet, group = self._fleet, self._fleet.group_of(connection)
+        clean, version = group.clean_start, self._version_of(connection)
         was_here = fleet.devices[connection].returned_ns != 0
-        names_are_new = plan.scenario.client_id is None and plan.scenario.clients_file is None
+        names_are_new = fleet.plan.scenario.client_id is None and group.clients_file is None
         if packet.session_present and (clean or (names_are_new and not was_here)):
             self._violated(connection, violations.SESSION_PRESENT)
-        if was_here and not (clean or packet.session_present or plan.version == MQTT_3_1):
+        if was_here and not (clean or packet.session_present or version == MQTT_3_1):
             self._violated(connection, violations.SESSION_LOST)
         if packet.properties.assigned_client_identifier is not None:
             self._violated(connection, violations.ASSIGNED_IDENTIFIER)
@@ -303,9 +306,11 @@ class Lifecycle:
             fleet.counters[device.group, counting.CONNECT_PHASE].connect_failures += 1
             if self.connector.connecting_all and not was_away:
                 self.failures[before_connack(reason)] += 1
+        if reason == _LEFT:
+            return
         policy = fleet.plan.reconnect
         # A device that left reconnects, with several attempts if needed.
-        if reason == _LEFT or (policy is None and was_away):
+        if policy is None and was_away:
             policy = Reconnect(fleet.plan.scenario.away, fleet.plan.scenario.away, 0.5)
         # A device whose first connect fails is a failure of the run and not tried again.
         tried = not self.connector.connecting_all or state == CONNECTED or was_away
@@ -324,10 +329,14 @@ class Lifecycle:
             os.close(device.descriptor)
         device.descriptor = -1
 
-    def disconnect(self, connection: int, reason: str = _LEFT, *, refused: bool = False) -> None:
-        """Send DISCONNECT for a device; without another reason it is to reconnect."""
-        self.outgoing.write(connection, encode(Disconnect(), self._fleet.plan.version))
+    def disconnect(self, connection: int, reason: str, *, refused: bool = False) -> None:
+        self.outgoing.write(connection, encode(Disconnect(), self._version_of(connection)))
         self.lost(connection, reason, refused=refused)
+
+    def leave(self, connection: int, until_ns: int) -> None:
+        """Disconnect a device until a time."""
+        self.disconnect(connection, _LEFT)
+        self.connector.return_at(connection, until_ns)
 
     # --- back again ---------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 """The CONNECT of each device, and the file of client identifiers and logins."""
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from loadgen.errors import ScenarioError
 from loadgen.mqtt import packets
-from loadgen.mqtt.codec import encode
+from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 from loadgen.plan.accounts import login_of
 from loadgen.plan.addressing import client_id
@@ -15,8 +15,9 @@ from loadgen.plan.plan import Plan
 from loadgen.sentences import WORKER_TEXT
 
 Clients = list[tuple[str, str | None, str | None]]
+Listed = Mapping[str, Clients]
+"""Identifiers and logins of the devices of groups, by the name of the group."""
 
-_SESSION_EXPIRY_S = 3600
 _CLIENT_COLUMNS = frozenset(("client_id", "username", "password"))
 _STRING_BYTES = 65_535  # of a string in MQTT (MQTT 5, 1.5.4)
 
@@ -41,9 +42,9 @@ def read_clients(path: Path) -> Clients:
         raise ScenarioError(WORKER_TEXT.UNREADABLE(path=shown, reason=reason)) from None
 
 
-def listed_clients(plan: Plan) -> Clients | None:
-    file = plan.scenario.clients_file
-    return None if file is None else read_clients(Path(file))
+def listed_clients(plan: Plan) -> Listed:
+    files = ((group.name, group.clients_file) for group in plan.groups)
+    return {name: read_clients(Path(file)) for name, file in files if file is not None}
 
 
 def _clients(rows: Iterable[tuple[int, list[str]]], names: list[str], shown: str) -> Clients:
@@ -67,37 +68,27 @@ def _clients(rows: Iterable[tuple[int, list[str]]], names: list[str], shown: str
     return clients
 
 
-def connect_packet(
-    plan: Plan,
-    group: DeviceGroup,
-    device: int,
-    clean_start: bool,
-    clients: Clients | None = None,
-) -> bytes:
-    return encode(connect_of(plan, group, device, clean_start, clients), plan.version)
-
-
 def connect_of(
     plan: Plan,
     group: DeviceGroup,
     device: int,
     clean_start: bool,
-    clients: Clients | None = None,
+    listed: Listed,
 ) -> packets.Connect:
-    """Make the CONNECT of one device; `clients` has a row for each device of the first group."""
-    client, user_name, password = client_id(plan, group, device), plan.username, plan.password
+    client, version = client_id(plan, group, device), plan.version_of(group)
+    user_name, password = group.login or (plan.username, plan.password)
     if plan.scenario.access_control:
         user_name, password = login_of(plan.password or "", group, device)
-    if clients is not None and group is plan.groups[0]:
-        client, user_name, password = clients[device]
+    if group.name in listed:
+        client, user_name, password = listed[group.name][device]
     properties, will = NO_PROPERTIES, None
     if group.will is not None:
         will = packets.Will(group.will.replace("{device}", str(device)), b"")
-    if plan.version == 5 and not clean_start:
-        properties = Properties(session_expiry_interval=_SESSION_EXPIRY_S)
+    if version == MQTT_5 and not clean_start:
+        properties = Properties(session_expiry_interval=group.session_expiry_s)
     return packets.Connect(
         client_id=client,
-        protocol_version=plan.version,
+        protocol_version=version,
         clean_start=clean_start,
         keep_alive=group.keep_alive_s,
         user_name=user_name,

@@ -49,7 +49,9 @@ class Outgoing:
         """
         self._written_ns[connection] = clock_ns()
         self.keep(connection, data)
-        self.keep_body(connection, 0, body_bytes)
+        if body_bytes:
+            body = int(self._fleet.groups["body_first"][self._fleet.group[connection]])
+            self.keep_body(connection, body, body + body_bytes)
         self.go_on(connection)
 
     def keep(self, connection: int, data: bytes | memoryview) -> None:

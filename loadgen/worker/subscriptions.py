@@ -117,12 +117,13 @@ class Subscriptions:
             return
         self._open[connection] = {packet.packet_id: packet for packet in packets}
         self._fleet.devices[connection].request_ns = clock_ns()
-        version = self._fleet.plan.version
+        version = self._fleet.plan.version_of(self._fleet.group_of(connection))
         self._outgoing.write(connection, b"".join(encode(packet, version) for packet in packets))
 
     def on_suback(self, connection: int, packet: SubAck, moment_ns: int) -> list[int]:
         """Handle a SUBACK, which arrived at `moment_ns`; return the violations in it."""
-        fleet, version = self._fleet, self._fleet.plan.version
+        fleet = self._fleet
+        version = fleet.plan.version_of(fleet.group_of(connection))
         waiting = self._open.get(connection, {})
         request = waiting.pop(packet.packet_id, None)
         if request is None:

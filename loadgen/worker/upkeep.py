@@ -1,7 +1,8 @@
 """Actions that a worker repeats: PINGREQ, devices that leave for a while, settled doubts."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import merge
+from math import inf
 from random import Random
 from typing import Any
 
@@ -9,25 +10,31 @@ import numpy as np
 
 from loadgen.kernels.accounting import Gap, make_pairs
 from loadgen.kernels.device import CONNECTED
+from loadgen.kernels.pacer import load_time_of
 from loadgen.kernels.reactor import ping_idle
 from loadgen.kernels.repeats import Doubt, doubt_pairs, note_withheld, settle
+from loadgen.kernels.sender import reschedule
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import PingReq
 from loadgen.plan.behaviour import PlannedFleet
-from loadgen.plan.groups import may_leave
+from loadgen.plan.groups import may_leave, sent_qos
+from loadgen.plan.stages import absences
 from loadgen.worker.build_fleet import many_rows
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.closing import range_owners
 from loadgen.worker.endings import NO_PINGRESP
 from loadgen.worker.outgoing import Outgoing
-from loadgen.worker.reporter import Reporter
 
 _PINGREQ = np.frombuffer(bytearray(encode(PingReq(), 4)), np.uint8)
 _LEAVE_EVERY_S = 0.02
+_NO_RETURN_NS = 3_600_000_000_000
 _TRIES = 20  # to find a connected device; with nearly all away, fewer leave
 _SETTLE_EVERY_S = 1.0
 _PAIRS_AT_ONCE = 20_000
 _GAPS = 1 << 20
+
+Absence = tuple[int, int, int, bool]
+"""Time at which a device leaves, that of its return, its row, and True if it leaves by stages."""
 
 
 def keep_alive(
@@ -61,14 +68,64 @@ def keep_alive(
     return look
 
 
-def churn(
-    fleet: PlannedFleet, reporter: Reporter, random: Random, leave: Callable[[int], None]
+def leave_and_return(
+    fleet: PlannedFleet, times: tuple[int, int], random: Random, leave: Callable[[int, int], None]
 ) -> Callable[[], float | None]:
-    """Return a function that disconnects the devices that are due since its last call.
+    """Return a function that disconnects the devices that are due to leave since its last call.
 
-    It returns the seconds until its next call, None for no more; `leave(connection)` disconnects.
+    It returns the seconds until its next call, None for no more; `leave(connection, until_ns)`
+    disconnects. `times` are the begin of the schedule and the end of the window.
     """
-    groups = fleet.plan.groups
+    start_ns, end_ns = times
+    absent = merge(_by_stages(fleet, *times), _by_churn(fleet, *times, random))
+    coming = next(absent, None)
+    late: list[Absence] = []
+
+    def let_leave() -> float | None:
+        nonlocal coming
+        now_ns = max(clock_ns(), start_ns)
+        due = late.copy()
+        late.clear()
+        while coming is not None and coming[0] <= now_ns:
+            due.append(coming)
+            coming = next(absent, None)
+        for left_ns, until_ns, row, is_staged in due:
+            if fleet.devices["state"][row] == CONNECTED:
+                if is_staged and (number := int(fleet.devices["publisher"][row])) >= 0:
+                    away_ns = load_time_of(fleet.program, until_ns)
+                    away_ns -= load_time_of(fleet.program, left_ns)
+                    fleet.publishers[number].phase_ns += away_ns
+                    fleet.publishers[number].load_ns += away_ns
+                leave(row, until_ns)
+            elif is_staged and until_ns > now_ns:
+                late.append((left_ns, until_ns, row, is_staged))  # it has not connected yet
+        if any(is_staged for *_, is_staged in due):
+            reschedule(fleet)
+            fleet.totals.rearm = 1
+        return _LEAVE_EVERY_S if (late or coming is not None) and now_ns < end_ns else None
+
+    return let_leave
+
+
+def _by_stages(fleet: PlannedFleet, start_ns: int, end_ns: int) -> list[Absence]:
+    """Return the absences by stages; devices with messages to account for return at the end."""
+    absent: list[Absence] = []
+    measure_ns = fleet.run.measure_ns
+    for row, device in enumerate(fleet.device.tolist()):
+        group = fleet.group_of(row)
+        accounts = group.subscribes is not None or sent_qos(group) > 0
+        last_ns = end_ns if accounts else end_ns + _NO_RETURN_NS
+        for left_s, until_s in absences(group.stages, device):
+            left_ns = start_ns if left_s < 0 else measure_ns + int(left_s * 1e9)
+            until_ns = last_ns if until_s == inf else measure_ns + int(until_s * 1e9)
+            if left_ns < end_ns:
+                absent.append((left_ns, min(until_ns, last_ns), row, True))
+    return sorted(absent)
+
+
+def _by_churn(fleet: PlannedFleet, start_ns: int, end_ns: int, random: Random) -> Iterator[Absence]:
+    """Yield the absences of devices that are chosen at random, as many a second as requested."""
+    scenario, groups = fleet.plan.scenario, fleet.plan.groups
     total = sum(
         share.count
         for worker in fleet.plan.workers
@@ -76,26 +133,15 @@ def churn(
         if may_leave(groups[share.group])
     )
     devices = [row for row in range(len(fleet.devices)) if may_leave(fleet.group_of(row))]
-    rate = (fleet.plan.scenario.churn or 0.0) * len(devices) / max(total, 1)
-    due, counted_s = 0.0, time.monotonic()
-
-    def let_leave() -> float | None:
-        nonlocal due, counted_s
-        if not rate:
-            return None
-        now_s = time.monotonic()
-        due += (now_s - counted_s) * rate
-        counted_s = now_s
-        while due >= 1.0:
-            due -= 1.0
-            some = (random.choice(devices) for _ in range(_TRIES))
-            states = fleet.devices["state"]
-            connection = next((one for one in some if states[one] == CONNECTED), None)
-            if connection is not None:
-                leave(connection)
-        return _LEAVE_EVERY_S if reporter.phase in ("warmup", "measure") else None
-
-    return let_leave
+    rate = (scenario.churn or 0.0) * len(devices) / max(total, 1)
+    away_until: dict[int, int] = {}
+    for number in range(1, int((end_ns - start_ns) * rate / 1e9) + 1):
+        left_ns = start_ns + int(number / rate * 1e9)
+        some = (random.choice(devices) for _ in range(_TRIES))
+        row = next((one for one in some if away_until.get(one, 0) < left_ns), None)
+        if row is not None:
+            away_until[row] = left_ns + int(scenario.away * (0.5 + random.random()) * 1e9)
+            yield left_ns, away_until[row], row, False
 
 
 # --- doubts ------------------------------------------------------------------------------------

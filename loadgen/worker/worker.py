@@ -41,7 +41,7 @@ from loadgen.worker.poller import Attendance, WorkerLoop
 from loadgen.worker.reporter import Reporter
 from loadgen.worker.shared_counts import open_live_page
 from loadgen.worker.subscription_marks import share_streams
-from loadgen.worker.upkeep import churn, keep_alive, settle_doubts, withhold
+from loadgen.worker.upkeep import keep_alive, leave_and_return, settle_doubts, withhold
 from loadgen.worker.warm import warm as warm
 
 _PR_SET_TIMERSLACK = 29
@@ -142,10 +142,12 @@ class Worker:
             reporter.end_window()
             self._repeat(lambda: reporter.watch_drain(lifecycle.outgoing.pending))
 
-        self._repeat(churn(fleet, reporter, lifecycle.connector.random, lifecycle.disconnect))
         fleet.run.measure_ns = header["measure_ns"]
         fleet.run.end_ns = header["end_ns"]
         plan_schedule(fleet, int(header["start_ns"]))
+        times = (int(header["start_ns"]), int(header["end_ns"]))
+        random = lifecycle.connector.random
+        self._repeat(leave_and_return(fleet, times, random, lifecycle.leave))
         self._at(int(header["measure_ns"]), lambda: reporter.enter("measure"))
         self._at(int(header["end_ns"]), end_window)
         lifecycle.poller.arm(int(header["start_ns"]))

@@ -12,6 +12,7 @@ from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.deliveries import delivered_rate
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.plan.scenario import read_toml, to_toml
+from loadgen.plan.stages import Stage
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
@@ -43,8 +44,16 @@ def test_each_key_has_its_place_in_a_group() -> None:
             subscribe_qos=2,
             clean=False,
             keep_alive="20s",
+            session_expiry="10m",
+            mqtt="5",
+            clients_file="clients.csv",
+            will="gone/{device}",
+            payload="body.json",
+            expiry=30,
+            user_properties={"site": "north"},
+            stages=[{"at": 0, "devices": 10}, {"at": "2s", "devices": "1k", "over": 1}],
         ),
-        reader("senders/#", acknowledge_every=9),
+        reader("senders/#", acknowledge_every=9, mqtt="3.1"),
         {"count": 3},
         keep_alive=45,
         qos=1,
@@ -53,14 +62,29 @@ def test_each_key_has_its_place_in_a_group() -> None:
     assert both == DeviceGroup(
         "senders",
         1000,
-        Publishes("senders/{topic}/d{device}", 2000.0, 1, True, (64, 100), "poisson", 7),
+        Publishes(
+            *("senders/{topic}/d{device}", 2000.0, 1, True, (64, 100), "poisson", 7),
+            payload="body.json",
+            expiry_s=30,
+            user_properties=(("site", "north"),),
+        ),
         Subscribes(("x/senders/+",), 2),
         topics=5,
         clean_start=False,
+        session_expiry_s=600,
         keep_alive_s=20,
+        version=5,
+        clients_file="clients.csv",
+        will="gone/{device}",
+        stages=(Stage(0, 10), Stage(2, 1000, 1)),
     )
     assert plain.subscribes == Subscribes(("senders/#",), 1, 9) and plain.keep_alive_s == 45
-    assert idle == DeviceGroup("group3", 3, keep_alive_s=45)
+    assert plain.version == 3
+    assert idle == DeviceGroup("group3", 3, keep_alive_s=45, version=4)
+
+
+def staged(table: dict[str, Any], *moments: float) -> dict[str, Any]:
+    return table | {"stages": [{"at": at, "devices": 2} for at in moments]}
 
 
 def test_rates_are_one_a_second_for_each_device_and_scale_together() -> None:
@@ -106,6 +130,28 @@ def test_needs_of_the_broker_are_those_of_the_groups() -> None:
         ([sender(), reader("a/+", "a/1")], {}, "OVERLAP"),
         ([sender(retain=True)], {"reconnect": 1}, "RETAINED_AGAIN"),
         ([sender(size=40)], {"payload": "file"}, "SIZE_OF_PAYLOAD"),
+        ([sender(payload="a", payload_template="b")], {}, "TWO_PAYLOADS"),
+        ([sender(expiry=5)], {}, "ONLY_MQTT_5"),
+        ([sender(user_properties=5, mqtt="5")], {}, "VALUE"),
+        ([sender(session_expiry=5, mqtt="5")], {}, "NO_EFFECT"),
+        ([sender(password="secret")], {}, "VALUE"),
+        ([sender(will="a/#")], {}, "WILL_TOPIC"),
+        (
+            [sender(), reader("a/+", mqtt="3.1.1")],
+            {"mqtt": "5", "header": "property"},
+            "HEADER_PROPERTY",
+        ),
+        ([staged(sender(), 1)], {}, "STAGES"),
+        ([staged(sender(), 0, 0)], {}, "STAGES"),
+        ([staged(sender(count=1), 0)], {}, "STAGES"),
+        ([staged(sender(), 0)], {"steps": "50%,100%"}, "STAGES_STEPS"),
+        ([sender(qos=1), staged(reader("a/+", qos=1), 0)], {}, "STAGES_NOT_STORED"),
+        ([sender(), staged(reader("a/+", qos=1, clean=False), 0)], {}, "STAGES_NOT_STORED"),
+        (
+            [sender(qos=1, expiry=5), staged(reader("a/+", qos=1, clean=False), 0)],
+            {"mqtt": "5"},
+            "STAGES_NOT_STORED",
+        ),
         (
             [sender(), reader("$share/s/a/+"), reader("$share/s/a/+", name="others")],
             {"mqtt": "5"},

@@ -369,7 +369,7 @@ def test_the_qos_is_the_lower_of_published_and_granted(
 
 def test_mqtt_3_1_may_repeat_a_pubrel_with_dup() -> None:
     bench = Bench(qos=2)
-    bench.fleet.run.version = 3
+    bench.fleet.groups["version"] = 3
     deliver(bench, [0], qos=2)
     assert bench.receive(bench.subscriber, b"\x6a\2\0\1")[1] == encode(PubComp(1), 4)
     assert told(bench) == []

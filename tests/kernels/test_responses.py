@@ -10,6 +10,7 @@ from loadgen.kernels import counting
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.mqtt.codec import encode
+from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.mqtt.packets import Packet, PubAck, Publish
 from loadgen.plan.addressing import filters_of
 from loadgen.plan.deliveries import sent_rate
@@ -35,6 +36,7 @@ def plan_of(qos: int = 0, version: int = 4, window: int = 4) -> Plan:
             "qos": qos,
             "max_unacknowledged": window,
             "rate": 60,
+            "mqtt": VERSION_NAMES[version],
         },
     )
     groups = groups_of(scenario, "run")

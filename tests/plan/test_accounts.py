@@ -11,7 +11,10 @@ from tests.refusals import refused
 
 def found(case: str, *listed: tuple[str, str], **fields: object) -> dict[str, Account]:
     plan = resolve(build_scenario(case, None, fields))
-    return {one.user_name: one for one in accounts(plan, "key", listed)}
+    return {
+        one.user_name: one
+        for one in accounts(plan, "key", {plan.groups[0].name: listed} if listed else {})
+    }
 
 
 def test_each_device_has_a_password_and_its_own_topic() -> None:

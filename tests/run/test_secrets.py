@@ -111,7 +111,7 @@ def test_passphrase_is_in_the_workload_and_not_shown() -> None:
     fields = {"broker": url, "tls_certificate": "c", "tls_passphrase": "env:TESTED_PHRASE"}
     scenario = build_scenario("fanin", None, fields)
     take_secrets(scenario.plain())
-    tls = secrets.with_passphrase(resolve(scenario)).tls
+    tls = secrets.with_secrets(resolve(scenario)).tls
     assert tls.passphrase == ODD and "passphrase" not in repr(tls)
     assert scenario.plain()["tls_passphrase"] == "env:TESTED_PHRASE"
 

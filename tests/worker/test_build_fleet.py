@@ -16,7 +16,7 @@ from loadgen.plan.addressing import client_id
 from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, Target, WorkerPlan
 from loadgen.plan.plan import Plan
 from loadgen.worker.build_fleet import build_fleet, plan_schedule, socket_address
-from loadgen.worker.logins import connect_packet
+from loadgen.worker.logins import connect_of
 from tests.refusals import refused
 from tests.worker.harness import one_worker_plan
 
@@ -101,11 +101,7 @@ def test_every_device_has_its_connect_packet(version: int) -> None:
         seen.add(packet.client_id)
     assert len(seen) == len(fleet.devices)
     durable = plan.groups[1]
-    data = connect_packet(plan, durable, 1, True)
-    decoded = decode(data, 0, len(data), version)
-    assert decoded is not None
-    first, _ = decoded
-    assert isinstance(first, Connect)
+    first = connect_of(plan, durable, 1, True, {})
     assert first.clean_start
     assert first.properties.session_expiry_interval is None
 

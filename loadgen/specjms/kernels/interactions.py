@@ -137,7 +137,7 @@ def _write_message(
         dup << 3 | kind.qos << 1,
         chain.topics[place.topic_start : place.topic_end],
         packet_id,
-        fleet.run.version,
+        fleet.groups[fleet.devices[row].group].version,
         chain.properties[place.property_start : place.property_end],
         size,
     )

@@ -1,0 +1,64 @@
+"""Stages of a group: the number of its connected devices in the course of a run.
+
+A stage has the devices with the lowest numbers. Its number is reached at once, or evenly over some
+seconds. Times count from the begin of the window; the first stage holds from the begin of the
+schedule on. The schedule of a device that is away stands still.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+STAGES_LIMIT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A number of devices that is reached at `at_s + over_s`."""
+
+    at_s: float
+    devices: int
+    over_s: float = 0.0
+
+
+def absences(stages: Sequence[Stage], device: int) -> Iterator[tuple[float, float]]:
+    """Yield the begin and the end of each absence of a device; infinite if it has none."""
+    left_s = -float("inf") if stages and device >= stages[0].devices else None
+    for before, stage in pairwise(stages):
+        if before.devices <= device < stage.devices and left_s is not None:
+            yield left_s, _moment(stage, device - before.devices, before)
+            left_s = None
+        elif stage.devices <= device < before.devices:
+            left_s = _moment(stage, before.devices - 1 - device, before)
+    if left_s is not None:
+        yield left_s, float("inf")
+
+
+def _moment(stage: Stage, place: int, before: Stage) -> float:
+    """Return the time at which a device comes or goes, by its place among those that do."""
+    return stage.at_s + stage.over_s * place / abs(stage.devices - before.devices)
+
+
+def presence(stages: Sequence[Stage], count: int, seconds: float) -> float:
+    """Return the mean share of a group's devices that are connected in a window."""
+    if not stages:
+        return 1.0
+    away_s = sum(
+        min(end_s, seconds) - max(begin_s, 0.0)
+        for device in range(count)
+        for begin_s, end_s in absences(stages, device)
+        if begin_s < seconds and end_s > 0
+    )
+    return 1.0 - away_s / (count * seconds)
+
+
+def stage_fault(stages: Sequence[Stage], count: int) -> str | None:
+    """Return the fault of the stages of a group; None for good ones."""
+    if stages[0].at_s or stages[0].over_s:
+        return "must begin with at = 0"
+    for before, stage in pairwise(stages):
+        if stage.at_s < before.at_s + before.over_s or stage.at_s == before.at_s:
+            return f"must not begin at {stage.at_s:g} s, before the last one is reached"
+    if max(stage.devices for stage in stages) > count:
+        return "must not have more devices than the group"
+    return None
