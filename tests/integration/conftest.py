@@ -7,9 +7,9 @@ import pytest
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.mosquitto import find_mosquitto
 from tests.secured_mosquitto import TlsFiles
-from tests.worker.conftest import certificates, driver, forkserver, start_broker
+from tests.worker.conftest import certificates, driver, forkserver, server_context, start_broker
 
-__all__ = ["certificates", "driver", "forkserver", "start_broker"]
+__all__ = ["certificates", "driver", "forkserver", "server_context", "start_broker"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

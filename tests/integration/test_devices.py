@@ -449,7 +449,7 @@ async def test_a_device_without_its_certificate_is_a_failure_that_says_why(
         answer = await driver.connect(plan)
         assert answer["connected"] == 6
         (reason,) = answer["failures"]
-        assert "No such file" in reason
+        assert "no such file" in reason
         assert "--tls" in reason
         await driver.stop()
         assert driver.said("cleanup") == []
