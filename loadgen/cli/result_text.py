@@ -213,7 +213,7 @@ def _processor(card: ScoreCard, curves: Curves) -> str:
 
 def _cores(used: float) -> str:
     """Return processor time as a share of a core, or as cores: 2.8 % of a core, 3.1 cores."""
-    return f"{used:.2g} cores" if used >= 1 else f"{100 * used:.2g} % of a core"
+    return f"{used:.2g} cores" if used >= 1 else f"{float(f'{100 * used:.2g}'):g} % of a core"
 
 
 def _ledger(card: ScoreCard) -> str:

@@ -34,30 +34,35 @@ LOOK_S = 2.0
 class HostLoad:
     """The part of the processors that others used, as shares from 0 to 1.
 
-    `waiting` is the mean
+    `pressure` is the share of the ten seconds before in which a task waited for a processor, None
+    if the kernel does not report it or the load of another run is in it. `waiting` is the mean
     number of others' tasks that waited for a processor, None without the kernel's schedstat.
     """
 
     share: float
     steal: float
+    pressure: float | None
     waiting: float | None = None
 
     @property
     def is_busy(self) -> bool:
         """True if a run would probably be INVALID."""
-        waiting = self.share if self.waiting is None else self.waiting
-        return waiting >= BUSY_SHARE or self.steal >= STEAL_SHARE
+        waits = [value for value in (self.pressure, self.waiting) if value is not None]
+        return max(waits, default=self.share) >= BUSY_SHARE or self.steal >= STEAL_SHARE
 
     def __str__(self) -> str:
         text = f"this host was {self.share:.0%} busy with other programs"
-        if self.waiting is not None:
+        if self.pressure is not None:
+            text += f", and programs waited for a processor in {self.pressure:.0%} of the time"
+        elif self.waiting is not None:
             text += f", of which {self.waiting:.1f} waited for a processor"
         return text
 
 
 class LoadWatch:
-    def __init__(self, proc: Path = PROC) -> None:
+    def __init__(self, proc: Path = PROC, *, is_first: bool = True) -> None:
         self._proc = proc
+        self._pressure = cpu_pressure(proc) if is_first else None
         self._began_s = time.monotonic()
         self._before = _ticks(proc)
 
@@ -74,7 +79,16 @@ class LoadWatch:
         share = min(max(busy - ours, 0) / total, 1.0)
         elapsed_ns = (time.monotonic() - self._began_s) * 1e9
         waiting = max(waited_ns, 0) / elapsed_ns if now.waited_ns else None
-        return HostLoad(share, steal / total, waiting)
+        return HostLoad(share, steal / total, self._pressure, waiting)
+
+
+def cpu_pressure(proc: Path = PROC) -> float | None:
+    """Return the share of the last ten seconds in which a task waited for a processor."""
+    try:
+        fields = (proc / "pressure" / "cpu").read_text("utf-8").split()
+        return float(fields[1].removeprefix("avg10=")) / 100
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class _Times(NamedTuple):

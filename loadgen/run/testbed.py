@@ -86,6 +86,7 @@ class Testbed:
         self._stack = AsyncExitStack()
         self._last: PhaseRunner | None = None  # a run that has lent its devices
         self._broker: ServedBroker | None = None
+        self._has_run = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -162,7 +163,8 @@ class Testbed:
                 scenario.wait_quiet,
                 lambda load: progress(Snapshot("wait", busy=f"waiting: {load}")),
             )
-        watching = asyncio.create_task(asyncio.to_thread(LoadWatch))
+        watching = asyncio.create_task(asyncio.to_thread(LoadWatch, is_first=not self._has_run))
+        self._has_run = True
         machines = None if hosts is None else [host.machine for host in hosts.agents]
         preflight.require_hosts(plan, machines)
         preflight.check_host(plan)

@@ -78,7 +78,7 @@ class TestSettings:
 
     def test_a_task_fills_its_executor(self) -> None:
         found = _settings(Cluster("yarn", 3, {"spark.executor.cores": "16"}), "10.0.0.1")
-        assert (found["spark.task.cpus"], found["spark.cores.max"]) == ("16", "48")
+        assert (found["spark.executor.cores"], found["spark.cores.max"]) == ("16", "48")
 
     @pytest.mark.parametrize("cores", ["many", "0", "-1", "", "1.5"])
     def test_cores_that_are_no_number(self, cores: str) -> None:

@@ -18,10 +18,13 @@ def write(
     idle: int,
     steal: int,
     own: int,
+    avg10: str = "12.50",
     waited_ns: int = 0,
 ) -> None:
     """Write a host whose process tree is this one, a child, its child, and another program."""
     parents = {os.getpid(): 1, 2_000_000: os.getpid(), 2_000_001: 2_000_000, 2_000_002: 1}
+    (proc / "pressure").mkdir(parents=True, exist_ok=True)
+    (proc / "pressure" / "cpu").write_text(f"some avg10={avg10} avg60=0.00 total=1\n")
     (proc / "stat").write_text(f"cpu  {user} 0 0 {idle} 0 0 0 {steal} 0 0\ncpu0 1 1\n")
     # Each task of ours waited a quarter of the time that all tasks did.
     (proc / "schedstat").write_text(f"version 15\ncpu0 0 0 0 0 0 0 9 {waited_ns + 1} 1\n")
@@ -46,21 +49,23 @@ def test_what_others_used_is_the_load(tmp_path: Path) -> None:
     write(tmp_path, 1096, 1100, 4, 20, waited_ns=60 * 10**9)
     load = watch.load()
     assert load is not None and load.waiting is not None and load.waiting > 10
-    assert (load.share, load.steal) == (0.2, 0.02)
+    assert (load.share, load.steal, load.pressure) == (0.2, 0.02, 0.125)
     (tmp_path / "schedstat").unlink()
     assert LoadWatch(tmp_path).load() is None  # the kernel need not have it, and no tick passed
-    assert LoadWatch(tmp_path).load() is None  # no tick has passed
+    assert LoadWatch(tmp_path, is_first=False).load() is None  # no tick has passed
     assert LoadWatch(tmp_path / "none").load() is None
 
 
 @pytest.mark.parametrize(
     ("load", "is_busy"),
     [
-        (HostLoad(0.38, 0.0), True),
-        (HostLoad(0.1, 0.0), False),
-        (HostLoad(0.0, 0.06), True),
-        (HostLoad(0.1, 0.0, 0.3), True),
+        (HostLoad(0.38, 0.0, 0.2), True),
         (HostLoad(0.38, 0.0, 0.1), False),  # many processors
+        (HostLoad(0.38, 0.0, None), True),
+        (HostLoad(0.1, 0.0, None), False),
+        (HostLoad(0.0, 0.06, 0.0), True),
+        (HostLoad(0.1, 0.0, None, 0.3), True),
+        (HostLoad(0.38, 0.0, None, 0.1), False),
     ],
 )
 def test_a_busy_host_is_one_on_which_workers_wait(load: HostLoad, is_busy: bool) -> None:
@@ -72,12 +77,13 @@ async def test_a_quiet_host_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
 
     def end_others(load: HostLoad) -> None:
         shown.append(load)
-        write(tmp_path, 1000, 1000, 0, 0)
+        write(tmp_path, 1000, 1000, 0, 0, avg10="0.00")
 
     write(tmp_path, 1000, 1000, 0, 0)
     await quiet_host(5.0, end_others, tmp_path)
     assert not shown, "no tick has passed: the load is unknown"
 
+    monkeypatch.setattr(host_load, "cpu_pressure", lambda _: None)
     busy = [_Times(0, 0, 0, 0, 0), _Times(100, 100, 0, 0, 0)]
     ticks = Mock(side_effect=[*busy, *busy, busy[0], _Times(100, 10, 0, 0, 0)])
     monkeypatch.setattr(host_load, "_ticks", ticks)

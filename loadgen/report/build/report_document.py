@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -468,9 +469,12 @@ def _load_hosts(cards: Sequence[ScoreCard]) -> Iterator[Block]:
 
 def _method(result: ReportResult) -> Iterator[Block]:
     spoiled = sum(each.spoiled for entry in result.measured for each in entry.sweep.measured)
-    yield Paragraph(
-        REPORT_TEXT.METHOD(runs=REPEAT, window_s=result.plan.window_s, spoiled=spoiled or None)
-    )
+    window_s = result.plan.window_s
+    if result.plan.suite:
+        method = REPORT_TEXT.METHOD_OF_SUITE(window_s=window_s if isfinite(window_s) else None)
+    else:
+        method = REPORT_TEXT.METHOD(runs=REPEAT, window_s=window_s, spoiled=spoiled or None)
+    yield Paragraph(method)
     cases = dict.fromkeys(entry.measurement.item.case for entry in result.measured)
     yield table(
         "cases", [(case.upper(), CASES[case].summary, CASES[case].example) for case in cases]

@@ -143,6 +143,7 @@ class Agent:
         self.link = AgentLink(self.take, self.end)
         self.clock = ClockWatch()
         self.workers: HostedWorkers | None = None
+        self._has_run = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._attendance = HostAttendance()
         self.path = PathWatch(lambda: 0 if self.workers is None else self.workers.answers())
@@ -225,7 +226,8 @@ class Agent:
         Return the load of other programs in the meantime, "" if the host was quiet.
         """
         await self._end(0.0, ())
-        watch = await asyncio.to_thread(LoadWatch)
+        watch = await asyncio.to_thread(LoadWatch, is_first=not self._has_run)
+        self._has_run = True
         stack = ExitStack()
         server = stack.enter_context(forkserver(behaviour))
         self.workers = HostedWorkers(self.link, stack, LocalHost(server, rows))
@@ -298,7 +300,9 @@ async def serve(address: str, port: int, secret: bytes, label: str = "") -> str:
     except TimeoutError:
         raise TimeoutError(f"no answer within {_CONNECT_S:g} s") from None
     except ssl.SSLError:
-        raise ConnectionError("it has another secret; use the same on both sides") from None
+        raise ConnectionError(
+            "it has another secret or version; use the same on both sides"
+        ) from None
     try:
         surroundings = await asyncio.to_thread(environment)
         offer = host_of()

@@ -1,7 +1,8 @@
 """The connection of a coordinator and the agent of a load host: messages over TLS.
 
-Both sides have a secret and make the same key of it. Each has a certificate of this key and trusts
-no other one, so that TLS proves to both that the other side has the secret.
+Both sides have a secret and make the same key of it and of the version of their messages. Each has
+a certificate of this key and trusts no other one, so that TLS proves to both that the other side
+has the same secret and version.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadgen.errors import LoadgenError
-from loadgen.run.hosts.messages import Message, decode, encode
+from loadgen.run.hosts.messages import VERSION, Message, decode, encode
 from loadgen.scratch import memory_directory
 from loadgen.worker.frames import FrameReader
 
@@ -28,7 +29,9 @@ def tls_of(secret: bytes, purpose: ssl.Purpose) -> ssl.SSLContext:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    seed = hashlib.sha256(b"loadgen agents\0" + secret).digest()
+    # A stranger sees the certificate: guessing a weak secret from it must be slow.
+    salt = b"loadgen agents %d" % VERSION
+    seed = hashlib.scrypt(secret, salt=salt, n=1 << 15, r=8, p=1, maxmem=1 << 26, dklen=32)
     key = Ed25519PrivateKey.from_private_bytes(seed)
     name = x509.Name.from_rfc4514_string("CN=loadgen")
     # Its bytes are the same on all hosts, whatever their clocks say.
