@@ -18,6 +18,7 @@ from loadgen.cli import (
     demo,
     history,
     import_,
+    new,
     plan,
     power,
     probe,
@@ -61,6 +62,7 @@ def app() -> typer.Typer:
     for case in CASES.values():
         add_command(app, case.name, partial(_case_command, case), case.summary)
     add_plain(app, "demo", demo.play_demo, "demo")
+    add_plain(app, "new", new.write_scenario, "new")
     add_plain(app, "scorecard", scorecard.make, "scorecard")
     add_command(app, "compare", compare.app)
     add_command(app, "report", report.command)

@@ -178,7 +178,7 @@ def test_every_command_is_known() -> None:
     names |= {group.name for group in commands.registered_groups}
     runs = {*CASES, "compare", "demo", "search", "sweep"}
     looks = {"scorecard", "history", "power", "probe", "plan", "tune", "calibrate"}
-    assert names == runs | looks | {"agent", "broker", "certificates", "import", "report"}
+    assert names == runs | looks | {"agent", "broker", "certificates", "import", "new", "report"}
 
 
 def test_help_and_wrong_options_import_nothing_heavy() -> None:

@@ -1,0 +1,82 @@
+"""`loadgen new FILE`: a scenario file for `loadgen run`, from the answers to five questions."""
+
+import typer
+
+from loadgen.cases.registry import build_scenario, resolve
+from loadgen.cli.options import Flags, declared
+from loadgen.errors import CannotRunError, UsageError
+from loadgen.plan.groups import wildcard_of
+from loadgen.plan.scenario import toml_lines
+from loadgen.sentences import CLI_TEXT
+
+_TEXT = """\
+# Groups of devices; play them with `loadgen run FILE`.
+# All keys of a group are in docs/reference/groups.md, and those above the groups in
+# `loadgen run --help-all`.
+
+# Seconds of the window that counts, and of the load before it.
+duration = 30
+warmup = 5
+# Address of the broker; `auto` starts one on this host.
+broker = "auto"
+{run}
+# Devices that publish: {{device}} is the number of a device, and `rate` is in messages a second of
+# the entire group.
+[[group]]
+{publishers}"""
+_SUBSCRIBERS = """
+# Devices that each receive all messages.
+[[group]]
+{subscribers}"""
+
+
+def write_scenario(flags: Flags) -> int:
+    path = flags["file"]
+    if path.exists():
+        raise UsageError(CLI_TEXT.EXISTS(path=str(path)[:200]))
+    text = _scenario_text(_answers(flags))
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        shown = str(path)[:200]
+        raise CannotRunError(CLI_TEXT.NOT_WRITTEN(path=shown, reason=error.strerror)) from None
+    print(f"loadgen run {path}")
+    return 0
+
+
+def _answers(flags: Flags) -> dict[str, str]:
+    """Return the answers that are options, and ask for the others."""
+    answers: dict[str, str] = {}
+    for question in declared("new"):
+        name, option = question.name, question.annotation.__metadata__[0]
+        if name == "file":
+            continue
+        text, _, default = option.help.rpartition(" [default: ")
+        answer = flags[name]
+        if answer is None:
+            answer = typer.prompt(text.rstrip("."), default=default.rstrip("]"), err=True)
+        answers[name] = answer
+    return answers
+
+
+def _scenario_text(answers: dict[str, str]) -> str:
+    """Return the file; raise ScenarioError for answers that `loadgen run` would refuse."""
+    groups = [
+        {
+            "name": "publishers",
+            "count": answers["devices"],
+            "topic": answers["topic"].replace("{group}", "publishers"),
+            "rate": answers["rate"],
+        }
+    ]
+    if answers["subscribers"] != "0":
+        filters = wildcard_of(groups[0]["topic"])
+        groups.append(
+            {"name": "subscribers", "count": answers["subscribers"], "subscribe": filters}
+        )
+    scenario = build_scenario("run", {"group": groups}, {"qos": answers["qos"]})
+    resolve(scenario)
+    publishers, *subscribers = map(toml_lines, scenario.tables)
+    text = _TEXT.format(run=toml_lines({"qos": scenario.qos}), publishers=publishers)
+    return text + "".join(_SUBSCRIBERS.format(subscribers=lines) for lines in subscribers)
