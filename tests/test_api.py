@@ -197,7 +197,8 @@ def test_every_error_of_the_package_is_one_of_this_module() -> None:
     assert others <= {
         # Of values, for whoever calls a function wrongly, or caught where they are raised.
         *("ValueError", "TypeError", "KeyError", "OSError", "AttributeError", "SystemExit"),
-        *("BrokenPipeError", "ConnectionResetError", "TimeoutError", "InvalidHandshake"),
+        *("BrokenPipeError", "ConnectionError", "ConnectionResetError", "TimeoutError"),
+        "InvalidHandshake",
         *("HeaderError", "UnclearDatesError", "RuntimeError", "AssertionError"),
         *("FrameViolationError", "LogError", "BadTimeError"),
         "ModuleNotFoundError",

@@ -32,7 +32,7 @@ def removal(name: str, *kinds: Kind) -> str | None:
     return None
 
 
-ADDED = frozenset(_TABLE["added"])
+ADDED: Mapping[str, object] = _TABLE["added"]
 
 
 def with_removed(values: Mapping[str, object], kind: Kind) -> dict[str, object]:
@@ -41,6 +41,10 @@ def with_removed(values: Mapping[str, object], kind: Kind) -> dict[str, object]:
     Fields that were added are left out while they are unset. The result has the same digest as in
     earlier versions, so that their searches and sweeps can be continued.
     """
-    there = {name: v for name, v in values.items() if v not in (None, []) or name not in ADDED}
+    there = {
+        name: value
+        for name, value in values.items()
+        if name not in ADDED or value not in (None, ADDED[name])
+    }
     gone = (one for one in REMOVED if one.kind == kind and one.name not in ADDED)
     return {one.name: one.unset for one in gone} | there

@@ -163,7 +163,7 @@ def test_a_report_of_a_broker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = tuple(replace(item, fields={}) for item in report_items() if item.name == "connburst")
-    monkeypatch.setattr("loadgen.run.search.report_plan.report_items", lambda: items)
+    monkeypatch.setattr("loadgen.run.search.report_plan.report_items", lambda suite: items)
     out = tmp_path / "report"
     words = ["report", "--broker=mosquitto", "--only=connburst", "--budget=1m", f"--out={out}"]
     assert main([*words, "--json", "--quiet"]) == 0

@@ -43,7 +43,7 @@ def test_python_refuses_a_removed_broker_in_one_line() -> None:
 def test_a_search_of_an_earlier_version_has_the_same_digest() -> None:
     # The scenario as the earlier version wrote it: with one field more, and without new ones.
     fields = scenario("fanin").plain()
-    added = {*ADDED} - {"broker_command"}
+    added = {*ADDED} & {*fields}
     earlier = {name: value for name, value in fields.items() if name not in added}
     assert len(earlier) == len(fields) - len(added)
     assert digest_of(with_removed(fields, "field")) == digest_of({**earlier, "impair": None})

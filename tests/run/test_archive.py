@@ -167,7 +167,7 @@ def test_what_is_no_repetition_is_refused(
     tmp_path: Path, changes: dict[str, Any], why: str
 ) -> None:
     run, again = made(tmp_path / "r"), made(tmp_path / "again", **{"at_s": 90, **changes})
-    assert refusal(run, again).startswith(f"{again} does not repeat {run}: ")
+    assert refusal(run, again).startswith(f"{again} ")
     assert why in refusal(run, again)
 
 

@@ -26,10 +26,18 @@ class LogError(ValueError):
 
     def __init__(self, sentence: Sentence, **values: Any) -> None:
         super().__init__(sentence.code)
-        self.sentence, self.values = sentence, values
+        self.sentence = sentence
+        self.values = {name: _shown(value) for name, value in values.items()}
 
     def of(self, log: str) -> PowerLogError:
         return PowerLogError(self.sentence(log=log, **self.values))
+
+
+def _shown(value: Any) -> Any:
+    """Return a value of a sentence; text of a log is shortened and escaped."""
+    if isinstance(value, tuple):
+        return tuple(map(_shown, value))
+    return printable(value, 160) if isinstance(value, str) else value
 
 
 UNCERTAIN = np.iinfo(np.int64).min
