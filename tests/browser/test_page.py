@@ -242,7 +242,7 @@ def test_a_thousand_runs_are_one_page(page_of_many: bytes, browse: Browse) -> No
     assert len(page_of_many) < LARGEST_BYTES
     visit = browse(page_of_many, name="thousand.html", anchor="#run-3")
     assert visit.console == []
-    dom = visit.dom[visit.dom.index("<main>") :]
+    dom = visit.dom[visit.dom.index("<main") :]
     assert dom.count("<tr><td>") > 1000
     order = (
         "CONNBURST · rate 1<",
