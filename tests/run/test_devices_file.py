@@ -95,7 +95,8 @@ def test_nothing_is_claimed_of_consumers_that_share_a_queue() -> None:
 def test_identifiers_come_from_the_file_of_clients(tmp_path: Path) -> None:
     path = tmp_path / "clients.csv"
     path.write_text("client_id,password\nmeter-a,x\nmeter-b,y\nmeter\u202ec,z\n")
-    plan = replace(PLAN, scenario=PLAN.scenario.model_copy(update={"clients_file": str(path)}))
+    named = replace(PUBLISHERS, clients_file=str(path))
+    plan = replace(PLAN, groups=(named, SUBSCRIBERS))
     table = device_table(plan, {0: {"devices": publishing()}, 1: {"devices": subscribing()}})
     found = table.column("client_id").to_pylist()
     assert found[:2] == ["meter-a", "meter-b"]
