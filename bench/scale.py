@@ -8,8 +8,8 @@
 With `--rate` the load stays the same and only the number of devices grows: what a message costs
 more is the price of many devices. With `--each` the load grows with them. Every message is sent
 alone, at its own moment, and with `--qos 1` acknowledged. The processor time is that of the
-workers in the measured window, and the sinks share the host. docs/internals/growth.md says what
-bends.
+workers in the measured window, and the sinks share the host. docs/internals/measurements.md has
+results.
 """
 
 import argparse

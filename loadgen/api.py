@@ -15,7 +15,7 @@ LoadgenError of this module, and names fields and arguments as in Python.
 import asyncio
 import contextvars
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -46,6 +46,7 @@ from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.removed import removal
 from loadgen.plan.scenario import Scenario, read_toml
+from loadgen.plan.units import shown
 from loadgen.report.build.compare import Compared, ComparedSide, compare_sides, with_brokers
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.build.sweep_report import sweep_report
@@ -210,7 +211,7 @@ def scenario(case: str, **fields: object) -> Scenario:
 
 @in_python()
 def scenario_file(path: str | Path, case: str | None = None, **fields: object) -> Scenario:
-    """Read a scenario from a TOML file; `fields` win, `case` is for a file that names none."""
+    """Read a scenario from a TOML file; `fields` override it; `case` is needed if it names none."""
     try:
         keys = read_toml(Path(path).read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
@@ -370,6 +371,9 @@ async def sweep_async(
 
     if not axes:
         raise ScenarioError(RUN_TEXT.NOTHING_SWEPT())
+    for name, values in axes.items():
+        if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+            raise ScenarioError(API_TEXT.AXIS(name=name, value=shown(values)))
 
     def searching(one: Scenario) -> Search:
         return _search_of(one, target or "rate", options)
@@ -410,8 +414,8 @@ async def compare_async(
 ) -> Compared:
     """Play the scenario with each of the brokers in turn, `repeat` times, and compare them.
 
-    A run that the host spoiled is made again, at most twice. Raise RunInterruptedError if
-    `interrupt` comes before each broker has a run.
+    A run that other load on the host disturbed is repeated, at most twice. Raise
+    RunInterruptedError if `interrupt` comes before each broker has a run.
     """
     if len(brokers) < 2 or len(set(brokers)) < len(brokers):
         raise UsageError(API_TEXT.FEW_BROKERS())

@@ -27,7 +27,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
-settings.register_profile("pure", settings.get_profile("loadgen"), max_examples=25)
+settings.register_profile("pure", settings.get_profile("loadgen"), max_examples=12)
 settings.load_profile("loadgen")
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from loadgen.cases.registry import resolve
 from loadgen.plan.behaviour import PlannedFleet
-from loadgen.plan.groups import DeviceGroup, Share, WorkerPlan
+from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.plan import rooted
 from loadgen.worker.build_fleet import build_fleet
 from tests.plans import small_plan
@@ -21,6 +21,5 @@ def total_of(fleet: PlannedFleet, name: str) -> int:
 
 
 def small_fleet(devices: int = 2) -> PlannedFleet:
-    worker = WorkerPlan(0, (Share(0, 0, devices, 1),))
-    plan = small_plan((DeviceGroup("g", devices),), workers=(worker,), version=5)
-    return build_fleet(plan, worker)
+    plan = small_plan((DeviceGroup("g", devices),), version=5)
+    return build_fleet(plan, plan.workers[0])

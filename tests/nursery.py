@@ -44,7 +44,12 @@ class _Process:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._descriptor = os.pidfd_open(pid)
+        # A process that has ended already is as one whose descriptor is always readable.
+        self._descriptor = os.eventfd(1)
+        with suppress(ProcessLookupError):
+            opened = os.pidfd_open(pid)
+            os.close(self._descriptor)
+            self._descriptor = opened
 
     def wait(self, timeout: float | None = None) -> int:
         milliseconds = None if timeout is None else timeout * 1000
@@ -62,7 +67,7 @@ class _Process:
         return None
 
     def send_signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):
+        with suppress(OSError):
             signal.pidfd_send_signal(self._descriptor, number)
 
     def terminate(self) -> None:

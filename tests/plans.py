@@ -7,7 +7,7 @@ from loadgen.cases.registry import build_scenario, resolve
 from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.plan.addressing import matches_to, streams_of
 from loadgen.plan.fit import Host, fit_plan
-from loadgen.plan.groups import DeviceGroup, Target, WorkerPlan
+from loadgen.plan.groups import DeviceGroup, Target, WorkerPlan, one_worker
 from loadgen.plan.plan import Plan, with_shared_fields
 from loadgen.plan.scenario import Scenario
 
@@ -23,14 +23,17 @@ def small_plan(
     version: int = 4,
     **given: Any,
 ) -> Plan:
-    """A plan of these groups; `given` are fields of the plan or of its scenario."""
+    """A plan of these groups, on one worker unless others are given.
+
+    `given` are fields of the plan or of its scenario.
+    """
     own = {name: given.pop(name) for name in _OF_PLAN & given.keys()}
     scenario = Scenario.model_validate({"case": "test", "mqtt": VERSION_NAMES[version]} | given)
     return Plan(
         scenario=scenario,
         groups=with_shared_fields(groups, scenario),
         targets=targets,
-        workers=workers,
+        workers=workers or (one_worker(groups),),
         run_tag=run_tag,
         **own,
     )

@@ -4,6 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -18,11 +19,24 @@ ONE_NAME_TWO_CLASSES = {"Testbed"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+@cache
+def definitions() -> dict[str, list[Function | ast.ClassDef]]:
+    """Return the functions and classes of each file of the package."""
+    return {
+        str(path.relative_to(ROOT)): [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, Function | ast.ClassDef)
+        ]
+        for path in sorted((ROOT / "loadgen").rglob("*.py"))
+    }
+
+
 def functions() -> Iterator[tuple[str, Function]]:
-    for path in sorted((ROOT / "loadgen").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, nodes in definitions().items():
+        for node in nodes:
             if isinstance(node, Function):
-                yield f"{path.relative_to(ROOT)}:{node.name}", node
+                yield f"{path}:{node.name}", node
 
 
 def arguments_of(function: Function) -> int:
@@ -68,8 +82,8 @@ def test_directories_of_results_are_made_in_one_place() -> None:
 def test_a_class_name_means_one_thing() -> None:
     names = Counter(
         node.name
-        for path in (ROOT / "loadgen").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for nodes in definitions().values()
+        for node in nodes
         if isinstance(node, ast.ClassDef)
     )
     assert {name for name, count in names.items() if count > 1} == ONE_NAME_TWO_CLASSES

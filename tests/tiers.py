@@ -15,6 +15,7 @@ PURE = (
 )
 NOT_PURE = (
     *("tests/cases/test_adding.py", "tests/report/test_renderings.py"),
+    "tests/report/render/test_histograms.py",
     # System calls, and whole worlds that take minutes in plain Python.
     *("tests/kernels/test_compiled.py", "tests/kernels/test_reactor.py"),
     *("tests/kernels/test_large_messages.py", "tests/kernels/test_syscalls.py"),

@@ -18,8 +18,7 @@ class Broadcast(Scenario):
 
 
 def _groups(scenario: Broadcast) -> tuple[DeviceGroup, ...]:
-    window = scenario.max_unacknowledged
-    publishes = scenario.publishes("broadcast", scenario.rate, window=window)
+    publishes = scenario.publishes("broadcast", scenario.rate)
     return (
         DeviceGroup("publisher", 1, publishes=publishes),
         DeviceGroup(

@@ -23,7 +23,7 @@ from loadgen.mqtt.packets import Publish
 from loadgen.sentences import BROKER_TEXT, listed
 
 FORWARD_TIMEOUT_S: Final = 10.0
-"""A bridge without a connection by then is not set up, or cannot reach its backend."""
+"""A bridge that connects later is not set up, or cannot reach its backend."""
 _AGAIN_S: Final = 0.25
 _RESTART_S: Final = 1
 _MAX_SHOWN: Final = 3

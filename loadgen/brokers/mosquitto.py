@@ -1,7 +1,7 @@
 """A private Mosquitto: separate directory and port, removed at the end of the block.
 
-Mosquitto keeps its defaults unless they would falsify a measurement; `render_config` has the
-reasons. All keys are those of 2.0.11 and later.
+Mosquitto keeps its defaults unless they would falsify a measurement; `mosquitto.toml` and
+`render_config` have the reasons.
 """
 
 import base64
@@ -16,7 +16,7 @@ from loadgen.brokers.process import Program, ProgramSettings, printed_version, r
 from loadgen.brokers.this_host import available_memory_bytes
 from loadgen.errors import MissingProgramError
 from loadgen.plan.accounts import Account
-from loadgen.sentences import BROKER_TEXT
+from loadgen.sentences import BROKER_TEXT, read_table
 
 # Debian puts the broker where only root's PATH looks.
 _EXTRA_DIRECTORIES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/snap/bin")
@@ -41,28 +41,11 @@ def render_config(settings: ProgramSettings, directory: Path, port: int) -> str:
     if memory_limit_bytes is None:
         memory_limit_bytes = default_memory_limit_bytes()
     lines = [
-        "per_listener_settings false",
+        *read_table("loadgen.brokers", "mosquitto.toml")["lines"],
         # Before 2.0.18 an unknown user name ends the program, so only root names one: itself,
         # since the unprivileged default could not read a directory of mode 0700.
         *(["user root"] if os.geteuid() == 0 else []),
-        # Standard error, because its output is not held back in a buffer.
-        "log_dest stderr",
-        *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
-        "connection_messages false",
-        "sys_interval 10",
-        # With the default of 1,000 it silently discards what a slow subscriber has not read: a
-        # short queue would be counted as loss. The limit of memory takes the place of that bound. 0
-        # would be no bound, but then 2.0.11 also closes a connection whose publication it refuses
-        # (src/handle_publish.c compares without asking for 0).
-        "max_queued_messages 1000000000",
-        "max_queued_bytes 0",
         f"memory_limit {memory_limit_bytes}",
-        # The window per client in both directions, and the Receive Maximum that it announces; the
-        # default of 20 measures round trips instead of the broker.
-        "max_inflight_messages 1000",
-        "max_inflight_bytes 0",
-        # A small PUBACK would otherwise wait for the client's delayed TCP acknowledgement.
-        "set_tcp_nodelay true",
         f"allow_anonymous {'false' if settings.accounts else 'true'}",
         f"persistence {'true' if settings.persistence else 'false'}",
     ]
@@ -110,11 +93,11 @@ def mosquitto(settings: ProgramSettings) -> Program:
     # that has answered it (2.0.11, src/loop.c and src/handle_publish.c).
     when = f"every {AUTOSAVE_S} s"
     if settings.save_each:
-        when = "after each turn of its loop that changed something, when the answers are out"
+        when = "after each turn of its loop that changed something, once it has sent its answers"
     storage = (
         "mosquitto acknowledges a message before it stores it: it keeps messages in memory and "
-        f"writes its whole database to disk {when}. A crash may cost what it had not written; "
-        "no setting of Mosquitto 2.0 stores first."
+        f"writes its whole database to disk {when}. A crash may lose what it has not yet written; "
+        "no setting of Mosquitto 2.0 makes it store first."
     )
 
     def configure(directory: Path, port: int) -> list[str]:

@@ -35,14 +35,6 @@ def ephemeral_ports() -> range:
         return _DEFAULT_RANGE
 
 
-def _candidates() -> list[int]:
-    # Small numbers belong to well-known services that may be started later.
-    ports, taken = range(_FIRST_PORT, 65536), ephemeral_ports()
-    # A tuned host may leave nothing outside; then any port is better than none.
-    outside = [port for port in ports if port not in taken] or list(ports)
-    return random.sample(outside, min(_ATTEMPTS, len(outside)))
-
-
 def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
     """Return a non-blocking listening TCP socket on `host`.
 
@@ -50,7 +42,14 @@ def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
     `net.core.somaxconn`. Raises HostLimitError if it cannot be bound.
     """
     problem: OSError | None = None
-    for candidate in [port] if port else _candidates():
+    candidates = [port]
+    if not port:
+        # Small numbers belong to well-known services that may be started later.
+        ports, taken = range(_FIRST_PORT, 65536), ephemeral_ports()
+        # A tuned host may leave nothing outside; then any port is better than none.
+        outside = [one for one in ports if one not in taken] or list(ports)
+        candidates = random.sample(outside, min(_ATTEMPTS, len(outside)))
+    for candidate in candidates:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:

@@ -90,7 +90,7 @@ async def stop(process: subprocess.Popen[bytes], *, patience_s: float = _PATIENC
 
 
 class BrokerProcess:
-    """A broker in a separate process that loadgen starts; `running` is its life."""
+    """A broker that loadgen starts in a separate process, and stops when `running` ends."""
 
     def __init__(self, name: str, version: str) -> None:
         self.name = name
@@ -119,7 +119,7 @@ class BrokerProcess:
         return self.process.pid
 
     async def start(self) -> None:
-        """Start it, again on its former ports.
+        """Start the broker; if it ran before, on its former ports.
 
         Raises CannotRunError with its last output if it does not serve.
         """

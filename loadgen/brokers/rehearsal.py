@@ -1,10 +1,10 @@
-"""The check before the load: a broker plays the run in small, and what it lacks is listed.
+"""The check before the load: a small version of the run lists what the broker lacks.
 
 A device or two of each group connect, subscribe, and publish one message that must come back.
 Each thing that the broker lacks is a sentence with its remedy.
 
-A pool of clients ends in good order, also if it is cancelled: it removes what its clients retained
-at the broker and closes every connection.
+A pool of clients cleans up when it ends, even if it is cancelled: it removes their retained
+messages at the broker and closes every connection.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _SETTLE_S: Final = 0.05  # for a copy too many
 _SESSION_S: Final = 3600  # the Session Expiry Interval that devices ask for
 _TOPIC_CHARACTERS: Final = 80
 _SUBSCRIBE_ID: Final = 65_535
-"""Publications count from 1."""
+"""The Packet Identifier of SUBSCRIBE; publications count from 1."""
 _VERSION_TOPICS: Final = (
     "$SYS/broker/version",
     # One of each node, and the product's name next to it.
@@ -465,7 +465,7 @@ class _Sent:
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """A delivery that must come: its publication, and the players of which one must get it."""
+    """An expected delivery: its publication, and the clients of which one must receive it."""
 
     sent: _Sent
     receivers: tuple[_Player, ...]

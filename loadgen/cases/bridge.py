@@ -8,14 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
-from loadgen.cases.case import (
-    Case,
-    Conclusion,
-    Evidence,
-    Review,
-    busy_shares,
-    data_of,
-)
+from loadgen.cases.case import Case, Conclusion, Evidence, Review, busy_shares, data_of
 from loadgen.judge.backlog import backlog_growth
 from loadgen.judge.facts import BackendFacts
 from loadgen.judge.verdict import Verdict
@@ -28,10 +21,8 @@ from loadgen.plan.scenario import (
     MaxUnacknowledged,
     RateByDevices,
     Scenario,
-    durable_complaints,
     published_row,
     url_complaints,
-    withheld_complaints,
 )
 from loadgen.plan.units import shown
 from loadgen.sentences import CASE_TEXT
@@ -79,8 +70,6 @@ class BridgeScenario(Scenario):
                 yield CASE_TEXT.PRIVATE_BRIDGE(option=option_of(name))
         if self.topic is not None:
             yield CASE_TEXT.BRIDGE_TOPIC()
-        yield from durable_complaints(self.durable, self.qos)
-        yield from withheld_complaints(self.acknowledge_every, self.qos)
 
     def _place_complaints(self) -> Iterator[str]:
         urls = [entry for entry in self.broker if "://" in entry]
@@ -103,7 +92,7 @@ def _groups(scenario: BridgeScenario) -> tuple[DeviceGroup, ...]:
         each, more = divmod(scenario.devices, backends)
         count = each + (backend < more)
         publishes = replace(
-            scenario.publishes("", rate_each * count, window=scenario.max_unacknowledged),
+            scenario.publishes("", rate_each * count),
             topic=f"{scenario.front_root}/{backend + 1}/{{topic}}",
             arrives_as=f"{scenario.backend_root}/{backend + 1}/{{topic}}",
         )
@@ -177,7 +166,7 @@ def bottleneck_of(
     if gone:
         return Bottleneck("backend", f"{', '.join(gone)} lost its consumers")
     if not {"RATE_MISSED", "BACKLOG_GROWS", "LOST"} & set(codes):
-        return Bottleneck("none", f"all that was asked for was forwarded{nearest}")
+        return Bottleneck("none", f"all messages that were due were forwarded{nearest}")
     if share is not None and share >= BUSY_SHARE:
         return Bottleneck("backend" if number else "front", used)
     if "RATE_MISSED" in codes:
@@ -185,40 +174,34 @@ def bottleneck_of(
     most = max(backends, key=lambda b: (b.growth, b.expected - b.received), default=None)
     where = "" if most is None else f" in front of {most.name}"
     return Bottleneck(
-        "front or backend", f"messages stayed behind the front broker{where}{nearest}"
+        "front or backend", f"messages waited behind the front broker{where}{nearest}"
     )
 
 
 def backends_seen(evidence: Evidence) -> tuple[BackendFacts, ...]:
-    groups = evidence.plan.groups
-    consuming = [group for group in groups if group.targets and group.subscribes is not None]
-    window = evidence.windows.get("measure", (0, 0))
-    shares = busy_shares(evidence.loads, window)[1:]
-    return tuple(
-        _seen(evidence, group, number, shares[number] if shares else None)
-        for number, group in enumerate(consuming)
-    )
-
-
-def _seen(
-    evidence: Evidence, group: DeviceGroup, number: int, busy_share: float | None
-) -> BackendFacts:
-    counts, senders = evidence.counts, f"producers_{number + 1}"
-    start_ns, end_ns = evidence.windows.get("measure", (0, 0))
-    course = counts.under_way((senders, group.name))
-    during = tuple((at_ns, 0, count) for at_ns, count in course if start_ns <= at_ns <= end_ns)
-    return BackendFacts(
-        number=number + 1,
-        url=target_url(evidence.plan.targets[group.targets[0]]),
-        consumers=group.count,
-        connect_failures=counts.total(group.name, "connect_failures"),
-        disconnects=counts.total(group.name, "disconnects"),
-        expected=counts.total(senders, "expected", "measure"),
-        received=sum(counts.total(group.name, name, "measure") for name in ("received", "corrupt")),
-        high_water_mark=max((count for _, count in course), default=0),
-        growth=backlog_growth(during),
-        busy_share=busy_share,
-    )
+    counts, groups, window = evidence.counts, evidence.plan.groups, evidence.windows.get("measure")
+    start_ns, end_ns = window or (0, 0)
+    shares = busy_shares(evidence.loads, (start_ns, end_ns))[1:]
+    backends = []
+    for number, (producers, group) in enumerate(zip(groups[::2], groups[1::2], strict=True), 1):
+        course = counts.under_way((producers.name, group.name))
+        during = tuple((at_ns, 0, count) for at_ns, count in course if start_ns <= at_ns <= end_ns)
+        arrived = (counts.total(group.name, name, "measure") for name in ("received", "corrupt"))
+        backends.append(
+            BackendFacts(
+                number=number,
+                url=target_url(evidence.plan.targets[group.targets[0]]),
+                consumers=group.count,
+                connect_failures=counts.total(group.name, "connect_failures"),
+                disconnects=counts.total(group.name, "disconnects"),
+                expected=counts.total(producers.name, "expected", "measure"),
+                received=sum(arrived),
+                high_water_mark=max((count for _, count in course), default=0),
+                growth=backlog_growth(during),
+                busy_share=shares[number - 1] if shares else None,
+            )
+        )
+    return tuple(backends)
 
 
 def _review(evidence: Evidence) -> Review:

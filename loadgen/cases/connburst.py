@@ -4,16 +4,10 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, data_of
-from loadgen.plan.fields import Flag, Quantity, Seconds
+from loadgen.plan.fields import Flag, Seconds
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import Plan, phases_of, plan_of
-from loadgen.plan.scenario import (
-    DURATION_LIMIT_S,
-    RATE_LIMIT,
-    DeviceCount,
-    Drain,
-    Scenario,
-)
+from loadgen.plan.scenario import DeviceCount, Drain, Duration, RateByDevices, Scenario, Warmup
 
 
 class Connburst(Scenario):
@@ -22,14 +16,10 @@ class Connburst(Scenario):
 
     case: Literal["connburst"] = "connburst"
     devices: DeviceCount = 5_000
-    rate: Annotated[
-        float | None, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")
-    ] = None
+    rate: RateByDevices = None
     subscribe: Annotated[bool, Flag()] = False
-    duration: Annotated[
-        float, Seconds(0.1, DURATION_LIMIT_S, panel="Run", everyday=60, short="-t", load="amount")
-    ] = 5.0
-    warmup: Annotated[float, Seconds(0, 86_400, panel="Run", everyday=70)] = 0.0
+    duration: Duration = 5.0
+    warmup: Warmup = 0.0
     drain: Drain = 0.0
     latency_bound: Annotated[float | None, Seconds(1e-6, 3_600, panel="Run", load="none")] = None
 

@@ -4,18 +4,12 @@ Source, as of all published cases: "IBM MessageSight Appliance v1.0 Performance 
 section "Test cases descriptions".
 """
 
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, data_of
 from loadgen.plan.fields import Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes, wildcard_of
-from loadgen.plan.scenario import (
-    DeviceCount,
-    RateByDevices,
-    Scenario,
-    durable_complaints,
-)
+from loadgen.plan.scenario import DeviceCount, RateByDevices, Scenario
 
 
 class Fanin(Scenario):
@@ -25,10 +19,6 @@ class Fanin(Scenario):
     devices: DeviceCount = 1_000
     rate: RateByDevices = None
     durable: Annotated[bool, Flag()] = False
-
-    def complaints(self) -> Iterator[str]:
-        yield from super().complaints()
-        yield from durable_complaints(self.durable, self.qos)
 
 
 def _groups(scenario: Fanin) -> tuple[DeviceGroup, ...]:

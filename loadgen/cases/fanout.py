@@ -7,13 +7,7 @@ from typing import Annotated, Literal
 from loadgen.cases.case import Case, data_of
 from loadgen.plan.fields import Count, Flag, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.plan.scenario import (
-    DEVICES_LIMIT,
-    Scenario,
-    TotalRate,
-    durable_complaints,
-    published_row,
-)
+from loadgen.plan.scenario import DEVICES_LIMIT, Scenario, TotalRate, published_row
 from loadgen.sentences import CASE_TEXT
 
 
@@ -30,13 +24,8 @@ class Fanout(Scenario):
     durable: Annotated[bool, Flag()] = False
     published: Annotated[str | None, published_row("FANOUT", "JMSPUBSUB", "JMSFANOUT")] = None
 
-    def deliveries(self) -> float:
-        # Deliveries, not messages, make the broker's work.
-        return self.ratio
-
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        yield from durable_complaints(self.durable, self.qos)
         if self.topics * (self.ratio + 1) > DEVICES_LIMIT:
             yield CASE_TEXT.MANY_SUBSCRIBERS(
                 topics=self.topics, ratio=self.ratio, most=DEVICES_LIMIT

@@ -12,11 +12,9 @@ from loadgen.plan.scenario import (
     Duration,
     MaxUnacknowledged,
     Scenario,
+    TotalRate,
 )
 from loadgen.sentences import CASE_TEXT
-
-SEND_DELAY_LIMIT_US = 20_000
-"""Lower than in other cases, for the result includes the send delay; some scheduler slices long."""
 
 
 class Latency(Scenario):
@@ -24,9 +22,7 @@ class Latency(Scenario):
 
     case: Literal["latency"] = "latency"
     devices: Annotated[int, Count(0, DEVICES_LIMIT, everyday=20, short="-d", load="amount")] = 1_000
-    rate: Annotated[float, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")] = (
-        10_000.0
-    )
+    rate: TotalRate = 10_000.0
     topics: Annotated[int, Count(everyday=30, load="amount")] = 10
     background_rate: Annotated[
         float | None, Quantity(0.001, RATE_LIMIT, everyday=51, load="amount")
@@ -43,12 +39,12 @@ class Latency(Scenario):
 
 
 def _groups(scenario: Latency) -> tuple[DeviceGroup, ...]:
-    given, window = scenario.background_rate, scenario.max_unacknowledged
+    given = scenario.background_rate
     rate = float(scenario.devices) if given is None else given
     # A topic without a publisher would add a subscriber that receives nothing.
     topics = min(scenario.topics, scenario.devices)
-    background = scenario.publishes("background", rate, window=window)
-    pair = scenario.publishes("pair", scenario.rate, window=window)
+    background = scenario.publishes("background", rate)
+    pair = scenario.publishes("pair", scenario.rate)
     groups = (
         DeviceGroup(
             "background_publishers",
@@ -69,9 +65,4 @@ def _groups(scenario: Latency) -> tuple[DeviceGroup, ...]:
     return groups if scenario.devices else groups[2:]
 
 
-CASE = Case(
-    scenario=Latency,
-    groups=_groups,
-    send_delay_limit_us=SEND_DELAY_LIMIT_US,
-    **data_of("latency"),
-)
+CASE = Case(scenario=Latency, groups=_groups, **data_of("latency"))

@@ -18,8 +18,6 @@ from loadgen.plan.scenario import (
     Scenario,
     TotalRate,
     published_row,
-    save_each_complaints,
-    withheld_complaints,
 )
 from loadgen.sentences import CASE_TEXT
 
@@ -45,9 +43,7 @@ class Persistent(Scenario):
         yield from super().complaints()
         if self.qos == 0:
             yield CASE_TEXT.STORED_QOS()
-        yield from withheld_complaints(self.acknowledge_every, self.qos)
         yield from self._crash_complaints()
-        yield from save_each_complaints(self.save_each, self.broker)
 
     def _crash_complaints(self) -> Iterator[str]:
         private = self.broker in PRIVATE_BROKERS

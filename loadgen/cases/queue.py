@@ -8,13 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from loadgen.cases.case import (
-    Case,
-    Conclusion,
-    Evidence,
-    Review,
-    data_of,
-)
+from loadgen.cases.case import Case, Conclusion, Evidence, Review, data_of
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.fields import Count, Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes
@@ -26,7 +20,6 @@ from loadgen.plan.scenario import (
     Qos,
     Scenario,
     TotalRate,
-    durable_complaints,
     published_row,
 )
 from loadgen.sentences import CASE_TEXT
@@ -51,19 +44,18 @@ class Queue(Scenario):
     published: Annotated[str | None, published_row("JMSQUEUE")] = None
 
     def complaints(self) -> Iterator[str]:
-        yield from super().complaints()
         if self.qos != 1:
             yield CASE_TEXT.QUEUE_QOS(qos=self.qos)
+        yield from super().complaints()
         if self.mqtt != "5":
             yield CASE_TEXT.QUEUE_MQTT(mqtt=self.mqtt)
         if self.queues * (self.consumers + self.producers) > DEVICES_LIMIT:
             yield CASE_TEXT.MANY_CONSUMERS(most=DEVICES_LIMIT)
-        yield from durable_complaints(self.durable, self.qos)
 
 
 def _groups(scenario: Queue) -> tuple[DeviceGroup, ...]:
     queues, batch = scenario.queues, scenario.batch
-    publishes = replace(scenario.publishes("queue", scenario.rate, window=batch), unit=batch)
+    publishes = replace(scenario.publishes("queue", scenario.rate), window=batch, unit=batch)
     shared = f"$share/consumers/{publishes.topic}"
     return (
         DeviceGroup("producers", queues * scenario.producers, publishes=publishes, topics=queues),
@@ -100,7 +92,7 @@ def spread_of(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> dict[str, 
     index = plan.groups.index(consumers)
     for number, worker in enumerate(plan.workers):
         shares = [share for share in worker.shares if share.group == index]
-        devices = [d for share in shares for d in range(share.start, share.stop, share.step)]
+        devices = [device for share in shares for device in share.devices]
         counts = (finals.get(number, {}).get("spread") or {}).get(consumers.name) or []
         if len(counts) != len(devices):
             return None

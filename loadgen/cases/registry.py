@@ -28,11 +28,8 @@ _KNOWN_CHARACTERS = 400
 
 
 def _load_cases() -> dict[str, Case[Any]]:
-    names = {module.name for module in pkgutil.iter_modules(loadgen.cases.__path__)} - {
-        "case",
-        "messages",
-        "registry",
-    }
+    modules = {module.name for module in pkgutil.iter_modules(loadgen.cases.__path__)}
+    names = modules - {"case", "registry"}
     cases = [importlib.import_module(f"loadgen.cases.{name}").CASE for name in names]
     return {case.name: case for case in sorted(cases, key=lambda case: case.place)}
 
@@ -95,7 +92,7 @@ def build_scenario(
 
 
 def require_groups(scenario: Scenario) -> None:
-    """Refuse to play the default groups of a case whose groups a user describes."""
+    """Raise an error if a user did not describe the groups of a case that needs this."""
     case = CASES[scenario.case]
     if case.takes_file and "group" not in scenario.model_fields_set:
         raise ScenarioError(CASE_TEXT.NO_GROUPS(case=case.name, example=case.example))

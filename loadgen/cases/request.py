@@ -37,7 +37,7 @@ class Request(Scenario):
 
 def _groups(scenario: Request) -> tuple[DeviceGroup, ...]:
     rate = float(scenario.devices) if scenario.rate is None else scenario.rate
-    publishes = scenario.publishes("request", rate, window=scenario.max_unacknowledged)
+    publishes = scenario.publishes("request", rate)
     responses = scenario.topics_of("response").replace("{topic}", "{device}")
     return (
         DeviceGroup(

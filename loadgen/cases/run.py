@@ -16,8 +16,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from loadgen import sentences
 from loadgen.cases.case import Case, Conclusion, Evidence, Review, data_of
 from loadgen.judge.verdict import Verdict
 from loadgen.metrics.course import counted_in
@@ -35,20 +37,14 @@ from loadgen.plan.fields import (
     Texts,
     read_table,
 )
-from loadgen.plan.groups import (
-    ROOT,
-    DeviceGroup,
-    Publishes,
-    Subscribes,
-    pattern_fault,
-    sample_of,
-)
+from loadgen.plan.groups import ROOT, DeviceGroup, Publishes, Subscribes, pattern_fault, sample_of
 from loadgen.plan.plan import VERSIONS, Plan, plan_of
 from loadgen.plan.scenario import (
     DEVICES_LIMIT,
     DURATION_LIMIT_S,
     PAYLOAD_SIZE,
     RATE_LIMIT,
+    RateByDevices,
     Scenario,
     topic_complaints,
     will_complaints,
@@ -57,6 +53,9 @@ from loadgen.plan.stages import STAGES_LIMIT, Stage, stage_fault
 from loadgen.plan.tables import DataTable
 from loadgen.plan.units import shown
 from loadgen.sentences import CASE_TEXT, PLAN_TEXT
+
+if TYPE_CHECKING:
+    from loadgen.metrics.reducer import LatencySummary
 
 GROUPS_LIMIT = 100
 
@@ -78,7 +77,7 @@ class Stages(TextLine):
             raise ValueError(f"there must be 1 to {STAGES_LIMIT} stages")
         stages = [read_table(f"stage {at}", stage, _STAGE) for at, stage in enumerate(value, 1)]
         if not all("devices" in stage for stage in stages):
-            raise ValueError("a stage has no devices")
+            raise ValueError("a stage lacks devices")
         return stages
 
 
@@ -145,9 +144,7 @@ class Groups(Scenario):
 
     case: Literal["run"] = "run"
     group: Annotated[str, GroupTables("tables", load="amount")] = json.dumps(_EXAMPLE)
-    rate: Annotated[
-        float | None, Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")
-    ] = None
+    rate: RateByDevices = None
 
     @property
     def tables(self) -> list[dict[str, Any]]:
@@ -293,29 +290,50 @@ def _review(evidence: Evidence) -> Review:
             return count / (evidence.facts.window_s or 1.0)
 
         latencies = {
-            row["group"]: summarize(row)
+            (row["group"], row["series"]): summarize(row)
             for row in evidence.window_rows()
-            if row["series"] == "end_to_end"
+            if row["series"] in ("end_to_end", "return", "catch_up")
         }
-        groups = []
+        groups, returns = [], []
         for group in evidence.plan.groups:
-            latency = latencies.get(group.name)
+            latency = latencies.get((group.name, "end_to_end"))
             counted = {f"{name}_rate": rate(group.name, name) for name in ("sent", "received")}
             figures = {
                 f"{name}_us": latency.figure(name) if latency is not None else None
                 for name in ("p50", "p99", "max")
             }
             groups.append({"group": group.name, "devices": group.count, **counted, **figures})
-        return Conclusion(verdict, {"groups": groups})
+            back, stored = (latencies.get((group.name, name)) for name in ("return", "catch_up"))
+            if back is not None:
+                returns.append({"group": group.name, **_return(group, back, stored)})
+        observed = {"groups": groups} | ({"returns": returns} if returns else {})
+        return Conclusion(verdict, observed)
 
     return Review(evidence.facts, conclude)
 
 
+def _return(
+    group: DeviceGroup, back: "LatencySummary", stored: "LatencySummary | None"
+) -> dict[str, float | None]:
+    """Return the figures of devices that came back; a rate only if all did at the same time."""
+    seconds = (stored.figure("max") or 0.0) / 1e6 if stored is not None else 0.0
+    rises = [late for early, late in pairwise(group.stages) if late.devices > early.devices]
+    at_once = len(rises) == 1 and not rises[0].over_s and back.count <= group.count
+    return {
+        "returned": back.count,
+        "back_seconds": (back.figure("max") or 0.0) / 1e6,
+        "stored": stored.count if stored is not None else 0,
+        "catch_up_seconds": seconds or None,
+        "catch_up_rate": stored.count / seconds if stored and seconds and at_once else None,
+    }
+
+
 def _tables(observed: Mapping[str, Any]) -> tuple[DataTable, ...]:
-    header = ("Group", "Devices", "Sent/s", "Received/s", "p50 µs", "p99 µs", "Maximum µs")
-    rows = tuple(tuple(group.values()) for group in observed.get("groups") or ())
-    note = "Messages of the window; latencies are from the intended moment to the receiver."
-    return (DataTable("Groups", note, header, rows, look="facts"),) if rows else ()
+    return tuple(
+        DataTable(**about, rows=tuple(tuple(row.values()) for row in observed[name]), look="facts")
+        for name, about in sentences.read_table("loadgen.cases", "run_tables.toml").items()
+        if observed.get(name)
+    )
 
 
 CASE = Case(

@@ -112,7 +112,7 @@ def _review(evidence: Evidence) -> Review:
     changed: tuple[str, ...] = ()
     if plan.phases.rates:
         model = replace(model, rates=tuple(rate * plan.mean_share for rate in model.rates))
-        changed = (f"rate steps, {plan.mean_share:.1%} of the rates in the mean",)
+        changed = (f"rate steps, on average {plan.mean_share:.1%} of the rates",)
     limit_s = plan.crash.recovery_s if plan.crash is not None else None
     groups = {MESSAGES[p.subject].name: p.name for p in parts_of(model) if p.role == "handlers"}
     seen = supply_seen(

@@ -1,19 +1,17 @@
 """`loadgen agent`: this host as a load host of commands elsewhere."""
 
+import asyncio
 import sys
 
+from loadgen.cli.cluster import parsed
 from loadgen.cli.options import Flags
+from loadgen.plan.units import parse_address
+from loadgen.run.hosts.agent import join_runs
+from loadgen.run.redaction import printable
+from loadgen.run.secrets import agent_secret
 
 
 def join(flags: Flags) -> int:
-    import asyncio
-
-    from loadgen.cli.cluster import parsed
-    from loadgen.plan.units import parse_address
-    from loadgen.run.hosts.agent import join_runs
-    from loadgen.run.redaction import printable
-    from loadgen.run.secrets import agent_secret
-
     address, port = parsed("join", flags["join"], parse_address)
 
     def show(reason: str) -> None:

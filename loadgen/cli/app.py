@@ -1,45 +1,78 @@
-"""The commands of `loadgen`, as typer has them."""
+"""The commands of `loadgen` with their options, as typer has them.
 
-from collections.abc import Callable
+A function of a command is imported when it is called: a help text and a usage error need the
+options alone, and are quick.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from loadgen import PROGRAM
-from loadgen.cases.case import Case
+from loadgen.cases.case import Case, Variants
 from loadgen.cases.registry import CASES
-from loadgen.cli import (
-    agent,
-    broker,
-    calibrate,
-    certificates,
-    compare,
-    demo,
-    history,
-    import_,
-    new,
-    plan,
-    power,
-    probe,
-    report,
-    scorecard,
-    search,
-    sweep,
-    tune,
-)
-from loadgen.cli.cases import case_command
 from loadgen.cli.help import WIDEST
-from loadgen.cli.options import add_command, add_plain, group
-from loadgen.cli.variants import variants_app
+from loadgen.cli.options import (
+    Flags,
+    add_command,
+    add_plain,
+    case_options,
+    cases_app,
+    command,
+    declared,
+    field_option,
+    group,
+    help_of,
+    help_text,
+    parameter,
+    read_scenario,
+    require_command,
+    with_options,
+)
+from loadgen.judge.next_step import AIMS
+from loadgen.plan.scenario import Scenario
 
 NOTHING_STATUS = 2
 """Exit status of a line that names no command."""
+REPORT_FIELDS = (
+    *("user", "password", "connect_timeout", "keep_alive", "in_flight", "tls_ca"),
+    *("tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version", "tls_alpn"),
+    *("workers", "affinity", "source_address", "wait_quiet", "anyway", "seed", "hosts", "place"),
+)
+"""Fields of a scenario that apply to every run of a report."""
+PROBE_FIELDS = (
+    *("broker", "user", "password", "mqtt", "connect_timeout", "keep_alive"),
+    *("tls_ca", "tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version"),
+    *("tls_ciphers", "tls_alpn"),
+    *("client_id", "clients_file"),
+)
+"""Fields of a scenario that say how to connect."""
 
 Aborted = typer.Abort
 
 # The base class of every usage error; where it is imported from differs between typer's versions.
 WrongUsage: type[Exception] = typer.BadParameter.__mro__[2]
+
+Options = list[inspect.Parameter]
+_DIRECTORIES = "directories"
+_CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+"""Holds the options that stand before the case."""
+
+
+def late(place: str) -> Callable[..., int]:
+    """Return a function of this package, named MODULE.NAME, that is imported when it is called."""
+
+    def call(*arguments: object) -> int:
+        module, _, name = place.partition(".")
+        status: int = getattr(import_module(f"loadgen.cli.{module}"), name)(*arguments)
+        return status
+
+    return call
 
 
 def program() -> Any:
@@ -61,28 +94,12 @@ def app() -> typer.Typer:
     app.callback(invoke_without_command=True)(_root)
     for case in CASES.values():
         add_command(app, case.name, partial(_case_command, case), case.summary)
-    add_plain(app, "demo", demo.play_demo, "demo")
-    add_plain(app, "new", new.write_scenario, "new")
-    add_plain(app, "scorecard", scorecard.make, "scorecard")
-    add_command(app, "compare", compare.app)
-    add_command(app, "report", report.command)
-    for name, module in (("search", search), ("sweep", sweep), ("plan", plan), ("tune", tune)):
-        add_command(app, name, module.app)
-    add_command(app, "probe", probe.command)
-    add_plain(app, "power", power.show, "power")
-    add_plain(app, "broker", broker.serve, "broker")
-    add_plain(app, "agent", agent.join, "agent")
-    add_plain(app, "certificates", certificates.make, "certificates")
-    add_command(app, "history", history.app)
-    add_command(app, "import", import_.app)
-    add_plain(app, "calibrate", calibrate.calibrate, "calibrate")
+    for name, made in _COMMANDS.items():
+        if isinstance(made, str):
+            add_plain(app, name, late(made), name)
+        else:
+            add_command(app, name, made)
     return app
-
-
-def _case_command(case: Case[Any]) -> Callable[..., int] | typer.Typer:
-    if case.variants is None:
-        return case_command(case)
-    return variants_app(case, case.variants)
 
 
 def _show_version(wanted: bool) -> None:
@@ -101,3 +118,188 @@ def _root(
     if context.invoked_subcommand is None:
         print(context.get_help())
         raise typer.Exit(NOTHING_STATUS)
+
+
+def case_first(words: Sequence[str]) -> list[str]:
+    """Return the words after `compare` with the case before the brokers.
+
+    Without a case the brokers are directories.
+    """
+    place = next((at for at, word in enumerate(words) if word in CASES), None)
+    if place is not None:
+        return [words[place], *words[:place], *words[place + 1 :]]
+    return list(words) if not words or {"-h", "--help"} & {*words} else [_DIRECTORIES, *words]
+
+
+# Runs -----------------------------------------------------------------------------------------
+
+
+def _case_command(case: Case[Any]) -> Callable[..., int] | typer.Typer:
+    if case.variants is not None:
+        return _variants(case, case.variants)
+
+    def play(flags: Flags) -> int:
+        return late("cases.play_and_show")(read_scenario(case, flags), flags)
+
+    listed = [*case_options(case), *declared("run"), *declared("result")]
+    return with_options(play, listed, help_of(case))
+
+
+def _variants(case: Case[Any], variants: Variants) -> typer.Typer:
+    """Return the group of a case that has a command for each variant, and one for the archive."""
+    app = group(help=help_of(case), add_completion=False)
+    require_command(app, case.name, variants.field, (*variants.commands, "bundle"))
+    bundle = help_text("bundle", case=case.name)
+    make = partial(with_options, late("cases.bundle"), declared("bundle"), bundle)
+    add_command(app, "bundle", make, bundle.partition("\n")[0])
+    listed = [option for option in case_options(case) if option.name != variants.field]
+    listed += [option for name in ("run", "result", "variants") for option in declared(name)]
+
+    def play(value: str, flags: Flags) -> int:
+        scenario = read_scenario(case, {**flags, variants.field: value})
+        return late("cases.play_variant")(scenario, flags)
+
+    for value, (summary, words) in variants.commands.items():
+        doc = f"{summary}\n\nExample: loadgen {case.name} {value} {words}"
+        add_command(app, value, partial(with_options, partial(play, value), listed, doc), summary)
+    return app
+
+
+def _compare() -> typer.Typer:
+    def compare(case: Case[Any]) -> Callable[..., int]:
+        own = [one for one in case_options(case) if one.name != "broker"]
+        listed = [*declared("compare"), *own, *declared("run")]
+        doc = help_text("compare_case", case=case.name)
+        return with_options(partial(late("compare.compare_brokers"), case), listed, doc)
+
+    app = cases_app("compare", compare)
+    add_plain(app, _DIRECTORIES, late("compare.compare_directories"), _DIRECTORIES)
+    return app
+
+
+def _searching(case: Case[Any]) -> Options:
+    """Return a case's options without those that the conditions of a search replace."""
+    return [one for one in case_options(case) if one.name != "require"]
+
+
+def _search() -> typer.Typer:
+    def search(case: Case[Any]) -> Callable[..., int]:
+        listed = [*declared("search"), *_searching(case), *declared("run")]
+        example = next(aim for aim in AIMS if aim in case.scenario.fields())
+        doc = help_text("search_case", case=case.name, field=example)
+        return with_options(partial(late("search.search_case"), case), listed, doc)
+
+    return cases_app("search", search)
+
+
+def _sweep() -> typer.Typer:
+    def sweep(case: Case[Any]) -> Callable[..., int]:
+        searching = declared("search")
+        searching[0].annotation.__metadata__[0].help += " [default: rate]"
+        own = [one for one in _searching(case) if one.name != "set_"]
+        listed = [*declared("sweep"), *searching, *own, *declared("run")]
+        doc = help_text("sweep_case", case=case.name)
+        return with_options(partial(late("sweep.sweep_case"), case), listed, doc)
+
+    return cases_app("sweep", sweep)
+
+
+def _report() -> Callable[..., int]:
+    fields = Scenario.fields()
+    listed = [
+        *declared("report"),
+        *declared("run"),
+        *(field_option(fields[name], fields[name].panel) for name in REPORT_FIELDS),
+        *declared("report_power"),
+    ]
+    return command("report", late("report.report"), listed)
+
+
+# Other commands -------------------------------------------------------------------------------
+
+
+def _plan() -> typer.Typer:
+    def plan(case: Case[Any]) -> Callable[..., int]:
+        listed = [*case_options(case), *declared("plan")]
+        if case.variants is not None:
+            # The command that runs the case has its variants as commands.
+            names = "|".join(case.variants.commands)
+            argument = typer.Argument(metavar=names, help=f"The same as --{case.variants.field}.")
+            listed.insert(0, parameter("variant", str | None, None, argument))
+        return with_options(partial(late("plan.show_plan"), case), listed, help_of(case, "plan"))
+
+    return cases_app("plan", plan)
+
+
+def _tune() -> typer.Typer:
+    def check_case(case: Case[Any]) -> Callable[..., int]:
+        listed = [_CONTEXT, *case_options(case)]
+        doc = help_of(case, "tune check")
+        return with_options(partial(late("tune.check_case"), case), listed, doc)
+
+    def check() -> typer.Typer:
+        text = help_text("tune_check")
+        check = group(help=text, add_completion=False)
+        before = [_CONTEXT, *declared("tune_check")]
+        check.callback(invoke_without_command=True)(with_options(late("tune.check"), before, text))
+        for case in CASES.values():
+            summary = f"For a run of {case.name}: {case.summary}"
+            add_command(check, case.name, partial(check_case, case), summary)
+        return check
+
+    app = group(help=help_text("tune"), add_completion=False)
+    add_command(app, "check", check, help_text("tune_check").partition("\n")[0])
+    add_plain(app, "show", late("tune.show"), "tune_show")
+    add_plain(app, "script", late("tune.script"), "tune_script")
+    return app
+
+
+def _probe() -> Callable[..., int]:
+    fields = {
+        name: kind for case in CASES.values() for name, kind in case.scenario.fields().items()
+    }
+    text = f"{fields['mqtt'].text} [default: each that the broker speaks]"
+    fields["mqtt"] = replace(fields["mqtt"], default=None, text=text)
+    listed = [field_option(fields[name], fields[name].panel or "Broker") for name in PROBE_FIELDS]
+    return command("probe", late("probe.probe"), [*listed, *declared("probe")])
+
+
+def _named(name: str, missing: str, places: Mapping[str, str]) -> typer.Typer:
+    """Return a group of commands that are declared by tables alone, one of which must be named."""
+    app = group(help=help_text(name), add_completion=False)
+    require_command(app, name, missing, places)
+    for one, place in places.items():
+        add_plain(app, one, late(place), f"{name}_{one}")
+    return app
+
+
+def _history() -> typer.Typer:
+    places = {name: f"history.{name}" for name in ("add", "remove", "show")}
+    return _named("history", "command", places)
+
+
+def _import() -> typer.Typer:
+    return _named("import", "tool", {"mqttbench": "import_.import_mqttbench"})
+
+
+_COMMANDS: Mapping[str, str | Callable[[], Callable[..., int] | typer.Typer]] = {
+    "demo": "demo.play_demo",
+    "new": "new.write_scenario",
+    "scorecard": "scorecard.make",
+    "compare": _compare,
+    "report": _report,
+    "search": _search,
+    "sweep": _sweep,
+    "plan": _plan,
+    "tune": _tune,
+    "probe": _probe,
+    "power": "power.show",
+    "broker": "broker.serve",
+    "agent": "agent.join",
+    "certificates": "certificates.make",
+    "history": _history,
+    "import": _import,
+    "calibrate": "calibrate.calibrate",
+}
+"""The commands after those of the cases: a function that makes the command, or its function if a
+table declares all of it."""

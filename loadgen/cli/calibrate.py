@@ -6,13 +6,21 @@ from functools import partial
 from typing import Any
 
 from loadgen.cli.options import Flags
+from loadgen.errors import CannotRunError
+from loadgen.run.calibrate import calibrate as measure
+from loadgen.run.environment import (
+    calibration_path,
+    host_of,
+    identity,
+    store_calibration,
+    stored_calibration,
+)
+from loadgen.run.interrupt import interruptible
+from loadgen.run.progress import progress_on
 from loadgen.sentences import CLI_TEXT
 
 
 def calibrate(flags: Flags) -> int:
-    from loadgen.errors import CannotRunError
-    from loadgen.run.environment import calibration_path, identity, stored_calibration
-
     key = identity()
     if flags["show"]:
         result = stored_calibration(key)
@@ -29,11 +37,6 @@ def calibrate(flags: Flags) -> int:
 
 
 def _measured(key: dict[str, object], *, quiet: bool) -> dict[str, Any]:
-    from loadgen.run.calibrate import calibrate as measure
-    from loadgen.run.environment import host_of, store_calibration
-    from loadgen.run.interrupt import interruptible
-    from loadgen.run.progress import progress_on
-
     descriptors = host_of().descriptors
     with progress_on(sys.stderr, quiet=quiet) as progress:
         result = interruptible(partial(measure, key, descriptors, progress=progress))
@@ -50,8 +53,8 @@ def _lines(result: dict[str, Any]) -> list[str]:
         for kind in ("single", "batched"):
             found = result[way][kind]
             lines.append(
-                f"{found['per_s']:>12,}  msgs/s {way} {kind}, a core to itself: "
-                f"{found['cpu_us']:g} µs each, seen at {found['rate']:,}/s"
+                f"{found['per_s']:>12,}  msgs/s {way} {kind}, with a core to itself: "
+                f"{found['cpu_us']:g} µs each, measured at {found['rate']:,}/s"
             )
     latency = result["latency"]
     lines += [

@@ -1,36 +1,29 @@
 """The common part of the commands of cases: run one and show its score card."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import wrap
+from typing import Any
 
-from loadgen.cases.case import Case
 from loadgen.cli.cluster import on_testbed
-from loadgen.cli.options import (
-    Flags,
-    case_options,
-    declared,
-    help_of,
-    read_scenario,
-    with_options,
-)
+from loadgen.cli.options import Flags
+from loadgen.cli.result_text import Paper, print_result, result_lines, tell, two_lines
+from loadgen.cli.search_view import rate_step_lines
 from loadgen.errors import LoadgenError, PowerLogError, RunDirectoryError
 from loadgen.plan.scenario import Scenario
-
-if TYPE_CHECKING:
-    from loadgen.cli.result_text import Paper
-    from loadgen.report.score_card import ScoreCard
-    from loadgen.run.coordinator import RunResult
-    from loadgen.run.testbed import Testbed
-
-
-def case_command(case: Case[Any]) -> Callable[..., int]:
-    def command(flags: Flags) -> int:
-        return play_and_show(read_scenario(case, flags), flags)
-
-    options = [*case_options(case), *declared("run"), *declared("result")]
-    return with_options(command, options, help_of(case))
+from loadgen.report.build.cards_report import report_of
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.power.log import require_readable
+from loadgen.report.power.settings import LOG_OPTIONS, log_settings
+from loadgen.report.render.write import indented, write_report
+from loadgen.report.score_card import ScoreCard, card_document
+from loadgen.run.archive import compared, repeat_directory, write_bundle
+from loadgen.run.coordinator import RunResult
+from loadgen.run.progress import progress_on
+from loadgen.run.rundir import default_directory, require_free
+from loadgen.run.testbed import Testbed, run_unspoiled
 
 
 def play_and_show(scenario: Scenario, flags: Flags) -> int:
@@ -41,14 +34,11 @@ def play_and_show(scenario: Scenario, flags: Flags) -> int:
 
 def play(
     scenario: Scenario, flags: Flags, command: Sequence[str] = (), *, root: Path | None = None
-) -> "RunResult":
+) -> RunResult:
     """Run the scenario into `--out`, on the hosts that the options request, with progress.
 
     With a `root` a run that the host spoiled is made again, at most twice.
     """
-    from loadgen.run.progress import progress_on
-    from loadgen.run.testbed import run_unspoiled
-
     quiet = flags["quiet"]
 
     def watch(again: int) -> None:
@@ -57,7 +47,7 @@ def play(
 
     with progress_on(sys.stderr, quiet=quiet) as progress:
 
-        async def work(directory: Path, testbed: "Testbed") -> "RunResult":
+        async def work(directory: Path, testbed: Testbed) -> RunResult:
             result, _ = await run_unspoiled(
                 testbed, scenario, directory, root, progress=progress, watch=watch
             )
@@ -73,20 +63,14 @@ def check_power_logs(scenario: Scenario) -> None:
     """
     if not scenario.pdu:
         return
-    from loadgen.report.power.log import require_readable
-    from loadgen.report.power.settings import LOG_OPTIONS, log_settings
 
     settings = log_settings(scenario.pdu, *(getattr(scenario, name) for name in LOG_OPTIONS))
     if settings is not None:
         require_readable(settings)
 
 
-def score(directory: Path, scenario: Scenario) -> "ScoreCard":
+def score(directory: Path, scenario: Scenario) -> ScoreCard:
     """Return the score card of a run directory, and write it there in every rendering."""
-    from loadgen.report.build.cards_report import report_of
-    from loadgen.report.build.summary import summarize_run
-    from loadgen.report.render.write import write_report
-
     rack_units: Any = scenario.plain().get("rack_units")
     try:
         card = summarize_run(
@@ -107,28 +91,24 @@ def score(directory: Path, scenario: Scenario) -> "ScoreCard":
 
 
 def show(
-    result: "RunResult",
+    result: RunResult,
     scenario: Scenario,
     flags: Flags,
     *,
-    cards: "list[ScoreCard] | None" = None,
+    cards: list[ScoreCard] | None = None,
 ) -> int:
     """Print the result of a run as the options request; return its exit status.
 
     With `cards` the score card is added to them, and its JSON is left to the caller: one command
     that makes several runs still prints one document.
     """
-    from loadgen.cli.result_text import print_result, result_lines, two_lines
-    from loadgen.cli.search_view import rate_step_lines
-    from loadgen.report.score_card import card_document
-
     try:
         card = score(result.directory, scenario)
     except RunDirectoryError as error:
         if result.measured and not result.interrupted:
             raise
         reasons = "; ".join(f"{r.code}: {r.detail}" for r in result.verdict.reasons)
-        tell([f"loadgen: {reasons or error}; what there is is in {result.directory}"])
+        tell([f"loadgen: {reasons or error}; the results so far are in {result.directory}"])
         return result.exit_status
     except LoadgenError:
         tell([f"results: {result.directory}"])
@@ -136,7 +116,7 @@ def show(
     if cards is not None:
         cards.append(card)
 
-    def lines(paper: "Paper") -> list[str]:
+    def lines(paper: Paper) -> list[str]:
         if flags["quiet"]:
             return two_lines(card, paper)
         long = result_lines(card, result.directory, paper, long=flags["long"])
@@ -149,9 +129,45 @@ def show(
 
 def again_note(again: int) -> str:
     """Return the part of a line of progress about a run that is made again."""
-    return f", again ({again}): the host spoiled the run" if again else ""
+    return f", again ({again}): other load disturbed the run" if again else ""
 
 
-def tell(lines: Sequence[str]) -> None:
-    """Write lines for people to stderr."""
-    print("\n".join(lines), file=sys.stderr)
+# Cases with variants, which have run rules -------------------------------------------------------
+
+
+def play_variant(scenario: Scenario, flags: Flags) -> int:
+    if not flags["repeat"]:
+        return play_and_show(scenario, flags)
+    check_power_logs(scenario)
+    return _twice(scenario, flags)
+
+
+def _twice(scenario: Scenario, flags: Flags) -> int:
+    """Run twice, with a score card each, and compare the two."""
+    directory = flags["out"] or default_directory(datetime.now(UTC), scenario.case)
+    again = repeat_directory(directory)
+    for path in (directory, again):
+        # Both before either: the main run may take an hour.
+        require_free(path)
+    quiet, as_json = flags["quiet"], flags["json_"]
+    cards: list[ScoreCard] = []
+    try:
+        result = play(scenario, {**flags, "out": directory})
+        status = show(result, scenario, flags, cards=cards)
+        if not result.measured or result.interrupted:
+            return status
+        if not quiet:
+            tell(["", f"once more, for reproducibility: {again}"])
+        result = play(scenario, {**flags, "out": again})
+        status = max(status, show(result, scenario, flags, cards=cards))
+    finally:
+        # Also if the repetition failed: the results of the first run are shown.
+        if as_json and cards:
+            print(indented([card_document(card) for card in cards]).decode(), end="", flush=True)
+    print_result(flags, None, lambda _: ["", *wrap(compared(directory, again), 100)])
+    return status
+
+
+def bundle(flags: Flags) -> int:
+    print(write_bundle(flags["run"], flags["repeat"], flags["out"]))
+    return 0

@@ -7,16 +7,21 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from loadgen.cases.registry import resolve
 from loadgen.cli.options import Flags
 from loadgen.errors import ScenarioError
+from loadgen.plan.fit import hosts_of_groups
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_address, parse_seconds, shown
+from loadgen.run.hosts.remote_host import WAIT_S, Agents, Hosts
+from loadgen.run.interrupt import Interrupt, RunInterruptedError, interruptible
+from loadgen.run.rundir import directory_or_new
+from loadgen.run.secrets import agent_secret, take_secrets
+from loadgen.run.tasks import finished_or
+from loadgen.run.testbed import Testbed
 from loadgen.sentences import CLI_TEXT, RUN_TEXT, counted
 
 if TYPE_CHECKING:
-    from loadgen.run.hosts.remote_host import Hosts
-    from loadgen.run.interrupt import Interrupt
-    from loadgen.run.testbed import Testbed
     from loadgen.spark.agents import HostSource
 
 T = TypeVar("T")
@@ -36,9 +41,6 @@ def hosts_of(scenario: Scenario, flags: Flags) -> "HostSource | None":
         if scenario.hosts > 1:
             raise ScenarioError(CLI_TEXT.NO_AGENTS())
         return None
-    from loadgen.cases.registry import resolve
-    from loadgen.plan.fit import hosts_of_groups
-    from loadgen.run.hosts.remote_host import WAIT_S, Agents
 
     numbered = [one for one in scenario.place if re.fullmatch(r".*=[0-9,]+", one)]
     # Refused in a moment, and not when the agents have been started; labels are not known yet.
@@ -48,7 +50,6 @@ def hosts_of(scenario: Scenario, flags: Flags) -> "HostSource | None":
     if master is None:
         if not flags["secret"]:
             raise ScenarioError(CLI_TEXT.NO_SECRET())
-        from loadgen.run.secrets import agent_secret
 
         assert address is not None
         return Agents(scenario.hosts, address, agent_secret(flags["secret"]), wait_s)
@@ -80,7 +81,7 @@ def spark_settings(flags: Sequence[str] | None) -> dict[str, str]:
 
 
 def on_testbed(
-    work: "Callable[[Path, Testbed], Coroutine[Any, Any, T]]",
+    work: Callable[[Path, Testbed], Coroutine[Any, Any, T]],
     scenarios: Sequence[Scenario],
     kind: str,
     flags: Flags,
@@ -93,18 +94,12 @@ def on_testbed(
     Ctrl-C ends it. Secrets of the scenarios are read first. The testbed has the hosts that the
     first one requests. `command` is noted in run.json, by default the command line.
     """
-    from loadgen.run.interrupt import interruptible
-    from loadgen.run.rundir import directory_or_new
-    from loadgen.run.secrets import take_secrets
-
     for scenario in scenarios:
         take_secrets(scenario.plain())
     words = command or ("loadgen", *sys.argv[1:])
     source = hosts_of(scenarios[0], flags) if "spark_master" in flags else None
 
-    async def worked(*, interrupt: "Interrupt") -> T:
-        from loadgen.run.testbed import Testbed
-
+    async def worked(*, interrupt: Interrupt) -> T:
         async with AsyncExitStack() as stack:
             hosts = None
             if source is not None:
@@ -117,11 +112,8 @@ def on_testbed(
 
 
 async def _gathered(
-    stack: AsyncExitStack, source: "HostSource", interrupt: "Interrupt", *, quiet: bool
-) -> "Hosts":
-    from loadgen.run.interrupt import RunInterruptedError
-    from loadgen.run.tasks import finished_or
-
+    stack: AsyncExitStack, source: "HostSource", interrupt: Interrupt, *, quiet: bool
+) -> Hosts:
     if not quiet:
         agents = counted(source.hosts, "agent")
         address = "" if source.listen is None else f" at {source.listen[0]}:{source.listen[1]}"

@@ -1,59 +1,46 @@
 """`loadgen compare URL URL [-n 3] CASE ...`: brokers in turn, or finished runs, in one table."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import Any
 
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES
 from loadgen.cli import options
-from loadgen.cli.cases import again_note, check_power_logs, score, tell
+from loadgen.cli.cases import again_note, check_power_logs, score
 from loadgen.cli.cluster import on_testbed
+from loadgen.cli.result_text import (
+    Paper,
+    advice_of,
+    aligned,
+    answer_lines,
+    labelled,
+    print_result,
+    tell,
+)
 from loadgen.errors import UsageError
+from loadgen.plan.units import duration
+from loadgen.report.build.compare import (
+    Compared,
+    ComparedSide,
+    Line,
+    compare_sides,
+    comparison_document,
+    with_brokers,
+)
+from loadgen.report.build.summary import summarize_run
+from loadgen.report.headline import headline
+from loadgen.report.record import runs_in
+from loadgen.report.render.text import name, notice_lines, number
+from loadgen.report.render.write import write_comparison
+from loadgen.run.progress import progress_on
+from loadgen.run.search.turns import Turn, TurnsResult, take_turns
+from loadgen.run.testbed import Testbed
 from loadgen.sentences import CLI_TEXT, counted
 
-if TYPE_CHECKING:
-    from loadgen.cli.result_text import Paper
-    from loadgen.report.build.compare import Compared, Line
-    from loadgen.run.search.turns import Turn, TurnsResult
-    from loadgen.run.testbed import Testbed
 
-_DIRECTORIES = "directories"
-
-
-def app() -> typer.Typer:
-    app = options.cases_app("compare", _command)
-    options.add_plain(app, _DIRECTORIES, _compare_directories, "directories")
-    return app
-
-
-def case_first(words: Sequence[str], cases: Sequence[str]) -> list[str]:
-    """Return the words after `compare` with the case before the brokers.
-
-    Without a case the brokers are directories.
-    """
-    place = next((at for at, word in enumerate(words) if word in cases), None)
-    if place is not None:
-        return [words[place], *words[:place], *words[place + 1 :]]
-    return list(words) if not words or {"-h", "--help"} & {*words} else [_DIRECTORIES, *words]
-
-
-def _command(case: Case[Any]) -> Callable[..., int]:
-    of_the_case = [one for one in options.case_options(case) if one.name != "broker"]
-    doc = options.help_text("compare_case", case=case.name)
-    parameters = [*options.declared("compare"), *of_the_case, *options.declared("run")]
-    return options.with_options(partial(_compare_brokers, case), parameters, doc)
-
-
-def _compare_brokers(case: Case[Any], flags: options.Flags) -> int:
-    from loadgen.report.build.compare import ComparedSide, compare_sides, with_brokers
-    from loadgen.run.progress import progress_on
-    from loadgen.run.search.turns import take_turns
-
+def compare_brokers(case: Case[Any], flags: options.Flags) -> int:
     brokers, quiet = flags["sides"], flags["quiet"]
     _require_sides(brokers)
     scenarios = []
@@ -65,14 +52,14 @@ def _compare_brokers(case: Case[Any], flags: options.Flags) -> int:
     check_power_logs(scenarios[0])
     with progress_on(sys.stderr, quiet=quiet) as progress:
 
-        def watch(turn: "Turn") -> None:
+        def watch(turn: Turn) -> None:
             if turn.snapshot is not None:
                 progress(turn.snapshot)
             elif not quiet:
                 broker = scenarios[turn.side - 1].broker[0]
                 tell([f"{turn.place} of {turn.total}: {broker}{again_note(turn.again)}"])
 
-        async def work(directory: Path, testbed: "Testbed") -> "tuple[Path, TurnsResult]":
+        async def work(directory: Path, testbed: Testbed) -> tuple[Path, TurnsResult]:
             repeat = flags["repeat"]
             result = await take_turns(scenarios, directory, testbed, repeat=repeat, watch=watch)
             return directory, result
@@ -101,11 +88,7 @@ def _require_sides(sides: Sequence[str]) -> None:
 # Finished runs --------------------------------------------------------------------------------
 
 
-def _compare_directories(flags: options.Flags) -> int:
-    from loadgen.report.build.compare import ComparedSide, compare_sides
-    from loadgen.report.build.summary import summarize_run
-    from loadgen.report.record import runs_in
-
+def compare_directories(flags: options.Flags) -> int:
     sides = flags["sides"]
     _require_sides(sides)
     if not any(Path(side).exists() for side in sides):
@@ -122,26 +105,22 @@ def _compare_directories(flags: options.Flags) -> int:
 
 
 def _show(
-    compared: "Compared",
+    compared: Compared,
     directory: Path | None,
     flags: options.Flags,
-    turns: "TurnsResult | None" = None,
+    turns: TurnsResult | None = None,
 ) -> int:
     """Print the comparison and write its page; return the exit status."""
-    from loadgen.cli.result_text import advice_of, labelled, print_result
-    from loadgen.report.build.compare import comparison_document
-    from loadgen.report.render.write import write_comparison
-
     parts = []
     if turns is not None and turns.repeated:
-        parts.append(("repeated", f"{counted(turns.repeated, 'run')} that the host had spoiled"))
+        parts.append(("repeated", f"{counted(turns.repeated, 'run')} disturbed by other load"))
     if directory is not None:
         parts.append(("files", f"{directory} · page {write_comparison(compared, directory)}"))
     if advice := advice_of(compared.codes):
         parts.append(("next", advice))
     brief = flags["quiet"]
 
-    def lines(paper: "Paper") -> Iterator[str]:
+    def lines(paper: Paper) -> Iterator[str]:
         yield from comparison_lines(compared, paper, brief=brief)
         yield from labelled(() if brief else parts, paper)
 
@@ -149,12 +128,8 @@ def _show(
     return 0 if compared.valid else 1
 
 
-def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = False) -> Iterator[str]:
+def comparison_lines(compared: Compared, paper: Paper, *, brief: bool = False) -> Iterator[str]:
     """Yield a line for each side, and unless brief, the table of figures and remarks."""
-    from loadgen.cli.result_text import aligned, answer_lines, labelled
-    from loadgen.report.headline import headline
-    from loadgen.report.render.text import name, notice_lines
-
     for notice in () if brief else compared.notices:
         yield from notice_lines(notice, paper.width)
     for side in compared.sides:
@@ -177,11 +152,8 @@ def comparison_lines(compared: "Compared", paper: "Paper", *, brief: bool = Fals
     yield ""
 
 
-def _cells(line: "Line") -> list[str]:
+def _cells(line: Line) -> list[str]:
     """Return a line of the table: each figure, and after the first its difference from that."""
-    from loadgen.plan.units import duration
-    from loadgen.report.render.text import name, number
-
     timed = line.unit == "microseconds"
     cells = [name(line.title) + ("" if timed else f", {name(line.unit)}")]
     for cell, difference in zip(line.cells, (None, *line.differences), strict=True):

@@ -4,7 +4,14 @@ import sys
 from datetime import UTC, datetime
 
 from loadgen.cases.registry import CASES, build_scenario
+from loadgen.cli.cases import play, score
 from loadgen.cli.options import Flags
+from loadgen.cli.result_text import paper_of, tell, two_lines
+from loadgen.report.build.cards_report import report_of
+from loadgen.report.render.write import write_report
+from loadgen.run.environment import host_of
+from loadgen.run.rundir import default_directory, require_free
+from loadgen.spark.job import make_scorecards
 
 _CONNECTS_SPARE = 1_000
 """Descriptors left to the broker and a worker for everything but devices."""
@@ -24,14 +31,6 @@ def sizes(cores: float, descriptors: int) -> dict[str, dict[str, object]]:
 
 
 def play_demo(flags: Flags) -> int:
-    from loadgen.cli.cases import play, score, tell
-    from loadgen.cli.result_text import paper_of, two_lines
-    from loadgen.report.build.cards_report import report_of
-    from loadgen.report.render.write import write_report
-    from loadgen.run.environment import host_of
-    from loadgen.run.rundir import default_directory, require_free
-    from loadgen.spark.job import make_scorecards
-
     directory = flags["out"] or default_directory(datetime.now(UTC), "demo")
     require_free(directory)
     broker, quiet = flags["broker"], flags["quiet"]

@@ -7,40 +7,36 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from loadgen.cli.options import Flags, add_plain, group, help_text, require_command
-from loadgen.errors import UsageError
+from loadgen.cases.registry import case_of
+from loadgen.cli.cluster import spark_settings
+from loadgen.cli.options import Flags
+from loadgen.cli.result_text import aligned, paper_of
+from loadgen.errors import RunDirectoryError, UsageError
+from loadgen.report.build.rows import FIGURES
+from loadgen.report.history import documents_in, history_report, weeks_of
+from loadgen.report.render.html import to_html
+from loadgen.report.render.text import name, number
+from loadgen.report.render.write import to_json, write_files
+from loadgen.run.redaction import printable
 from loadgen.sentences import CLI_TEXT, SPARK_TEXT
+from loadgen.spark.history_table import add_cards, courses_of, remove_runs
+from loadgen.spark.remote import is_url
+from loadgen.spark.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def app() -> typer.Typer:
-    commands = {"add": _add, "remove": _remove, "show": _show}
-    app = group(help=help_text("history"), add_completion=False)
-    require_command(app, "history", "command", commands)
-    for name, function in commands.items():
-        add_plain(app, name, function, f"history_{name}")
-    return app
-
-
 @contextmanager
 def _session(flags: Flags) -> "Iterator[SparkSession]":
     """Start Spark as the options say, for the length of the block."""
-    from loadgen.cli.cluster import spark_settings
-    from loadgen.spark.session import open_session
-
     settings = spark_settings(flags["spark_conf"])
     print("starting Spark ...", file=sys.stderr)
     with open_session(flags["spark_master"], options=settings) as spark:
         yield spark
 
 
-def _add(flags: Flags) -> int:
-    from loadgen.spark.history_table import add_cards
-
+def add(flags: Flags) -> int:
     found = [one for path in flags["cards"] for one in _documents(path)]
     with _session(flags) as spark:
         new, replaced = add_cards(spark, flags["to"], found)
@@ -50,9 +46,7 @@ def _add(flags: Flags) -> int:
     return 0
 
 
-def _remove(flags: Flags) -> int:
-    from loadgen.spark.history_table import remove_runs
-
+def remove(flags: Flags) -> int:
     _require_usable(flags["where"], "", "")
     with _session(flags) as spark:
         removed = remove_runs(spark, flags["where"], flags["runs"])
@@ -62,10 +56,6 @@ def _remove(flags: Flags) -> int:
 
 
 def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
-    from loadgen.errors import RunDirectoryError
-    from loadgen.report.history import documents_in
-    from loadgen.run.redaction import printable
-
     file = path / "scorecard.json" if path.is_dir() else path
     try:
         data = file.read_bytes()
@@ -78,17 +68,10 @@ def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
     return [(where, document) for document in documents_in(data, where)]
 
 
-def _show(flags: Flags) -> int:
+def show(flags: Flags) -> int:
     where, case, since = flags["where"], flags["case"], flags["since"]
     html, rolling = flags["html"], flags["rolling"]
     _require_usable(where, case, since)
-    from loadgen.cli.result_text import aligned, paper_of
-    from loadgen.report.build.rows import FIGURES
-    from loadgen.report.history import history_report, weeks_of
-    from loadgen.report.render.html import to_html
-    from loadgen.report.render.text import name, number
-    from loadgen.report.render.write import to_json, write_files
-    from loadgen.spark.history_table import courses_of
 
     with _session(flags) as spark:
         courses = courses_of(spark, where, case, flags["row"], since, rolling)
@@ -113,12 +96,7 @@ def _show(flags: Flags) -> int:
 
 
 def _require_usable(where: str, case: str, since: str) -> None:
-    """Refuse what needs no Spark to be refused."""
-    from loadgen.cases.registry import case_of
-    from loadgen.errors import RunDirectoryError
-    from loadgen.run.redaction import printable
-    from loadgen.spark.remote import is_url
-
+    """Raise the errors that can be found without Spark."""
     if case:
         case_of(case.lower())
     try:
@@ -126,5 +104,12 @@ def _require_usable(where: str, case: str, since: str) -> None:
             datetime.fromisoformat(since)
     except ValueError:
         raise UsageError(CLI_TEXT.SINCE(since=since[:40])) from None
-    if not is_url(where) and not any(Path(where).glob("case=*")):
+    require_history(where)
+
+
+def require_history(where: str, *, may_be_new: bool = False) -> None:
+    """Raise an error if a path is not a history or, with `may_be_new`, holds something else."""
+    path = Path(where)
+    is_new = may_be_new and not path.is_file() and not any(path.glob("*"))
+    if not is_url(where) and not is_new and not any(path.glob("case=*")):
         raise RunDirectoryError(SPARK_TEXT.NO_HISTORY(where=printable(where, 200)))

@@ -4,28 +4,20 @@ import csv
 import io
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
-import typer
 
-from loadgen.cli.options import Flags, add_plain, group, help_text, require_command
+from loadgen.cli.mqttbench import import_clients, without_comments
+from loadgen.cli.options import Flags
 from loadgen.errors import CannotRunError, ScenarioError, UsageError
 from loadgen.sentences import CLI_TEXT
 
 _LIMIT_BYTES = 1 << 30
 
 
-def app() -> typer.Typer:
-    app = group(help=help_text("import"), add_completion=False)
-    require_command(app, "import", "tool", ("mqttbench",))
-    add_plain(app, "mqttbench", _mqttbench, "import_mqttbench")
-    return app
-
-
-def _mqttbench(flags: Flags) -> int:
-    from loadgen.cli.mqttbench import import_clients
-
+def import_mqttbench(flags: Flags) -> int:
     out, clients = flags["out"], flags["clients"]
     for path in (out, clients):
         if path is not None and path.exists():
@@ -42,7 +34,7 @@ def _mqttbench(flags: Flags) -> int:
     else:
         _write(out, imported.toml, 0o644)
     case = imported.scenario.case
-    notes = [f"play it with: loadgen {case} --scenario {out or 'FILE'}", *imported.notes]
+    notes = [f"run it with: loadgen {case} --scenario {out or 'FILE'}", *imported.notes]
     print("\n".join(notes), file=sys.stderr)
     return 0
 
@@ -58,10 +50,8 @@ def _parsed(path: Path) -> object:
     except OSError as error:
         reason = (error.strerror or "cannot be opened").lower()
         raise ScenarioError(CLI_TEXT.UNREADABLE_CLIENT_LIST(shown=shown, reason=reason)) from None
-    try:
+    with suppress(orjson.JSONDecodeError):
         return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        from loadgen.cli.mqttbench import without_comments
     try:
         return orjson.loads(without_comments(data.decode("utf-8-sig")))
     except (orjson.JSONDecodeError, UnicodeDecodeError) as error:

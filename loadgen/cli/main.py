@@ -1,7 +1,4 @@
-"""The program `loadgen`: runs the command, and turns every error into one line and a status.
-
-A command imports its modules when it runs, so that `--help` and a usage error are quick.
-"""
+"""The program `loadgen`: runs the command, and turns every error into one line and a status."""
 
 import atexit
 import logging
@@ -9,14 +6,23 @@ import os
 import re
 import signal
 import sys
+import tempfile
+import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from loadgen.cases.registry import CASES
+from loadgen.cli.app import Aborted, WrongUsage, case_first, program
+from loadgen.cli.options import command_options
+from loadgen.errors import LoadgenError, UsageError
 from loadgen.kernels.compiled import leave_plain
-
-if TYPE_CHECKING:
-    from loadgen.errors import LoadgenError
+from loadgen.plan.fields import option_of
+from loadgen.plan.removed import removal
+from loadgen.run.redaction import HIDDEN, printable, redact_command, scrub
+from loadgen.run.rundir import disk_errors
+from loadgen.sentences import CLI_TEXT
 
 _MESSAGE_CHARACTERS = 1_000
 _BOUNDS = {
@@ -31,7 +37,7 @@ _SECRET_PLACES = {
     "--otlp": "set OTEL_EXPORTER_OTLP_HEADERS",
     "--spark-conf": "write it into spark-defaults.conf",
 }
-"""Places of the secrets of options; a password's are others."""
+"""Advice for options whose value would show a secret; that for passwords is separate."""
 _USAGE_STATUS = 2
 _FAILED_STATUS = 3
 _INTERRUPTED_STATUS = 130
@@ -51,11 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         _leave(main(sys.argv[1:]))
     words = _spelled_out(list(arguments))
-    from loadgen.cli.app import Aborted, WrongUsage, program
-    from loadgen.errors import LoadgenError
-    from loadgen.plan.removed import removal
-    from loadgen.run.rundir import disk_errors
-
     try:
         with disk_errors():
             _require_no_secret(words)
@@ -90,12 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _with_options(error: "LoadgenError") -> str:
+def _with_options(error: LoadgenError) -> str:
     """Return the message of an error, which may begin with a name, with the option of that name."""
-    from loadgen.cases.registry import CASES
-    from loadgen.cli.options import command_options
-    from loadgen.plan.fields import option_of
-
     name, colon, rest = str(error).partition(": ")
     names = {name for case in CASES.values() for name in case.scenario.fields()}
     names |= command_options()
@@ -106,10 +103,6 @@ def _with_options(error: "LoadgenError") -> str:
 
 def _require_no_secret(words: Sequence[str]) -> None:
     """Refuse secrets on the command line, which every user of this host can read."""
-    from loadgen.errors import UsageError
-    from loadgen.run.redaction import HIDDEN, redact_command
-    from loadgen.sentences import CLI_TEXT
-
     shown = redact_command(words)
     for place, (given, kept) in enumerate(zip(words, shown, strict=True)):
         if given != kept:
@@ -134,10 +127,7 @@ def _spelled_out(arguments: Sequence[str]) -> list[str]:
     """
     words: list[str] = []
     if arguments[:1] == ["compare"]:
-        from loadgen.cases.registry import CASES
-        from loadgen.cli.compare import case_first
-
-        arguments = ["compare", *case_first(arguments[1:], tuple(CASES))]
+        arguments = ["compare", *case_first(arguments[1:])]
     placing = False
     for word in arguments:
         if placing and words[-1] != "--place" and "=" in word and word[:1] != "-":
@@ -166,8 +156,6 @@ def _leave(status: int) -> NoReturn:
 
 
 def _fail(message: str, status: int) -> int:
-    from loadgen.run.redaction import printable
-
     line = printable(_scrubbed(message).replace("\n", " "), _MESSAGE_CHARACTERS)
     with suppress(OSError):
         print(f"loadgen: {line}", file=sys.stderr)
@@ -176,18 +164,12 @@ def _fail(message: str, status: int) -> int:
 
 def _scrubbed(text: str) -> str:
     """Remove all secrets that were read from a text."""
-    from loadgen.run.redaction import scrub
-
     read = sys.modules.get("loadgen.run.secrets")  # which few commands need
     return scrub(text, () if read is None else read.known_secrets())
 
 
 def _unexpected(error: Exception) -> str:
     """Describe a defect of this program in one line; write the traceback to a file."""
-    import tempfile
-    import time
-    import traceback
-
     summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     try:

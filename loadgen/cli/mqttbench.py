@@ -10,10 +10,10 @@ knows (perftools/mqttbench, client list version 2):
                       objects with topicStr, qos, retain; ${COUNT:x-y} in a topic stands for many
     cleanSession      before MQTT 5; in MQTT 5 cleanStart and sessionExpiryIntervalSecs
 
-Like clients, whose topics differ by a number, are a group; a list without publishers is a burst of
+Clients whose topics differ only by a number form a group; a list without publishers is a burst of
 connects. Rates are not in the list: mqttbench takes them from its command line. A list is refused
-with the first thing that cannot be expressed. `notes` say what is left out without changing what
-is measured.
+with the first thing that cannot be expressed. `notes` say what is left out without changing what is
+measured.
 """
 
 import base64

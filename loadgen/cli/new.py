@@ -10,7 +10,7 @@ from loadgen.plan.scenario import toml_lines
 from loadgen.sentences import CLI_TEXT
 
 _TEXT = """\
-# Groups of devices; play them with `loadgen run FILE`.
+# Groups of devices; run them with `loadgen run FILE`.
 # All keys of a group are in docs/reference/groups.md, and those above the groups in
 # `loadgen run --help-all`.
 
@@ -55,7 +55,13 @@ def _answers(flags: Flags) -> dict[str, str]:
         text, _, default = option.help.rpartition(" [default: ")
         answer = flags[name]
         if answer is None:
-            answer = typer.prompt(text.rstrip("."), default=default.rstrip("]"), err=True)
+            try:
+                answer = typer.prompt(text.rstrip("."), default=default.rstrip("]"), err=True)
+            except typer.Abort as ended:
+                if isinstance(ended.__context__, EOFError):
+                    typer.echo(err=True)  # the question has no end of line
+                    raise UsageError(CLI_TEXT.INPUT_ENDED(option=f"--{name}")) from None
+                raise
         answers[name] = answer
     return answers
 

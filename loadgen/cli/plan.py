@@ -1,29 +1,36 @@
 """`loadgen plan CASE`: the needs of a run; nothing runs, and no broker is contacted."""
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
+import shlex
+import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import Any
 
-import typer
-
+from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.cases.case import Case
 from loadgen.cases.registry import resolve
 from loadgen.cli import options
 from loadgen.cli.cluster import parsed
 from loadgen.errors import HostLimitError, reword
+from loadgen.plan.fit import Host, describe
+from loadgen.plan.groups import Target
+from loadgen.plan.host_needs import fewest_hosts, host_like, host_needs, role_needs
 from loadgen.plan.plan import Brokers
+from loadgen.report.render.text import number
+from loadgen.run.broker_provider import plan_for
+from loadgen.run.environment import host_of
 from loadgen.sentences import CLI_TEXT, counted
 
-if TYPE_CHECKING:
-    from loadgen.brokers.endpoints import Endpoint
+_JOINED = ("COORDINATOR:7300", "--secret", "file:secret")
 
 
-def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
+def planned_endpoints(brokers: Brokers) -> list[Endpoint]:
     """Return the addresses of these brokers, with those that a run would start."""
-    from loadgen.brokers.endpoints import Endpoint, parse_broker
-
     # A broker that would be started here listens on loopback.
     here = Endpoint("mqtts" if brokers.encrypted else "mqtt", "127.0.0.1", 1883)
     parsed = [parse_broker(address) for address in brokers.addresses]
@@ -34,75 +41,91 @@ def planned_endpoints(brokers: Brokers) -> "list[Endpoint]":
     return endpoints + [replace(here, port=1884 + n) for n in range(behind)]
 
 
-def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(flags: options.Flags) -> int:
-        import asyncio
+def show_plan(case: Case[Any], flags: options.Flags) -> int:
+    variant = flags.get("variant")
+    if case.variants is not None and variant is not None:
+        flags = {**flags, case.variants.field: variant}
+    plan = resolve(options.read_scenario(case, flags))
+    host = replace(host_of(), name="", addresses=())
+    if (each := flags["each_host"]) is not None:
+        host = parsed("each_host", each, partial(host_like, host=host))
+    endpoints = planned_endpoints(plan.brokers)
+    words = ",".join(entry.partition("=")[2] for entry in plan.scenario.place).split(",")
+    labels = [word for word in dict.fromkeys(words) if not word.isdigit()] or [""]
+    count = plan.scenario.hosts
+    hosts = [replace(host, name=labels[n * len(labels) // count]) for n in range(count)]
+    try:
+        plan = asyncio.run(plan_for(plan, endpoints, hosts))
+    except HostLimitError as error:
+        targets = tuple(Target(one.host, one.port) for one in endpoints)
+        fewest, _ = fewest_hosts(plan, host, targets)
+        if fewest > plan.scenario.hosts:
+            reword(error, CLI_TEXT.MORE_HOSTS(error=error, fewest=fewest))
+        raise
+    described = describe(plan)
+    described["each_host"] = asdict(host_needs(plan, host))
+    described["roles"] = role_needs(plan)
+    if len(hosts) > 1:
+        described["commands"] = _commands(hosts, sys.argv[1:])
+    print(json.dumps(described, indent=2) if flags["json_"] else "\n".join(_lines(described)))
+    return 0
 
-        from loadgen.plan.fit import describe
-        from loadgen.plan.groups import Target
-        from loadgen.plan.host_needs import fewest_hosts, host_like, host_needs
-        from loadgen.run.broker_provider import plan_for
-        from loadgen.run.environment import host_of
 
-        variant = flags.get("variant")
-        if case.variants is not None and variant is not None:
-            flags = {**flags, case.variants.field: variant}
-        plan = resolve(options.read_scenario(case, flags))
-        host = replace(host_of(), name="", addresses=())
-        if (each := flags["each_host"]) is not None:
-            host = parsed("each_host", each, partial(host_like, host=host))
-        endpoints = planned_endpoints(plan.brokers)
-        try:
-            plan = asyncio.run(plan_for(plan, endpoints, (host,) * plan.scenario.hosts))
-        except HostLimitError as error:
-            targets = tuple(Target(one.host, one.port) for one in endpoints)
-            fewest, _ = fewest_hosts(plan, host, targets)
-            if fewest > plan.scenario.hosts:
-                reword(error, CLI_TEXT.MORE_HOSTS(error=error, fewest=fewest))
-            raise
-        described = describe(plan)
-        described["each_host"] = asdict(host_needs(plan, host))
-        print(json.dumps(described, indent=2) if flags["json_"] else "\n".join(_lines(described)))
-        return 0
+def _commands(hosts: Sequence[Host], planned: Sequence[str]) -> dict[str, str]:
+    """Return the commands of the run with this plan, by the hosts on which they belong."""
+    own = ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--each-host")
+    own.add_argument("--json", action="store_true")
+    words = own.parse_known_args(["loadgen", *planned])[1]
+    if "plan" in words:
+        words.remove("plan")
+    commands = {"COORDINATOR": shlex.join((*words, "--listen", *_JOINED))}
+    for label, alike in groupby(range(len(hosts)), lambda number: hosts[number].name):
+        agent = ("loadgen", "agent", "--join", *_JOINED, *(("--label", label) if label else ()))
+        commands[_numbered([*alike])] = shlex.join(agent)
+    return commands
 
-    listed = [*options.case_options(case), *options.declared("plan")]
-    if case.variants is not None:
-        # The command that runs the case has its variants as commands.
-        names = "|".join(case.variants.commands)
-        argument = typer.Argument(metavar=names, help=f"The same as --{case.variants.field}.")
-        listed.insert(0, options.parameter("variant", str | None, None, argument))
-    return options.with_options(command, listed, options.help_of(case, "plan"))
+
+def _numbered(hosts: Sequence[int]) -> str:
+    """Return `hosts 0 to 49`, or the numbers one by one if some between are missing."""
+    if 1 < len(hosts) == hosts[-1] - hosts[0] + 1:
+        return f"hosts {hosts[0]} to {hosts[-1]}"
+    return f"{_noun(len(hosts), 'hosts')} {', '.join(map(str, hosts))}"
 
 
 def _lines(described: Mapping[str, Any]) -> list[str]:
-    from loadgen.report.render.text import number
-
     hosts, each = described["hosts"], described["each_host"]
     lines = []
-    for group in described["groups"]:
+    for group, role in zip(described["groups"], described["roles"], strict=True):
         publishes = group["publishes"]
-        sends = f", {number(publishes['rate'])} msg/s together" if publishes else ""
-        lines.append(_line(group["count"], _noun(group["count"], group["name"]) + sends))
+        words = f", {number(publishes['rate'])} msg/s together" if publishes else ""
+        if hosts > 1:
+            words += f", on {_numbered(role['hosts'])}: {role['cores']:.2f} processors, "
+            words += f"{round(role['memory_bytes'] / 2**20):,} MiB of connections"
+        lines.append(_line(group["count"], _noun(group["count"], group["name"]) + words))
     for share in described["shares"][:10]:
         devices = ", ".join(f"{n:,} {_noun(n, name)}" for name, n in share["devices"].items())
         source = f" from {share['source_address']}" if share["source_address"] else ""
         host = f"host {share['host']}, " if hosts > 1 else ""
         lines.append(f"    {host}worker {share['worker']}{source}: {devices}")
-    if len(described["shares"]) > 10:
-        lines.append(f"    ... {counted(len(described['shares']) - 10, 'worker')} more, alike")
+    if more := len(described["shares"][10:]):
+        lines.append(f"    ... {counted(more, 'similar worker')}")
     lines.append(_line(described["workers"], _noun(described["workers"], "workers")))
     if hosts > 1:
         workers = counted(each["workers"], "worker")
-        lines += [_line(hosts, "hosts, of which the fullest needs"), ""]
+        lines += [_line(hosts, "hosts; the one with the largest share needs"), ""]
         lines.append(_line(each["devices"], f"devices in {workers}"))
         addresses = each["source_addresses"]
         lines.append(_line(addresses, "source address" if addresses == 1 else "source addresses"))
     fewest, because = each["fewest"], each["because"]
+    with_fewer = f"with fewer, {each['binding'] or 'the plan'} binds"
     suffices = []
     if fewest != 1 or each["hosts"] != 1:
-        such = f"{fewest:,} such hosts would do" if fewest else "No number of such hosts would do"
-        suffices = ["", f"{such}{'; with fewer: ' if because else '.'}{because}"]
-    ended = f"{number(round(each['run_s']))} to the end"
+        such = f"{fewest:,} such hosts suffice" if fewest else "No number of such hosts suffices"
+        suffices = ["", f"{such}; {with_fewer}: {because}" if because else f"{such}."]
+    for where, command in described.get("commands", {}).items():
+        suffices += ["", f"on {where}:", f"    {command}"]
+    ended = f"{number(round(each['run_s']))} to the end of the run"
     return [
         *lines,
         _line(each["descriptors_per_worker"], "descriptors of each worker"),
@@ -111,7 +134,7 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
         f"{each['cores']:>12.2f}  processors for its messages",
         _line(round(each["connects_per_s"]), "connects a second"),
         _line(round(each["connect_s"]), f"seconds to connect them, {ended}"),
-        _line(described["send_tick_us"], "µs as the longest wait of a due message for others"),
+        _line(described["send_tick_us"], "µs at most that a due message waits for others"),
         *suffices,
     ]
 
@@ -126,7 +149,3 @@ def _noun(count: int, name: str) -> str:
     if not words.replace(" ", "").isalpha():  # a numbered group, such as 1.order
         return words
     return words.removesuffix("s") if count == 1 else words.removesuffix("s") + "s"
-
-
-def app() -> typer.Typer:
-    return options.cases_app("plan", _command)

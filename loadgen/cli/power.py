@@ -2,26 +2,23 @@
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from loadgen.cli.options import Flags
-
-if TYPE_CHECKING:
-    from loadgen.report.power.power import Overview
+from loadgen.cli.result_text import aligned
+from loadgen.report.power.power import Overview, overview, verdict_on
+from loadgen.report.power.settings import LOG_OPTIONS, log_settings
 
 
 def show(flags: Flags) -> int:
-    from loadgen.report.power.power import overview
-    from loadgen.report.power.settings import LOG_OPTIONS, log_settings
-
     settings = log_settings(flags["logs"], *(flags[name] for name in LOG_OPTIONS))
     assert settings is not None, "the command requires a log"
     shown = overview(settings, flags["from_"], flags["to"])
+    withheld, remark = verdict_on(shown.outlets)
     if flags["json_"]:
         document = {
-            "watts": None if shown.withheld else shown.watts,
-            "withheld": shown.withheld,
-            "remark": shown.remark,
+            "watts": None if withheld else shown.watts,
+            "withheld": withheld,
+            "remark": remark,
             "outlets": [
                 {"log": o.log, "outlet": o.outlet, "watts": o.watts, "samples": o.samples}
                 for o in shown.outlets
@@ -34,13 +31,14 @@ def show(flags: Flags) -> int:
         }
         print(json.dumps(document, indent=2, ensure_ascii=False))
     else:
-        print("\n".join(_lines(shown)))
+        print(*_lines(shown), sep="\n")
+        print(f"all outlets: {'withheld' if withheld else f'{shown.watts:,.2f} W'}")
+        if remark:
+            print(remark)
     return 0
 
 
-def _lines(shown: "Overview") -> Iterator[str]:
-    from loadgen.cli.result_text import aligned
-
+def _lines(shown: Overview) -> Iterator[str]:
     for log, samples in shown.logs:
         yield f"{log}: {samples.format.name or 'titles with units'}"
         yield f"  used: {', '.join(samples.used)}"
@@ -65,6 +63,3 @@ def _lines(shown: "Overview") -> Iterator[str]:
     ]
     yield from aligned([header, *rows], left=(0,))
     yield f"window: {shown.window}"
-    yield f"all outlets: {'withheld' if shown.withheld else f'{shown.watts:,.2f} W'}"
-    if shown.remark:
-        yield shown.remark

@@ -1,56 +1,31 @@
 """`loadgen probe`: what a broker can do, and which cases it can play."""
 
+import asyncio
 import json
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, Final
 
-from loadgen.cases.registry import CASES
-from loadgen.cli.options import Flags, declared, field_option
-from loadgen.cli.options import command as command_of
+from loadgen.brokers.features import Feature, anonymous
+from loadgen.brokers.rehearsal import folded
+from loadgen.brokers.start import serve
+from loadgen.cli.app import PROBE_FIELDS
+from loadgen.cli.options import Flags
 from loadgen.mqtt.constants import VERSION_NAMES
-from loadgen.plan.fields import FieldKind
-
-if TYPE_CHECKING:
-    from loadgen.brokers.features import Feature
-    from loadgen.run.survey import Survey
+from loadgen.run.survey import Survey, survey
 
 SCHEMA: Final = 1
-_OPTIONS: Final = (
-    *("broker", "user", "password", "mqtt", "connect_timeout", "keep_alive"),
-    *("tls_ca", "tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version"),
-    *("tls_ciphers", "tls_alpn"),
-    *("client_id", "clients_file"),
-)
-"""The fields of a scenario that say how to connect."""
 _WIDTH: Final = 100
 YES: Final = "✓"
 NO: Final = "✗"
 UNKNOWN: Final = "?"
 
 
-def command() -> Callable[..., int]:
-    """Return `loadgen probe` with the connection options of a case."""
-    fields: dict[str, FieldKind] = {}
-    for case in CASES.values():
-        fields = dict(case.scenario.fields()) | fields
-    chosen = [fields[name] for name in _OPTIONS]
-    text = f"{fields['mqtt'].text} [default: each that the broker speaks]"
-    versions = replace(fields["mqtt"], default=None, text=text)
-    options = [
-        field_option(versions if one.name == "mqtt" else one, one.panel or "Broker")
-        for one in chosen
-    ]
-    return command_of("probe", _probe, [*options, *declared("probe")])
-
-
-def _probe(flags: Flags) -> int:
-    import asyncio
-
+def probe(flags: Flags) -> int:
     since = time.monotonic()
-    chosen = {name: flags[name] for name in _OPTIONS if flags[name] not in (None, [])}
+    chosen = {name: flags[name] for name in PROBE_FIELDS if flags[name] not in (None, [])}
     survey = asyncio.run(_survey(chosen))
     seconds = time.monotonic() - since
     as_json = flags["json_"]
@@ -58,15 +33,12 @@ def _probe(flags: Flags) -> int:
     return 0
 
 
-async def _survey(flags: dict[str, Any]) -> "Survey":
-    from loadgen.brokers.start import serve
-    from loadgen.run.survey import survey
-
+async def _survey(flags: dict[str, Any]) -> Survey:
     async with serve(flags.get("broker", "auto")) as served:
         return await survey(flags, served)
 
 
-def _plain(survey: "Survey", seconds: float) -> dict[str, Any]:
+def _plain(survey: Survey, seconds: float) -> dict[str, Any]:
     """Return the result for JSON; names are added and never change."""
     return {
         "schema": SCHEMA,
@@ -78,20 +50,12 @@ def _plain(survey: "Survey", seconds: float) -> dict[str, Any]:
             name: {"basis": feature.basis, "detail": feature.detail}
             for name, feature in survey.features.items()
         },
-        "cases": {
-            name: {
-                "runs": answer.runs,
-                "mqtt": answer.mqtt,
-                "lacks": list(answer.lacks),
-                "remarks": list(answer.remarks),
-            }
-            for name, answer in survey.cases.items()
-        },
+        "cases": {name: asdict(answer) for name, answer in survey.cases.items()},
         "seconds": round(seconds, 3),
     }
 
 
-def _lines(survey: "Survey") -> Iterator[str]:
+def _lines(survey: Survey) -> Iterator[str]:
     """Yield a line for each feature and case, and the footnotes to which their numbers refer."""
     greeting, notes = survey.greeting, _Footnotes()
     versions = ", ".join(VERSION_NAMES[version] for version in greeting.versions)
@@ -123,9 +87,6 @@ class _Footnotes:
 
     def marks(self, texts: Iterable[str]) -> str:
         """Return the numbers of these sentences, of those that are alike one number."""
-        from loadgen.brokers.features import anonymous
-        from loadgen.brokers.rehearsal import folded
-
         numbers = []
         for text in folded(anonymous(one) for one in texts if one):
             if text not in self.texts:
@@ -145,7 +106,7 @@ def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _value(feature: "Feature") -> str:
+def _value(feature: Feature) -> str:
     if isinstance(feature.value, bool):
         return YES if feature.value else NO
     if feature.value is not None:

@@ -1,68 +1,62 @@
 """`loadgen report --broker URL ...`: every row at its limit, in one document."""
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from loadgen.brokers.process import UNKNOWN
+from loadgen.brokers.start import serve
+from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.cli import options
-from loadgen.cli.cases import tell
+from loadgen.cli.app import REPORT_FIELDS
 from loadgen.cli.cluster import on_testbed, parsed
+from loadgen.cli.result_text import tell
+from loadgen.cli.search_view import bracket_line
 from loadgen.errors import ScenarioError
 from loadgen.plan.fields import redact_url
-from loadgen.plan.scenario import Scenario
 from loadgen.plan.sut import read_description
 from loadgen.plan.units import parse_seconds
+from loadgen.report.build.report_document import report_document
+from loadgen.report.power.log import require_readable
+from loadgen.report.power.settings import LOG_OPTIONS, LogSettings, log_settings
+from loadgen.report.render.write import to_json, write_report
+from loadgen.run.preflight import check_host
+from loadgen.run.progress import Progress, Snapshot, progress_on
+from loadgen.run.rundir import directory_or_new
+from loadgen.run.search.report_plan import (
+    Measurement,
+    ReportBroker,
+    ReportPlan,
+    brokers_of_document,
+    chosen_items,
+    fields_for,
+    report_plan,
+    report_scenario,
+    split_urls,
+)
+from loadgen.run.search.report_runs import (
+    ReportResult,
+    ReportState,
+    begun_plan,
+    play_report,
+    request_digest,
+    require_command,
+)
+from loadgen.run.secrets import take_secrets, with_secrets
+from loadgen.run.survey import survey
 from loadgen.sentences import CLI_TEXT
 
-if TYPE_CHECKING:
-    from loadgen.report.power.settings import LogSettings
-    from loadgen.run.progress import Progress
-    from loadgen.run.search.report_plan import Measurement, ReportBroker, ReportPlan
-    from loadgen.run.search.report_runs import ReportResult, ReportState
-
 QUICK_BUDGET = "9m"
-_FIELDS = (
-    *("user", "password", "connect_timeout", "keep_alive", "in_flight", "tls_ca"),
-    *("tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version", "tls_alpn"),
-    *("workers", "affinity", "source_address", "wait_quiet", "anyway", "seed", "hosts", "place"),
-)
-"""Fields of a scenario that apply to every run of a report."""
 _WATCHED = ("broker_pid", "broker_metrics")
 """Fields that a report has for each broker."""
 
 
-def command() -> Callable[..., int]:
-    fields = Scenario.fields()
-    listed = [
-        *options.declared("report"),
-        *options.declared("run"),
-        *(options.field_option(fields[name], fields[name].panel) for name in _FIELDS),
-        *options.declared("report_power"),
-    ]
-    return options.command("report", _report, listed)
-
-
-def _report(flags: options.Flags) -> int:
-    from loadgen.run.progress import progress_on
-    from loadgen.run.rundir import directory_or_new
-    from loadgen.run.search.report_plan import (
-        brokers_of_document,
-        chosen_items,
-        report_plan,
-        report_scenario,
-    )
-    from loadgen.run.search.report_runs import (
-        begun_plan,
-        play_report,
-        request_digest,
-        require_command,
-    )
-    from loadgen.run.secrets import take_secrets
-
+def report(flags: options.Flags) -> int:
     brokers = [tuple(text.split(",")) for text in flags["broker"] or ["auto"]]
-    fields = {name: flags[name] for name in _FIELDS if flags[name] is not None}
+    fields = {name: flags[name] for name in REPORT_FIELDS if flags[name] is not None}
     budget_s = _budget_s(flags)
     only = tuple(filter(None, (flags["only"] or "").split(",")))
     suite = flags["suite"] or ""
@@ -74,8 +68,14 @@ def _report(flags: options.Flags) -> int:
     if flags["restart_command"]:
         require_command(flags["restart_command"])
     own_fields = [fields_of_broker for fields_of_broker, _ in extras]
+    for urls, own in zip(brokers, own_fields, strict=True):
+        for same in filter(None, split_urls(urls)):
+            given = fields_for(same, {**fields, **own, "broker": same})
+            check_host(with_secrets(resolve(build_scenario(next(iter(CASES)), None, given))))
+    for logs in power.values():
+        require_readable(logs)
 
-    def planned(surveyed: "Sequence[ReportBroker]") -> "ReportPlan":
+    def planned(surveyed: Sequence[ReportBroker]) -> ReportPlan:
         named = [named_by_description(broker) for broker in surveyed]
         return report_plan(named, fields, only=only, budget_s=budget_s, suite=suite)
 
@@ -97,7 +97,7 @@ def _report(flags: options.Flags) -> int:
         with progress_on(sys.stderr, quiet=flags["quiet"]) as progress:
             show = _shown_on(progress)
 
-            async def work(directory: Path, testbed: Any) -> "ReportResult":
+            async def work(directory: Path, testbed: Any) -> ReportResult:
                 restart = flags["restart_command"] or ""
                 return await play_report(
                     plan, directory, testbed, digest, restart_command=restart, watch=show
@@ -122,10 +122,8 @@ def _budget_s(flags: options.Flags) -> float | None:
 
 def _of_broker(
     flags: options.Flags, place: int, brokers: int
-) -> "tuple[dict[str, Any], LogSettings | None]":
+) -> tuple[dict[str, Any], LogSettings | None]:
     """Return the fields and the power logs of one broker; raise ScenarioError."""
-    from loadgen.report.power.settings import LOG_OPTIONS, log_settings
-
     for name in ("sut", "pdu", *_WATCHED):
         count = len(flags[name] or ())
         if count not in (0, brokers):
@@ -144,13 +142,8 @@ def _surveyed(
     extras: Sequence[dict[str, Any]],
     *,
     quiet: bool = False,
-) -> "list[ReportBroker]":
+) -> list[ReportBroker]:
     """Check what each broker can play."""
-    import asyncio
-
-    from loadgen.brokers.process import UNKNOWN
-    from loadgen.run.search.report_plan import ReportBroker, split_urls
-
     surveyed: list[ReportBroker] = []
     for urls, extra in zip(brokers, extras, strict=True):
         plain, secured = split_urls(urls)
@@ -170,7 +163,7 @@ def _surveyed(
                 secured,
                 {case: answer.mqtt for case, answer in answered.cases.items() if answer.runs},
                 {
-                    case: "; ".join(answer.lacks) or "it cannot play this case"
+                    case: "; ".join(answer.lacks) or "it does not support this case"
                     for case, answer in answered.cases.items()
                     if answer.runs is False
                 },
@@ -180,7 +173,7 @@ def _surveyed(
     return surveyed
 
 
-def named_by_description(broker: "ReportBroker") -> "ReportBroker":
+def named_by_description(broker: ReportBroker) -> ReportBroker:
     """Return a broker that does not report its name with that of its description, if it has one."""
     path = broker.fields.get("sut")
     if path is None or "://" not in broker.name:
@@ -194,18 +187,14 @@ def named_by_description(broker: "ReportBroker") -> "ReportBroker":
 
 
 async def _survey(urls: Sequence[str], fields: dict[str, Any]) -> Any:
-    from loadgen.brokers.start import serve
-    from loadgen.run.search.report_plan import fields_for
-    from loadgen.run.survey import survey
-
     async with serve(urls) as served:
         return await survey({**fields_for(urls, fields), "broker": [*urls]}, served)
 
 
-def plan_lines(plan: "ReportPlan") -> list[str]:
+def plan_lines(plan: ReportPlan) -> list[str]:
     """Return what is measured, for how long, and what is left out and why."""
 
-    def listed_by(measurements: "Iterable[Measurement]") -> str:
+    def listed_by(measurements: Iterable[Measurement]) -> str:
         return ", ".join(
             plan.brokers[each.broker - 1].name + (" with TLS" if each.secured else "")
             for each in measurements
@@ -229,13 +218,10 @@ def plan_lines(plan: "ReportPlan") -> list[str]:
     return [*lines, f"about {plan.seconds / 60:.0f} min{windows}"]
 
 
-def _shown_on(progress: "Progress") -> "Callable[[ReportState], None]":
-    from loadgen.cli.search_view import bracket_line
-    from loadgen.run.progress import Snapshot
-
+def _shown_on(progress: Progress) -> Callable[[ReportState], None]:
     heading = ""
 
-    def show(state: "ReportState") -> None:
+    def show(state: ReportState) -> None:
         nonlocal heading
         entry = state.measurement
         title = (
@@ -255,11 +241,8 @@ def _shown_on(progress: "Progress") -> "Callable[[ReportState], None]":
     return show
 
 
-def _written(result: "ReportResult", power: "dict[int, LogSettings]", flags: options.Flags) -> int:
+def _written(result: ReportResult, power: dict[int, LogSettings], flags: options.Flags) -> int:
     """Write the document and print its path, or its JSON; return the exit status."""
-    from loadgen.report.build.report_document import report_document
-    from loadgen.report.render.write import to_json, write_report
-
     if not result.measured:
         tell([f"loadgen: nothing was measured; see {result.directory}"])
         return 130 if result.interrupted else 1

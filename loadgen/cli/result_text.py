@@ -68,6 +68,11 @@ def print_result(
         print("\n".join(lines(paper_of(stream))), file=stream, flush=True)
 
 
+def tell(lines: Sequence[str]) -> None:
+    """Write lines for people to stderr."""
+    print("\n".join(lines), file=sys.stderr)
+
+
 def two_lines(card: ScoreCard, paper: Paper = Paper()) -> list[str]:
     """Return the verdict and the headline, after the notice of the case."""
 

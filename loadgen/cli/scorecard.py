@@ -10,25 +10,35 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.cli.cluster import parsed, spark_settings
+from loadgen.cli.history import require_history
 from loadgen.cli.options import Flags
+from loadgen.errors import ScenarioError
+from loadgen.plan.units import parse_number, shown
+from loadgen.report.build.cards_report import report_of
+from loadgen.report.build.compare import Bounds, Check, Comparison, compare, regressions
+from loadgen.report.power.log import require_files
+from loadgen.report.power.settings import LOG_OPTIONS, log_settings
+from loadgen.report.render.gate import to_junit
+from loadgen.report.render.markdown import to_markdown
+from loadgen.report.render.text import name
+from loadgen.report.render.write import to_json, write_files, write_report
+from loadgen.report.score_card import About, ScoreCard
+from loadgen.run.redaction import printable
+from loadgen.run.rundir import disk_errors
 from loadgen.sentences import CLI_TEXT
+from loadgen.spark.history_table import past_comparisons
+from loadgen.spark.job import make_scorecards
+from loadgen.spark.remote import is_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from loadgen.report.build.compare import Bounds, Check, Comparison
-    from loadgen.report.score_card import ScoreCard
-
 _TELL_EVERY_S = 2.0
 
 
-def parse_bounds(text: str) -> "Bounds":
+def parse_bounds(text: str) -> Bounds:
     """Read shares from `5%`, `p99=50%,FANIN=2%` or both; raises ScenarioError."""
-    from loadgen.cli.cluster import parsed
-    from loadgen.errors import ScenarioError
-    from loadgen.plan.units import parse_number, shown
-    from loadgen.report.build.compare import Bounds
-
     default: float | None = None
     named: dict[str, float] = {}
     for part in text.split(","):
@@ -57,8 +67,6 @@ def parse_bounds(text: str) -> "Bounds":
 
 def github_summary_file() -> Path:
     """Return the file of a GitHub job's summary; raises ScenarioError outside of a job."""
-    from loadgen.errors import ScenarioError
-
     named = os.environ.get("GITHUB_STEP_SUMMARY")
     if not named:
         raise ScenarioError(CLI_TEXT.NO_GITHUB_SUMMARY())
@@ -79,23 +87,6 @@ def _progress(*, quiet: bool) -> Callable[[str], None]:
 
 
 def make(flags: Flags) -> int:
-    from loadgen.cli.cluster import spark_settings
-    from loadgen.errors import ScenarioError
-    from loadgen.plan.units import shown
-    from loadgen.report.build.cards_report import report_of
-    from loadgen.report.build.compare import compare, regressions
-    from loadgen.report.power.log import require_files
-    from loadgen.report.power.settings import LOG_OPTIONS, log_settings
-    from loadgen.report.render.gate import to_junit
-    from loadgen.report.render.markdown import to_markdown
-    from loadgen.report.render.write import to_json, write_files, write_report
-    from loadgen.report.score_card import About
-    from loadgen.run.redaction import printable
-    from loadgen.run.rundir import disk_errors
-    from loadgen.spark.history_table import past_comparisons
-    from loadgen.spark.job import make_scorecards
-    from loadgen.spark.remote import is_url
-
     runs, olds, units = flags["runs"], flags["baseline"] or [], flags["rack_units"]
     if units is not None and not 0 < units <= 10_000:
         raise ScenarioError(CLI_TEXT.RACK_UNITS(units=units))
@@ -106,11 +97,13 @@ def make(flags: Flags) -> int:
         raise ScenarioError(CLI_TEXT.HISTORY_AND_BASELINE())
     if not 1 <= flags["history_runs"] <= 1000:
         raise ScenarioError(CLI_TEXT.HISTORY_RUNS())
+    if history:
+        require_history(history, may_be_new=True)
     past: list[Comparison] = []
     logs = log_settings(flags["pdu"] or (), *(flags[name] for name in LOG_OPTIONS))
     require_files(logs)
 
-    def ask(spark: "SparkSession", cards: "list[ScoreCard]") -> None:
+    def ask(spark: "SparkSession", cards: list[ScoreCard]) -> None:
         past.extend(past_comparisons(spark, history, cards, flags["history_runs"], bounds))
 
     cards = make_scorecards(
@@ -157,14 +150,11 @@ def make(flags: Flags) -> int:
     return 1 if wrong else 0
 
 
-def _run_checks(named: "Sequence[tuple[str, ScoreCard]]", baselines: int) -> "Iterator[Check]":
+def _run_checks(named: Sequence[tuple[str, ScoreCard]], baselines: int) -> Iterator[Check]:
     """Yield a check for each run, by its directory; the first ones are `baselines`.
 
     A run must be as it ended, and VALID unless it is of the baseline.
     """
-    from loadgen.report.build.compare import Check
-    from loadgen.report.render.text import name
-
     for place, (directory, card) in enumerate(named):
         text = ""
         if card.integrity.state == "changed":

@@ -1,44 +1,24 @@
 """`loadgen search CASE --for rate|devices|base`: the highest load that is still valid."""
 
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import Any
 
 from loadgen.cases.case import Case
 from loadgen.cli import options
-from loadgen.cli.cases import score, tell
+from loadgen.cli.cases import score
 from loadgen.cli.cluster import on_testbed, parsed
+from loadgen.cli.result_text import print_result, tell
+from loadgen.cli.search_view import search_lines, search_progress
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.judge.next_step import (
-    AIMS,
-    aim_for,
-    is_requirement,
-    parse_share,
-    requirements,
-)
+from loadgen.judge.next_step import AIMS, aim_for, is_requirement, parse_share, requirements
 from loadgen.plan.scenario import Scenario
 from loadgen.plan.thresholds import is_threshold
 from loadgen.plan.units import parse_count, parse_number
+from loadgen.report.render.text import notice_for
+from loadgen.run.search.search import Search, SearchResult, search
 from loadgen.sentences import CLI_TEXT
-
-if TYPE_CHECKING:
-    from loadgen.run.search.search import Search, SearchResult
-
-
-def search_options(*, required: bool) -> list[inspect.Parameter]:
-    listed = options.declared("search")
-    if not required:
-        listed[0].annotation.__metadata__[0].help += " [default: rate]"
-    return listed
-
-
-def of_the_search(case: Case[Any]) -> list[inspect.Parameter]:
-    """Return the options of a case without those of a search."""
-    return [part for part in options.case_options(case) if part.name != "require"]
 
 
 def with_thresholds(flags: options.Flags, searching: bool) -> tuple[options.Flags, list[str]]:
@@ -50,10 +30,8 @@ def with_thresholds(flags: options.Flags, searching: bool) -> tuple[options.Flag
     return {**flags, "require": of_runs}, [item for item in items if item not in of_runs]
 
 
-def searched(scenario: Scenario, flags: options.Flags, request: str) -> "Search":
+def searched(scenario: Scenario, flags: options.Flags, request: str) -> Search:
     """Return the search that the options request; raises ScenarioError."""
-    from loadgen.run.search.search import Search
-
     bounds: dict[str, Any] = {
         argument: parsed(name.strip("_").replace("_", "-"), flags[name], reader)
         for name, (argument, reader) in _BOUNDS.items()
@@ -89,36 +67,19 @@ _BOUNDS: Mapping[str, tuple[str, Callable[[str], float]]] = {
 """Options of a search, each with its argument of `aim_for` and its reader."""
 
 
-def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(flags: options.Flags) -> int:
-        from loadgen.cli.search_view import search_progress
-        from loadgen.report.render.text import notice_for
-        from loadgen.run.search.search import search
-
-        if flags["for_"] is None:
-            raise UsageError(CLI_TEXT.NO_TARGET(aims=", ".join(AIMS)))
-        scenario = options.read_scenario(case, with_thresholds(flags, searching=True)[0])
-        request = searched(scenario, flags, flags["for_"])
-        with search_progress(quiet=flags["quiet"], notice=notice_for(case.name)) as show:
-            work = partial(search, request, watch=lambda state: show(state, ""))
-            result = on_testbed(work, [scenario], f"search-{case.name}", flags)
-        return _show(result, flags)
-
-    example = next(aim for aim in AIMS if aim in case.scenario.fields())
-    doc = options.help_text("search_case", case=case.name, field=example)
-    return options.with_options(
-        command,
-        [*search_options(required=True), *of_the_search(case), *options.declared("run")],
-        doc,
-    )
+def search_case(case: Case[Any], flags: options.Flags) -> int:
+    if flags["for_"] is None:
+        raise UsageError(CLI_TEXT.NO_TARGET(aims=", ".join(AIMS)))
+    scenario = options.read_scenario(case, with_thresholds(flags, searching=True)[0])
+    request = searched(scenario, flags, flags["for_"])
+    with search_progress(quiet=flags["quiet"], notice=notice_for(case.name)) as show:
+        work = partial(search, request, watch=lambda state: show(state, ""))
+        result = on_testbed(work, [scenario], f"search-{case.name}", flags)
+    return _show(result, flags)
 
 
-def _show(result: "SearchResult", flags: options.Flags) -> int:
+def _show(result: SearchResult, flags: options.Flags) -> int:
     """Print the result, and write a score card of the run at the limit."""
-    from loadgen.cli.result_text import print_result
-    from loadgen.cli.search_view import search_lines
-    from loadgen.report.render.text import notice_for
-
     if result.limit is None:
         steps, out = len(result.steps), result.directory
         again = f"continue with the same command and --out {out}"
@@ -136,7 +97,3 @@ def _show(result: "SearchResult", flags: options.Flags) -> int:
     brief = flags["quiet"]
     print_result(flags, document, lambda paper: search_lines(result, card, paper, brief=brief))
     return result.exit_status
-
-
-def app() -> typer.Typer:
-    return options.cases_app("search", _command)

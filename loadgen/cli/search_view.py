@@ -4,8 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from loadgen.cli.cases import tell
-from loadgen.cli.result_text import Paper, aligned, answer_lines, labelled
+from loadgen.cli.result_text import Paper, aligned, answer_lines, labelled, tell
 from loadgen.judge.next_step import limit_sentence
 from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.plan.units import duration
@@ -136,7 +135,7 @@ Show = Callable[[SearchState, str], None]
 
 @contextmanager
 def search_progress(*, quiet: bool = False, notice: str = "") -> Iterator[Show]:
-    """Show the steps of a search on stderr as lines, and on a terminal the run under way.
+    """Show the steps of a search on stderr as lines, and on a terminal the current run.
 
     `notice` is shown once, before the first state, so that a refused search prints only one line.
     """

@@ -1,30 +1,25 @@
 """`loadgen sweep CASE --set NAME=V1,V2`: a grid of runs, or of their limits, in one table."""
 
 import sys
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import Any
 
 from loadgen.cases.case import Case
 from loadgen.cli import options
-from loadgen.cli.cases import tell
 from loadgen.cli.cluster import on_testbed, parsed
-from loadgen.cli.search import (
-    of_the_search,
-    search_options,
-    searched,
-    with_thresholds,
-)
+from loadgen.cli.result_text import print_result, tell
+from loadgen.cli.search import searched, with_thresholds
+from loadgen.cli.search_view import search_progress, sweep_lines
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import option_of
 from loadgen.plan.units import parse_count
+from loadgen.report.build.sweep_report import sweep_report
+from loadgen.report.build.sweep_table import table_of
+from loadgen.report.render.text import notice_for, notice_lines
+from loadgen.report.render.write import write_report
+from loadgen.run.progress import progress_on
+from loadgen.run.search.sweep import Sweep, SweepResult, SweepState, points_of, sweep
 from loadgen.sentences import CLI_TEXT, RUN_TEXT
-
-if TYPE_CHECKING:
-    from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
-
 
 Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -40,10 +35,8 @@ def _axes(pairs: list[str]) -> Axes:
     return tuple(axes)
 
 
-def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
+def _wanted(case: Case[Any], flags: options.Flags) -> Sweep:
     """Return the sweep that the options request; raises ScenarioError."""
-    from loadgen.run.search.sweep import Sweep
-
     axes = _axes(flags["set_"] or [])
     if not axes:
         raise ScenarioError(RUN_TEXT.NOTHING_SWEPT())
@@ -71,53 +64,36 @@ def _wanted(case: Case[Any], flags: options.Flags) -> "Sweep":
     )
 
 
-def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(flags: options.Flags) -> int:
-        from loadgen.cli.search_view import search_progress
-        from loadgen.report.render.text import notice_for, notice_lines
-        from loadgen.run.progress import progress_on
-        from loadgen.run.search.sweep import points_of, sweep
+def sweep_case(case: Case[Any], flags: options.Flags) -> int:
+    request, quiet = _wanted(case, flags), flags["quiet"]
+    scenarios = [point.scenario for point in points_of(request)]
+    notice = notice_for(case.name)
+    notices = iter(() if request.search else notice_lines(notice))
 
-        request, quiet = _wanted(case, flags), flags["quiet"]
-        scenarios = [point.scenario for point in points_of(request)]
-        notice = notice_for(case.name)
-        notices = iter(() if request.search else notice_lines(notice))
+    def watch(state: SweepState) -> None:
+        if state.searching is not None:
+            show(state.searching, _heading(state))
+        elif state.snapshot is not None:
+            progress(state.snapshot)
+        elif request.search is None and not quiet:
+            tell([*notices, _heading(state)])
 
-        def watch(state: "SweepState") -> None:
-            if state.searching is not None:
-                show(state.searching, _heading(state))
-            elif state.snapshot is not None:
-                progress(state.snapshot)
-            elif request.search is None and not quiet:
-                tell([*notices, _heading(state)])
-
-        with (
-            search_progress(quiet=quiet or request.search is None, notice=notice) as show,
-            progress_on(sys.stderr, quiet=quiet or request.search is not None) as progress,
-        ):
-            work = partial(sweep, request, watch=watch)
-            result = on_testbed(work, scenarios, f"sweep-{case.name}", flags)
-        return _show(result, flags)
-
-    doc = options.help_text("sweep_case", case=case.name)
-    fields = [field for field in of_the_search(case) if field.name != "set_"]
-    listed = [*search_options(required=False), *fields, *options.declared("run")]
-    return options.with_options(command, [*options.declared("sweep"), *listed], doc)
+    with (
+        search_progress(quiet=quiet or request.search is None, notice=notice) as show,
+        progress_on(sys.stderr, quiet=quiet or request.search is not None) as progress,
+    ):
+        work = partial(sweep, request, watch=watch)
+        result = on_testbed(work, scenarios, f"sweep-{case.name}", flags)
+    return _show(result, flags)
 
 
-def _heading(state: "SweepState") -> str:
+def _heading(state: SweepState) -> str:
     values = ", ".join(f"{name}={value}" for name, value in state.point.values.items())
     again = f", repetition {state.repetition}" if state.repetition > 1 else ""
     return f"{state.number} of {state.total}: {values}{again}"
 
 
-def _show(result: "SweepResult", flags: options.Flags) -> int:
-    from loadgen.cli.result_text import print_result
-    from loadgen.cli.search_view import sweep_lines
-    from loadgen.report.build.sweep_report import sweep_report
-    from loadgen.report.build.sweep_table import table_of
-    from loadgen.report.render.write import write_report
-
+def _show(result: SweepResult, flags: options.Flags) -> int:
     if not result.measured:
         tell([f"loadgen: interrupted before anything was measured; see {result.directory}"])
         return result.exit_status
@@ -127,7 +103,3 @@ def _show(result: "SweepResult", flags: options.Flags) -> int:
     document = report.document if flags["json_"] else None
     print_result(flags, document, lambda paper: sweep_lines(table, result, paper, brief=brief))
     return result.exit_status
-
-
-def app() -> typer.Typer:
-    return options.cases_app("sweep", _command)

@@ -1,50 +1,34 @@
 """`loadgen tune`: what a host should be like, what this one lacks, and a script that changes it."""
 
-import inspect
+import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from loadgen import PROGRAM
 from loadgen.cases.case import Case
-from loadgen.cases.registry import CASES, resolve
+from loadgen.cases.registry import resolve
 from loadgen.cli import options
 from loadgen.cli.plan import planned_endpoints
-
-if TYPE_CHECKING:
-    from loadgen.run.tuning import Demand, Finding, Profile
-
-_CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-"""Holds the options that stand before the case."""
-
-
-def app() -> typer.Typer:
-    app = options.group(help=options.help_text("tune"), add_completion=False)
-    summary = options.help_text("tune_check").partition("\n")[0]
-    options.add_command(app, "check", _check_app, summary)
-    options.add_plain(app, "show", _show, "tune_show")
-    options.add_plain(app, "script", _script, "tune_script")
-    return app
+from loadgen.run.broker_provider import plan_for
+from loadgen.run.tuning import (
+    Demand,
+    Finding,
+    Profile,
+    compare,
+    demand_of,
+    interface_of,
+    observe,
+    read_profile,
+    render_script,
+    tuning_record,
+)
 
 
-def _check_app() -> typer.Typer:
-    text = options.help_text("tune_check")
-    check = options.group(help=text, add_completion=False)
-    before = [_CONTEXT, *options.declared("tune_check")]
-    check.callback(invoke_without_command=True)(options.with_options(_check, before, text))
-    for case in CASES.values():
-        summary = f"For a run of {case.name}: {case.summary}"
-        options.add_command(check, case.name, partial(_command, case), summary)
-    return check
-
-
-def _show(flags: options.Flags) -> int:
-    from loadgen.run.tuning import read_profile
-
+def show(flags: options.Flags) -> int:
     table = read_profile(flags["profile"])
     if flags["json_"]:
         print(json.dumps(asdict(table), indent=2, ensure_ascii=False))
@@ -58,20 +42,18 @@ def _show(flags: options.Flags) -> int:
         print(f"        source  {setting.source}")
     for note in table.advice:
         print(f"\nby hand, {note.name}: {note.text}\n        source  {note.source}")
-    print("\nOf the report, not set:")
+    print("\nSettings of the report that the profile leaves out:")
     for note in table.left_out:
         print(f"        {note.name} ({note.published}): {note.text}")
     return 0
 
 
-def _script(flags: options.Flags) -> int:
-    from loadgen.run.tuning import read_profile, render_script
-
+def script(flags: options.Flags) -> int:
     print(render_script(read_profile(flags["profile"]), PROGRAM), end="")
     return 0
 
 
-def _check(flags: options.Flags) -> int:
+def check(flags: options.Flags) -> int:
     context = flags["context"]
     context.obj = flags
     if context.invoked_subcommand is not None:
@@ -80,31 +62,19 @@ def _check(flags: options.Flags) -> int:
     raise typer.Exit(_compared(flags, None))
 
 
-def _command(case: Case[Any]) -> Callable[..., int]:
-    def command(flags: options.Flags) -> int:
-        import asyncio
-
-        from loadgen.run.broker_provider import plan_for
-        from loadgen.run.tuning import demand_of
-
-        plan = resolve(options.read_scenario(case, flags))
-        brokers = plan.brokers
-        placed = plan
-        if brokers.private:
-            # What a broker that is started here lacks shall be found, not refused.
-            elsewhere = replace(brokers, names=("mqtt://127.0.0.1",))
-            placed = replace(plan, brokers=elsewhere)
-        plan = asyncio.run(plan_for(placed, planned_endpoints(brokers)))
-        return _compared(flags["context"].obj, demand_of(replace(plan, brokers=brokers)))
-
-    return options.with_options(
-        command, [_CONTEXT, *options.case_options(case)], options.help_of(case, "tune check")
-    )
+def check_case(case: Case[Any], flags: options.Flags) -> int:
+    plan = resolve(options.read_scenario(case, flags))
+    brokers = plan.brokers
+    placed = plan
+    if brokers.private:
+        # What a broker that is started here lacks shall be found, not refused.
+        elsewhere = replace(brokers, names=("mqtt://127.0.0.1",))
+        placed = replace(plan, brokers=elsewhere)
+    plan = asyncio.run(plan_for(placed, planned_endpoints(brokers)))
+    return _compared(flags["context"].obj, demand_of(replace(plan, brokers=brokers)))
 
 
-def _compared(flags: options.Flags, demand: "Demand | None") -> int:
-    from loadgen.run.tuning import compare, interface_of, observe, read_profile, tuning_record
-
+def _compared(flags: options.Flags, demand: Demand | None) -> int:
     profile = read_profile(flags["profile"])
     interface = flags["interface"] or interface_of()
     findings = compare(profile, observe(profile, interface=interface), demand)
@@ -123,7 +93,7 @@ def _compared(flags: options.Flags, demand: "Demand | None") -> int:
     )
 
 
-def _lines(profile: "Profile", findings: "Sequence[Finding]", *, planned: bool) -> list[str]:
+def _lines(profile: Profile, findings: Sequence[Finding], *, planned: bool) -> list[str]:
     short = [
         finding for finding in findings if finding.state == "short" or finding.effect == "costs"
     ]
@@ -141,7 +111,7 @@ def _lines(profile: "Profile", findings: "Sequence[Finding]", *, planned: bool) 
     lines.append(f"{met} of {len(findings)} settings of {profile.name} are met")
     if planned:
         felt = [finding.setting.name for finding in findings if finding.effect == "costs"]
-        lines.append(f"the planned run feels: {', '.join(felt) if felt else 'none of it'}")
+        lines.append(f"affecting the planned run: {', '.join(felt) if felt else 'none'}")
     elif short:
         lines.append(f"to fix this: loadgen tune script --profile {profile.name}")
     return lines

@@ -1,8 +1,9 @@
 """The codes of the verdict, each with its rules and their sentences: the table codes.toml."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
+from operator import attrgetter
 from typing import Any
 
 from loadgen.judge import own_delay, rules
@@ -14,28 +15,39 @@ _RULES: Mapping[str, Callable[..., Iterable[Values]]] = {**vars(rules), **vars(o
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One code, with the templates of its rules by their names; texts for readers in Markdown."""
+    """One code, with the templates of its rules by their names; texts for readers in Markdown.
+
+    `finds` has the rules that are data: the facts that are values of their sentences. Such a rule
+    finds something if the facts in `if` are true, or without an `if` the first value.
+    """
 
     code: str
     seen: str
     meaning: str
     next: str
-    rules: Mapping[str, Sequence[str]]
+    rules: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    finds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def sentences(self, facts: RunFacts) -> list[Text]:
         """Return the sentences of the first rule that finds something, one for each finding."""
         for name, template in self.rules.items():
-            rule = _RULES[name]
-            # The parameters of a rule are the parts of the facts that it judges.
-            judged = {part: getattr(facts, part) for part in signature(rule).parameters}
-            if findings := list(rule(**judged)):
+            if findings := [*self._findings(name, facts)]:
                 return [render(self.code, template, values) for values in findings]
         return []
+
+    def _findings(self, name: str, facts: RunFacts) -> Iterable[Values]:
+        if name in self.finds:
+            paths = {"if": [*self.finds[name].values()][:1], **self.finds[name]}
+            holds = all(attrgetter(path)(facts) for path in paths.pop("if"))
+            return [{key: attrgetter(path)(facts) for key, path in paths.items()}] * holds
+        rule = _RULES[name]
+        # The parameters of a rule are the parts of the facts that it judges.
+        return rule(**{part: getattr(facts, part) for part in signature(rule).parameters})
 
 
 def _codes(kind: str) -> tuple[Code, ...]:
     rows: Mapping[str, Mapping[str, Any]] = read_table("loadgen.judge", "codes.toml")[kind]
-    return tuple(Code(**{"code": code, "rules": {}, **row}) for code, row in rows.items())
+    return tuple(Code(code, **row) for code, row in rows.items())
 
 
 REASONS, REMARKS = _codes("reasons"), _codes("remarks")

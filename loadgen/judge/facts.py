@@ -58,6 +58,9 @@ class Connects:
     disconnects_planned: bool = False  # devices that lose their connection must come back
     reconnects: int = 0  # connections made again after a loss
     overdue: int = 0  # devices away at the end though their first attempt to return was due
+    resubscribe_rate: float = 0.0  # requested SUBSCRIBE and UNSUBSCRIBE packets a second
+    resubscribed: int = 0  # those of the window that were answered
+    resubscribe_slack: int = 0  # those that a sound run may lack at the ends of the window
 
     @property
     def failed(self) -> bool:

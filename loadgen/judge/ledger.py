@@ -27,7 +27,7 @@ class Counted:
 
     `counts` are those of `metrics.interval.COUNTERS`. `confirmed` of the sent messages require an
     acknowledgement (QoS 1 and 2). `owed` were due and not sent when the drain ended. `waiting`
-    deliveries had not arrived at the end of a drain in which messages arrived to the end.
+    deliveries had not arrived when a drain ended in which messages still arrived.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)

@@ -152,7 +152,8 @@ def aim_for(
     if start is None:
         start = 500.0 if field in ("rate", "devices") else 1.0
         if field == "rate":
-            start = max(5.0, start / scenario.deliveries())
+            # Deliveries, not messages, make the broker's work.
+            start = max(5.0, start / getattr(scenario, "ratio", 1))
         start = min(max(start, lowest), spec.maximum if highest is None else highest)
     return Aim(
         field=field,

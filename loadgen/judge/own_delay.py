@@ -21,8 +21,8 @@ STALLED_FLOOR_S = 0.1
 OWN_SHARE_LIMIT = 0.5
 """If more than half of the p99 is our own delay, it describes this host rather than the broker."""
 OWN_FLOOR_SHARE = 0.2
-"""Share of the limit of the send delay: less is a slice or two of a shared processor, however fast
-the broker is. A case whose result is a latency has the strictest limit."""
+"""Share of the send delay's limit below which own delay is tolerated: a time slice or two of a
+shared processor. A case whose result is a latency has the strictest limit."""
 REMARK_SHARE = 0.1
 """Share of the p99, and of the limits above, from which own delay is mentioned."""
 CAUSE_SHARE = 0.5

@@ -5,11 +5,10 @@ are listed.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from loadgen.sentences import JUDGE_TEXT, Text, counted
+from loadgen.sentences import JUDGE_TEXT, Text, counted, read_table, render
 
 PUBLISHED_SOURCE = "IBM MessageSight Appliance v1.0 Performance Benchmarks, 2013"
 
@@ -25,16 +24,8 @@ def plain_number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
 
 
-def _rate(value: float) -> str:
-    return f"{plain_number(value)} msgs/sec"
-
-
-def _condition(
-    shown: str | Callable[[Any], str], prefix: str = "", default: str | None = None
-) -> Any:
-    """Define a field of `Conditions`, its value shown by a format or a function after a prefix."""
-    render = shown.format if isinstance(shown, str) else shown
-    return field(default=default, metadata={"prefix": prefix, "render": render})
+_WORDS = read_table("loadgen.judge", "conditions.toml")
+"""Each condition in words; of one that is true or false, those of both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,53 +37,49 @@ class Conditions:
     """
 
     # mqttbench, and with it every published row that names no other interface, is MQTT 3.1.
-    interface: str | None = _condition("{}", default="MQTT 3.1")
-    qos: int | None = _condition("QoS {}")
-    size_bytes: tuple[int, int] | None = _condition(
-        lambda size: (f"{size[0]:,} to " if size[0] < size[1] else "") + counted(size[1], "byte"),
-        "messages of ",
-    )
-    topics: int | None = _condition("{:,} topics")
-    ratio: int | None = _condition("1:{:,}", "fanout ")
-    # Messages a second of the timed pair, and of one producer.
-    pair_rate: float | None = _condition(_rate, "the timed pair at ")
-    producers: int | None = _condition("{:,} producers", "load of ")
-    producer_rate: float | None = _condition(_rate, "each producer at ")
-    devices: int | None = _condition("{:,} devices")
-    subscribed: bool | None = _condition(
-        lambda each: "each device subscribes" if each else "no device subscribes"
-    )
-    endpoints: int | None = _condition(lambda count: counted(count, "endpoint"))
-    timed_s: float | None = _condition("{:,g} s", "timed for ")
-    handshakes: Handshakes | None = _condition(  # noqa: RUF009 (it makes a field)
-        lambda kinds: " and ".join(map(" ".join, kinds)) or "not encrypted"
-    )
-    # Each device has a separate user and rights.
-    access_control: bool | None = _condition(
-        lambda each: "a separate user for each device" if each else "one connection policy for all"
-    )
-    # Messages are on disk before they are acknowledged.
-    stored_first: bool | None = _condition(
-        lambda first: f"stored {'before' if first else 'after'} it is acknowledged"
-    )
+    interface: str | None = "MQTT 3.1"
+    qos: int | None = None
+    size_bytes: tuple[int, int] | None = None
+    topics: int | None = None
+    ratio: int | None = None
+    pair_rate: float | None = None  # messages a second of the timed pair
+    producers: int | None = None
+    producer_rate: float | None = None  # messages a second of one producer
+    devices: int | None = None
+    subscribed: bool | None = None
+    endpoints: int | None = None
+    timed_s: float | None = None
+    handshakes: Handshakes | None = None
+    access_control: bool | None = None  # each device has a separate user and rights
+    stored_first: bool | None = None  # messages are on disk before they are acknowledged
 
     def differences(self, ours: "Conditions") -> tuple[Text, ...]:
         """Return the differences of a run from this published row; comparable if there are none."""
         pairs = [
-            (part, getattr(self, part.name), getattr(ours, part.name)) for part in fields(self)
+            (one.name, getattr(self, one.name), getattr(ours, one.name)) for one in fields(self)
         ]
         return tuple(
             JUDGE_TEXT.DIFFERENCE(
-                ours="not recorded" if here is None else _shown(part, here),
-                published=_shown(part, there),
+                ours="not recorded" if here is None else _shown(name, here),
+                published=_shown(name, there),
             )
-            for part, there, here in pairs
-            if there is not None and (here is None or not _alike(part.name, there, here))
+            for name, there, here in pairs
+            if there is not None and (here is None or not _alike(name, there, here))
         )
 
 
-def _shown(condition: Field[Any], value: Any) -> str:
-    return f"{condition.metadata['prefix']}{condition.metadata['render'](value)}"
+def _shown(condition: str, value: Any) -> str:
+    words = _WORDS[condition]
+    if isinstance(value, bool):
+        return str(words[value])
+    if condition == "size_bytes":
+        low, high = value
+        value = (f"{low:,} to " if low < high else "") + counted(high, "byte")
+    elif condition == "handshakes":
+        value = " and ".join(map(" ".join, value)) or "not encrypted"
+    elif condition.endswith("rate"):
+        value = plain_number(value)
+    return render(condition, [words], {"value": value})
 
 
 def _alike(name: str, there: Any, here: Any) -> bool:

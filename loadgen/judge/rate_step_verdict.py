@@ -41,9 +41,9 @@ def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdi
 
 
 def with_rate_steps(verdict: Verdict, steps: Sequence[RateStepVerdict]) -> Verdict:
-    """Return the run's verdict with the reasons of steps whose codes it does not have.
+    """Return the run's verdict, with those reasons of its steps whose codes are new.
 
-    Of several steps with a code the first is named.
+    If several steps have a code, the reason of the first is used.
     """
     codes = set(verdict.codes)
     added: dict[str, Reason] = {}

@@ -1,8 +1,8 @@
 """The rules by which a run is judged.
 
 The parameters of a rule are the parts of the facts that it judges, by their names. It yields the
-values of its sentence, or nothing if the run is sound; codes and sentences are in codes.toml.
-Rules of the generator's own delay are in `judge.own_delay`.
+values of its sentence, or nothing if the run is sound; codes and sentences are in codes.toml, and
+so are the rules that only look up facts. Rules of the own delay are in `judge.own_delay`.
 """
 
 import math
@@ -41,11 +41,6 @@ Backends = Sequence[BackendFacts]
 # The end of the run -------------------------------------------------------------------------------
 
 
-def interrupted(ending: Ending, window_s: float) -> Found:
-    if ending.interrupted:
-        yield {"window_s": window_s}
-
-
 def workers_lost(ending: Ending) -> Found:
     if ending.workers_lost:
         yield {
@@ -53,11 +48,6 @@ def workers_lost(ending: Ending) -> Found:
             "hosts": listed(ending.hosts_of_lost, 5),
             "cause": ending.loss,
         }
-
-
-def not_crashed(ending: Ending) -> Found:
-    if ending.crash_failure:
-        yield {"failure": ending.crash_failure}
 
 
 # Connections --------------------------------------------------------------------------------------
@@ -98,12 +88,6 @@ def disconnected(connects: Connects, slow: SlowFacts | None, backends: Backends)
         }
 
 
-def not_returned(connects: Connects) -> Found:
-    # Slow devices and those that left on request must come back, too.
-    if connects.overdue:
-        yield {"missing": connects.overdue}
-
-
 def lost_by_absence(connects: Connects, messages: Messages) -> bool:
     """Return True if all lost deliveries went to devices that could not connect or subscribe."""
     absent = connects.failed or connects.subscribe_failures > 0
@@ -124,11 +108,6 @@ def by_backend(backends: Backends, count: Callable[[BackendFacts], int]) -> tupl
 
 
 # The generator ------------------------------------------------------------------------------------
-
-
-def unread(ending: Ending) -> Found:
-    if ending.unread:
-        yield {"connections": ending.unread}
 
 
 def mistimed(messages: Messages) -> Found:
@@ -178,11 +157,6 @@ def _rate_allowance(schedule: Schedule, target: float) -> float:
     return max(1.0, RATE_TOLERANCE * target, RATE_SIGMAS * math.sqrt(variance))
 
 
-def closed_loop(schedule: Schedule) -> Found:
-    if schedule.closed_window:
-        yield {"window": schedule.closed_window}
-
-
 def connected_late(schedule: Schedule, connects: Connects, service: Service) -> Found:
     if not schedule.connects_only or connects.connect_rate is None:
         return
@@ -199,13 +173,19 @@ def connected_late(schedule: Schedule, connects: Connects, service: Service) -> 
         }
 
 
+def resubscribed_late(connects: Connects, window_s: float) -> Found:
+    target = connects.resubscribe_rate * window_s
+    slack = connects.resubscribe_slack + connects.resubscribe_rate * CONNECT_GRACE_S
+    if target - connects.resubscribed > max(slack, RATE_TOLERANCE * target):
+        yield {
+            "answered": connects.resubscribed,
+            "target": round(target),
+            "share": connects.resubscribed / target,
+            "rate": connects.resubscribe_rate,
+        }
+
+
 # Messages -----------------------------------------------------------------------------------------
-
-
-def violated(messages: Messages) -> Found:
-    # In any phase: a broker must never violate the specification.
-    if messages.run.violations:
-        yield {"count": messages.run.violations, "first": messages.violation}
 
 
 def refused(messages: Messages) -> Found:
@@ -217,31 +197,6 @@ def refused(messages: Messages) -> Found:
             "first": messages.refusal,
             "delivered": messages.window.delivered_refused or None,
         }
-
-
-def unacknowledged(messages: Messages, ending: Ending) -> Found:
-    # The state of a lost worker's messages in flight is unknown.
-    if messages.window.unfinished and ending.observed:
-        yield {"count": messages.window.unfinished, "sent": messages.window.sent}
-
-
-def unreleased(messages: Messages, ending: Ending) -> Found:
-    if messages.unreleased and ending.observed:
-        yield {"count": messages.unreleased}
-
-
-def states(state: str) -> Callable[[Messages], Found]:
-    """Return the rule that no message of the window is in this state of the ledger."""
-
-    def rule(messages: Messages) -> Found:
-        if count := getattr(messages.window, state):
-            yield {"count": count}
-
-    return rule
-
-
-foreign, misrouted, damaged = states("foreign"), states("misrouted"), states("damaged")
-out_of_order, below_qos = states("out_of_order"), states("below_qos")
 
 
 def lost(
@@ -287,11 +242,6 @@ def unbalanced(messages: Messages) -> Found:
 
 
 # Service ------------------------------------------------------------------------------------------
-
-
-def still_arriving(messages: Messages, ending: Ending) -> Found:
-    if messages.waiting and ending.observed:
-        yield {"waiting": messages.waiting, "drain_s": ending.drain_s}
 
 
 def backlog_grows(growth: Growth, service: Service, window_s: float) -> Found:
@@ -386,11 +336,6 @@ def remarked(messages: Messages) -> Found:
     if messages.remarked:
         kinds = tuple(f"{count:,} × {words}" for words, count in messages.remarked.items())
         yield {"kinds": kinds}
-
-
-def repeated_as_allowed(messages: Messages) -> Found:
-    if messages.window.repeated_allowed:
-        yield {"count": messages.window.repeated_allowed}
 
 
 def abandoned_handshakes(messages: Messages, connects: Connects) -> Found:

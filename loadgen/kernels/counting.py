@@ -67,6 +67,10 @@ S_TCP = SERIES.index("tcp")
 S_TLS = SERIES.index("tls")
 S_CONNACK = SERIES.index("connack")
 S_SUBACK = SERIES.index("suback")
+S_RESUBSCRIBE = SERIES.index("resubscribe")
+S_UNSUBSCRIBE = SERIES.index("unsubscribe")
+S_RETURN = SERIES.index("return")
+S_CATCH_UP = SERIES.index("catch_up")
 S_RECONNECT = SERIES.index("reconnect")
 S_OWN_DELAY = SERIES.index("own_delay")
 S_PUSHED_BACK = SERIES.index("pushed_back")
@@ -269,6 +273,9 @@ def take_message(fleet: Fleet, message: ReceivedMessage) -> bool:
     # Only these messages waited for the device; those before its absence waited for the broker.
     if device.left_ns <= intended_ns < device.returned_ns:
         record(fleet, slot_of(device.group, S_RECONNECT, phase), waited_ns)
+        if device.due_ns != 0:
+            slot = slot_of(device.group, S_CATCH_UP, phase_of(fleet.run, device.due_ns))
+            record(fleet, slot, now_ns - device.due_ns)
         return True
     record(fleet, slot_of(device.group, S_END_TO_END, phase), waited_ns)
     record(fleet, slot_of(device.group, S_TRANSIT, phase), transit_ns)

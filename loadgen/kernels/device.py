@@ -69,6 +69,8 @@ class Device(Record):
     """Time of the last return; 0 if the device was never away, AWAY while it is."""
     left_ns: Int64
     """Time of the last loss of its connection; one round trip earlier once it is back."""
+    due_ns: Int64
+    """Time at which it was to return after it left on request; 0 if it did not."""
     subscribed_ns: Int64
     """Time of the last SUBACK."""
     keep_alive_ns: Int64

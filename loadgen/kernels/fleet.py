@@ -45,7 +45,7 @@ class GroupRecord(Record):
     version: Int64
     property_first: Int64
     property_end: Int64
-    """Its properties of a PUBLISH are properties[property_first : property_end]."""
+    """The properties of its PUBLISH packets are properties[property_first : property_end]."""
     body_first: Int64
     body_end: Int64
     crc_first: Int64

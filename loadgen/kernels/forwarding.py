@@ -79,9 +79,9 @@ class Session(Record):
     """1 if it outlives the connection."""
     sent: Int64
     sent_bytes: Int64
-    """The begin of its stored messages, which were sent on this connection."""
+    """Bytes of the first stored messages, which were sent on this connection."""
     released_bytes: Int64
-    """The part of it up to the last PUBREC."""
+    """Bytes of those up to the last PUBREC."""
     received: Int64
     """Address of a bit for each Packet Identifier that awaits the client's PUBREL, or 0."""
 
@@ -167,7 +167,7 @@ def _append(queue: ByteQueue, address: int, count: int) -> None:
 
 @compiled
 def _remove(queue: ByteQueue, count: int) -> None:
-    """Remove bytes from the begin of a queue; without any it has no memory."""
+    """Remove bytes from the front of a queue; free its memory if none are left."""
     queue.start += count
     if queue.start == queue.end:
         syscalls.free_memory(queue.address)
@@ -219,7 +219,7 @@ def serve(r: ReflectorTables) -> int:
 
 @compiled
 def _accept(r: ReflectorTables) -> None:
-    """Take the connections that wait, as far as there are descriptors.
+    """Accept the waiting connections, as long as there are descriptors.
 
     The listener is edge-triggered: what is left waits until a connection is closed.
     """
@@ -327,7 +327,7 @@ def _flush(r: ReflectorTables, row: int) -> None:
 
 @compiled
 def _watch(r: ReflectorTables, row: int) -> None:
-    """Wait for what the flags of a connection say."""
+    """Let epoll wait for the events that the flags of a connection name."""
     flags = r.links[row].flags
     wanted = (0 if flags & _HELD else EPOLLIN) | (EPOLLOUT if flags & _BLOCKED else 0)
     syscalls.watch_again(r.state.epoll, row, wanted, row, r.words)

@@ -32,11 +32,11 @@ RECEIVED_BYTES: Final = 8_192
 
 
 class Sender(Record):
-    """The use of a connection's window."""
+    """The window of a connection: its slots for messages in flight."""
 
     capacity: Uint16
     in_flight: Uint16
-    """Capacity and use count messages."""
+    """Both count messages."""
     cursor: Uint16
     """The first slot that was never used."""
     first_free: Uint16

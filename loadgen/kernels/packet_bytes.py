@@ -249,7 +249,7 @@ def read_properties(buffer: Bytes, start: int, end: int, packet_type: int) -> tu
 
 @compiled
 def property_value(buffer: Bytes, start: int, end: int, begin: Bytes, size: int) -> int:
-    """Return where the value of the property is that begins with begin[:size]; -1 for none.
+    """Return the position of the value of the property that begins with begin[:size], or -1.
 
     The properties of a packet, with their length, are at `start`, and are well-formed.
     """

@@ -44,7 +44,7 @@ def take_slots(
     """Move latencies, from slot `first` on, to `taken`, `buckets` and `counts`, as far as they fit.
 
     A row of `taken` is slot, count, sum, least and greatest in ns, first bucket, buckets. Returns
-    (the slot to go on with, rows, buckets).
+    (the slot to continue with, rows, buckets).
     """
     rows = 0
     size = 0

@@ -480,6 +480,9 @@ def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: in
     if device.returned_ns != 0:
         device.returned_ns = now_ns
         device.left_ns -= now_ns - device.tcp_ns
+        if device.due_ns != 0:
+            slot = slot_of(device.group, counting.S_RETURN, phase_of(fleet.run, device.due_ns))
+            record(fleet, slot, now_ns - device.due_ns)
         # No new message before the unacknowledged ones, which the caller sends again.
         device.flags |= BLOCKED
         if session_present:

@@ -39,6 +39,10 @@ SERIES = (
     "own_delay",  # read - readable: what the generator itself added before it looked
     "pushed_back",  # the part of send_delay in which a publisher waited for the broker
     CONNECTED_AT,
+    "resubscribe",  # SUBACK - SUBSCRIBE, of a churn of subscriptions
+    "unsubscribe",  # UNSUBACK - UNSUBSCRIBE of the same
+    "return",  # CONNACK - time at which a device that left on request was to return
+    "catch_up",  # received - the same time, of what waited for that device
 )
 """Latency series of the contract and the parts of a connect; rows may name others."""
 

@@ -250,7 +250,7 @@ class LatencySummary:
             return self.figure(name)
 
     def figure(self, key: str) -> float | None:
-        """Return a figure by its key in scorecard.json, as p99.9 or count."""
+        """Return a figure by its key in scorecard.json, such as p99.9 or count."""
         value: float | None = getattr(self, field_of_figure(key))
         return value
 

@@ -8,7 +8,7 @@ exception. We send only those that spec 2.4 allows, and accept any byte, because
 report the broker's answer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -64,8 +64,65 @@ _USER_NAME_FLAG: Final = 0x80
 _NO_LOCAL: Final = 0x04
 _RETAIN_AS_PUBLISHED: Final = 0x08
 
+_QOS: Final = (0, 1, 2)
 _SUBACK_RETURN_CODES: Final = frozenset((0, 1, 2, ReasonCode.UNSPECIFIED_ERROR))
 _CONNACK_RETURN_CODES: Final = frozenset(int(code) for code in ConnectReturnCode)
+
+
+# --- both ways --------------------------------------------------------------------------------
+
+
+def _faults(packet: Packet, version: int) -> Iterator[tuple[str, int]]:
+    """Yield what the specification forbids in a packet, with the reason code of a DISCONNECT."""
+    malformed, forbidden = ReasonCode.MALFORMED_PACKET, ReasonCode.PROTOCOL_ERROR
+    match packet:
+        case packets.Connect(client_id=client_id, will=will):
+            invalid = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+            if version != MQTT_5 and not packet.clean_start and not client_id:
+                yield "no Client Identifier though Clean Session is 0", invalid
+            if version == MQTT_3_1 and not 1 <= len(client_id) <= CLIENT_ID_CHARACTERS:
+                yield f"no Client Identifier of 1 to {CLIENT_ID_CHARACTERS} characters", invalid
+            if version != MQTT_5 and packet.password is not None and packet.user_name is None:
+                yield "Password without User Name", malformed
+            if will is not None and will.qos not in _QOS:
+                yield f"Will QoS {will.qos}", malformed
+            if will is not None and (fault := topic_name_fault(will.topic)):
+                yield f"Will Topic {fault}", malformed
+        case packets.ConnAck(session_present=True, reason_code=code) if code:
+            yield "Session Present though it refuses", forbidden
+        case packets.Publish(topic_name=topic):
+            if packet.qos not in _QOS:
+                yield f"QoS {packet.qos}", malformed
+            if packet.dup and not packet.qos:
+                yield "DUP with QoS 0", malformed
+            if not topic and version == MQTT_5:
+                if packet.properties.topic_alias is None:
+                    yield "no Topic Name and no Topic Alias", forbidden
+            elif fault := topic_name_fault(topic):
+                yield f"Topic Name {fault}", malformed
+        case packets.Subscribe() | packets.Unsubscribe():
+            filters = _filters(packet)
+            if not filters:
+                yield "no Topic Filter", malformed
+            for subscription in filters:
+                if fault := topic_filter_fault(subscription.topic_filter, version):
+                    yield f"Topic Filter {fault}", malformed
+                if subscription.qos not in _QOS:
+                    yield f"Maximum QoS {subscription.qos}", forbidden
+                if subscription.retain_handling not in (0, 1, 2):
+                    yield f"Retain Handling {subscription.retain_handling}", forbidden
+                if subscription.no_local and subscription.topic_filter.startswith("$share/"):
+                    yield "No Local on a Shared Subscription", forbidden
+        case packets.SubAck() | packets.UnsubAck():
+            has_codes = isinstance(packet, packets.SubAck) or version == MQTT_5
+            if bool(packet.reason_codes) != has_codes:
+                yield "no reason code" if has_codes else "a reason code", forbidden
+
+
+def _filters(packet: packets.Subscribe | packets.Unsubscribe) -> Sequence[packets.Subscription]:
+    if isinstance(packet, packets.Subscribe):
+        return packet.subscriptions
+    return [packets.Subscription(topic_filter) for topic_filter in packet.topic_filters]
 
 
 # --- to bytes ---------------------------------------------------------------------------------
@@ -78,6 +135,8 @@ def encode(packet: Packet, version: int) -> bytes:
     """
     _require(version in VERSION_NAMES, f"protocol version {version} is neither 3, 4 nor 5")
     packet_type = packet.packet_type
+    for complaint, _ in _faults(packet, version):
+        raise LocalProtocolError(f"{PACKET_NAMES[packet_type]}: {complaint}")
     body = _ENCODERS[type(packet)](packet, version)
     flags = _RESERVED_FLAGS.get(packet_type, 0)
     if isinstance(packet, packets.Publish):
@@ -104,15 +163,6 @@ def _property_bytes(properties: Properties, packet_type: int, version: int) -> b
 def _packet_id_bytes(packet_id: int) -> bytes:
     _require(packet_id != 0, "Packet Identifier must not be 0")
     return write_u16(packet_id, "Packet Identifier")
-
-
-def _check_qos(qos: int, field: str) -> None:
-    _require(qos in (0, 1, 2), f"{field} must be 0, 1 or 2, not {qos}")
-
-
-def _check_topic(topic: str, field: str) -> None:
-    fault = topic_name_fault(topic)
-    _require(fault is None, f"{field} {fault}")
 
 
 def _reason_byte(code: int, packet_type: int, version: int) -> bytes:
@@ -150,12 +200,6 @@ def _packet_id_and_properties(
     return _packet_id_bytes(packet.packet_id) + properties
 
 
-def _filter_bytes(topic_filter: str, version: int) -> bytes:
-    fault = topic_filter_fault(topic_filter, version)
-    _require(fault is None, f"Topic Filter {fault}")
-    return write_utf8(topic_filter, "Topic Filter")
-
-
 def _encode_connect(packet: packets.Connect, version: int) -> bytes:
     _require(
         packet.protocol_version == version,
@@ -163,17 +207,7 @@ def _encode_connect(packet: packets.Connect, version: int) -> bytes:
     )
     flags = _CLEAN_START if packet.clean_start else 0
     payload = write_utf8(packet.client_id, "Client Identifier")
-    _require(
-        version == MQTT_5 or packet.clean_start or bool(packet.client_id),
-        "MQTT 3.1.1 needs a Client Identifier when Clean Session is 0",
-    )
-    _require(
-        version != MQTT_3_1 or 1 <= len(packet.client_id) <= CLIENT_ID_CHARACTERS,
-        f"MQTT 3.1 needs a Client Identifier of 1 to {CLIENT_ID_CHARACTERS} characters",
-    )
     if packet.will is not None:
-        _check_qos(packet.will.qos, "Will QoS")
-        _check_topic(packet.will.topic, "Will Topic")
         flags |= _WILL_FLAG | packet.will.qos << 3 | (_WILL_RETAIN if packet.will.retain else 0)
         payload += (
             _property_bytes(packet.will.properties, WILL, version)
@@ -184,10 +218,6 @@ def _encode_connect(packet: packets.Connect, version: int) -> bytes:
         flags |= _USER_NAME_FLAG
         payload += write_utf8(packet.user_name, "User Name")
     if packet.password is not None:
-        _require(
-            version == MQTT_5 or packet.user_name is not None,
-            f"MQTT {VERSION_NAMES[version]} allows a Password only with a User Name",
-        )
         flags |= _PASSWORD_FLAG
         payload += write_binary(packet.password, "Password")
     return (
@@ -200,10 +230,6 @@ def _encode_connect(packet: packets.Connect, version: int) -> bytes:
 
 
 def _encode_connack(packet: packets.ConnAck, version: int) -> bytes:
-    _require(
-        not (packet.session_present and packet.reason_code != 0),
-        "CONNACK that refuses must not say Session Present",
-    )
     return (
         bytes((packet.session_present and version != MQTT_3_1,))
         + _reason_byte(packet.reason_code, CONNACK, version)
@@ -212,10 +238,6 @@ def _encode_connack(packet: packets.ConnAck, version: int) -> bytes:
 
 
 def _encode_publish(packet: packets.Publish, version: int) -> bytes:
-    _check_qos(packet.qos, "QoS")
-    _require(packet.qos > 0 or not packet.dup, "DUP must be 0 with QoS 0")
-    if packet.topic_name or packet.properties.topic_alias is None:
-        _check_topic(packet.topic_name, "Topic Name")
     body = write_utf8(packet.topic_name, "Topic Name")
     if packet.qos > 0:
         body += _packet_id_bytes(packet.packet_id)
@@ -230,14 +252,7 @@ def _encode_ack(packet: Acknowledgement, version: int) -> bytes:
 
 def _encode_subscribe(packet: packets.Subscribe, version: int) -> bytes:
     body = _packet_id_and_properties(packet, version)
-    _require(bool(packet.subscriptions), "SUBSCRIBE needs at least one Topic Filter")
     for subscription in packet.subscriptions:
-        body += _filter_bytes(subscription.topic_filter, version)
-        _check_qos(subscription.qos, "Maximum QoS")
-        _require(
-            subscription.retain_handling in (0, 1, 2),
-            f"Retain Handling must be 0, 1 or 2, not {subscription.retain_handling}",
-        )
         options = (
             (_NO_LOCAL if subscription.no_local else 0)
             | (_RETAIN_AS_PUBLISHED if subscription.retain_as_published else 0)
@@ -247,29 +262,19 @@ def _encode_subscribe(packet: packets.Subscribe, version: int) -> bytes:
             version == MQTT_5 or options == 0,
             f"MQTT {VERSION_NAMES[version]} has no Subscription Options but the QoS",
         )
-        _require(
-            not (subscription.no_local and subscription.topic_filter.startswith("$share/")),
-            "No Local must not be set on a Shared Subscription",
-        )
+        body += write_utf8(subscription.topic_filter, "Topic Filter")
         body += bytes((options | subscription.qos,))
     return body
 
 
 def _encode_suback(packet: packets.SubAck | packets.UnsubAck, version: int) -> bytes:
-    has_codes = isinstance(packet, packets.SubAck) or version == MQTT_5
-    name = PACKET_NAMES[packet.packet_type]
-    _require(
-        bool(packet.reason_codes) == has_codes,
-        f"{name} needs at least one reason code" if has_codes else f"{name} has no reason codes",
-    )
     return _packet_id_and_properties(packet, version) + b"".join(
         _reason_byte(code, packet.packet_type, version) for code in packet.reason_codes
     )
 
 
 def _encode_unsubscribe(packet: packets.Unsubscribe, version: int) -> bytes:
-    _require(bool(packet.topic_filters), "UNSUBSCRIBE needs at least one Topic Filter")
-    filters = [_filter_bytes(topic_filter, version) for topic_filter in packet.topic_filters]
+    filters = (write_utf8(topic_filter, "Topic Filter") for topic_filter in packet.topic_filters)
     return _packet_id_and_properties(packet, version) + b"".join(filters)
 
 
@@ -343,6 +348,9 @@ def decode(
         packet: Packet = _decode_publish(reader, flags, version)
     else:
         packet = _DECODERS[packet_type](reader, version)
+    by = packet.protocol_version if isinstance(packet, packets.Connect) else version
+    for complaint, code in _faults(packet, by):
+        raise reader.fault(complaint, code)
     reader.finish()
     return packet, packet_end
 
@@ -383,26 +391,6 @@ def _optional_reason(reader: Reader, packet_type: int, version: int) -> tuple[in
     return reason_code, decode_properties(reader, packet_type) if has_properties else NO_PROPERTIES
 
 
-def _reason_codes(reader: Reader) -> tuple[int, ...]:
-    if not reader.remaining_bytes:
-        raise reader.fault("no reason code", ReasonCode.PROTOCOL_ERROR)
-    return tuple(reader.rest())
-
-
-def _topic_name(reader: Reader, field: str) -> str:
-    topic = reader.utf8(field)
-    if fault := topic_name_fault(topic):
-        raise reader.fault(f"{field} {fault}")
-    return topic
-
-
-def _topic_filter(reader: Reader, version: int) -> str:
-    topic_filter = reader.utf8("Topic Filter")
-    if fault := topic_filter_fault(topic_filter, version):
-        raise reader.fault(f"Topic Filter {fault}")
-    return topic_filter
-
-
 def _decode_connect(reader: Reader, _version: int) -> packets.Connect:
     protocol_name = reader.utf8("Protocol Name")
     version = reader.u8("Protocol Version")
@@ -412,38 +400,27 @@ def _decode_connect(reader: Reader, _version: int) -> packets.Connect:
             ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
         )
     flags = reader.u8("Connect Flags")
-    will_qos = flags >> 3 & 3
     if flags & 1:
         raise reader.fault("the reserved Connect Flag is set")
     if not flags & _WILL_FLAG and flags & (0x18 | _WILL_RETAIN):
         raise reader.fault("Will QoS or Will Retain without a will")
-    if will_qos == 3:
-        raise reader.fault("Will QoS 3")
-    if version != MQTT_5 and flags & _PASSWORD_FLAG and not flags & _USER_NAME_FLAG:
-        raise reader.fault("Password without User Name")
     keep_alive = reader.u16("Keep Alive")
     properties = _properties(reader, CONNECT, version)
     client_id = reader.utf8("Client Identifier")
-    clean_start = bool(flags & _CLEAN_START)
-    if version != MQTT_5 and not clean_start and not client_id:
-        raise reader.fault(
-            "no Client Identifier though Clean Session is 0", ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        )
-    if version == MQTT_3_1 and not 1 <= len(client_id) <= CLIENT_ID_CHARACTERS:
-        raise reader.fault(
-            f"no Client Identifier of 1 to {CLIENT_ID_CHARACTERS} characters",
-            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-        )
     will = None
     if flags & _WILL_FLAG:
         will_properties = _properties(reader, WILL, version)
-        topic = _topic_name(reader, "Will Topic")
-        payload = reader.binary("Will Payload")
-        will = packets.Will(topic, payload, will_qos, bool(flags & _WILL_RETAIN), will_properties)
+        will = packets.Will(
+            topic=reader.utf8("Will Topic"),
+            payload=reader.binary("Will Payload"),
+            qos=flags >> 3 & 3,
+            retain=bool(flags & _WILL_RETAIN),
+            properties=will_properties,
+        )
     return packets.Connect(
         client_id=client_id,
         protocol_version=version,
-        clean_start=clean_start,
+        clean_start=bool(flags & _CLEAN_START),
         keep_alive=keep_alive,
         user_name=reader.utf8("User Name") if flags & _USER_NAME_FLAG else None,
         password=reader.binary("Password") if flags & _PASSWORD_FLAG else None,
@@ -460,8 +437,6 @@ def _decode_connack(reader: Reader, version: int) -> packets.ConnAck:
     if acknowledge_flags > 1:
         raise reader.fault("reserved Connect Acknowledge Flags are set")
     reason_code = reader.u8("Connect Reason Code")
-    if acknowledge_flags and reason_code != 0:
-        raise reader.fault("Session Present though it refuses", ReasonCode.PROTOCOL_ERROR)
     properties = _properties(reader, CONNACK, version)
     return packets.ConnAck(bool(acknowledge_flags), reason_code, properties)
 
@@ -471,11 +446,6 @@ def _decode_publish(reader: Reader, flags: int, version: int) -> packets.Publish
     topic_name = reader.utf8("Topic Name")
     packet_id = reader.packet_id() if qos > 0 else 0
     properties = _properties(reader, PUBLISH, version)
-    if not topic_name and version == MQTT_5:
-        if properties.topic_alias is None:
-            raise reader.fault("no Topic Name and no Topic Alias", ReasonCode.PROTOCOL_ERROR)
-    elif fault := topic_name_fault(topic_name):
-        raise reader.fault(f"Topic Name {fault}")
     return packets.Publish(
         topic_name, reader.rest(), qos, bool(flags & 1), bool(flags & 8), packet_id, properties
     )
@@ -493,25 +463,18 @@ def _decode_subscribe(reader: Reader, version: int) -> packets.Subscribe:
     packet_id = reader.packet_id()
     properties = _properties(reader, SUBSCRIBE, version)
     subscriptions: list[packets.Subscription] = []
-    while reader.remaining_bytes or not subscriptions:
-        topic_filter = _topic_filter(reader, version)
+    while reader.remaining_bytes:
+        topic_filter = reader.utf8("Topic Filter")
         options = reader.u8("Subscription Options")
-        qos, retain_handling = options & 3, options >> 4 & 3
         if options & (0xC0 if version == MQTT_5 else 0xFC):
             raise reader.fault("reserved Subscription Options are set")
-        if qos == 3:
-            raise reader.fault("Maximum QoS 3", ReasonCode.PROTOCOL_ERROR)
-        if retain_handling == 3:
-            raise reader.fault("Retain Handling 3", ReasonCode.PROTOCOL_ERROR)
-        if options & _NO_LOCAL and topic_filter.startswith("$share/"):
-            raise reader.fault("No Local on a Shared Subscription", ReasonCode.PROTOCOL_ERROR)
         subscriptions.append(
             packets.Subscription(
                 topic_filter,
-                qos,
-                bool(options & _NO_LOCAL),
-                bool(options & _RETAIN_AS_PUBLISHED),
-                retain_handling,
+                qos=options & 3,
+                no_local=bool(options & _NO_LOCAL),
+                retain_as_published=bool(options & _RETAIN_AS_PUBLISHED),
+                retain_handling=options >> 4 & 3,
             )
         )
     return packets.Subscribe(packet_id, tuple(subscriptions), properties)
@@ -521,15 +484,15 @@ def _decode_unsubscribe(reader: Reader, version: int) -> packets.Unsubscribe:
     packet_id = reader.packet_id()
     properties = _properties(reader, UNSUBSCRIBE, version)
     topic_filters: list[str] = []
-    while reader.remaining_bytes or not topic_filters:
-        topic_filters.append(_topic_filter(reader, version))
+    while reader.remaining_bytes:
+        topic_filters.append(reader.utf8("Topic Filter"))
     return packets.Unsubscribe(packet_id, tuple(topic_filters), properties)
 
 
 def _decode_suback(reader: Reader, version: int) -> packets.SubAck:
     packet_id = reader.packet_id()
     properties = _properties(reader, packets.SubAck.packet_type, version)
-    return packets.SubAck(packet_id, _reason_codes(reader), properties)
+    return packets.SubAck(packet_id, tuple(reader.rest()), properties)
 
 
 def _decode_unsuback(reader: Reader, version: int) -> packets.UnsubAck:
@@ -537,7 +500,7 @@ def _decode_unsuback(reader: Reader, version: int) -> packets.UnsubAck:
     if version != MQTT_5:
         return packets.UnsubAck(packet_id)
     properties = decode_properties(reader, packets.UnsubAck.packet_type)
-    return packets.UnsubAck(packet_id, _reason_codes(reader), properties)
+    return packets.UnsubAck(packet_id, tuple(reader.rest()), properties)
 
 
 def _decode_disconnect(reader: Reader, version: int) -> packets.Disconnect:

@@ -70,4 +70,4 @@ WRONG_ACKNOWLEDGEMENT = len(VIOLATIONS)
 """The first of the numbers for each state of a message and each answer."""
 for _sent, _wanted in AWAITED:
     for _answer in ANSWERS:
-        _judged(f"a {_sent} answered with {_answer} (the specification wants {_wanted})")
+        _judged(f"a {_sent} answered with {_answer} (the specification requires {_wanted})")

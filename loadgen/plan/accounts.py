@@ -50,7 +50,9 @@ def accounts(plan: Plan, key: str, listed: Mapping[str, Sequence[Login]]) -> Ite
         chosen = listed.get(group.name)
         for device in range(group.count):
             user, password = login_of(key, group, device) if chosen is None else chosen[device]
-            yield Account(user, password, _publishes(plan, group, device), _receives(group, device))
+            # Rights are for topics, so a shared subscription needs those of its filter alone.
+            receives = tuple(split_shared(one)[1] for one in filters_of(group, device))
+            yield Account(user, password, _publishes(plan, group, device), receives)
 
 
 def _publishes(plan: Plan, group: DeviceGroup, device: int) -> tuple[str, ...]:
@@ -66,8 +68,3 @@ def _publishes(plan: Plan, group: DeviceGroup, device: int) -> tuple[str, ...]:
     if group.will is not None:
         topics.append(group.will.replace("{device}", str(device)))
     return tuple(topics)
-
-
-def _receives(group: DeviceGroup, device: int) -> tuple[str, ...]:
-    # Rights are for topics, so a shared subscription needs those of its filter alone.
-    return tuple(split_shared(one)[1] for one in filters_of(group, device))

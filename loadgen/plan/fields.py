@@ -446,7 +446,7 @@ class Placement(Texts):
         entries = [entry for text in super().parse(value) for entry in text.split()]
         for entry in entries:
             if not re.fullmatch(
-                r"[A-Za-z][A-Za-z0-9_-]*=[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*", entry
+                r"[A-Za-z0-9][A-Za-z0-9_.-]*=[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*", entry
             ):
                 raise ValueError(f"{shown(entry)} is not a group with its hosts")
         return tuple(entries)
@@ -497,15 +497,6 @@ def _table_of_text(text: str) -> object:
 # Tables ---------------------------------------------------------------------------------------
 
 
-def read_value(where: str, kind: FieldKind, value: object) -> Any:
-    """Read a value; raise ScenarioError with its place if it is not of the kind."""
-    try:
-        return kind.read(value)
-    except ValueError as error:
-        sentence = PLAN_TEXT.VALUE(option=where, fault=error.args[0], allowed=kind.allowed)
-        raise ScenarioError(sentence) from None
-
-
 def read_table(
     where: str, values: object, kinds: Mapping[str, FieldKind | Mapping[str, Any]]
 ) -> dict[str, Any]:
@@ -523,10 +514,14 @@ def read_table(
                 PLAN_TEXT.UNKNOWN_LINE(where=where, key=shown(name), hint=hint, keys=keys)
             )
         kind, place = kinds[name], f"{where}.{name}"
-        if isinstance(kind, FieldKind):
-            read[name] = read_value(place, kind, value)
-        else:
+        if not isinstance(kind, FieldKind):
             read[name] = read_table(place, value, kind)
+            continue
+        try:
+            read[name] = kind.read(value)
+        except ValueError as error:
+            sentence = PLAN_TEXT.VALUE(option=place, fault=error.args[0], allowed=kind.allowed)
+            raise ScenarioError(sentence) from None
     return read
 
 

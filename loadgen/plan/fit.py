@@ -3,9 +3,12 @@
 import ipaddress
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, cycle
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.plan.deliveries import mean_deliveries
@@ -19,7 +22,7 @@ from loadgen.plan.groups import (
     target_url,
 )
 from loadgen.plan.plan import Brokers, Plan, rooted
-from loadgen.plan.scenario import HEADER_BYTES, INSTANCES_LIMIT, Scenario, processors_of
+from loadgen.plan.scenario import HEADER_BYTES, INSTANCES_LIMIT, processors_of
 from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_for_load
 from loadgen.plan.stages import presence
 from loadgen.plan.units import shown
@@ -80,7 +83,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The resources of a host that a plan uses: one process, all, the most used source address."""
+    """The resources that a plan uses on a host: of a process, in all, and of a source address."""
 
     descriptors_per_worker: int
     memory_bytes: int
@@ -126,20 +129,21 @@ def fit_plan(
         raise ValueError(f"{len(hosts)} hosts for a plan of {scenario.hosts}")
     # Private brokers run on the coordinator's host.
     _require_brokers_fit(plan.brokers, hosts[0], groups)
-    place = _Place(scenario, plan.brokers, hosts, targets, groups)
-    workers = _pinned(_fitting_workers(place), processors_of(scenario.affinity))
+    separate = plan.brokers.separate_count > 1
+    plan = replace(plan, groups=groups, targets=targets, separate_brokers=separate)
+    workers = _fitting_workers(plan, hosts)
+    if processors := processors_of(scenario.affinity):
+        turns: defaultdict[int, Iterator[int]] = defaultdict(lambda: cycle(processors))
+        workers = tuple(replace(one, processors=(next(turns[one.host]),)) for one in workers)
     packet_bytes = plan.needs.payload_bytes + PACKET_SPARE_BYTES
     fitted = replace(
         plan,
-        groups=groups,
         run_tag=run_tag,
-        targets=targets,
         workers=workers,
         username=username,
         password=password,
         send_tick_us=_send_tick_us(scenario.send_tick, groups, workers),
         max_packet_bytes=max(PACKET_FLOOR_BYTES, 1 << (packet_bytes - 1).bit_length()),
-        separate_brokers=plan.brokers.separate_count > 1,
     )
     _require_memory(fitted, hosts)
     return fitted
@@ -160,55 +164,28 @@ def _named(host: Host) -> str:
     return f"host {shown(host.name)}: " if host.name else ""
 
 
-def _devices(groups: Iterable[DeviceGroup]) -> int:
-    return sum(group.count for group in groups)
-
-
-def _pinned(workers: tuple[WorkerPlan, ...], processors: tuple[int, ...]) -> tuple[WorkerPlan, ...]:
-    if not processors:
-        return workers
-    turns: defaultdict[int, Iterator[int]] = defaultdict(lambda: cycle(processors))
-    return tuple(replace(worker, processors=(next(turns[worker.host]),)) for worker in workers)
-
-
 # Workers ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The groups to play, the hosts to play them on and the targets to connect to."""
-
-    scenario: Scenario
-    brokers: Brokers
-    hosts: tuple[Host, ...]
-    targets: tuple[Target, ...]
-    groups: tuple[DeviceGroup, ...]
-
-    def to_one_target(self, shares: Iterable[Share]) -> int:
-        """Return an upper bound of the connections that these shares make to one target."""
-        separate = self.brokers.separate_count > 1
-        return _most_to_one_target(shares, self.groups, len(self.targets), separate)
 
 
 def _usable_ports(host: Host) -> int:
     return int(host.local_ports * USABLE_PORT_SHARE)
 
 
-def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
-    hosts, wanted = place.hosts, place.scenario.workers
+def _fitting_workers(plan: Plan, hosts: tuple[Host, ...]) -> tuple[WorkerPlan, ...]:
+    wanted = plan.scenario.workers
     opened = min(host.descriptors for host in hosts)
     held = opened - SPARE_DESCRIPTORS
     if held < 1:
         raise HostLimitError(PLAN_TEXT.FEW_FILES(opened=opened, spare=SPARE_DESCRIPTORS))
-    groups = costed(place.groups, place.brokers.separate_count)
-    where = hosts_of_groups(place.scenario.place, place.groups, [host.name for host in hosts])
+    groups = costed(plan.groups, plan.brokers.separate_count)
+    where = hosts_of_groups(plan.scenario.place, plan.groups, [host.name for host in hosts])
     useful = most_workers(groups)
     if useful < len(hosts):
         raise ScenarioError(PLAN_TEXT.TOO_MANY_HOSTS(useful=useful))
     for_load = workers_for_load(groups, min(host.cores for host in hosts), len(hosts))
     limit = min(useful, WORKERS_LIMIT * len(hosts))
     count = min(for_load if wanted is None else max(wanted, len(hosts)), useful)
-    devices = _devices(place.groups)
+    devices = sum(group.count for group in plan.groups)
     fewest = -(-devices // held)
     if wanted is None and fewest > limit:
         # Shares of a thousand workers take long to make, and a search for hosts tries many.
@@ -218,7 +195,7 @@ def _fitting_workers(place: _Place) -> tuple[WorkerPlan, ...]:
         most = max(sum(share.count for share in part) for part in shares)
         problem = "" if most <= held else _too_few_descriptors(most, held, count)
         if not problem:
-            workers, problem = _with_sources(place, shares)
+            workers, problem = _with_sources(plan, hosts, shares)
             if not problem:
                 return workers
         if wanted is not None or count >= limit:
@@ -238,24 +215,22 @@ def hosts_of_groups(
 ) -> Mapping[str, tuple[int, ...]]:
     """Return the hosts of each named group; an entry of `place` is such as `publishers=0,left`.
 
-    A name is that of a group, in the singular or plural, or a common prefix of several names. A
-    host is given by its number or by its label, which several hosts can have.
+    A name is that of a group, in the singular or plural, a common prefix of several names, or the
+    kind of groups. A host is given by its number or by its label, which several hosts can have.
     Raises ScenarioError for an unknown group or host, and if a host has no group.
     """
-    names = [group.name for group in groups]
+    kinds = {group.name: group.kind for group in groups}
     placed: dict[str, tuple[int, ...]] = {}
     for entry in place:
         name, _, wanted = entry.partition("=")
         where = sorted({number for one in wanted.split(",") for number in _numbers(one, labels)})
         prefix = name.removesuffix("s")
-        meant = [group for group in names if group.startswith(prefix)]
+        meant = [one for one, kind in kinds.items() if one.startswith(prefix) or kind == name]
         if not meant:
-            raise ScenarioError(
-                PLAN_TEXT.UNKNOWN_GROUP(group=shown(name), names=tuple(dict.fromkeys(names))[:20])
-            )
+            raise ScenarioError(PLAN_TEXT.UNKNOWN_GROUP(group=shown(name), names=tuple(kinds)[:20]))
         placed |= dict.fromkeys(meant, tuple(where))
     idle = set(range(len(labels))) - {number for where in placed.values() for number in where}
-    if idle and all(name in placed for name in names):
+    if idle and kinds.keys() == placed.keys():
         raise ScenarioError(PLAN_TEXT.IDLE_HOST(host=min(idle)))
     return placed
 
@@ -273,21 +248,23 @@ def _numbers(text: str, labels: Sequence[str]) -> list[int]:
 # Ports and source addresses ---------------------------------------------------------------------
 
 
-def _with_sources(place: _Place, shares: Shares) -> tuple[tuple[WorkerPlan, ...], str]:
+def _with_sources(
+    plan: Plan, hosts: tuple[Host, ...], shares: Shares
+) -> tuple[tuple[WorkerPlan, ...], str]:
     """Return worker plans, with source addresses if needed, or the reason for more workers.
 
     Raises HostLimitError if more workers would not help.
     """
-    count = len(place.hosts)
-    pools = [_sources(place, number, shares[number::count]) for number in range(count)]
+    count = len(hosts)
+    pools = [_sources(plan, hosts, number, shares[number::count]) for number in range(count)]
     plans = [
         WorkerPlan(at, part, pool[at // count % len(pool)] if pool else None, host=at % count)
         for at, part in enumerate(shares)
         for pool in (pools[at % count],)
     ]
-    for number, (host, pool) in enumerate(zip(place.hosts, pools, strict=True)):
+    for number, (host, pool) in enumerate(zip(hosts, pools, strict=True)):
         workers, ports = plans[number::count], _usable_ports(host)
-        worst = _ports_used(workers, place.to_one_target) if pool else 0
+        worst = _ports_used(plan, workers) if pool else 0
         if worst <= ports:
             continue
         loopback = ipaddress.ip_address(pool[0]).is_loopback
@@ -302,26 +279,29 @@ def _with_sources(place: _Place, shares: Shares) -> tuple[tuple[WorkerPlan, ...]
     return tuple(replace(worker, worker=at) for at, worker in enumerate(busy)), ""
 
 
-def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
+def _sources(plan: Plan, hosts: tuple[Host, ...], number: int, shares: Shares) -> Sequence[str]:
     """Return the source addresses for the workers of a host, and a spare one if there is one.
 
     Empty if the system may choose the address.
     """
-    count, host = len(place.hosts), place.hosts[number]
-    given = place.scenario.source_address
-    if given is None and not _runs_out_of_ports(place, host, shares):
+    count, host = len(hosts), hosts[number]
+    given = plan.scenario.source_address
+    if given is None and not _runs_out_of_ports(plan, host, shares):
         return ()
     networks = [ipaddress.ip_network(text) for text in (given or LOOPBACK_SOURCES).split(",")]
     if len(networks) not in (1, count):
         raise ScenarioError(PLAN_TEXT.NETWORKS(networks=len(networks), count=count))
     network = networks[number % len(networks)]
-    _check_family(network, place.targets)
+    _check_family(network, plan.targets)
     size, first = network.num_addresses, 0
     if size > 2:  # without the network address and the broadcast address
         size, first = size - 2, 1
     if count > 1 and len(networks) == 1 and not network.is_loopback:
         if host.addresses:
-            return _of_this_host(host, network)
+            own = [text for text in host.addresses if ipaddress.ip_address(text) in network]
+            if not own:
+                raise HostLimitError(PLAN_TEXT.NO_ADDRESS_IN(where=_named(host), network=network))
+            return own
         size //= count
         first += number * size
         if not size:
@@ -329,20 +309,12 @@ def _sources(place: _Place, number: int, shares: Shares) -> Sequence[str]:
     return [str(network[first + at]) for at in range(min(size, len(shares) + 1))]
 
 
-def _of_this_host(host: Host, network: _Network) -> list[str]:
-    """Return the addresses that a host has in a network shared by several hosts."""
-    addresses = [text for text in host.addresses if ipaddress.ip_address(text) in network]
-    if not addresses:
-        raise HostLimitError(PLAN_TEXT.NO_ADDRESS_IN(where=_named(host), network=network))
-    return addresses
-
-
-def _runs_out_of_ports(place: _Place, host: Host, shares: Shares) -> bool:
+def _runs_out_of_ports(plan: Plan, host: Host, shares: Shares) -> bool:
     """Return True if a host needs spare addresses of loopback, as one has too few ports."""
-    shared, ports = place.to_one_target(chain.from_iterable(shares)), _usable_ports(host)
+    shared, ports = _to_one_target(plan, chain.from_iterable(shares)), _usable_ports(host)
     if shared <= ports:
         return False
-    if all(target.host.startswith("127.") for target in place.targets):
+    if all(target.host.startswith("127.") for target in plan.targets):
         return True
     addresses = -(-shared // max(1, ports))
     raise HostLimitError(
@@ -352,13 +324,11 @@ def _runs_out_of_ports(place: _Place, host: Host, shares: Shares) -> bool:
     )
 
 
-def _ports_used(
-    workers: Sequence[WorkerPlan], to_one_target: Callable[[Iterable[Share]], int]
-) -> int:
+def _ports_used(plan: Plan, workers: Iterable[WorkerPlan]) -> int:
     """Return the connections to one target from the most used source address of a host."""
     used: Counter[tuple[int, str | None]] = Counter()
     for worker in workers:
-        used[worker.host, worker.source_address] += to_one_target(worker.shares)
+        used[worker.host, worker.source_address] += _to_one_target(plan, worker.shares)
     return max(used.values(), default=0)
 
 
@@ -374,6 +344,10 @@ def _check_family(network: _Network, targets: tuple[Target, ...]) -> None:
                     version_of_broker=version,
                 )
             )
+
+
+def _to_one_target(plan: Plan, shares: Iterable[Share]) -> int:
+    return _most_to_one_target(shares, plan.groups, len(plan.targets), plan.separate_brokers)
 
 
 def _most_to_one_target(
@@ -438,7 +412,7 @@ def _fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, 
     if not brokers.may_be_several:
         return None
     held = max(1, host.descriptors - BROKER_SPARE_DESCRIPTORS)
-    fewest = max(brokers.instances + 1, -(-_devices(groups) // held))
+    fewest = max(brokers.instances + 1, -(-sum(group.count for group in groups) // held))
     for instances in range(fewest, INSTANCES_LIMIT + 1):
         wider = tuple(
             replace(group, count=instances) if group.each_broker else group for group in groups
@@ -480,7 +454,7 @@ def _send_tick_us(
 
 
 def needs_of(plan: Plan) -> Needs:
-    """Return the resources that a plan uses on its host, each the largest of all hosts."""
+    """Return the resources that a plan uses on a host: of each, the most of any host."""
     every = needs_by_host(plan)
     return Needs(
         **{need.name: max(getattr(each, need.name) for each in every) for need in fields(Needs)}
@@ -492,9 +466,6 @@ def device_bytes(encrypted: bool) -> int:
 
 
 def needs_by_host(plan: Plan) -> list[Needs]:
-    def to_one_target(shares: Iterable[Share]) -> int:
-        return _most_to_one_target(shares, plan.groups, len(plan.targets), plan.separate_brokers)
-
     by_host: dict[int, list[WorkerPlan]] = {}
     for worker in plan.workers:
         by_host.setdefault(worker.host, []).append(worker)
@@ -509,7 +480,7 @@ def needs_by_host(plan: Plan) -> list[Needs]:
             Needs(
                 descriptors_per_worker=max(held) + SPARE_DESCRIPTORS,
                 memory_bytes=len(workers) * (WORKER_BYTES + body_bytes) + sum(held) * each,
-                ports_per_source_address=_ports_used(workers, to_one_target),
+                ports_per_source_address=_ports_used(plan, workers),
                 host=host,
                 devices=sum(held),
                 workers=len(workers),
@@ -550,12 +521,18 @@ def describe(plan: Plan) -> dict[str, object]:
     }
 
 
+_GROUP = TypeAdapter(DeviceGroup)
+_SHOWN: Any = {
+    **dict.fromkeys(("name", "count", "timed", "clean_start", "keep_alive_s", "targets"), True),
+    "publishes": {"topic", "rate", "qos", "retain", "size_bytes", "arrivals", "unit"},
+    "subscribes": {"filters", "qos", "acknowledge_every"},
+}
+
+
 def describe_group(plan: Plan, group: DeviceGroup) -> dict[str, object]:
-    shared = ("name", "count", "timed", "clean_start", "keep_alive_s", "targets")
-    sent = ("topic", "rate", "qos", "retain", "size_bytes", "arrivals", "unit")
-    described = _columns(group, shared) or {}
-    publishes = _columns(group.publishes, sent)
-    if publishes is not None and group.publishes is not None:
+    described: dict[str, Any] = _GROUP.dump_python(group, mode="json", include=_SHOWN)
+    if group.publishes is not None:
+        publishes = described["publishes"]
         if plan.scenario.header == "property":
             publishes["size_bytes"] = [size - HEADER_BYTES for size in group.publishes.size_bytes]
         present = presence(group.stages, group.count, plan.phases.duration_s)
@@ -563,12 +540,4 @@ def describe_group(plan: Plan, group: DeviceGroup) -> dict[str, object]:
         deliveries = mean_deliveries(group, plan.groups, plan.separate_count)
         whole = int(deliveries) if deliveries.is_integer() else round(deliveries, 3)
         publishes |= {"topics": group.distinct(group.publishes.topic), "deliveries": whole}
-    subscribes = _columns(group.subscribes, ("filters", "qos", "acknowledge_every"))
-    return described | {"publishes": publishes, "subscribes": subscribes}
-
-
-def _columns(value: object, names: tuple[str, ...]) -> dict[str, object] | None:
-    if value is None:
-        return None
-    values = {name: getattr(value, name) for name in names}
-    return {name: list(part) if isinstance(part, tuple) else part for name, part in values.items()}
+    return described

@@ -35,7 +35,7 @@ def finest_number(pattern: str) -> str:
 
 
 def sample_of(pattern: str) -> str:
-    """Return a topic or filter that a user's pattern stands for."""
+    """Return one of the topics or filters that a user's pattern describes."""
     return NUMBER.sub("0", pattern).replace("{group}", "group")
 
 
@@ -137,8 +137,9 @@ class DeviceGroup:
 
     The planner uses `cores` and `parts`. `cores` is the share of a processor that one device takes.
     `parts` is the largest number of parts, of neighbouring devices, into which workers may divide
-    the group. Both are derived from rates and topics if they are None. With `each_broker` there is
-    one device for each separate broker.
+    the group; if it is negative, both are derived from rates and topics. With `each_broker` there
+    is one device for each separate broker. `kind` is a name that several groups share for
+    `--place`.
     """
 
     name: str
@@ -157,9 +158,10 @@ class DeviceGroup:
     will: str | None = None
     stages: tuple[Stage, ...] = ()
     targets: tuple[int, ...] = ()
-    cores: float | None = None
-    parts: int | None = None
+    cores: float = 0.0
+    parts: int = -1
     each_broker: bool = False
+    kind: str = ""
 
     @property
     def is_closed(self) -> bool:

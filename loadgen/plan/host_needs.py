@@ -1,6 +1,6 @@
-"""Resources of each host that a plan needs, its duration, and the least number of hosts for it."""
+"""Resources of each host and role that a plan needs, its duration, and the fewest hosts for it."""
 
-from collections.abc import Mapping
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,8 +16,9 @@ from loadgen.plan.fit import (
 )
 from loadgen.plan.groups import Target
 from loadgen.plan.plan import Plan
+from loadgen.plan.spread import costed
 from loadgen.plan.units import parse_bytes, parse_count
-from loadgen.sentences import counted
+from loadgen.sentences import PLAN_TEXT, read_table
 
 CONNECTS_PER_CORE_S = 10_000
 """Half of the connects that a core was measured to make (36 to 50 µs each).
@@ -26,6 +27,7 @@ The kernel's work for the sockets takes as much again."""
 BUSY_SHARE = 0.7
 """Highest planned load of a host's processors; above, short delays affect latencies."""
 MOST_HOSTS = 10_000
+_NAMES = read_table("loadgen.plan", "host_needs.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ class HostNeeds(Needs):
 
     `connects_per_s` is the host's part of the requested rate, or the most that it can make if no
     rate is requested. `cores` is the load of messages in processors. `fewest` is the least number
-    of hosts that suffices; `because` is the reason why one fewer does not.
+    of hosts that suffices; `binding` is the limit that one fewer exceeds, and `because` says how.
     """
 
     hosts: int
@@ -42,7 +44,22 @@ class HostNeeds(Needs):
     connect_s: float
     run_s: float
     fewest: int
+    binding: str
     because: str
+
+
+def role_needs(plan: Plan) -> list[dict[str, Any]]:
+    """Return what each group needs: its hosts, processors, and memory for its connections."""
+    parts = [(share.group, worker.host) for worker in plan.workers for share in worker.shares]
+    return [
+        {
+            "group": one.name,
+            "hosts": sorted({host for group, host in parts if group == at}),
+            "cores": one.cores * one.count,
+            "memory_bytes": device_bytes(plan.encrypted) * one.count,
+        }
+        for at, one in enumerate(costed(plan.groups, plan.separate_count))
+    ]
 
 
 def host_needs(plan: Plan, host: Host) -> HostNeeds:
@@ -59,6 +76,7 @@ def host_needs(plan: Plan, host: Host) -> HostNeeds:
         connect_s=connect_s,
         run_s=connect_s + phases.warmup_s + phases.duration_s + phases.drain_s,
         fewest=fewest,
+        binding=_NAMES["binding"].get(getattr(because, "code", ""), ""),
         because=because,
         **needs,
     )
@@ -93,13 +111,8 @@ def fewest_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> tuple[i
         short, why, enough = enough, reason, enough * 2
         if enough > MOST_HOSTS:
             return 0, why
-    while enough - short > 1:
-        middle = (enough + short) // 2
-        if reason := lacking(middle):
-            short, why = middle, reason
-        else:
-            enough = middle
-    return enough, why
+    enough = bisect_left(range(enough), True, lo=short + 1, key=lambda hosts: not lacking(hosts))
+    return enough, lacking(enough - 1)
 
 
 def _least_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> int:
@@ -120,22 +133,15 @@ def _lacking(plan: Plan, host: Host, targets: tuple[Target, ...]) -> str:
     try:
         needs = needs_of(fit_plan(plan, host, targets, 0))
     except LoadgenError as error:
-        return str(error)
+        reason: str = error.args[0]
+        return reason
     if needs.cores > BUSY_SHARE * host.cores:
-        return f"messages would take {needs.cores:.1f} of {host.cores:g} processors"
+        return PLAN_TEXT.PROCESSORS(needed=needs.cores, cores=host.cores)
     wanted = plan.phases.connect_rate or 0.0
     most = int(CONNECTS_PER_CORE_S * host.cores)
     if wanted / plan.scenario.hosts > most:
-        return f"a host makes at most {counted(most, 'connect')} a second"
+        return PLAN_TEXT.CONNECT_RATE(most=most)
     return ""
-
-
-_FIELDS: Mapping[str, str] = {
-    "cores": "cores",
-    "descriptors": "descriptors",
-    "memory": "memory_bytes",
-    "ports": "local_ports",
-}
 
 
 def host_like(text: str, host: Host) -> Host:
@@ -143,11 +149,13 @@ def host_like(text: str, host: Host) -> Host:
     changed: dict[str, Any] = {}
     for entry in text.split(","):
         name, equals, value = entry.strip().partition("=")
-        if not equals or name not in _FIELDS:
+        if not equals or name not in _NAMES["fields"]:
             raise ValueError(
-                f"{entry[:60]!r} is not one of {', '.join(f'{own}=N' for own in _FIELDS)}"
+                f"{entry[:60]!r} is not one of {', '.join(f'{own}=N' for own in _NAMES['fields'])}"
             )
-        changed[_FIELDS[name]] = parse_bytes(value) if name == "memory" else parse_count(value)
+        changed[_NAMES["fields"][name]] = (
+            parse_bytes(value) if name == "memory" else parse_count(value)
+        )
     if not all(changed.values()):
         raise ValueError("nothing may be 0")
     return replace(host, **changed)

@@ -21,15 +21,7 @@ import numpy.typing as npt
 
 from loadgen.errors import ScenarioError
 from loadgen.kernels.arrays import Rows
-from loadgen.kernels.payload import (
-    HEADER_BYTES,
-    IN_FIELD,
-    IN_FRONT,
-    SOURCES,
-    SPACE,
-    ZERO,
-    Place,
-)
+from loadgen.kernels.payload import HEADER_BYTES, IN_FIELD, IN_FRONT, SOURCES, SPACE, ZERO, Place
 from loadgen.sentences import PLAN_TEXT
 
 _DIGITS = dict(zip((name.encode() for name in SOURCES), (7, 10, 13, 4), strict=True))

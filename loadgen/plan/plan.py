@@ -300,6 +300,8 @@ def _needs(scenario: Scenario, groups: tuple[DeviceGroup, ...]) -> BrokerNeeds:
 def _require_consistent(plan: Plan, *, returns: bool) -> None:
     """Refuse fields that contradict the groups."""
     scenario = plan.scenario
+    if not plan.phases.drain_s and any(group.publishes for group in plan.groups):
+        raise ScenarioError(PLAN_TEXT.NO_DRAIN())
     for group in plan.groups:
         if group.is_closed and sent_qos(group) == 0:
             raise ScenarioError(PLAN_TEXT.CLOSED_QOS(group=group.name))
@@ -311,6 +313,8 @@ def _require_consistent(plan: Plan, *, returns: bool) -> None:
             raise ScenarioError(PLAN_TEXT.HEADER_PROPERTY())
         if group.stages and scenario.steps is not None:
             raise ScenarioError(PLAN_TEXT.STAGES_STEPS(group=group.name))
+    if scenario.resubscribe and not any(group.subscribes for group in plan.groups):
+        raise ScenarioError(PLAN_TEXT.RESUBSCRIBE_NOBODY())
     # A file of clients has the identifiers of its devices.
     named = sum(group.clients_file is None for group in plan.groups)
     if scenario.client_id is not None and "{group}" not in scenario.client_id and named > 1:

@@ -73,7 +73,7 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
 
 
 def placed(plan: Plan, group: DeviceGroup, at_least: int = 1) -> list[tuple[int, int]]:
-    """Return (device, target) of a group's first devices: one a target, and `at_least` in all."""
+    """Return (device, target) of a group's first devices: one a target, and at least `at_least`."""
     targets = (group.targets or tuple(range(len(plan.targets))))[:TARGETS_ASKED]
     count = min(group.count, max(len(targets), at_least))
     return [(device, targets[device % len(targets)]) for device in range(count)]

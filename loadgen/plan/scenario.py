@@ -70,25 +70,12 @@ FILE_LIMIT_CHARACTERS = 1 << 20
 
 # Shared fields for which a case may have another default ------------------------------------------
 
-Duration = Annotated[
-    float,
-    Seconds(
-        0.1,
-        DURATION_LIMIT_S,
-        per_run=True,
-        load="amount",
-    ),
-]
+Duration = Annotated[float, Seconds(0.1, DURATION_LIMIT_S, per_run=True, load="amount")]
 Warmup = Annotated[float, Seconds(0, 86_400, per_run=True)]
 Drain = Annotated[float, Seconds(0, 86_400, per_run=True)]
 MqttVersion = Annotated[Literal["3.1", "3.1.1", "5"], Choice()]
 Qos = Annotated[int, Choice(choices=("0", "1", "2"), part="fleet")]
-PAYLOAD_SIZE = Size(
-    1,
-    SIZE_MAXIMUM_BYTES,
-    part="messages",
-    load="amount",
-)
+PAYLOAD_SIZE = Size(1, SIZE_MAXIMUM_BYTES, part="messages", load="amount")
 PayloadSize = Annotated[tuple[int, int], PAYLOAD_SIZE]
 WholePayloadSize = Annotated[
     tuple[int, int], replace(PAYLOAD_SIZE, maximum=WHOLE_SIZE_MAXIMUM_BYTES)
@@ -97,40 +84,13 @@ WholePayloadSize = Annotated[
 # Fields that several cases have -------------------------------------------------------------------
 
 DeviceCount = Annotated[int, Count(1, DEVICES_LIMIT, everyday=20, short="-d", load="amount")]
-_TOTAL_RATE = Quantity(
-    0.001,
-    RATE_LIMIT,
-    text="Messages a second, of all publishers together.",
-    everyday=50,
-    short="-r",
-    load="amount",
-)
+_TOTAL_RATE = Quantity(0.001, RATE_LIMIT, everyday=50, short="-r", load="amount")
 TotalRate = Annotated[float, _TOTAL_RATE]
-RateByDevices = Annotated[
-    float | None,
-    replace(_TOTAL_RATE, text=f"{_TOTAL_RATE.text} [default: one a second for each device]"),
-]
-MaxUnacknowledged = Annotated[
-    int,
-    Count(1, 65_535, text="Messages a publisher may have unacknowledged (QoS 1 and 2)."),
-]
-Producers = Annotated[int, Count(text="Publishers of each topic or queue.")]
-AcknowledgeEvery = Annotated[
-    int,
-    Count(
-        1,
-        65_535,
-        text="Acknowledgements that a subscriber collects and sends together (QoS 1).",
-    ),
-]
-SaveEach = Annotated[
-    bool,
-    Flag(
-        text="Have the private broker write each change to disk: NATS before it acknowledges a "
-        "message, Mosquitto its complete database afterwards.",
-        panel="Broker",
-    ),
-]
+RateByDevices = Annotated[float | None, _TOTAL_RATE]
+MaxUnacknowledged = Annotated[int, Count(1, 65_535)]
+Producers = Annotated[int, Count()]
+AcknowledgeEvery = Annotated[int, Count(1, 65_535)]
+SaveEach = Annotated[bool, Flag()]
 
 _POWER = partial(TextLine, per_run=True, load="none")
 
@@ -249,6 +209,9 @@ class Scenario(BaseModel):
         None
     )
     away: Annotated[float, Seconds(0.01, 3_600, part="messages")] = 1.0
+    resubscribe: Annotated[
+        float | None, Quantity(0.001, 1_000_000, part="messages", load="amount")
+    ] = None
     payload: Annotated[str | None, TextLine("file", part="messages")] = None
     payload_template: Annotated[str | None, TextLine("file", part="messages")] = None
 
@@ -313,11 +276,10 @@ class Scenario(BaseModel):
         delay_s = 0.1 if self.reconnect is None else self.reconnect
         return Reconnect(delay_s, max(delay_s, self.reconnect_max))
 
-    def publishes(self, name: str, rate: float, *, window: int | None = None) -> Publishes:
+    def publishes(self, name: str, rate: float) -> Publishes:
         """Return the publications of each device of a group, by the shared fields.
 
-        `name` stands for `{group}` in the topics. `window` is that of --max-unacknowledged if it is
-        None.
+        `name` stands for `{group}` in the topics.
         """
         return Publishes(
             topic=self.topics_of(name),
@@ -325,17 +287,13 @@ class Scenario(BaseModel):
             qos=self.qos,
             size_bytes=self.size,
             arrivals=self.arrivals,
-            window=window or self.max_unacknowledged,
+            window=self.max_unacknowledged,
         )
 
     def topics_of(self, name: str) -> str:
         """Return the pattern of topics in which this name stands for `{group}`."""
         pattern = self.topic or f"{ROOT}/{{group}}/{{topic}}"
         return pattern.replace("{group}", name).replace("{device}", "{topic}")
-
-    def deliveries(self) -> float:
-        """Return the deliveries of each message; a search divides its first rate by them."""
-        return 1.0
 
     def plain(self) -> dict[str, object]:
         """Return the fields as plain JSON values, without passwords, for `build_scenario`."""
@@ -370,13 +328,18 @@ class Scenario(BaseModel):
         if settle is not None and self.drain < self.settle != settle.default:
             yield PLAN_TEXT.SETTLE_LONG(settle=self.settle, drain=self.drain)
         yield from self._fleet_complaints()
-        if self.closed:
-            yield from self._closed_complaints()
+        for name, field in self.fields().items() if self.closed else ():
+            paced = name in ("rate", "steps", "arrivals", "send_tick")
+            if paced and getattr(self, name) != field.default:
+                yield PLAN_TEXT.CLOSED_SCHEDULE(option=option_of(name))
         if self.abort_on_fail and not self.require:
             yield PLAN_TEXT.NOTHING_REQUIRED()
         if self.payload is not None and self.payload_template is not None:
             yield PLAN_TEXT.TWO_PAYLOADS()
         yield from self._header_complaints()
+        yield from self._stored_complaints()
+        if self.resubscribe is not None and self.access_control:
+            yield PLAN_TEXT.RESUBSCRIBE_RIGHTS()
 
     def _header_complaints(self) -> Iterator[str]:
         in_front = self.header == "payload"
@@ -387,11 +350,15 @@ class Scenario(BaseModel):
         if not in_front and self.size[1] > WHOLE_SIZE_MAXIMUM_BYTES:
             yield PLAN_TEXT.SIZE_BESIDE_HEADER(size=self.size[1], most=WHOLE_SIZE_MAXIMUM_BYTES)
 
-    def _closed_complaints(self) -> Iterator[str]:
-        for name, field in self.fields().items():
-            paced = name in ("rate", "steps", "arrivals", "send_tick")
-            if paced and getattr(self, name) != field.default:
-                yield PLAN_TEXT.CLOSED_SCHEDULE(option=option_of(name))
+    def _stored_complaints(self) -> Iterator[str]:
+        """Refuse values of fields of some cases: brokers store nothing at QoS 0, and only QoS 1 has
+        exactly one acknowledgement for a message."""
+        if getattr(self, "durable", False) and self.qos == 0:
+            yield PLAN_TEXT.DURABLE_QOS()
+        if getattr(self, "acknowledge_every", 1) > 1 and self.qos != 1:
+            yield PLAN_TEXT.WITHHELD_QOS(qos=self.qos)
+        if getattr(self, "save_each", False) and self.broker not in PRIVATE_BROKERS:
+            yield PLAN_TEXT.ONLY_PRIVATE(option="--save-each")
 
     def _login_complaints(self) -> Iterator[str]:
         for name in ("user", "password"):
@@ -399,9 +366,10 @@ class Scenario(BaseModel):
                 continue
             if not any("://" in entry for entry in self.broker):
                 yield PLAN_TEXT.LOGIN_WITHOUT_URL(option=option_of(name))
-            urls = (*self.broker, *getattr(self, "backend", ()))
-            if any(has_login(url, name) for url in urls):
-                yield PLAN_TEXT.LOGIN_IN_URL(option=option_of(name))
+            for url in (*self.broker, *getattr(self, "backend", ())):
+                login, at, _ = url.partition("://")[2].rpartition("@")
+                if at and (name == "user" or ":" in login):
+                    yield PLAN_TEXT.LOGIN_IN_URL(option=option_of(name))
 
     def _tls_complaints(self) -> Iterator[str]:
         if self.tls_key is not None and self.tls_certificate is None:
@@ -425,7 +393,11 @@ class Scenario(BaseModel):
                 yield PLAN_TEXT.ONLY_PRIVATE(option=option_of(name))
         if self.client_id is not None and "{device}" not in self.client_id:
             yield PLAN_TEXT.ONE_CLIENT_ID(pattern=shown(self.client_id))
-        yield from _pattern_complaints(self.client_id or "")
+        text = (self.client_id or "").replace("{device}", "").replace("{group}", "")
+        if unknown := re.search(r"\{[^{}]*\}?|\}", text):
+            closed = unknown[0].startswith("{") and unknown[0].endswith("}")
+            problem = "is not known" if closed else "lacks a brace"
+            yield PLAN_TEXT.CLIENT_ID_BRACES(place=unknown[0][:40], fault=problem)
         if self.topic is not None:
             yield from topic_complaints("--topic", self.topic)
             numbered = "{device}" in self.topic or "{topic}" in self.topic
@@ -454,24 +426,6 @@ def _one_line(error: ValidationError, fields: Mapping[str, FieldKind]) -> str:
 # Checks that several cases share ------------------------------------------------------------------
 
 
-def durable_complaints(durable: bool, qos: int) -> Iterator[str]:
-    """Refuse durable sessions at QoS 0, at which brokers store no messages."""
-    if durable and qos == 0:
-        yield PLAN_TEXT.DURABLE_QOS()
-
-
-def save_each_complaints(save_each: bool, broker: tuple[str, ...]) -> Iterator[str]:
-    """Refuse `save_each` for brokers that loadgen does not configure."""
-    if save_each and broker not in PRIVATE_BROKERS:
-        yield PLAN_TEXT.ONLY_PRIVATE(option="--save-each")
-
-
-def withheld_complaints(acknowledge_every: int, qos: int) -> Iterator[str]:
-    """Refuse withheld acknowledgements except at QoS 1, which has exactly one for a message."""
-    if acknowledge_every > 1 and qos != 1:
-        yield PLAN_TEXT.WITHHELD_QOS(qos=qos)
-
-
 def _broker_complaints(broker: tuple[str, ...]) -> Iterator[str]:
     if not broker:
         yield PLAN_TEXT.NO_BROKER()
@@ -498,21 +452,6 @@ def url_complaints(name: str, entry: str) -> Iterator[str]:
         yield PLAN_TEXT.URL_SCHEME(option=option_of(name), url=value, schemes=BROKER_SCHEMES)
     elif not rest.rpartition("@")[2].strip("/") or any(c.isspace() for c in rest):
         yield PLAN_TEXT.URL_HOST(option=option_of(name), url=value)
-
-
-def has_login(url: str, part: str) -> bool:
-    """Return True if a broker's URL contains this part, a "user" or a "password"."""
-    login, at, _ = url.partition("://")[2].rpartition("@")
-    return bool(at and (part == "user" or ":" in login))
-
-
-def _pattern_complaints(client_id: str) -> Iterator[str]:
-    """Refuse braces in a client identifier except for the device and the group."""
-    text = client_id.replace("{device}", "").replace("{group}", "")
-    if unknown := re.search(r"\{[^{}]*\}?|\}", text):
-        closed = unknown[0].startswith("{") and unknown[0].endswith("}")
-        problem = "is not known" if closed else "lacks a brace"
-        yield PLAN_TEXT.CLIENT_ID_BRACES(place=unknown[0][:40], fault=problem)
 
 
 def topic_complaints(name: str, pattern: str) -> Iterator[str]:

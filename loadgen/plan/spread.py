@@ -8,8 +8,7 @@ a message matters from some kilobytes on.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import replace
 
 from loadgen.plan.deliveries import direct_senders, received_by, sent_rate
 from loadgen.plan.groups import DeviceGroup, Share
@@ -31,26 +30,13 @@ Shares = list[tuple[Share, ...]]
 HostsOfGroups = Mapping[str, tuple[int, ...]]
 """The hosts of groups by name; groups that are not named are on all hosts."""
 
-EVERYWHERE: HostsOfGroups = MappingProxyType({})
 
-
-@dataclass(frozen=True, slots=True)
-class Costed:
-    """A group with the `cores` that one device takes, and the most `parts` of the group."""
-
-    group: DeviceGroup
-    cores: float
-    parts: int
-
-
-def costed(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> tuple[Costed, ...]:
-    """Return the groups with their costs, which follow from rates and topics unless stated."""
+def costed(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> tuple[DeviceGroup, ...]:
+    """Return the groups with `cores` and `parts`, which follow from rates and topics."""
     return tuple(
-        Costed(
-            group,
-            _cores(group, groups, brokers) if group.cores is None else group.cores,
-            _parts(group) if group.parts is None else group.parts,
-        )
+        replace(group, cores=_cores(group, groups, brokers), parts=_parts(group))
+        if group.parts < 0
+        else group
         for group in groups
     )
 
@@ -91,27 +77,30 @@ def _parts(group: DeviceGroup) -> int:
     return min([group.count, *map(group.distinct, shared)])
 
 
-def _has_background(groups: tuple[Costed, ...]) -> bool:
-    return any(not one.group.timed and one.group.responds is None for one in groups)
+def _has_background(groups: tuple[DeviceGroup, ...]) -> bool:
+    return any(not one.timed and one.responds is None for one in groups)
 
 
-def workers_for_load(groups: tuple[Costed, ...], cores: float, hosts: int) -> int:
-    load = sum(one.cores * one.group.count for one in groups)
+def workers_for_load(groups: tuple[DeviceGroup, ...], cores: float, hosts: int) -> int:
+    load = sum(one.cores * one.count for one in groups)
     wanted = min(max(1, math.floor(cores * hosts) - 1), max(1, math.ceil(load / WORKER_LOAD)))
     if _has_background(groups):
         wanted = max(2, wanted)
     return -(-wanted // hosts) * hosts
 
 
-def most_workers(groups: tuple[Costed, ...]) -> int:
+def most_workers(groups: tuple[DeviceGroup, ...]) -> int:
     """Return the largest number of workers that leaves none of them idle."""
     if not _has_background(groups):
         return sum(one.parts for one in groups)
-    return 1 + sum(one.parts for one in groups if not one.group.timed)
+    return 1 + sum(one.parts for one in groups if not one.timed)
 
 
 def spread(
-    groups: tuple[Costed, ...], workers: int, hosts: int = 1, where: HostsOfGroups = EVERYWHERE
+    groups: tuple[DeviceGroup, ...],
+    workers: int,
+    hosts: int = 1,
+    where: HostsOfGroups | None = None,
 ) -> Shares:
     """Return the shares of each worker; a group's devices are dealt out one by one, like cards.
 
@@ -122,16 +111,15 @@ def spread(
     subscriber with its number are on different ones.
     """
     shares: list[list[Share]] = [[] for _ in range(workers)]
-    every = tuple(one.group for one in groups)
     for lane, members in _lanes(groups, workers, hosts, where):
         step = len(lane)
         dealt = 0
         first: dict[str, int] = {}
         for index in members:
-            count, parts = groups[index].group.count, groups[index].parts
+            count, parts = groups[index].count, groups[index].parts
             if hosts > 1:
-                dealt += _meets_its_publisher(groups[index].group, every, first, dealt, hosts)
-            first[groups[index].group.name] = dealt
+                dealt += _meets_its_publisher(groups[index], groups, first, dealt, hosts)
+            first[groups[index].name] = dealt
             for place, worker in enumerate(lane):
                 start = (place - dealt) % step
                 if start >= parts:
@@ -161,7 +149,7 @@ Lane = tuple[Sequence[int], list[int]]
 
 
 def _lanes(
-    groups: tuple[Costed, ...], workers: int, hosts: int, where: HostsOfGroups
+    groups: tuple[DeviceGroup, ...], workers: int, hosts: int, where: HostsOfGroups | None
 ) -> list[Lane]:
     everyone = list(range(len(groups)))
     if workers == 1:
@@ -169,12 +157,12 @@ def _lanes(
     if where:
         return _placed(groups, workers, hosts, where)
     if _has_background(groups):
-        timed = [index for index in everyone if groups[index].group.timed]
-        others = [index for index in everyone if not groups[index].group.timed]
+        timed = [index for index in everyone if groups[index].timed]
+        others = [index for index in everyone if not groups[index].timed]
         return [(range(1), timed), (range(1, workers), others)]
     # A device that takes more than half a worker's load would overload a worker with other devices.
-    half = 0.5 * sum(one.cores * one.group.count for one in groups) / workers
-    heavy = [at for at, one in enumerate(groups) if one.group.count == 1 and one.cores > half]
+    half = 0.5 * sum(one.cores * one.count for one in groups) / workers
+    heavy = [at for at, one in enumerate(groups) if one.count == 1 and one.cores > half]
     if heavy and len(heavy) < min(workers, len(groups)):
         last = workers - len(heavy)
         alone = [(range(last + at, last + at + 1), [index]) for at, index in enumerate(heavy)]
@@ -183,14 +171,14 @@ def _lanes(
 
 
 def _placed(
-    groups: tuple[Costed, ...], workers: int, hosts: int, where: HostsOfGroups
+    groups: tuple[DeviceGroup, ...], workers: int, hosts: int, where: HostsOfGroups
 ) -> list[Lane]:
     """Return a lane for each set of hosts; timed groups are separate from a background."""
     lanes: dict[tuple[tuple[int, ...], bool], list[int]] = {}
     background = _has_background(groups)
     for index, one in enumerate(groups):
-        on = where.get(one.group.name, tuple(range(hosts)))
-        lanes.setdefault((on, background and one.group.timed), []).append(index)
+        on = where.get(one.name, tuple(range(hosts)))
+        lanes.setdefault((on, background and one.timed), []).append(index)
     placed: list[Lane] = []
     alone: list[int] = []
     for (on, timed), members in sorted(lanes.items(), key=lambda lane: not lane[0][1]):

@@ -22,8 +22,8 @@ def headline(*cards: "ScoreCard") -> str:
 
     500 msg/s in and out · p50 0.17 ms · p99 3.7 ms · p99.9 9 ms · max 22 ms · 0 lost of 5,000
 
-    The rate into the broker has the asked one with it if it is lower. A run without messages has
-    its connects instead. Of repetitions, each figure is the median, but for the sum of the losses.
+    A rate into the broker below the requested one is shown with that. A run without messages has
+    its connects instead. Figures of repetitions are medians; losses are added up.
     """
     counts = [card.counts for card in cards]
     if cards[0].has_messages:

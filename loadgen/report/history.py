@@ -53,9 +53,7 @@ def documents_in(data: bytes, shown: str) -> list[dict[str, Any]]:
         found = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise RunDirectoryError(REPORT_TEXT.NOT_A_CARD(where=shown, reason=error)) from None
-    several = found if isinstance(found, list) else None
-    if isinstance(found, dict):
-        several = found.get("runs", [found])
+    several = found.get("runs", [found]) if isinstance(found, dict) else found
     if not isinstance(several, list) or not all(isinstance(one, dict) for one in several):
         raise RunDirectoryError(REPORT_TEXT.NOT_A_CARD(where=shown, reason=""))
     return several

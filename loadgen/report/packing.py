@@ -72,7 +72,7 @@ class Spooled:
 
 
 class Made(Sequence[T]):
-    """A sequence whose items are made each time that they are read, so that none stays."""
+    """A sequence whose items are made again each time they are read, to save memory."""
 
     def __init__(self, count: int, make: Callable[[int], T]) -> None:
         self._places, self._make = range(count), make

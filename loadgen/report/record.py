@@ -28,7 +28,7 @@ from loadgen.metrics.interval import (
     RUN_METADATA_KEY,
     completed,
 )
-from loadgen.plan.reading import Object, at, part
+from loadgen.plan.reading import Object, at, objects, part
 from loadgen.report.build.broker_section import BrokerRecords, read_broker
 from loadgen.run.redaction import printable
 from loadgen.run.seal import Integrity, verify
@@ -105,6 +105,7 @@ class RunRecord:
     seed: int | None = None
     workers: Annotated[Number, at("plan", "workers")] = 1
     hosts: Annotated[Number, at("plan", "hosts")] = 1
+    agents: Annotated[tuple[Object, ...], BeforeValidator(objects), at("hosts")] = ()
     urls: Annotated[tuple[str, ...], _GIVEN, at("broker", "urls")] = ()
     configuration: Annotated[tuple[str, ...], _GIVEN, at("broker", "configuration")] = ()
     """Lines, if loadgen started the broker."""
@@ -202,10 +203,10 @@ SATURATED = "saturated"
 def open_run(directory: Path, url: str = "", names: Iterable[str] | None = None) -> RunFiles:
     """Check a run directory without reading its rows; raise RunDirectoryError.
 
-    Check run.json and at the footer of every interval file: readable, of the interval table's
-    schema, and of this run, by the schema's metadata and by the statistics of the column `run`.
-    Every file is compared with the run's seal; a changed file that can be read is not an error
-    here, but a remark of the score card.
+    Check that run.json and the footer of every interval file are readable, have the interval
+    table's schema, and are of this run, by the schema's metadata and the statistics of column
+    `run`. Every file is compared with the run's seal; a changed file that can be read is not an
+    error here, but a remark of the score card.
 
     For a run at a `url`, the directory contains only the documents, and `names` are those of its
     interval files. They are checked when their rows are read, and the seal by `compared`.
@@ -284,7 +285,7 @@ def runs_in(directory: Path) -> list[Path]:
 def _damage(where: str, message: Sentence = REPORT_TEXT.DAMAGED) -> Iterator[None]:
     """Raise RunDirectoryError instead of the exceptions of Arrow for a damaged file.
 
-    ValueError is one, if a name in the file is not text.
+    One of these is ValueError, for a name in the file that is not text.
     """
     try:
         yield

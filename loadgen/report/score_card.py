@@ -98,9 +98,9 @@ class NodePower:
 class Power:
     """Mean power over the window; `watts` is the sum over the outlets.
 
-    Messages are those received: the report divides the rate of PERSISTENT by the watts. It does
-    not if the figure is `withheld`, because the logs contradict themselves. `remark` has the
-    reason, and other notes on the watts.
+    Received messages are divided by the watts, as in the published report. Figures are None if they
+    are `withheld`, because the logs contradict themselves. `remark` has the reason, and other notes
+    on the watts.
     """
 
     outlets: tuple[OutletPower, ...]

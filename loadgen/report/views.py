@@ -78,6 +78,15 @@ class Parts:
     processes: pa.Table
 
 
+_PARTS_BY = {
+    "totals": TOTALS_BY,
+    "counters": _COUNTERS_BY,
+    "latencies": _COURSE_BY,
+    "processes": _PROCESS_BY,
+}
+"""Tables of `Parts` and their keys, in its order."""
+
+
 def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
     """Return the reduced rows of a table of INTERVAL_SCHEMA with any rows of a run.
 
@@ -87,15 +96,11 @@ def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
     counted = pc.equal(intervals["series"], "")
     timed = pc.is_in(intervals["series"], pa.array(_TIMED_SERIES))
     # A worker writes its gauges in the row of each phase: one of them counts.
-    counters = reduce_table(intervals.filter(pc.and_(of_groups, counted)), _COUNTERS_BY)
-    latencies = _by_class(intervals.filter(pc.and_(of_groups, timed)), background)
+    counters = intervals.filter(pc.and_(of_groups, counted))
+    latencies = intervals.filter(pc.and_(of_groups, timed))
     processes = intervals.filter(pc.and_(pc.invert(of_groups), counted))
-    return Parts(
-        reduce_table(intervals, TOTALS_BY),
-        counters,
-        reduce_table(latencies, _COURSE_BY),
-        reduce_table(processes, _PROCESS_BY),
-    )
+    rows = (intervals, counters, _by_class(latencies, background), processes)
+    return Parts(*map(reduce_table, rows, _PARTS_BY.values()))
 
 
 def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
@@ -105,16 +110,8 @@ def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
 
 def joined(parts: Sequence[Parts]) -> Parts:
     """Return the parts of all rows from the parts of some of them."""
-
-    def reduced(name: str, by: Sequence[str]) -> pa.Table:
-        return reduce_table(pa.concat_tables(getattr(part, name) for part in parts), by)
-
-    return Parts(
-        totals=reduced("totals", TOTALS_BY),
-        counters=reduced("counters", _COUNTERS_BY),
-        latencies=reduced("latencies", _COURSE_BY),
-        processes=reduced("processes", _PROCESS_BY),
-    )
+    tables = (pa.concat_tables(getattr(part, name) for part in parts) for name in _PARTS_BY)
+    return Parts(*map(reduce_table, tables, _PARTS_BY.values()))
 
 
 def views_of_parts(parts: Parts, background: Collection[str]) -> Views:

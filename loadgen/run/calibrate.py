@@ -90,7 +90,7 @@ async def play(plan: Plan, interrupt: Interrupt | None = None) -> Played:
             async with start_workers(len(plan.workers), monitor.on_frame) as pool:
                 await PhaseRunner(plan, pool, monitor, interrupt or Interrupt()).play()
         finally:
-            events.close(time.monotonic_ns())
+            events.close()
         ending = monitor.state.ending
         if ending == "interrupted":
             raise RunInterruptedError(RUN_TEXT.INTERRUPTED())

@@ -166,9 +166,9 @@ def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:
 
 
 def _cuts(silences: Sequence[ProcessGap], gaps: Sequence[ProcessGap]) -> list[ProcessGap]:
-    """Return the silences of hosts in which their agents and we ran, with the time after them.
+    """Return the silences of hosts in which agent and coordinator ran, each at twice its length.
 
-    TCP sends again at doubled intervals, so that messages can wait for as long again.
+    TCP doubles its intervals of retransmission, so messages can wait as long again afterwards.
     """
     cuts: list[ProcessGap] = []
     for host, start_ns, end_ns in silences:
@@ -213,7 +213,7 @@ def own_delay_of(
 
     `hosts` are the samples of each host by its number, `watchers` the gaps of the processes that
     watch the workers, `silences` the times in which nothing came from a host. The use of time is
-    that of the host of the worker that stood longest, or of the busiest worker.
+    that of the host whose worker stalled longest, or of the busiest worker.
     """
     begun_ns = window[0]
     by_worker: defaultdict[int, list[WorkerStall]] = defaultdict(list)
@@ -274,6 +274,7 @@ def _connects(plan: Plan, state: RunState) -> Connects:
         again.update(final.get("subscribe_failures") or {})
     subscribe_failures, subscribe_failure = _most_frequent(again)
     counts = state.tally.counts()
+    made = connected.done if connected and not connected.kept_from else 0
     return Connects(
         devices=sum(group.count for group in plan.groups),
         connected=connected.done if connected else 0,
@@ -288,8 +289,11 @@ def _connects(plan: Plan, state: RunState) -> Connects:
         disconnects=counts["disconnects"],
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
-        reconnects=counts["connects"] - (connected.made if connected else 0),
+        reconnects=counts["connects"] - made,
         overdue=_overdue(state),
+        resubscribe_rate=plan.scenario.resubscribe or 0.0,
+        resubscribed=sum(final.get("resubscribed") or 0 for final in state.finals.values()),
+        resubscribe_slack=len(plan.workers),
     )
 
 

@@ -11,7 +11,7 @@ _MEMORY = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Limit, use, and the row of memory.stat with what the kernel frees first, of version 2 and 1."""
+"""Files of limit and use, and the row of memory.stat that is freed first, of versions 2 and 1."""
 _QUOTA = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
 """Files with quota and period, of version 2 and of version 1."""
 

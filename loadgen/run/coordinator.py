@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from typing import Any, Final
 
 from loadgen.brokers.ports import is_local
-from loadgen.brokers.process import BrokerProcess, ServedBroker
+from loadgen.brokers.process import ServedBroker
 from loadgen.cases.case import Evidence
 from loadgen.cases.registry import case_of
 from loadgen.errors import CannotRunError, LoadgenError
@@ -113,23 +113,18 @@ async def _in_window(context: RunContext) -> None:
     monitor.watch_recovery(by_command=crash.command is not None)
     try:
         if crash.command is None:
-            await crash_brokers(context.broker.brokers, events)
+            for broker in context.broker.brokers:
+                events.write("broker_killed", f"{broker.name} was killed on request")
+                broker.kill()
+            for broker in context.broker.brokers:
+                await broker.start()
+                events.write("broker_started", f"{broker.name} was started again")
         else:
             await run_crash_command(crash.command, events)
         broken["started_ns"] = time.monotonic_ns()
     except (LoadgenError, OSError) as error:
         broken["failure"] = events.redacted(str(error))
-        monitor.note("crash_failed", str(error))
-
-
-async def crash_brokers(brokers: Sequence[BrokerProcess], events: EventLog) -> None:
-    """Kill the private brokers and start them again; raise CannotRunError if one does not start."""
-    for broker in brokers:
-        events.write(time.monotonic_ns(), "broker_killed", f"{broker.name} was killed on request")
-        broker.kill()
-    for broker in brokers:
-        await broker.start()
-        events.write(time.monotonic_ns(), "broker_started", f"{broker.name} was started again")
+        events.write("crash_failed", str(error))
 
 
 async def run_crash_command(command: str, events: EventLog) -> None:
@@ -137,7 +132,7 @@ async def run_crash_command(command: str, events: EventLog) -> None:
 
     Raise CannotRunError, with its last line, if it fails or takes too long.
     """
-    events.write(time.monotonic_ns(), "crash_command", "the command was started on request")
+    events.write("crash_command", "the command was started on request")
     with TemporaryFile() as output:
         child = await asyncio.create_subprocess_shell(
             command,
@@ -164,7 +159,7 @@ async def run_crash_command(command: str, events: EventLog) -> None:
         ended = f"with status {status}" if status > 0 else f"by signal {-status}"
         raise CannotRunError(RUN_TEXT.CRASH_FAILED(ended=ended, last_line=last_line))
     detail = f"the command has ended: {last_line}" if lines else "the command has ended"
-    events.write(time.monotonic_ns(), "crash_command", detail)
+    events.write("crash_command", detail)
 
 
 async def cut_off_consumer(pool: WorkerPool, plan: Plan, events: EventLog) -> dict[str, Any]:
@@ -188,9 +183,7 @@ async def cut_off_consumer(pool: WorkerPool, plan: Plan, events: EventLog) -> di
     if not answer["dropped"]:
         return {}
     detail = f"cut off on request with {answer['held']} messages not acknowledged"
-    events.write(
-        time.monotonic_ns(), "consumer_cut", detail, worker=row, group=group.name, device=device
-    )
+    events.write("consumer_cut", detail, row, group=group.name, device=device)
     return {"consumer": device, "held": answer["held"]}
 
 
@@ -245,6 +238,6 @@ def _crash_failure(
     if seen is None or not seen.crashed(facts.connects.disconnects, brokers):
         return (
             f"{counted(facts.connects.disconnects, 'connection')} of the devices ended, not all: "
-            "was it the broker that they were connected to?"
+            "did the command kill another broker?"
         )
     return ""

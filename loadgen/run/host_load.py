@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from loadgen.errors import HostLimitError
 from loadgen.sentences import RUN_TEXT
@@ -24,7 +23,7 @@ _TIMES = slice(11, 15)
 SHORTEST_S = 0.2
 """A shorter time has too few ticks."""
 BUSY_SHARE = 0.15
-"""Share of the processors, or of the last ten seconds with waiting tasks, from which workers wait
+"""Share of busy processors, or of the last ten seconds with waiting tasks, above which workers wait
 for a processor often enough to be late."""
 STEAL_SHARE = 0.05
 LOOK_S = 2.0
@@ -78,7 +77,7 @@ class LoadWatch:
             return None
         share = min(max(busy - ours, 0) / total, 1.0)
         elapsed_ns = (time.monotonic() - self._began_s) * 1e9
-        waiting = max(waited_ns, 0) / elapsed_ns if now.waited_ns else None
+        waiting = max(waited_ns, 0) / elapsed_ns if now[-1] else None
         return HostLoad(share, steal / total, self._pressure, waiting)
 
 
@@ -91,20 +90,11 @@ def cpu_pressure(proc: Path = PROC) -> float | None:
         return None
 
 
-class _Times(NamedTuple):
-    """Ticks of all processors, those in use, those stolen, and ours of those in use.
+def _ticks(proc: Path) -> tuple[int, int, int, int, int] | None:
+    """Return the ticks of all processors, those in use, those stolen, and ours of those in use.
 
-    `waited_ns` is the time that tasks of others waited in run queues, 0 if it is unknown.
+    The last number is the time in ns that tasks of others waited in run queues, 0 if unknown.
     """
-
-    total: int
-    busy: int
-    steal: int
-    ours: int
-    waited_ns: int
-
-
-def _ticks(proc: Path) -> _Times | None:
     try:
         times = [
             int(value)
@@ -125,8 +115,7 @@ def _ticks(proc: Path) -> _Times | None:
     for pid in ours:
         ours += children.get(pid, ())
     our_ticks = sum(ticks.get(pid, 0) for pid in ours)
-    waited_ns = _waited_ns(proc, ours)
-    return _Times(sum(times), sum(times) - idle, steal, our_ticks, waited_ns)
+    return sum(times), sum(times) - idle, steal, our_ticks, _waited_ns(proc, ours)
 
 
 def _waited_ns(proc: Path, ours: Iterable[int]) -> int:

@@ -109,12 +109,7 @@ def between(
 
     Steal is that of the processor with most of it. None stands for a counter that the host lacks.
     """
-    spans = tuple(spans)
-    touched = [
-        (before, after)
-        for before, after in pairwise(samples)
-        if any(start < after.time_ns and end > before.time_ns for start, end in spans)
-    ]
+    touched = _touching(samples, spans)
     stolen: Counter[int] = Counter()
     for before, after in touched:
         for number, (earlier, later) in enumerate(
@@ -132,10 +127,20 @@ def between(
 def network_within(samples: Sequence[HostSample], span: tuple[int, int]) -> Counter[str]:
     """Return the growth of the TCP counters in the intervals that touch the span."""
     grown: Counter[str] = Counter()
-    for before, after in pairwise(samples):
-        if span[0] < after.time_ns and span[1] > before.time_ns:
-            grown.update(difference(before.network, after.network))
+    for before, after in _touching(samples, [span]):
+        grown.update(difference(before.network, after.network))
     return grown
+
+
+def _touching(
+    samples: Sequence[HostSample], spans: Iterable[tuple[int, int]]
+) -> list[tuple[HostSample, HostSample]]:
+    spans = tuple(spans)
+    return [
+        (before, after)
+        for before, after in pairwise(samples)
+        if any(start < after.time_ns and end > before.time_ns for start, end in spans)
+    ]
 
 
 _TCP_COUNTERS = read_table("loadgen.run", "tcp_counters.toml")

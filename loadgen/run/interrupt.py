@@ -57,7 +57,7 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 
 def leave_terminal() -> None:
-    """Let what is still to be said go nowhere, where the terminal is gone."""
+    """Discard further output if the terminal is gone."""
     for descriptor in (1, 2):
         try:
             os.write(descriptor, b"")

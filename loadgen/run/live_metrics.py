@@ -79,7 +79,7 @@ def figures(plan: Plan, monitor: Monitor) -> Iterator[Figure]:
     """Yield the figures of this moment; it can be called from any thread and changes nothing."""
     page = monitor.page
     yield Figure(
-        "loadgen_phase", "1 for the phase of now.", "gauge", ("phase",), {(monitor.phase,): 1}
+        "loadgen_phase", "1 for the current phase.", "gauge", ("phase",), {(monitor.phase,): 1}
     )
     for name, meaning in _GAUGES.items():
         value = page.under_way() if name == "under_way" else page.total(name)
@@ -87,7 +87,7 @@ def figures(plan: Plan, monitor: Monitor) -> Iterator[Figure]:
     counts = page.counts.copy()
     yield Figure(
         "loadgen_messages",
-        "Messages by what became of them, by the phase in which they were intended.",
+        "Messages by event, and by the phase in which they were intended.",
         "counter",
         ("event", "group", "phase"),
         {
@@ -145,10 +145,6 @@ def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
     return f"{name}{{{pairs}}} {value}" if pairs else f"{name} {value}"
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
 class _Quiet(WSGIRequestHandler):
     def log_message(self, *_: object) -> None:
         """Log no request: stderr is for the progress of the run."""
@@ -173,7 +169,8 @@ def served_metrics(
         family, *_, (name, number, *_) = where[0]
         to_this_host = ip_address(str(name)).is_loopback
         application = PageApplication(about["run"], directory, metrics, to_this_host=to_this_host)
-        kind = type("Server", (_Server,), {"address_family": family})
+        settings = {"address_family": family, "daemon_threads": True}
+        kind = type("Server", (ThreadingMixIn, WSGIServer), settings)
         server: WSGIServer = make_server(str(name), int(number), application, kind, _Quiet)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

@@ -48,10 +48,10 @@ _STALLS_LIMIT = 100_000
 _THRESHOLDS_S = 1.0
 """Into the window, from when on thresholds are looked at: the workers have reported then."""
 _ROWS_S = 0.1
-"""After the full second, by when the workers' rows of it have come."""
+"""Time after a full second by which the workers' rows of that second have arrived."""
 SILENCE_LIMIT_S = 20.0
-"""A worker whose live row stands still for this long, and a second for each worker a core has, is
-lost."""
+"""A worker is lost if its live row does not change for this long, plus a second for each worker per
+core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Monitor:
                 case {"window_end": end}:
                     self.owed_at_window_end[row] = int(end)
         except (KeyError, TypeError, ValueError) as error:
-            self.note("bad_frame", f"{type(error).__name__}: {error}", row)
+            self.record.events.write("bad_frame", f"{type(error).__name__}: {error}", row)
 
     def _add(self, row: int, interval: Interval) -> None:
         seen, record = self.state, self.record
@@ -148,9 +148,8 @@ class Monitor:
         if kind in EXCEPTIONS:
             self.exception.set()
         group = str(event.get("group") or "")
-        self.record.events.write(
-            int(event["time_ns"]), kind, detail, worker=row, group=group, device=event.get("device")
-        )
+        device, time_ns = event.get("device"), int(event["time_ns"])
+        self.record.events.write(kind, detail, row, time_ns=time_ns, group=group, device=device)
 
     def settle_lost(self, row: int) -> None:
         """Add what a lost worker had counted and could not report; after its last frame.
@@ -175,20 +174,17 @@ class Monitor:
                     values = dict(zip(COUNTERS, counted, strict=True))
                     self._add(row, replace(moment, group=group, phase=phase, **values))
 
-    def note(self, kind: str, detail: str, worker: int | None = None) -> None:
-        self.record.events.write(time.monotonic_ns(), kind, detail, worker=worker)
-
     def enter(self, phase: str, end_ns: int | None = None) -> int:
         """Note the phase, which is to end at `end_ns`; returns the moment."""
         self.phase, self._phase_end_ns = phase, end_ns
         now_ns = time.monotonic_ns()
-        self.record.events.write(now_ns, "phase", phase)
+        self.record.events.write("phase", phase, time_ns=now_ns)
         if phase in ("measure", "hold"):
             self.window_began.set()
         return now_ns
 
     def watch_window(self, start_ns: int, end_ns: int) -> None:
-        """Sample what is owed and under way from now on, until the drain has ended."""
+        """Sample unsent messages and those in flight, from now until the drain has ended."""
         self.state.backlog = BacklogWatch(start_ns, end_ns)
         self._sampling = True
 
@@ -301,7 +297,7 @@ class Monitor:
             self._writing.result()
 
     def _look_at_thresholds(self) -> None:
-        """End a run in its window if a threshold cannot hold any more; later that saves no time."""
+        """End a run in its window if a threshold can no longer hold; later this saves no time."""
         if not self._abort_on or self.phase != "measure" or self.hopeless.is_set():
             return
         window_s = (time.monotonic_ns() - self.state.windows["measure"][0]) / NS

@@ -13,7 +13,6 @@ import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -28,7 +27,6 @@ from loadgen.run.interrupt import Interrupt
 from loadgen.run.monitor import SAMPLE_S, Monitor
 from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.run_state import NS, Ending, Outcome, RunState, outcome_of, timed_groups
-from loadgen.run.tally import Tally
 from loadgen.run.tasks import finished_or
 from loadgen.scratch import memory_directory
 from loadgen.sentences import RUN_TEXT
@@ -46,7 +44,7 @@ STANDSTILL = 1e-6
 CUT_LEAD_S = 0.05
 """From the command that stops a schedule to the moment from which it holds."""
 CUT_DRAIN_S = 2.0
-"""Longest wait of a cut run for messages under way."""
+"""Longest wait of a cut run for messages in flight."""
 CERTAIN_DRAIN_S = 4.0
 """The same if the verdict was certain: the broker serves what it has queued, and devices stay."""
 CUT_SETTLE_S = 0.2
@@ -64,9 +62,9 @@ _REMAINS = (
     *("corrupt", "duplicated", "misrouted", "foreign", "violations", "refused", "given_up"),
     "disconnects",
 )
-"""Counters of what makes it doubtful that nothing of a run will come in the next one."""
+"""If one of these counters is not 0, messages of a run may arrive in the next one."""
 _REFUSALS = ("refused by", "0x", "reason", "connack")
-"""Words in the reasons of failed connects for which the broker answered."""
+"""Words that show, in the reason of a failed connect, that the broker answered."""
 _IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each wake as it needs
 
 
@@ -142,7 +140,7 @@ class PhaseRunner:
                             await self._subscribe()
                     await (self._exchange() if self._state.messages else self._hold())
                 except _CutError:
-                    monitor.note("cut", self._state.ending or "")
+                    monitor.record.events.write("cut", self._state.ending or "")
                 except LoadgenError:
                     await self._stop()
                     raise
@@ -154,9 +152,9 @@ class PhaseRunner:
             monitor.settle_lost(loss.worker)
         await monitor.flush()
         for loss in pool.losses:
-            monitor.note("worker_lost", loss.detail, loss.worker)
+            monitor.record.events.write("worker_lost", loss.detail, loss.worker)
             if loss.last_words:
-                monitor.note("worker_said", loss.last_words, loss.worker)
+                monitor.record.events.write("worker_said", loss.last_words, loss.worker)
         return lent
 
     async def _configure(self, directory: "TemporaryDirectory[str]") -> None:
@@ -254,9 +252,7 @@ class PhaseRunner:
         await self._step(
             pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
         )
-        timed = timed_groups(self.plan)
-        tally = partial(Tally, timed, ("measure",))
-        steps = RateStepWatch(phases.rates, start_ns, measure_ns, tally)
+        steps = RateStepWatch(phases.rates, start_ns, measure_ns, timed_groups(self.plan))
         seen.rate_steps = steps if phases.rates else None
         for at_ns, factor in steps.changes:
             await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
@@ -269,7 +265,8 @@ class PhaseRunner:
             monitor.enter("measure", end_ns)
             monitor.watch_window(measure_ns, end_ns)
             for step, judged in zip(steps.steps, steps.bounds, strict=True):
-                monitor.note("rate_step", f"{step.share * 100:.6g}% of the target rate")
+                share = f"{step.share * 100:.6g}%"
+                monitor.record.events.write("rate_step", f"{share} of the target rate")
                 for moment_ns in judged:
                     await self._until(moment_ns)
                     steps.bound(monitor.live_sample())
@@ -459,5 +456,5 @@ class PhaseRunner:
 
     def _note_failures(self, kind: str, outcome: Outcome) -> None:
         for reason, count in outcome.failures.items():
-            self.monitor.note(kind, f"{count} devices: {reason}")
+            self.monitor.record.events.write(kind, f"{count} devices: {reason}")
             self.monitor.exception.set()

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,16 @@ class RaplPackages:
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
         """Raise CannotRunError if the host has no package that can be read."""
-        self._zones: dict[str, Path] = {}
-        self._range: dict[str, int] = {}
-        self._last: dict[str, int] = {}
+        self._zones: dict[str, tuple[Path, int]] = {}
+        """The counter of each package, and its range."""
         try:
             for zone in sorted(powercap.glob("intel-rapl:*")):
                 name = (zone / "name").read_text("utf-8").strip().replace("-", " ")
                 # psys and zones within a package would be counted twice.
                 if name.startswith("package") and zone.name.count(":") == 1:
-                    self._zones[name] = zone
-                    self._range[name] = int((zone / "max_energy_range_uj").read_text("utf-8"))
-                    self._last[name] = int((zone / "energy_uj").read_text("utf-8"))
+                    range_uj = int((zone / "max_energy_range_uj").read_text("utf-8"))
+                    self._zones[name] = zone / "energy_uj", range_uj
+            self._last = self._counters()
         except (OSError, ValueError) as error:
             raise CannotRunError(RUN_TEXT.RAPL_UNREADABLE(error=error)) from None
         if not self._zones:
@@ -59,11 +59,13 @@ class RaplPackages:
 
     def read(self) -> Reading:
         """Return the joules of each package since the first reading."""
-        for name, zone in self._zones.items():
-            now = int((zone / "energy_uj").read_text("utf-8"))
-            self._used[name] += (now - self._last[name]) % self._range[name]
-            self._last[name] = now
+        before, self._last = self._last, self._counters()
+        for name, (_, range_uj) in self._zones.items():
+            self._used[name] += (self._last[name] - before[name]) % range_uj
         return {f"{name} total energy (J)": used / 1e6 for name, used in self._used.items()}
+
+    def _counters(self) -> dict[str, int]:
+        return {name: int(path.read_text("utf-8")) for name, (path, _) in self._zones.items()}
 
 
 async def read_command(command: str) -> Reading:
@@ -127,9 +129,6 @@ async def sampled_power(
     # Not the command itself, which may have a login.
     covers = _RAPL_COVERS if packages else "output of --power-command"
 
-    def note(error: str) -> None:
-        events.write(time.monotonic_ns(), "power_not_sampled", error)
-
     with appending(directory / POWER_FILE) as file:
 
         async def sample() -> None:
@@ -139,5 +138,5 @@ async def sampled_power(
             line = {**reading, "time": round(at_s, 6), "covers": covers}
             file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
-        async with sampled(sample, note):
+        async with sampled(sample, partial(events.write, "power_not_sampled")):
             yield

@@ -18,6 +18,7 @@ from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
 from loadgen.mqtt.constants import MQTT_3_1, VERSION_NAMES
 from loadgen.plan.addressing import client_id
 from loadgen.plan.fields import Size
+from loadgen.plan.groups import Tls
 from loadgen.plan.payload_template import read_template
 from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import acquainted
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 _USE_MOSQUITTO = "install Mosquitto (apt install mosquitto)"
 FILES_CHECKED = 10_000
-"""The files of all devices are looked for up to this number of devices; it takes a moment."""
+"""Up to this number of devices, the files of each one are checked; this takes a moment."""
 
 
 def check_host(plan: Plan) -> None:
@@ -75,9 +76,9 @@ def require_hosts(plan: Plan, machines: Sequence[str] | None) -> None:
 
 
 async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
-    """Ask the broker to play the plan in small; returns it with its version and remarks.
+    """Rehearse the plan with the broker; return it with its version and remarks.
 
-    Raises BrokerRefusedError for what it does not give; with `anyway` that is a remark, too.
+    Raise BrokerRefusedError for a feature that it lacks; with `anyway`, add a remark instead.
     """
     # Of the brokers that are started here only NATS lacks features that a case may need.
     if not broker.started_by_us or broker.name == "nats":
@@ -202,6 +203,9 @@ def _require_certificates(plan: Plan) -> None:
                 owner = f"device {number:,}" if each else "every device"
                 shown = printable(path, 200)
                 raise ScenarioError(RUN_TEXT.TLS_FILE(field=field, path=shown, devices=owner))
+    # An agent gets the passphrase of the key with its plan.
+    if files != Tls() and (files.passphrase or plan.scenario.tls_passphrase is None):
+        tls.tls_context(tls.tls_of_device(files, 0))
 
 
 def _require_clients(plan: Plan) -> None:

@@ -17,7 +17,7 @@ PLAIN_EVERY_S = 5.0
 _BEFORE = {
     "broker": "checking the broker ...",
     "workers": "starting workers ...",
-    "leave": "disconnecting the devices of the run before ...",
+    "leave": "disconnecting the devices of the last run ...",
 }
 
 
@@ -131,6 +131,6 @@ def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:
         now_s = time.monotonic()
         if now_s - last_s >= every_s and snapshot.devices:
             last_s = now_s
-            events.write(time.monotonic_ns(), "progress", describe(snapshot))
+            events.write("progress", describe(snapshot))
 
     return show

@@ -1,6 +1,6 @@
 """The rate steps of a run, from samples and interval rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from loadgen.judge.backlog import BacklogSample
@@ -22,9 +22,9 @@ BACKLOG_NS = 100_000_000
 class RateStepWatch:
     """Keeps marks at both ends of each step's judged part, and what was counted within it.
 
-    A message that is lost stays missing: what was missing at a moment and is no longer later was
-    only late. So the losses of a step are known when the run has ended, exactly where nothing was
-    lost; where something was, up to what was on its way at the step's ends.
+    A message that was missing at a moment and arrived later was only late. So the losses of a step
+    are known when the run has ended: exactly if the run lost nothing, else up to the messages in
+    flight at the ends of the step.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class RateStepWatch:
         steps: Sequence[RateStep],
         start_ns: int,
         measure_ns: int,
-        tally: Callable[[], Tally],
+        timed_groups: Collection[str],
     ) -> None:
         self.steps = tuple(steps)
         self.changes: list[tuple[int, float]] = []
@@ -45,7 +45,7 @@ class RateStepWatch:
             change_ns = begin_ns + int(step.seconds * NS)
             self.bounds.append((begin_ns + int(step.settle_s * NS), change_ns))
             begin_ns = change_ns
-        self._tallies = [tally() for _ in steps]
+        self._tallies = [Tally(timed_groups, ("measure",)) for _ in steps]
         self._bounds: list[LiveSample] = []
         self._least_missing: list[int | None] = [None]
         self._backlog: list[BacklogSample] = []

@@ -14,6 +14,7 @@ from loadgen import PROGRAM
 from loadgen.brokers.process import UNKNOWN, ServedBroker
 from loadgen.cases.case import Conclusion
 from loadgen.judge.facts import RunFacts
+from loadgen.judge.own_delay import HostDelay
 from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.addressing import timed_between_hosts
@@ -73,6 +74,8 @@ class RunDocument:
         """Write the whole of a run that has ended, and the files of its case."""
         seen = self._seen(state, facts.ending.workers_lost)
         seen["observed"]["own_delay"] = asdict(facts.generator.own_delay)
+        if self.hosts is not None:
+            seen["hosts"] = self._of_hosts(self.hosts, state, facts.generator.own_delay.hosts)
         if facts.slow is not None:
             seen["observed"]["slow"] = asdict(facts.slow)
         named = facts.messages.lost_named
@@ -104,7 +107,9 @@ class RunDocument:
         self._write(seen)
 
     def _write(self, seen: Mapping[str, Any]) -> None:
-        hosts = {} if self.hosts is None else {"hosts": self.hosts.document()}
+        hosts = (
+            {} if self.hosts is None else {"hosts": [one.document() for one in self.hosts.agents]}
+        )
         write_json(self.directory / "run.json", {**self.begun, **hosts, **seen})
 
     def _seen(self, state: RunState, lost: Sequence[int]) -> dict[str, Any]:
@@ -126,11 +131,6 @@ class RunDocument:
             observed["backlog_samples"] = backlog.samples()
         if len(state.hosts) <= 1:
             observed["host"] = _observed_host(state.hosts.get(0, ()), window)
-        else:
-            observed["hosts"] = [
-                {"host": number, **_observed_host(samples, window)}
-                for number, samples in sorted(state.hosts.items())
-            ]
         if tls is not None:
             observed["tls"] = tls
         # The TCP counters of all hosts that had workers.
@@ -144,6 +144,24 @@ class RunDocument:
             **_outcome("connect", "connected", state.connected),
             **_outcome("subscribe", "subscribed", state.subscribed),
         }
+
+    def _of_hosts(
+        self, hosts: Hosts, state: RunState, delays: Sequence[HostDelay]
+    ) -> list[dict[str, Any]]:
+        """Return what is known of each host: its part of the load and its delay, too."""
+        documents = [one.document() for one in hosts.agents]
+        shares, busy = self.begun["plan"]["shares"], state.tally.busy_shares()
+        for number, delay in zip(sorted(state.hosts), delays, strict=True):
+            held = [share for share in shares if share["host"] == number]
+            documents[number] |= {
+                **{key: value for key, value in asdict(delay).items() if key != "name"},
+                **state.tally.window_of_host[number],
+                **_observed_host(state.hosts[number], state.result_window),
+                "workers": len(held),
+                "devices": sum(sum(share["devices"].values()) for share in held),
+                "busy_share_max": max(busy.get(share["worker"], 0.0) for share in held),
+            }
+        return documents
 
 
 def run_document(
@@ -172,7 +190,7 @@ def run_document(
         "seed": plan.scenario.seed,
         "environment": environment(demand_of(plan))
         if hosts is None
-        else hosts.agents[0].environment,
+        else hosts.agents[0].joined.environment,
         "broker": {
             **_named(plan, broker),
             "urls": [endpoint.redacted for endpoint in broker.endpoints],

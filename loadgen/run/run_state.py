@@ -35,10 +35,6 @@ class Outcome:
     kept_from: str = ""  # the run that did it, "" where it is this one
 
     @property
-    def made(self) -> int:
-        return 0 if self.kept_from else self.done
-
-    @property
     def seconds(self) -> float:
         """From the first attempt to the last answer."""
         return (self.last_ns - self.first_ns) / NS
@@ -127,7 +123,7 @@ class RunState:
 
     @property
     def result_window(self) -> Window:
-        """The window whose figures are the result; (0, 0) where it did not take place."""
+        """The window whose figures are the result; (0, 0) if it did not take place."""
         return self.windows.get("measure" if self.messages else "connect", (0, 0))
 
     @property

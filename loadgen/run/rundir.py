@@ -9,6 +9,7 @@ into a directory is as private as that, and never less than the umask asks for.
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ EVENTS_A_KIND = 1000
 """Events of one kind that are written; the rest is only counted."""
 
 KINDS = 200
-"""Kinds of events; an event of one more is dropped."""
+"""Most kinds of events in a run; events of further kinds are dropped."""
 
 _DETAIL_CHARACTERS = 500
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -248,15 +249,15 @@ class EventLog:
 
     def write(
         self,
-        time_ns: int,
         kind: str,
         detail: str = "",
-        *,
         worker: int | None = None,
+        *,
+        time_ns: int | None = None,
         group: str = "",
         device: int | None = None,
     ) -> None:
-        """Write one line; beyond `EVENTS_A_KIND` of a kind they are only counted."""
+        """Write one line, by default of now; beyond `EVENTS_A_KIND` of a kind only count."""
         kind = printable(kind, 40)
         if kind not in self._counts and len(self._counts) >= KINDS:
             return
@@ -264,7 +265,7 @@ class EventLog:
         if count <= EVENTS_A_KIND:
             self._append(
                 {
-                    "time_ns": time_ns,
+                    "time_ns": time.monotonic_ns() if time_ns is None else time_ns,
                     "kind": kind,
                     "worker": worker,
                     "group": printable(group, 100),
@@ -273,12 +274,13 @@ class EventLog:
                 }
             )
 
-    def close(self, time_ns: int) -> None:
+    def close(self) -> None:
         """Note how many events of which kind were left out, and close the file."""
         for kind, count in self._counts.items():
             if count > EVENTS_A_KIND:
                 left_out = f"{count - EVENTS_A_KIND} more of {kind}"
-                self._append({"time_ns": time_ns, "kind": "not_written", "detail": left_out})
+                now_ns = time.monotonic_ns()
+                self._append({"time_ns": now_ns, "kind": "not_written", "detail": left_out})
         self._file.close()
 
     def _append(self, event: Mapping[str, Any]) -> None:

@@ -66,7 +66,7 @@ def record_digest(document: Document) -> str:
 def _result_files(run_dir: Path) -> dict[str, Path]:
     """Return the files of results that a seal covers, by their path within the directory, sorted.
 
-    Without the score card, which can be made again, and hidden files, which are incomplete.
+    Left out are the score card, which can be made again, and hidden files, which are incomplete.
     """
     found = [path for pattern in (*_RESULTS, *_LOGS) for path in run_dir.glob(pattern)]
     kept = (path for path in found if not path.name.startswith(".") and path.is_file())
@@ -105,7 +105,7 @@ def verify(
 ) -> Integrity:
     """Compare a run directory with its seal; `document` is its run.json. Writes nothing.
 
-    `digests_here` are those of the covered files where they are not in `run_dir`.
+    `digests_here` are those of the covered files if these are not in `run_dir`.
     """
     digests = document.get("digest")
     if not isinstance(digests, Mapping) or not digests:

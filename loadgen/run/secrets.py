@@ -74,7 +74,7 @@ def agent_secret(source: str) -> bytes:
 
 
 def known_secrets() -> tuple[str, ...]:
-    """Return all secrets that were read, which no file and no message must have."""
+    """Return all secrets that were read, which must not appear in a file or message."""
     return (*_taken.values(), *_withheld.values())
 
 
@@ -140,7 +140,9 @@ def _read(name: str, source: str) -> str:
             secret = _withheld[where]
         else:
             read = _output_of if kind == "command" else _content_of
-            secret = _line(read(name, where))
+            data = read(name, where)
+            line = data.removesuffix(b"\n")
+            secret = (line.removesuffix(b"\r") if line != data else data).decode()
         size = len(secret.encode())
     except UnicodeError:
         raise ScenarioError(RUN_TEXT.NOT_UTF_8(field=name, path=printable(source, 200))) from None
@@ -180,8 +182,3 @@ def _content_of(name: str, where: str) -> bytes:
         reason = (error.strerror or str(error)).lower()
         message = RUN_TEXT.UNREADABLE(field=name, path=shown, reason=reason)
         raise ScenarioError(message) from None
-
-
-def _line(data: bytes) -> str:
-    line = data.removesuffix(b"\n")
-    return (line.removesuffix(b"\r") if line != data else data).decode()

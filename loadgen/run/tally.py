@@ -24,14 +24,14 @@ def p99_us(rows: Iterable[Interval]) -> float | None:
 class Tally:
     """Sums over the interval rows of one run.
 
-    Counters are kept by phase and group, the series of the timed groups by (phase, series) and in
-    `of_host` by the host, too, processor time by worker for the phases that matter, and messages
-    under way by second.
+    Counters are kept by phase and group, series of the timed groups by (phase, series), both by
+    host, too, processor time by worker for the phases that matter, messages under way by second.
     """
 
     def __init__(self, timed_groups: Iterable[str], loop_phases: Sequence[str]) -> None:
         self.series: Series = {}
         self.of_host: defaultdict[int, Series] = defaultdict(dict)
+        self.window_of_host: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._moved: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._ended_ns: Counter[int] = Counter()
@@ -50,6 +50,8 @@ class Tally:
         elif row.series == "":
             counts = {name: value for name in COUNTERS if (value := getattr(row, name))}
             self._counts[row.phase, row.group].update(counts)
+            if row.phase == "measure":
+                self.window_of_host[row.host].update(counts)
             self._moved[row.second][row.group] += row.expected - row.received
             self._ended_ns[row.second] = max(self._ended_ns[row.second], row.time_ns + row.span_ns)
         elif row.group in self._timed and row.count:
@@ -110,17 +112,18 @@ class Tally:
 
         Waiting for a processor counts as busy: the loop had work and could not do it.
         """
-        return min(1.0, max(self._shares().values(), default=0.0))
+        return max(self.busy_shares().values(), default=0.0)
 
     def busiest_s(self) -> tuple[float, float]:
         """Return the seconds that the busiest worker ran, and that it waited for a processor."""
-        shares = self._shares()
+        shares = self.busy_shares()
         row = max(shares, key=lambda worker: shares[worker], default=0)
         waited_ns = self._waited_ns[row]
         return (self._busy_ns[row] - waited_ns) / 1e9, waited_ns / 1e9
 
-    def _shares(self) -> dict[int, float]:
-        return {row: self._busy_ns[row] / span for row, span in self._span_ns.items() if span}
+    def busy_shares(self) -> dict[int, float]:
+        spans = self._span_ns.items()
+        return {row: min(1.0, self._busy_ns[row] / span) for row, span in spans if span}
 
 
 def own_send(series: Series, phase: str) -> Interval | None:

@@ -10,7 +10,6 @@ otherwise these end before the run begins.
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -165,7 +164,7 @@ class Testbed:
             )
         watching = asyncio.create_task(asyncio.to_thread(LoadWatch, is_first=not self._has_run))
         self._has_run = True
-        machines = None if hosts is None else [host.machine for host in hosts.agents]
+        machines = None if hosts is None else [host.joined.machine for host in hosts.agents]
         preflight.require_hosts(plan, machines)
         preflight.check_host(plan)
         require_free(directory)
@@ -185,7 +184,7 @@ class Testbed:
         claim(directory)
         stack.callback(release, directory)
         events = EventLog(directory, (*broker.secrets, *known_secrets()))
-        stack.callback(lambda: events.close(time.monotonic_ns()))
+        stack.callback(events.close)
         document = run_document(plan, broker, directory, self.command, hosts)
         progress(Snapshot("workers"))
         if plan.report_every_s is not None:
@@ -225,7 +224,7 @@ class Testbed:
         if hosts is not None and last is None:
             busy += [f"host {host.name}: {host.busy}" for host in hosts.agents if host.busy]
         for text in busy:
-            monitor.note("busy_host", text)
+            events.write("busy_host", text)
             progress(Snapshot("busy", busy=f"{text}; this run will probably be INVALID"))
         pool.on_frame = monitor.on_frame
         stack.callback(pool.ignore_frames)

@@ -2,7 +2,7 @@
 
 A profile is data (`tuning/*.toml`); the values of a host are a mapping of setting keys to text.
 Nothing is changed here. The script, for an administrator to read and run, raises what is too low,
-or lowers what is too high, says each change with the old value, and skips what the host lacks.
+or lowers what is too high, prints each change with the old value, and skips what the host lacks.
 """
 
 import array
@@ -369,7 +369,10 @@ def observe(
                 hard = resource.getrlimit(_LIMITS[setting.name])[1]
                 value = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
             case "cgroup":
-                value = _cgroup(root, setting.name)
+                # The tightest from our group up; "max" for no bound.
+                groups = control_groups(setting.name.partition(".")[0], "self", root / "proc")
+                found = filter(None, (words_of(group / setting.name) for group in groups))
+                value = min(found, key=_number, default=None)
             case "nic" if interface:
                 value = _nic(root, interface, setting.name)
             case "cpu":
@@ -379,13 +382,6 @@ def observe(
         if value is not None:
             values[setting.key] = printable(value, _VALUE_CHARACTERS)
     return values
-
-
-def _cgroup(root: Path, name: str) -> str | None:
-    """Return the tightest value from our control group up; "max" for no bound."""
-    groups = control_groups(name.partition(".")[0], "self", root / "proc")
-    values = (words_of(group / name) for group in groups)
-    return min(filter(None, values), key=_number, default=None)
 
 
 def _cpu(root: Path, name: str) -> str | None:

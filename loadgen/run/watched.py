@@ -24,7 +24,7 @@ from loadgen.sentences import RUN_TEXT
 
 BROKER_FILE = "broker.jsonl"
 MOST_RECORDS = 1_000_000
-"""A week of them; a broker that floods $SYS gets no further."""
+"""Most records in a file: those of a week. It bounds a broker that floods $SYS."""
 
 _BUSY_SAMPLE_S = 0.5
 
@@ -67,9 +67,7 @@ async def watched_broker(
         asked = ()
     left = MOST_RECORDS
 
-    def note(error: str) -> None:
-        events.write(time.monotonic_ns(), "broker_not_watched", error)
-
+    note = partial(events.write, "broker_not_watched")
     with appending(directory / BROKER_FILE) as file:
 
         def record(entry: dict[str, Any]) -> None:

@@ -31,13 +31,12 @@ from loadgen.run.hosts.remote_host import WAIT_S, Agents, Hosts, listening
 from loadgen.run.redaction import printable
 from loadgen.run.tasks import background, finished_or
 from loadgen.sentences import SPARK_TEXT
-from loadgen.spark.session import open_session, reason_in, spark_errors
+from loadgen.spark.session import SETTINGS, open_session, places_of, reason_in, spark_errors
 
 END_S = 5.0
 """Longest wait for the job to end after its agents were released."""
 _FEW_SLOTS = "SPARK-24819"
 """Spark's name for a barrier stage that has more tasks than there are slots."""
-_MASTERS = "spark://HOST:7077, yarn, k8s://HOST:443 or local-cluster[HOSTS,CORES,MIB]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,11 @@ class Cluster:
         Raise UsageError for an invalid master, and CannotRunError if a step to get the hosts takes
         longer than `wait_s`.
         """
-        _require_master(self.master)
+        master = printable(self.master, 100)
+        if self.master.startswith(("spark://", "k8s://")):
+            places_of(self.master)  # refuses one without a port before anything is started
+        elif self.master != "yarn" and not self.master.startswith("local-cluster["):
+            raise UsageError(SPARK_TEXT.MASTER_WITHOUT_EXECUTORS(master=master))
         here, port = self.listen or (_own_address(self.master), 0)
         secret = secrets.token_hex(32).encode()
         loop, started, over = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
@@ -75,11 +78,8 @@ class Cluster:
                     async with asyncio.timeout(self.wait_s):
                         await finished_or(started.wait(), over)
                 except TimeoutError:
-                    raise CannotRunError(
-                        SPARK_TEXT.SLOW_MASTER(
-                            master=printable(self.master, 100), wait_s=self.wait_s
-                        )
-                    ) from None
+                    slow = SPARK_TEXT.SLOW_MASTER(master=master, wait_s=self.wait_s)
+                    raise CannotRunError(slow) from None
                 # First the executors have to come, then their agents.
                 gathered = await finished_or(server.gathered(self.hosts, 2 * self.wait_s), over)
                 if over.is_set():
@@ -103,32 +103,14 @@ async def _lose(hosts: Hosts, job: asyncio.Task[None]) -> None:
         agent.lose(str(job.exception()))
 
 
-def _require_master(master: str) -> None:
-    """Refuse an invalid master before anything is started."""
-    kind, _, rest = master.partition("://")
-    if kind not in ("spark", "k8s") and not (
-        master == "yarn" or master.startswith("local-cluster[")
-    ):
-        raise UsageError(
-            SPARK_TEXT.MASTER_WITHOUT_EXECUTORS(master=printable(master, 100), masters=_MASTERS)
-        )
-    for place in rest.rpartition("://")[2].strip("/").split(",") if rest else ():
-        if not place.rpartition(":")[2].isdigit():
-            raise UsageError(
-                SPARK_TEXT.MASTER_WITHOUT_PORT(master=printable(master, 100), masters=_MASTERS)
-            )
-
-
 def _own_address(master: str) -> str:
     """Choose an address of this host for executors: the one on the route to their master."""
     named = os.environ.get("SPARK_LOCAL_IP")
-    if named:
-        return named
-    if master.startswith("local"):
-        return "127.0.0.1"
-    there = master.partition("://")[2].split(",")[0].rpartition(":")[0].rpartition("/")[2]
+    if named or master.startswith("local"):
+        return named or "127.0.0.1"
+    places = [] if master == "yarn" else places_of(master)
     # To connect a datagram socket sends nothing: the kernel only chooses the route.
-    for host in (there.strip("[]"), "192.0.2.1"):
+    for host in (*(host for host, _ in places), "192.0.2.1"):
         with suppress(OSError):
             address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
             with socket.socket(address[0], socket.SOCK_DGRAM) as probe:
@@ -187,16 +169,11 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
 
     Raise UsageError if the number of cores is invalid.
     """
-    settings = {
+    settings = SETTINGS["agents"] | {
         "spark.app.name": f"loadgen, {cluster.hosts} load hosts",
         "spark.driver.host": here,
         "spark.driver.bindAddress": here,
-        "spark.dynamicAllocation.enabled": "false",
         "spark.executor.instances": str(cluster.hosts),
-        "spark.executor.heartbeatInterval": "5s",
-        "spark.network.timeout": "60s",
-        "spark.driver.memory": "512m",
-        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": f"{ceil(cluster.wait_s)}",
     }
     # A standalone master would give all its cores.
@@ -207,8 +184,7 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
     if cluster.archive is not None:
         settings["spark.archives"] = f"{cluster.archive}#environment"
         settings["spark.pyspark.python"] = "./environment/bin/python"
-    once = {"spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1"}
-    return settings | dict(cluster.settings) | once
+    return settings | dict(cluster.settings) | SETTINGS["once"]
 
 
 # On an executor ---------------------------------------------------------------------------------

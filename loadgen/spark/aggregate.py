@@ -27,7 +27,7 @@ from loadgen.report.views import Parts, Views, joined, parts_of, views_of, views
 from loadgen.run.redaction import printable
 from loadgen.run.seal import covered
 from loadgen.spark.remote import FILES, plain_name
-from loadgen.spark.session import own_settings, spark_errors
+from loadgen.spark.session import SETTINGS, own_settings, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,22 +35,7 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 4096
 """Rows of small files are concatenated up to this number, about 10 MB unpacked."""
 
-_SETTINGS = {
-    # Tasks of some ten megabytes on disk; each opened file counts like 256 KiB.
-    "spark.sql.files.maxPartitionBytes": "32m",
-    "spark.sql.files.openCostInBytes": "256k",
-    # One batch to Python has one large file, or many small ones.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
-}
-_LOCAL_LISTING = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "1000"}
-"""A Spark job for the listing costs more than a listing of hundreds of directories here."""
-
-PYTHON_SETTINGS = {
-    # Freed memory is soon needed again: to fault its pages in anew took a third of the time.
-    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-}
-"""Settings of the session that runs these tasks."""
+_SETTINGS = SETTINGS["files"]
 
 _RESULT = pa.schema([("run", pa.string()), ("kind", pa.string()), ("value", pa.binary())])
 """A result of a run: its packed "parts" or "views", the "digest" of a file, or an "error"."""
@@ -122,9 +107,8 @@ def _results(spark: "SparkSession", runs: Sequence[RunFiles]) -> "DataFrame":
     for run in runs:
         root = run.intervals.removesuffix("/intervals")
         sources[_directory(root)] = _Source(run.record.id, run.record.background, run.remote)
-    spark = own_settings(
-        spark, _SETTINGS | ({} if any(run.remote for run in runs) else _LOCAL_LISTING)
-    )
+    local = {} if any(run.remote for run in runs) else SETTINGS["local files"]
+    spark = own_settings(spark, _SETTINGS | local)
     for several in (False, True):
         roots = [
             run.intervals.removesuffix("/intervals") if run.remote else run.intervals

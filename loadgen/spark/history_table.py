@@ -8,7 +8,8 @@ appended, then the older ones are deleted. Both need nothing but Spark's usual c
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
-from operator import or_
+from itertools import groupby
+from operator import itemgetter, or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,19 +203,15 @@ def courses_of(
     )
     with _spark_errors(where):
         rows = points.collect()
-    courses: dict[tuple[Any, ...], list[Point]] = {}
-    described: dict[tuple[Any, ...], str] = {}
-    for entry in rows:
-        key = tuple(entry[name] for name in keys)
-        point = Point(
-            entry["started"], entry["run"], entry["broker"], entry["figure"], entry["before"]
-        )
-        courses.setdefault(key, []).append(point)
-        described[key] = entry["description"]  # of the last run
+    about = ("case", "load", "name", "place", "column", "unit", "description")
+    point = itemgetter("started", "run", "broker", "figure", "before")
+    # The description is that of the last run.
     return [
-        Course(case, load, name, place, column, unit, described[key], tuple(of_course))
-        for key, of_course in courses.items()
-        for case, load, place, name, unit, _, column in (key,)
+        Course(
+            **{key: entries[-1][key] for key in about},
+            points=tuple(Point(*point(entry)) for entry in entries),
+        )
+        for entries in ([*of_course] for _, of_course in groupby(rows, itemgetter(*keys)))
     ]
 
 

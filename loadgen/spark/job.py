@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from loadgen.report.build.card import build, wall_window
 from loadgen.report.build.summary import sampled_outlets
 from loadgen.report.packing import Spool
-from loadgen.report.power.power import OutletPower, outlets_of_log, require_usable
+from loadgen.report.power.power import OutletPower, outlets_over, require_usable
 from loadgen.report.power.settings import LogSettings
 from loadgen.report.record import RunFiles, compared, different, open_run
 from loadgen.report.score_card import ScoreCard
 from loadgen.scratch import scratch_directory
-from loadgen.spark.aggregate import PYTHON_SETTINGS, RunViews, views_of_runs
+from loadgen.spark.aggregate import RunViews, views_of_runs
 from loadgen.spark.remote import is_url, open_remote
-from loadgen.spark.session import NO_OPTIONS, Progress, open_session, silent, watched
+from loadgen.spark.session import NO_OPTIONS, SETTINGS, Progress, open_session, silent, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ def make_scorecards(
     local = iter([open_run(Path(run)) for run in run_dirs if not is_url(run)])
     runs = [] if urls else different(local)
     session: AbstractContextManager[SparkSession] = (
-        open_session(master, options=PYTHON_SETTINGS | dict(spark))
+        open_session(master, options=SETTINGS["python"] | dict(spark))
         if isinstance(spark, Mapping)
         else nullcontext(spark)
     )
@@ -83,10 +83,9 @@ def _cards(
     if settings is not None:
         windows = {run: wall_window(by_id[run].record, of_run) for run, of_run in views.each()}
         ordered = [windows[run] for run in by_id]
-        measured = [outlets_of_log(log, settings, ordered) for log in settings.logs]
-        for place, run in enumerate(by_id):
-            outlets[run] = [outlet for of_log in measured for outlet in of_log[place]]
-            require_usable(outlets[run], run)
+        outlets = dict(zip(by_id, outlets_over(settings, ordered), strict=True))
+        for run, measured in outlets.items():
+            require_usable(measured, run)
     cards: dict[str, ScoreCard] = {}
     curves = Spool()
     for run, of_run in views.each():

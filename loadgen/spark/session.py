@@ -23,11 +23,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from loadgen.brokers.this_host import HostProcess, with_descendants
-from loadgen.errors import CannotRunError, MissingProgramError
+from loadgen.errors import CannotRunError, MissingProgramError, UsageError
 from loadgen.run.interrupt import RunInterruptedError, ending_signals
 from loadgen.run.redaction import printable
 from loadgen.scratch import scratch_directory
-from loadgen.sentences import SPARK_TEXT, counted
+from loadgen.sentences import SPARK_TEXT, counted, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,21 +36,13 @@ OLDEST_JAVA = 17
 """Spark 4.0 release notes: Java 17 or newer."""
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+SETTINGS: Mapping[str, dict[str, str]] = read_table("loadgen.spark", "settings.toml")
 
 _ANSWER_S = 5.0
 _END_S = 5.0
 _HIGHEST_PORT = 65_535
 _NO_EXECUTOR_S = 25.0
 _LOOK_S = 0.5
-
-_JAVA = (
-    "-XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+IgnoreUnrecognizedVMOptions "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
-    "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-)
-"""Options for no files in the temporary directory, and for little processor time: Java runs for a
-minute and only forwards bytes, so a better compiler takes longer than it saves, and so does a check
-of Spark's own classes."""
 
 Progress = Callable[[str], None]
 
@@ -60,16 +52,6 @@ def silent(_text: str) -> None:
 
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-
-_SHIM = """\
-#!/bin/sh
-# Starts {java} without the one module that it lacks and Spark's launcher asks for.
-for argument do
-  shift
-  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
-done
-exec "{java}" "$@"
-"""
 
 
 def find_java_home(scratch: Path) -> Path:
@@ -97,7 +79,8 @@ def java_shim(java_home: Path, shim: Path) -> Path:
         if entry not in (java_home / "bin", java_home / "bin" / "java"):
             (shim / entry.relative_to(java_home)).symlink_to(entry)
     launcher = shim / "bin" / "java"
-    launcher.write_text(_SHIM.format(java=java_home / "bin" / "java"), "utf-8")
+    script = Path(__file__).with_name("java.sh").read_text("utf-8")
+    launcher.write_text(script.replace("JAVA", str(java_home / "bin" / "java")), "utf-8")
     launcher.chmod(0o755)
     return shim
 
@@ -119,6 +102,7 @@ def open_session(
         from pyspark import SparkContext
 
         take_signals()  # an import can swallow the exception of a signal
+        # pyspark's public calls would make a context, or need a session of the same thread.
         foreign = SparkContext._active_spark_context is not None
         try:
             spark = _start(master, memory, scratch, options)
@@ -129,25 +113,28 @@ def open_session(
                 _end(scratch)
 
 
-def _require_answer(master: str) -> None:
-    """Raise CannotRunError if no HOST:PORT of a cluster's master answers; Spark would retry for
-    longer."""
-    if not master.startswith(("spark://", "k8s://")):
-        return
-    places = master.rpartition("://")[2].strip("/").split(",")
-    reason: object = "it names no host and port"
-    for place in places:
+def places_of(master: str) -> list[tuple[str, int]]:
+    """Return hosts and ports of a cluster's master; raise UsageError for one without a port."""
+    places = []
+    for place in master.rpartition("://")[2].strip("/").split(","):
         host, _, port = place.rpartition(":")
         if not host or not port.isdecimal() or int(port) > _HIGHEST_PORT:
-            continue
+            raise UsageError(SPARK_TEXT.MASTER_WITHOUT_PORT(master=printable(master, 100)))
+        places.append((host.rpartition("/")[2].strip("[]"), int(port)))
+    return places
+
+
+def _require_answer(master: str) -> None:
+    """Raise CannotRunError if no master of a cluster answers; Spark would retry for longer."""
+    reason = ""
+    for place in places_of(master) if master.startswith(("spark://", "k8s://")) else ():
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+            socket.create_connection(place, _ANSWER_S).close()
             return
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-    raise CannotRunError(
-        SPARK_TEXT.NO_MASTER(master=printable(master, 100), reason=printable(str(reason), 200))
-    )
+            reason = printable((error.strerror or str(error)).lower(), 200)
+    if reason:
+        raise CannotRunError(SPARK_TEXT.NO_MASTER(master=printable(master, 100), reason=reason))
 
 
 @contextmanager
@@ -283,6 +270,7 @@ def _end(scratch: Path) -> None:
             began.shutdown()
         with suppress(Exception):
             began.proc.stdin.close()
+        # Nothing public forgets a Java that has ended; the next session would use it.
         SparkContext._gateway = SparkContext._jvm = None
     ours = [
         process
@@ -313,22 +301,16 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
     os.environ["PYSPARK_PYTHON"] = settings.get("spark.pyspark.python", sys.executable)
     log_settings = Path(__file__).with_name("log4j2.properties")
     named = f"-Dlog4j2.configurationFile={log_settings.as_uri()} -Djava.io.tmpdir={scratch}"
-    java = f"{named} {_JAVA}"
-    options = {
+    java = SETTINGS["java"]["options"]
+    options = SETTINGS["session"] | {
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": java,
-        "spark.executor.extraJavaOptions": _JAVA,
+        "spark.driver.extraJavaOptions": f"{named} {java}",
+        "spark.executor.extraJavaOptions": java,
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
-        "spark.app.name": "loadgen score card",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
     }
     if master.startswith("local"):
-        # On a cluster, executors have separate directories.
-        options["spark.local.dir"] = str(scratch)
-        options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        options |= SETTINGS["local"] | {"spark.local.dir": str(scratch)}
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with tempfile.TemporaryFile() as output:
         try:
@@ -339,6 +321,7 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
             conf = SparkConf().setMaster(master)
             conf.setAll(list((options | dict(settings)).items()))
             # Descriptor 2 of this process stays, so that a signal at any moment can be reported.
+            # A context that was given a second Java would ignore it: ask for the first.
             if SparkContext._gateway is None:
                 # pyspark makes a directory there, which would stay after `kill -9`.
                 usual, tempfile.tempdir = tempfile.tempdir, str(scratch)
@@ -346,7 +329,7 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
                     gateway = launch_gateway(conf, {"stderr": output})  # type: ignore[no-untyped-call]
                 finally:
                     tempfile.tempdir = usual
-                SparkContext._ensure_initialized(gateway=gateway)
+                SparkContext(conf=conf, gateway=gateway)
             return SparkSession.builder.config(conf=conf).getOrCreate()
         except Exception as error:
             output.seek(0)

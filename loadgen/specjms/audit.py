@@ -25,7 +25,7 @@ MISSES_LIMIT_PERCENT: Final = 20
 DELIVERY_PERCENTILE: Final = 90
 DELIVERY_LIMIT_MS: Final = 5000
 RULES_S: Final = 1800.0
-"""Least length of the measurement by the run rules (3.1); a shorter one judges whole numbers."""
+"""Least length by the run rules (3.1); a shorter run may miss a count by one interaction."""
 DRAW_SIGMAS: Final = 4
 """Standard deviations by which the number of suppliers drawn may differ from its mean."""
 

@@ -70,6 +70,7 @@ def groups_of_model(
                 targets=tuple(sorted(number - 1 for number in endpoints if number)),
                 cores=busy_us * 1e-6,
                 parts=part.places if part.count else 0,
+                kind=part.kind.name,
             )
         )
     return tuple(groups)

@@ -13,7 +13,7 @@ from loadgen.metrics.course import Course, Span, counted_in
 NS: Final = 1_000_000_000
 
 Depth = Sequence[tuple[int, int]]
-"""Course of a depth: (CLOCK_MONOTONIC ns, messages)."""
+"""A depth over time: (CLOCK_MONOTONIC ns, messages)."""
 
 Depths = Mapping[str, Depth]
 """Depths at the end of each second, by message type."""

@@ -101,13 +101,13 @@ def _stable(seen: Observed) -> Judged:
         for at, depth in course
         if seen.windows[1][0] <= at <= seen.windows[1][1]
     ]
-    return True, f"at most {counted(max(inside, default=0), 'message')} of a type under way"
+    return True, f"at most {counted(max(inside, default=0), 'message')} of a type in flight"
 
 
 def _in_order(seen: Observed) -> Judged:
     counts = f"{seen.duplicated:,} duplicated, {seen.out_of_order:,} out of order"
     if seen.recovery is not None:
-        return None, f"{counts}, around a failure that was asked for"
+        return None, f"{counts}, around a requested failure"
     if seen.workers_silent:
         return None, "a worker gave no answer"
     return not seen.duplicated and not seen.out_of_order, counts

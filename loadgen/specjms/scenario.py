@@ -14,7 +14,6 @@ from loadgen.plan.scenario import (
     SaveEach,
     Scenario,
     Warmup,
-    save_each_complaints,
 )
 from loadgen.sentences import Sentences
 from loadgen.specjms.chain_model import CaseStudy, Selectors
@@ -59,7 +58,6 @@ class SupplyChain(Scenario):
         yield from super().complaints()
         if self.mqtt == "3.1":
             yield SPECJMS_TEXT.MQTT_3_1()
-        yield from save_each_complaints(self.save_each, self.broker)
         if self.recovery is not None and self.broker not in PRIVATE_BROKERS:
             yield SPECJMS_TEXT.RECOVERY_OF_URL()
 

@@ -211,10 +211,8 @@ def _source_rows(
 
 def _addresses(targets: tuple[Target, ...]) -> tuple[Bytes, Table]:
     packed = [socket_address(target.host, target.port) for target in targets]
-    rows = np.zeros((len(packed), 28), np.uint8)
-    for row, address in zip(rows, packed, strict=True):
-        row[: len(address)] = np.frombuffer(address, np.uint8)
-    return rows, np.array([len(address) for address in packed], np.int64)
+    rows = bytearray(b"".join(address.ljust(28, b"\0") for address in packed))
+    return np.frombuffer(rows, np.uint8).reshape(-1, 28), np.array([*map(len, packed)], np.int64)
 
 
 class _Builder:

@@ -4,6 +4,7 @@ Owns the decisions that the kernels leave to Python: CONNACK, DISCONNECT, errors
 connection after them. The connector connects.
 """
 
+import errno
 import os
 from collections import Counter
 from functools import lru_cache
@@ -26,21 +27,22 @@ from loadgen.kernels.reactor import entry_points
 from loadgen.mqtt import violations
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1, MQTT_5
-from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, PubAck, PubRec, SubAck
+from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, PubAck, PubRec, SubAck, UnsubAck
 from loadgen.mqtt.reason_codes import is_known, reason_name
 from loadgen.plan.behaviour import Behaviour
 from loadgen.plan.groups import DeviceGroup, Reconnect, Version, sent_qos
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.connector import Connector
-from loadgen.worker.endings import NO_PINGRESP, before_connack, ending
 from loadgen.worker.outgoing import Outgoing
 from loadgen.worker.poller import Poller, WorkerLoop
 from loadgen.worker.recorder import current_phase
 from loadgen.worker.reporter import Reporter
-from loadgen.worker.streams import Streams
+from loadgen.worker.streams import Streams, ending
 from loadgen.worker.subscriptions import Subscriptions
-from loadgen.worker.upkeep import doubt
+from loadgen.worker.upkeep import NO_PINGRESP, doubt
 
+_CLOSINGS = tuple(map(ending, (0, errno.ECONNRESET, errno.EPIPE)))
+_NO_CONNACK = "closed before CONNACK; has the broker reached a limit?"
 _LEFT = "left for a while"
 _UNANSWERED = (
     "a request without a response: the window of unacknowledged ones is full; "
@@ -135,7 +137,7 @@ class Lifecycle:
                 case counting.WRITABLE:
                     self.outgoing.flush(connection)
                 case counting.BROKEN:
-                    self._protocol_error(connection, f"the broker broke MQTT: {reason_name(value)}")
+                    self._protocol_error(connection, f"violation of MQTT: {reason_name(value)}")
                 case counting.REFUSED_PACKET:
                     self._on_refusal(connection, data[offset : offset + length])
                 case counting.VIOLATION:
@@ -195,6 +197,10 @@ class Lifecycle:
             self._violated(connection, violations.UNKNOWN_REASON)
         if isinstance(packet, ConnAck):
             self._on_connack(connection, packet, data)
+        elif isinstance(packet, SubAck | UnsubAck) and self.subscriptions.ends_turn(
+            connection, packet, moment_ns
+        ):
+            pass
         elif isinstance(packet, SubAck) and self._fleet.group_of(connection).subscribes is not None:
             for kind in self.subscriptions.on_suback(connection, packet, moment_ns):
                 self._violated(connection, kind)
@@ -277,7 +283,7 @@ class Lifecycle:
     def lost(self, connection: int, reason: str, *, refused: bool = False) -> None:
         """Handle a connection that was lost or could not be made.
 
-        One that a device refused, because of its CONNACK, was not made.
+        If a device does not accept the CONNACK, its connection counts as not made.
         """
         fleet = self._fleet
         device = fleet.devices[connection]
@@ -294,6 +300,7 @@ class Lifecycle:
             if not self._reporter.stopping:
                 device.returned_ns = AWAY
                 device.left_ns = left_ns
+                device.due_ns = 0
                 doubt(fleet, connection)
                 if reason != _LEFT:
                     fleet.totals.disconnects += 1
@@ -305,7 +312,7 @@ class Lifecycle:
             fleet.totals.connect_failures += 1
             fleet.counters[device.group, counting.CONNECT_PHASE].connect_failures += 1
             if self.connector.connecting_all and not was_away:
-                self.failures[before_connack(reason)] += 1
+                self.failures[_NO_CONNACK if reason in _CLOSINGS else reason] += 1
         if reason == _LEFT:
             return
         policy = fleet.plan.reconnect
@@ -323,7 +330,7 @@ class Lifecycle:
         device.held = device.pings = 0
         device.pinged_ns = 0
         device.flags &= ~BLOCKED
-        self.outgoing.discard(connection)
+        self.outgoing.taken(connection)
         closed = self.streams is not None and self.streams.close(connection)
         if device.descriptor >= 0 and not closed:
             os.close(device.descriptor)
@@ -334,8 +341,9 @@ class Lifecycle:
         self.lost(connection, reason, refused=refused)
 
     def leave(self, connection: int, until_ns: int) -> None:
-        """Disconnect a device until a time."""
+        """Disconnect a device, which returns at a given time."""
         self.disconnect(connection, _LEFT)
+        self._fleet.devices[connection].due_ns = until_ns
         self.connector.return_at(connection, until_ns)
 
     # --- back again ---------------------------------------------------------------------------

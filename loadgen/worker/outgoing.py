@@ -24,7 +24,7 @@ _STALE_S = 0.1
 class Writer(Protocol):
     """The writer of bytes to a socket, possibly through TLS or WebSocket.
 
-    The caller offers bytes that it did not take again, all of them and before any others.
+    The caller must offer bytes that were not taken again, completely and before any others.
     """
 
     def send(self, data: memoryview, /) -> int: ...
@@ -66,9 +66,6 @@ class Outgoing:
     def taken(self, connection: int) -> list[memoryview]:
         """Return and remove the bytes that wait for a connection's socket."""
         return list(self.pending.pop(connection, ()))
-
-    def discard(self, connection: int) -> None:
-        self.pending.pop(connection, None)
 
     def flush(self, connection: int) -> None:
         """Continue a blocked connection: first unsent bytes, then due messages."""

@@ -193,7 +193,7 @@ class Poller:
         return needed
 
     def on_events(self) -> None:
-        """Handle the events of a kernel, and send when a publisher became free."""
+        """Handle the events of a kernel, and send if a publisher no longer has to wait."""
         if self._events[0]:
             self._handle_events()
         if self._rearm[0]:

@@ -7,7 +7,6 @@ while rows are made.
 
 import os
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,15 @@ _STAT = Stat.names()
 _SLOTS_OF_A_GROUP = counting.slot_of(1, 0, 0)
 SLOTS_AT_ONCE = 16
 """Most slots of latencies in one call: messages wait while rows are made."""
+_TAKEN: Table = np.zeros((SLOTS_AT_ONCE, 7), np.int64)
+_BUCKETS: Buckets = np.zeros(BUCKETS, np.int32)
+_COUNTS: Table = np.zeros(BUCKETS, np.int64)
+"""Latencies that are taken; untouched memory costs nothing."""
+_PLACES = {
+    counting.slot_of(0, series, phase): (phase_name, series_name)
+    for series, series_name in enumerate(SERIES)
+    for phase, phase_name in enumerate(INTENDED_PHASES)
+}
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -55,10 +63,6 @@ class ProcessAccount:
         cpu, wait, _ = os.pread(self.schedule, 100, 0).split()
         resident = int(os.pread(self._memory, 100, 0).split()[1])
         return ProcessTimes(int(cpu), int(wait), resident * _PAGE_BYTES)
-
-    def close(self) -> None:
-        os.close(self.schedule)
-        os.close(self._memory)
 
 
 def gauges_of(fleet: PlannedFleet, now_ns: int) -> Table:
@@ -116,37 +120,17 @@ def take_latencies(fleet: PlannedFleet, first: int) -> tuple[list[Row], bytes, i
     Slots before `first` and empty ones are skipped. Return the rows, the block of their histograms
     and the slot for the next call, 0 if none is left.
     """
-    taken, buckets, counts = _room()
-    slot, count, size = take_slots(fleet, first, taken, buckets, counts)
+    slot, count, size = take_slots(fleet, first, _TAKEN, _BUCKETS, _COUNTS)
     rows: list[Row] = []
-    for number, *stat, begin, length in taken[:count].tolist():
+    for number, *stat, begin, length in _TAKEN[:count].tolist():
         group, place = divmod(number, _SLOTS_OF_A_GROUP)
-        phase, series = _names()[place]
+        phase, series = _PLACES[place]
         row: Row = {"group": fleet.plan.groups[group].name, "phase": phase, "series": series}
         row.update(zip(_STAT, stat, strict=True))
         row["bucket"] = [begin, length]
         rows.append(row)
     more = slot if slot < len(fleet.stats) else 0
-    return rows, buckets[:size].tobytes() + counts[:size].tobytes(), more
-
-
-@cache
-def _room() -> tuple[Table, Buckets, Table]:
-    """Return the arrays for latencies that are taken; untouched memory costs nothing."""
-    return (
-        np.zeros((SLOTS_AT_ONCE, 7), np.int64),
-        np.zeros(BUCKETS, np.int32),
-        np.zeros(BUCKETS, np.int64),
-    )
-
-
-@cache
-def _names() -> dict[int, tuple[str, str]]:
-    return {
-        counting.slot_of(0, series, phase): (phase_name, series_name)
-        for series, series_name in enumerate(SERIES)
-        for phase, phase_name in enumerate(INTENDED_PHASES)
-    }
+    return rows, _BUCKETS[:size].tobytes() + _COUNTS[:size].tobytes(), more
 
 
 def decode_intervals(header: Row, block: bytes) -> list[Interval]:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -79,25 +78,24 @@ def rows_as_words(page: SharedPage) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def create_live_page(path: Path, workers: int, groups: int) -> SharedPage:
-    return _mapped(path, "w+", workers, groups)
+    totals_bytes, counts_bytes = _sizes(workers, groups)
+    with path.open("wb") as file:
+        try:
+            # In a full memory file system the first write to the page would kill the process.
+            os.posix_fallocate(file.fileno(), 0, totals_bytes + counts_bytes)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+    return open_live_page(path, workers, groups)
 
 
 def open_live_page(path: Path, workers: int, groups: int) -> SharedPage:
-    return _mapped(path, "r+", workers, groups)
-
-
-def _mapped(path: Path, mode: Literal["w+", "r+"], workers: int, groups: int) -> SharedPage:
-    totals_bytes = workers * Totals.layout.itemsize
-    counts_bytes = workers * groups * _PHASES * CounterRecord.layout.itemsize
-    if mode == "w+":
-        with path.open("wb") as file:
-            try:
-                # In a full memory file system the first write to the page would kill the process.
-                os.posix_fallocate(file.fileno(), 0, totals_bytes + counts_bytes)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(path)) from None
-    area = np.memmap(path, np.uint8, "r+", shape=(totals_bytes + counts_bytes,))
-    both = np.asarray(area)
+    totals_bytes, counts_bytes = _sizes(workers, groups)
+    both = np.asarray(np.memmap(path, np.uint8, "r+", shape=(totals_bytes + counts_bytes,)))
     totals: Rows[Totals] = both[:totals_bytes].view(Totals.layout)  # type: ignore[assignment]
     counts = both[totals_bytes:].view(CounterRecord.layout)
     return SharedPage(totals, counts.reshape(workers, groups, _PHASES))
+
+
+def _sizes(workers: int, groups: int) -> tuple[int, int]:
+    counts_bytes = workers * groups * _PHASES * CounterRecord.layout.itemsize
+    return workers * Totals.layout.itemsize, counts_bytes

@@ -5,6 +5,7 @@ Python opens, reads and writes them. A device has an SSLSocket or a WebSocket, a
 """
 
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Callable, Generator
@@ -32,10 +33,9 @@ from loadgen.kernels.device import (
 from loadgen.kernels.reactor import ENDED, ReceiveKernel, keep_partial
 from loadgen.mqtt.violations import FORBIDDEN_FRAME, NO_SUBPROTOCOL, TEXT_FRAME, VIOLATIONS
 from loadgen.plan.behaviour import PlannedFleet
-from loadgen.plan.groups import Target
+from loadgen.plan.groups import Target, target_url
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.closing import has_unread
-from loadgen.worker.endings import ending
 from loadgen.worker.outgoing import Outgoing
 from loadgen.worker.tls import Handshakes
 
@@ -47,9 +47,9 @@ MQTT = Subprotocol("mqtt")
 """The subprotocol of a WebSocket connection (MQTT 5, section 6)."""
 
 
-def websocket_uri(target: Target) -> str:
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    return f"{target.transport}://{host}:{target.port}{target.path}"
+def ending(number: int) -> str:
+    """Return the words for an errno; 0 if the peer closed the connection in order."""
+    return os.strerror(number).lower() if number else "closed by the broker"
 
 
 class WebSocket:
@@ -244,7 +244,7 @@ class Streams:
             if target.transport == "tls":
                 link: Link = secured
             else:
-                link = websocket = WebSocket(sock, websocket_uri(target))
+                link = websocket = WebSocket(sock, target_url(target))
                 yield from _until_done(websocket.upgrade)
                 if not websocket.has_subprotocol:
                     self._violated(connection, NO_SUBPROTOCOL)

@@ -6,7 +6,6 @@ sample costs the workers nothing and needs no message.
 
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,23 +70,20 @@ def _opened(path: Path, layout: np.dtype[np.void]) -> npt.NDArray[np.void]:
     return np.asarray(np.memmap(path, np.uint8, "r")).view(layout)
 
 
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    """The counts of one worker; `streams` are those of its publishers."""
-
-    sent: Table
-    streams: Table
-    expected: Table
-
-
 class SubscriptionMarks:
-    """Reader of the streams and pairs of all workers."""
+    """Reader of the publishers and pairs of all workers.
 
-    def __init__(self, workers: tuple[_Worker, ...], streams: Table, firsts: Table) -> None:
-        self._workers = workers
+    `streams` has the stream of each pair, `firsts` the first pair of each subscription.
+    """
+
+    def __init__(
+        self, publishers: list[Any], pairs: list[Any], streams: Table, firsts: Table
+    ) -> None:
+        self._sent_on = [(rows["stream"].copy(), rows["sent"]) for rows in publishers]
+        self._expected = [rows["expected"] for rows in pairs]
         self._streams = streams
         self._firsts = firsts
-        self._sent = np.zeros(1 + max(int(one.streams.max(initial=-1)) for one in workers), int)
+        self._sent = np.zeros(1 + max(int(one.max(initial=-1)) for one, _ in self._sent_on), int)
         self._next_ns = 0
 
     def most(self) -> int | None:
@@ -100,9 +96,9 @@ class SubscriptionMarks:
         begun_ns = time.monotonic_ns()
         if begun_ns < self._next_ns:
             return None
-        received = np.concatenate([one.expected for one in self._workers])
-        for one in self._workers:
-            self._sent[one.streams] = one.sent
+        received = np.concatenate(self._expected)
+        for numbers, sent in self._sent_on:
+            self._sent[numbers] = sent
         under_way = np.maximum(self._sent[self._streams] - received, 0)
         most = int(np.add.reduceat(under_way, self._firsts).max())
         self._next_ns = begun_ns + _PAUSES * (time.monotonic_ns() - begun_ns)
@@ -111,26 +107,22 @@ class SubscriptionMarks:
 
 def open_marks(live: Path, workers: int) -> SubscriptionMarks | None:
     """Map the files of all workers; return None if one is missing, as on another host."""
-    mapped: list[_Worker] = []
+    publishers: list[Any] = []
+    pairs: list[Any] = []
     streams: list[Table] = []
     firsts: list[int] = []
-    pairs = 0
     for worker in range(workers):
         path = _part(live, worker, "subscriptions")
         if not path.exists():
             return None
-        with path.open("rb") as file:
-            subscriptions: Table = np.load(file)
-        publishers = _opened(_part(live, worker, "publishers"), Publisher.layout)
-        expected = _opened(_part(live, worker, "pairs"), Pair.layout)["expected"]
-        mapped.append(_Worker(publishers["sent"], publishers["stream"].copy(), expected))
-        earlier = None
-        for pair_first, stream_first, count, device in subscriptions.tolist():
+        before, earlier = sum(map(len, pairs)), None
+        for pair_first, stream_first, count, device in np.load(path).tolist():
             if device != earlier:
-                firsts.append(pairs + pair_first)
+                firsts.append(before + pair_first)
             earlier = device
             streams.append(np.arange(stream_first, stream_first + count))
-        pairs += len(expected)
+        publishers.append(_opened(_part(live, worker, "publishers"), Publisher.layout))
+        pairs.append(_opened(_part(live, worker, "pairs"), Pair.layout))
     if not firsts:
         return None
-    return SubscriptionMarks(tuple(mapped), np.concatenate(streams), np.array(firsts))
+    return SubscriptionMarks(publishers, pairs, np.concatenate(streams), np.array(firsts))

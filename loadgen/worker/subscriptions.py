@@ -1,37 +1,33 @@
-"""Subscribes of every device before the run, and of those that lost their session.
+"""Subscribes of every device before the run, of those that lost their session, and of a churn.
 
 Owns the devices that wait for a SUBACK in the subscribe phase, and their failures.
 """
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import cycle, islice
 
 import numpy as np
+import numpy.typing as npt
 
+from loadgen.kernels import counting
 from loadgen.kernels.counting import CONNECT_PHASE, S_SUBACK, record, slot_of
 from loadgen.kernels.device import CONNECTED
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import SUBACK
-from loadgen.mqtt.packets import SubAck, Subscribe
+from loadgen.mqtt.packets import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
 from loadgen.mqtt.reason_codes import is_failure, is_known, reason_name
 from loadgen.mqtt.violations import GRANT_RAISED, SUBACK_CODES, UNKNOWN_REASON, UNKNOWN_SUBACK
-from loadgen.plan.behaviour import PlannedFleet
+from loadgen.plan.behaviour import RESUBSCRIBE_ID, PlannedFleet
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.frames import Header
 from loadgen.worker.outgoing import Outgoing
 from loadgen.worker.reporter import Reporter
 
 _IN_FLIGHT = 256
-
-
-def _failure(codes: Sequence[int], asked_qos: int, version: int) -> str | None:
-    """Return the shortfall of a SUBACK: refused, or less QoS than requested (MQTT 5, 3.9.3)."""
-    if is_failure(max(codes)):
-        return reason_name(max(codes), version)
-    if min(codes) < asked_qos:
-        return f"granted QoS {min(codes)} instead of {asked_qos}"
-    return None
+_TURN_S = 0.005
 
 
 class Subscriptions:
@@ -63,16 +59,19 @@ class Subscriptions:
         self.unserved: set[int] = set()
         """Devices whose first subscription was refused, not answered, or ended the connection."""
         self._closed = 0
+        self.answered = 0
+        """Packets of `--resubscribe` that were sent in the window and have an answer."""
+        self._asked_ns: dict[int, int] = {}
+        self._churned: set[int] = set()
+        """Devices that are subscribed to their filter of `--resubscribe`."""
 
     async def subscribe_all(self, timeout_s: float) -> Header:
         """Subscribe every subscribing device; ends when each got its SUBACK or failed."""
         first_ns = clock_ns()
         self._last_ns = first_ns
         devices = self._fleet.devices
-        subscribing = np.array(
-            [group.subscribes is not None for group in self._fleet.plan.groups], np.bool_
-        )[self._fleet.group]
-        rows = np.flatnonzero(subscribing & (devices["state"] == CONNECTED))
+        rows = self._subscribing()
+        rows = rows[devices["state"][rows] == CONNECTED]
         devices["request_ns"][rows] = 0
         self._queue = rows[::-1].tolist()
         wanted = len(self._queue)
@@ -97,6 +96,10 @@ class Subscriptions:
             "first_ns": first_ns,
             "last_ns": self._last_ns,
         }
+
+    def _subscribing(self) -> npt.NDArray[np.intp]:
+        owners = [group.subscribes is not None for group in self._fleet.plan.groups]
+        return np.flatnonzero(np.array(owners, np.bool_)[self._fleet.group])
 
     def _ask_next(self) -> None:
         """Subscribe the next device that is still connected; end if none is left."""
@@ -131,7 +134,7 @@ class Subscriptions:
         if not waiting:
             del self._open[connection]
         requested, codes = request.subscriptions[-1].qos, packet.reason_codes
-        granted = min(codes)
+        granted, failure = min(codes), None
         violations = []
         if len(codes) != len(request.subscriptions):
             violations.append(SUBACK_CODES)
@@ -141,11 +144,13 @@ class Subscriptions:
             violations.append(GRANT_RAISED)
         if granted < requested:
             # Messages come with the granted QoS; a lower one than requested is a failure.
+            failure = f"granted QoS {granted} instead of {requested}"
             device = fleet.devices[connection]
             device.qos = min(device.qos, granted)
             streams = slice(device.range_first, device.range_first + device.range_count)
             fleet.ranges["qos"][streams] = np.minimum(fleet.ranges["qos"][streams], granted)
-        failure = _failure(codes, requested, version)
+        if is_failure(max(codes)):
+            failure = reason_name(max(codes), version)
         device = fleet.devices[connection]
         if device.request_ns and (failure is not None or not waiting):
             self._last_ns = max(self._last_ns, moment_ns)
@@ -155,8 +160,71 @@ class Subscriptions:
             self.settle(connection, failure, refused=is_failure(max(codes)))
         return violations
 
+    def _fail_again(self, connection: int, failure: str) -> None:
+        self.failed_again[failure] += 1
+        self._reporter.event("subscribe", connection, f"subscribing again: {failure}")
+
     def forget(self, connection: int) -> None:
         self._open.pop(connection, None)
+        self._asked_ns.pop(connection, None)
+        self._churned.discard(connection)
+
+    def turns(self, rate: float) -> Callable[[], float | None]:
+        """Return a function that sends what is due of the rate since its last call.
+
+        Devices subscribe and unsubscribe in turn, each at a filter that no message matches; one
+        without an answer is passed over. The result is the time until the next call in seconds,
+        None for no more.
+        """
+        rows = self._subscribing().tolist()
+        total = sum(group.count for group in self._fleet.plan.groups if group.subscribes)
+        in_turn, due, counted_s = cycle(rows), 0.0, time.monotonic()
+        self.answered = 0
+
+        def send_due() -> float | None:
+            nonlocal due, counted_s
+            now_s = time.monotonic()
+            due = min(due + (now_s - counted_s) * rate * len(rows) / max(total, 1), len(rows))
+            counted_s = now_s
+            for row in islice(in_turn, int(due)):
+                if row not in self._asked_ns and self._fleet.devices["state"][row] == CONNECTED:
+                    self._take_turn(row)
+                    due -= 1
+            return _TURN_S if self._reporter.phase in ("warmup", "measure") else None
+
+        return send_due
+
+    def _take_turn(self, row: int) -> None:
+        fleet = self._fleet
+        name = f"{fleet.plan.root}/~/{fleet.group[row]}/{fleet.device[row]}"
+        packet: Subscribe | Unsubscribe = Unsubscribe(RESUBSCRIBE_ID, (name,))
+        if row not in self._churned:
+            packet = Subscribe(RESUBSCRIBE_ID, (Subscription(topic_filter=name),))
+        self._asked_ns[row] = clock_ns()
+        self._outgoing.write(row, encode(packet, fleet.plan.version_of(fleet.group_of(row))))
+
+    def ends_turn(self, row: int, packet: SubAck | UnsubAck, moment_ns: int) -> bool:
+        """Record the latency of an answer; return False if it answers no packet of a turn."""
+        fleet, ends = self._fleet, isinstance(packet, UnsubAck)
+        if row not in self._asked_ns or packet.packet_id != RESUBSCRIBE_ID:
+            return False
+        if ends != (row in self._churned):
+            return False
+        asked_ns, worst = self._asked_ns.pop(row), max(packet.reason_codes, default=0)
+        if is_failure(worst):
+            self._fail_again(row, reason_name(worst, fleet.plan.version_of(fleet.group_of(row))))
+        self._churned ^= {row} if ends or not is_failure(worst) else set()
+        phase = counting.phase_of(fleet.run, asked_ns)
+        self.answered += phase == counting.MEASURE
+        series = counting.S_UNSUBSCRIBE if ends else counting.S_RESUBSCRIBE
+        record(fleet, slot_of(int(fleet.group[row]), series, phase), moment_ns - asked_ns)
+        return True
+
+    def failures_again(self) -> dict[str, int]:
+        """Return the shortfalls after the subscribe phase, and answers that did not come."""
+        last_ns = clock_ns() - int(self._fleet.plan.phases.timeout_s * 1e9)
+        late = sum(asked_ns < last_ns for asked_ns in self._asked_ns.values())
+        return dict(self.failed_again + Counter({"no SUBACK or UNSUBACK in time": late}))
 
     def settle(self, connection: int, failure: str | None, *, refused: bool = False) -> None:
         """End the wait for a device's SUBACK, which arrived or cannot arrive any more."""
@@ -164,8 +232,7 @@ class Subscriptions:
         is_connected = self._fleet.devices[connection].state == CONNECTED
         if connection not in self._waiting:
             if failure is not None and is_connected:
-                self.failed_again[failure] += 1
-                self._reporter.event("subscribe", connection, f"subscribing again: {failure}")
+                self._fail_again(connection, failure)
             return
         self._waiting.discard(connection)
         if failure is not None:

@@ -1,4 +1,4 @@
-"""Actions that a worker repeats: PINGREQ, devices that leave for a while, settled doubts."""
+"""Actions that a worker repeats: PINGREQ, devices that leave and return, decisions on repeats."""
 
 from collections.abc import Callable, Iterator
 from heapq import merge
@@ -22,9 +22,9 @@ from loadgen.plan.stages import absences
 from loadgen.worker.build_fleet import many_rows
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.closing import range_owners
-from loadgen.worker.endings import NO_PINGRESP
 from loadgen.worker.outgoing import Outgoing
 
+NO_PINGRESP = "no PINGRESP in time"
 _PINGREQ = np.frombuffer(bytearray(encode(PingReq(), 4)), np.uint8)
 _LEAVE_EVERY_S = 0.02
 _NO_RETURN_NS = 3_600_000_000_000

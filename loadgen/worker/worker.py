@@ -1,8 +1,8 @@
 """One worker process: its share of the devices, and the coordinator's commands.
 
 The methods of `Worker` are the coordinator's commands, in the order of a run: configure, connect,
-subscribe, start, conclude, stop. Instead of stopping, another run can be played on the connections:
-renew, start, conclude. The steps are in separate modules.
+subscribe, start, conclude, stop. Instead of stopping, another run can use the connections: renew,
+start, conclude. The steps are in separate modules.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Worker:
         self.commands: dict[str, Command] = {name: getattr(self, name) for name in _COMMANDS}
 
     async def configure(self, header: Header) -> Header:
-        """Build the fleet and everything that plays it."""
+        """Build the fleet and everything that runs it."""
         row, plan = int(header["worker"]), read_plan(header["plan"])
         follow(int(header.get("clock_offset_ns", 0)))
         self.channel.lease_s = float(header.get("lease_s", LEASE_S))
@@ -148,6 +148,8 @@ class Worker:
         times = (int(header["start_ns"]), int(header["end_ns"]))
         random = lifecycle.connector.random
         self._repeat(leave_and_return(fleet, times, random, lifecycle.leave))
+        if rate := fleet.plan.scenario.resubscribe:
+            self._repeat(lifecycle.subscriptions.turns(rate))
         self._at(int(header["measure_ns"]), lambda: reporter.enter("measure"))
         self._at(int(header["end_ns"]), end_window)
         lifecycle.poller.arm(int(header["start_ns"]))
@@ -206,9 +208,10 @@ class Worker:
         queues = {
             group.name: fleet.devices["taken"][fleet.group == index].tolist()
             for index, group in enumerate(fleet.plan.groups)
-            if group.subscribes is not None and group.subscribes.shared is not None
+            if group.subscribes is not None and group.subscribes.shared
         }
         overdue = self.lifecycle.connector.overdue()
+        unserved = self.lifecycle.subscriptions.failures_again()
         self.lifecycle.connector.stop()
         self.lifecycle.poller.end_schedule()
         await self.lifecycle.poller.read_rest(_READ_REST_S)
@@ -223,7 +226,8 @@ class Worker:
                 "closing": closing,
                 "forgotten_gaps": fleet.totals.forgotten_gaps,
                 "overdue": overdue,
-                "subscribe_failures": dict(self.lifecycle.subscriptions.failed_again),
+                "subscribe_failures": unserved,
+                "resubscribed": self.lifecycle.subscriptions.answered,
                 "spread": queues,
                 "devices": device_columns(fleet) if fleet.plan.scenario.per_device else None,
                 "tls": None if streams is None else streams.handshakes.summary(),

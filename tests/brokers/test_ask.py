@@ -34,6 +34,7 @@ from tests.instruments.relay import run_erring
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import TlsFiles, run_secured
 from tests.servers import Talk, closed, talking, upgraded
+from tests.tables import rows_of
 
 SECRET = "hunter22"
 CONNECT_3_1_1 = b"\x04MQTT\x04"
@@ -257,28 +258,11 @@ async def test_the_login_of_a_device_is_used() -> None:
 # Refusals ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("answer", "version", "code", "name"),
-    [
-        (b"\x20\x02\x00\x02", 4, "REFUSED", "Connection Refused, identifier rejected (2)"),
-        (b"\x20\x02\x00\x03", 4, "NOT_READY", "Connection Refused, Server unavailable (3)"),
-        (b"\x20\x02\x00\x05", 4, "WRONG_LOGIN", "Connection Refused, not authorized (5)"),
-        (b"\x20\x02\x00\x05", 5, "WRONG_LOGIN", "Connection Refused, not authorized (5)"),
-        (b"\x20\x03\x00\x88\x00", 5, "NOT_READY", "Server unavailable (0x88)"),
-        (b"\x20\x03\x00\x86\x00", 5, "WRONG_LOGIN", "Bad User Name or Password (0x86)"),
-        (b"\x20\x03\x00\x95\x00", 5, "REFUSED", "Packet too large (0x95)"),
-        (
-            b"\x20\x0b\x00\x87\x08\x1f\x00\x05no\x1b[m",
-            5,
-            "WRONG_LOGIN",
-            r"Not authorized (0x87): no\x1b[m",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("answer", "version", "code", "name"), rows_of("brokers.refusals"))
 async def test_a_refusal_has_its_reason_and_advice(
-    answer: bytes, version: int, code: str, name: str
+    answer: str, version: int, code: str, name: str
 ) -> None:
-    async with serving(answering(answer, after=b"MQTT")) as endpoint:
+    async with serving(answering(bytes.fromhex(answer), after=b"MQTT")) as endpoint:
         error = await refused(endpoint, version)
     assert (error.code, error.values["name"]) == (code, name)
 
@@ -454,24 +438,10 @@ def test_endless_answer_to_the_upgrade_ends_in_time(talk: Talk, interrupted: boo
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize(
-    ("answer", "fault"),
-    [
-        (b"HTTP/1.1 403 Forbidden\r\n\r\n", "HTTP 403 Forbidden"),
-        (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", "HTTP 302 Found"),
-        (b"HTTP/1.1 101 Yes\r\nSec-WebSocket-Accept: no\r\n\r\n", "missing Connection header"),
-        (
-            b"HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Accept: no\r\n\r\n",
-            "invalid Sec-WebSocket-Accept header: no",
-        ),
-        (b"", "it closed the connection"),
-        (b"SSH-2.0-\x1b[31m" + b"x" * 900 + b"\r\n\r\n", r"it answered SSH-2.0-\x1b[31mxxx"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "it answered SSH-2.0-OpenSSH_9.2"),
-    ],
-)
-async def test_a_refused_upgrade_has_its_reason(answer: bytes, fault: str) -> None:
-    talk = answering(answer, after=b"\r\n\r\n", close=True)
+@pytest.mark.parametrize(("answer", "fault"), rows_of("brokers.upgrades_refused"))
+async def test_a_refused_upgrade_has_its_reason(answer: str, fault: str) -> None:
+    data = answer.replace("{x}", "x" * 900).encode()
+    talk = answering(data, after=b"\r\n\r\n", close=True)
     async with serving(talk, scheme="ws") as endpoint:
         error = await refused(endpoint, timeout_s=2)
     assert error.code == "NOT_UPGRADED" and error.values["fault"].startswith(fault)

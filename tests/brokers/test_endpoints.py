@@ -1,5 +1,7 @@
+from pathlib import Path
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.brokers.endpoints import (
@@ -10,6 +12,9 @@ from loadgen.brokers.endpoints import (
     parse_endpoint,
 )
 from loadgen.errors import UsageError
+from loadgen.plan.scenario import read_toml
+
+REFUSED = read_toml((Path(__file__).parent / "urls.toml").read_text())["refused"]
 
 _hosts = st.one_of(
     st.ip_addresses().map(str),
@@ -37,7 +42,6 @@ def test_default_ports(scheme: str) -> None:
     user=_secrets.filter(bool),
     password=st.none() | _secrets,
 )
-@settings(deadline=None)
 def test_every_part_comes_back(
     scheme: str, host: str, port: int, user: str, password: str | None
 ) -> None:
@@ -55,7 +59,6 @@ def test_every_part_comes_back(
 
 
 @given(password=st.text("abcXYZ0189", min_size=6, max_size=20))
-@settings(deadline=None)
 def test_password_is_never_shown(password: str) -> None:
     endpoint = parse_endpoint(f"mqtts://carol:{password}@broker:1")
     for shown in (str(endpoint), repr(endpoint), endpoint.redacted, f"{endpoint}"):
@@ -76,39 +79,7 @@ def test_nonsense_is_one_line(text: str) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("http://broker", "URL_SCHEME"),
-        ("mqtt://broker:0", "URL_PORT"),
-        ("mqtt://broker:65536", "URL_PORT"),
-        ("mqtt://broker:1e3", "URL_PORT"),
-        ("mqtt://broker:", "URL_PORT"),
-        ("mqtt://", "URL_NO_HOST"),
-        ("mqtt://:1883", "URL_NO_HOST"),
-        ("mqtt://a b", "URL_UNPRINTABLE"),
-        ("mqtt://a\nb", "URL_UNPRINTABLE"),
-        ("mqtt://a%00:b@host", "URL_ESCAPE"),
-        ("mqtt://a:%0a@host", "URL_ESCAPE"),
-        ("mqtt://a:%zz@host", "URL_ESCAPE"),
-        ("mqtt://a:%ff@host", "URL_ESCAPE"),
-        ("mqtt://@host", "URL_NO_USER"),
-        ("mqtt://a:b/c@host", "URL_SLASH"),
-        ("mqtt://host/path", "URL_PATH"),
-        ("ws://host/path?x=1", "URL_QUERY"),
-        ("mqtt://::1", "HOST_NAME"),
-        ("mqtt://[::1", "HOST_NAME"),
-        ("mqtt://[::1]x", "HOST_NAME"),
-        ("mqtt://[1.2.3.4]", "HOST_NAME"),
-        ("mqtt://300.1.1.1", "HOST_NAME"),
-        ("mqtt://-a", "HOST_NAME"),
-        ("mqtt://a..b", "HOST_NAME"),
-        ("mqtt://" + "a" * 64, "HOST_NAME"),
-        ("mqtt://" + "a" * 3000, "URL_LONG"),
-        ("broker:1883", "NO_BROKER"),
-        ("mosquito", "NO_BROKER"),
-    ],
-)
+@pytest.mark.parametrize(("text", "code"), [*REFUSED, ("mqtt://" + "a" * 3000, "URL_LONG")])  # type: ignore[misc]
 def test_refused_with_its_fault(text: str, code: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_broker(text)

@@ -1,6 +1,6 @@
 """Each feature is found if a broker has it, and missed if it lacks it."""
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from loadgen.brokers.features import QUIET_S, Feature, feature_of, features_of
 from loadgen.brokers.reflector import run_reflector
 from loadgen.mqtt.packets import PubAck, SubAck
 from loadgen.mqtt.properties import Properties
+from loadgen.plan.scenario import read_toml
 from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.needs import needs_mosquitto
 from tests.secured_mosquitto import run_secured
@@ -56,64 +57,24 @@ async def test_features_that_the_reflector_lacks() -> None:
     assert found["maximum_packet_size_bytes"] == Feature(16 << 20, "stated")
 
 
-def saying(**properties: Any) -> Callable[[], LittleBroker]:
-    return lambda: LittleBroker(connack=Properties(**properties))
+FEATURES = read_toml((Path(__file__).parent / "features.toml").read_text())["features"]
 
 
 @pytest.mark.parametrize(
     ("able", "name", "value", "code"),
     [
-        (saying(maximum_qos=1), "maximum_qos", 1, "QOS_LIMIT"),
-        (
-            lambda: LittleBroker(suback=lambda packet: SubAck(packet.packet_id, (0,))),
-            "maximum_qos",
-            0,
-            "QOS_GRANTED",
-        ),
-        (
-            lambda: LittleBroker(acknowledgement=lambda packet: PubAck(packet.packet_id)),
-            "maximum_qos",
-            1,
-            "WRONG_ANSWER",
-        ),
-        (saying(retain_available=0), "retain_available", False, "NO_RETAIN"),
-        (LittleBroker, "retain_available", False, "NOT_RETAINED"),
-        (LittleBroker, "will_available", False, "NO_WILL"),
-        (
-            saying(wildcard_subscription_available=0),
-            "wildcard_subscription_available",
-            False,
-            "NO_WILDCARDS",
-        ),
-        (
-            lambda: LittleBroker(shares=False),
-            "shared_subscription_available",
-            False,
-            "NO_SHARED",
-        ),
-        (lambda: LittleBroker(sessions=False), "session_available", False, "NO_SESSION"),
-        (
-            saying(subscription_identifier_available=0),
-            "subscription_identifier_available",
-            False,
-            "",
-        ),
-        (LittleBroker, "subscription_identifier_available", False, "NO_IDENTIFIER"),
-        (saying(topic_alias_maximum=3), "topic_alias_maximum", 3, "NO_ALIAS"),
-        (saying(maximum_packet_size=70_000), "payload_bytes", 64 << 10, "SIZE_LIMIT"),
-        (saying(maximum_packet_size=70_000), "maximum_packet_size_bytes", 70_000, ""),
-        (saying(receive_maximum=7), "receive_maximum", 7, ""),
-        (LittleBroker, "receive_maximum", 65_535, ""),
-        (saying(server_keep_alive=30), "server_keep_alive_s", 30, ""),
-        (saying(session_expiry_interval=300), "session_expiry_s", 300, ""),
-        (LittleBroker, "session_expiry_s", None, "ENDLESS_SESSION"),
-        (LittleBroker, "server_keep_alive_s", None, "LONG_KEEP_ALIVE"),
+        *FEATURES,  # type: ignore[misc]
+        ({"suback": lambda p: SubAck(p.packet_id, (0,))}, "maximum_qos", 0, "QOS_GRANTED"),
+        ({"acknowledgement": lambda p: PubAck(p.packet_id)}, "maximum_qos", 1, "WRONG_ANSWER"),
+        ({}, "session_expiry_s", None, "ENDLESS_SESSION"),
+        ({}, "server_keep_alive_s", None, "LONG_KEEP_ALIVE"),
     ],
 )
 async def test_a_missing_feature_is_noticed(
-    able: Callable[[], LittleBroker], name: str, value: Any, code: str
+    able: dict[str, Any], name: str, value: Any, code: str
 ) -> None:
-    feature = await tried(able(), name)
+    connack = Properties(**able.get("connack", {}))
+    feature = await tried(LittleBroker(**{**able, "connack": connack}), name)
     assert feature.value == value
     assert getattr(feature.detail, "code", "") == code
     assert "127.0.0.1" not in feature.detail

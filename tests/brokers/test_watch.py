@@ -18,21 +18,10 @@ from loadgen.brokers.ports import free_port, listening_pids
 from loadgen.brokers.process import ProgramSettings
 from tests.needs import needs_mosquitto
 from tests.refusals import refused
+from tests.tables import rows_of
 
 
-@pytest.mark.parametrize(
-    ("topic", "count"),
-    [
-        ("$SYS/broker/publish/messages/received", "publish_received"),
-        ("$SYS/broker/publish/messages/sent", "publish_sent"),
-        ("$SYS/brokers/emqx@127.0.0.1/metrics/packets/publish/received", "publish_received"),
-        ("$SYS/VerneMQ@10.0.0.1/mqtt/publish/sent", "publish_sent"),
-        ("$SYS/broker/publish/messages/dropped", "publish_dropped"),
-        ("$SYS/broker/publish/messages/received/1min", None),
-        ("$SYS/broker/version", None),
-        ("$SYS/a/b/mqtt/publish/sent", None),
-    ],
-)
+@pytest.mark.parametrize(("topic", "count"), rows_of("brokers.topics_understood"))
 def test_topics_of_the_brokers_that_are_understood(topic: str, count: str | None) -> None:
     assert watch.count_of(topic) == count
 

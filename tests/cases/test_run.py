@@ -15,6 +15,7 @@ from loadgen.plan.scenario import read_toml, to_toml
 from loadgen.plan.stages import Stage
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
+TABLES: dict[str, Any] = read_toml((Path(__file__).parent / "groups.toml").read_text())
 
 
 def groups_of(*tables: dict[str, Any], **fields: Any) -> tuple[DeviceGroup, ...]:
@@ -83,10 +84,6 @@ def test_each_key_has_its_place_in_a_group() -> None:
     assert idle == DeviceGroup("group3", 3, keep_alive_s=45, version=4)
 
 
-def staged(table: dict[str, Any], *moments: float) -> dict[str, Any]:
-    return table | {"stages": [{"at": at, "devices": 2} for at in moments]}
-
-
 def test_rates_are_one_a_second_for_each_device_and_scale_together() -> None:
     tables = sender(), sender(name="fast", topic="b/{device}", rate=36), reader("#")
     rates = [group.publishes.rate for group in groups_of(*tables) if group.publishes]
@@ -106,59 +103,7 @@ def test_needs_of_the_broker_are_those_of_the_groups() -> None:
     assert (needs.qos, needs.payload_bytes) == (2, 5000) and needs.wildcards and needs.shared
 
 
-@pytest.mark.parametrize(
-    ("tables", "fields", "code"),
-    [
-        ([], {}, "VALUE"),
-        (["x"], {}, "NOT_A_TABLE"),
-        ([sender(rat=1)], {}, "UNKNOWN_LINE"),
-        ([sender(rate=0)], {}, "VALUE"),
-        ([sender(name="a b")], {}, "GROUP_NAME"),
-        ([{"topic": "a"}], {}, "NO_COUNT"),
-        ([sender(), sender()], {}, "GROUP_TWICE"),
-        ([reader("a")], {}, "NO_TOPIC"),
-        ([sender(), reader("a", size=40)], {}, "NO_EFFECT"),
-        ([sender(subscribe_qos=1)], {}, "NO_EFFECT"),
-        ([sender(topics=3)], {}, "TOPICS_NO_EFFECT"),
-        ([sender(topic="a/+")], {}, "TOPIC"),
-        ([sender(topic="$SYS/x")], {}, "TOPIC"),
-        ([sender(topic="a/{number}")], {}, "TOPIC"),
-        ([sender(topic="a/1{device}")], {}, "TOPIC"),
-        ([sender(topic="{device}-{topic}")], {}, "TOPIC"),
-        ([sender(), reader("a/#/b")], {}, "FILTER"),
-        ([sender(), reader("$share/s/a/+")], {}, "SHARED_FILTER"),
-        ([sender(), reader("a/+", "a/1")], {}, "OVERLAP"),
-        ([sender(retain=True)], {"reconnect": 1}, "RETAINED_AGAIN"),
-        ([sender(size=40)], {"payload": "file"}, "SIZE_OF_PAYLOAD"),
-        ([sender(payload="a", payload_template="b")], {}, "TWO_PAYLOADS"),
-        ([sender(expiry=5)], {}, "ONLY_MQTT_5"),
-        ([sender(user_properties=5, mqtt="5")], {}, "VALUE"),
-        ([sender(session_expiry=5, mqtt="5")], {}, "NO_EFFECT"),
-        ([sender(password="secret")], {}, "VALUE"),
-        ([sender(will="a/#")], {}, "WILL_TOPIC"),
-        (
-            [sender(), reader("a/+", mqtt="3.1.1")],
-            {"mqtt": "5", "header": "property"},
-            "HEADER_PROPERTY",
-        ),
-        ([staged(sender(), 1)], {}, "STAGES"),
-        ([staged(sender(), 0, 0)], {}, "STAGES"),
-        ([staged(sender(count=1), 0)], {}, "STAGES"),
-        ([staged(sender(), 0)], {"steps": "50%,100%"}, "STAGES_STEPS"),
-        ([sender(qos=1), staged(reader("a/+", qos=1), 0)], {}, "STAGES_NOT_STORED"),
-        ([sender(), staged(reader("a/+", qos=1, clean=False), 0)], {}, "STAGES_NOT_STORED"),
-        (
-            [sender(qos=1, expiry=5), staged(reader("a/+", qos=1, clean=False), 0)],
-            {"mqtt": "5"},
-            "STAGES_NOT_STORED",
-        ),
-        (
-            [sender(), reader("$share/s/a/+"), reader("$share/s/a/+", name="others")],
-            {"mqtt": "5"},
-            "SHARED_BY_GROUPS",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("tables", "fields", "code"), TABLES["refused"])
 def test_refusals_are_one_line(tables: list[Any], fields: dict[str, Any], code: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         resolve(build_scenario("run", {"group": tables}, fields))
@@ -167,31 +112,7 @@ def test_refusals_are_one_line(tables: list[Any], fields: dict[str, Any], code: 
     assert str(refused.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    ("stem", "devices", "sent", "delivered"),
-    [
-        ("run", 1_314, 1_300, 1_000 * 10.3 + 300 * (10 / 3 + 1)),
-        ("mqttbs-conn-10k", 10_000, 0, 0),
-        ("mqttbs-conn-1m", 1_000_000, 0, 0),
-        ("mqttbs-fanout-1-1k", 1_001, 1, 1_000),
-        ("mqttbs-fanout-5-1000", 1_005, 250, 250_000),
-        ("mqttbs-p2p-1k", 2_000, 1_000, 1_000),
-        ("mqttbs-p2p-50k", 100_000, 50_000, 50_000),
-        ("mqttbs-sharedsub-1k-5", 1_005, 1_000, 1_000),
-        ("mqttbs-sharedsub-50k-500", 50_500, 50_000, 50_000),
-        ("emqx-2m", 1_020, 2_000, 2_000_000),
-        ("emqx-10m", 10_001_050, 5_000, 1_000_000),
-        ("emqx-mysql", 100_000, 100_000, 0),
-        ("tbmq-3m", 3_100, 1_000, 3_000_000),
-        ("tbmq-p2p-1m", 1_000_000, 500_000, 500_000),
-        ("tbmq-100m", 100_000_500, 3_000_000, 3_000_000),
-        ("rabbit-100k", 200_000, 833.4, 833.4),
-        ("rabbit-3m", 3_000_000, 8_333.4, 8_333.4),
-        ("flashmq", 1_000, 25_000, 25_000),
-        ("bifromq-shared", 40_400, 40_000, 40_000),
-        ("bifromq-262", 10_035_390, 1_260_000, 1_260_000),
-    ],
-)
+@pytest.mark.parametrize(("stem", "devices", "sent", "delivered"), TABLES["suites"])
 def test_public_suites_have_their_connections_and_rates(
     stem: str, devices: int, sent: float, delivered: float
 ) -> None:

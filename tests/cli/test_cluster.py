@@ -15,6 +15,7 @@ from loadgen.run.hosts.remote_host import Agents
 from loadgen.spark import ship
 from loadgen.spark.agents import Cluster, HostSource
 from tests.refusals import refused
+from tests.tables import rows_of
 
 NOTHING: dict[str, Any] = {
     "spark_master": None,
@@ -56,20 +57,7 @@ class TestHostsOf:
             with refused("SHORT_SECRET", size=15, least=16) if short else nullcontext():
                 assert cluster(2, **given) == Agents(2, ("::1", 7300), text.encode())
 
-    @pytest.mark.parametrize(
-        ("hosts", "given", "code"),
-        [
-            (2, {}, "NO_AGENTS"),
-            (1, {"secret": "file:f"}, "NO_AGENT_USED"),
-            (1, {"listen": ":7300"}, "NO_SECRET"),
-            (1, {"listen": ":7300", "secret": "open"}, "SECRET_SOURCE"),
-            (1, {"listen": "h", "secret": "file:f"}, "VALUE"),
-            (1, {"ship": True}, "NO_CLUSTER"),
-            (1, {"spark_conf": ["spark.a=b"]}, "NO_CLUSTER"),
-            (1, {"spark_master": "yarn", "hosts_wait": "soon"}, "VALUE"),
-            (1, {"spark_master": "yarn", "spark_conf": ["a=b"]}, "SPARK_SETTING"),
-        ],
-    )
+    @pytest.mark.parametrize(("hosts", "given", "code"), rows_of("cli.cluster_refused"))
     def test_what_does_not_fit_together(self, hosts: int, given: dict[str, Any], code: str) -> None:
         with refused(code, UsageError):
             cluster(hosts, **given)
@@ -83,15 +71,7 @@ class TestHostsOf:
             hosts_of(build_scenario("fanin", None, fields), NOTHING | {"spark_master": "yarn"})
 
 
-@pytest.mark.parametrize(
-    ("line", "spelled_out"),
-    [
-        ("fanin --place a=0 b=1,2 --rate 3", "fanin --place a=0 --place b=1,2 --rate 3"),
-        ("fanin --place a=0 --place b=1", "fanin --place a=0 --place b=1"),
-        ("fanin --set a=0 b=1", "fanin --set a=0 b=1"),
-        ("fanin --place", "fanin --place"),
-    ],
-)
+@pytest.mark.parametrize(("line", "spelled_out"), rows_of("cli.places_spelled_out"))
 def test_a_place_for_several_groups(line: str, spelled_out: str) -> None:
     assert _spelled_out(line.split()) == spelled_out.split()
 

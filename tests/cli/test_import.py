@@ -20,7 +20,7 @@ def test_a_list_goes_to_standard_output_and_what_is_left_out_beside_it(
     told = capsys.readouterr()
     scenario = build_scenario("run", read_toml(told.out), {})
     assert [group["count"] for group in scenario.tables] == [3, 1, 1]
-    assert "play it with: loadgen run --scenario FILE" in told.err
+    assert "run it with: loadgen run --scenario FILE" in told.err
     assert "rate: " in told.err
 
 

@@ -114,7 +114,7 @@ def test_unexpected_error_is_one_line_with_the_place_of_its_traceback(
         raise RuntimeError(f"first\nsecond mqtt://me:s3cret@h {[TAKEN]}")
 
     monkeypatch.setattr(secrets, "_taken", {("password", "env:P"): TAKEN})
-    monkeypatch.setattr("loadgen.brokers.start.serve_forever", fail)
+    monkeypatch.setattr("loadgen.cli.broker.serve_forever", fail)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     status, line = complaint(capsys, "broker", "auto")
     assert status == 3
@@ -137,25 +137,22 @@ def test_a_reader_that_went_away_is_a_known_end(words: tuple[str, ...]) -> None:
     assert (ended.returncode, ended.stderr) == (3, b"")
 
 
-def test_error_of_the_tree_ends_with_its_status(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("raised", "status", "line"),
+    [
+        (CannotRunError("not today \x1b[2J"), 3, r"loadgen: not today \x1b[2J"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_an_error_of_the_tree_and_ctrl_c_have_a_status(
+    raised: BaseException, status: int, line: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: object) -> None:
-        raise CannotRunError("not today \x1b[2J")
+        raise raised
 
-    monkeypatch.setattr("loadgen.brokers.start.serve_forever", fail)
-    assert complaint(capsys, "broker", "auto") == (3, "loadgen: not today \\x1b[2J\n")
-
-
-def test_interrupt_outside_a_run_is_status_130(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def press(*_arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("loadgen.brokers.start.serve_forever", press)
-    assert main(["broker", "auto"]) == 130
-    assert "Traceback" not in capsys.readouterr().err
+    monkeypatch.setattr("loadgen.cli.broker.serve_forever", fail)
+    assert main(["broker", "auto"]) == status
+    assert capsys.readouterr().err.strip() == line
 
 
 def test_a_line_without_a_command_shows_the_help(capsys: Captured) -> None:
@@ -239,6 +236,25 @@ def test_plan_tells_what_a_run_needs_and_runs_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_plan_tells_the_commands_of_every_host(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "plan fanin --hosts 4 --broker mqtt://192.0.2.1 --place pub=left,1 sub=right"
+    words = [*line.split(), "--each-host", "cores=8", "--json"]
+    monkeypatch.setattr(sys, "argv", ["loadgen", *words])
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [role["hosts"] for role in found["roles"]] == [[0, 1], [2]]
+    assert list(found["commands"]) == ["COORDINATOR", "hosts 0 to 1", "hosts 2 to 3"]
+    joined = "COORDINATOR:7300 --secret file:secret"
+    run, *agents = found["commands"].values()
+    assert run == f"loadgen {line.removeprefix('plan ')} --listen {joined}"
+    assert agents == [f"loadgen agent --join {joined} --label {one}" for one in ("left", "right")]
+    assert main(words[:-1]) == 0
+    shown = capsys.readouterr().out
+    assert "on hosts 0 to 1: 0.01 processors" in shown and agents[0] in shown
+
+
 PROBED = {
     *("schema", "broker", "version", "mqtt", "known_by", "cases", "seconds"),
     *("receive_maximum", "maximum_qos", "maximum_packet_size_bytes", "payload_bytes"),
@@ -262,17 +278,6 @@ def test_probe_tells_what_a_broker_can_do_and_play(capsys: Captured) -> None:
         needs = any(word in str(case["lacks"]) for word in ("MQTT 5", "backend", "mqtt = 5"))
         assert needs or case["runs"], name
     assert {case["runs"] for case in shown["cases"].values()} == {True, False, None}
-
-
-def test_probe_refuses_options_that_do_not_fit(capsys: Captured) -> None:
-    assert main(["probe", "--broker=mqtt://127.0.0.1", "--tls-ca=ca.pem"]) == 2
-    assert "the connection is not encrypted" in capsys.readouterr().err
-    assert main(["probe", "--broker=mqtts://127.0.0.1", "--tls-ca=/none.pem"]) == 2
-    assert "/none.pem cannot be read" in capsys.readouterr().err
-    assert main(["probe", "--broker=mqtt://127.0.0.1", "--user=bob"]) == 2
-    assert "user: the value is not the source of a secret" in capsys.readouterr().err
-    assert main(["probe", "--broker=reflector", "--password=prompt"]) == 2
-    assert "--password: " in capsys.readouterr().err
 
 
 # The whole program ---------------------------------------------------------------------------
@@ -346,6 +351,40 @@ def test_a_run_killed_before_its_window_is_told_as_that(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError) as caught:
         read(run)
     assert caught.value.code in ("NO_INTERVALS", "EMPTY_WINDOW")
+
+
+DIES = """
+import os, signal, sys
+from types import SimpleNamespace
+from loadgen.run import interval_files, testbed
+
+def die(*_arguments, **_options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+{patch}
+from loadgen.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "testbed.compact = die",
+        "interval_files._exchange = die",
+        "interval_files.shutil = SimpleNamespace(rmtree=die)",
+        "testbed.seal = die",
+    ],
+)
+def test_a_run_killed_between_its_verdict_and_its_seal_keeps_every_message(
+    tmp_path: Path, patch: str
+) -> None:
+    words = ("fanin", *REFLECTED, "--duration=2", "--quiet", f"--out={tmp_path / 'run'}")
+    died = subprocess.run([sys.executable, "-c", DIES.format(patch=patch), *words], cwd=tmp_path)
+    assert died.returncode == -signal.SIGKILL
+    result = read(tmp_path / "run")
+    assert result.counts.sent == result.counts.received == 400
+    assert "digest" not in json.loads((tmp_path / "run" / "run.json").read_text())
 
 
 def test_connects_of_a_killed_burst_can_be_read(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import build_scenario
 from loadgen.cli.mqttbench import import_clients, without_comments
 from loadgen.errors import ScenarioError
 from loadgen.plan.scenario import read_toml
+from tests.examples import examples
 from tests.refusals import refused
 
 EXAMPLE = Path(__file__).parent / "mqttbench" / "fanin-q1.json"
@@ -47,35 +48,7 @@ def groups_of(clients: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 def test_the_example_becomes_groups() -> None:
     found = import_clients(json.loads(without_comments(EXAMPLE.read_text())))
-    assert read_toml(found.toml) == {
-        "case": "run",
-        "broker": ["mqtt://10.0.0.7:1883", "mqtt://10.0.0.8:1883"],
-        "reconnect": 0.5,
-        "group": [
-            {
-                "name": "publishers1",
-                "count": 3,
-                "qos": 1,
-                "clean": False,
-                "topic": "meters/hall/{topic}",
-                "topics": 3,
-            },
-            {
-                "name": "publishers2",
-                "count": 1,
-                "qos": 1,
-                "clean": False,
-                "topic": "meters/yard/3",
-            },
-            {
-                "name": "subscribers3",
-                "count": 1,
-                "subscribe_qos": 1,
-                "clean": False,
-                "subscribe": ["meters/#"],
-            },
-        ],
-    }
+    assert found.toml == EXAMPLE.with_suffix(".toml").read_text()
     assert [name for name, _, _ in found.clients] == ["pub0", "pub1", "pub2"]
     assert any(note.startswith("rate: ") for note in found.notes)
     assert any(note.startswith("_id: ") for note in found.notes)
@@ -161,47 +134,16 @@ def test_a_user_for_each_goes_into_the_file_of_clients() -> None:
     assert SECRET not in found.toml
 
 
-READER = client(None, "t/#")
+REFUSED = read_toml((EXAMPLE.parent / "refused.toml").read_text())["refused"]
+NO_FLAG = ([{"publishes": "t", "useTLS": None}], "VALUE", {"field": "useTLS", "value": "None"})
 
 
-@pytest.mark.parametrize(
-    ("clients", "code", "values"),
-    [
-        ({}, "NOT_A_LIST", {}),
-        ([], "NOT_A_LIST", {}),
-        ([7], "CLIENT", {"client": 0}),
-        ([client("t", version="TCP2")], "VALUE", {"field": "version", "value": "'TCP2'"}),
-        ([client("t", dst="a b")], "VALUE", {"field": "dst", "value": "'a b'"}),
-        ([client("t", dstPort=0)], "VALUE", {"field": "dstPort"}),
-        ([client("t", useTLS=None)], "VALUE", {"field": "useTLS", "value": "None"}),
-        ([client("t", cleanSession=1, version="TCP5")], "VALUE", {"field": "cleanSession"}),
-        ([client("t", reconnectDelayUSecs=True)], "VALUE", {"field": "reconnectDelayUSecs"}),
-        ([client("t", number=1)], "FIELD", {"field": "'number'"}),
-        ([client("t", messageDirPath="d")], "REFUSED", {"field": "messageDirPath"}),
-        ([client("t", lastWillMsg={"topicStr": "w"})], "REFUSED", {"field": "lastWillMsg"}),
-        ([client("t", password="?")], "VALUE", {"field": "password"}),
-        ([client("t", password="/w==")], "VALUE", {"field": "password"}),
-        ([client("t/#")], "VALUE", {"field": "publishTopics", "value": "'t/#'"}),
-        ([client("t/${COUNT:0-9}"), READER], "VALUE", {"field": "publishTopics"}),
-        ([client("t", publishTopics=[{"qos": 1}])], "VALUE", {"field": "publishTopics"}),
-        ([client(publishTopics=[{"topicStr": "a"}] * 2)], "VALUE", {"field": "publishTopics"}),
-        (
-            [client(publishTopics=[{"topicStr": "a", "responseTopicStr": "b"}])],
-            "VALUE",
-            {"field": "publishTopics", "value": "'b'"},
-        ),
-        ([client("t/1"), client(None, "t/#", version="TCP5")], "UNLIKE", {"field": "version"}),
-        ([client("t/1", useTLS=True), READER], "UNLIKE", {"field": "useTLS or WebSocket"}),
-        (
-            [client("t/1", reconnectDelayUSecs=5), READER],
-            "UNLIKE",
-            {"field": "reconnectDelayUSecs"},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("clients", "code", "values"), [*REFUSED, NO_FLAG])  # type: ignore[misc]
 def test_what_cannot_be_expressed_is_named_in_one_line(
     clients: Any, code: str, values: dict[str, object]
 ) -> None:
+    if isinstance(clients, list):
+        clients = [client(**one) if isinstance(one, dict) else one for one in clients]
     with refused(f"LIST_{code}", ScenarioError, **values) as caught:
         import_clients(clients)
     assert "\n" not in str(caught.value)
@@ -226,7 +168,7 @@ def test_what_cannot_be_expressed_is_named_in_one_line(
         max_leaves=8,
     )
 )
-@settings(max_examples=200)
+@examples(200)
 def test_hostile_lists_are_refused_in_one_line(document: Any) -> None:
     mixed = document if isinstance(document, dict) else {"publishTopics": document}
     for clients in (document, [document], [client() | mixed]):

@@ -1,5 +1,6 @@
 """`loadgen new`: the file that it writes is what `loadgen run` reads."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ def test_other_answers_are_asked_for(tmp_path: Path) -> None:
     (publishers,) = groups_of(path)
     assert publishers.count == 7 and publishers.publishes
     assert (publishers.publishes.rate, publishers.publishes.qos) == (70, 1)
+
+
+def test_the_end_of_the_input_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("7\n"))
+    assert main(["new", str(tmp_path / "fleet.toml"), "--topic=a/{device}"]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("loadgen: ") and "--rate" in line
+    assert not (tmp_path / "fleet.toml").exists()
 
 
 @pytest.mark.parametrize("wrong", ["--devices=0", "--topic=a/+", "--rate=x", "--qos=3"])

@@ -11,6 +11,7 @@ from loadgen.errors import ScenarioError
 from loadgen.judge.next_step import AIMS, MOST_STEPS, PRECISION
 from loadgen.run.hosts.remote_host import WAIT_S
 from tests.refusals import refused
+from tests.tables import rows_of
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -102,15 +103,7 @@ def test_missing_scenario_file_is_one_line(tmp_path: Path) -> None:
         read_scenario(CASES["fanin"], {"scenario": tmp_path / "a\nb"})
 
 
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        (["fanin", "--keep-alive", "99999"], ["--keep-alive:"]),
-        (["fanin", "--durable"], ["--durable:", "--qos 1 or 2"]),
-        (["persistent", "--crash-command", "x"], ["--crash-command:", "--crash-broker"]),
-        (["fanin", "--set", "crash_broker=5s"], ["--crash-broker:"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "options"), rows_of("cli.errors_name_options"))
 def test_an_error_names_options_and_no_fields(
     words: list[str], options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

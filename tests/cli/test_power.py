@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from loadgen.cli.main import main
+from tests.tables import rows_of
 
 Captured = pytest.CaptureFixture[str]
 LOG = "time,PSU 1 (W),PSU 2 (W),PSU 1 max (W),Temp (C)\n" + "".join(
@@ -41,16 +42,7 @@ def test_power_of_a_window_as_a_table(tmp_path: Path, capsys: Captured) -> None:
         assert words in shown
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--from", "2013-04-26T10:00:00Z"],
-        ["--from", "soon"],
-        ["--to", "2013-04-26T10:00:00Z"],
-        ["--pdu-columns", "watts=Temp (C)"],
-        ["--pdu-format", "/no/such/file"],
-    ],
-)
+@pytest.mark.parametrize("words", rows_of("cli.power_refused"))
 def test_power_refuses_with_one_line_and_status_2(
     tmp_path: Path, capsys: Captured, words: list[str]
 ) -> None:

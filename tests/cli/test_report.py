@@ -33,6 +33,7 @@ from loadgen.run.testbed import Testbed
 from tests.ledgers import facts_with
 from tests.needs import needs_mosquitto
 from tests.report.fabricate import SECOND_NS, WALL_NS, fabricate
+from tests.tables import rows_of
 
 DIFFERENCE = {
     "name": "somaxconn",
@@ -42,24 +43,6 @@ DIFFERENCE = {
     "detail": "the run needs 9,000",
 }
 ROW = {"case", "name", "unit", "broker", "value", "spread", "runs", "verdict"}
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--only fan",
-        "--budget 10s",
-        "--budget soon",
-        "--quick --budget 1h",
-        "--broker mqtt://a --broker mqtt://b --sut a.toml",
-        "--broker mqtt://a:1 --pdu a.csv --pdu b.csv",
-        "--restart-command 'no",
-        "--restart-command no-such-program",
-    ],
-)
-def test_what_cannot_be_reported_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", *words.split()]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.fixture
@@ -82,6 +65,7 @@ def fabricated(monkeypatch: pytest.MonkeyPatch) -> None:
         return RunResult(directory, Verdict(), False, True, facts_with(sent=1))
 
     monkeypatch.setattr(Testbed, "run", run)
+    monkeypatch.setattr("loadgen.run.search.search._RECOVERY_S", 0)
 
 
 @pytest.mark.usefixtures("fabricated")
@@ -133,18 +117,7 @@ async def test_messages_per_watt_are_a_row_with_power_logs(tmp_path: Path) -> No
     assert len(rows["MPW"]["runs"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("verdict", "shown"),
-    [
-        ("CONFIRMED", "A 100 msgs/sec (spread 3 %)"),
-        ("VALID", "A 100 msgs/sec (spread 3 %)"),
-        ("AT LEAST", "A at least 100 msgs/sec† (spread 3 %)"),
-        ("NOT CLOSED: LATENCY_BOUND", "A at least 100 msgs/sec† (spread 3 %)"),
-        ("CONFIRMED: HOST_LIMIT of the generator", "A at least 100 msgs/sec* (spread 3 %)"),
-        ("NOT CLOSED, NOT CONFIRMED: X of the generator", "A about 100 msgs/sec‡ (spread 3 %)"),
-        ("INVALID: LOST", "A 100 msgs/sec§ (spread 3 %)"),
-    ],
-)
+@pytest.mark.parametrize(("verdict", "shown"), rows_of("cli.key_results"))
 def test_a_key_result_says_if_it_is_no_limit(verdict: str, shown: str) -> None:
     figures = [
         ReportFigure("FANIN", "Rate", "msgs/sec", broker, value, 0.03, (), verdict)

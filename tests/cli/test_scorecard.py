@@ -25,8 +25,8 @@ from loadgen.report.power.settings import LogSettings
 from loadgen.report.record import different, open_run
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import seal
-from loadgen.spark import job
 from tests.refusals import refused
+from tests.tables import rows_of
 
 PDU = Path(__file__).parents[1] / "report" / "power" / "pdu"
 IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
@@ -49,7 +49,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         different(map(open_run, runs))
         return [summarize(open_run(run), settings, rack_units) for run in runs]
 
-    monkeypatch.setattr(job, "make_scorecards", cards)
+    monkeypatch.setattr("loadgen.cli.scorecard.make_scorecards", cards)
     monkeypatch.chdir(tmp_path)
 
 
@@ -156,17 +156,7 @@ def test_power_with_an_offset(make: ModuleType, tmp_path: Path, capsys: Captured
     assert (power["watts"], power["nodes"][0]["name"]) == (139.0, "broker")
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (["--bound", "wide"], "VALUE"),
-        (["--bound", "-3%"], "VALUE"),
-        (["--rack-units", "0"], "RACK_UNITS"),
-        (["--pdu", "no.log", "--pdu-columns", "x"], "COLUMNS_KEY"),
-        (["--pdu", "no.log", "--pdu-offset", "x"], "OFFSET"),
-        (["--baseline", "."], "NO_RECORD"),
-    ],
-)
+@pytest.mark.parametrize(("words", "code"), rows_of("cli.scorecard_refused"))
 def test_what_cannot_be_used_touches_nothing(
     make: ModuleType, tmp_path: Path, words: list[str], code: str
 ) -> None:
@@ -189,18 +179,7 @@ def test_a_bound_is_in_percent_by_default_and_by_name() -> None:
     assert bounds.of("FANOUT", "VALUE") == 0.03
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("0.03", "UNCLEAR_BOUND"),
-        ("99P=0.5", "UNCLEAR_BOUND"),
-        ("1001%", "LARGE_BOUND"),
-        ("5%,3%", "BOUND_TWICE"),
-        ("99P=5%,99p=3%", "BOUND_TWICE"),
-        ("=5%", "BOUND_OF_NOTHING"),
-        ("99P=x", "VALUE"),
-    ],
-)
+@pytest.mark.parametrize(("text", "code"), rows_of("cli.bounds_refused"))
 def test_a_bound_that_is_not_clear(text: str, code: str) -> None:
     with refused(code, ScenarioError):
         parse_bounds(text)

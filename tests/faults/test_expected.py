@@ -1,5 +1,7 @@
 """What is expected follows the truth: whatever is altered in it shows."""
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from tests.faults.expected import Span, differences, expected
 from tests.faults.schedules import Action, Schedule
 from tests.faults.truth import Answers, Delivery, Header, Publish, Truth
+from tests.tables import table
 
 MS = 1_000_000
 TAG = 7
@@ -55,28 +58,83 @@ CLEAN = Truth(
 SOUND = {"GENERATOR_SATURATED"}
 
 
-def without(truth: Truth, *places: int) -> Truth:
-    kept = (one for number, one in enumerate(truth.deliveries) if number not in places)
-    return replace(truth, deliveries=tuple(kept))
+def changed(fields: Mapping[str, Any]) -> Delivery:
+    """Delivery 100 with other fields; its header may have others itself, or be none."""
+    header = fields.get("header", {})
+    head = None if header is False else replace(DELIVERIES[100].header, **header)  # type: ignore[type-var]
+    return replace(DELIVERIES[100], **{**fields, "header": head})
 
 
-def altered(place: int, **fields: Any) -> Truth:
-    changed = list(DELIVERIES)
-    changed[place] = replace(changed[place], **fields)
-    return replace(CLEAN, deliveries=tuple(changed))
+def altered(
+    *,
+    alter: Mapping[str, Any] | None = None,
+    again: Sequence[Mapping[str, Any]] = (),
+    drop: Sequence[int] = (),
+    turned: int = 0,
+    none_came: bool = False,
+    late_from_ms: int = 1 << 30,
+    last_ms: int = 0,
+) -> tuple[Delivery, ...]:
+    """The deliveries with one changed, come again, dropped, in another order, or late."""
+    found = [one for number, one in enumerate(DELIVERIES) if number not in drop]
+    if alter is not None:
+        found[100] = changed(alter)
+    found[101:101] = map(changed, again)
+    found[100 : 100 + turned] = found[100 : 100 + turned][::-1]
+    if last_ms:
+        found[-1] = replace(found[-1], at_ns=last_ms * MS)
+    late_ns = late_from_ms * MS
+    found = [replace(d, at_ns=max(d.at_ns, END + 1)) if d.at_ns > late_ns else d for d in found]
+    return () if none_came else tuple(found)
 
 
-def repeated(**fields: Any) -> Truth:
-    again = replace(DELIVERIES[100], **fields)
-    return replace(CLEAN, deliveries=(*DELIVERIES[:101], again, *DELIVERIES[101:]))
+def answers(answer: str | None = None, nobodys: int = 0) -> Answers:
+    """The answers to all messages, but to message 100 another one, or none."""
+    if answer is None:
+        return replace(CLEAN.answers, nobodys=nobodys)
+    others = CLEAN.answers.acknowledged - {MESSAGE}
+    only: Any = {answer: frozenset({MESSAGE})} if answer else {}
+    return Answers(others, **only)
 
 
-def stopped(name: str, from_ms: int, until_ms: int) -> tuple[tuple[str, int], ...]:
-    return (name, from_ms * MS), (f"after {name}", until_ms * MS)
+def published(sent: int = 1, sent_late_from_ms: int = 1 << 30) -> tuple[Publish, ...]:
+    """The messages of publishers, of which message 100 was sent so often, and some were late."""
+    found = (*PUBLISHES[:100], *PUBLISHES[100:101] * sent, *PUBLISHES[101:])
+    return tuple(
+        replace(one, header=replace(one.header, sent_ns=END + MS))
+        if one.at_ns > sent_late_from_ms * MS
+        else one
+        for one in found
+    )
 
 
-def answered(**fields: Any) -> Truth:
-    return replace(CLEAN, answers=replace(CLEAN.answers, **fields))
+def truth_of(how: Mapping[str, Any]) -> Truth:
+    """What is altered, see tests/data/truths.toml."""
+
+    def of(make: Callable[..., Any]) -> Any:
+        names = inspect.signature(make).parameters
+        return make(**{name: value for name, value in how.items() if name in names})
+
+    found = replace(CLEAN, deliveries=of(altered), answers=of(answers), publishes=of(published))
+    actions = how.get("actions_ms", {}).items()
+    found = replace(found, actions=tuple((name, at_ms * MS) for name, at_ms in actions))
+    if "connect" in how:
+        found = replace(found, connects=((0, "dev-0-0", *how["connect"]),))
+    if "fault" in how:
+        found = replace(found, faults={how["fault"]: (None,)})
+    if "granted" in how:
+        found = replace(found, asked={"dev-1-0": {"f/+": (1, how["granted"])}})
+    if "closed_ms" in how:
+        found = replace(found, closes=((how["closed_ms"] * MS, "dev-1-0"),))
+    return found
+
+
+MESSAGE = PUBLISHES[100].message
+# Of the truth, what it makes of codes, and of figures of the window.
+ALTERED: dict[str, tuple[Truth, set[str], dict[str, int]]] = {
+    one["name"]: (truth_of(one), {*one["codes"]}, one["figures"])
+    for one in table("truths")["altered"]
+}
 
 
 def test_a_clean_run_is_valid_and_its_ledger_closes() -> None:
@@ -91,165 +149,6 @@ def test_a_clean_run_is_valid_and_its_ledger_closes() -> None:
         "intact": 200,
     }
     assert {found.run[name] for name in ("sent", "expected", "intact")} == {Span(240, 240)}
-
-
-MESSAGE = PUBLISHES[100].message
-EVERY_MESSAGE = CLEAN.answers.acknowledged
-# Of the truth, what it makes of codes, and of figures of the window.
-ALTERED: dict[str, tuple[Truth, set[str], dict[str, int]]] = {
-    "lost": (without(CLEAN, 100, 101), {"LOST"}, {"lost": 2, "intact": 198}),
-    "lost in the warm-up": (without(CLEAN, 3), set(), {"lost": 0}),
-    "repeated": (repeated(), {"DUPLICATED"}, {"repeated": 1, "intact": 200}),
-    "repeated with DUP on a session that was not resumed": (
-        repeated(dup=True), {"DUPLICATED"}, {"repeated": 1}
-    ),
-    "repeated on a resumed session": (
-        repeated(dup=True, resumed=True), set(), {"repeated": 0, "repeated_allowed": 1}
-    ),
-    "repeated as our publisher did": (
-        replace(repeated(), publishes=(*PUBLISHES, PUBLISHES[100])), set(), {"repeated_allowed": 1}
-    ),
-    "repeated twice, and sent again once": (
-        replace(
-            CLEAN,
-            publishes=(*PUBLISHES, PUBLISHES[100]),
-            deliveries=(*DELIVERIES[:101], *DELIVERIES[100:101] * 2, *DELIVERIES[101:]),
-        ),
-        {"DUPLICATED"},
-        {"repeated": 1, "repeated_allowed": 1},
-    ),
-    "an identifier in use without DUP": (
-        repeated(qos=2, in_use=True), {"DUPLICATED", "PROTOCOL"}, {"repeated": 1}
-    ),
-    "damaged": (altered(100, intact=False), {"CORRUPT"}, {"damaged": 1, "lost": 0}),
-    "its tag damaged": (
-        altered(100, intact=False, header=replace(header(0, 50), tag=9)),
-        {"CORRUPT"},
-        {"damaged": 1, "foreign": 0},
-    ),
-    "foreign": (
-        repeated(header=Header(9, 0, 5, 77, 77, False), intact=False), {"FOREIGN"}, {"foreign": 1}
-    ),
-    "of another run": (
-        repeated(header=replace(header(0, 50), tag=9)), {"FOREIGN"}, {"foreign": 1}
-    ),
-    "too short": (repeated(header=None, intact=False), {"FOREIGN"}, {"foreign": 1}),
-    "another topic": (
-        altered(100, topic="f/1"), {"MISROUTED", "LOST"}, {"misrouted": 1, "lost": 1}
-    ),
-    "another device": (
-        altered(100, client="dev-0-1"), {"MISROUTED", "LOST"}, {"misrouted": 1, "lost": 1}
-    ),
-    "another QoS": (altered(100, qos=0), {"QOS"}, {"below_qos": 1, "intact": 200}),
-    "out of order": (
-        replace(
-            CLEAN,
-            deliveries=(
-                *DELIVERIES[:100], DELIVERIES[102], DELIVERIES[101], DELIVERIES[100],
-                *DELIVERIES[103:],
-            ),
-        ),
-        {"OUT_OF_ORDER"},
-        {"out_of_order": 1},
-    ),
-    "refused": (
-        replace(
-            without(CLEAN, 100),
-            answers=Answers(EVERY_MESSAGE - {MESSAGE}, frozenset({MESSAGE})),
-        ),
-        {"REFUSED"},
-        {"refused": 1, "expected": 199, "lost": 0},
-    ),
-    "unacknowledged": (
-        answered(acknowledged=EVERY_MESSAGE - {MESSAGE}), {"UNACKNOWLEDGED"}, {"unacknowledged": 1}
-    ),
-    "given up": (
-        answered(acknowledged=EVERY_MESSAGE - {MESSAGE}, given_up=frozenset({MESSAGE})),
-        set(),
-        {"unacknowledged": 1, "given_up": 1},
-    ),
-    "acknowledged though nobody waits": (answered(nobodys=1), {"PROTOCOL"}, {}),
-    "a session claimed": (
-        replace(CLEAN, connects=((0, "dev-0-0", True, True, 0),)), {"PROTOCOL"}, {}
-    ),
-    "a topic alias": (replace(CLEAN, faults={"alias": (None,)}), {"PROTOCOL"}, {}),
-    "a connect refused": (
-        replace(CLEAN, connects=((0, "dev-0-0", True, False, 0x89),)), {"CONNECT_FAILED"}, {}
-    ),
-    "a subscription lowered": (
-        replace(CLEAN, asked={"dev-1-0": {"f/+": (1, 0)}}), {"SUBSCRIBE_FAILED"}, {}
-    ),
-    "a subscription refused, and what was lost by it": (
-        replace(CLEAN, asked={"dev-1-0": {"f/+": (1, 0x87)}}, deliveries=()),
-        {"SUBSCRIBE_FAILED"},
-        {"lost": 200, "expected": 200},
-    ),
-    "a connection lost": (
-        replace(CLEAN, closes=((2_900 * MS, "dev-1-0"),)), {"DISCONNECTED"}, {}
-    ),
-    "a message that never arrived": (
-        replace(
-            without(CLEAN, 100),
-            publishes=(*PUBLISHES[:100], *PUBLISHES[101:]),
-            answers=Answers(EVERY_MESSAGE - {MESSAGE}),
-        ),
-        {"LOST", "UNACKNOWLEDGED"},
-        {"sent": 200, "lost": 1, "unacknowledged": 1},
-    ),
-    "a backlog at the end": (
-        replace(
-            CLEAN,
-            deliveries=tuple(
-                replace(one, at_ns=max(one.at_ns, END + (one.at_ns > 1_300 * MS)))
-                if one.at_ns > 1_300 * MS
-                else one
-                for one in DELIVERIES
-            ),
-        ),
-        {"BACKLOG_GROWS"},
-        {"lost": 0},
-    ),
-    "sent late": (
-        replace(
-            CLEAN,
-            publishes=tuple(
-                replace(one, header=replace(one.header, sent_ns=END + MS))
-                if one.at_ns > 2_000 * MS
-                else one
-                for one in PUBLISHES
-            ),
-        ),
-        {"RATE_MISSED"},
-        {"sent": 200},
-    ),
-    "a worker killed": (
-        replace(without(CLEAN, 238, 239), actions=(("kill worker", 2_000 * MS),)),
-        {"WORKER_LOST"},
-        {"lost": 0},
-    ),
-    "interrupted": (
-        replace(CLEAN, actions=(("interrupt", 2_000 * MS),)), {"INTERRUPTED"}, {}
-    ),
-    "a worker stopped": (
-        replace(CLEAN, actions=stopped("freeze worker", 1_500, 2_100)), {"GENERATOR_SATURATED"}, {}
-    ),
-    "an agent stopped for long": (
-        replace(CLEAN, actions=stopped("freeze agent", 1_100, 2_100)), {"GENERATOR_SATURATED"}, {}
-    ),
-    "an agent killed": (
-        replace(without(CLEAN, 238, 239), actions=(("kill agent", 2_000 * MS),)),
-        {"WORKER_LOST"},
-        {"lost": 0, "unobserved": 2},
-    ),
-    "still arriving when the drain ended": (
-        replace(CLEAN, deliveries=(
-            *without(CLEAN, 100, 238, 239).deliveries,
-            replace(DELIVERIES[238], at_ns=LAST - 90 * MS),
-        )),
-        {"LOST"},
-        {"lost": 1, "unobserved": 1},
-    ),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ALTERED)
@@ -333,7 +232,7 @@ def test_what_is_sent_while_the_run_is_ended_may_be_uncounted() -> None:
 
 
 def test_what_is_not_sure_is_allowed_and_not_required() -> None:
-    found = expected(SCHEDULE, altered(100, sure=False))
+    found = expected(SCHEDULE, truth_of({"alter": {"sure": False}}))
     assert found.window["intact"] == Span(199, 200)
     assert found.window["lost"] == Span(0, 1)
     assert "LOST" in found.allowed

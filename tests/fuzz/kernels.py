@@ -42,7 +42,7 @@ from loadgen.mqtt.packets import (
 )
 from loadgen.mqtt.properties import Properties
 from loadgen.plan.behaviour import PlannedFleet
-from loadgen.plan.groups import DeviceGroup, Share, Target, WorkerPlan
+from loadgen.plan.groups import Target
 from loadgen.plan.plan import rooted
 from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
@@ -321,10 +321,6 @@ def _packets(fleet: PlannedFleet, version: int, tag: int) -> list[bytes]:
     return found
 
 
-def _worker(groups: Sequence[DeviceGroup]) -> WorkerPlan:
-    return WorkerPlan(0, tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups)))
-
-
 def _tight(fleet: PlannedFleet, responding: bool, whole_limit: int) -> None:
     """Buffers as small as the rules of `build_fleet` make them for such packets."""
     buffer_bytes = 2 * PACKET_LIMIT
@@ -360,17 +356,15 @@ def messaging_player(seed: int, version: Version, name: str, flags: dict[str, An
     """Devices of a case that publishes, receives, or responds."""
     scenario = build_scenario(name, None, flags)
     groups = rooted(resolve(scenario).groups, "fuzz")
-    worker = _worker(groups)
     targets = (Target("127.0.0.1", 1),)
     plan = small_plan(
         groups,
         targets=targets,
-        workers=(worker,),
         run_tag=TAG,
         version=version,
         max_packet_bytes=PACKET_LIMIT,
     )
-    fleet = build_fleet(plan, worker)
+    fleet = build_fleet(plan, plan.workers[0])
     responding = any(group.responds is not None for group in groups)
     _tight(fleet, responding, PACKET_LIMIT if responding else WHOLE_LIMIT)
     return _player(fleet, _packets(fleet, version, TAG), seed, _play_messaging)

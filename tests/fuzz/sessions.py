@@ -36,7 +36,7 @@ from loadgen.mqtt.packets import (
 )
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 from loadgen.plan.behaviour import PlannedFleet
-from loadgen.plan.groups import DeviceGroup, Publishes, Reconnect, Subscribes, one_worker
+from loadgen.plan.groups import DeviceGroup, Publishes, Reconnect, Subscribes
 from loadgen.worker.build_fleet import build_fleet, many_rows, plan_schedule
 from loadgen.worker.lifecycle import Lifecycle
 from loadgen.worker.messaging import behave
@@ -77,7 +77,7 @@ class Player:
                 "subscribers", 1, subscribes=Subscribes(("t/+",), requested), clean_start=False
             ),
         )
-        plan = small_plan(groups, workers=(one_worker(groups),), run_tag=9, version=version)
+        plan = small_plan(groups, run_tag=9, version=version)
         plan = replace(plan, reconnect=Reconnect(1.0, 1.0, 0.0))
         self.fleet: PlannedFleet = build_fleet(plan, plan.workers[0])
         self.fleet.replace(copies=many_rows(Copy, 1 << 10))

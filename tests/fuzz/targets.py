@@ -137,7 +137,7 @@ def _play_session(data: bytes) -> None:
     assert 0 <= position <= len(body)
     lifecycle._handle_events()
     assert fleet.totals.events == 0
-    lifecycle.outgoing.discard(row)
+    lifecycle.outgoing.taken(row)
     assert len(lifecycle.outgoing.pending) <= len(fleet.devices)
 
 

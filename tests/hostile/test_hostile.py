@@ -16,10 +16,10 @@ from loadgen.mqtt.packets import ConnAck, PingResp
 from loadgen.plan.groups import Target
 from tests.hostile.broker import AFTER_CONNACK, AT_ONCE, FOR_CONNACK, MISDEEDS, Harm, Victim, names
 from tests.servers import closed, talking, upgraded
-from tests.worker.conftest import driver, forkserver
+from tests.worker.conftest import certificates, driver, forkserver, server_context
 from tests.worker.harness import Driver, one_worker_plan, publishers
 
-__all__ = ["driver", "forkserver"]
+__all__ = ["certificates", "driver", "forkserver", "server_context"]
 
 MOST_GROWTH_KB = 16_000
 """Far below the 256 MB that each of several connections is sent."""

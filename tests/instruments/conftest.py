@@ -19,10 +19,10 @@ class LocalRelay(ErringBroker):
 
     def __init__(self, served: Relay, port: int) -> None:
         super().__init__(Endpoint("mqtt", "127.0.0.1", port))
-        self._relay = served
+        self.relay = served
 
     async def ask(self, **question: Any) -> dict[str, Any]:
-        return self._relay.answer(question)
+        return self.relay.answer(question)
 
 
 Erring = Callable[..., AbstractAsyncContextManager[LocalRelay]]

@@ -12,6 +12,7 @@ from tests.brokers.conftest import ClientMaker
 from tests.brokers.full_listener import full_listener
 from tests.instruments.conftest import Erring
 from tests.instruments.relay import serve
+from tests.tables import rows_of
 
 PAYLOADS = [b"%02d" % number * 5 for number in range(60)]
 
@@ -39,19 +40,7 @@ async def test_a_relay_that_ends_opens_no_more() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("fault", "seen"),
-    [
-        ("lose=1/3", {"lost": 20}),
-        ("repeat=1/3", {"repeated": 20}),
-        ("foreign=1/3", {"injected": 20}),
-        ("misroute=1/3", {"misrouted": 20}),
-        ("mislabel=1/3", {"mislabelled": 20}),
-        ("corrupt=1/3", {"corrupted": 20}),
-        ("reorder=1/4", {"reordered": 12}),
-        ("downgrade=1/3", {"downgraded": 20}),
-    ],
-)
+@pytest.mark.parametrize(("fault", "seen"), rows_of("instruments.faults_seen"))
 async def test_broker_and_client_both_finish_what_goes_wrong(
     client: ClientMaker, erring: Erring, fault: str, qos: int, seen: dict[str, int]
 ) -> None:

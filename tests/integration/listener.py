@@ -13,9 +13,9 @@ HANG_S = 30.0
 
 
 @asynccontextmanager
-async def listening(endpoint: Endpoint) -> AsyncIterator[list[bytes]]:
-    """Payloads of the load in the order in which they came; whole when the block has ended."""
-    payloads: list[bytes] = []
+async def listening(endpoint: Endpoint) -> AsyncIterator[list[tuple[str, bytes]]]:
+    """Topics and payloads of the load, in their order; whole when the block has ended."""
+    messages: list[tuple[str, bytes]] = []
     subscribed = asyncio.Event()
 
     async def listen() -> None:
@@ -26,12 +26,13 @@ async def listening(endpoint: Endpoint) -> AsyncIterator[list[bytes]]:
                 if str(message.topic) == "end":
                     return
                 assert isinstance(message.payload, bytes)
-                if not message.payload.startswith(ASKED):  # before the load
-                    payloads.append(message.payload)
+                # Before the load, with empty ones that remove what was retained.
+                if message.payload and not message.payload.startswith(ASKED):
+                    messages.append((str(message.topic), message.payload))
 
     listener = asyncio.create_task(listen())
     await asyncio.wait_for(subscribed.wait(), HANG_S)
-    yield payloads
+    yield messages
     async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
         await client.publish("end", b"", qos=1)
     await asyncio.wait_for(listener, HANG_S)

@@ -22,10 +22,11 @@ async def test_an_independent_subscriber_counts_the_same(tmp_path: Path) -> None
     content = bytes(range(256)) + b"\0\xff" * 50
     file.write_bytes(content)
     flags = {"devices": 20, "rate": RATE, "qos": 1, "payload": str(file)}
-    async with run_mosquitto() as broker, listening(broker.endpoints[0]) as payloads:
+    async with run_mosquitto() as broker, listening(broker.endpoints[0]) as heard:
         where = {"broker": broker.endpoints[0].redacted}
         await run(build_scenario("fanin", None, {**where, **flags, **TIMES}), directory)
 
+    payloads = [payload for _, payload in heard]
     counts = summarize_run(directory).counts
     assert counts.sent == counts.received == round(RATE * WINDOW_S)
     assert len(payloads) == round(RATE * (WARM_UP_S + WINDOW_S))
@@ -47,9 +48,10 @@ async def test_a_payload_is_the_users_to_the_byte(tmp_path: Path, header: str) -
         content = content.replace(b"{device:02}", b"7").replace(b"{loadgen}", b"0" * 64)
         flags = {"payload": str(tmp_path / "payload"), "header": "property", "mqtt": "5"}
     (tmp_path / "payload").write_bytes(content)
-    async with run_mosquitto() as broker, listening(broker.endpoints[0]) as payloads:
+    async with run_mosquitto() as broker, listening(broker.endpoints[0]) as heard:
         fields = {"broker": broker.endpoints[0].redacted, "devices": 20, "rate": RATE, "qos": 1}
         result = await run(build_scenario("fanin", None, fields | flags | TIMES), tmp_path / "run")
+    payloads = [payload for _, payload in heard]
     window = result.facts.messages.window
     assert window.sent == window.intact == round(RATE * WINDOW_S) and not window.foreign
     assert len(payloads) == round(RATE * (WARM_UP_S + WINDOW_S))

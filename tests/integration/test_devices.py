@@ -13,6 +13,9 @@ from typing import Any
 
 import aiomqtt
 import pytest
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.brokers.endpoints import Endpoint
@@ -22,6 +25,7 @@ from loadgen.brokers.start import serve
 from loadgen.mqtt.packets import ConnAck, Publish
 from loadgen.plan import groups
 from tests.secured_mosquitto import TlsFiles, run_secured
+from tests.tables import rows_of
 from tests.worker.harness import (
     HANG_S,
     Driver,
@@ -312,17 +316,7 @@ async def test_each_of_several_brokers_has_its_block_and_its_subscriber(
 # --- TLS and WebSocket -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("scheme", "version", "qos"),
-    [
-        ("ws", 4, 0),
-        ("ws", 5, 1),
-        ("ws", 4, 2),
-        ("wss", 5, 0),
-        ("wss", 4, 1),
-        ("wss", 5, 2),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "version", "qos"), rows_of("integration.websocket_versions"))
 async def test_fanin_over_websocket(
     driver: Driver,
     tls: TlsFiles,
@@ -370,6 +364,32 @@ async def test_what_is_no_websocket_is_refused(driver: Driver, start_broker: Sta
     await until(lambda: broker.gone == 3)
     await driver.stop()
     assert driver.counted("connect_failures") == 3
+
+
+@pytest.mark.parametrize("subprotocols", [["mqtt"], None])
+async def test_a_websocket_without_its_subprotocol_is_a_violation(
+    driver: Driver, start_broker: StartBroker, subprotocols: list[Subprotocol] | None
+) -> None:
+    async def upgrade(session: Session) -> None:
+        framing = ServerProtocol(subprotocols=subprotocols)
+        framing.receive_data(await session.reader.readuntil(b"\r\n\r\n"))
+        (request,) = framing.events_received()
+        assert isinstance(request, Request)
+        framing.send_response(framing.accept(request))
+        framing.send_binary(b"\x20\2\0\0")
+        session.send_bytes(b"".join(framing.data_to_send()))
+        await session.drain()
+        await session.reader.read()
+        raise Gone
+
+    broker = await start_broker(upgrade)
+    plan = one_worker_plan(
+        groups.DeviceGroup("devices", 3),
+        targets=(groups.Target("127.0.0.1", broker.port, "ws", "/mqtt"),),
+    )
+    assert (await driver.connect(plan))["connected"] == 3
+    await driver.stop()
+    assert driver.counted("violations") == (0 if subprotocols else 3)
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -1,78 +1,81 @@
-"""A mix of groups through Mosquitto, counted by a subscriber that is not ours."""
+"""Groups of devices at Mosquitto, counted by a subscriber that is not ours."""
 
-import asyncio
 import json
 import sys
+from asyncio import create_subprocess_exec
 from collections import Counter
 from pathlib import Path
 
 import aiomqtt
 
 from loadgen.brokers.mosquitto import run_mosquitto
-from loadgen.plan.rehearsal import ASKED
+from loadgen.cases.registry import build_scenario
+from loadgen.report.build.summary import summarize_run
+from tests.instruments.delivery_rules import Mix
+from tests.integration.listener import HANG_S, listening
 from tests.needs import needs_mosquitto
+from tests.run_files import manifest, rows
+from tests.tables import DATA, table
+from tests.testbeds import run
+from tests.verdicts import faults
 
-FILE = """
-mqtt = "5"
-duration = 1
-warmup = 0.3
-qos = 1
-
-[[group]]
-name = "sensors"
-count = 20
-topic = "plant/{device}/temperature"
-rate = 200
-
-[[group]]
-name = "meters"
-count = 12
-topics = 3
-topic = "hall/{topic}/{device}"
-rate = 60
-qos = 0
-size = "64-100"
-subscribe = "plant/{device}/temperature"
-
-[[group]]
-name = "dashboards"
-count = 4
-subscribe = ["plant/+/temperature", "hall/1/#"]
-
-[[group]]
-name = "archive"
-count = 3
-subscribe = "$share/archive/hall/#"
-"""
+JSON = '{"sensor": {device:2}, "header": "{loadgen}", "celsius": 2{random:1}}'
 
 
 @needs_mosquitto
 async def test_the_ledger_of_a_mix_is_what_another_subscriber_counts(tmp_path: Path) -> None:
-    (tmp_path / "mix.toml").write_text(FILE)
-    seen: Counter[str] = Counter()
-
-    async def listen(client: aiomqtt.Client) -> None:
-        async for message in client.messages:
-            if not bytes(message.payload).startswith(ASKED):
-                seen[str(message.topic)] += 1
-
+    (tmp_path / "reading.json").write_text(JSON)
+    mix = Mix(table("mix")["group"], qos=1)
+    assert not mix.is_open() and len({one.topic for one in mix.publications}) == 37
     async with run_mosquitto() as broker:
         endpoint = broker.endpoints[0]
-        async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
-            await client.subscribe("#", qos=1)
-            listening = asyncio.create_task(listen(client))
-            words = ("run", "mix.toml", f"--broker=mqtt://{endpoint.host}:{endpoint.port}")
-            command = (sys.executable, "-m", "loadgen", *words, "--out=run", "--quiet")
-            process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path)
-            await process.wait()
-            await asyncio.sleep(0.3)
-            listening.cancel()
-    ledger = json.loads((tmp_path / "run" / "run.json").read_text())["ledger"]["run"]
-    assert seen.total() == ledger["sent"] > 300
-    assert len(seen) == 32
-    plant = sum(count for topic, count in seen.items() if topic.startswith("plant/"))
-    first = sum(seen[f"plant/{number}/temperature"] for number in range(12))
-    halls = sum(count for topic, count in seen.items() if topic.startswith("hall/"))
-    hall = sum(count for topic, count in seen.items() if topic.startswith("hall/1/"))
-    assert ledger["expected"] == ledger["intact"] == first + 4 * (plant + hall) + halls
+        async with listening(endpoint) as heard:
+            words = ("run", str(DATA / "mix.toml"), f"--broker={endpoint.redacted}", "--out=run")
+            command = (sys.executable, "-m", "loadgen", *words, "--quiet")
+            await (await create_subprocess_exec(*command, cwd=tmp_path)).wait()
+        # Each late subscriber gets what is retained, and nothing else.
+        late: Counter[str] = Counter()
+        async with aiomqtt.Client(endpoint.host, endpoint.port, timeout=HANG_S) as client:
+            for one in ("#", "status/machines/3", "hall/#"):
+                await client.subscribe(one, qos=1)
+            await client.publish("end", qos=1)
+            async for message in client.messages:
+                if str(message.topic) == "end":
+                    break
+                late[str(message.topic)] += 1
+    assert late.total() == mix.retained_for("#", "status/machines/3", "hall/#") == 6
+    sent = Counter(topic for topic, _ in heard)
+    for topic, payload in heard:
+        if topic.startswith("plant/"):
+            assert json.loads(payload)["sensor"] == int(topic.split("/")[1])
+    ledger = manifest(tmp_path / "run")["ledger"]["run"]
+    expected = mix.deliveries(lambda one: sent[one.topic])
+    assert sent.total() == ledger["sent"] > 300 and len(sent) == 37
+    assert (ledger["expected"],) * 2 == (ledger["intact"],) * 2 == expected.total
     assert not any(ledger[name] for name in ("lost", "repeated", "misrouted", "foreign", "damaged"))
+    received: Counter[str] = Counter()
+    for row in rows(tmp_path / "run"):
+        received[row["group"]] += row["received"]
+    wanted: Counter[str] = Counter()
+    for (group, _), count in expected.fewest.items():
+        wanted[group] += count
+    # Which of the archive's devices gets a message is open, but not how many they get.
+    wanted["archive"] = expected.total[0] - wanted.total()
+    assert +received == wanted
+
+
+@needs_mosquitto
+async def test_a_storm_of_returning_sessions_has_its_times(tmp_path: Path) -> None:
+    scenario = build_scenario("run", table("storm"), {})
+    result = await run(scenario, tmp_path / "run")
+    assert not faults(result.verdict.reasons), result.verdict
+    document = manifest(tmp_path / "run")
+    (seen,) = document["observed"]["run"]["returns"]
+    assert (seen["group"], seen["returned"]) == ("sleepers", 20)
+    # All messages, of half a second of warm-up and one of the window.
+    assert seen["stored"] == document["ledger"]["run"]["intact"] >= 290
+    assert 0 < seen["back_seconds"] <= seen["catch_up_seconds"] < 0.8
+    assert seen["catch_up_rate"] == seen["stored"] / seen["catch_up_seconds"]
+    shown = {row.name: row.value for row in summarize_run(tmp_path / "run").rows}
+    figures = (seen["back_seconds"], seen["catch_up_seconds"])
+    assert (shown["RUN.RETURN"], shown["RUN.CATCHUP"]) == figures

@@ -13,6 +13,7 @@ from loadgen.run.coordinator import RunResult
 from tests.instruments.runs import play_erring
 from tests.integration.listener import listening
 from tests.run_files import events
+from tests.tables import rows_of
 from tests.testbeds import run
 
 SHORT = {"warmup": 0.2, "duration": 1.5, "drain": 3, "settle": 0.2}
@@ -25,15 +26,7 @@ async def ask(tmp_path: Path, *, faults: str = "none", **fields: Any) -> RunResu
     return await run(build_scenario("request", None, wanted), tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("broker", "mqtt", "qos", "tls"),
-    [
-        ("mosquitto", "3.1.1", 0, False),
-        ("mosquitto", "5", 2, False),
-        ("mosquitto", "3.1.1", 1, True),
-        ("nats", "3.1.1", 1, False),
-    ],
-)
+@pytest.mark.parametrize(("broker", "mqtt", "qos", "tls"), rows_of("integration.requests"))
 async def test_every_request_has_its_response(
     tmp_path: Path, broker: str, mqtt: str, qos: int, tls: bool
 ) -> None:
@@ -78,11 +71,11 @@ async def test_a_window_too_small_for_the_responses_is_told(tmp_path: Path) -> N
 async def test_each_message_of_a_template_is_whole_and_its_own(tmp_path: Path) -> None:
     template = tmp_path / "reading.json"
     template.write_text('{"id": "m{device:04}", "n": {sequence:6}, "at": {time_ms}}')
-    async with run_mosquitto() as broker, listening(broker.endpoints[0]) as payloads:
+    async with run_mosquitto() as broker, listening(broker.endpoints[0]) as heard:
         where = {"broker": broker.endpoints[0].redacted, "payload_template": str(template)}
         wanted = {"devices": 10, "rate": 100, "qos": 1, **SHORT, **where}
         result = await run(build_scenario("fanin", None, wanted), tmp_path / "run")
-    readings = [json.loads(payload[32:]) for payload in payloads]
+    readings = [json.loads(payload[32:]) for _, payload in heard]
     counts = summarize_run(result.directory).counts
     assert counts.sent == counts.received == 150
     assert counts.corrupt == 0

@@ -23,6 +23,7 @@ from tests.refusals import refused
 from tests.run_files import events, manifest, rows
 from tests.schemas import errors
 from tests.secured_mosquitto import run_secured
+from tests.tables import rows_of
 from tests.testbeds import run
 from tests.verdicts import faults, without_saturation
 
@@ -59,6 +60,20 @@ async def test_churn_is_no_fault_and_its_waiting_messages_have_their_series(
     assert result.facts.connects.reconnects > 15 and not result.facts.connects.overdue
     assert result.facts.messages.window.expected == result.facts.messages.window.intact == 300
     assert sum(row["count"] for row in rows(result.directory) if row["series"] == "reconnect") > 0
+
+
+async def test_devices_subscribe_and_unsubscribe_in_turn(tmp_path: Path) -> None:
+    result = await play(
+        tmp_path, "fanout", topics=2, ratio=5, rate=20, resubscribe=100, mqtt="5", workers=2
+    )
+    assert not faults(result.verdict.reasons), result.verdict
+    counts = {
+        series: sum(row["count"] for row in rows(result.directory) if row["series"] == series)
+        for series in ("resubscribe", "unsubscribe", "suback")
+    }
+    # 1.6 s of schedule, and the moment before it; each device begins with a SUBSCRIBE.
+    assert 100 < counts["resubscribe"] + counts["unsubscribe"] <= 200
+    assert 0 <= counts["resubscribe"] - counts["unsubscribe"] <= 10 == counts["suback"]
 
 
 async def test_three_brokers_of_our_own_are_played_at_once(tmp_path: Path) -> None:
@@ -236,23 +251,7 @@ async def test_devices_log_in_with_what_their_file_says_and_no_secret_is_kept(
             await play(tmp_path / "all", "connburst", devices=1, **wanted)
 
 
-@pytest.mark.parametrize(
-    ("case", "fields", "message"),
-    [
-        ("fanin", {"payload": "/no/such/file"}, "UNREADABLE"),
-        ("fanin", {"payload": "/"}, "NOT_A_FILE"),
-        ("request", {"payload": "{large}"}, "LARGE"),
-        ("fanin", {"payload": __file__, "size": 100}, "SIZE_OF_PAYLOAD"),
-        ("fanin", {"affinity": "8191"}, "PROCESSOR"),
-        ("fanin", {"clients_file": "/no/such/file"}, "clients_file: /no/such/file cannot be read"),
-        (
-            "fanin",
-            {"clients_file": "{clients}", "devices": 1, "broker": "mosquitto"}
-            | {"access_control": True},
-            "USERNAMES",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("case", "fields", "message"), rows_of("integration.unusable"))
 async def test_what_cannot_be_used_is_one_line_before_anything_starts(
     tmp_path: Path, case: str, fields: dict[str, Any], message: str
 ) -> None:
@@ -303,15 +302,7 @@ async def test_what_a_device_has_no_right_to_publish_is_refused(
     assert {"REFUSED": ledger.refused, "LOST": ledger.lost}[code] == ledger.sent // 4 == 15
 
 
-@pytest.mark.parametrize(
-    ("case", "fields", "said"),
-    [
-        ("persistent", {}, "acknowledges a message before it stores it"),
-        ("persistent", {"save_each": True}, "after each turn of its loop"),
-        ("queue", {"queues": 1, "consumers": 2}, "stores nothing on disk"),
-        ("fanin", {"devices": 2}, ""),
-    ],
-)
+@pytest.mark.parametrize(("case", "fields", "said"), rows_of("integration.when_brokers_store"))
 async def test_a_private_broker_says_when_it_stores(
     tmp_path: Path, case: str, fields: dict[str, Any], said: str
 ) -> None:
@@ -349,17 +340,7 @@ async def test_mqtt_3_1_is_played(tmp_path: Path, broker: str, qos: int) -> None
     assert document["broker"]["protocol"] == "MQTT 3.1" and document["plan"]["mqtt"] == "3.1"
 
 
-@pytest.mark.parametrize(
-    ("case", "fields", "code"),
-    [
-        ("fanin", {"client_id": "x" * 20 + "-{group}-{device}"}, "LONG_CLIENT_ID"),
-        ("persistent", {"crash_broker": 1}, "SESSION_OF_3_1"),
-        ("fanin", {"qos": 2, "churn": 5}, "SESSION_OF_3_1"),
-        ("specjms", {}, "MQTT_3_1"),
-        ("queue", {}, "QUEUE_MQTT"),
-        ("fanin", {"broker": "nats"}, "OTHER_VERSION"),
-    ],
-)
+@pytest.mark.parametrize(("case", "fields", "code"), rows_of("integration.not_in_3_1"))
 async def test_what_mqtt_3_1_cannot_do_is_refused(
     tmp_path: Path, case: str, fields: dict[str, Any], code: str
 ) -> None:

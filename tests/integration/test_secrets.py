@@ -152,6 +152,9 @@ async def test_nothing_that_a_run_leaves_or_shows_has_a_secret(
     card = json.loads((out / "scorecard.json").read_text())
     assert card["counts"]["connects"] == 5
     assert receiver.headers[0]["authorization"] == HEADER
+    labels = (("event", "sent"), ("group", "publishers"), ("phase", "measure"))
+    exported = receiver.samples()["loadgen_messages_total", labels]
+    assert exported == card["ledger"]["window"]["sent"] > 0
     left = contents(out)
     for name, data in {
         "said": said,

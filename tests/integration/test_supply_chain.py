@@ -15,6 +15,7 @@ from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.plan.rehearsal import ASKED
 from tests.needs import needs_mosquitto
+from tests.tables import table
 from tests.testbeds import run
 
 BASE, WARMUP_S, DURATION_S = 5, 1, 4
@@ -30,31 +31,8 @@ VERTICAL = tuple(
 )
 FREEFORM = (20.0, 0.0, 0.0, 0.0, 0.0, 10.0, 5.0)
 
-# Article, table 2, and the names of the kit's destinations: thesis of K. Sachs, page 124.
-DESTINATIONS = {
-    1: {
-        "order": "DC_Order",
-        "orderConf": "SM_OrderConf",
-        "shipDep": "DC_ShipDep",
-        "statInfoOrderDC": "HQ_Stats",
-        "shipInfo": "SM_ShipArr",
-        "shipConf": "DC_ShipConf",
-    },
-    2: {
-        "callForOffers": "HQ_ProductFamily",
-        "offer": "DC_IncomingOffers",
-        "pOrder": "SP_POrder",
-        "pOrderConf": "DC_POrderConf",
-        "invoice": "HQ_Invoice",
-        "pShipInfo": "DC_PShipArr",
-        "pShipConf": "SP_ShipConf",
-        "statInfoShipDC": "HQ_ShipDCStats",
-    },
-    3: {"priceUpdate": "HQ_PriceUpdate"},
-    4: {"inventoryInfo": "SM_InvMovement"},
-    5: {"statInfoSM": "HQ_SMStats"},
-    6: {"productAnnouncement": "HQ_ProductAnnouncement"},
-    7: {"creditCardHL": "HQ_CreditCardHotlist"},
+DESTINATIONS: dict[int, dict[str, str]] = {
+    int(number): names for number, names in table("destinations").items()
 }
 TYPE_AT = {place: name for of in DESTINATIONS.values() for name, place in of.items()}
 

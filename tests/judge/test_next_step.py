@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import build_scenario
@@ -26,6 +26,7 @@ from loadgen.judge.next_step import (
     requirements,
 )
 from loadgen.judge.verdict import Reason, Verdict
+from tests.examples import examples
 
 RATE = Aim("rate", start=500, lowest=0.001, highest=1e8)
 LOST = (Reason("LOST", "3 deliveries"),)
@@ -66,7 +67,7 @@ def lost_its_way(limit: float) -> Broker:
 
 @pytest.mark.parametrize("kind", [ceiling, silent, late, lost_its_way])
 @given(limit=st.floats(1_000, 100_000))
-@settings(max_examples=60)
+@examples(60)
 def test_finds_the_limit_within_the_precision_in_fifteen_steps(
     kind: Callable[[float], Broker], limit: float
 ) -> None:
@@ -79,7 +80,7 @@ def test_finds_the_limit_within_the_precision_in_fifteen_steps(
 
 
 @given(limit=st.floats(1_000, 100_000), seed=st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@examples(60)
 def test_a_broker_that_wavers_is_found_within_precision_and_wavering(
     limit: float, seed: object
 ) -> None:
@@ -94,7 +95,7 @@ def test_a_broker_that_wavers_is_found_within_precision_and_wavering(
 
 
 @given(limit=st.floats(500, 1e6), hints=st.lists(st.floats(0, 2e6), min_size=15, max_size=15))
-@settings(max_examples=60)
+@examples(60)
 def test_wrong_hints_cost_steps_but_not_the_bracket(limit: float, hints: list[float]) -> None:
     served = iter(hints)
     found, steps = play(RATE, lambda load: (load <= limit, next(served)))

@@ -22,6 +22,7 @@ from loadgen.judge.own_delay import (
     own_p99_us,
     saturated,
 )
+from tests.tables import rows_of
 
 BOUNDS = DelayBounds(window_s=20.0, latency_p99_us=300.0, limit_us=20_000)
 STOOD = OwnDelay(
@@ -51,16 +52,7 @@ def test_no_own_delay_is_neither_reason_nor_remark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window_s", "start_s", "seconds", "inside"),
-    [
-        (20.0, 3.0, 0.25, True),
-        (20.0, 19.9, 2.0, False),  # less than a hundredth of the messages
-        (20.0, 19.7, 2.0, True),
-        (20.0, -2.5, 4.0, True),
-        (20.0, -4.5, 4.0, False),
-        (600.0, 3.0, 0.4, False),
-        (600.0, 3.0, 0.6, True),
-    ],
+    ("window_s", "start_s", "seconds", "inside"), rows_of("judge.hosts_cut_off")
 )
 def test_a_host_that_was_cut_off_makes_the_window_describe_its_network(
     window_s: float, start_s: float, seconds: float, inside: bool
@@ -78,16 +70,7 @@ def test_each_host_that_was_cut_off_is_named_once() -> None:
     assert [(values["host"], values["seconds"]) for values in found] == [("a", 3.0), ("b", 2.0)]
 
 
-@pytest.mark.parametrize(
-    ("retransmitted", "reasons"),
-    [
-        ((0, 0, 0), []),
-        ((0, 9, 0), []),
-        ((0, 200, 60), ["b", "c"]),
-        ((80, 200, 300), ["c"]),
-        ((200, 200, 300), []),  # they have the broker's path in common
-    ],
-)
+@pytest.mark.parametrize(("retransmitted", "reasons"), rows_of("judge.segments_lost"))
 def test_segments_that_one_host_loses_are_lost_on_its_path(
     retransmitted: tuple[int, ...], reasons: list[str]
 ) -> None:

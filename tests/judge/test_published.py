@@ -1,11 +1,13 @@
 """Whether a run may be held against a published row, and against which."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
 from loadgen.cases.registry import CASES
 from loadgen.judge.published import Conditions, PublishedFigure, counterparts
+from tests.tables import rows_of
 
 PUBLISHED_TLS = (("TLSv1.2", "AES256"),)
 PLAIN = Conditions(
@@ -33,32 +35,10 @@ def test_equal_conditions_have_no_difference() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("change", "published", "ours"),
-    [
-        ({"qos": 1}, "QoS 0", "QoS 1"),
-        ({"size_bytes": (32, 64)}, "messages of 32 bytes", "messages of 32 to 64 bytes"),
-        ({"ratio": 10}, "fanout 1:100", "fanout 1:10"),
-        ({"topics": 5}, "10 topics", "5 topics"),
-        ({"handshakes": SECURE}, "not encrypted", "TLSv1.2 ECDHE-RSA-AES256-GCM-SHA384"),
-        ({"handshakes": None}, "not encrypted", "not recorded"),
-        ({"qos": None}, "QoS 0", "not recorded"),
-        (
-            {"producer_rate": 0.5},
-            "each producer at 1 msgs/sec",
-            "each producer at 0.5 msgs/sec",
-        ),
-        ({"interface": "JMS"}, "MQTT 3.1", "JMS"),
-        ({"interface": "MQTT 3.1.1"}, "MQTT 3.1", "MQTT 3.1.1"),
-        (
-            {"access_control": True},
-            "one connection policy for all",
-            "a separate user for each device",
-        ),
-    ],
-)
-def test_a_difference_has_both_values(change: dict[str, object], published: str, ours: str) -> None:
-    (difference,) = PLAIN.differences(replace(PLAIN, **change))  # type: ignore[arg-type]
+@pytest.mark.parametrize(("published", "ours", "change"), rows_of("judge.condition_differences"))
+def test_a_difference_has_both_values(published: str, ours: str, change: dict[str, Any]) -> None:
+    change = change or dict.fromkeys(["handshakes" if "encrypted" in published else "qos"])
+    (difference,) = PLAIN.differences(replace(PLAIN, **change))
     assert difference.values == {"published": published, "ours": ours}
 
 
@@ -115,16 +95,7 @@ class TestCounterparts:
         differences = latency.conditions.differences(secured)
         assert "not encrypted" in {difference.values["published"] for difference in differences}
 
-    @pytest.mark.parametrize(
-        ("ratio", "rates"),
-        [
-            (1, [2_500_000, 2_500_000]),
-            (10, [330_000, 3_300_000]),
-            (100, [20_000, 2_000_000]),
-            # Any other: the line of the score card.
-            (7, [330_000, 3_300_000]),
-        ],
-    )
+    @pytest.mark.parametrize(("ratio", "rates"), rows_of("judge.ratios"))
     def test_the_line_with_the_runs_ratio(self, ratio: int, rates: list[float]) -> None:
         ours = replace(PLAIN, handshakes=SECURE, ratio=ratio)
         found = counterparts(CASES["fanout"].published, ours)

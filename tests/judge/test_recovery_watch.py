@@ -4,6 +4,7 @@ import pytest
 
 from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.recovery_watch import RecoveryWatch
+from tests.tables import rows_of
 
 MS = 1_000_000
 
@@ -48,17 +49,7 @@ def test_devices_then_messages_come_back(by_command: bool, crashed_ms: int) -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("fewest", "lost", "brokers", "crashed"),
-    [
-        (0, 10, 1, True),
-        (0, 3, 1, True),  # the others had left at that moment
-        (9, 1, 1, False),  # one reset, and a command that did nothing
-        (4, 10, 1, True),  # the first were back before the last had gone
-        (4, 9, 1, False),
-        (5, 5, 2, True),
-    ],
-)
+@pytest.mark.parametrize(("fewest", "lost", "brokers", "crashed"), rows_of("judge.crashes"))
 def test_a_crash_takes_all_connections(fewest: int, lost: int, brokers: int, crashed: bool) -> None:
     watch = RecoveryWatch(0, 10, 0, by_command=True, lost_before=2)
     watch.sample(LiveSample(1, connected=fewest))

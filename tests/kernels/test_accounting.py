@@ -1,6 +1,6 @@
 """Loss, repetition and order against a model that remembers every sequence it saw."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.kernels.accounting import (
@@ -14,6 +14,7 @@ from loadgen.kernels.accounting import (
     make_pairs,
     received_on,
 )
+from tests.examples import examples
 
 
 class Book:
@@ -70,7 +71,7 @@ arrivals = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25)), max_size=8
 
 
 @given(arrivals)
-@settings(deadline=None, max_examples=250)
+@examples(250)
 def test_every_message_is_judged_as_by_perfect_memory(messages: list[tuple[int, int]]) -> None:
     book = Book(3, 100)
     seen: list[set[int]] = [set(), set(), set()]
@@ -135,7 +136,7 @@ def test_with_an_exhausted_pool_a_split_forgets_the_upper_part() -> None:
 
 
 @given(arrivals, st.integers(1, 4))
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_a_small_pool_never_invents_or_loses_gaps(
     messages: list[tuple[int, int]], gaps: int
 ) -> None:

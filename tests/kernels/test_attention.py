@@ -12,9 +12,7 @@ from loadgen.kernels.attention import (
     wake_ns,
 )
 from loadgen.plan.behaviour import PlannedFleet
-from loadgen.plan.groups import DeviceGroup
-from loadgen.worker.build_fleet import build_fleet
-from tests.worker.harness import one_worker_plan
+from tests.fleets import small_fleet
 
 START_NS = 10**12
 MS = 10**6
@@ -22,8 +20,7 @@ MS = 10**6
 
 def attentive_fleet() -> PlannedFleet:
     """A worker that looked at START_NS."""
-    plan = one_worker_plan(DeviceGroup("devices", 1))
-    fleet = build_fleet(plan, plan.workers[0])
+    fleet = small_fleet(1)
     attend(fleet, START_NS, NEVER_NS)
     return fleet
 
@@ -51,8 +48,7 @@ def test_what_was_done_after_the_moment_asked_for_is_a_stall_from_the_last_look(
 
 
 def test_the_first_look_of_all_is_no_stall() -> None:
-    plan = one_worker_plan(DeviceGroup("devices", 1))
-    fleet = build_fleet(plan, plan.workers[0])
+    fleet = small_fleet(1)
     attend(fleet, START_NS, wake_ns(fleet, tick_or(fleet, NEVER_NS)))
     assert (take_stalled(fleet), take_stalls(fleet)) == ((0, 0), [])
 

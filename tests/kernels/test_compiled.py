@@ -16,51 +16,13 @@ import numba
 import pytest
 
 from loadgen.kernels.compiled import linking
+from tests.tables import table
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {
-    "loadgen/__init__.py": "",
-    "loadgen/kernels/__init__.py": "",
-    "loadgen/kernels/leaf.py": """
-from loadgen.kernels.compiled import compiled
-@compiled
-def leaf(x):
-    return x * 3
-""",
-    "loadgen/kernels/calls.py": """
-from loadgen.kernels.compiled import compiled
-from loadgen.kernels.leaf import leaf
-def adder(step):
-    @compiled
-    def add(x):
-        return x + step
-    return add
-add_two, add_six = adder(2), adder(6)
-@compiled
-def middle(x):
-    return leaf(0) + leaf(1) + leaf(x)
-@compiled
-def handed(function, x):
-    return function(x)
-""",
-    "loadgen/plain.py": "NUMBER = 7\n",
-    "outside.py": """
-from loadgen.kernels.compiled import compiled
-from loadgen.kernels.calls import middle
-@compiled
-def outer(x):
-    return middle(x) + 100
-""",
-}
-RUN = """
-import json
-from loadgen.kernels import calls
-from outside import outer
-values = calls.add_two(1), calls.add_six(1), calls.middle(1), calls.handed(calls.leaf, 2), outer(1)
-print(json.dumps(values))
-"""
+SOURCES = table("compiled")["sources"]
+RUN = table("compiled")["run"]
 VALUES = [3, 7, 6, 6, 106]
 KERNELS = {
     *("loadgen.kernels.calls.adder.add", "loadgen.kernels.calls.handed"),

@@ -126,17 +126,6 @@ def test_long_run_with_acknowledgements_in_any_order() -> None:
     assert fleet.senders[0].cursor == 4
 
 
-@pytest.mark.parametrize("receive_maximum", [0, 1, 3, _WIDTH, 65_535])
-def test_never_more_than_receive_maximum(receive_maximum: int) -> None:
-    """Spec 4.9; nothing before it is known."""
-    fleet = _fleet(capacity=receive_maximum)
-    ids = [acquire(fleet, 1, 1, n, 0, 0) for n in range(_WIDTH + 1)]
-    allowed = min(receive_maximum, _WIDTH)
-    assert sorted(ids[:allowed]) == list(range(1, allowed + 1))
-    assert set(ids[allowed:]) == {0}
-    assert fleet.senders[0].in_flight == 0
-
-
 def test_identifier_comes_back_as_late_as_possible() -> None:
     fleet = _fleet(capacity=_WIDTH)
     taken = []
@@ -146,6 +135,7 @@ def test_identifier_comes_back_as_late_as_possible() -> None:
     assert taken == [1, 2, 3, 4, 5] * 3
 
 
+@pytest.mark.compiled
 def test_widest_window() -> None:
     widest = 65_000  # the last identifiers stay for SUBSCRIBE and UNSUBSCRIBE
     fleet = _fleet(widest, capacity=65_535)
@@ -156,17 +146,6 @@ def test_widest_window() -> None:
     assert awaited_answer(fleet, 0, 65_535) == FREE
     assert awaited_answer(fleet, 0, widest) == PUBACK
     assert fleet.window[widest - 1, 0].sent_ns == widest - 1
-
-
-def test_capacity_below_what_is_in_flight() -> None:
-    """A broker that comes back with a smaller Receive Maximum."""
-    fleet = _fleet(capacity=4)
-    ids = [acquire(fleet, 0, 1, n, 0, 0) for n in range(4)]
-    set_capacity(fleet, 0, 2)
-    for packet_id in ids[:3]:
-        assert acquire(fleet, 0, 1, 9, 0, 0) == 0
-        answer(fleet, 0, packet_id, False)
-    assert acquire(fleet, 0, 1, 9, 0, 0) > 0
 
 
 @given(

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.kernels.arrays import Rows
@@ -30,6 +30,7 @@ from loadgen.kernels.pacer import (
     random_unit,
     with_rate,
 )
+from tests.examples import examples
 
 S = 1_000_000_000
 START_NS = 500_000 * S
@@ -95,11 +96,6 @@ def test_constant_arrivals_do_not_drift(rate: tuple[int, int], sequence: int) ->
     # Half a nanosecond for the floor; the rest is what a float knows of such a moment.
     load_ns = exact_period * sequence
     assert abs(due_ns - START_NS - load_ns) <= 1 + load_ns / 2**52
-
-
-def test_phases_spread_constant_streams_over_the_period() -> None:
-    spread = Publishers([0, 1, 2, 3], float(S), CONSTANT, phases=[0.0, 0.25, 0.5, 0.75])
-    assert [spread.due(p) - START_NS for p in range(4)] == [0, S // 4, S // 2, 3 * S // 4]
 
 
 def test_uniform_arrivals_fall_one_into_each_period() -> None:
@@ -205,7 +201,7 @@ def _exact_load(changes: list[tuple[int, float]], clock_ns: int) -> Fraction:
 
 
 @given(programs, st.integers(0, 30 * S))
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_load_time_is_the_integral_of_the_rate(
     changes: list[tuple[int, float]], after_ns: int
 ) -> None:
@@ -217,7 +213,7 @@ def test_load_time_is_the_integral_of_the_rate(
 
 
 @given(programs, st.integers(0, 20 * S))
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_what_was_due_before_a_change_stays_due_at_the_same_moment(
     changes: list[tuple[int, float]], load_ns: int
 ) -> None:
@@ -300,7 +296,7 @@ def test_a_rate_that_is_none_is_refused(factor: float) -> None:
     st.integers(0, 400),
     st.integers(-2, 2),
 )
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_owed_messages_are_counted_exactly_for_constant_arrivals(
     changes: list[tuple[int, float]],
     period_ns: float,
@@ -348,7 +344,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_the_heap_gives_what_heapq_gives(actions: list[tuple[str, int]]) -> None:
     heap = Due.rows(64)
     model: list[int] = []

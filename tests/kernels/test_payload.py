@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen.errors import ScenarioError
@@ -34,8 +34,12 @@ from loadgen.kernels.payload import (
     send_offset_ns,
     stamp,
 )
-from loadgen.plan.payload_template import no_template, read_template
+from loadgen.plan.payload_template import read_template
+from tests.examples import examples
+from tests.refusals import refused
+from tests.tables import table
 
+TEMPLATES = table("templates")
 U32 = (1 << 32) - 1
 I63 = (1 << 63) - 1
 LATEST_NS = 1 << 62
@@ -59,7 +63,7 @@ def _stamped(
 
 
 @given(st.binary(max_size=200), st.data())
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_crc_is_zlibs_for_any_range_and_start(data: bytes, choice: st.DataObject) -> None:
     start = choice.draw(st.integers(0, len(data)))
     end = choice.draw(st.integers(start, len(data)))
@@ -71,7 +75,7 @@ def test_crc_is_zlibs_for_any_range_and_start(data: bytes, choice: st.DataObject
 
 
 @given(st.binary(min_size=28, max_size=28), st.integers(0, U32))
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_crc_of_a_header_in_words_is_zlibs(data: bytes, before: int) -> None:
     first, *words = struct.unpack("<Iqqq", data)
     assert crc32_of_28(before, first, *words) == zlib.crc32(data, before)
@@ -100,50 +104,35 @@ def test_without_the_processors_instruction_the_same_comes_out() -> None:
     )
 
 
+def _numbers(*values: int) -> dict[str, int]:
+    return dict(
+        zip(("run_tag", "stream", "sequence", "intended_ns", "sent_ns"), values, strict=True)
+    )
+
+
 @given(
-    st.integers(0, U32),
-    st.integers(0, U32),
-    st.integers(0, I63),
-    st.integers(0, LATEST_NS),
-    st.integers(0, LATEST_NS),
+    st.builds(_numbers, *(st.integers(0, most) for most in (U32, U32, I63, LATEST_NS, LATEST_NS))),
     st.binary(max_size=40),
     st.integers(0, 9),
 )
-@example(U32, U32, I63, LATEST_NS, 0, b"", 0)
-@example(0, 0, 0, 0, LATEST_NS, b"x", 3)
-@settings(deadline=None, max_examples=150)
+@example(_numbers(U32, U32, I63, LATEST_NS, 0), b"", 0)
+@example(_numbers(0, 0, 0, 0, LATEST_NS), b"x", 3)
+@examples(150)
 def test_a_header_reads_back_as_it_was_stamped(
-    run_tag: int,
-    stream: int,
-    sequence: int,
-    intended_ns: int,
-    sent_ns: int,
-    body: bytes,
-    before: int,
+    numbers: dict[str, int], body: bytes, before: int
 ) -> None:
-    out = _stamped(
-        body,
-        run_tag=run_tag,
-        stream=stream,
-        sequence=sequence,
-        intended_ns=intended_ns,
-        sent_ns=sent_ns,
-        before=before,
-    )
-    assert send_offset_ns(out, before) == int(np.float32(max(sent_ns - intended_ns, 0)))
+    out = _stamped(body, before=before, **numbers)
+    offset_ns = np.float32(max(numbers["sent_ns"] - numbers["intended_ns"], 0))
+    assert send_offset_ns(out, before) == int(offset_ns)
     assert not is_copy(out, before)
     assert is_intact(out, before, len(out))
     assert (out[:before] == 0xAA).all()
     assert out[before + HEADER_BYTES :].tobytes() == body
-
     message = out[before:].tobytes()
     crc = zlib.crc32(message[:28], zlib.crc32(message[32:]))
     assert struct.unpack("<IIqqfI", message[:32]) == (
-        run_tag,
-        stream,
-        sequence,
-        intended_ns,
-        float(np.float32(max(sent_ns - intended_ns, 0))),
+        *[*numbers.values()][:4],
+        float(offset_ns),
         crc,
     )
 
@@ -153,7 +142,7 @@ def test_a_header_reads_back_as_it_was_stamped(
 @example(0, 1)
 @example(1, 1)
 @example(LATEST_NS, 1)
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_the_send_offset_has_seven_digits_and_five_in_a_copy(offset_ns: int, copy: int) -> None:
     out = np.zeros(HEADER_BYTES, np.uint8)
     stamp(out, 0, 1, 2, 3, LATEST_NS - 1, LATEST_NS - 1 + offset_ns, 0, copy)
@@ -231,26 +220,15 @@ def test_places_are_filled_where_they_stand() -> None:
     assert json.loads(told) == {"id": "m00042", "n": 7, "at": 1_763_000_000_123}
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (b"{device}", b"0000003"),
-        (b"{sequence}", b"0000000012"),
-        (b"{sequence:1}", b"2"),  # its last digits
-        (b"{device:3}|", b"  3|"),
-        (b"{device:03}|", b"003|"),
-        (b"{{device:1}}", b"{3}"),
-        (b"{device:1}{device:1}", b"33"),
-    ],
-)
-def test_widths_and_fills(text: bytes, told: bytes) -> None:
-    assert filled(text) == told
+@pytest.mark.parametrize(("text", "told"), TEMPLATES["filled"])
+def test_widths_and_fills(text: str, told: str) -> None:
+    assert filled(text.encode()).decode() == told
 
 
 @given(
     st.integers(0, 1 << 40), st.integers(1, 18), st.sampled_from([b"", b"0"]), st.binary(max_size=9)
 )
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_a_number_is_read_back_and_nothing_else_changes(
     sequence: int, digits: int, zero: bytes, around: bytes
 ) -> None:
@@ -272,37 +250,21 @@ def test_random_digits_differ_by_message_and_place_and_are_the_same_again() -> N
     assert filled(text, random=7) == filled(text, random=7)
 
 
+@pytest.mark.compiled
 def test_random_digits_of_two_places_are_independent() -> None:
     pairs = Counter(filled(b"{random:01}{random:02}", random=n) for n in range(100_000))
     assert len(pairs) == 1000
     assert max(pairs.values()) < 200  # 100 on average
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "values"),
-    [
-        (b"plain", "NO_PLACE", {}),
-        (b'{"a": 1}', "NO_PLACE", {}),
-        (b"{devise} {sequence}", "PLACE_UNKNOWN", {"name": "devise"}),
-        (b"{loadgen} {loadgen}", "TWO_HEADERS", {}),
-        (b"{loadgen:9}", "PLACE_UNKNOWN", {"name": "loadgen"}),
-        (b"{sequence:19}", "PLACE_DIGITS", {"width": 19, "most": 18}),
-        (b"{sequence:0}", "PLACE_DIGITS", {"width": 0, "most": 18}),
-    ],
-)
-def test_what_is_refused(text: bytes, code: str, values: dict[str, object]) -> None:
-    with pytest.raises(ScenarioError) as raised:
-        read_template(text)
-    assert raised.value.code == code
-    assert values.items() <= raised.value.values.items()
-
-
-def test_no_template_has_no_places() -> None:
-    assert len(no_template()) == 0
+@pytest.mark.parametrize(("text", "code", "values"), TEMPLATES["refused"])
+def test_what_is_refused(text: str, code: str, values: dict[str, object]) -> None:
+    with refused(code, ScenarioError, **values):
+        read_template(text.encode())
 
 
 @given(st.binary(max_size=120), st.integers(0, 120), st.binary(min_size=65, max_size=65))
-@settings(deadline=None, max_examples=150)
+@examples(150)
 def test_a_header_beside_the_payload_leaves_it_to_the_byte(
     body: bytes, at: int, before: bytes
 ) -> None:

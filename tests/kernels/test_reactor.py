@@ -2,22 +2,20 @@
 
 import errno
 import os
-import random
 import resource
 import selectors
 import socket
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from loadgen.brokers.ports import free_port, listen
-from loadgen.kernels import counting, device, reactor, sender
+from loadgen.brokers.ports import listen
+from loadgen.kernels import counting, device, reactor
 from loadgen.kernels.attention import take_stalls
 from loadgen.kernels.counting import EVENT_LIMIT
 from loadgen.kernels.in_flight import set_capacity
@@ -184,44 +182,6 @@ def settle(rig: Rig) -> None:
 # --- poll ------------------------------------------------------------------------------------
 
 
-def test_what_arrives_is_accounted_for_and_answered(make_rig: Any) -> None:
-    rig = make_rig(qos=1)
-    far = rig.far[rig.subscriber]
-    far.sendall(publish(0) + publish(1, qos=1) + encode(SubAck(3, (0,)), 4))
-    rig.until(lambda: rig.fleet.totals.events)
-    assert total_of(rig.fleet, "received") == 2
-    assert far.recv(100) == encode(PubAck(7), 4)
-    suback = (counting.CONTROL_PACKET, rig.subscriber, 9, encode(SubAck(3, (0,)), 4))
-    assert rig.events() == [suback]
-
-
-def test_a_packet_may_come_in_any_pieces(make_rig: Any) -> None:
-    rig = make_rig(qos=1)
-    far = rig.far[rig.subscriber]
-    far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    packets = [publish(n, qos=n % 2) for n in range(6)]
-    row = rig.fleet.devices[rig.subscriber]
-    for packet in packets:
-        for index in range(len(packet)):
-            far.sendall(packet[index : index + 1])
-            kept = (index + 1) % len(packet)
-            rig.until(lambda kept=kept: row.partial_bytes == kept)
-    assert total_of(rig.fleet, "received") == 6
-    assert rig.fleet.devices[rig.subscriber].partial_bytes == 0
-    assert rig.events() == []
-
-
-def test_the_end_of_the_stream_is_seen_though_it_came_with_the_last_bytes(make_rig: Any) -> None:
-    rig = make_rig()
-    far = rig.far[rig.subscriber]
-    far.sendall(publish(0))
-    far.shutdown(socket.SHUT_WR)
-    time.sleep(0.01)  # both are there before the first look
-    settle(rig)
-    assert total_of(rig.fleet, "received") == 1
-    assert rig.events() == [(counting.CLOSED_BY_PEER, rig.subscriber, 0, b"")]
-
-
 def test_a_reset_is_told_with_its_errno(make_rig: Any) -> None:
     rig = make_rig()
     far = rig.far[0]
@@ -324,37 +284,6 @@ def _connect(rig: Rig, rows: list[int]) -> None:
     reactor.connect_waiting(f, len(rows))
 
 
-def test_devices_connect_and_say_connect(make_rig: Any) -> None:
-    with listen("127.0.0.1") as listener:
-        listener.setblocking(True)
-        rig = make_rig(connected=False, port=listener.getsockname()[1])
-        f = rig.fleet
-        _connect(rig, [0, 2])
-        assert f.totals.connecting == 2
-        assert f.devices["state"][[0, 1, 2]].tolist() == [
-            device.CONNECTING,
-            device.IDLE,
-            device.CONNECTING,
-        ]
-        rig.far += [listener.accept()[0], listener.accept()[0]]
-        settle(rig)
-        assert f.devices["state"][[0, 2]].tolist() == [device.AWAIT_CONNACK] * 2
-        got = set()
-        for far in rig.far:
-            far.settimeout(30)
-            got.add(far.recv(1000))
-            far.sendall(encode(ConnAck(), 4))
-        ends = f.connect_ends.tolist()
-        wanted = {f.connect_packets[ends[n] : ends[n + 1]].tobytes() for n in (0, 2)}
-        assert got == wanted
-        settle(rig)
-        assert f.totals.connecting == 0
-        assert f.totals.connected == 2
-        assert len(rig.events()) == 2
-        for row in (0, 2):
-            os.close(f.devices[row].descriptor)
-
-
 def test_devices_follow_each_other_without_python_until_the_last(make_rig: Any) -> None:
     """With the usual CONNACK known Python hears of no other, and of the last that is awaited."""
     with listen("127.0.0.1") as listener:
@@ -401,32 +330,6 @@ def test_python_hears_of_a_connack_that_is_not_the_usual_one(make_rig: Any, case
     rig.far[0].sendall(data)
     settle(rig)
     assert (counting.CONTROL_PACKET, 0, 2, data) in rig.events()
-
-
-def test_bytes_that_came_before_connect_was_sent_are_read(make_rig: Any) -> None:
-    """Accepting, greeting and leaving all happen before the first look at the socket."""
-    with listen("127.0.0.1") as listener:
-        listener.setblocking(True)
-        rig = make_rig(connected=False, port=listener.getsockname()[1])
-        _connect(rig, [0])
-        far, _ = listener.accept()
-        far.sendall(b"SSH-2.0-x\r\n")
-        far.shutdown(socket.SHUT_WR)
-        time.sleep(0.01)
-        settle(rig)
-        kinds = [event[0] for event in rig.events()]
-        assert counting.BROKEN in kinds
-        assert counting.CLOSED_BY_PEER in kinds
-        far.close()
-        os.close(rig.fleet.devices[0].descriptor)
-
-
-def test_a_refused_connect_is_told_once(make_rig: Any) -> None:
-    rig = make_rig(connected=False, port=free_port("127.0.0.1"))
-    _connect(rig, [0])
-    settle(rig)
-    assert rig.events() == [(counting.CONNECT_FAILED, 0, errno.ECONNREFUSED, b"")]
-    os.close(rig.fleet.devices[0].descriptor)
 
 
 def test_without_descriptors_every_device_fails_and_none_counts_as_under_way(
@@ -531,45 +434,6 @@ def test_what_is_too_much_for_one_tick_does_not_wait_for_the_next(make_rig: Any)
     assert f.heap[0].due_ns <= f.attention.alarm_ns <= time.monotonic_ns()
 
 
-def test_what_is_due_is_sent_and_the_timer_waits_for_the_next(make_rig: Any) -> None:
-    rig = make_rig()
-    start_ns = time.monotonic_ns() - 10_000_000
-    rig.start(start_ns)
-    rig.pump()
-    assert rig.events() == []
-    sent = total_of(rig.fleet, "sent")
-    assert sent >= 20
-    counts = [rig.fleet.publishers[row].sequence for row in range(2)]
-    assert sum(counts) == sent
-    for row, count in enumerate(counts):
-        dues = [(n, start_ns + row * 500_000 + n * 1_000_000) for n in range(count)]
-        assert numbers(read_messages(rig.far[row], count)) == dues
-    assert rig.fleet.totals.rearm == 0
-    due_ns = rig.fleet.heap[0].due_ns
-    rig.until(lambda: total_of(rig.fleet, "sent") > sent)
-    assert time.monotonic_ns() >= due_ns
-
-
-def test_a_schedule_ends_and_leaves_the_heap(make_rig: Any) -> None:
-    rig = make_rig(rate=200.0)
-    rig.start(time.monotonic_ns() - S, seconds=0.1)
-    while rig.fleet.totals.heap_size:
-        rig.pump()
-    assert total_of(rig.fleet, "sent") == 20
-    rig.pump()
-    assert total_of(rig.fleet, "sent") == 20
-
-
-def test_devices_that_are_not_connected_owe(make_rig: Any) -> None:
-    rig = make_rig(rate=200.0)
-    rig.fleet.devices[0].state = device.CLOSED
-    rig.start(time.monotonic_ns() - S, seconds=0.1)
-    while rig.fleet.totals.heap_size:
-        rig.pump()
-    assert total_of(rig.fleet, "sent") == 10
-    assert rig.fleet.devices[0].flags & device.WAITING
-
-
 def test_one_call_sends_a_bounded_number_and_comes_back_at_once(make_rig: Any) -> None:
     rig = make_rig(rate=2_000_000.0)
     rig.start(time.monotonic_ns() - 10_000_000)
@@ -577,85 +441,6 @@ def test_one_call_sends_a_bounded_number_and_comes_back_at_once(make_rig: Any) -
     assert 2000 <= total_of(rig.fleet, "sent") < 5000
     sent = total_of(rig.fleet, "sent")
     rig.until(lambda: total_of(rig.fleet, "sent") > sent)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_slow_reader_gets_every_byte_once_and_in_order(make_rig: Any, seed: int) -> None:
-    """Partial writes at any byte, flushed as the worker does."""
-    rng = random.Random(seed)
-    qos = seed % 2
-    rig = make_rig(
-        publishers=1, qos=qos, rate=1000.0, size=(32, 3000), send_buffer=4608, packet_limit=4096
-    )
-    fleet, far = rig.fleet, rig.far[0]
-    far.setblocking(False)
-    count = 1000
-    start_ns = time.monotonic_ns() - 10 * S
-    rig.start(start_ns, seconds=count / 1000)
-    pending = bytearray()
-    data = b""
-    position = 0
-    found: list[Publish] = []
-    blocked = 0
-    for _ in range(200_000):
-        rig.pump()
-        for (
-            kind,
-            connection,
-            _,
-            unsent,
-        ) in [event[:4] for event in rig.events()]:
-            if connection != 0:
-                continue
-            if kind == counting.UNSENT:
-                blocked += 1
-                pending += unsent
-            assert kind in (counting.UNSENT, counting.WRITABLE)
-        if fleet.devices[0].flags & device.BLOCKED:
-            with suppress(BlockingIOError):
-                del pending[: rig.near[0].send(pending)]
-            if not pending:
-                fleet.devices[0].flags &= ~device.BLOCKED
-                sender.requeue(fleet, 0)
-        try:
-            data += far.recv(rng.choice([1, 3000, 9000]))
-        except BlockingIOError:
-            time.sleep(0.0001)
-        while (decoded := decode(data, position, len(data), 4)) is not None:
-            packet, position = decoded
-            assert isinstance(packet, Publish)
-            found.append(packet)
-            if qos:
-                far.send(encode(PubAck(packet.packet_id), 4))
-        data, position = data[position:], 0
-        rig.poll(0)
-        if len(found) == count:
-            break
-    assert numbers(found) == [(n, start_ns + n * 1_000_000) for n in range(count)]
-    assert data == b""
-    assert blocked > 0
-    assert total_of(fleet, "sent") == count
-    assert int(fleet.counters["sent"][0].sum()) == count
-
-
-def test_streamed_messages_are_left_for_the_caller(make_rig: Any) -> None:
-    rig = make_rig(rate=2000.0)
-    rig.fleet.devices["flags"] |= device.STREAMED
-    start_ns = time.monotonic_ns() - 5_000_000
-    rig.start(start_ns)
-    rig.pump()
-    by_row: dict[int, bytes] = {0: b"", 1: b""}
-    for kind, row, _, data in rig.events():
-        assert kind == counting.UNSENT
-        by_row[row] += data
-    assert all(by_row.values())
-    for row, data in by_row.items():
-        near, far = socket.socketpair()
-        with near, far:
-            near.sendall(data)
-            sent = rig.fleet.publishers[row].sequence
-            dues = [(n, start_ns + row * 500_000 + n * 1_000_000) for n in range(sent)]
-            assert numbers(read_messages(far, sent)) == dues
 
 
 # --- own delay -------------------------------------------------------------------------
@@ -792,32 +577,6 @@ def test_serving_returns_when_python_is_needed(make_rig: Any) -> None:
     rig.events()
     serve(f, 0)
     assert f.totals.events == 0
-
-
-def test_serving_sends_what_becomes_due(make_rig: Any) -> None:
-    rig = make_rig(publishers=1, rate=1000.0)
-    f = rig.fleet
-    rig.start(time.monotonic_ns() + 1_000_000, seconds=0.03)
-    rig.pump()
-    serve(f, 100_000_000)
-    assert total_of(f, "sent") == 30
-    assert len(read_messages(rig.far[0], 30)) == 30
-
-
-def test_a_stay_ends_by_its_timer_and_not_before(make_rig: Any) -> None:
-    rig = make_rig()
-    f = rig.fleet
-    linger = make_timer()
-    try:
-        watch(rig.epoll.fileno(), linger, EPOLLIN | EPOLLET, reactor.LINGER, f.words)
-        f.run.linger_timer = linger
-        for linger_ns in (20_000_000, 1_000_000):
-            begun_ns = time.monotonic_ns()
-            serve(f, linger_ns)
-            assert time.monotonic_ns() - begun_ns >= linger_ns
-            assert f.totals.events == 0
-    finally:
-        os.close(linger)
 
 
 def test_silent_connections_ping_and_others_do_not(make_rig: Any) -> None:

@@ -24,7 +24,7 @@ def file_of(frame: FrameType | None) -> str:
 
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") != "1", reason="it is compiled")
-@pytest.mark.parametrize(("qos", "calls"), [(0, 9), (1, 10)])
+@pytest.mark.parametrize(("qos", "calls"), [(0, 10), (1, 11)])
 def test_one_message_enters_six_files(qos: int, calls: int) -> None:
     bench = Bench(qos=qos, receive_qos=qos)
     data = publish(message(0), qos=qos, packet_id=qos)

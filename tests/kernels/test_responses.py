@@ -1,7 +1,5 @@
 """Devices that answer: what they send for what they receive, and what counts."""
 
-from dataclasses import replace
-
 import pytest
 
 from loadgen.cases.registry import build_scenario
@@ -12,9 +10,7 @@ from loadgen.kernels.in_flight import set_capacity
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import VERSION_NAMES
 from loadgen.mqtt.packets import Packet, PubAck, Publish
-from loadgen.plan.addressing import filters_of
-from loadgen.plan.deliveries import sent_rate
-from loadgen.plan.groups import Share, Target, WorkerPlan
+from loadgen.plan.groups import Target
 from loadgen.plan.plan import Plan
 from loadgen.worker.build_fleet import build_fleet
 from tests.fleets import groups_of
@@ -40,12 +36,10 @@ def plan_of(qos: int = 0, version: int = 4, window: int = 4) -> Plan:
         },
     )
     groups = groups_of(scenario, "run")
-    shares = tuple(Share(at, 0, group.count, 1) for at, group in enumerate(groups))
     target = Target("127.0.0.1", 1)
     return small_plan(
         groups,
         targets=(target,),
-        workers=(WorkerPlan(0, shares),),
         run_tag=test_traffic.TAG,
         version=5 if version == 5 else 4,
     )
@@ -99,21 +93,6 @@ def test_what_is_refused(fields: dict[str, object], code: str) -> None:
     with pytest.raises(ScenarioError) as raised:
         build_scenario("request", None, fields)
     assert raised.value.code == code
-
-
-def test_who_asks_for_what() -> None:
-    plan = plan_of()
-    requesters, responders = plan.groups
-    assert [filters_of(requesters, device) for device in (0, 5)] == [
-        ("run/response/0",),
-        ("run/response/5",),
-    ]
-    assert [filters_of(responders, device) for device in (0, 1)] == [
-        ("run/request/0",),
-        ("run/request/1",),
-    ]
-    assert [sent_rate(group, plan.groups) for group in plan.groups] == [60, 60]
-    assert sent_rate(replace(requesters, publishes=None), plan.groups) == 0
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -177,9 +156,3 @@ def test_answers_at_qos_1_keep_to_the_window() -> None:
     (_, answer) = bench.give(responder, publish(request(2, 1), qos=1, packet_id=9))
     assert isinstance(answer, Publish)
     assert answer.topic_name == "run/response/2"
-
-
-def test_a_device_that_only_listens_answers_nothing() -> None:
-    bench = Bench()
-    assert (bench.fleet.devices["responses"][:DEVICES] == -1).all()
-    assert (bench.fleet.devices["responses"][DEVICES:] >= 0).all()

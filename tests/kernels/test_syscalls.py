@@ -50,12 +50,6 @@ def test_constants_are_those_of_the_system() -> None:
     assert syscalls.EPOLLET & 0xFFFFFFFF == select.EPOLLET & 0xFFFFFFFF
 
 
-def test_the_clock_is_clock_monotonic(clock: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-    before = time.monotonic_ns()
-    found = syscalls.monotonic_ns(clock)
-    assert before <= found <= time.monotonic_ns()
-
-
 def test_a_clock_with_an_offset_is_read_and_waited_for(
     epoll: select.epoll,
     clock: np.ndarray[tuple[int], np.dtype[np.int64]],
@@ -141,23 +135,6 @@ def test_a_socket_connects_from_the_address_it_is_told(
             syscalls.watch(epoll.fileno(), descriptor, syscalls.EPOLLOUT, 5, words)
             assert waited(epoll, 10_000)[5] & syscalls.EPOLLOUT
             assert syscalls.socket_error(descriptor, words) == 0
-
-
-def test_ipv6_addresses_connect(words: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
-    if not socket.has_ipv6:
-        pytest.skip("no IPv6")
-    try:
-        listener = listen("::1")
-    except Exception:
-        pytest.skip("no IPv6 loopback")
-    with listener:
-        address = np.frombuffer(
-            bytearray(socket_address("::1", listener.getsockname()[1])), np.uint8
-        )
-        with socket.socket(
-            fileno=syscalls.open_socket(socket.AF_INET6, NO_SOURCE, False, words)
-        ) as ours:
-            assert syscalls.connect_socket(ours.fileno(), address) == 0
 
 
 def test_a_source_address_that_is_not_ours_leaks_no_descriptor(

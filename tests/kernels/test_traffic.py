@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.kernels import counting
@@ -39,12 +39,14 @@ from loadgen.mqtt.packets import (
 )
 from loadgen.mqtt.violations import MALFORMED, UNEXPECTED_PACKET
 from loadgen.plan.behaviour import PlannedFleet
-from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, Share, Subscribes, WorkerPlan
+from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, Subscribes
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
 from loadgen.worker.upkeep import doubt, settle_doubts
+from tests.examples import examples
 from tests.fleets import total_of
 from tests.kernel_calls import fill, record_sent, send_due
 from tests.plans import small_plan
+from tests.tables import table
 
 TAG = 0xFEEDBEEF
 START_NS = 1_000_000_000_000
@@ -98,16 +100,14 @@ class Bench:
             DeviceGroup("publishers", PUBLISHERS, publishes=self.publishes),
             DeviceGroup("subscriber", subscribers, subscribes=subscribes, clean_start=not durable),
         )
-        worker = WorkerPlan(0, (Share(0, 0, PUBLISHERS, 1), Share(1, 0, subscribers, 1)))
         plan = small_plan(
             groups,
-            workers=(worker,),
             run_tag=TAG,
             version=5 if version == 5 else 4,
             max_packet_bytes=packet_limit,
         )
         self.version = version
-        self.fleet: PlannedFleet = build_fleet(plan, worker)
+        self.fleet: PlannedFleet = build_fleet(plan, plan.workers[0])
         self.settle_doubts = settle_doubts(self.fleet)
         f = self.fleet
         f.run.measure_ns = MEASURE_FROM_NS
@@ -358,15 +358,6 @@ def test_what_nobody_of_this_run_sent_is_foreign(payload: bytes) -> None:
     assert (bench.fleet.pairs["expected"] == 0).all()
 
 
-@pytest.mark.parametrize("position", [4, 8, 15, 16, 23, 24, 28, 31, 32, 40])
-def test_a_changed_byte_makes_a_message_corrupt(position: int) -> None:
-    bench = Bench()
-    data = publish(spoiled(message(0, body=b"0123456789"), position), topic="bench/t/0")
-    bench.receive(bench.subscriber, data, now_ns=MEASURE_FROM_NS + 9)
-    assert bench.counted() == {"measure": {"corrupt": 1}}
-    assert (bench.fleet.pairs["expected"] == 0).all()
-
-
 def test_a_clock_that_is_behind_counts_as_no_latency() -> None:
     bench = Bench()
     early_ns = MEASURE_FROM_NS - 50
@@ -439,7 +430,7 @@ def _any_packet(rng: random.Random, version: int) -> bytes:
     st.lists(st.integers(0, 10**6), max_size=12),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_a_stream_split_anywhere_does_what_the_whole_does(
     seed: int, version: int, cuts: list[int], to_publisher: bool
 ) -> None:
@@ -461,26 +452,11 @@ def test_a_stream_split_anywhere_does_what_the_whole_does(
 # --- receive: what breaks the protocol -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"\x00\x00", 0x81),  # reserved type
-        (b"\x36\x02\x00\x00", 0x81),  # QoS 3
-        (b"\x31\xff\xff\xff\xff\x01", 0x81),  # Remaining Length of five bytes
-        (b"\x30\x00", 0x81),  # PUBLISH without a topic
-        (b"\x30\x05\x00\x09abc", 0x81),  # topic longer than the packet
-        (b"\x32\x05\x00\x01a\x00\x00", 0x81),  # Packet Identifier 0
-        (b"\x40\x01\x00", 0x81),  # PUBACK too short
-        (b"\x40\x02\x00\x00", 0x81),  # PUBACK for 0
-        (b"\x60\x02\x00\x01", 0x81),  # PUBREL with wrong flags
-        (b"\x20\x02\x00\x00", 0x82),  # a second CONNACK
-        (b"\x30\x80\x80\x01", 0x95),  # 16 KB where 4 KB are allowed
-    ],
-)
-def test_a_breach_is_told_once_and_ends_the_scan(data: bytes, reason: int) -> None:
+@pytest.mark.parametrize(("data", "reason"), table("breaches")["breaches"])
+def test_a_breach_is_told_once_and_ends_the_scan(data: str, reason: int) -> None:
     bench = Bench()
     before = publish(message(0))
-    stream = before + data + publish(message(1))
+    stream = before + bytes.fromhex(data) + publish(message(1))
     taken, answer = bench.receive(bench.subscriber, stream, now_ns=START_NS + 9)
     assert taken == len(stream)
     assert answer == b""
@@ -508,15 +484,6 @@ def test_messages_waited_for_a_device_if_they_were_intended_in_its_absence() -> 
         bench.receive(bench.subscriber, publish(payload), now_ns=back_ns + 1_000)
     assert bench.stat(1, "reconnect", MEASURE)[0] == 3
     assert bench.stat(1, "end_to_end", MEASURE)[0] == bench.stat(1, "transit", MEASURE)[0] == 2
-
-
-def test_a_pingresp_ends_the_wait_of_its_connection_only() -> None:
-    bench = Bench()
-    bench.fleet.devices["pinged_ns"] = 3
-    bench.receive(bench.subscriber, encode(PingResp(), 4), now_ns=5)
-    waiting = bench.fleet.devices["pinged_ns"].tolist()
-    assert waiting[bench.subscriber] == 0
-    assert waiting.count(3) == len(waiting) - 1 > 0
 
 
 def test_with_a_full_event_queue_packets_wait_and_none_is_lost() -> None:
@@ -564,20 +531,6 @@ def test_connack_completes_a_connect() -> None:
     assert f.totals.connecting == 0
     assert f.totals.connected == 1
     assert bench.counted(0) == {"connect": {"connects": 1}, "warmup": {"violations": 1}}
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_refused_connack_counts_no_connect_and_leaves_the_connecting_once(times: int) -> None:
-    bench = Bench()
-    f = bench.fleet
-    f.devices[1].state = AWAIT_CONNACK
-    f.totals.connecting = 1
-    bench.receive(1, encode(ConnAck(reason_code=5), 4) * times)
-    assert f.totals.connected == 0
-    # Here or in the engine, which closes the connection: but only once.
-    assert f.totals.connecting >= 0
-    assert bench.counted(0) == {}
-    assert len(bench.events()) == times
 
 
 # --- send_due ------------------------------------------------------------------------------
@@ -638,28 +591,6 @@ def test_sizes_cover_their_range_and_are_the_same_each_time(size: tuple[int, int
     assert sizes(1) != found
 
 
-def test_the_window_stops_a_batch_and_an_acknowledgement_lets_it_go_on() -> None:
-    bench = Bench(qos=1, window=3)
-    f = bench.fleet
-    now_ns = START_NS + 20 * PERIOD_NS
-    packets = bench.send(0, now_ns)
-    assert [packet.packet_id for packet in packets] == [1, 2, 3]
-    assert f.devices[0].flags & WINDOW_FULL
-    assert f.totals.in_flight == 3
-    # As `pump` does with a publisher that cannot send.
-    f.devices[0].flags |= WAITING
-    f.totals.heap_size = 0
-    bench.receive(0, encode(PubAck(2), 4), now_ns=now_ns + 50)
-    assert not f.devices[0].flags & (WINDOW_FULL | WAITING)
-    assert f.totals.heap_size == 1
-    assert f.heap[0].item() == (f.publishers[0].due_ns, 0)
-    assert f.totals.rearm == 1
-    assert f.totals.in_flight == 2
-    following = bench.send(0, now_ns)
-    assert [header(packet.payload)[2] for packet in following] == [3]
-    assert following[0].packet_id == 2
-
-
 # --- acknowledgements ------------------------------------------------------------------------
 
 
@@ -692,21 +623,6 @@ def test_qos_2_completes_in_two_steps(version: int) -> None:
     assert bench.fleet.totals.in_flight == 0
     assert bench.counted(0)["warmup"]["acknowledged"] == 1
     assert bench.stat(0, "acknowledge", WARMUP) == (1, 30, 30, 30)
-
-
-@pytest.mark.parametrize("packet", [PubAck(1, reason_code=0x87), PubRec(1, reason_code=0x97)])
-def test_a_refused_message_is_told_and_frees_its_place(packet: Packet) -> None:
-    qos = 1 if isinstance(packet, PubAck) else 2
-    bench = Bench(qos=qos, version=5, window=1)
-    bench.send(0, START_NS + 3 * PERIOD_NS)
-    bench.fleet.devices[0].flags |= WAITING
-    bench.fleet.totals.heap_size = 0
-    _, answer = bench.receive(0, encode(packet, 5), now_ns=8)
-    assert answer == b""
-    assert bench.fleet.totals.in_flight == 0
-    assert not bench.fleet.devices[0].flags & WINDOW_FULL
-    reason = 0x87 if qos == 1 else 0x97
-    assert bench.events() == [(counting.REFUSED_PACKET, 0, reason, encode(packet, 5), 8)]
 
 
 # --- units, queues, withheld acknowledgements ------------------------------------------------
@@ -801,7 +717,7 @@ def test_what_was_sent_is_counted_by_phase_with_its_delay() -> None:
     st.integers(1, 8),
     st.sampled_from(["constant", "uniform", "poisson"]),
 )
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_what_is_taken_back_is_sent_later_unchanged(
     qos: int, seed: int, window: int, arrivals: Arrivals
 ) -> None:

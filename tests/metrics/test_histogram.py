@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen.kernels.counting import bucket_index
 from loadgen.metrics import histogram as h
+from tests.examples import examples
 from tests.histograms import histogram_of
 
 EDGES = sorted(
@@ -46,7 +47,7 @@ def test_the_layout_has_the_librarys_size() -> None:
 class TestBuckets:
     @given(samples)
     @example(EDGES)
-    @settings(max_examples=200, deadline=None)
+    @examples(200)
     def test_any_value_falls_into_the_librarys_bucket(self, sample: list[int]) -> None:
         expected = [REFERENCE.get_counts_array_index(value) for value in sample]
         plain = getattr(bucket_index, "py_func", bucket_index)
@@ -54,7 +55,7 @@ class TestBuckets:
         assert [plain(value) for value in sample] == expected
 
     @given(values)
-    @settings(max_examples=300, deadline=None)
+    @examples(300)
     def test_equivalent_values_are_the_librarys(self, value: int) -> None:
         bucket = bucket_index(value)
         assert h.lowest_values(bucket) == REFERENCE.get_lowest_equivalent_value(value)
@@ -85,7 +86,7 @@ class TestBuckets:
 
 class TestForms:
     @given(samples)
-    @settings(max_examples=50, deadline=None)
+    @examples(50)
     def test_all_forms_are_the_librarys_histogram(self, sample: list[int]) -> None:
         counts = histogram_of(sample)
         assert np.array_equal(counts, np.frombuffer(library(sample).counts, np.int64))
@@ -99,7 +100,7 @@ class TestForms:
         assert np.array_equal(h.dense(bucket[::-1], bucket_count[::-1]), counts)
 
     @given(st.lists(samples, max_size=4))
-    @settings(max_examples=30, deadline=None)
+    @examples(30)
     def test_merging_equals_the_librarys_add(self, parts: list[list[int]]) -> None:
         total = library([])
         for part in parts:
@@ -118,7 +119,7 @@ class TestStatistics:
     @example([2048, 2049], [0, 50, 100])
     @example([1, 2, 3, 4], [12.5, 37.5, 62.5, 87.5])  # ranks exactly on a half
     @example([1, 2, 3, 4], [200, 1e9])
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     def test_percentiles_are_the_librarys(self, sample: list[int], ps: list[float]) -> None:
         reference = library(sample)
         expected = [reference.get_value_at_percentile(p) for p in ps]
@@ -128,7 +129,7 @@ class TestStatistics:
         assert h.percentiles(bucket_count, ps, bucket) == expected
 
     @given(st.lists(st.tuples(values, st.integers(1, 1 << 40)), max_size=20), percents)
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     def test_figures_of_large_counts_are_the_librarys(
         self, entries: list[tuple[int, int]], p: float
     ) -> None:
@@ -182,7 +183,7 @@ class TestLog:
         assert line == f"Tag=A,0.127,1.007,2.501,{encoded}\n"
 
     @given(st.text(max_size=20))
-    @settings(max_examples=50, deadline=None)
+    @examples(50)
     def test_no_tag_can_break_its_line(self, tag: str) -> None:
         line = h.log_interval(h.empty(), 0, 10**9, tag)
         fields = line.removesuffix("\n").split(",")

@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import dense
@@ -22,6 +22,7 @@ from loadgen.metrics.interval import (
     to_table,
     with_latencies,
 )
+from tests.examples import examples
 from tests.metrics.test_reducer import latency_row, worker_rows
 
 seeds = st.integers(0, 1 << 32)
@@ -34,7 +35,7 @@ def test_rows_and_table_have_the_same_columns_in_the_same_order() -> None:
 
 
 @given(seeds)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_a_table_holds_every_value_of_its_rows(seed: int) -> None:
     rows = worker_rows(seed)
     table = to_table(rows)
@@ -62,7 +63,7 @@ def test_rows_cannot_change() -> None:
 
 
 @given(*[st.lists(st.integers(0, 1 << 41), max_size=4)] * 2)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_latencies_of_two_rows_add_up(first: list[int], second: list[int]) -> None:
     a, b = latency_row(first), latency_row(second)
     both, counted = with_latencies(a, b), [row for row in (a, b) if row.count]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hdrh.histogram import HdrHistogram
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import RunDirectoryError
@@ -27,6 +27,7 @@ from loadgen.metrics.interval import (
     to_table,
 )
 from loadgen.metrics.reducer import LatencySummary, reduce_table, reduced_schema, summarize
+from tests.examples import examples
 from tests.histograms import histogram_of
 from tests.refusals import refused
 
@@ -103,7 +104,7 @@ def model(rows: list[Interval], by: tuple[str, ...]) -> list[dict[str, object]]:
 
 class TestReduce:
     @given(seeds, st.permutations(DIMENSIONS), st.integers(0, len(DIMENSIONS)))
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     def test_it_equals_the_model_by_any_keys(self, seed: int, names: list[str], keys: int) -> None:
         by = tuple(names[:keys])
         rows = worker_rows(seed)
@@ -113,7 +114,7 @@ class TestReduce:
         assert reduced.to_pylist() == model(rows, by)
 
     @given(seeds)
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     def test_the_order_of_rows_and_chunks_does_not_matter(self, seed: int) -> None:
         rows = worker_rows(seed)
         expected = reduce_table(to_table(rows), KEYS)
@@ -128,7 +129,7 @@ class TestReduce:
         assert reduce_table(chunked, KEYS).equals(expected)
 
     @given(seeds, st.sampled_from(["max", "sum"]))
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     def test_parts_reduced_first_give_the_same(
         self, seed: int, gauges: Literal["max", "sum"]
     ) -> None:
@@ -143,7 +144,7 @@ class TestReduce:
         assert twice.equals(reduce_table(to_table(rows), KEYS, gauges=gauges))
 
     @given(seeds)
-    @settings(max_examples=20, deadline=None)
+    @examples(20)
     def test_the_size_of_blocks_and_pieces_does_not_matter(self, seed: int) -> None:
         table = to_table(worker_rows(seed))
         expected = reduce_table(table, DIMENSIONS)

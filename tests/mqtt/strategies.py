@@ -3,35 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from loadgen.mqtt import constants
-from loadgen.mqtt.packets import (
-    Auth,
-    ConnAck,
-    Connect,
-    Disconnect,
-    Packet,
-    PingReq,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-    Subscribe,
-    Subscription,
-    UnsubAck,
-    Unsubscribe,
-    Will,
-)
+from loadgen.mqtt import packets as mqtt
 from loadgen.mqtt.properties import NO_PROPERTIES, PROPERTY_TABLE, Properties
 from loadgen.mqtt.reason_codes import REASON_CODES
+from tests.examples import examples
 
-QUICK = settings(max_examples=100, deadline=None)
-THOROUGH = settings(max_examples=400, deadline=None)
+QUICK = examples(100)
+THOROUGH = examples(400)
 
 VERSIONS = (constants.MQTT_3_1, constants.MQTT_3_1_1, constants.MQTT_5)
 versions = st.sampled_from(VERSIONS)
@@ -92,19 +73,24 @@ def topic_filters(version: int) -> st.SearchStrategy[str]:
     )
 
 
-def wills(version: int) -> st.SearchStrategy[Will]:
+def wills(version: int) -> st.SearchStrategy[mqtt.Will]:
     return st.builds(
-        Will, topic_names, payloads, qos_levels, st.booleans(), properties(constants.WILL, version)
+        mqtt.Will,
+        topic_names,
+        payloads,
+        qos_levels,
+        st.booleans(),
+        properties(constants.WILL, version),
     )
 
 
 @st.composite
-def connects(draw: st.DrawFn, version: int) -> Connect:
+def connects(draw: st.DrawFn, version: int) -> mqtt.Connect:
     user_name = draw(st.none() | texts)
     clean_start = draw(st.booleans())
     may_have_password = user_name is not None or version == constants.MQTT_5
     needs_client_id = version == constants.MQTT_3_1_1 and not clean_start
-    return Connect(
+    return mqtt.Connect(
         client_id=draw(
             _text(min_size=1).filter(lambda text: len(text) <= 23)
             if version == constants.MQTT_3_1
@@ -121,18 +107,18 @@ def connects(draw: st.DrawFn, version: int) -> Connect:
 
 
 @st.composite
-def connacks(draw: st.DrawFn, version: int) -> ConnAck:
+def connacks(draw: st.DrawFn, version: int) -> mqtt.ConnAck:
     codes = REASON_CODES[constants.CONNACK] if version == constants.MQTT_5 else range(6)
     reason_code = draw(st.sampled_from(sorted(codes)))
     present = version != constants.MQTT_3_1 and reason_code == 0 and draw(st.booleans())
-    return ConnAck(present, reason_code, draw(properties(constants.CONNACK, version)))
+    return mqtt.ConnAck(present, reason_code, draw(properties(constants.CONNACK, version)))
 
 
 @st.composite
-def publishes(draw: st.DrawFn, version: int) -> Publish:
+def publishes(draw: st.DrawFn, version: int) -> mqtt.Publish:
     qos = draw(qos_levels)
     carried = draw(properties(constants.PUBLISH, version))
-    return Publish(
+    return mqtt.Publish(
         topic_name="" if carried.topic_alias and draw(st.booleans()) else draw(topic_names),
         payload=draw(payloads),
         qos=qos,
@@ -144,16 +130,16 @@ def publishes(draw: st.DrawFn, version: int) -> Publish:
 
 
 @st.composite
-def acks(draw: st.DrawFn, version: int) -> Packet:
-    acknowledgements: tuple[tuple[Callable[..., Packet], int], ...] = (
-        (PubAck, constants.PUBACK),
-        (PubRec, constants.PUBREC),
-        (PubRel, constants.PUBREL),
-        (PubComp, constants.PUBCOMP),
+def acks(draw: st.DrawFn, version: int) -> mqtt.Packet:
+    acknowledgements: tuple[tuple[Callable[..., mqtt.Packet], int], ...] = (
+        (mqtt.PubAck, constants.PUBACK),
+        (mqtt.PubRec, constants.PUBREC),
+        (mqtt.PubRel, constants.PUBREL),
+        (mqtt.PubComp, constants.PUBCOMP),
     )
     make, packet_type = draw(st.sampled_from(acknowledgements))
     codes = REASON_CODES[packet_type] if version == constants.MQTT_5 else {0}
-    packet: Packet = make(
+    packet: mqtt.Packet = make(
         draw(packet_ids),
         draw(st.sampled_from(sorted(codes))),
         draw(properties(packet_type, version)),
@@ -162,11 +148,11 @@ def acks(draw: st.DrawFn, version: int) -> Packet:
 
 
 @st.composite
-def subscriptions(draw: st.DrawFn, version: int) -> Subscription:
+def subscriptions(draw: st.DrawFn, version: int) -> mqtt.Subscription:
     topic_filter = draw(topic_filters(version))
     if version != constants.MQTT_5:
-        return Subscription(topic_filter, draw(qos_levels))
-    return Subscription(
+        return mqtt.Subscription(topic_filter, draw(qos_levels))
+    return mqtt.Subscription(
         topic_filter,
         draw(qos_levels),
         no_local=not topic_filter.startswith("$share/") and draw(st.booleans()),
@@ -175,44 +161,46 @@ def subscriptions(draw: st.DrawFn, version: int) -> Subscription:
     )
 
 
-def subscribes(version: int) -> st.SearchStrategy[Subscribe]:
+def subscribes(version: int) -> st.SearchStrategy[mqtt.Subscribe]:
     several = st.lists(subscriptions(version), min_size=1, max_size=3).map(tuple)
-    return st.builds(Subscribe, packet_ids, several, properties(constants.SUBSCRIBE, version))
+    return st.builds(mqtt.Subscribe, packet_ids, several, properties(constants.SUBSCRIBE, version))
 
 
-def subacks(version: int) -> st.SearchStrategy[SubAck]:
+def subacks(version: int) -> st.SearchStrategy[mqtt.SubAck]:
     codes = REASON_CODES[constants.SUBACK] if version == constants.MQTT_5 else {0, 1, 2, 0x80}
     several = st.lists(st.sampled_from(sorted(codes)), min_size=1, max_size=4).map(tuple)
-    return st.builds(SubAck, packet_ids, several, properties(constants.SUBACK, version))
+    return st.builds(mqtt.SubAck, packet_ids, several, properties(constants.SUBACK, version))
 
 
-def unsubscribes(version: int) -> st.SearchStrategy[Unsubscribe]:
+def unsubscribes(version: int) -> st.SearchStrategy[mqtt.Unsubscribe]:
     several = st.lists(topic_filters(version), min_size=1, max_size=3).map(tuple)
-    return st.builds(Unsubscribe, packet_ids, several, properties(constants.UNSUBSCRIBE, version))
+    return st.builds(
+        mqtt.Unsubscribe, packet_ids, several, properties(constants.UNSUBSCRIBE, version)
+    )
 
 
-def unsubacks(version: int) -> st.SearchStrategy[UnsubAck]:
+def unsubacks(version: int) -> st.SearchStrategy[mqtt.UnsubAck]:
     if version != constants.MQTT_5:
-        return st.builds(UnsubAck, packet_ids)
+        return st.builds(mqtt.UnsubAck, packet_ids)
     codes = st.sampled_from(sorted(REASON_CODES[constants.UNSUBACK]))
     several = st.lists(codes, min_size=1, max_size=4).map(tuple)
-    return st.builds(UnsubAck, packet_ids, several, properties(constants.UNSUBACK, version))
+    return st.builds(mqtt.UnsubAck, packet_ids, several, properties(constants.UNSUBACK, version))
 
 
-def disconnects(version: int) -> st.SearchStrategy[Disconnect]:
+def disconnects(version: int) -> st.SearchStrategy[mqtt.Disconnect]:
     codes = REASON_CODES[constants.DISCONNECT] if version == constants.MQTT_5 else {0}
     return st.builds(
-        Disconnect, st.sampled_from(sorted(codes)), properties(constants.DISCONNECT, version)
+        mqtt.Disconnect, st.sampled_from(sorted(codes)), properties(constants.DISCONNECT, version)
     )
 
 
-def auths() -> st.SearchStrategy[Auth]:
+def auths() -> st.SearchStrategy[mqtt.Auth]:
     return st.builds(
-        Auth, st.sampled_from(sorted(REASON_CODES[constants.AUTH])), properties(constants.AUTH)
+        mqtt.Auth, st.sampled_from(sorted(REASON_CODES[constants.AUTH])), properties(constants.AUTH)
     )
 
 
-def packets(version: int) -> st.SearchStrategy[Packet]:
+def packets(version: int) -> st.SearchStrategy[mqtt.Packet]:
     """Any packet of a version, each type as likely as another."""
     both: list[st.SearchStrategy[Any]] = [
         connects(version),
@@ -224,8 +212,8 @@ def packets(version: int) -> st.SearchStrategy[Packet]:
         unsubscribes(version),
         unsubacks(version),
         disconnects(version),
-        st.just(PingReq()),
-        st.just(PingResp()),
+        st.just(mqtt.PingReq()),
+        st.just(mqtt.PingResp()),
     ]
     return st.one_of([*both, auths()] if version == constants.MQTT_5 else both)
 

@@ -8,17 +8,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
+from pydantic import TypeAdapter
 
 from loadgen.errors import LocalProtocolError, RemoteProtocolError
+from loadgen.mqtt import constants
 from loadgen.mqtt.constants import (
     AUTH,
-    CONNACK,
     CONNECT,
     PACKET_NAMES,
     PINGREQ,
     PINGRESP,
     PUBLISH,
-    SUBSCRIBE,
     WILL,
 )
 from loadgen.mqtt.properties import (
@@ -30,6 +30,7 @@ from loadgen.mqtt.properties import (
 )
 from loadgen.mqtt.wire import Reader
 from tests.mqtt.strategies import QUICK, properties
+from tests.tables import rows_of
 
 _CARRIERS = [t for t in range(WILL, AUTH + 1) if t not in (PINGREQ, PINGRESP)]
 _paho_properties: Any = PahoProperties
@@ -149,24 +150,9 @@ class TestFromPeer:
     def test_unknown_identifier(self, identifier: int) -> None:
         assert _refused(bytes((identifier, 0)), CONNECT) == 0x81
 
-    @pytest.mark.parametrize(
-        ("data", "packet_type", "reason_code"),
-        [
-            (b"\x21\0\0", CONNECT, 0x82),  # Receive Maximum 0, spec 3.1.2.11.3
-            (b"\x27\0\0\0\0", CONNECT, 0x82),  # Maximum Packet Size 0, spec 3.1.2.11.4
-            (b"\x17\2", CONNECT, 0x82),  # Request Problem Information 2, spec 3.1.2.11.7
-            (b"\x24\2", CONNACK, 0x82),  # Maximum QoS 2, spec 3.2.2.3.4
-            (b"\x23\0\0", PUBLISH, 0x94),  # Topic Alias 0, spec 3.3.2.3.4
-            (b"\x08\0\1#", PUBLISH, 0x82),  # Response Topic with a wildcard, spec 3.3.2.3.5
-            (b"\x0b\0", SUBSCRIBE, 0x82),  # Subscription Identifier 0, spec 3.8.2.1.2
-            (b"\x0b\1\x0b\1", SUBSCRIBE, 0x82),
-            (b"\x16\0\1x", CONNECT, 0x82),  # Authentication Data alone, spec 3.1.2.11.10
-            (b"\x21\0", CONNECT, 0x81),  # cut
-            (b"\x26\0\1n", CONNECT, 0x81),  # half a pair
-        ],
-    )
-    def test_refused(self, data: bytes, packet_type: int, reason_code: int) -> None:
-        assert _refused(data, packet_type) == reason_code
+    @pytest.mark.parametrize(("data", "packet", "reason_code"), rows_of("mqtt.properties_refused"))
+    def test_refused(self, data: str, packet: str, reason_code: int) -> None:
+        assert _refused(bytes.fromhex(data), getattr(constants, packet)) == reason_code
 
     def test_length_beyond_the_packet(self) -> None:
         with pytest.raises(RemoteProtocolError, match="Property Length runs past the end"):
@@ -176,20 +162,8 @@ class TestFromPeer:
 class TestFromUs:
     """The same rules, our fault."""
 
-    @pytest.mark.parametrize(
-        ("given_properties", "packet_type", "match"),
-        [
-            (Properties(topic_alias=1), CONNECT, "CONNECT must not carry Topic Alias"),
-            (Properties(subscription_identifier=(1, 2)), SUBSCRIBE, "must not repeat"),
-            (Properties(receive_maximum=0), CONNECT, "the least allowed is 1"),
-            (Properties(receive_maximum=65_536), CONNECT, "between 0 and 65535"),
-            (Properties(maximum_qos=2), CONNACK, "the most allowed is 1"),
-            (Properties(subscription_identifier=(0,)), PUBLISH, "the least allowed is 1"),
-            (Properties(response_topic="a/#"), PUBLISH, "Response Topic contains a wildcard"),
-            (Properties(authentication_data=b"x"), CONNECT, "without Authentication Method"),
-            (Properties(user_property=(("a", "\0"),)), CONNECT, "User Property value contains"),
-        ],
-    )
-    def test_refused(self, given_properties: Properties, packet_type: int, match: str) -> None:
+    @pytest.mark.parametrize(("fields", "packet", "match"), rows_of("mqtt.properties_of_ours"))
+    def test_refused(self, fields: dict[str, Any], packet: str, match: str) -> None:
+        ours = TypeAdapter(Properties).validate_python(fields)
         with pytest.raises(LocalProtocolError, match=match):
-            encode_properties(given_properties, packet_type)
+            encode_properties(ours, getattr(constants, packet))

@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import build_scenario, resolve
@@ -13,7 +14,10 @@ from loadgen.errors import HostLimitError
 from loadgen.plan.fit import SPARE_DESCRIPTORS, Host, describe, fit_plan, needs_of
 from loadgen.plan.groups import Target, WorkerPlan, target_url
 from loadgen.plan.plan import Plan
+from loadgen.plan.scenario import read_toml
+from tests.examples import examples
 from tests.refusals import refused
+from tests.tables import rows_of
 
 GIB = 1 << 30
 SMALL = Host(cores=2, descriptors=20_000, memory_bytes=24 * GIB, local_ports=28_000)
@@ -25,19 +29,9 @@ REMOTE = (Target("192.0.2.7", 1883),)
 def plan(
     case: str, host: Host = SMALL, targets: tuple[Target, ...] = LOOPBACK, **flags: object
 ) -> Plan:
-    # A broker that is started here has the host's limits, too: see TestPrivateBrokers.
+    # A broker that is started here has the host's limits, too: see limits.toml.
     scenario = build_scenario(case, None, {"broker": "mqtt://127.0.0.1"} | flags)
     return fit_plan(resolve(scenario), host, targets, 0x1234)
-
-
-def refusal(
-    case: str, host: Host = SMALL, targets: tuple[Target, ...] = LOOPBACK, **flags: object
-) -> str:
-    with pytest.raises(HostLimitError) as caught:
-        plan(case, host, targets, **flags)
-    text = str(caught.value)
-    assert text.isprintable()
-    return text
 
 
 def devices_of(made: Plan, worker: WorkerPlan) -> dict[str, list[int]]:
@@ -64,7 +58,7 @@ FLAGS: dict[str, st.SearchStrategy[dict[str, object]]] = {
 
 
 @given(st.data(), st.sampled_from(sorted(FLAGS)), st.sampled_from([None, 1, 2, 3, 7, 64]))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_shares_of_all_workers_partition_every_group(
     data: st.DataObject, case: str, workers: int | None
 ) -> None:
@@ -89,38 +83,15 @@ def test_the_shares_of_all_workers_partition_every_group(
         assert 0 < held(worker) <= host.descriptors - SPARE_DESCRIPTORS
 
 
-FITS = Host(2, 1000 + SPARE_DESCRIPTORS, GIB, 28_000)
-WORKERS: list[tuple[str, Host, dict[str, object], int]] = [
-    # A light load takes one.
-    ("fanin", LARGE, {"devices": "10k"}, 1),
-    # Large messages cost by their bytes.
-    ("fanout", LARGE, {"ratio": 1, "rate": 2_000, "size": "64"}, 1),
-    ("fanout", LARGE, {"ratio": 1, "rate": 2_000, "size": "1MB"}, 4),
-    # Descriptors ask for more, from the first device that has none.
-    ("connburst", SMALL, {"devices": "100k"}, 6),
-    ("connburst", FITS, {"devices": 1000}, 1),
-    ("connburst", FITS, {"devices": 1001}, 2),
-    # So does the rate, up to the cores less one.
-    ("fanin", LARGE, {"devices": "50k", "rate": "50k"}, 2),
-    ("fanin", SMALL, {"devices": "10k", "rate": "400k"}, 1),
-    ("fanin", LARGE, {"devices": "50k", "rate": "5M"}, 11),
-    # A number that is asked for is taken, if there are as many devices.
-    ("fanin", SMALL, {"workers": 5}, 5),
-    ("persistent", SMALL, {"workers": 64, "pairs": 2}, 4),
-    # Several hosts get as many workers each.
-    ("fanin", SMALL, {"hosts": 3}, 3),
-    # The timed pair has a worker apart from a background.
-    ("latency", SMALL, {"devices": 0}, 1),
-    ("latency", SMALL, {}, 2),
-]
+BY_NAME = {"SMALL": SMALL, "LARGE": LARGE, "FITS": Host(2, 1000 + SPARE_DESCRIPTORS, GIB, 28_000)}
 
 
 class TestWorkers:
-    @pytest.mark.parametrize(("case", "host", "flags", "workers"), WORKERS)
-    def test_number(self, case: str, host: Host, flags: dict[str, Any], workers: int) -> None:
-        made = plan(case, host, **flags)
+    @pytest.mark.parametrize(("case", "host", "flags", "workers"), rows_of("plan.workers"))
+    def test_number(self, case: str, host: str, flags: dict[str, Any], workers: int) -> None:
+        made = plan(case, BY_NAME[host], **flags)
         assert len(made.workers) == workers
-        assert needs_of(made).descriptors_per_worker <= host.descriptors
+        assert needs_of(made).descriptors_per_worker <= BY_NAME[host].descriptors
 
     def test_large_messages_take_processor_and_memory(self) -> None:
         small, large = (
@@ -188,12 +159,6 @@ class TestSourceAddresses:
         assert addresses == [f"127.1.0.{n}" for n in range(1, 7)]
         assert needs_of(made).ports_per_source_address <= SMALL.local_ports
 
-    def test_both_sides_of_the_bound(self) -> None:
-        host = dataclasses.replace(LARGE, local_ports=1000)
-        assert plan("connburst", host, REMOTE, devices=990).workers[0].source_address is None
-        text = refusal("connburst", host, REMOTE, devices=991)
-        assert "--source-address with 2 or more" in text and "--broker" in text
-
     def test_endpoints_multiply_the_ports(self) -> None:
         host = dataclasses.replace(LARGE, local_ports=1000)
         targets = tuple(Target(f"192.0.2.{n}", 1883) for n in range(10))
@@ -212,12 +177,6 @@ class TestSourceAddresses:
         assert len(made.workers) == 6
         assert needs_of(made).ports_per_source_address <= 990
 
-    def test_a_network_that_is_too_small(self) -> None:
-        host = dataclasses.replace(LARGE, local_ports=1000)
-        flags = {"devices": 5_000, "source_address": "127.0.0.0/30"}
-        text = refusal("connburst", host, LOOPBACK, **flags)
-        assert "--source-address with an address for each (127.0.0.0/16)" in text
-
     def test_ports_are_counted_by_target_when_step_and_targets_share_a_factor(self) -> None:
         # Two workers and two targets: each worker's devices all go to one of them.
         targets = (Target("192.0.2.1", 1), Target("192.0.2.2", 1))
@@ -230,42 +189,21 @@ class TestSourceAddresses:
         )
         assert needs_of(made).ports_per_source_address == 500
 
-    def test_kinds_of_addresses_must_agree(self) -> None:
-        with refused("NETWORK_FAMILY", version=6, host="127.0.0.1"):
-            plan("fanin", source_address="::1")
-        with refused("NETWORK_FAMILY", version=4, host="::1"):
-            plan("fanin", targets=(Target("::1", 1883),), source_address="127.0.0.1")
-
 
 class TestLimits:
-    def test_too_few_workers_for_the_descriptors(self) -> None:
-        text = refusal("connburst", devices=19_801, workers=1)
-        assert "more --workers" in text and "ulimit -n 20001" in text
-        assert len(plan("connburst", devices=19_800, workers=1).workers) == 1
-
-    def test_no_descriptors_at_all(self) -> None:
-        assert "ulimit -n" in refusal("fanin", Host(2, SPARE_DESCRIPTORS, GIB, 28_000))
-
-    def test_more_workers_than_can_be(self) -> None:
-        host = Host(64, 1024, 1 << 50, 60_000)
-        assert "ulimit -n" in refusal("connburst", host, devices="5M")
-
     def test_memory_on_both_sides(self) -> None:
         need = needs_of(plan("connburst", devices="10k")).memory_bytes
         enough = dataclasses.replace(SMALL, memory_bytes=int(need / 0.9) + 2)
         assert plan("connburst", enough, devices="10k")
         short = dataclasses.replace(SMALL, memory_bytes=int(need / 0.9) - 1000)
-        assert "GiB of memory" in refusal("connburst", short, devices="10k")
+        with refused("MEMORY"):
+            plan("connburst", short, devices="10k")
 
     def test_encryption_takes_memory(self) -> None:
         plain = needs_of(plan("connburst", devices="10k")).memory_bytes
         tls = (Target("127.0.0.1", 8883, "tls"),)
         encrypted = needs_of(plan("connburst", targets=tls, devices="10k")).memory_bytes
         assert encrypted - plain == 10_000 * (49 << 10)
-
-    def test_no_target(self) -> None:
-        with refused("NO_ADDRESS"):
-            plan("fanin", targets=())
 
     def test_a_run_tag_has_32_bits(self) -> None:
         with pytest.raises(ValueError, match="32 bits"):
@@ -278,50 +216,36 @@ class TestLimits:
         assert needs.memory_bytes < 12 * GIB and needs.descriptors_per_worker <= 20_000
 
 
-class TestPrivateBrokers:
-    LIMITED = dataclasses.replace(SMALL, descriptors=1_000)
+HOSTS = {
+    "SMALL": SMALL,
+    "FEW_PORTS": dataclasses.replace(LARGE, local_ports=1_000),
+    "FEW_FILES": dataclasses.replace(SMALL, descriptors=1_000),
+    "NO_FILES": Host(2, SPARE_DESCRIPTORS, GIB, 28_000),
+    "THOUSAND_FILES": Host(64, 1_024, 1 << 50, 60_000),
+}
+LIMITS = read_toml((Path(__file__).parent / "limits.toml").read_text())["limits"]
 
-    @pytest.mark.parametrize("broker", ["auto", "mosquitto", "nats", "reflector"])
-    def test_their_connections_are_theirs_to_open(self, broker: str) -> None:
-        text = refusal("fanin", self.LIMITED, broker=broker, devices=2_500)
-        assert "the private broker would need 2,551 files" in text
-        assert text.endswith(
-            "can open only 1,000: use --instances 3, or raise the limit (ulimit -n 2551)"
-        )
 
-    def test_the_named_number_is_the_first_that_fits(self) -> None:
-        ours = LOOPBACK * 3
-        assert plan("fanin", self.LIMITED, ours, broker="auto", devices=2_500, instances=3)
-        two = refusal("fanin", self.LIMITED, ours[:2], broker="auto", devices=2_500, instances=2)
-        assert "one of the 2 private brokers would need 1,301 files" in two
-        assert "--instances 3" in two
-
-    def test_one_descriptor_decides(self) -> None:
-        assert plan("connburst", self.LIMITED, broker="auto", devices=950)
-        assert "--instances 2" in refusal("connburst", self.LIMITED, broker="auto", devices=951)
-
-    def test_a_broker_that_is_not_ours_has_limits_of_its_own(self) -> None:
-        assert plan("fanin", self.LIMITED, REMOTE, broker="mqtt://192.0.2.7", devices=2_500)
-
-    def test_instances_are_no_way_out_where_one_topic_has_too_many(self) -> None:
-        text = refusal("fanout", self.LIMITED, broker="auto", topics=2, ratio=2_000)
-        assert "instances" not in text and "ulimit -n 4052" in text
-
-    def test_a_bridge_has_one_front(self) -> None:
-        ours = LOOPBACK * 3
-        text = refusal("bridge", self.LIMITED, ours, broker="auto", devices=2_000, backends=2)
-        assert "one of the 3 private brokers" in text
-        assert "instances" not in text and "ulimit -n 2052" in text
-
-    @pytest.mark.parametrize(
-        ("case", "flags"),
-        [
-            ("fanin", {"broker": "mosquitto", "devices": "190k", "rate": "19k", "instances": 10}),
-            ("connburst", {"broker": "reflector", "devices": "1M", "instances": 51}),
-        ],
-    )
-    def test_documented_examples_fit_20_000(self, case: str, flags: dict[str, int]) -> None:
-        assert plan(case, SMALL, LOOPBACK * flags["instances"], **flags)
+@pytest.mark.parametrize(
+    ("case", "host", "addresses", "flags", "code", "values", "fits"),
+    LIMITS,  # type: ignore[arg-type]
+)
+def test_a_limit_and_what_keeps_it(
+    case: str,
+    host: str,
+    addresses: list[str],
+    flags: dict[str, Any],
+    code: str,
+    values: dict[str, Any],
+    fits: dict[str, Any],
+) -> None:
+    instances = (flags | fits).get("instances", 1)
+    targets = tuple(Target(address, 1883) for address in addresses) * instances
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    with refused(code, **values):
+        plan(case, HOSTS[host], targets, **flags)
+    if fits:
+        assert plan(case, HOSTS[host], targets, **(flags | fits)).workers
 
 
 def groups_by_host(made: Plan) -> dict[int, set[str]]:
@@ -374,21 +298,13 @@ class TestSeveralHosts:
         assert groups_by_host(made)[1] == {"pair_publisher", "pair_subscriber"}
         assert not groups_by_host(made)[0] & {"pair_publisher", "pair_subscriber"}
 
-    @pytest.mark.parametrize(
-        ("place", "code", "values"),
-        [
-            ("publishers=2", "UNKNOWN_HOST", {"text": "2", "last": 1}),
-            ("drivers=0", "UNKNOWN_GROUP", {"names": ("publishers", "subscriber")}),
-            ("publishers=0 subscriber=0", "IDLE_HOST", {"host": 1}),
-        ],
-    )
-    def test_places_that_cannot_be(self, place: str, code: str, values: dict[str, Any]) -> None:
-        with refused(code, **values):
-            plan("fanin", hosts=2, place=place)
-
-    def test_more_hosts_than_parts(self) -> None:
-        with refused("TOO_MANY_HOSTS", useful=2):
-            plan("persistent", hosts=3, pairs=1)
+    def test_a_kind_of_location_and_the_handlers_of_one_location_apart(self) -> None:
+        own: dict[str, Any] = {"topology": "horizontal", "base": 1, "workers": 6}
+        made = plan("specjms", hosts=3, place=["SM=0,1", "DC=2", "SP=2", "HQ=2"], **own)
+        assert "1.drivers" in groups_by_host(made)[0] | groups_by_host(made)[1]
+        assert {"1.order", "2.pOrder", "5.statInfoSM"} <= groups_by_host(made)[2]
+        made = plan("specjms", hosts=2, place=["1.orderConf=0", "1.shipInfo=1"], **own)
+        assert host_of_device(made, "1.orderConf", 0) != host_of_device(made, "1.shipInfo", 0)
 
     def test_each_hosts_own_limits_count(self) -> None:
         scenario = build_scenario(
@@ -399,7 +315,6 @@ class TestSeveralHosts:
             fit_plan(resolve(scenario), (SMALL, poor), REMOTE, 1)
 
     def test_ports_are_each_hosts_own(self) -> None:
-        assert "--source-address with 2" in refusal("connburst", targets=REMOTE, devices="50k")
         made = plan("connburst", targets=REMOTE, devices="50k", hosts=2)
         assert needs_of(made).ports_per_source_address == 25_000
 
@@ -435,23 +350,7 @@ class TestSeveralHosts:
         assert (needs.devices, needs.workers) == (2501, 1)
 
 
-@pytest.mark.parametrize(
-    ("case", "flags", "tick_us"),
-    [
-        # Ticks begin above a rate of each worker.
-        ("fanin", {"devices": 1000, "rate": 20_000, "workers": 1}, 0),
-        ("fanin", {"devices": 1000, "rate": 20_001, "workers": 1}, 1000),
-        ("persistent", {"pairs": 40, "rate": "40k", "workers": 4}, 0),
-        # Few publishers tick faster.
-        ("persistent", {"rate": "200k"}, 500),
-        ("persistent", {"pairs": 1, "rate": "2M"}, 100),
-        # The background does not make the pair wait.
-        ("latency", {"devices": "15k", "background_rate": "200k"}, 0),
-        # A tick that is given.
-        ("fanin", {"send_tick": "250us"}, 250),
-        ("persistent", {"rate": "200k", "send_tick": 0}, 0),
-    ],
-)
+@pytest.mark.parametrize(("case", "flags", "tick_us"), rows_of("plan.pacing"))
 def test_pacing(case: str, flags: dict[str, Any], tick_us: int) -> None:
     assert plan(case, **flags).send_tick_us == tick_us
 

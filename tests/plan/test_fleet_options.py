@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
@@ -18,9 +18,11 @@ from loadgen.plan.addressing import (
 )
 from loadgen.plan.fit import needs_of
 from loadgen.plan.groups import Reconnect, may_leave
+from tests.examples import examples
 from tests.fleets import groups_of
 from tests.plans import fitted_plan, streams_received
 from tests.refusals import refused
+from tests.tables import rows_of
 
 
 @pytest.mark.parametrize(
@@ -69,17 +71,7 @@ def test_devices_return_only_where_asked() -> None:
     assert (plan.scenario.churn, plan.scenario.away, plan.reconnect) == (2000.0, 0.5, None)
 
 
-@pytest.mark.parametrize(
-    ("fields", "kept"),
-    [
-        ({}, [True, False]),
-        ({"qos": 2}, [True, False]),
-        ({"churn": 1}, [True, False]),
-        ({"qos": 2, "churn": 1}, [False, False]),
-        ({"qos": 2, "reconnect": 1}, [False, False]),
-        ({"qos": 2, "crash_broker": 5}, [False, False]),
-    ],
-)
+@pytest.mark.parametrize(("fields", "kept"), rows_of("plan.sessions_kept"))
 def test_exactly_once_over_two_connections_needs_a_session(
     fields: dict[str, Any], kept: list[bool]
 ) -> None:
@@ -112,7 +104,7 @@ def test_workers_take_processors_in_turn() -> None:
     assert placed == [(0, (0,)), (1, (0,)), (0, (1,)), (1, (1,))]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     brokers=st.integers(2, 7),
     case=st.sampled_from(["fanin", "fanout", "persistent", "queue"]),
@@ -148,7 +140,7 @@ def test_every_message_finds_its_subscribers_at_its_own_broker(
     assert len(used) == min(brokers, senders.topic_count)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     brokers=st.integers(2, 7),
     case=st.sampled_from(["fanin", "fanout", "persistent"]),

@@ -1,15 +1,17 @@
 """What each of several hosts needs, and how few would do."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.plan.fit import Host, fit_plan
+from loadgen.plan.fit import Host, fit_plan, needs_by_host
 from loadgen.plan.groups import Target
-from loadgen.plan.host_needs import HostNeeds, fewest_hosts, host_like, host_needs
+from loadgen.plan.host_needs import HostNeeds, fewest_hosts, host_like, host_needs, role_needs
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import read_toml
+from tests.tables import rows_of
 
 GIB = 1 << 30
 HOST = Host(cores=2, descriptors=20_000, memory_bytes=20 * GIB, local_ports=28_000)
@@ -25,39 +27,12 @@ def fewest(case: str, host: Host = HOST, **flags: object) -> tuple[int, str]:
     return fewest_hosts(planned(case, **flags), host, REMOTE)
 
 
-class TestFewest:
-    def test_a_small_load_fits_on_one(self) -> None:
-        assert fewest("fanin") == (1, "")
-
-    def test_ports_ask_for_more(self) -> None:
-        hosts, because = fewest("connburst", devices="100k")
-        assert hosts == 4
-        assert "33,334 connections to one broker address need more" in because
-
-    def test_addresses_for_them_do_as_well(self) -> None:
-        assert fewest("connburst", devices="100k", source_address="10.0.0.0/8")[0] == 1
-
-    def test_memory(self) -> None:
-        hosts, because = fewest("connburst", devices="10M", source_address="10.0.0.0/8")
-        assert hosts == 6 and "GiB of memory" in because
-        large = host_like("memory=200GiB", HOST)
-        assert fewest("connburst", large, devices="10M", source_address="10.0.0.0/8")[0] == 1
-
-    def test_processors(self) -> None:
-        hosts, because = fewest("fanout", topics=100, ratio=10, rate="100k")
-        assert hosts > 1 and "of 2 processors" in because
-
-    def test_the_rate_of_connects(self) -> None:
-        hosts, because = fewest("connburst", devices=20_000, rate="50k")
-        assert (hosts, because) == (3, "a host makes at most 20,000 connects a second")
-
-    def test_one_fewer_does_not_do_whatever_was_asked_for(self) -> None:
-        asked = planned("connburst", devices="100k", hosts=9)
-        assert fewest_hosts(asked, HOST, REMOTE) == fewest("connburst", devices="100k")
-
-    def test_none_would_do(self) -> None:
-        tiny = host_like("memory=1MiB", HOST)
-        assert fewest("fanin", tiny)[0] == 0
+@pytest.mark.parametrize(("case", "flags", "like", "hosts", "because"), rows_of("plan.fewest"))
+def test_the_fewest_hosts(
+    case: str, flags: dict[str, Any], like: str, hosts: int, because: str
+) -> None:
+    found, why = fewest(case, host_like(like, HOST) if like else HOST, **flags)
+    assert found == hosts and because in why and bool(why) == bool(because)
 
 
 class TestNeeds:
@@ -92,6 +67,23 @@ def test_the_largest_published_tests_are_planned(name: str, devices: int, connec
     assert needs.devices == pytest.approx(devices, rel=0.02)
     assert needs.connect_s == pytest.approx(connect_s, rel=0.02)
     assert 1 < needs.fewest < needs.hosts
+
+
+def test_what_each_role_needs_and_which_limit_binds() -> None:
+    asked = planned("fanout", topics=2, ratio=500, hosts=3, place=["pub=0", "sub=1,2"])
+    made = fit_plan(asked, HOST, REMOTE, 1)
+    publishers, subscribers = role_needs(made)
+    assert (publishers["hosts"], subscribers["hosts"]) == ([0], [1, 2])
+    assert subscribers["memory_bytes"] == 500 * publishers["memory_bytes"] > 0
+    total = sum(needs.cores for needs in needs_by_host(made))
+    assert publishers["cores"] + subscribers["cores"] == pytest.approx(total)
+    for binding, flags in (
+        ("local ports", {"devices": "100k"}),
+        ("memory", {"devices": "10M", "source_address": "10.0.0.0/8"}),
+        ("connects a second", {"devices": 20_000, "rate": "50k"}),
+    ):
+        many = planned("connburst", hosts=20, **flags)
+        assert host_needs(fit_plan(many, HOST, REMOTE, 1), HOST).binding == binding
 
 
 class TestHostLike:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
@@ -14,6 +14,7 @@ from loadgen.plan.fields import Choice
 from loadgen.plan.fit import SPARE_DESCRIPTORS, Host, fit_plan, needs_of
 from loadgen.plan.groups import Target
 from loadgen.plan.scenario import Scenario, read_toml
+from tests.examples import examples
 from tests.fleets import groups_of
 from tests.plans import small_plan
 from tests.refusals import refused
@@ -55,7 +56,7 @@ class TestQueue:
         st.integers(1, 20),
         st.integers(0, 60),
     )
-    @settings(max_examples=150, deadline=None)
+    @examples(150)
     def test_all_consumers_of_a_queue_are_in_one_worker(
         self, queues: int, consumers: int, producers: int, workers: int, spare: int
     ) -> None:
@@ -85,7 +86,7 @@ class TestQueue:
 
 class TestBridge:
     @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 40), st.integers(1, 3))
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     def test_producers_and_topics_are_spread_over_backends(
         self, backends: int, topics: int, more: int, fronts: int
     ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -41,7 +41,9 @@ from loadgen.plan.groups import DeviceGroup, Target
 from loadgen.plan.plan import rooted
 from loadgen.plan.scenario import Scenario, read_toml, to_toml
 from loadgen.sentences import Text
+from tests.examples import examples
 from tests.refusals import refused as refusal
+from tests.tables import rows_of
 
 
 def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
@@ -294,18 +296,7 @@ class TestToml:
         assert scenario.plain()["broker"] == ["mqtt://me@h:1", "mqtt://u@i"]
         assert "s3cret" not in to_toml(scenario)
 
-    @pytest.mark.parametrize(
-        ("url", "without"),
-        [
-            ("mqtt://u:p@h:1883", "mqtt://u@h:1883"),
-            ("mqtt://u:p@q/r@h", "mqtt://u@h"),
-            ("mqtt://:p@h", "mqtt://@h"),
-            ("mqtt://u@h:1883", "mqtt://u@h:1883"),
-            ("mqtt://h:1883", "mqtt://h:1883"),
-            ("wss://[::1]:8883/mqtt", "wss://[::1]:8883/mqtt"),
-            ("auto", "auto"),
-        ],
-    )
+    @pytest.mark.parametrize(("url", "without"), rows_of("plan.redacted_urls"))
     def test_redaction(self, url: str, without: str) -> None:
         assert redact_url(url) == without
 
@@ -375,7 +366,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 
 @given(scenarios())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_any_scenario_survives_toml_and_plain_fields(scenario: Scenario) -> None:
     assert build_scenario(scenario.case, read_toml(to_toml(scenario)), {}) == scenario
     assert type(scenario).model_validate(scenario.plain()) == scenario
@@ -397,7 +388,7 @@ def test_any_scenario_survives_toml_and_plain_fields(scenario: Scenario) -> None
         max_size=4,
     ),
 )
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_any_file_gives_a_scenario_or_one_line(case: str, file: dict[str, object]) -> None:
     try:
         scenario = build_scenario(case, file, {})

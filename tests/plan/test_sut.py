@@ -6,6 +6,7 @@ import pytest
 
 from loadgen.plan.sut import LINES, PARTS, read_description
 from tests.refusals import refused
+from tests.tables import rows_of
 
 EXAMPLE = (Path(__file__).parents[2] / "docs/examples/sut.toml").read_text("utf-8")
 
@@ -25,27 +26,11 @@ def test_lines_come_in_the_order_of_the_card() -> None:
     assert list(described["machine"]) == ["processors", "os"]
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("", "EMPTY_DESCRIPTION"),
-        ("a = [", "NOT_TOML"),
-        ("[" * 5_000, "NOT_TOML"),
-        ("#" * 70_000, "FILE_LONG"),
-        ("[brocker]", "UNKNOWN_LINE"),
-        ("broker = 1", "NOT_A_TABLE"),
-        ('[machine]\nbois = "x"', "UNKNOWN_LINE"),
-        ("[machine]\nos = 3", "VALUE"),
-        ('[machine]\nos = "a\\nb"', "VALUE"),
-        ('[machine]\nos = ["a", " "]', "VALUE"),
-        ("[machine]\nrack_units = 0", "VALUE"),
-        ("[machine]\nrack_units = nan", "VALUE"),
-        ("[clients]\ncount = 1.5", "VALUE"),
-        ("[broker]\nstored_first = 1", "VALUE"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_one_line(text: str, code: str) -> None:
+@pytest.mark.parametrize(("text", "code", "times"), rows_of("plan.descriptions_refused"))
+def test_what_cannot_be_used_is_refused_in_one_line(
+    text: str, code: str, times: int | None
+) -> None:
     with refused(code) as caught:
-        read_description(text)
+        read_description(text * (times or 1))
     message = str(caught.value)
     assert "\n" not in message and message.isprintable() and len(message) < 700

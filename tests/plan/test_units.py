@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.plan.units import (
@@ -15,6 +15,8 @@ from loadgen.plan.units import (
     parse_size,
     shown,
 )
+from tests.examples import examples
+from tests.tables import rows_of
 
 NUMBERS = {
     1000: 1000, 0.25: 0.25, "0": 0, "10k": 10_000, "10K": 10_000, "2.5M": 2_500_000,
@@ -89,7 +91,7 @@ def test_a_range_is_in_order() -> None:
 
 
 @given(st.one_of(st.text(max_size=300), st.binary(max_size=300), st.integers(), st.floats()))
-@settings(max_examples=100)
+@examples(100)
 def test_shown_is_one_short_printable_line(value: object) -> None:
     text = shown(value)
     assert text.isprintable() and len(text) <= 60
@@ -100,7 +102,7 @@ def test_shown_survives_a_list_with_a_number_too_long_to_print() -> None:
 
 
 @given(st.text(max_size=50))
-@settings(max_examples=200)
+@examples(200)
 def test_any_text_gives_a_number_or_a_value_error(text: str) -> None:
     for parse in (parse_number, parse_seconds):
         try:
@@ -112,25 +114,11 @@ def test_any_text_gives_a_number_or_a_value_error(text: str) -> None:
 
 
 @given(st.integers(0, 10**15))
-@settings(max_examples=100)
+@examples(100)
 def test_whole_numbers_are_exact(number: int) -> None:
     assert parse_count(number) == parse_count(str(number)) == number
 
 
-@pytest.mark.parametrize(
-    ("microseconds", "text"),
-    [
-        (0.4, "0.4 µs"),
-        (82.4, "82 µs"),
-        (99.6, "100 µs"),
-        (170.0, "0.17 ms"),
-        (3_700.0, "3.7 ms"),
-        (9_010.0, "9 ms"),
-        (22_400.0, "22 ms"),
-        (150_000.0, "0.15 s"),
-        (1_234_567.0, "1.2 s"),
-        (3_600e6, "3,600 s"),
-    ],
-)
+@pytest.mark.parametrize(("microseconds", "text"), rows_of("plan.durations"))
 def test_a_duration_has_the_unit_of_its_size(microseconds: float, text: str) -> None:
     assert duration(microseconds) == text

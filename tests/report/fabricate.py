@@ -4,6 +4,7 @@ A fabricated run of a case has the groups, series and windows of a real one, one
 second and series, and numbers drawn from a seed.
 """
 
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,44 +106,16 @@ def run_document(
             ],
         }
     planned = small_plan(tuple(groups_of(case)))
-    document = {
-        "schema": 1,
+    groups = [describe_group(planned, group) for group in planned.groups]
+    document = tomllib.loads(Path(__file__).with_name("run.toml").read_text())
+    document |= {
         "id": run,
         "case": case,
-        "program": "loadgen 0.1.0",
-        "started": "2023-11-14T22:13:20Z",
         "command": ["loadgen", case, "--devices", "100"],
-        "scenario": {"devices": 100, "size": [32, 32]},
-        "plan": {
-            "workers": 2,
-            "hosts": 1,
-            "groups": [describe_group(planned, group) for group in planned.groups],
-            "run_tag": 77,
-            "send_tick_us": 0,
-        },
-        "seed": 7,
-        "environment": {
-            "host": "bench",
-            "os": "Linux",
-            "cores": 2,
-            "packages": {"numpy": "2"},
-            "sysctl": {"net.core.somaxconn": "4096"},
-        },
-        "broker": {
-            "name": "mosquitto",
-            "version": "2.0.11",
-            "urls": ["mqtt://127.0.0.1:1883"],
-            "protocol": "MQTT 3.1.1",
-            "started_by_us": True,
-        },
+        "plan": document["plan"] | {"groups": groups},
         "clock": {"monotonic_ns": ANCHOR_NS, "wall_ns": WALL_NS},
         "windows": windows,
-        "connect": {"connected": 100, "failures": {}, "seconds": 0.8},
-        "subscribe": {"subscribed": 1, "failures": {}},
-        "network": {"listen_overflows": 0, "listen_drops": 0, "syn_retransmits": 2},
         "observed": observed,
-        "interrupted": False,
-        "verdict": {"valid": True, "reasons": []},
     }
     return document | changes
 

@@ -43,38 +43,18 @@ def test_a_card_goes_to_another_process(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(card)) == card
 
 
-@pytest.mark.parametrize(
-    ("case", "rows"),
-    [
-        (
-            "fanin",
-            [
-                ("FANIN", "producers", 100),
-                *[("FANIN", "msgs/sec", 100.0)] * 2,
-                ("FANIN", "messages", 17),
-                ("FANIN.end_to_end", "microseconds", None),
-            ],
-        ),
-        (
-            "fanout",
-            [
-                ("FANOUT", "msgs/sec", 200.0),
-                ("FANOUT", "msgs/sec", 2000.0),
-                ("FANOUT.end_to_end", "microseconds", None),
-            ],
-        ),
-        (
-            "persistent",
-            [
-                ("PERSISTENT", "msgs/sec", 500.0),
-                ("PERSISTENT.end_to_end", "microseconds", None),
-            ],
-        ),
-    ],
-)
-def test_rows_of_a_case(tmp_path: Path, case: str, rows: list[tuple[str, str, float]]) -> None:
+ROWS_OF_CASES = [
+    ("fanin", "FANIN producers 100, FANIN msgs/sec 100.0, FANIN msgs/sec 100.0, FANIN messages 17"),
+    ("fanout", "FANOUT msgs/sec 200.0, FANOUT msgs/sec 2000.0"),
+    ("persistent", "PERSISTENT msgs/sec 500.0"),
+]
+
+
+@pytest.mark.parametrize(("case", "rows"), ROWS_OF_CASES)
+def test_rows_of_a_case(tmp_path: Path, case: str, rows: str) -> None:
     card = card_of(tmp_path / "run", case)
-    assert [(row.name, row.unit, row.value) for row in card.rows] == rows
+    found = ", ".join(f"{row.name} {row.unit} {row.value}" for row in card.rows)
+    assert found == f"{rows}, {case.upper()}.end_to_end microseconds None"
     row, timed = card.rows[-1], card.latency["end_to_end"]
     levels = (row.avg, row.p50, row.p99, row.p99_9, row.max)
     assert levels == (timed.avg_us, timed.p50_us, timed.p99_us, timed.p99_9_us, timed.max_us)

@@ -19,6 +19,7 @@ from loadgen.specjms.messages import number_of
 from loadgen.specjms.report import audit_summary, report
 from tests.refusals import refused
 from tests.specjms.models import model_with, observed
+from tests.tables import rows_of
 
 NS = 1_000_000_000
 LENGTH_S = 20
@@ -129,40 +130,17 @@ def test_a_verdict_that_was_edited_is_refused(tmp_path: Path) -> None:
     assert "run.json was changed" in refusal(run)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason", "note"),
-    [
-        ({"sealed": False}, "the main run carries no seal", "VALID, not sealed"),
-        (
-            {"verdict": DUPLICATED},
-            "main run INVALID: DUPLICATED (3 of 900 messages); ",
-            "audit passed, INVALID: DUPLICATED (3 of 900 messages)",
-        ),
-        ({"interrupted": True}, "main run INVALID: INTERRUPTED (", "INVALID: INTERRUPTED ("),
-        ({"verdict": None}, "INVALID: INTERRUPTED (the run ended without a verdict)", ""),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reason", "note"), rows_of("run.disclosed"))
 def test_what_is_wrong_with_a_run_is_disclosed(
     tmp_path: Path, changes: dict[str, Any], reason: str, note: str
 ) -> None:
+    changes = {"verdict": None} | changes if changes.pop("unjudged", False) else changes
     why, notes = disclosed(write_bundle(made(tmp_path / "r", **changes)))
     assert reason in why and note in notes
     assert "no repetition (3.4)" in why
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"base": 10}, "its base is 10, not 5"),
-        ({"topology": "vertical"}, "its topology is vertical, not horizontal"),
-        ({"length_s": 10}, "its duration is 10, not 20"),
-        ({"at_s": LENGTH_S - 1}, "their measurement periods overlap"),
-        ({"id": "r"}, "it is the same run"),
-        ({"broker": {"name": "b", "version": "2"}}, "its broker's version is 2, not 1"),
-        ({"windows": {"measure": [90 * NS, 95 * NS]}}, "it was measured for 5.0 s, not 20.0 s"),
-        ({"windows": {}}, "does not say when it was measured"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "why"), rows_of("run.no_repetitions"))
 def test_what_is_no_repetition_is_refused(
     tmp_path: Path, changes: dict[str, Any], why: str
 ) -> None:

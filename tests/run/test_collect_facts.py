@@ -1,9 +1,9 @@
 """The facts of a run, from what was counted and what the workers said at its end."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
@@ -11,7 +11,6 @@ from loadgen.judge.facts import RunFacts
 from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.own_delay import DelayGap, OwnDelay, TimeTaken
 from loadgen.judge.verdict import judge
-from loadgen.kernels.counting import bucket_index
 from loadgen.metrics.interval import Interval
 from loadgen.plan.groups import Target, WorkerPlan
 from loadgen.plan.plan import Plan
@@ -21,6 +20,7 @@ from loadgen.run.hosts.worker_pool import Loss
 from loadgen.run.run_state import RunState, WorkerStall, state_before
 from loadgen.run.tally import Tally
 from loadgen.sentences import Text
+from tests.histograms import latency_row
 
 S = 1_000_000_000
 CLOSING = {"scheduled": 480, "distinct": 360, "publishes": 360, "in_flight": 0}
@@ -126,12 +126,7 @@ MS = 10**6
 WINDOW = (100 * S, 110 * S)
 
 
-def latencies(series: str, *values_ns: int) -> Interval:
-    bucket, count = np.unique([bucket_index(value) for value in values_ns], return_counts=True)
-    bounds = {"min_ns": min(values_ns), "max_ns": max(values_ns)}
-    sums = {"count": len(values_ns), "sum_ns": sum(values_ns), "bucket": bucket.astype(np.int32)}
-    common = {"group": "timed", "phase": "measure", "bucket_count": count}
-    return Interval(series=series, **bounds, **sums, **common)  # type: ignore[arg-type]
+latencies = partial(latency_row, group="timed")
 
 
 def tally_of(*rows: Interval) -> Tally:

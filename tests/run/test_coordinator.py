@@ -10,7 +10,6 @@ import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import (
-    BrokerRefusedError,
     HostLimitError,
 )
 from loadgen.plan.scenario import Scenario
@@ -21,10 +20,9 @@ from loadgen.run.hosts import load_host
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.progress import Snapshot
 from loadgen.run.rundir import EventLog
-from tests.needs import needs_mosquitto
 from tests.refusals import refused
 from tests.run_files import manifest
-from tests.secured_mosquitto import run_secured
+from tests.tables import rows_of
 from tests.testbeds import run
 
 TIMES = {"warmup": 0.1, "duration": 0.6, "settle": 0.1}
@@ -101,15 +99,7 @@ async def test_killed_run_would_be_readable_from_the_window_on(fake: Fake, tmp_p
     assert "measure" in early[-1]["windows"]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "code"),
-    [
-        ({"owe": 100}, "RATE_MISSED"),
-        ({"lose": 10}, "LOST"),
-        ({"die": "measure"}, "WORKER_LOST"),
-        ({"fail_connect": 2}, "CONNECT_FAILED"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "code"), rows_of("run.invalid_runs"))
 async def test_what_goes_wrong_makes_the_run_invalid(
     fake: Fake, wrong: dict[str, Any], code: str
 ) -> None:
@@ -185,32 +175,6 @@ async def test_host_that_is_too_small_is_told_before_anything_starts(tmp_path: P
 
 
 # With the real workers -----------------------------------------------------------------------
-
-
-@needs_mosquitto
-async def test_password_reaches_the_broker_and_no_file(tmp_path: Path) -> None:
-    async with run_secured(username="meter", password=SECRET) as served:
-        address = served.endpoints[0].address
-        url = f"mqtt://meter:{SECRET}@{address}"
-        result = await run(
-            fanin(broker=url, devices=20, rate=200, mqtt="5"),
-            tmp_path / "run",
-            command=("loadgen", "fanin", "--broker", url),
-        )
-        counts = (result.measured, "CONNECT_FAILED" in result.verdict.codes)
-        assert counts == (True, False)
-        for path in (tmp_path / "run").rglob("*"):
-            assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
-        document = manifest(result.directory)
-        assert document["command"][-1] == f"mqtt://meter:***@{address}"
-        assert document["broker"]["urls"] == [f"mqtt://meter:***@{address}"]
-        assert document["broker"]["name"] == "mosquitto"
-        assert document["broker"]["version"] == served.version
-        wrong = f"mqtt://meter:wrong@{address}"
-        with pytest.raises(BrokerRefusedError) as caught:
-            await run(fanin(broker=wrong), tmp_path / "second")
-        assert caught.value.code == "WRONG_LOGIN" and "wrong" not in str(caught.value)
-        assert not (tmp_path / "second").exists()
 
 
 NOBODY = "mqtt://127.0.0.1:1"
@@ -292,7 +256,7 @@ async def said_by(directory: Path, command: str) -> str:
     try:
         await run_crash_command(command, events)
     finally:
-        events.close(0)
+        events.close()
     return (directory / "events.jsonl").read_text()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.errors import HostLimitError
 from loadgen.run import host_load
-from loadgen.run.host_load import HostLoad, LoadWatch, _Times, quiet_host
+from loadgen.run.host_load import HostLoad, LoadWatch, quiet_host
 from tests.refusals import refused
 
 
@@ -84,8 +84,8 @@ async def test_a_quiet_host_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
     assert not shown, "no tick has passed: the load is unknown"
 
     monkeypatch.setattr(host_load, "cpu_pressure", lambda _: None)
-    busy = [_Times(0, 0, 0, 0, 0), _Times(100, 100, 0, 0, 0)]
-    ticks = Mock(side_effect=[*busy, *busy, busy[0], _Times(100, 10, 0, 0, 0)])
+    busy = [(0, 0, 0, 0, 0), (100, 100, 0, 0, 0)]
+    ticks = Mock(side_effect=[*busy, *busy, busy[0], (100, 10, 0, 0, 0)])
     monkeypatch.setattr(host_load, "_ticks", ticks)
     await quiet_host(5.0, end_others, tmp_path)
     assert len(shown) == 2

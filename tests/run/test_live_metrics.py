@@ -10,20 +10,19 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from unittest.mock import Mock
 
-import numpy as np
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.kernels.counting import INTENDED_PHASES, bucket_index
-from loadgen.metrics.interval import Interval
+from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.plan.plan import Plan
 from loadgen.run import live_page
 from loadgen.run.live_metrics import served_metrics
 from loadgen.run.monitor import Monitor
 from loadgen.worker.shared_counts import private_page
+from tests.histograms import latency_row
 from tests.plans import fitted_plan
 from tests.refusals import refused
 
@@ -39,8 +38,7 @@ def free_address() -> str:
 @contextmanager
 def watched(directory: Path = Path()) -> Iterator[tuple[Plan, Monitor, str]]:
     plan = fitted_plan("fanin", devices=3, qos=1)
-    unused: Any = None
-    monitor = Monitor(plan, unused, lambda _: None)
+    monitor = Monitor(plan, Mock(), lambda _: None)
     address = free_address()
     about = {"run": "r", "case": "fanin", "broker": 'a"\\b\nc'}
     with served_metrics(address, plan, monitor, about, directory):
@@ -58,19 +56,7 @@ def scraped(address: str) -> Samples:
     }
 
 
-def latency_row(*latencies_ns: int) -> Interval:
-    """A row of a histogram of these, in ascending order, each in a bucket of its own."""
-    return Interval(
-        group="subscriber",
-        phase="measure",
-        series="end_to_end",
-        count=len(latencies_ns),
-        sum_ns=sum(latencies_ns),
-        min_ns=min(latencies_ns),
-        max_ns=max(latencies_ns),
-        bucket=np.array([bucket_index(value) for value in latencies_ns], np.int32),
-        bucket_count=np.ones(len(latencies_ns), np.int64),
-    )
+LATENCIES = latency_row("end_to_end", 1_500, 12_000, 10**9, group="subscriber")
 
 
 def test_before_there_are_workers_there_is_the_phase_alone() -> None:
@@ -100,7 +86,7 @@ def test_counters_are_those_of_all_workers_at_that_moment() -> None:
 
 def test_latencies_are_counted_up_to_each_bound() -> None:
     with watched() as (_, monitor, address):
-        monitor.state.tally.series["measure", "end_to_end"] = latency_row(1_500, 12_000, 10**9)
+        monitor.state.tally.series["measure", "end_to_end"] = LATENCIES
         found = scraped(address)
     series = (("phase", "measure"), ("series", "end_to_end"))
     counted = [

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
-from loadgen.cases.registry import build_scenario
 from loadgen.run.otlp import sent_metrics
 from loadgen.worker.shared_counts import private_page
 from tests.refusals import refused
-from tests.run.test_live_metrics import Samples, latency_row, scraped, watched
-from tests.testbeds import run
+from tests.run.test_live_metrics import LATENCIES, Samples, scraped, watched
 
 ABOUT = {"run": "r", "case": "fanin", "broker": "b"}
 TOKEN = "correct-horse-battery"
@@ -97,8 +94,7 @@ async def test_a_collector_is_sent_what_prometheus_reads(receiver: Receiver) -> 
         monitor.page = private_page(2, len(plan.groups))
         monitor.page.counts["sent"][:] = 7
         monitor.page.totals["connected"][:] = 2
-        row = latency_row(1_500, 12_000, 10**9)
-        monitor.state.tally.series["measure", "end_to_end"] = row
+        monitor.state.tally.series["measure", "end_to_end"] = LATENCIES
         async with sent_metrics(receiver.url, plan, monitor, ABOUT):
             pass
         expected = scraped(address)
@@ -141,7 +137,7 @@ async def test_a_collector_that_goes_away_is_an_event_and_no_failure(
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
     noted: list[tuple[str, ...]] = []
     with watched() as (plan, monitor, _):
-        monkeypatch.setattr(monitor, "note", lambda *event: noted.append(event))
+        monkeypatch.setattr(monitor.record.events, "write", lambda *event: noted.append(event))
         async with sent_metrics(receiver.url, plan, monitor, ABOUT):
             receiver.status = 400
             while not noted:
@@ -150,21 +146,6 @@ async def test_a_collector_that_goes_away_is_an_event_and_no_failure(
     ((kind, error),) = noted
     assert kind == "otlp" and receiver.url in error
     assert capfd.readouterr().err == ""
-
-
-async def test_a_run_is_sent_and_the_token_reaches_no_file(
-    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization=Bearer%20{TOKEN}")
-    times = {"warmup": 0.1, "duration": 0.5, "settle": 0.1}
-    load = {"broker": "reflector", "devices": 10, "rate": 500, "otlp": receiver.url}
-    scenario = build_scenario("fanin", None, {**load, **times})
-    result = await run(scenario, tmp_path / "run", command=("loadgen", "fanin"))
-    assert {one["authorization"] for one in receiver.headers} == {f"Bearer {TOKEN}"}
-    labels = (("event", "sent"), ("group", "publishers"), ("phase", "measure"))
-    assert receiver.samples()["loadgen_messages_total", labels] == result.facts.messages.window.sent
-    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    assert files and not any(TOKEN.encode() in path.read_bytes() for path in files)
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def monitored(
     events = EventLog(directory)
     record = RunOutput("r", time.monotonic_ns(), events, writer(directory, "r"))
     yield Monitor(plan or plan_of(), record, lambda snapshot: None)
-    events.close(time.monotonic_ns())
+    events.close()
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
                 try:
                     await PhaseRunner(plan, pool, monitor, interrupt or Interrupt()).play()
                 finally:
-                    events.close(0)
+                    events.close()
         return played
 
     return play

@@ -1,7 +1,6 @@
 """Power that a run samples: a made-up tree of RAPL, and commands of a shell."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import orjson
@@ -14,6 +13,7 @@ from loadgen.report.power.settings import log_settings
 from loadgen.run.power_log import POWER_FILE, RaplPackages, read_command, reading_of, sampled_power
 from loadgen.run.rundir import EventLog
 from tests.refusals import refused
+from tests.tables import rows_of
 
 RANGE_UJ = 262_143_328_850
 
@@ -32,7 +32,7 @@ def log_of(directory: Path, seconds: float, **source: object) -> list[dict[str, 
         events = EventLog(directory, ())
         async with sampled_power(directory, events, **source):  # type: ignore[arg-type]
             await asyncio.sleep(seconds)
-        events.close(time.monotonic_ns())
+        events.close()
 
     asyncio.run(run())
     return [orjson.loads(line) for line in (directory / POWER_FILE).read_bytes().splitlines()]
@@ -59,18 +59,7 @@ def test_a_host_without_rapl_is_refused(tmp_path: Path) -> None:
         RaplPackages(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("output", "reading"),
-    [
-        ("165\n", {"power (W)": "165"}),
-        ("0.165 kW", {"power (W)": "0.165 kW"}),
-        ('{"apower": 165.5}', {"apower": 165.5}),
-        (
-            "\n    Instantaneous power reading:      220 Watts\n    Minimum: 3 Watts\n",
-            {"Instantaneous power reading": "220 Watts", "Minimum": "3 Watts"},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("output", "reading"), rows_of("run.outputs"))
 def test_outputs_of_commands(output: str, reading: dict[str, object]) -> None:
     assert reading_of(output) in (reading, {"power (W)": "165"})
 

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerRefusedError, ScenarioError
-from loadgen.mqtt.packets import Disconnect, PubAck, PubRec, SubAck, Subscribe
+from loadgen.mqtt.packets import Disconnect, PubAck, PubRec, SubAck
 from loadgen.mqtt.properties import Properties
 from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import ASKED
@@ -21,6 +21,7 @@ from loadgen.run.broker_provider import plan_for
 from loadgen.run.preflight import check_broker, check_host, downgraded
 from loadgen.sentences import Text
 from tests.brokers.little_broker import LittleBroker, serving_little
+from tests.tables import table
 
 
 async def checked(
@@ -51,27 +52,18 @@ def plan_of_fanin(**fields: Any) -> Plan:
     return resolve(build_scenario("fanin", None, {"broker": "mqtt://127.0.0.1:1", **fields}))
 
 
-def old() -> LittleBroker:
-    return LittleBroker(versions=(4,))
-
-
-def new() -> LittleBroker:
-    return LittleBroker(versions=(5,))
-
-
-def limited(**limits: int) -> Callable[[], LittleBroker]:
-    return lambda: LittleBroker(connack=Properties(**limits))  # type: ignore[arg-type]
-
-
-def granting(most: int) -> Callable[[], LittleBroker]:
-    def answer(packet: Subscribe) -> SubAck:
-        return SubAck(packet.packet_id, tuple(min(one.qos, most) for one in packet.subscriptions))
-
-    return lambda: LittleBroker(suback=answer)
-
-
-def puback_for_qos_2() -> LittleBroker:
-    return LittleBroker(acknowledgement=lambda packet: PubAck(packet.packet_id))
+def able(
+    connack: Mapping[str, int] | None = None, grants: int = 2, answers: str = "", **own: Any
+) -> LittleBroker:
+    """A broker that states limits, grants no more than a QoS, or answers PUBACK to everything."""
+    broker = LittleBroker(connack=Properties(**connack or {}), **own)  # type: ignore[arg-type]
+    if grants < 2:
+        broker.suback = lambda packet: SubAck(
+            packet.packet_id, tuple(min(one.qos, grants) for one in packet.subscriptions)
+        )
+    if answers:
+        broker.acknowledgement = lambda packet: PubAck(packet.packet_id)
+    return broker
 
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst", "request", "queue")
@@ -107,58 +99,15 @@ async def test_identifiers_that_the_user_chose_are_the_ones_that_ask() -> None:
     assert plant == {"plant-0-0", "plant-1-0"}
 
 
-def without_sessions() -> LittleBroker:
-    return LittleBroker(sessions=False)
-
-
-MQTT_5: dict[str, Any] = {"mqtt": "5"}
-MQTT_3: dict[str, Any] = {"mqtt": "3.1.1"}
-BASE: dict[str, Any] = {"base": 1}
-CLIENT: dict[str, Any] = {"base": 1, "handlers": 1, "selectors": "client"}
-QOS_0 = '{"all": {"qos": 0}}'
-
-
-@pytest.mark.parametrize(
-    ("able", "case", "fields", "code", "use", "avoids"),
-    [
-        (old, "fanin", MQTT_5, "OTHER_VERSION", "use --mqtt 3.1.1", MQTT_3),
-        (new, "fanin", {}, "OTHER_VERSION", "use --mqtt 5", MQTT_5),
-        (old, "specjms", BASE, "OTHER_VERSION", "use --mqtt 3.1.1 --handlers 1", None),
-        (old, "specjms", CLIENT, "OTHER_VERSION", "use --mqtt 3.1.1 --selectors broker", None),
-        (limited(maximum_qos=0), "fanin", MQTT_5 | {"qos": 1}, "QOS_LIMIT", "--qos 0", None),
-        (granting(1), "fanin", {"qos": 2}, "QOS_GRANTED", "--qos 1", None),
-        (puback_for_qos_2, "fanin", {"qos": 2}, "WRONG_ANSWER", "use --qos 1", None),
-        (limited(maximum_qos=0), "specjms", BASE, "QOS_LIMIT", f"--messages '{QOS_0}'", None),
-        (
-            limited(maximum_packet_size=1_000),
-            *("fanin", MQTT_5 | {"size": 1_000}, "SIZE_LIMIT", None, {"size": 900}),
-        ),
-        (
-            limited(wildcard_subscription_available=0),
-            *("fanin", MQTT_5, "NO_WILDCARDS", None, MQTT_3),
-        ),
-        (
-            without_sessions,
-            *("fanin", {"durable": True, "qos": 1}, "NO_SESSION", "use --no-durable"),
-            {"durable": False},
-        ),
-    ],
-)
-async def test_the_setting_that_is_named_avoids_the_refusal(
-    able: Callable[[], LittleBroker],
-    case: str,
-    fields: dict[str, Any],
-    code: str,
-    use: str | None,
-    avoids: dict[str, Any] | None,
-) -> None:
-    """`avoids` are the fields that avoid it, None for the options that `use` names."""
-    text = await lack(able(), case, **fields)
-    assert (text.code, text.values.get("use")) == (code, use)
+@pytest.mark.parametrize("row", table("refusals")["refusals"], ids=str)
+async def test_the_setting_that_is_named_avoids_the_refusal(row: dict[str, Any]) -> None:
+    case, fields, avoids = row["case"], row["fields"], row.get("avoids")
+    text = await lack(able(**row["able"]), case, **fields)
+    assert (text.code, text.values.get("use")) == (row["code"], row.get("use"))
     if avoids is None:
-        words = shlex.split((use or "").removeprefix("use "))
+        words = shlex.split(row["use"].removeprefix("use "))
         avoids = {name[2:]: value for name, value in zip(words[::2], words[1::2], strict=True)}
-    assert not await lack(able(), case, **(fields | avoids))
+    assert not await lack(able(**row["able"]), case, **(fields | avoids))
     assert not await lack(LittleBroker(), case, **fields)
 
 
@@ -221,16 +170,16 @@ async def test_consumers_that_all_get_a_message_share_nothing() -> None:
     text = await lack(LittleBroker(shares=False), "queue")
     assert (text.code, text.values["copies"]) == ("NO_SHARED", 2)
     assert text.values["needs"].startswith("which queue needs; take another broker")
-    text = await lack(limited(shared_subscription_available=0)(), "queue")
+    text = await lack(able({"shared_subscription_available": 0}), "queue")
     assert text.code == "NO_SHARED_STATED" and text.values["needs"]
 
 
 async def test_a_queue_cannot_do_without_its_version() -> None:
-    assert "take another broker" in (await lack(old(), "queue")).values["use"]
+    assert "take another broker" in (await lack(LittleBroker(versions=(4,)), "queue")).values["use"]
 
 
 async def test_sizes_of_a_supply_chain_are_held_against_the_packet_limit() -> None:
-    text = await lack(limited(maximum_packet_size=8_192)(), "specjms", base=1)
+    text = await lack(able({"maximum_packet_size": 8_192}), "specjms", base=1)
     assert (text.code, text.values["limit_bytes"]) == ("SIZE_LIMIT", 8_192)
 
 
@@ -248,11 +197,11 @@ async def test_with_anyway_it_is_a_remark() -> None:
 
 
 async def test_a_keep_alive_of_the_brokers_own_is_a_remark_but_an_echo_is_not() -> None:
-    own = limited(server_keep_alive=60)
-    (remark,) = (await checked(own(), "fanin", mqtt="5", keep_alive=9)).remarks
+    own = {"server_keep_alive": 60}
+    (remark,) = (await checked(able(own), "fanin", mqtt="5", keep_alive=9)).remarks
     assert isinstance(remark, Text)
     assert (remark.code, remark.values["keep_alive_s"]) == ("KEEP_ALIVE", 60)
-    assert (await checked(own(), "fanin", mqtt="5", keep_alive=60)).remarks == ()
+    assert (await checked(able(own), "fanin", mqtt="5", keep_alive=60)).remarks == ()
 
 
 @pytest.mark.parametrize("case", ["fanin", "fanout", "persistent", "specjms"])

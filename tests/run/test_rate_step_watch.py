@@ -1,7 +1,6 @@
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.own_delay import OwnDelay
@@ -13,6 +12,7 @@ from loadgen.run.rate_step_watch import RateStepWatch
 from loadgen.run.run_document import _rate_step
 from loadgen.run.run_state import WorkerStall
 from loadgen.run.tally import Tally
+from tests.histograms import latency_row
 from tests.ledgers import facts_with
 
 S = 1_000_000_000
@@ -21,7 +21,7 @@ STEPS = rate_steps("50%:10s,100%:10s,40%:10s", 10, 2)
 
 
 def watch() -> RateStepWatch:
-    return RateStepWatch(STEPS, START - 3 * S, START, lambda: Tally(["pub", "sub"], ("measure",)))
+    return RateStepWatch(STEPS, START - 3 * S, START, ["pub", "sub"])
 
 
 def mark(
@@ -155,15 +155,14 @@ def test_steps_that_were_cut_off_are_left_out() -> None:
 
 def test_rows_count_in_the_step_that_held_their_middle() -> None:
     own = watch()
-    bucket, count = np.array([1000], np.int32), np.array([5], np.int64)
+    timed = latency_row("end_to_end", *[1_000_000] * 5, group="sub")
 
     def rows(at_s: float) -> list[Interval]:
         base = {"time_ns": START + int(at_s * S), "span_ns": S, "phase": "measure"}
-        series = {"series": "end_to_end", "count": 5, "bucket": bucket, "bucket_count": count}
         return [
             Interval(group="", cpu_ns=S // 2, **base),  # type: ignore[arg-type]
             Interval(group="sub", duplicated=2, **base),  # type: ignore[arg-type]
-            Interval(group="sub", **base, **series),  # type: ignore[arg-type]
+            replace(timed, **base),  # type: ignore[arg-type]
         ]
 
     # Between two steps a second settles; what comes after the window is of the last step.

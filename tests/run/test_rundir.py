@@ -140,7 +140,7 @@ def test_only_a_new_or_empty_directory_is_claimed(tmp_path: Path) -> None:
 
 def test_release_takes_back_what_was_claimed_unless_the_run_has_a_manifest(tmp_path: Path) -> None:
     run = claim(tmp_path / "run")
-    EventLog(run).close(0)
+    EventLog(run).close()
     IntervalWriter(run, "r").write(0, [Interval(run="r")])
     rundir.release(run)
     assert not run.exists()
@@ -184,7 +184,7 @@ def test_a_text_of_others_is_kept_without_secrets_and_on_one_line(tmp_path: Path
     kept = log.redacted("denied for hunter2\nat mqtt://me:pass@b " + "x" * 5000)
     assert "hunter2" not in kept and "pass" not in kept and "\n" not in kept
     assert "denied for" in kept and len(kept) < 2000
-    log.close(2)
+    log.close()
 
 
 FULL = Path("/dev/full")  # takes nothing, as a full disk
@@ -194,8 +194,8 @@ def test_what_a_full_disk_refuses_is_told_with_its_place(tmp_path: Path) -> None
     (tmp_path / "events.jsonl").symlink_to(FULL)
     log = EventLog(tmp_path)
     with refused("DISK", path=str(tmp_path / "events.jsonl")):
-        log.write(1, "phase", "measure")
-    log.close(2)
+        log.write("phase", "measure")
+    log.close()
     path = tmp_path / "run.json"
     with (
         refused("DISK", path=str(path), reason="no space left on device"),
@@ -254,9 +254,9 @@ def test_events_are_bounded_in_number_and_length(
     monkeypatch.setattr(rundir, "EVENTS_A_KIND", 3)
     log = EventLog(tmp_path)
     for number in range(10):
-        log.write(number, "storm", "x" * 10_000, worker=0, group="publishers", device=number)
-    log.write(11, "phase", "measure")
-    log.close(12)
+        log.write("storm", "x" * 10_000, worker=0, group="publishers", device=number)
+    log.write("phase", "measure", time_ns=11)
+    log.close()
     lines = [orjson.loads(line) for line in (tmp_path / "events.jsonl").read_bytes().splitlines()]
     assert [line["kind"] for line in lines] == ["storm", "storm", "storm", "phase", "not_written"]
     assert len(lines[0]["detail"]) == 500
@@ -268,6 +268,6 @@ def test_events_are_bounded_in_number_and_length(
 def test_kinds_made_up_by_a_peer_do_not_fill_the_memory(tmp_path: Path) -> None:
     log = EventLog(tmp_path)
     for number in range(5_000):
-        log.write(number, f"kind-{number}")
-    log.close(0)
+        log.write(f"kind-{number}")
+    log.close()
     assert len((tmp_path / "events.jsonl").read_bytes().splitlines()) == rundir.KINDS

@@ -154,24 +154,6 @@ async def test_a_driver_that_falls_behind_fails_the_pacing(tmp_path: Path) -> No
     assert document["waited_for_window"] > 0  # so do handlers whose window is full
 
 
-async def test_options_of_publish_and_subscribe_change_no_count(tmp_path: Path) -> None:
-    bus = {
-        "all": {"queue": False, "target": "Central"},
-        "callForOffers": {"subscription": "SET"},
-    }
-    _, usual = await played(tmp_path / "queues", handlers=1, duration=1)
-    for selectors in ("broker", "client"):
-        result, document = await played(
-            tmp_path / selectors, handlers=1, duration=1, selectors=selectors, messages=bus
-        )
-        assert counts(document, "sent", "received") == counts(usual, "sent", "received")
-        assert not failed(document, "delivered")
-        assert (document["discarded"] > 0) == (selectors == "client")
-        assert any(not rule["kept"] for rule in document["rules"])
-        assert [row["percent"] for row in document["groups"]][2:] == [0, 0]
-        assert "LOST" not in result.verdict.codes
-
-
 async def test_the_first_exception_ends_a_run(tmp_path: Path) -> None:
     result, document = await played(
         tmp_path / "run", "drop=1/10,only=+/+/OrderQ", duration=30, on_exception="stop"

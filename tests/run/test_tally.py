@@ -1,35 +1,19 @@
 from typing import Any
 
-import numpy as np
 import pytest
 
-from loadgen.kernels.counting import bucket_index
 from loadgen.metrics.interval import Interval
 from loadgen.run.tally import Tally, p99_us
-
-
-def timed(group: str, phase: str, value_ns: int, count: int) -> Interval:
-    bucket, counts = np.array([bucket_index(value_ns)], np.int32), np.array([count], np.int64)
-    series = {"series": "end_to_end", "min_ns": value_ns, "max_ns": value_ns}
-    sums = {"count": count, "sum_ns": count * value_ns, "bucket": bucket, "bucket_count": counts}
-    return Interval(group=group, phase=phase, **series, **sums)  # type: ignore[arg-type]
-
-
-def test_counters_are_kept_apart_by_phase() -> None:
-    tally = Tally(["publishers"], ["measure"])
-    for phase, sent in (("warmup", 3), ("measure", 4), ("measure", 5)):
-        tally.add(Interval(group="publishers", phase=phase, sent=sent, disconnects=1))
-    assert [tally.counts(phase)["sent"] for phase in ("measure", "warmup", "drain")] == [9, 3, 0]
-    assert tally.counts()["disconnects"] == 3
+from tests.histograms import latency_row
 
 
 def test_series_of_timed_groups_are_merged_and_others_are_not() -> None:
     tally = Tally(["pair_subscriber"], ["measure"])
     for row in (
-        timed("pair_subscriber", "measure", 1_000, 90),
-        timed("pair_subscriber", "measure", 5_000, 10),
-        timed("pair_subscriber", "warmup", 900_000, 10),
-        timed("background_subscribers", "measure", 900_000, 10),
+        latency_row("end_to_end", *[1_000] * 90, group="pair_subscriber"),
+        latency_row("end_to_end", *[5_000] * 10, group="pair_subscriber"),
+        latency_row("end_to_end", *[900_000] * 10, group="pair_subscriber", phase="warmup"),
+        latency_row("end_to_end", *[900_000] * 10, group="background_subscribers"),
     ):
         tally.add(row)
     assert tally.series["measure", "end_to_end"].count == 100
@@ -71,17 +55,6 @@ def row(
         phase=phase,
         **counts,  # type: ignore[arg-type]
     )
-
-
-def test_groups_are_counted_apart() -> None:
-    tally = Tally([], [])
-    tally.add(row(1, "a", expected=5))
-    tally.add(row(1, "a", phase="warmup", expected=2, disconnects=1))
-    tally.add(row(2, "b", worker=1, received=3))
-    assert tally.total("a", "expected", "measure") == 5
-    assert tally.total("a", "expected") == 7
-    assert tally.total("a", "disconnects") == 1
-    assert tally.total("b", "received", "measure") == 3
 
 
 def test_what_is_under_way_adds_up_over_seconds_and_workers() -> None:

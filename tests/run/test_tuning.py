@@ -2,6 +2,7 @@ import dataclasses
 import os
 import re
 import resource
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterable
@@ -23,8 +24,11 @@ from loadgen.run.tuning import (
     read_profile,
     render_script,
 )
+from tests.tables import DATA, table
 
 HOST = Host(cores=2, descriptors=20_000, memory_bytes=24 << 30, local_ports=28_232)
+CASES, TOOLS = table("tuning"), DATA / "tools"
+"""Programs that say and do what a test wants in place of those of the system."""
 PORTS = "sysctl:net.ipv4.ip_local_port_range"
 
 
@@ -106,34 +110,10 @@ def test_what_is_left_out_is_published() -> None:
                 assert "(Appendix " in name or published[name] == value
 
 
-@pytest.mark.parametrize(
-    ("rule", "wanted", "found", "state"),
-    [
-        ("least", "4096", "4096", "met"),
-        ("least", "4096", "4095", "short"),
-        ("least", "4096", "unlimited", "met"),
-        ("least", "max", "1024", "short"),
-        ("least", "- - 100", "1 1 100", "met"),
-        ("least", "2 4 8", "2 3 9", "short"),
-        ("least", "2 4 8", "2 4", "unknown"),
-        ("least", "1", "nothing", "unknown"),
-        ("most", "15", "15", "met"),
-        ("most", "15", "60", "short"),
-        ("is", "tsc|kvm-clock", "kvm-clock", "met"),
-        ("is", "tsc|kvm-clock", "hpet", "short"),
-        ("is", "performance", "performance powersave", "short"),
-        ("covers", "5000 65001", "1024 65535", "met"),
-        ("covers", "5000 65001", "32768 60999", "short"),
-        ("holds", "8083,8883", "8080-8090,8883", "met"),
-        ("holds", "8083,8883", "8083", "short"),
-        ("holds", "8083,8883", "", "short"),
-        ("stopped", "cron|crond", "", "met"),
-        ("stopped", "cron|crond", "cron", "short"),
-        ("least", "1", None, "unknown"),
-    ],
-)
-def test_rules(rule: str, wanted: str, found: str | None, state: str) -> None:
+@pytest.mark.parametrize(("rule", "wanted", "found", "state"), CASES["rules"])
+def test_rules(rule: str, wanted: str, found: str, state: str) -> None:
     assert finding(setting(rule, wanted), found).state == state
+    assert finding(setting("least", "1"), None).state == "unknown"
     assert finding(setting("least", "1", absent="met"), None).state == "met"
 
 
@@ -323,16 +303,6 @@ def test_this_host_can_be_read_and_hostile_text_is_escaped(tmp_path: Path) -> No
     assert value.startswith("\\x1b[31m") and len(value) < 300
 
 
-FAKE_SYSCTL = """#!/bin/sh
-# One file a value, in the folder beside this program.
-dir=$(dirname "$0")/values
-case $1 in
--n) cat "$dir/$2" 2>/dev/null || exit 1 ;;
--q) name=${3%%=*}; [ -e "$dir/$name" ] || exit 1; printf '%s\\n' "${3#*=}" > "$dir/$name" ;;
-esac
-"""
-
-
 @pytest.mark.parametrize("name", profile_names())
 def test_script_of_a_profile_is_shell_and_names_every_setting(name: str) -> None:
     profile = read_profile(name)
@@ -341,23 +311,6 @@ def test_script_of_a_profile_is_shell_and_names_every_setting(name: str) -> None
     assert (done.returncode, done.stderr) == (0, "")
     assert [s.name for s in profile.settings if f"# {s.name}: " not in text] == []
     assert max(map(len, text.splitlines())) <= 130
-
-
-SYSCTLS = {
-    # What is wanted, what there is, and what there is afterwards.
-    "low": ("least", "100", "10", "100"),
-    "high": ("least", "100", "900", "900"),
-    "huge": ("least", "100", "9223372036854775807", "9223372036854775807"),
-    "three": ("least", "- 100 100", "1\t500\t3", "1 500 100"),
-    "slow": ("most", "15", "60", "15"),
-    "ports": ("covers", "5000 65001", "32768\t60999", "5000 65001"),
-    "wide": ("covers", "5000 65001", "1024\t65535", "1024\t65535"),
-    "reserved": ("holds", "8883", "", "8883"),
-    "listed": ("holds", "8883", "22", "22,8883"),
-    "switch": ("is", "1|0", "2", "1"),
-    "same": ("is", "1", "1", "1"),
-    "other": ("is", "1|0", "0", "0"),
-}
 
 
 def run_script(settings: Iterable[Setting], tools: Path, **environment: str) -> list[str]:
@@ -375,43 +328,17 @@ def run_script(settings: Iterable[Setting], tools: Path, **environment: str) -> 
 
 
 def test_script_raises_what_is_low_and_leaves_what_is_better(tmp_path: Path) -> None:
-    values = {name: f"{before}\n" for name, (_, _, before, _) in SYSCTLS.items()}
-    lay(tmp_path, {"sysctl": FAKE_SYSCTL})
+    values = {name: f"{before}\n" for name, (_, _, before, _) in CASES["sysctls"].items()}
+    shutil.copytree(TOOLS, tmp_path, dirs_exist_ok=True)
     lay(tmp_path, values, "values")
-    (tmp_path / "sysctl").chmod(0o755)
-    wanted = [setting(rule, value, name) for name, (rule, value, _, _) in SYSCTLS.items()]
+    wanted = [setting(rule, value, name) for name, (rule, value, _, _) in CASES["sysctls"].items()]
     said = run_script([*wanted, setting("least", "1", "absent")], tmp_path)
-    for name, (*_, after) in SYSCTLS.items():
+    for name, (*_, after) in CASES["sysctls"].items():
         assert (tmp_path / "values" / name).read_text() == f"{after}\n", name
     assert "low: 10 -> 100" in said
     assert "ports: 32768 60999 -> 5000 65001" in said
     assert "skipped: absent is not known to this kernel" in said
     assert not [line for line in said if line.startswith(("high", "huge", "wide", "same"))]
-
-
-FAKE_IP = """#!/bin/sh
-case $1 in
--o) echo "2: eth0: <UP> mtu $MTU qdisc mq state UP mode DEFAULT group default qlen 1000" ;;
-*) echo "ip $*" >> "$CALLS" ;;
-esac
-"""
-FAKE_ETHTOOL = """#!/bin/sh
-case $1 in
--g) printf 'Ring parameters for %s:\\nPre-set maximums:\\n' "$2"
-    printf 'RX:\\t\\t%s\\nRX Mini:\\tn/a\\nTX:\\t\\t8192\\n' "$LARGEST"
-    printf 'Current hardware settings:\\n'
-    printf 'RX:\\t\\t%s\\nRX Mini:\\tn/a\\nTX:\\t\\t8192\\n' "$RING" ;;
--c) printf 'Coalesce parameters for %s:\\nAdaptive RX: %s  TX: n/a\\n' "$2" "$ADAPTIVE"
-    printf 'rx-usecs:\\t%s\\nrx-usecs-irq:\\tn/a\\n' "$USECS" ;;
-*) echo "ethtool $*" >> "$CALLS" ;;
-esac
-"""
-FAKE_CAT = """#!/bin/sh
-[ "$1" = /proc/self/limits ] || exec /bin/cat "$@"
-echo 'Limit                     Soft Limit           Hard Limit           Units     '
-echo "Max processes             10                   $NPROC                processes "
-echo "Max open files            10                   $NOFILE                files     "
-"""
 
 
 CARD = (
@@ -431,9 +358,7 @@ def run_with(
     tmp_path: Path, settings: tuple[Setting, ...], host: dict[str, str]
 ) -> tuple[list[str], list[str]]:
     """What the script says, and what it calls to change the card, on a host of these values."""
-    lay(tmp_path, {"ip": FAKE_IP, "ethtool": FAKE_ETHTOOL, "cat": FAKE_CAT}, "bin")
-    for tool in (tmp_path / "bin").iterdir():
-        tool.chmod(0o755)
+    shutil.copytree(TOOLS, tmp_path / "bin", dirs_exist_ok=True)
     (tmp_path / "security/limits.d").mkdir(parents=True, exist_ok=True)
     calls = tmp_path / "calls"
     calls.write_text("")

@@ -24,6 +24,7 @@ from loadgen.run import watched
 from loadgen.run.rundir import EventLog
 from loadgen.run.watched import BROKER_FILE, loads_of, watched_broker
 from tests.refusals import refused
+from tests.tables import DATA
 
 
 def records(directory: Path) -> BrokerRecords:
@@ -36,7 +37,7 @@ def records(directory: Path) -> BrokerRecords:
 def events(tmp_path: Path) -> Iterator[EventLog]:
     log = EventLog(tmp_path)
     yield log
-    log.close(0)
+    log.close()
 
 
 def plan_of(**fields: Any) -> Plan:
@@ -122,21 +123,7 @@ async def test_processes_are_sampled_while_the_block_lasts() -> None:
     assert own is not None and own > 0 and other is None
 
 
-NODE_PAGE = """# HELP node_cpu_seconds_total Seconds the CPUs spent in each mode.
-node_cpu_seconds_total{cpu="0",mode="idle"} 900
-node_cpu_seconds_total{cpu="0",mode="user"} 10.5
-node_cpu_seconds_total{cpu="1",mode="idle"} 800
-node_cpu_seconds_total{cpu="1",mode="system"} 2e0
-node_disk_read_bytes_total{device="dm-0"} 7
-node_disk_read_bytes_total{device="nvme0n1"} 100
-node_disk_written_bytes_total{device="nvme0n1"} NaN
-node_memory_MemAvailable_bytes 1e9
-node_memory_MemTotal_bytes 4e9
-node_network_receive_bytes_total{device="eth0"} 300
-node_network_receive_bytes_total{device="lo"} 5
-node_network_transmit_bytes_total{device="eth0"} 400
-process_cpu_seconds_total 77
-"""
+NODE_PAGE = (DATA / "node_exporter.txt").read_text()
 
 
 def test_counters_of_a_node_exporter() -> None:

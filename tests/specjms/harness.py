@@ -19,7 +19,6 @@ from loadgen.kernels.reactor import entry_points
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import PubAck, PubComp, Publish, PubRec, PubRel
 from loadgen.mqtt.topics import filter_matches
-from loadgen.plan.groups import one_worker
 from loadgen.specjms.behaviour import equip
 from loadgen.specjms.chain_model import Model
 from loadgen.specjms.chain_plan import groups_of_model
@@ -53,17 +52,15 @@ class World:
             replace(group, publishes=group.publishes and replace(group.publishes, rate=group.count))
             for group in groups_of_model(model, "constant", window)
         )
-        worker = one_worker(groups)
         plan = small_plan(
             groups,
-            workers=(worker,),
             run_tag=TAG,
             seed=seed,
             version=version,
             max_packet_bytes=LIMIT,
             model=model,
         )
-        self.fleet = fleet = build_fleet(plan, worker)
+        self.fleet = fleet = build_fleet(plan, plan.workers[0])
         self.chains = equip(fleet, model)
         settle_doubts(fleet)
         fleet.devices["state"] = CONNECTED

@@ -17,6 +17,7 @@ from loadgen.specjms.audit import (
 from loadgen.specjms.chain_model import destinations_of, enabled_types
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES, number_of
 from tests.specjms.models import model_with, observed
+from tests.specjms.test_messages import ARTICLE
 
 MODEL = model_with(base=15)
 WINDOW_S = 100.0
@@ -185,23 +186,7 @@ def test_what_was_lost_outside_the_window_is_lost() -> None:
     assert finding.observed == "121, 1 more than sent"
 
 
-@pytest.mark.parametrize(
-    ("changed", "subject", "observation"),
-    [
-        ({"calls_open": 1}, "calls for offers", "1 call without all offers, 0 offers dropped"),
-        ({"calls_dropped": 2}, "calls for offers", "0 calls without all offers, 2 offers dropped"),
-        (
-            {"unsent": 3},
-            "what messages cause",
-            "3 messages whose effects waited for the broker's acknowledgements",
-        ),
-        (
-            {"workers_silent": 1},
-            "workers",
-            "1 reported nothing, so counts and names are incomplete",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changed", "subject", "observation"), ARTICLE["unfinished"])
 def test_what_never_came_to_its_end_is_not_delivered(
     changed: dict[str, int], subject: str, observation: str
 ) -> None:
@@ -241,15 +226,7 @@ def test_after_a_failure_only_what_is_persistent_must_have_come() -> None:
     assert failed(with_lost(OFFER)) == {"delivered": ["offer at DC0_IncomingOffersQ"]}
 
 
-@pytest.mark.parametrize(
-    ("changed", "observed"),
-    [
-        ({"limit_s": 3.4}, "3.500 s; 4 messages had waited at the broker"),
-        ({"away": 2}, "2 devices did not come back"),
-        ({"killed_ns": 0}, "the run ended before the broker was killed"),
-        ({"started_ns": 0, "away": 9}, "9 devices did not come back"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "observed"), ARTICLE["recoveries"])
 def test_a_recovery_must_be_whole_and_in_time(changed: dict[str, Any], observed: str) -> None:
     (finding,) = audit(MODEL, with_lost(STATISTICS, **changed)).failed
     assert (finding.test, finding.observed) == ("recovery", observed)

@@ -29,26 +29,7 @@ def test_defaults_are_those_of_the_message_table() -> None:
 
 
 @pytest.mark.parametrize("topology", ["horizontal", "vertical"])
-@pytest.mark.parametrize(
-    "override",
-    [
-        {"locations": {"SM": 3}},
-        {"interactions": {"1": 5.0}},
-        {"interactions": {"1": {"rate": 5.0}}},
-        {"quantities": {"order_lines": [1, 2, 3]}},
-        {"messages": {"order": {"sizes": [100, 200, 300]}}},
-        {"shared_connections": True},
-        {"check_every": 10},
-        {"families": 7},
-        {"headquarters": 2},
-        {"messages": {"order": {"percent": [50, 30, 20]}}},
-        {
-            "messages": {
-                "order": {"acknowledgement": "DUPS_OK", "transacted": False},
-            }
-        },
-    ],
-)
+@pytest.mark.parametrize("override", ARTICLE["fixed"])
 def test_controlled_topologies_refuse_what_the_rules_fix(
     topology: Any, override: dict[str, Any]
 ) -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -18,6 +18,7 @@ from loadgen.plan.plan import Plan
 from loadgen.specjms.chain_model import Model
 from loadgen.specjms.layout import parts_of
 from loadgen.specjms.messages import MESSAGES
+from tests.examples import examples
 from tests.refusals import refused
 
 HOST = Host(cores=8, descriptors=20_000, memory_bytes=32 << 30, local_ports=28_000)
@@ -34,7 +35,7 @@ def test_its_kernels_are_loaded_before_its_plan_is_known() -> None:
     assert others == {Plan.__dataclass_fields__["behaviour"].default}
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     st.integers(1, 40),
     st.integers(1, 6),

@@ -1,7 +1,7 @@
 """Topic names, filters and selectors: each consumer gets what is meant for it, and nothing else."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.mqtt.topics import filter_matches
@@ -23,7 +23,9 @@ from loadgen.specjms.destinations import (
     user_property,
 )
 from loadgen.specjms.messages import MESSAGES, number_of
+from tests.examples import examples
 from tests.specjms.models import model_with
+from tests.tables import rows_of
 
 ORDER, CALL, PRICE = (number_of(n) for n in ("order", "callForOffers", "priceUpdate"))
 
@@ -83,17 +85,7 @@ def test_a_queue_is_a_shared_subscription_where_it_has_several_handlers() -> Non
     assert subscriptions_of(several, "r", PRICE, 2) == (("r/HQ/PriceUpdateT",),)
 
 
-@pytest.mark.parametrize(
-    ("target", "topic", "pattern"),
-    [
-        ("LocationID-MessageType", "r/DC2/OrderT", "r/DC2/OrderT"),
-        ("MessageType", "r/DC_OrderT/DC/DC2/order", "r/DC_OrderT/+/DC2/+"),
-        ("Interaction", "r/Interaction1_T/DC/DC2/order", "r/Interaction1_T/+/DC2/order"),
-        ("LocationType", "r/DC_T/DC/DC2/order", "r/DC_T/+/DC2/order"),
-        ("LocationID", "r/DC2_T/DC/DC2/order", "r/DC2_T/+/+/order"),
-        ("Central", "r/T/DC/DC2/order", "r/T/DC/DC2/order"),
-    ],
-)
+@pytest.mark.parametrize(("target", "topic", "pattern"), rows_of("specjms.six_targets"))
 def test_six_target_destinations(target: str, topic: str, pattern: str) -> None:
     assert topic_of(model(target), "r", ORDER, 2) == topic
     assert subscriptions_of(model(target), "r", ORDER, 2) == ((pattern,),)
@@ -134,7 +126,7 @@ def test_ways_to_ask_for_product_families(subscription: str) -> None:
         assert len(packets) == (1 if subscription == "OR" else len(families))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.sampled_from(TARGETS),
     st.sampled_from(SUBSCRIPTION_TYPES),

@@ -20,6 +20,7 @@ from loadgen.specjms.disclosure import FILL_IN, disclosed_files
 from loadgen.specjms.messages import MESSAGES, number_of
 from loadgen.specjms.report import audit_summary, report
 from tests.specjms.models import model_with, observed
+from tests.specjms.test_messages import ARTICLE
 from tests.specjms.test_rules import EVEN, WINDOWS
 
 MODEL = model_with(base=15)
@@ -70,22 +71,7 @@ def test_a_sound_run_is_never_called_compliant_and_says_what_it_is() -> None:
         assert row["received_per_s"] == pytest.approx(row["target_received_per_s"], abs=0.001)
     for row in document["groups"]:
         assert row["percent"] == pytest.approx(row["target_percent"], abs=0.01)
-    assert document["destinations"] == [
-        {
-            "message": "offer",
-            "destination": "DC1_IncomingOffersQ",
-            "topic": "lg1/DC1/IncomingOffersQ",
-            "sent": 10,
-            "expected": 10,
-            "received": 10,
-            "duplicated": 0,
-            "sent_in_all": 12,
-            "expected_in_all": 12,
-            "received_in_all": 12,
-            "missing": [],
-            "missing_unnamed": 0,
-        }
-    ]
+    assert document["destinations"] == [ARTICLE["destination"]]
     assert audit_summary(found) == {
         test: {"pass": True, "details": f"{count} of {count} passed"}
         for test, count in zip(TESTS, (7, 7, 7, 1, 2), strict=True)
@@ -146,24 +132,6 @@ def test_a_failed_test_says_what_was_expected_and_observed() -> None:
     assert "10, 2 missing: message 3 from SP1, and 1 more" in summary["details"]
 
 
-RUN = {
-    "schema": 1,
-    "program": "loadgen 9",
-    "command": ["loadgen", "specjms", "horizontal"],
-    "plan": {"workers": 3, "hosts": 1},
-    "environment": {
-        "host": "h",
-        "os": "An <OS> & more\x07",
-        "kernel": "6",
-        "cores": 8,
-        "cpu_model": "CPU",
-        "memory_bytes": 1 << 34,
-        "sysctl": {"net.a": "1"},
-    },
-    "broker": {"name": "b", "version": "1", "urls": ["mqtt://h:1"], "started_by_us": True},
-}
-
-
 def properties(text: str) -> dict[str, dict[str, str | None]]:
     return {
         f"{section.tag}/{block.get('name')}": {p.get("key") or "": p.text for p in block}
@@ -174,7 +142,7 @@ def properties(text: str) -> dict[str, dict[str, str | None]]:
 
 def test_the_submission_has_the_sections_of_the_rules() -> None:
     document, _ = reported(MODEL, supply())
-    text = disclosed_files(FinishedRun(RUN, document), None)["submission/submission.xml"]
+    text = disclosed_files(FinishedRun(ARTICLE["run"], document), None)["submission/submission.xml"]
     found = properties(text)
     assert list(found) == [
         *(f"benchmark-info/{name}" for name in ("test-info", "sut", "general-notes", "bom")),
@@ -196,7 +164,7 @@ def test_the_submission_has_the_sections_of_the_rules() -> None:
 
 def test_set_up_files_name_destinations_and_server() -> None:
     document, _ = reported(MODEL, supply())
-    files = disclosed_files(FinishedRun(RUN, document), None)
+    files = disclosed_files(FinishedRun(ARTICLE["run"], document), None)
     destinations = files["destinationSetup.txt"]
     assert destinations.startswith(NOTICE)  # before the counts
     (line,) = (one for one in destinations.splitlines() if "DC1_IncomingOffersQ" in one)

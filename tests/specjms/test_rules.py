@@ -12,7 +12,6 @@ from tests.specjms.test_audit import sound
 from tests.specjms.test_messages import ARTICLE
 
 S = 10**9
-MINUTES_30 = 1800 * S
 EVEN = [(at * S, (at + 1) * S, 100) for at in range(2400)]
 WINDOWS = ((0, 600 * S), (600 * S, 2400 * S))
 PASSED = Audit(())

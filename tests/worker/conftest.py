@@ -5,16 +5,15 @@ import gc
 import os
 import signal
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.worker.worker import warm
-from tests.worker.harness import Behaviour, Driver, FakeBroker, Forkserver, well_behaved
+from tests.worker.harness import Driver, Forkserver, StartBroker
 
 
 @pytest.fixture(scope="session")
@@ -25,13 +24,17 @@ def forkserver() -> Iterator[Forkserver]:
 
 
 @pytest.fixture
-async def driver(forkserver: Forkserver, tmp_path: Path) -> AsyncIterator[Driver]:
+async def driver(
+    forkserver: Forkserver, tmp_path: Path, server_context: ssl.SSLContext
+) -> AsyncIterator[Driver]:
     """A worker that waits to be configured; it must end by itself when the test does."""
     channel, pid = forkserver.start(0)
     made = Driver(channel, tmp_path, pid=pid)
+    made.encryption = server_context
     await made.open()
     try:
-        yield made
+        async with made.brokers:
+            yield made
     except BaseException:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -43,19 +46,9 @@ async def driver(forkserver: Forkserver, tmp_path: Path) -> AsyncIterator[Driver
 
 
 @pytest.fixture
-async def start_broker(
-    server_context: ssl.SSLContext,
-) -> AsyncIterator[Callable[..., Awaitable[FakeBroker]]]:
+def start_broker(driver: Driver) -> StartBroker:
     """Starts fake brokers that end with the test."""
-    async with AsyncExitStack() as stack:
-
-        async def start(
-            behaviour: Behaviour = well_behaved, transport: str = "tcp", **options: Any
-        ) -> FakeBroker:
-            options |= {"ssl": server_context} if transport == "tls" else {}
-            return await stack.enter_async_context(FakeBroker(behaviour, **options))
-
-        yield start
+    return driver.broker
 
 
 @pytest.fixture

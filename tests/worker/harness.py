@@ -6,13 +6,14 @@ Workers are forked, as in a run, from one process that has the kernels compiled.
 import asyncio
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -124,6 +125,8 @@ class Driver:
 
     def __init__(self, channel: socket.socket, directory: Path, *, pid: int = 0) -> None:
         self.channel = channel
+        self.encryption: ssl.SSLContext | None = None  # of its brokers
+        self.brokers = AsyncExitStack()
         self.directory = directory
         self.pid = pid
         self.rows: list[Interval] = []
@@ -154,6 +157,14 @@ class Driver:
                     else:
                         self.answers.append(header)
         self.ended = True
+
+    async def broker(
+        self, behaviour: "Behaviour | None" = None, transport: str = "tcp", **options: Any
+    ) -> "FakeBroker":
+        """Start a fake broker that ends with the test."""
+        options |= {"ssl": self.encryption} if transport == "tls" else {}
+        made = FakeBroker(behaviour or well_behaved, **options)
+        return await self.brokers.enter_async_context(made)
 
     async def close(self) -> None:
         self.writer.close()
@@ -568,4 +579,4 @@ class FakeBroker:
 
 
 StartBroker = Callable[..., Awaitable[FakeBroker]]
-"""Starts a fake broker that ends with the test (conftest.start_broker)."""
+"""`Driver.broker`, as the fixture `start_broker` has it."""

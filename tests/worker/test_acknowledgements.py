@@ -11,14 +11,13 @@ from tests.worker.harness import (
     MS,
     Driver,
     Session,
-    StartBroker,
     check_stream,
     one_worker_plan,
     publishers,
 )
 
 
-async def test_the_receive_maximum_is_kept(driver: Driver, start_broker: StartBroker) -> None:
+async def test_the_receive_maximum_is_kept(driver: Driver) -> None:
     worst = 0
 
     async def narrow(session: Session) -> None:
@@ -34,7 +33,7 @@ async def test_the_receive_maximum_is_kept(driver: Driver, start_broker: StartBr
             worst = max(worst, decoded)
             session.send(PubAck(packet.packet_id))
 
-    broker = await start_broker(narrow)
+    broker = await driver.broker(narrow)
     plan = one_worker_plan(publishers(1, 200.0, qos=1), port=broker.port, version=5)
     await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=500)
@@ -44,9 +43,7 @@ async def test_the_receive_maximum_is_kept(driver: Driver, start_broker: StartBr
     assert len(broker.sessions[0].published) == 100
 
 
-async def test_a_full_window_holds_messages_back_as_a_backlog(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_a_full_window_holds_messages_back_as_a_backlog(driver: Driver) -> None:
     release = asyncio.Event()
 
     async def stall(session: Session) -> None:
@@ -59,7 +56,7 @@ async def test_a_full_window_holds_messages_back_as_a_backlog(
         session.send(*(PubAck(packet.packet_id) for packet in session.published))
         await session.behave()
 
-    broker = await start_broker(stall)
+    broker = await driver.broker(stall)
     plan = one_worker_plan(publishers(1, 100.0, qos=1, window=4), port=broker.port)
     await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=300)
@@ -80,9 +77,7 @@ async def test_a_full_window_holds_messages_back_as_a_backlog(
     assert max(row.max_ns for row in delays) >= 250 * MS
 
 
-async def test_nothing_is_sent_that_the_final_counts_lack(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_nothing_is_sent_that_the_final_counts_lack(driver: Driver) -> None:
     release = asyncio.Event()
 
     async def stall(session: Session) -> None:
@@ -93,7 +88,7 @@ async def test_nothing_is_sent_that_the_final_counts_lack(
         session.send(PubAck(packet.packet_id))
         await session.behave()
 
-    broker = await start_broker(stall)
+    broker = await driver.broker(stall)
     plan = one_worker_plan(publishers(1, 100.0, qos=1, window=1), port=broker.port)
     await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=300)
@@ -106,9 +101,7 @@ async def test_nothing_is_sent_that_the_final_counts_lack(
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_a_message_that_the_broker_refuses_is_reported(
-    driver: Driver, start_broker: StartBroker, qos: int
-) -> None:
+async def test_a_message_that_the_broker_refuses_is_reported(driver: Driver, qos: int) -> None:
     async def refuse(session: Session) -> None:
         await session.welcome(ConnAck(session_present=True))
         while True:
@@ -118,7 +111,7 @@ async def test_a_message_that_the_broker_refuses_is_reported(
                 reason = Properties(reason_string="\x1b[2Jfull")
                 session.send(answer(packet.packet_id, 0x97, reason))
 
-    broker = await start_broker(refuse)
+    broker = await driver.broker(refuse)
     plan = one_worker_plan(publishers(1, 50.0, qos=qos, window=2), port=broker.port, version=5)
     await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=200)

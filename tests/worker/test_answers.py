@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from loadgen.kernels.device import CLOSED, CONNECTED
-from loadgen.mqtt import violations
 from loadgen.mqtt.codec import encode
-from loadgen.mqtt.packets import ConnAck, Disconnect, SubAck
+from loadgen.mqtt.packets import ConnAck, Disconnect
 from loadgen.mqtt.properties import Properties
-from loadgen.plan.behaviour import SUBSCRIBE_ID
 from tests.fuzz.sessions import START_NS, Player
 
 SUBSCRIBER = 2
@@ -43,29 +41,3 @@ def test_a_device_that_may_not_send_as_planned_leaves(player: Player) -> None:
     assert player.fleet.devices["state"][:2].tolist() == [CONNECTED, CLOSED]
     totals = player.fleet.totals
     assert (totals.connect_failures, totals.disconnects) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("code", "found"),
-    [
-        (1, []),
-        (0, []),
-        (0x87, []),
-        (2, [violations.GRANT_RAISED]),
-        (7, [violations.UNKNOWN_REASON]),
-    ],
-)
-def test_a_subscription_after_a_return_is_judged(
-    player: Player, code: int, found: list[int]
-) -> None:
-    accept(player, SUBSCRIBER)
-    player.lose(SUBSCRIBER)
-    accept(player, SUBSCRIBER)
-    answer = encode(SubAck(SUBSCRIBE_ID, (0,)), 5)[:-1] + bytes((code,))
-    player.receive(SUBSCRIBER, answer, START_NS + 1)
-    subscriptions = player.lifecycle.subscriptions
-    assert subscriptions.failed_again.total() == (code in (0, 0x87))
-    assert (player.fleet.violations[[*found, violations.SESSION_LOST]] == 1).all()
-    assert player.fleet.violations.sum() == 1 + len(found)
-    player.receive(SUBSCRIBER, answer, START_NS + 2)
-    assert player.fleet.violations[violations.UNKNOWN_SUBACK] == 1

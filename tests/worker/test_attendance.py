@@ -52,7 +52,6 @@ class Attended:
     def close(self) -> None:
         self.epoll.close()
         os.close(self.fleet.run.linger_timer)
-        self.account.close()
 
 
 @pytest.fixture

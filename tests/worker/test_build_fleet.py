@@ -1,7 +1,5 @@
 """Shares of a plan as arrays."""
 
-import socket
-import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +7,11 @@ from typing import Any
 import pytest
 
 from loadgen.errors import BrokerUnreachableError
-from loadgen.kernels.device import IDLE, STREAMED
+from loadgen.kernels.device import IDLE
 from loadgen.mqtt.codec import decode
 from loadgen.mqtt.packets import Connect
 from loadgen.plan.addressing import client_id
+from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Publishes, Share, Subscribes, Target, WorkerPlan
 from loadgen.plan.plan import Plan
 from loadgen.worker.build_fleet import build_fleet, plan_schedule, socket_address
@@ -36,9 +35,12 @@ def sample(version: int = 4, **fields: Any) -> Plan:
     )
 
 
+def built(plan: Plan) -> PlannedFleet:
+    return build_fleet(plan, plan.workers[0])
+
+
 def test_devices_become_rows_of_their_group() -> None:
-    plan = sample()
-    fleet = build_fleet(plan, plan.workers[0])
+    fleet = built(sample())
     assert fleet.group.tolist() == [0] * 6 + [1] * 2 + [2] * 3 + [3] + [4] * 2
     assert fleet.device.tolist() == [*range(6), *range(2), *range(3), 0, 0, 1]
     rows = fleet.devices
@@ -54,8 +56,7 @@ def test_devices_become_rows_of_their_group() -> None:
 
 
 def test_topics_follow_from_the_numbers() -> None:
-    plan = sample()
-    fleet = build_fleet(plan, plan.workers[0])
+    fleet = built(sample())
     names = [
         fleet.topics[a:b].tobytes().decode()
         for a, b in zip(fleet.topic_ends[:-1], fleet.topic_ends[1:], strict=True)
@@ -64,8 +65,7 @@ def test_topics_follow_from_the_numbers() -> None:
 
 
 def test_pairs_are_what_each_subscriber_must_receive() -> None:
-    plan = sample()
-    fleet = build_fleet(plan, plan.workers[0])
+    fleet = built(sample())
     assert fleet.devices["range_count"].tolist() == [*[0] * 8, 1, 1, 1, 1, 0, 0]
     assert fleet.devices["range_first"].tolist() == [*[0] * 8, 0, 1, 2, 3, 4, 4]
     rows = fleet.ranges
@@ -119,7 +119,7 @@ def test_shares_of_all_workers_make_the_whole() -> None:
         100,
         101,
     ]
-    whole = build_fleet(sample(), sample().workers[0])
+    whole = built(sample())
     for fleet in (*fleets, whole):
         fleet.run.end_ns = 10**15
         plan_schedule(fleet, 10**12)
@@ -130,8 +130,7 @@ def test_shares_of_all_workers_make_the_whole() -> None:
 
 
 def test_the_schedule_begins_when_told_and_leaves_out_what_never_comes() -> None:
-    plan = sample()
-    fleet = build_fleet(plan, plan.workers[0])
+    fleet = built(sample())
     fleet.run.end_ns = 10**12 + S
     plan_schedule(fleet, 10**12)
     # Six devices at 2 a second each; two at one each two seconds, the second a second later.
@@ -143,8 +142,7 @@ def test_the_schedule_begins_when_told_and_leaves_out_what_never_comes() -> None
 
 
 def test_a_rate_of_almost_nothing_sends_almost_nothing() -> None:
-    plan = one_worker_plan(DeviceGroup("rare", 4, Publishes("p/{topic}", 1e-9)))
-    fleet = build_fleet(plan, plan.workers[0])
+    fleet = built(one_worker_plan(DeviceGroup("rare", 4, Publishes("p/{topic}", 1e-9))))
     fleet.run.end_ns = 10**12 + 3600 * S
     plan_schedule(fleet, 10**12)
     assert fleet.publishers["due_ns"].min() == 10**12
@@ -154,23 +152,10 @@ def test_a_rate_of_almost_nothing_sends_almost_nothing() -> None:
 
 def test_targets_are_used_in_turn_and_addresses_are_resolved() -> None:
     targets = (Target("127.0.0.1", 1883), Target("127.0.0.2", 1884), Target("127.0.0.1", 1885))
-    plan = one_worker_plan(DeviceGroup("devices", 7), targets=targets)
-    fleet = build_fleet(plan, plan.workers[0])
+    fleet = built(one_worker_plan(DeviceGroup("devices", 7), targets=targets))
     assert fleet.devices["target"].tolist() == [0, 1, 2, 0, 1, 2, 0]
     for row, size, target in zip(fleet.addresses, fleet.address_bytes, targets, strict=True):
         assert row[:size].tobytes() == socket_address(target.host, target.port)
-
-
-def test_addresses_are_those_of_the_c_library() -> None:
-    found = socket_address("127.0.0.1", 1883)
-    family, port = struct.unpack("=H", found[:2])[0], struct.unpack(">H", found[2:4])[0]
-    assert (family, port, found[4:8]) == (socket.AF_INET, 1883, b"\x7f\0\0\1")
-    assert len(found) == 16
-    found = socket_address("::1", 8883)
-    assert struct.unpack("=H", found[:2])[0] == socket.AF_INET6
-    assert struct.unpack(">H", found[2:4])[0] == 8883
-    assert found[8:24] == socket.inet_pton(socket.AF_INET6, "::1")
-    assert len(found) == 28
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "", "a" * 300, "ü" * 80])
@@ -178,12 +163,6 @@ def test_a_host_that_does_not_resolve_is_one_clear_error(host: str) -> None:
     with refused("NO_NAME", BrokerUnreachableError, host=host) as caught:
         socket_address(host, 1883)
     assert "\n" not in str(caught.value)
-
-
-def test_streamed_devices_are_marked() -> None:
-    plan = one_worker_plan(DeviceGroup("devices", 2), targets=(Target("127.0.0.1", 8883, "tls"),))
-    fleet = build_fleet(plan, plan.workers[0])
-    assert (fleet.devices["flags"] & STREAMED).all()
 
 
 def test_idle_devices_cost_little_memory() -> None:

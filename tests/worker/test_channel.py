@@ -13,10 +13,8 @@ from tests.worker.harness import HANG_S, Driver, StartBroker, one_worker_plan, p
 
 
 @pytest.mark.parametrize("when", ["at once", "configured", "running"])
-async def test_a_worker_ends_when_its_channel_closes(
-    driver: Driver, start_broker: StartBroker, when: str
-) -> None:
-    broker = await start_broker()
+async def test_a_worker_ends_when_its_channel_closes(driver: Driver, when: str) -> None:
+    broker = await driver.broker()
     if when != "at once":
         await driver.connect(one_worker_plan(publishers(3), port=broker.port))
     if when == "running":
@@ -26,10 +24,8 @@ async def test_a_worker_ends_when_its_channel_closes(
         await until(lambda: broker.gone == 3)
 
 
-async def test_an_unknown_command_and_a_beat_are_not_answered(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    broker = await start_broker()
+async def test_an_unknown_command_and_a_beat_are_not_answered(driver: Driver) -> None:
+    broker = await driver.broker()
     driver.send("beat")
     driver.send("no such thing")
     await driver.configure(one_worker_plan(publishers(1), port=broker.port))

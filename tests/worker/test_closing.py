@@ -155,9 +155,7 @@ def test_what_responders_have_in_flight_is_not_named() -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_a_worker_names_what_was_never_acknowledged(
-    driver: harness.Driver, start_broker: harness.StartBroker, qos: int
-) -> None:
+async def test_a_worker_names_what_was_never_acknowledged(driver: harness.Driver, qos: int) -> None:
     """Every third message is delivered and not acknowledged, every third is swallowed."""
     sessions: list[harness.Session] = []
 
@@ -179,7 +177,7 @@ async def test_a_worker_names_what_was_never_acknowledged(
             else:
                 session.respond(packet)
 
-    broker = await start_broker(serve)
+    broker = await driver.broker(serve)
     groups = harness.publishers(1, 60.0, qos=qos), harness.subscribers(1)
     await driver.connect(harness.one_worker_plan(*groups, port=broker.port))
     await driver.subscribe()

@@ -25,7 +25,6 @@ from tests.worker.harness import (
     Driver,
     Gone,
     Session,
-    StartBroker,
     Transport,
     one_worker_plan,
     publishers,
@@ -305,7 +304,7 @@ async def test_a_name_that_does_not_resolve_is_an_error_of_configure(driver: Dri
     [(4, 5, "not authorized (5)"), (5, 0x87, "not authorized (0x87)"), (4, 77, "return code (77)")],
 )
 async def test_a_refused_connack_is_a_failure_with_its_reason(
-    driver: Driver, start_broker: StartBroker, version: int, code: int, reason: str
+    driver: Driver, version: int, code: int, reason: str
 ) -> None:
     async def refuse(session: Session) -> None:
         await session.packet()
@@ -314,7 +313,7 @@ async def test_a_refused_connack_is_a_failure_with_its_reason(
         session.send_bytes(bytes([0x20, length, 0, code, *([0] * (length - 2))]) * 2)
         await session.packet()
 
-    broker = await start_broker(refuse)
+    broker = await driver.broker(refuse)
     answer = await driver.connect(
         one_worker_plan(publishers(4), port=broker.port, version=version), in_flight=2
     )
@@ -332,13 +331,13 @@ async def test_a_refused_connack_is_a_failure_with_its_reason(
 
 @pytest.mark.parametrize("transport", ["tcp", "tls"])
 async def test_a_broker_that_never_answers_is_given_up(
-    driver: Driver, start_broker: StartBroker, transport: Transport
+    driver: Driver, transport: Transport
 ) -> None:
     async def silent(session: Session) -> None:
         await session.reader.read()
         raise Gone
 
-    broker = await start_broker(silent)
+    broker = await driver.broker(silent)
     plan = one_worker_plan(publishers(3), port=broker.port, transport=transport)
     answer = await driver.connect(plan, timeout_s=0.2)
     assert answer["failures"] == {"no answer in time": 3}
@@ -348,19 +347,19 @@ async def test_a_broker_that_never_answers_is_given_up(
     assert driver.counted("connect_failures") == 3
 
 
-BROKEN = "the broker broke MQTT: Malformed Packet (0x81)"
+BROKEN = "violation of MQTT: Malformed Packet (0x81)"
 
 
 @pytest.mark.parametrize("first", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"\x20\x02\x00"])
 async def test_a_server_that_hangs_up_before_connack_fails_the_connect(
-    driver: Driver, start_broker: StartBroker, first: bytes
+    driver: Driver, first: bytes
 ) -> None:
     async def leave(session: Session) -> None:
         session.send_bytes(first)
         await session.drain()
         session.close()
 
-    broker = await start_broker(leave)
+    broker = await driver.broker(leave)
     answer = await driver.connect(one_worker_plan(publishers(3), port=broker.port))
     assert answer["connected"] == 0
     assert sum(answer["failures"].values()) == 3
@@ -370,22 +369,18 @@ async def test_a_server_that_hangs_up_before_connack_fails_the_connect(
     assert driver.counted("connect_failures") == 3
 
 
-async def test_a_banner_from_a_server_that_stays_is_a_protocol_error(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_a_banner_from_a_server_that_stays_is_a_protocol_error(driver: Driver) -> None:
     async def greet(session: Session) -> None:
         session.send_bytes(b"SSH-2.0-OpenSSH_9.2\r\n")
         await asyncio.Event().wait()
 
-    broker = await start_broker(greet)
+    broker = await driver.broker(greet)
     answer = await driver.connect(one_worker_plan(publishers(3), port=broker.port))
     assert answer["failures"] == {BROKEN: 3}
     await driver.stop()
 
 
-async def test_connects_are_bounded_in_flight_and_paced(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_connects_are_bounded_in_flight_and_paced(driver: Driver) -> None:
     most = 0
     under_way = 0
 
@@ -399,7 +394,7 @@ async def test_connects_are_bounded_in_flight_and_paced(
         session.send(ConnAck())
         await session.behave()
 
-    broker = await start_broker(slow)
+    broker = await driver.broker(slow)
     answer = await driver.connect(
         one_worker_plan(publishers(60), port=broker.port), rate=300.0, in_flight=4
     )
@@ -424,14 +419,12 @@ async def test_more_failures_at_once_than_events_fit(driver: Driver) -> None:
     assert driver.counted("connect_failures") == count
 
 
-async def test_endpoints_may_be_of_both_address_families(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_endpoints_may_be_of_both_address_families(driver: Driver) -> None:
     try:
-        new = await start_broker(host="::1")
+        new = await driver.broker(host="::1")
     except HostLimitError:
         pytest.skip("no IPv6 loopback")
-    old = await start_broker()
+    old = await driver.broker()
     targets = (Target("127.0.0.1", old.port), Target("::1", new.port))
     answer = await driver.connect(one_worker_plan(publishers(6), targets=targets))
     assert answer["connected"] == 6

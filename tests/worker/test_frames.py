@@ -5,11 +5,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import CannotRunError
 from loadgen.worker.frames import FRAME_LIMIT_BYTES, FrameReader, encode_frame
+from tests.examples import examples
 from tests.refusals import refused
 
 values = st.recursive(
@@ -24,7 +25,7 @@ frames = st.lists(
 
 
 @given(frames, st.lists(st.integers(0, 2000), max_size=20))
-@settings(deadline=None, max_examples=100)
+@examples(100)
 def test_frames_cut_anywhere_come_back_whole(
     wanted: list[tuple[dict[str, object], bytes]], cuts: list[int]
 ) -> None:
@@ -36,14 +37,6 @@ def test_frames_cut_anywhere_come_back_whole(
         found += reader.feed(data[start:end])
     assert found == wanted
     assert reader.feed(b"") == []
-
-
-def test_a_frame_is_not_given_out_before_its_last_byte() -> None:
-    data = encode_frame({"op": "beat"}, b"block")
-    reader = FrameReader()
-    for index in range(len(data) - 1):
-        assert reader.feed(data[index : index + 1]) == []
-    assert reader.feed(data[-1:]) == [({"op": "beat"}, b"block")]
 
 
 def test_dataclasses_and_arrays_become_json() -> None:

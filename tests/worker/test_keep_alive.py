@@ -5,13 +5,11 @@ import pytest
 from loadgen.mqtt.packets import ConnAck, PingReq
 from loadgen.mqtt.properties import Properties
 from loadgen.plan.groups import DeviceGroup
-from tests.worker.harness import Driver, Session, StartBroker, one_worker_plan
+from tests.worker.harness import Driver, Session, one_worker_plan
 
 
 @pytest.mark.parametrize("by_server", [False, True])
-async def test_silent_devices_ping_in_time(
-    driver: Driver, start_broker: StartBroker, by_server: bool
-) -> None:
+async def test_silent_devices_ping_in_time(driver: Driver, by_server: bool) -> None:
     """Of two silent devices the one with a keep-alive pings before it runs out."""
     properties = Properties(server_keep_alive=2) if by_server else Properties()
 
@@ -19,7 +17,7 @@ async def test_silent_devices_ping_in_time(
         await session.welcome(ConnAck(properties=properties))
         await session.behave()
 
-    broker = await start_broker(watch)
+    broker = await driver.broker(watch)
     alive = DeviceGroup("alive", 1, keep_alive_s=600 if by_server else 2)
     never = DeviceGroup("never", 1, keep_alive_s=0)
     groups = (alive,) if by_server else (alive, never)
@@ -36,9 +34,7 @@ async def test_silent_devices_ping_in_time(
 
 
 @pytest.mark.parametrize("blind", [False, True])
-async def test_a_connection_without_pingresp_is_given_up(
-    driver: Driver, start_broker: StartBroker, blind: bool
-) -> None:
+async def test_a_connection_without_pingresp_is_given_up(driver: Driver, blind: bool) -> None:
     """A broker that hangs keeps its connections; who pings finds out, who is answered stays."""
 
     async def hang(session: Session) -> None:
@@ -47,7 +43,7 @@ async def test_a_connection_without_pingresp_is_given_up(
             await session.packet()
         await session.behave()
 
-    broker = await start_broker(hang)
+    broker = await driver.broker(hang)
     groups = (DeviceGroup("hung", 2, keep_alive_s=1), DeviceGroup("alive", 2, keep_alive_s=1))
     await driver.connect(one_worker_plan(*groups, port=broker.port))
 

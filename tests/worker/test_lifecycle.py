@@ -18,7 +18,6 @@ from tests.worker.harness import (
     Driver,
     Gone,
     Session,
-    StartBroker,
     Transport,
     check_stream,
     header,
@@ -31,9 +30,7 @@ from tests.worker.harness import (
 # --- brokers that break the protocol, or the connection -------------------------------------------
 
 
-async def test_a_connection_closed_right_behind_connack_is_noticed(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_a_connection_closed_right_behind_connack_is_noticed(driver: Driver) -> None:
     """CONNACK and the end of the stream arrive while the worker looks away."""
 
     async def leave(session: Session) -> None:
@@ -48,7 +45,7 @@ async def test_a_connection_closed_right_behind_connack_is_noticed(
         with pytest.raises(Gone):
             await session.packet()
 
-    broker = await start_broker(leave)
+    broker = await driver.broker(leave)
     await driver.connect(one_worker_plan(publishers(2), port=broker.port), in_flight=1)
     await driver.until(lambda: driver.now("disconnects") == 2)
     assert driver.now("connected") == 0
@@ -75,7 +72,7 @@ async def test_a_connection_closed_right_behind_connack_is_noticed(
     ],
 )
 async def test_garbage_after_connack_ends_that_connection_only(
-    driver: Driver, start_broker: StartBroker, garbage: bytes, transport: Transport
+    driver: Driver, garbage: bytes, transport: Transport
 ) -> None:
     async def spit(session: Session) -> None:
         await session.welcome()
@@ -83,7 +80,7 @@ async def test_garbage_after_connack_ends_that_connection_only(
             session.send_bytes(garbage)
         await session.behave()
 
-    broker = await start_broker(spit, transport)
+    broker = await driver.broker(spit, transport)
     plan = one_worker_plan(publishers(3), port=broker.port, transport=transport)
     answer = await driver.connect(plan)
     connects = answer["connected"] + sum(answer["failures"].values())
@@ -101,7 +98,7 @@ async def test_garbage_after_connack_ends_that_connection_only(
 
 @pytest.mark.parametrize(("transport", "qos"), [("tcp", 0), ("tcp", 1), ("tls", 1)])
 async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay_in_the_backlog(
-    driver: Driver, start_broker: StartBroker, transport: Transport, qos: int
+    driver: Driver, transport: Transport, qos: int
 ) -> None:
     async def drop(session: Session) -> None:
         await session.welcome()
@@ -111,7 +108,7 @@ async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay
                 session.abort()
                 return
 
-    broker = await start_broker(drop, transport)
+    broker = await driver.broker(drop, transport)
     plan = one_worker_plan(publishers(3, qos=qos), port=broker.port, transport=transport)
     await driver.connect(plan)
     await driver.start(warmup_ms=0, measure_ms=500)
@@ -134,14 +131,14 @@ async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay
 
 @pytest.mark.parametrize("version", [4, 5])
 async def test_a_disconnect_from_the_broker_is_reported_with_its_reason(
-    driver: Driver, start_broker: StartBroker, version: int
+    driver: Driver, version: int
 ) -> None:
     async def dismiss(session: Session) -> None:
         await session.welcome()
         session.send(packets.Disconnect(0x8B if version == 5 else 0))
         await session.behave()
 
-    broker = await start_broker(dismiss)
+    broker = await driver.broker(dismiss)
     plan = one_worker_plan(publishers(1), port=broker.port, version=version)
     await driver.connect(plan)
     await driver.until(lambda: driver.now("disconnects") == 1)
@@ -153,16 +150,14 @@ async def test_a_disconnect_from_the_broker_is_reported_with_its_reason(
     assert driver.events[0]["device"] == 0
 
 
-async def test_a_storm_of_events_of_one_kind_is_cut(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_a_storm_of_events_of_one_kind_is_cut(driver: Driver) -> None:
     async def leave(session: Session) -> None:
         await session.welcome()
         await connected.wait()
         session.abort()
 
     connected = asyncio.Event()
-    broker = await start_broker(leave)
+    broker = await driver.broker(leave)
     await driver.connect(one_worker_plan(publishers(60), port=broker.port))
     connected.set()
     await driver.until(lambda: driver.now("disconnects") == 60)
@@ -176,7 +171,7 @@ async def test_a_storm_of_events_of_one_kind_is_cut(
 
 @pytest.mark.parametrize("present", [False, True])
 async def test_a_device_that_comes_back_sends_again_what_was_unacknowledged(
-    driver: Driver, start_broker: StartBroker, present: bool
+    driver: Driver, present: bool
 ) -> None:
     async def break_once(session: Session) -> None:
         again = len(broker.sessions) > 1
@@ -189,7 +184,7 @@ async def test_a_device_that_comes_back_sends_again_what_was_unacknowledged(
             session.published.append(packet)
         session.abort()
 
-    broker = await start_broker(break_once)
+    broker = await driver.broker(break_once)
     plan = one_worker_plan(
         publishers(1, 100.0, qos=1, clean_start=not present),
         port=broker.port,
@@ -212,7 +207,7 @@ async def test_a_device_that_comes_back_sends_again_what_was_unacknowledged(
 
 
 async def test_a_subscriber_that_comes_back_subscribes_again_and_what_it_missed_is_lost(
-    driver: Driver, start_broker: StartBroker
+    driver: Driver,
 ) -> None:
     async def break_once(session: Session) -> None:
         await session.welcome()
@@ -223,7 +218,7 @@ async def test_a_subscriber_that_comes_back_subscribes_again_and_what_it_missed_
         session.filters.clear()
         session.abort()
 
-    broker = await start_broker(break_once)
+    broker = await driver.broker(break_once)
     plan = one_worker_plan(
         publishers(1, 100.0),
         subscribers(),
@@ -244,9 +239,7 @@ async def test_a_subscriber_that_comes_back_subscribes_again_and_what_it_missed_
     assert recorded == received
 
 
-async def test_devices_come_back_however_often_they_fail(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_devices_come_back_however_often_they_fail(driver: Driver) -> None:
     async def moody(session: Session) -> None:
         number = len(broker.sessions)
         if number in (2, 3):
@@ -260,7 +253,7 @@ async def test_devices_come_back_however_often_they_fail(
                 session.abort()
         await session.behave()
 
-    broker = await start_broker(moody)
+    broker = await driver.broker(moody)
     plan = one_worker_plan(
         publishers(1, 100.0), port=broker.port, reconnect=Reconnect(0.01, 0.02, 0.5)
     )

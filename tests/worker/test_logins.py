@@ -7,6 +7,7 @@ import pytest
 from loadgen.errors import ScenarioError
 from loadgen.worker.logins import read_clients
 from tests.refusals import refused
+from tests.tables import rows_of
 
 SECRET = "correct-horse-battery"
 
@@ -23,27 +24,12 @@ def test_columns_come_in_any_order_and_may_be_missing(tmp_path: Path) -> None:
     assert read_clients(path) == [("Zähler", None, None)]
 
 
-@pytest.mark.parametrize(
-    ("content", "code", "values"),
-    [
-        (b"", "NO_HEADER", {}),
-        (b"meter1,ann,secret\n", "NO_HEADER", {}),
-        (b"client_id,user\nm,u\n", "NO_HEADER", {}),
-        (b"client_id,username\nm\n", "COLUMNS", {"line": 2, "values": 1, "columns": 2}),
-        (b"client_id\nm,x\n", "COLUMNS", {"line": 2, "values": 2, "columns": 1}),
-        (b"client_id,username\na,u\n,u\n", "CLIENT_ID", {"line": 3}),
-        (b"client_id\n" + b"m" * 65_536 + b"\n", "CLIENT_ID", {"line": 2}),
-        (b"client_id\na\nb\na\n", "SAME_CLIENT_ID", {"line": 4, "other": 2}),
-        (b"client_id\n\xff\xfe\n", "UNREADABLE", {"reason": "it is not CSV text"}),
-        (b"client_id\na\0b\n", "CLIENT_ID", {"line": 2}),
-        (b'client_id\n"' + b"x" * 200_000 + b'"\n', "UNREADABLE", {"reason": "it is not CSV text"}),
-    ],
-)
+@pytest.mark.parametrize(("content", "code", "values"), rows_of("worker.clients_refused"))
 def test_a_file_that_cannot_be_used_is_one_line(
-    tmp_path: Path, content: bytes, code: str, values: dict[str, object]
+    tmp_path: Path, content: str, code: str, values: dict[str, object]
 ) -> None:
     path = tmp_path / "clients.csv"
-    path.write_bytes(content)
+    path.write_bytes(content.format(m="m" * 65_536, x="x" * 200_000).encode("latin-1"))
     with refused(code, ScenarioError, **values) as caught:
         read_clients(path)
     assert "\n" not in str(caught.value)

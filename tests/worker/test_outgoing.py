@@ -40,11 +40,7 @@ def secured(context: ssl.SSLContext | None, port: int) -> dict[str, Any]:
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("largest", [60_000, 100_000], ids=["whole", "streamed"])
 async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
-    driver: harness.Driver,
-    start_broker: harness.StartBroker,
-    context: ssl.SSLContext | None,
-    qos: int,
-    largest: int,
+    driver: harness.Driver, context: ssl.SSLContext | None, qos: int, largest: int
 ) -> None:
     resume = asyncio.Event()
 
@@ -55,7 +51,7 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
         session.writer.transport.resume_reading()  # type: ignore[attr-defined]
         await session.behave()
 
-    broker = await start_broker(stall, ssl=context)
+    broker = await driver.broker(stall, ssl=context)
     # 1,000 messages a second of 60 kB and more: the kernel's buffers hold a few tenths of a second.
     group = harness.publishers(2, 1000.0, qos=qos, size=(20_000, largest), window=1000)
     where = secured(context, broker.port)
@@ -88,7 +84,7 @@ async def test_a_broker_that_stops_reading_gets_everything_later_and_in_order(
 
 
 async def test_a_blocked_connection_that_breaks_leaves_nothing_behind(
-    driver: harness.Driver, start_broker: harness.StartBroker
+    driver: harness.Driver,
 ) -> None:
     async def stall(session: harness.Session) -> None:
         await session.welcome()
@@ -96,7 +92,7 @@ async def test_a_blocked_connection_that_breaks_leaves_nothing_behind(
         await harness.until(lambda: driver.window_ends)
         session.abort()
 
-    broker = await start_broker(stall)
+    broker = await driver.broker(stall)
     group = harness.publishers(1, 500.0, size=(60_000, 60_000))
     await driver.connect(harness.one_worker_plan(group, port=broker.port, max_packet_bytes=1 << 17))
     await driver.start(warmup_ms=0, measure_ms=500)
@@ -166,10 +162,7 @@ async def _answer_and_flush(loop: WorkerLoop, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [10, 1], ids=["others follow", "nothing follows"])
 async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
-    driver: harness.Driver,
-    start_broker: harness.StartBroker,
-    context: ssl.SSLContext | None,
-    count: int,
+    driver: harness.Driver, context: ssl.SSLContext | None, count: int
 ) -> None:
     async def break_off(session: harness.Session) -> None:
         await session.welcome()
@@ -179,7 +172,7 @@ async def test_a_large_message_that_broke_off_goes_again_from_its_begin(
             return
         await session.behave()
 
-    broker = await start_broker(break_off, ssl=context)
+    broker = await driver.broker(break_off, ssl=context)
     group = harness.publishers(1, 2.0 * count, qos=1, size=(1_000_000, 1_000_000))
     plan = harness.one_worker_plan(
         group,

@@ -57,7 +57,7 @@ def test_latencies_of_a_second_come_a_few_at_each_turn() -> None:
     first, *others = coordinator.frames
     assert {row.group for row in first} == {"", "publishers", "subscribers"}
     assert not [row for row in first if row.series]
-    assert turns == len(coordinator.frames) == 3
+    assert turns == len(coordinator.frames) == 4
     assert max(map(len, others)) <= SLOTS_AT_ONCE
     assert coordinator.counted == wanted
     assert {(row.second, row.time_ns, row.span_ns) for row in first} == {

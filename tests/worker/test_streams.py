@@ -21,7 +21,6 @@ from tests.worker.harness import (
     MS,
     Driver,
     Session,
-    StartBroker,
     check_stream,
     one_worker_plan,
     publishers,
@@ -31,13 +30,9 @@ from tests.worker.harness import (
 
 @pytest.mark.parametrize(("version", "qos"), [(4, 0), (5, 1), (4, 2)])
 async def test_a_run_over_tls_counts_every_message_once(
-    driver: Driver,
-    start_broker: StartBroker,
-    certificates: CertificateFiles,
-    version: int,
-    qos: int,
+    driver: Driver, certificates: CertificateFiles, version: int, qos: int
 ) -> None:
-    broker = await start_broker(transport="tls")
+    broker = await driver.broker(transport="tls")
     plan = one_worker_plan(
         publishers(2, 200.0, qos=qos),
         subscribers(qos=1),
@@ -66,10 +61,8 @@ async def test_a_run_over_tls_counts_every_message_once(
     assert all(isinstance(session.packets[-1], Disconnect) for session in broker.sessions)
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    broker = await start_broker(transport="tls")
+async def test_a_certificate_that_nobody_vouches_for_is_refused(driver: Driver) -> None:
+    broker = await driver.broker(transport="tls")
     answer = await driver.connect(
         one_worker_plan(publishers(2), port=broker.port, transport="tls", tls=Tls())
     )
@@ -83,11 +76,9 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(
 
 
 async def test_a_certificate_for_another_host_is_refused(
-    driver: Driver,
-    start_broker: StartBroker,
-    certificates: CertificateFiles,
+    driver: Driver, certificates: CertificateFiles
 ) -> None:
-    broker = await start_broker(transport="tls")
+    broker = await driver.broker(transport="tls")
     # The same broker by a name that its certificate does not have.
     tls = Tls(ca_file=str(certificates.authority))
     targets = (Target("127.1", broker.port, "tls"),)
@@ -98,10 +89,7 @@ async def test_a_certificate_for_another_host_is_refused(
 
 
 async def test_a_client_certificate_is_shown(
-    driver: Driver,
-    start_broker: StartBroker,
-    server_context: ssl.SSLContext,
-    certificates: CertificateFiles,
+    driver: Driver, server_context: ssl.SSLContext, certificates: CertificateFiles
 ) -> None:
     server_context.verify_mode = ssl.CERT_REQUIRED
     server_context.load_verify_locations(certificates.authority)
@@ -112,7 +100,7 @@ async def test_a_client_certificate_is_shown(
         await session.welcome()
         await session.behave()
 
-    broker = await start_broker(look, ssl=server_context)
+    broker = await driver.broker(look, ssl=server_context)
     assert certificates.client_certificate and certificates.client_key
     own, key = (
         path.replace("{device}", "0")
@@ -126,16 +114,14 @@ async def test_a_client_certificate_is_shown(
     await driver.stop()
 
 
-async def test_a_broker_without_tls_fails_the_handshake(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_a_broker_without_tls_fails_the_handshake(driver: Driver) -> None:
     async def answer_in_the_clear(session: Session) -> None:
         await session.reader.read(10)
         session.send_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await session.drain()
         session.close()
 
-    broker = await start_broker(answer_in_the_clear)
+    broker = await driver.broker(answer_in_the_clear)
     answer = await driver.connect(one_worker_plan(publishers(2), port=broker.port, transport="tls"))
     assert answer["connected"] == 0
     assert sum(answer["failures"].values()) == 2
@@ -143,10 +129,8 @@ async def test_a_broker_without_tls_fails_the_handshake(
     await driver.stop()
 
 
-async def test_many_devices_connect_without_one_expiring_before_it_began(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    broker = await start_broker(transport="tls")
+async def test_many_devices_connect_without_one_expiring_before_it_began(driver: Driver) -> None:
+    broker = await driver.broker(transport="tls")
     group = DeviceGroup("devices", 150)
     answer = await driver.connect(
         one_worker_plan(group, port=broker.port, transport="tls"), in_flight=150
@@ -161,13 +145,12 @@ async def test_many_devices_connect_without_one_expiring_before_it_began(
 )
 async def test_the_last_answer_says_what_was_negotiated(
     driver: Driver,
-    start_broker: StartBroker,
     certificates: CertificateFiles,
     tls_version: str,
     cipher: str | None,
     version: str,
 ) -> None:
-    broker = await start_broker(transport="tls")
+    broker = await driver.broker(transport="tls")
     tls = Tls(
         str(certificates.authority),
         minimum=tls_version,

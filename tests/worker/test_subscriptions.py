@@ -8,7 +8,6 @@ from tests.worker.harness import (
     HANG_S,
     Driver,
     Session,
-    StartBroker,
     one_worker_plan,
     publishers,
     subscribers,
@@ -17,9 +16,7 @@ from tests.worker.harness import (
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x87), (5, 0x80)])
-async def test_a_refused_subscription_is_reported(
-    driver: Driver, start_broker: StartBroker, version: int, code: int
-) -> None:
+async def test_a_refused_subscription_is_reported(driver: Driver, version: int, code: int) -> None:
     async def refuse(session: Session) -> None:
         await session.welcome()
         packet = await session.behave(until_packet=Subscribe)
@@ -28,7 +25,7 @@ async def test_a_refused_subscription_is_reported(
         session.send(SubAck(packet.packet_id, (code if odd else 0,)))
         await session.behave()
 
-    broker = await start_broker(refuse)
+    broker = await driver.broker(refuse)
     plan = one_worker_plan(publishers(), subscribers(4), port=broker.port, version=version)
     await driver.connect(plan)
     answer = await driver.subscribe()
@@ -43,7 +40,7 @@ async def test_a_refused_subscription_is_reported(
 
 @pytest.mark.parametrize(("qos", "granted"), [(1, 0), (2, 1), (2, 0)])
 async def test_a_subscription_with_less_qos_than_asked_for_is_a_failure(
-    driver: Driver, start_broker: StartBroker, qos: int, granted: int
+    driver: Driver, qos: int, granted: int
 ) -> None:
     async def grant_less(session: Session) -> None:
         await session.welcome()
@@ -53,7 +50,7 @@ async def test_a_subscription_with_less_qos_than_asked_for_is_a_failure(
         session.send(SubAck(packet.packet_id, (granted if short else qos,)))
         await session.behave()
 
-    broker = await start_broker(grant_less)
+    broker = await driver.broker(grant_less)
     await driver.connect(one_worker_plan(subscribers(3, qos=qos), publishers(), port=broker.port))
     answer = await driver.subscribe()
     assert answer["subscribed"] == 2
@@ -61,9 +58,7 @@ async def test_a_subscription_with_less_qos_than_asked_for_is_a_failure(
     await driver.stop()
 
 
-async def test_a_subscription_refused_after_a_return_is_reported(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_a_subscription_refused_after_a_return_is_reported(driver: Driver) -> None:
     async def refuse_the_second(session: Session) -> None:
         await session.welcome()
         again = any(other.filters for other in broker.sessions)
@@ -76,7 +71,7 @@ async def test_a_subscription_refused_after_a_return_is_reported(
             session.abort()
         await session.behave()
 
-    broker = await start_broker(refuse_the_second)
+    broker = await driver.broker(refuse_the_second)
     plan = one_worker_plan(
         subscribers(1), publishers(), port=broker.port, reconnect=Reconnect(0.01, 0.1, 0.0)
     )
@@ -89,9 +84,7 @@ async def test_a_subscription_refused_after_a_return_is_reported(
     await driver.stop()
 
 
-async def test_connections_that_end_with_their_subscribe_are_counted(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_connections_that_end_with_their_subscribe_are_counted(driver: Driver) -> None:
     async def hang_up(session: Session) -> None:
         await session.welcome()
         if session.connect.client_id.endswith("-0"):
@@ -99,7 +92,7 @@ async def test_connections_that_end_with_their_subscribe_are_counted(
             session.abort()
         await session.behave()
 
-    broker = await start_broker(hang_up)
+    broker = await driver.broker(hang_up)
     await driver.connect(one_worker_plan(publishers(), subscribers(3), port=broker.port))
     answer = await driver.subscribe()
     assert (answer["subscribed"], answer["closed"]) == (2, 1)
@@ -110,9 +103,7 @@ async def test_connections_that_end_with_their_subscribe_are_counted(
     await driver.stop()
 
 
-async def test_a_missing_suback_is_a_failure_after_the_timeout(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_a_missing_suback_is_a_failure_after_the_timeout(driver: Driver) -> None:
     late: list[Session] = []
 
     async def forgetful(session: Session) -> None:
@@ -122,7 +113,7 @@ async def test_a_missing_suback_is_a_failure_after_the_timeout(
             late.append(session)
         await session.behave()
 
-    broker = await start_broker(forgetful)
+    broker = await driver.broker(forgetful)
     await driver.connect(one_worker_plan(subscribers(3), publishers(), port=broker.port))
     answer = await driver.subscribe(timeout_s=0.3)
     assert answer["subscribed"] == 2
@@ -137,7 +128,7 @@ async def test_a_missing_suback_is_a_failure_after_the_timeout(
 
 
 async def test_devices_that_leave_before_their_turn_do_not_hold_up_the_others(
-    driver: Driver, start_broker: StartBroker
+    driver: Driver,
 ) -> None:
     """More subscribers than SUBSCRIBEs in flight; those that wait their turn are closed."""
     count = 400
@@ -158,7 +149,7 @@ async def test_devices_that_leave_before_their_turn_do_not_hold_up_the_others(
                 other.send(SubAck(packet.packet_id, (0,)))
         await session.behave()
 
-    broker = await start_broker(behave)
+    broker = await driver.broker(behave)
     group = DeviceGroup("devices", count, subscribes=Subscribes(("t",)))
     await driver.connect(one_worker_plan(group, port=broker.port))
     answer = await driver.subscribe()
@@ -167,9 +158,7 @@ async def test_devices_that_leave_before_their_turn_do_not_hold_up_the_others(
     await driver.stop()
 
 
-async def test_a_device_that_is_dropped_while_it_subscribes_is_a_failure(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_a_device_that_is_dropped_while_it_subscribes_is_a_failure(driver: Driver) -> None:
     async def drop(session: Session) -> None:
         await session.welcome()
         packet = await session.behave(until_packet=Subscribe)
@@ -179,7 +168,7 @@ async def test_a_device_that_is_dropped_while_it_subscribes_is_a_failure(
             session.respond(packet)
             await session.behave()
 
-    broker = await start_broker(drop)
+    broker = await driver.broker(drop)
     plan = one_worker_plan(subscribers(3), publishers(1), port=broker.port)
     await driver.connect(plan)
     answer = await driver.subscribe()

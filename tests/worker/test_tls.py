@@ -13,19 +13,10 @@ from loadgen.errors import UsageError
 from loadgen.plan.groups import Tls
 from loadgen.worker.tls import tls_context
 from tests.refusals import refused
+from tests.tables import rows_of
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"ca_file": "/no/such/file"},
-        {"certificate_file": "/no/such/file", "key_file": "/no/such/key"},
-        {"ciphers": "NO-SUCH-CIPHER"},
-        {"minimum": "0.9"},
-        {"maximum": "4"},
-        {"alpn": "x" * 256},
-    ],
-)
+@pytest.mark.parametrize("fields", rows_of("worker.tls_refused"))
 def test_what_cannot_be_loaded_is_one_clear_error(fields: dict[str, Any]) -> None:
     with refused("NO_TLS", UsageError) as caught:
         tls_context(Tls(**fields))

@@ -19,7 +19,6 @@ from tests.worker.harness import (
     RUN_TAG,
     Driver,
     Session,
-    StartBroker,
     Transport,
     check_stream,
     header,
@@ -33,9 +32,9 @@ from tests.worker.harness import (
 
 @pytest.mark.parametrize(("version", "qos"), [(4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)])
 async def test_a_run_counts_every_message_once_in_each_place(
-    driver: Driver, start_broker: StartBroker, version: int, qos: int
+    driver: Driver, version: int, qos: int
 ) -> None:
-    broker = await start_broker()
+    broker = await driver.broker()
     groups = publishers(qos=qos, deliveries=2), subscribers(2, qos=qos)
     plan = one_worker_plan(*groups, port=broker.port, version=version)
     configured = await driver.configure(plan)
@@ -104,10 +103,8 @@ async def test_a_run_counts_every_message_once_in_each_place(
     assert driver.recorded_count("tls") == 0
 
 
-async def test_interval_rows_follow_one_another_and_name_their_phase(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    broker = await start_broker()
+async def test_interval_rows_follow_one_another_and_name_their_phase(driver: Driver) -> None:
+    broker = await driver.broker()
     await driver.connect(one_worker_plan(publishers(), subscribers(), port=broker.port))
     await driver.subscribe()
     await driver.start(warmup_ms=300, measure_ms=1500)
@@ -156,10 +153,8 @@ async def test_credentials_are_sent_and_a_refusal_is_reported(driver: Driver) ->
     assert "wrong" not in json.dumps(driver.frames)
 
 
-async def test_another_run_on_the_same_connections_counts_its_own_messages(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    broker = await start_broker()
+async def test_another_run_on_the_same_connections_counts_its_own_messages(driver: Driver) -> None:
+    broker = await driver.broker()
     plan = one_worker_plan(publishers(), subscribers(), port=broker.port)
     await driver.connect(plan)
     await driver.subscribe()
@@ -205,8 +200,8 @@ async def test_another_run_on_the_same_connections_counts_its_own_messages(
 # --- the schedule ---------------------------------------------------------------------------------
 
 
-async def test_a_rate_change_in_mid_run_is_exact(driver: Driver, start_broker: StartBroker) -> None:
-    broker = await start_broker()
+async def test_a_rate_change_in_mid_run_is_exact(driver: Driver) -> None:
+    broker = await driver.broker()
     await driver.connect(one_worker_plan(publishers(2, 200.0), subscribers(), port=broker.port))
     await driver.subscribe()
     await driver.start(warmup_ms=200, measure_ms=800, lead_ms=100)
@@ -227,10 +222,10 @@ async def test_a_rate_change_in_mid_run_is_exact(driver: Driver, start_broker: S
 
 
 async def test_messages_received_by_devices_of_other_workers_are_not_expected_here(
-    driver: Driver, start_broker: StartBroker
+    driver: Driver,
 ) -> None:
     """A worker that only publishes is finished when it has sent."""
-    broker = await start_broker()
+    broker = await driver.broker()
     await driver.connect(one_worker_plan(publishers(1, 100.0, deliveries=7), port=broker.port))
     assert (await driver.subscribe())["subscribed"] == 0
     await driver.start(warmup_ms=0, measure_ms=100)
@@ -245,9 +240,9 @@ async def test_messages_received_by_devices_of_other_workers_are_not_expected_he
 
 @pytest.mark.parametrize("transport", ["tcp", "tls"])
 async def test_stop_says_goodbye_and_forgets_durable_sessions(
-    driver: Driver, start_broker: StartBroker, transport: Transport
+    driver: Driver, transport: Transport
 ) -> None:
-    broker = await start_broker(transport=transport)
+    broker = await driver.broker(transport=transport)
     durable = subscribers(2, qos=1, clean_start=False)
     plan = one_worker_plan(publishers(1), durable, port=broker.port, transport=transport, version=5)
     await driver.connect(plan)
@@ -265,25 +260,21 @@ async def test_stop_says_goodbye_and_forgets_durable_sessions(
     assert driver.said("cleanup") == []
 
 
-async def test_a_session_that_could_not_be_forgotten_is_reported(
-    driver: Driver, start_broker: StartBroker
-) -> None:
+async def test_a_session_that_could_not_be_forgotten_is_reported(driver: Driver) -> None:
     async def refuse_the_second(session: Session) -> None:
         code = 3 if len(broker.sessions) > 1 else 0
         await session.welcome(ConnAck(reason_code=code))
         await session.behave()
 
-    broker = await start_broker(refuse_the_second)
+    broker = await driver.broker(refuse_the_second)
     group = DeviceGroup("devices", 1, clean_start=False)
     await driver.connect(one_worker_plan(group, port=broker.port))
     await driver.stop()
     assert driver.said("cleanup") == ["1 durable sessions may remain at the broker"]
 
 
-async def test_nothing_is_sent_before_the_start_and_after_the_stop(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    broker = await start_broker()
+async def test_nothing_is_sent_before_the_start_and_after_the_stop(driver: Driver) -> None:
+    broker = await driver.broker()
     await driver.connect(one_worker_plan(publishers(1, 1000.0), port=broker.port))
     await driver.start(warmup_ms=0, measure_ms=60_000, lead_ms=200)
     await driver.until(lambda: driver.now("sent") > 100)

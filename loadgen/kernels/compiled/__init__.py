@@ -15,7 +15,7 @@ _plain = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 
 def leave_plain() -> None:
-    """Leave kernels as they are from here on, in a process that calls none of them."""
+    """Keep kernels as plain Python from now on, in a process that calls none of them."""
     global _plain
     _plain = True
 

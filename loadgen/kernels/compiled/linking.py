@@ -54,7 +54,7 @@ class _Library(JITCodeLibrary):
         return self._shared_module
 
     def serialize_using_object_code(self) -> Any:
-        """Return what `_unserialize` takes, without the LLVM code that numba keeps as well."""
+        """Return the argument of `_unserialize`, without the LLVM code that numba keeps, too."""
         if not self._finalized:
             return self.name, None, self._get_module_for_linking().as_bitcode()
         module = self._final_module

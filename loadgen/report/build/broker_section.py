@@ -107,7 +107,7 @@ class CountCheck:
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """A node of the broker over the measurement window; "" for its processes on one host.
+    """A node of the broker over the window; `node` is "" for processes on this host.
 
     `cpu_seconds` is None if the node was not watched all the time. `rates` are the bytes a second
     of its disks and its network, by counter. `step_s` is the resolution of the processor time.

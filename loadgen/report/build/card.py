@@ -20,7 +20,6 @@ from loadgen.plan.reading import figure, figures, part
 from loadgen.report.build.broker_section import broker_load
 from loadgen.report.build.curves import curves_of, rates_of
 from loadgen.report.build.published_rows import published_details, published_sections
-from loadgen.report.build.remarks import own_share_remark, recovery_remark, slow_remark
 from loadgen.report.build.rows import Facts, score_rows, with_latency
 from loadgen.report.build.sections import (
     ceiling_of,
@@ -129,16 +128,7 @@ def build(
         groups=_groups(record, in_window),
     )
     facts = Facts(record, card, rack_units)
-    of_power = card.power.remark if card.power else ""
-    remarks = (
-        ("egress_rate", slow_remark(record)),
-        ("latency", own_share_remark(card.latency)),
-        ("messages_per_core_second", card.broker.withheld if card.broker else ""),
-        ("messages_per_watt", of_power),
-        ("joules_per_message", of_power),
-        ("recovery_seconds", recovery_remark(record)),
-    )
-    rows = (*score_rows(facts, remarks), *observed_rows(record))
+    rows = (*score_rows(facts), *observed_rows(record))
     return replace(
         card,
         rows=with_latency(rows, record.case, card.latency),
@@ -213,7 +203,7 @@ def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
     cut_off = record.valid is None or record.interrupted
     if cut_off and all(reason.code != "INTERRUPTED" for reason in reasons):
         detail = "stopped before its end" if record.interrupted else "ended without a verdict"
-        reasons.append(Reason("INTERRUPTED", f"the run {detail}; what it measured until then"))
+        reasons.append(Reason("INTERRUPTED", f"the run {detail}; figures end there"))
     if integrity.state == "changed":
         changes = "; ".join(integrity.changes)
         reasons.append(Reason("CHANGED", f"since the run ended: {changes}"))

@@ -199,7 +199,7 @@ def _processors(card: ScoreCard, curves: Curves) -> Chart | None:
         lines.append(line(label, points, color, "%{y:,.1f} MiB", "y2"))
     waited = max((moment["waited"] for moment in moments), default=0.0)
     note = (
-        "Share of one processor that each worker used, near 100 % the generator is the limit"
+        "Share of one processor that each worker used; near 100 % the generator is the limit"
         + (", and that the broker used on all its threads. " if watched else ". ")
         + f"The longest wait of a worker for a processor was {waited:.1%} of a second."
     )

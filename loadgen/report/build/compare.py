@@ -300,23 +300,20 @@ def _remarks(sides: "Sequence[Sequence[Facts]]", lines: Sequence[Line]) -> Itera
     # Only a baseline can hold runs that are not repetitions of each other.
     if mixed := differing_facts(sides[0]):
         yield (
-            f"The runs of the first side are no repetitions of each other: they differ in "
+            f"The runs of the first side are not repetitions of each other: they differ in "
             f"{words(mixed)}. Its median and spread mix them."
         )
     differing = differing_facts([one for side in sides for one in side])
     other = [key for key in differing if key in _SETUP]
     if len(sides) > 1 and other:
-        yield f"The sides differ in {words(other)}: a difference may come from there."
+        yield f"The sides differ in {words(other)}: this may cause a difference."
     gone = [
         f"{line.name} {line.column}"
         for line in lines
         if line.bound is not None and line.cells[0] is not None and None in line.cells
     ]
     if gone:
-        yield (
-            f"Not compared, for the baseline has a figure and a run has none: "
-            f"{name(listed(gone, _MOST_GONE))}."
-        )
+        yield f"Not compared, because a run lacks the figure: {name(listed(gone, _MOST_GONE))}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +503,7 @@ def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
                 numbers[short, unit, place, column] = (float(value), row.description)
     numbers["lost", "messages", 0, "value"] = (
         float(card.counts.lost),
-        "Deliveries of messages intended in the window that did not come.",
+        "Deliveries of messages intended in the window that did not arrive.",
     )
     return numbers
 

@@ -9,10 +9,14 @@ from collections.abc import Iterable, Sequence
 from html import escape, unescape
 from typing import Any
 
+from loadgen.report.build.rows import DATA
 from loadgen.report.model import Chart
 from loadgen.report.render.text import csv_of, name, number
 
 Figure = dict[str, Any]
+
+_LOOK: Figure = DATA["look"]
+"""The keys of a layout that all charts share."""
 
 COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "$pink")
 
@@ -80,14 +84,8 @@ def line(
 
 
 def axis(title: str, **more: object) -> Figure:
-    return {
-        "title": {"text": escape(title), "font": {"size": 12}, "standoff": 8},
-        "gridcolor": "$grid",
-        "linecolor": "$axis",
-        "zeroline": False,
-        "automargin": True,
-        **more,
-    }
+    titled: Figure = {"title": {"text": escape(title), **_LOOK["axis_title"]}}
+    return {**titled, **_LOOK["axis"], **more}
 
 
 def from_zero(title: str, **more: object) -> Figure:
@@ -166,19 +164,10 @@ def layout(short_names: Sequence[Figure] = (), /, **more: object) -> Figure:
 
     The legend of many lines with `short_names` is set in columns.
     """
-    legend: Figure = {"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom"}
+    legend: Figure = {**_LOOK["layout"]["legend"]}
     if len(short_names) > _LEGEND_IN_COLUMNS:
         legend |= {"entrywidth": 140, "entrywidthmode": "pixels"}
-    return {
-        "paper_bgcolor": "$surface",
-        "plot_bgcolor": "$surface",
-        "font": {"color": "$ink", "size": 12},
-        "margin": {"l": 56, "r": 16, "t": 44, "b": 44},
-        "legend": legend,
-        "hoverlabel": {"align": "left"},
-        "hovermode": "x",
-        **more,
-    }
+    return {**_LOOK["layout"], "legend": legend, **more}
 
 
 def phases_shaded(phases: Iterable[tuple[str, float, float]]) -> Figure:
@@ -186,35 +175,18 @@ def phases_shaded(phases: Iterable[tuple[str, float, float]]) -> Figure:
     phases = list(phases)
     first = min((start for _, start, _ in phases), default=0.0)
     total = max((end for _, _, end in phases), default=0.0) - first
-    upright: Figure = {"xref": "x", "yref": "paper"}
+    shaded = [
+        {"x0": start, "x1": end, "fillcolor": "$measure" if phase == "measure" else "$phase"}
+        for phase, start, end in phases
+    ]
+    named = [
+        {"x": (start + end) / 2, "text": escape(phase)}
+        for phase, start, end in phases
+        if end - start > 0.08 * total
+    ]
     return {
-        "shapes": [
-            {
-                **upright,
-                "type": "rect",
-                "x0": start,
-                "x1": end,
-                "y0": 0,
-                "y1": 1,
-                "line": {"width": 0},
-                "fillcolor": "$measure" if phase == "measure" else "$phase",
-                "layer": "below",
-            }
-            for phase, start, end in phases
-        ],
-        "annotations": [
-            {
-                **upright,
-                "y": 1,
-                "yanchor": "bottom",
-                "showarrow": False,
-                "x": (start + end) / 2,
-                "text": escape(phase),
-                "font": {"size": 11, "color": "$muted"},
-            }
-            for phase, start, end in phases
-            if end - start > 0.08 * total
-        ],
+        "shapes": [{**_LOOK["phase"], **shape} for shape in shaded],
+        "annotations": [{**_LOOK["phase_name"], **text} for text in named],
     }
 
 

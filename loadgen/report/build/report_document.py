@@ -7,10 +7,9 @@ greatest and the least as a share of it.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from loadgen.cases.registry import CASES, style_of
@@ -24,8 +23,15 @@ from loadgen.report.build.published_rows import conditions_of
 from loadgen.report.build.rows import DATA, table
 from loadgen.report.build.run_section import node_figures
 from loadgen.report.build.summary import summarize
-from loadgen.report.build.sweep_report import verdict_of
-from loadgen.report.build.sweep_table import FIGURES, SweepRow, figures_of, table_of
+from loadgen.report.build.sweep_report import mark_of, verdict_of
+from loadgen.report.build.sweep_table import (
+    FIGURES,
+    SweepRow,
+    figures_of,
+    median_of,
+    spread_of,
+    table_of,
+)
 from loadgen.report.model import Block, Chart, Charts, Paragraph, Report, Section
 from loadgen.report.power.settings import LogSettings
 from loadgen.report.record import open_run
@@ -51,7 +57,6 @@ _OF_ONE_RUN = ("Latency distribution", "Connection curve", "Power by outlet and 
 """Charts of a run at its limit that the document shows."""
 _SIGNIFICANT = 0.05
 """Share by which two limits must differ to be called different: the precision of a search."""
-_MARKS = {"closed": "NOT CONFIRMED", "at least": "at least", "not closed": "at least"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +219,12 @@ def _figures(shown: _Shown) -> Iterator[ReportFigure]:
     item, row = shown.measurement.item, shown.row
     measured = [_with_power(card) for card in shown.cards]
     for wanted in (*item.rows, *((_PER_WATT, _PER_RACK_UNIT) if item.rows else ())):
-        values = [
-            entry[wanted.figure] for entry in measured if entry.get(wanted.figure) is not None
-        ]
-        value, spread = _middle(values)
+        values = [entry.get(wanted.figure) for entry in measured]
+        value, spread = median_of(values), spread_of(values)
         if wanted.figure == "limit" and row is not None and row.limit is not None:
             value = row.limit["load"]
             main = style_of(item.case).main
-            _, spread = _middle([entry.get(main) for entry in measured])
+            spread = spread_of(entry.get(main) for entry in measured)
         if value is None and wanted in (_PER_WATT, _PER_RACK_UNIT):
             continue
         yield ReportFigure(
@@ -253,15 +256,6 @@ def _with_power(card: ScoreCard) -> dict[str, float | None]:
     measured = {row.name.rpartition(".")[2]: row.value for row in card.rows}
     ratios = (_PER_WATT, _PER_RACK_UNIT)
     return figures | {ratio.figure: measured.get(ratio.name) for ratio in ratios}
-
-
-def _middle(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return the median, and the distance of the extremes as a share of it; None without any."""
-    present = [value for value in values if value is not None]
-    if not present:
-        return None, None
-    middle = median(present)
-    return middle, (max(present) - min(present)) / middle if middle and len(present) > 1 else None
 
 
 # Sections -------------------------------------------------------------------------------------
@@ -296,7 +290,7 @@ def key_results(figures: Sequence[ReportFigure]) -> Iterator[str]:
 
 
 def _mark(figure: ReportFigure) -> Mapping[str, str]:
-    """Return the mark of a figure that is no confirmed limit of the broker, empty for others."""
+    """Return the mark of a figure that is not a confirmed limit of the broker; "" for others."""
     marks = DATA["marks"] if figure.value is not None else ()
     return next((mark for mark in marks if re.search(mark["verdict"], figure.verdict)), {})
 
@@ -346,23 +340,14 @@ def _charted(shown: Sequence[_Shown]) -> Iterator[Section]:
     """Yield a section with the charts of each item that was varied, or has a chart of its run."""
     for item in dict.fromkeys(entry.measurement.item for entry in shown):
         members = [entry for entry in shown if entry.measurement.item is item]
-        blocks: list[Block] = []
+        blocks: tuple[Block, ...] = ()
         if item.vary:
-            blocks += [
-                Charts(cache(lambda item=item, members=members: _by(item, members))),
-                _points(item, members),
-            ]
-        elif any(_at_limit(entry) for entry in members):
-            blocks.append(
-                Charts(
-                    cache(
-                        lambda members=members: [c for entry in members for c in _at_limit(entry)]
-                    )
-                )
-            )
+            blocks = (Charts(cache(partial(_by, item, members))), _points(item, members))
+        elif any(map(_at_limit, members)):
+            blocks = (Charts(cache(partial(_at_limits, members))),)
         if blocks:
             by = f" by {item.vary[0].replace('_', ' ')}" if item.vary else ""
-            yield Section(f"{item.case.upper()}{by}", tuple(blocks), item.name)
+            yield Section(f"{item.case.upper()}{by}", blocks, item.name)
 
 
 def _points(item: ReportItem, shown: Sequence[_Shown]) -> DataTable:
@@ -393,7 +378,7 @@ def _by(item: ReportItem, shown: Sequence[_Shown]) -> list[Chart]:
             row.numbers[item.vary[0]],
             entry.broker + _tls(entry),
             row.figures,
-            "" if row.valid else "INVALID" if row.limit is None else _MARKS[row.limit["stands"]],
+            mark_of(row),
         )
         for entry in shown
         for row in entry.rows
@@ -408,11 +393,15 @@ def _by(item: ReportItem, shown: Sequence[_Shown]) -> list[Chart]:
     return [varied_chart(title, note, varied, points, style_of(item.case), unit_of(item.case))]
 
 
+def _at_limits(shown: Sequence[_Shown]) -> list[Chart]:
+    return [chart for entry in shown for chart in _at_limit(entry)]
+
+
 def _at_limit(shown: _Shown) -> list[Chart]:
     if not shown.measurement.item.charts and not any(card.power for card in shown.cards):
         return []
     return [
-        Chart(f"{chart.title}: {shown.broker}", chart.note, chart.figure, chart.table, chart.height)
+        replace(chart, title=f"{chart.title}: {shown.broker}")
         for card in shown.cards[-1:]
         for chart in charts_of(card)
         if chart.title in _OF_ONE_RUN
@@ -485,7 +474,7 @@ def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
     """Return a line for each measurement: its verdict, the command that repeats it, its runs."""
     rows = (
         (
-            entry.measurement.item.name + (".SEC" if entry.measurement.secured else ""),
+            entry.measurement.name,
             entry.broker,
             _verdict(entry),
             Cell(
@@ -519,7 +508,7 @@ def _limitations(
             yield REPORT_TEXT.INVALID(**about, verdict=verdict_of(row))
     by_reason: dict[tuple[int, str], list[str]] = {}
     for missing in left_out:
-        title = missing.item.name + (".SEC" if missing.secured else "")
-        by_reason.setdefault((missing.broker, missing.reason.rstrip(". ")), []).append(title)
+        reason = missing.reason.rstrip(". ")
+        by_reason.setdefault((missing.broker, reason), []).append(missing.name)
     for (broker, reason), titles in by_reason.items():
         yield REPORT_TEXT.LEFT_OUT(cases=tuple(titles), broker=names[broker - 1], reason=reason)

@@ -14,10 +14,11 @@ from loadgen.cases.case import MEASURES, RowSpec
 from loadgen.cases.registry import CASES
 from loadgen.judge.published import SECURED, Figures, plain_number
 from loadgen.metrics.reducer import LatencySummary
-from loadgen.plan.reading import figure, part
+from loadgen.plan.reading import figure, figures, objects, part
 from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.headline import AS_ASKED
 from loadgen.report.record import RunRecord
+from loadgen.report.render.text import number
 from loadgen.sentences import read_table, render
 
 if TYPE_CHECKING:
@@ -105,11 +106,8 @@ class Facts:
     rack_units: float | None = None
 
 
-def score_rows(facts: Facts, remarks: Sequence[tuple[str, str]] = ()) -> list[Row]:
-    """Return the rows of a run's case, in the order of the published card.
-
-    `remarks` are (measure, text); a row with one is there without a figure, too.
-    """
+def score_rows(facts: Facts) -> list[Row]:
+    """Return the rows of a run's case, in the order of the published card."""
     record, case = facts.record, CASES.get(facts.record.case)
     specs = case.rows if case else _UNKNOWN
     words = _Words(facts)
@@ -119,7 +117,7 @@ def score_rows(facts: Facts, remarks: Sequence[tuple[str, str]] = ()) -> list[Ro
         title = f"{spec.name.format_map(words)}{secured}"
         named.append((title, spec.measure, spec.description.format_map(words)))
         if spec.measure == "latency":
-            really = "The same from the moment of really sending: broker and network, without late"
+            really = "The same from the moment of actual sending: broker and network, without late"
             named.append((f"{title}{_TRANSIT}", "transit", f"{really} sending."))
     measured = {spec.measure for spec in specs}
     named += [
@@ -130,7 +128,7 @@ def score_rows(facts: Facts, remarks: Sequence[tuple[str, str]] = ()) -> list[Ro
     rows = []
     for title, measure, description in named:
         figures = figures_of(measure, facts)
-        remark = " ".join(text for about, text in remarks if about == measure and text)
+        remark = _REMARKS[measure](facts) if measure in _REMARKS else ""
         remark = remark or _known_to(measure, figures, record)
         if not remark and figures["value"] is not None:
             remark = _short_of(measure, facts.card)
@@ -163,7 +161,7 @@ def _short_of(measure: str, card: "ScoreCard") -> str:
     asked = card.rates.get("asked", 0.0)
     if not measure.endswith("_rate") or card.rates["ingress"] >= AS_ASKED * asked:
         return ""
-    return f"Of {asked:,.10g} msgs/sec asked for into the broker."
+    return f"Requested: {asked:,.10g} msgs/sec into the broker."
 
 
 def _known_to(measure: str, figures: Mapping[str, float | None], record: RunRecord) -> str:
@@ -251,6 +249,11 @@ def _payload_rate(facts: Facts) -> float | None:
     return _egress(facts) * low / 1e6 if low == high and low > LARGE_MESSAGE_BYTES else None
 
 
+def _most_of_groups(facts: Facts, name: str) -> float | None:
+    returns = objects(part(facts.record.observed, "run").get("returns"))
+    return max((seconds for one in returns if (seconds := figure(one, name))), default=None)
+
+
 _VALUES: Mapping[str, Callable[[Facts], float | None]] = {
     "producers": lambda facts: sum(group.count for group in facts.record.publishing) or None,
     "ingress_rate": lambda facts: facts.card.rates["ingress"],
@@ -268,11 +271,86 @@ _VALUES: Mapping[str, Callable[[Facts], float | None]] = {
         None if facts.card.broker is None else facts.card.broker.messages_per_core_second
     ),
     "connect_seconds": _connect_seconds,
+    "return_seconds": lambda facts: _most_of_groups(facts, "back_seconds"),
+    "catch_up_seconds": lambda facts: _most_of_groups(facts, "catch_up_seconds"),
     "recovery_seconds": lambda facts: figure(part(facts.record.observed, "recovery"), "drained_s"),
     "high_water_mark": lambda facts: facts.card.counts.subscription_high_water_mark,
     "payload_rate": _payload_rate,
 }
 """Measures that are one value."""
+
+# --- remarks --------------------------------------------------------------------------------
+
+# A latency counts from the moment at which a message should have been sent until it was read. Two
+# series show the generator's part: `transit` begins at the actual send, and `own_delay` is the time
+# for which a message was readable before it was read. Percentiles do not add up message by message,
+# so their shares are approximate. The average's is exact but for `own_delay`, which is a sample.
+_MOSTLY = 0.5
+
+_TAIL = "p99"
+_SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
+
+
+def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
+    """Return the figures of the end-to-end latency that are mostly our own, else the tail's part.
+
+    It is "" if the required series are missing.
+    """
+    total, transit, waited = (latency.get(s) for s in ("end_to_end", "transit", "own_delay"))
+    if total is None or transit is None:
+        return ""
+    parts: dict[str, str] = {}
+    mostly = []
+    for key, title in _SHOWN.items():
+        total_us, sent_us = total.figure(key), transit.figure(key)
+        if not total_us or sent_us is None:
+            continue
+        late_us = max(total_us - sent_us, 0.0)
+        read_us = min((waited.figure(key) if waited else None) or 0.0, sent_us)
+        parts[key] = (
+            f"{title}, {number(late_us + read_us)} of {number(total_us)} µs "
+            f"(sent late {number(late_us)}, read late {number(read_us)})"
+        )
+        if late_us + read_us > _MOSTLY * total_us:
+            mostly.append(parts[key])
+    if mostly:
+        return f"Mostly the generator's own, not the broker's: {'; '.join(mostly)}."
+    return f"The generator's own part of {parts[_TAIL]}." if _TAIL in parts else ""
+
+
+def recovery_remark(record: RunRecord) -> str:
+    """Return how far the recovery from a crash went; "" without a crash."""
+    seen = part(record.observed, "recovery")
+    if not seen:
+        return ""
+    words_of: Mapping[str, str] = DATA["recovery"]
+    moments = zip(words_of.values(), figures(seen, *words_of), strict=True)
+    steps = ", ".join(f"{words} {at_s:.2f} s" for words, at_s in moments if at_s is not None)
+    rest = "more waited to the end than before the crash"
+    remark = "; ".join(filter(None, (steps, rest if figure(seen, "drained_s") is None else "")))
+    return f"{remark[0].upper()}{remark[1:]}." if remark else ""
+
+
+def slow_remark(record: RunRecord) -> str:
+    """Return the number of deliveries that waited for slow subscribers; "" without any."""
+    waited = figure(part(record.observed, "slow"), "waited")
+    words = "deliveries to slow subscribers waited when the window ended; those that came later"
+    return f"{waited:,.0f} {words} count, too." if waited else ""
+
+
+def _of_power(facts: Facts) -> str:
+    return facts.card.power.remark if facts.card.power else ""
+
+
+_REMARKS: Mapping[str, Callable[[Facts], str]] = {
+    "egress_rate": lambda facts: slow_remark(facts.record),
+    "latency": lambda facts: own_share_remark(facts.card.latency),
+    "messages_per_core_second": lambda f: f.card.broker.withheld if f.card.broker else "",
+    "messages_per_watt": _of_power,
+    "joules_per_message": _of_power,
+    "recovery_seconds": lambda facts: recovery_remark(facts.record),
+}
+"""Remarks of measures, whose rows are there without a figure, too."""
 
 # --- what descriptions say ------------------------------------------------------------------
 

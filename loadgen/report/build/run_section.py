@@ -4,9 +4,10 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from loadgen.plan.reading import Object, figures
 from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.build.broker_section import RATES, BrokerLoad, NodeLoad
-from loadgen.report.build.rows import table
+from loadgen.report.build.rows import DATA, table
 from loadgen.report.model import Block, Chart, Charts, Fold, Judged, Paragraph, Section
 from loadgen.report.render.text import COMMAND_CHARACTERS, name, number
 from loadgen.report.score_card import LATENCY_FIGURES, Power, ScoreCard
@@ -50,6 +51,7 @@ def run_section(
         *(_broker(card.broker) if card.broker is not None else ()),
         Charts(lambda: drawn() if several else drawn()[1:]),
         *_groups(card),
+        *_hosts(card.details.get("load_hosts", ())),
         Paragraph("Run again:" if command else "The run did not record its command.", "muted"),
         *([Paragraph(name(command, COMMAND_CHARACTERS), "command")] if command else []),
         _seal(card),
@@ -168,6 +170,27 @@ def _groups(card: ScoreCard) -> Iterator[DataTable]:
         yield table("groups", rows)
 
 
+def _hosts(hosts: Sequence[Object]) -> Iterator[Block]:
+    """Yield a row for each of several load hosts, and all that is known of each to open."""
+    titles = {f"{name(one.get('host'))} ({name(one.get('name'))})": one for one in hosts[:50]}
+    keys = DATA["tables"]["hosts"]["keys"]
+    if hosts:
+        yield table("hosts", [(title, *figures(titles[title], *keys)) for title in titles])
+    for title, host in titles.items():
+        yield Fold(f"Host {title}", (table("facts", flat("host", host)),))
+
+
+def flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
+    """Yield every value of nested ones with its path."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from flat(f"{prefix}.{key}", item)
+    elif isinstance(value, (list, tuple)):
+        yield prefix, ", ".join(map(str, value))
+    elif value is not None:
+        yield prefix, str(value)
+
+
 def _seal(card: ScoreCard) -> Paragraph:
     digests = card.integrity.digests
     if card.integrity.state == "intact":
@@ -188,16 +211,6 @@ def _seal(card: ScoreCard) -> Paragraph:
 
 def _facts(card: ScoreCard) -> DataTable:
     """Return every fact of the run, nested ones by their paths."""
-
-    def flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                yield from flat(f"{prefix}.{key}", item)
-        elif isinstance(value, (list, tuple)):
-            yield prefix, ", ".join(map(str, value))
-        elif value is not None:
-            yield prefix, str(value)
-
     run = card.run
     rows = (
         ("run", run.id),

@@ -135,8 +135,8 @@ def outage_sections(
 # --- TLS ------------------------------------------------------------------------------------
 
 UNVERIFIED = (
-    "TLS without verification: the broker's certificate was not verified, any certificate would "
-    "have done, and what verifying one costs is in no figure here."
+    "TLS without verification: any certificate of the broker was accepted, and the figures do not "
+    "include the cost of verifying one."
 )
 """Notice before the figures of a run without verification."""
 
@@ -156,6 +156,7 @@ def record_details(record: RunRecord) -> dict[str, Any]:
     case, sut = dict(record.case_observations), dict(record.sut)
     details: dict[str, Any] = {record.case: case} if case else {}
     details |= {"sut": sut} if sut else {}
+    details |= {"load_hosts": [*record.agents]} if record.agents else {}
     if record.encrypted:
         details["tls"] = {"verified": _verified(record)}
         connections, resumed = negotiated(record)

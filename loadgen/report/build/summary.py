@@ -21,7 +21,7 @@ from loadgen.sentences import POWER_TEXT
 
 def summarize_run(
     run_dir: Path,
-    pdu_logs: Sequence[str | Path | PduLog] = (),
+    pdu_logs: Sequence[str | Path] = (),
     pdu_timezone: str | None = None,
     rack_units: float | None = None,
     *,
@@ -47,7 +47,7 @@ def summarize(
     views = views_of(load_intervals(run), run.record.background)
     outlets = sampled_outlets(run, views)
     if settings is not None:
-        outlets = outlets_over(settings, *wall_window(run.record, views))
+        (outlets,) = outlets_over(settings, [wall_window(run.record, views)])
     require_usable(outlets or (), run.record.id)
     return build(run, views, outlets, rack_units)
 
@@ -61,7 +61,7 @@ def sampled_outlets(run: RunFiles, views: Views) -> list[OutletPower] | None:
     if not log.is_file():
         return None
     settings = LogSettings((PduLog(log),), ZoneInfo("UTC"), parse_columns("time=time"))
-    outlets = outlets_over(settings, *wall_window(run.record, views))
+    (outlets,) = outlets_over(settings, [wall_window(run.record, views)])
     with log.open("rb") as file:
         covers = str(orjson.loads(file.readline()).get("covers", ""))
     remark = POWER_TEXT.COVERS(log=log, covers=printable(covers, 200))

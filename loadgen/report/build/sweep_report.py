@@ -200,11 +200,11 @@ def sweep_chart(table: SweepTable) -> Chart | None:
         label = [f"{axis}={row.values[axis]}" for axis in fields]
         label += [_measured_on(row)] if measured_on else []
         figures = row.figures if row.limit is None else {_LIMIT: row.limit["load"]}
-        points.append(VariedPoint(row.numbers[swept], ", ".join(label), figures, _mark(row)))
+        points.append(VariedPoint(row.numbers[swept], ", ".join(label), figures, mark_of(row)))
     note = "A point for each combination; of several runs the median."
-    marks = {_mark(row) for row in table.rows if row.runs}
+    marks = {mark_of(row) for row in table.rows if row.runs}
     if marks & {"INVALID", "NOT CONFIRMED"}:
-        note += " A cross is INVALID, or a limit that did not hold twice, and no line goes there."
+        note += " A cross is INVALID, or a limit that did not hold twice, and lines skip it."
     if "at least" in marks:
         note += " A triangle is a load that held; the limit is above it."
     words = swept.replace("_", " ")
@@ -212,7 +212,7 @@ def sweep_chart(table: SweepTable) -> Chart | None:
     return varied_chart(title, note, words, points, style, unit)
 
 
-def _mark(row: SweepRow) -> str:
+def mark_of(row: SweepRow) -> str:
     """Return the mark of a point that is INVALID or not a limit, else ""."""
     if row.valid:
         return ""

@@ -20,6 +20,7 @@ from loadgen.report.record import open_run
 from loadgen.report.render.text import notice_for
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.search.sweep import PointResult, SweepPoint, SweepResult, standing_of
+from loadgen.sentences import counted
 
 Figures = Mapping[str, float | None]
 
@@ -66,7 +67,7 @@ class SweepRow:
     protocol: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SweepTable:
     """A sweep's rows in the order of its grid, and the columns that they have."""
 
@@ -80,6 +81,13 @@ class SweepTable:
     programs: tuple[str, ...] = field(default_factory=tuple)
     notice: str = ""
     """Notice before any figure."""
+
+    def __repr__(self) -> str:
+        valid = sum(row.valid for row in self.rows)
+        axes = ", ".join(self.axes)
+        return (
+            f"SweepTable({self.case} by {axes}: {valid} of {counted(len(self.rows), 'row')} VALID)"
+        )
 
     @property
     def repeated(self) -> bool:
@@ -148,15 +156,13 @@ def _row(
     limit = _limit([{**limit, "stands": standing_of(limit, aim)} for limit in limits])
     main = style_of(played[-1].run.case).main if played else ""
     loads = [limit["load"] for limit in limits] or [figures.get(main) for figures in measured]
-    mains = [load for load in loads if load is not None]
-    middle = median_of(mains) if len(mains) > 1 else None
     return SweepRow(
         key=results[0].key,
         values=point.values,
         numbers=_numbers(point),
         figures={key: median_of(figures[key] for figures in measured) for key in FIGURES},
         runs=len(measured),
-        spread=(max(mains) - min(mains)) / middle if middle else None,
+        spread=spread_of(loads),
         valid=all(result.valid for result in results)
         and (limit is None or limit["stands"] == "closed"),
         told=tuple(dict.fromkeys(reasons)),
@@ -195,6 +201,13 @@ def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 def median_of(values: Iterable[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return statistics.median(present) if present else None
+
+
+def spread_of(values: Iterable[float | None]) -> float | None:
+    """Return the distance of the extremes as a share of the median; None for one value."""
+    present = [value for value in values if value is not None]
+    middle = median_of(present) if len(present) > 1 else None
+    return (max(present) - min(present)) / middle if middle else None
 
 
 def _numbers(point: SweepPoint) -> dict[str, float]:

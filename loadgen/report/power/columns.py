@@ -9,16 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadgen.report.power.formats import (
-    CHOICES,
-    FIGURES,
-    INSTEAD,
-    TITLES,
-    Format,
-    is_like,
-)
+from loadgen.report.power.formats import CHOICES, FIGURES, INSTEAD, TITLES, Format, is_like
 from loadgen.report.power.notation import expression, words
-from loadgen.report.power.times import LogError, is_time, zone_in
+from loadgen.report.power.times import LogError, is_time
 from loadgen.report.power.units import UNITS, Unit, has_strange_unit, number_of, unit_in, unit_of
 from loadgen.sentences import POWER_TEXT
 
@@ -112,7 +105,7 @@ def column_of(title: str, form: Format, place: int = 0, cell: str = "") -> Colum
         unit,
         _outlet_in(rest),
         statistic,
-        is_counter=bool(there & words("counter")) or (bool(key) and key not in form.named),
+        is_counter=bool({*words_of(title)} & words("counter")) or key not in {"", *form.named},
         is_named=bool(key),
         why="" if key or not reasons else reasons[0],
     )
@@ -242,7 +235,7 @@ def _time_columns(columns: Sequence[Column], cells: Sequence[str]) -> list[Colum
     if len(times) == len(dates) == 1 and not is_time(cells[times[0].place]):
         return [dates[0], times[0]]
     complete = [c for c in times if is_time(cells[c.place])]
-    for candidates in (times, complete, [c for c in complete if zone_in(c.title)], dates):
+    for candidates in (times, complete, dates):
         if len(candidates) == 1:
             return candidates
     titles = tuple(column.title for column in (*times, *dates))

@@ -39,11 +39,8 @@ INSTEAD = (
 """If a user gives one of the first keys, other titles of the second keys do not count."""
 
 
-def _several(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Titles = Annotated[tuple[str, ...], BeforeValidator(_several)]
+_ONE_OR_MORE = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+Titles = Annotated[tuple[str, ...], _ONE_OR_MORE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +131,17 @@ def read_formats(path: Path) -> tuple[Format, ...]:
 def _format(name: str, table: Any, file: str) -> Format:
     try:
         form = replace(_FORMAT.validate_python(table), name=name)
-    except (ValidationError, TypeError) as error:
-        places = error.errors()[0]["loc"] if isinstance(error, ValidationError) else ()
+    except ValidationError as error:
+        places = error.errors()[0]["loc"]
         key = str(places[0]) if places else ""
         raise PowerLogError(POWER_TEXT.FORMAT_KEY(file=file, name=name, key=key)) from None
     if not table:
         raise PowerLogError(POWER_TEXT.FORMAT_KEY(file=file, name=name, key=""))
-    for key in CHOICES:
-        _require_choice(key, getattr(form, key))
+    for key, choices in CHOICES.items():
+        value = getattr(form, key)
+        if value and value not in choices:
+            values = {"choices": tuple(choices), "value": printable(value, 40)}
+            raise PowerLogError(POWER_TEXT.CHOICE(key=key, **values))
     return form
 
 
@@ -157,13 +157,5 @@ def parse_columns(text: str) -> Format:
             raise PowerLogError(POWER_TEXT.COLUMNS_KEY(part=printable(part, 80), keys=KEYS))
         if key in values:
             raise PowerLogError(POWER_TEXT.COLUMNS_TWICE(key=key))
-        _require_choice(key, value)
-        values[key] = (value,) if key in TITLES else value
-    return Format(**values, named=frozenset(values))
-
-
-def _require_choice(key: str, value: str) -> None:
-    """Raise PowerLogError if a key has choices, and a value is not among them."""
-    if value and value not in CHOICES.get(key, (value,)):
-        choices, shown = tuple(CHOICES[key]), printable(value, 40)
-        raise PowerLogError(POWER_TEXT.CHOICE(key=key, choices=choices, value=shown))
+        values[key] = value
+    return replace(_format("", values, ""), named=frozenset(values))

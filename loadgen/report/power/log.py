@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
-from itertools import pairwise
+from functools import reduce
+from itertools import combinations, product, zip_longest
 from math import inf, isfinite, nan
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -25,7 +26,7 @@ from loadgen.report.power.columns import (
     words_of,
 )
 from loadgen.report.power.formats import FIGURES, TITLES, Format, is_like, makes
-from loadgen.report.power.notation import expression
+from loadgen.report.power.notation import expression, words
 from loadgen.report.power.settings import LogSettings, PduLog
 from loadgen.report.power.tables import HEAD_LINES, Line, Table, lines_of, tables_in
 from loadgen.report.power.times import UNCERTAIN, LogError, is_time, read_times, zone_in
@@ -40,12 +41,18 @@ _MOST = 0.9
 """Share of the lines that must agree: a meter misses some, and takes its sums later."""
 _TOTAL_SHARE = 0.05
 """Tolerated difference of a total from the sum of its outlets, such as losses."""
+_TELLING = 4
+"""Multiples of the rounding that tell a sum or a difference from chance."""
+_MOST_COMPARED = 8
+"""Outlets whose groups are compared with the others: about a thousand groups."""
 _BURST = 10
 """A spacing so many times the next one is the pause before a group of samples."""
 _BURST_NS = 5 * 10**8
 _FIRST_ROWS = 20
 Int64Array = NDArray[np.int64]
 Float64Array = NDArray[np.float64]
+_Rows = Sequence[Sequence[str]]
+_LogRows = tuple[Sequence[int], Sequence[str], _Rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,12 @@ class Outlet:
     watts: Points | None
     energy: Points | None
 
+    @property
+    def points(self) -> Points:
+        points = self.watts or self.energy
+        assert points is not None, "an outlet has a figure"
+        return points
+
 
 @dataclass(frozen=True, slots=True)
 class LogSamples:
@@ -94,7 +107,7 @@ def read_log(log: PduLog, settings: LogSettings) -> LogSamples:
 
     Raise PowerLogError.
     """
-    samples = _samples_in(log, settings)
+    samples = samples_of(_bytes_of(log), str(log.path), settings)
     try:
         if log.outlets:
             named = tuple(_outlet_named(name, samples.outlets) for name in log.outlets)
@@ -102,8 +115,8 @@ def read_log(log: PduLog, settings: LogSettings) -> LogSamples:
         names = tuple(printable(o.name or "(no name)", 60) for o in samples.outlets)[:8]
         if not samples.are_alike:
             raise LogError(POWER_TEXT.DIFFERENT_KINDS, names=names)
-        if (total := _sum_among(samples.outlets)) is not None:
-            raise LogError(POWER_TEXT.SUM_OF_OTHERS, name=total.name, names=names)
+        if (made := _made_of_others(samples.outlets)) is not None:
+            raise LogError(POWER_TEXT.SUM_OF_OTHERS, name=made.name, names=names)
         return samples
     except LogError as error:
         raise error.of(str(log.path)) from None
@@ -118,11 +131,7 @@ def require_files(settings: LogSettings | None) -> None:
 def require_readable(settings: LogSettings) -> None:
     """Raise PowerLogError for the first log that cannot be used so far; it may still grow."""
     for log in settings.logs:
-        _samples_in(log, settings, may_grow=True)
-
-
-def _samples_in(log: PduLog, settings: LogSettings, *, may_grow: bool = False) -> LogSamples:
-    return samples_of(_bytes_of(log), str(log.path), settings, may_grow=may_grow)
+        samples_of(_bytes_of(log), str(log.path), settings, may_grow=True)
 
 
 def _bytes_of(log: PduLog, most: int = -1) -> bytes:
@@ -162,20 +171,37 @@ def _outlet_named(name: str, outlets: Sequence[Outlet]) -> Outlet:
     raise LogError(sentence, name=printable(name, 80), names=names)
 
 
-def _sum_among(outlets: Sequence[Outlet]) -> Outlet | None:
-    """Find an outlet that equals the sum of all others at nearly every moment."""
+def _made_of_others(outlets: Sequence[Outlet]) -> Outlet | None:
+    """Find an outlet that at nearly every moment is the sum of all others, or a figure of some.
+
+    The figures are sum, mean, least and most of others that differ by more than rounding.
+    """
     points = [outlet.watts for outlet in outlets if outlet.watts is not None]
     if len(points) < 3 or len(points) < len(outlets):
         return None
-    moments = points[0].at[:_COMPARED_LINES]
-    for other in points[1:]:
-        moments = np.intersect1d(moments, other.at)
-    if len(moments) < 3:
+    moments = reduce(np.intersect1d, [of.at[:_COMPARED_LINES] for of in points])
+    if len(moments) > 2:
+        table = np.array([p.values[np.searchsorted(p.at, moments)] for p in points])
+    elif len({len(of.at) for of in points}) == 1 and len(points[0].at) > 2:
+        table = np.array([of.values[:_COMPARED_LINES] for of in points])  # sampled in turn
+    else:
         return None
-    table = np.array([p.values[np.searchsorted(p.at, moments)] for p in points])
-    near = np.abs(table - (table.sum(axis=0) - table)) <= _TOTAL_SHARE * table
-    shares = (near & (table > 0)).mean(axis=1)
-    return next((o for o, share in zip(outlets, shares, strict=True) if share >= _MOST), None)
+    rounding = max(p.step for p in points) * (1 + 1e-6)
+    least = _TELLING * rounding
+    places = range(len(points))
+    sizes = places[2:] if len(points) <= _MOST_COMPARED else places[-1:]
+    for size, place in product(sizes, places):
+        for others in combinations([p for p in places if p != place], size):
+            of, total = table[list(others)], table[place]
+            is_near = (np.abs(total - of.sum(axis=0)) <= _TOTAL_SHARE * total) & (total > 0)
+            if size == places[-1] and is_near.mean() >= _MOST:
+                return outlets[place]
+            differ = (np.ptp(of, axis=0) > least) & (of.min(axis=0) > least)
+            for figure, slack in ((of.sum, size), (of.mean, 1), (of.min, 0), (of.max, 0)):
+                equal = np.abs(total - figure(axis=0)) <= slack * rounding
+                if (equal & differ).mean() >= _MOST:
+                    return outlets[place]
+    return None
 
 
 # --- header ---------------------------------------------------------------------------------
@@ -195,16 +221,12 @@ def _layout_in(
     refused: dict[str | None, LogError] = {}
     silent: tuple[Layout, Table] | None = None
     widest: Sequence[str] = max((re.split("[\t;|,]", line) for line in head), key=len)
-    is_json = False
     for table in tables_in(lines, described):
         if table.separator == "" and refused.keys() - {""}:
             break
-        is_json = table.separator is None
         widest = max(table.titles, widest, key=len)
-        cells = [""] * len(table.titles)
-        for shown in table.first[:_FIRST_ROWS]:
-            for place, text in enumerate(shown[: len(cells)]):
-                cells[place] = cells[place] or text * is_value(text)
+        columns = zip_longest(table.titles, *table.first[:_FIRST_ROWS], fillvalue="")
+        cells = [next(filter(is_value, below), "") for _, *below in columns][: len(table.titles)]
         fitting = (f for f in described if f.logs or f.fits(table.titles))
         form = (table.make or next(fitting, Format())).with_options(options)
         try:
@@ -229,8 +251,7 @@ def _layout_in(
             raise LogError(POWER_TEXT.NO_COLUMN, column=printable(pattern, 80), header=header)
     if re.match(r"\W*\d", head[0]):
         raise LogError(POWER_TEXT.HEADER_MISSING, header=printable(head[0], 120))
-    unlike = is_json or len(widest) < 2
-    raise LogError(POWER_TEXT.NOT_A_TABLE if unlike else POWER_TEXT.HEADER_UNKNOWN, header=header)
+    raise LogError(POWER_TEXT.HEADER_UNKNOWN, header=header)
 
 
 def _time_in(cells: Sequence[str], layout: Layout) -> str:
@@ -241,47 +262,32 @@ def _time_in(cells: Sequence[str], layout: Layout) -> str:
 # --- rows -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _LogRows:
-    """The rows of a log: their lines, the texts of their times, and their cells."""
-
-    lines: Sequence[int]
-    times: Sequence[str]
-    cells: Sequence[Sequence[str]]
-    below: tuple[int, str] | None
-    """The first line below the samples that has no time, such as a sum."""
-
-
 def _rows_of(layout: Layout, table: Table) -> _LogRows:
-    """Read all rows; raise LogError for a line that has no time, or another number of cells."""
-    width = len(layout.titles)
+    """Return the lines of all rows, the texts of their times, and their cells.
+
+    Raise LogError for a line with another number of cells, or that is named as a sum or a mean.
+    """
+    width, named = len(layout.titles), layout.places("outlet", "series", "value", "units")
     lines: list[int] = []
     times: list[str] = []
     rows: list[Sequence[str]] = []
-    below: tuple[int, str] | None = None
     for line, cells in table.rows:
-        text = _time_in(cells, layout)
-        is_short = len(cells) < width and not is_time(text, layout.format)
-        if table.separator is not None and (is_short or not any(map(str.isdigit, text))):
-            below = below or (line, " ".join(cells))
-            continue
-        if below is not None:
-            break
         if len(cells) < width or any(cells[width:]):
             values = {"line": line, "width": len(cells), "expected": width}
             raise LogError(POWER_TEXT.LINE_WIDTH, **values, text=printable(" ".join(cells), 80))
+        for place, (cell, first) in enumerate(zip(cells, rows[0] if rows else (), strict=False)):
+            there = {word for word in words_of(cell) if word.isalpha()}
+            if there and there <= words("summary") and place not in named and cell != first:
+                raise LogError(POWER_TEXT.LINE_SUM, line=line, text=printable(cell, 40))
         lines.append(line)
-        times.append(text)
+        times.append(_time_in(cells, layout))
         rows.append(cells)
-    else:
-        if below is None or rows:
-            return _LogRows(lines, times, rows, below)
-    raise LogError(POWER_TEXT.LINE_TIME, line=below[0], text=printable(below[1], 40))
+    return lines, times, rows
 
 
 def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -> LogSamples:
     """Return the samples of the figures that are used; raise LogError."""
-    form, rows = layout.format, _rows_of(layout, table)
+    form, (numbers, times, rows) = layout.format, _rows_of(layout, table)
     head = [line for _, line in lines[:HEAD_LINES]]
     above = (zone_in(line) for line in head if expression("zone_line").search(line))
     # "(UTC+01:00) Amsterdam" may or may not include summer time.
@@ -291,26 +297,21 @@ def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -
     if form.start and "start" not in form.named:
         start = next((m[1] for line in head if (m := re.fullmatch(form.start, line))), "")
         form = replace(form, start=start)
-    at, local = read_times(rows.times, rows.lines, form, zone, stated, " ".join(titles))
+    at, local = read_times(times, numbers, form, zone, stated, " ".join(titles))
     columns = decided(_figures_in(layout, rows), form)
     mark = _decimal_mark(layout, table, rows)
     used, outlets = [], dict[str, dict[str, Points]]()
     for column in columns:
-        points = None if column.why else _points(column, at, rows.lines, mark, form)
+        points = None if column.why else _points(column, at, numbers, mark, form)
         if points is not None:
             figure = "watts" if column.role == "watts" else "energy"
             outlets.setdefault(column.outlet, {})[figure] = points
             used.append(column.title)
-    if any("watts" in of for of in outlets.values()):
-        outlets = {name: of for name, of in outlets.items() if "watts" in of}
     left_out = dict.fromkeys(
         (c.title, c.why, c.is_power or c.why == NO_WATTS_THERE)
         for c in (*layout.columns, *columns)
         if c.why
     )
-    if rows.below is not None:
-        line, text = rows.below
-        left_out[f"line {line}: {printable(text, 40)}", "below the samples", True] = None
     for pattern in (p for key in form.named & FIGURES.keys() for p in getattr(form, key)):
         if layout.is_long and not any(is_like(title, pattern) for title in used):
             shown = printable(", ".join((*used, *(title for title, *_ in left_out))), 120)
@@ -331,14 +332,14 @@ def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -
     )
 
 
-def _figures_in(layout: Layout, rows: _LogRows) -> list[Column]:
+def _figures_in(layout: Layout, rows: _Rows) -> list[Column]:
     """Return the figures with their cells, by outlets, or by the quantities that lines name.
 
     Raise LogError if the cells of one may be of several outlets.
     """
     names, units = layout.places("outlet", "series"), layout.places("units")
     groups: dict[tuple[str, str], list[int]] = {}
-    for row, cells in enumerate(rows.cells):
+    for row, cells in enumerate(rows):
         name = " ".join(filter(None, (cells[place] for place in names)))
         unit = unit_of(cells[units[0]]) if units else None
         groups.setdefault((name, unit.kind if unit else ""), []).append(row)
@@ -349,17 +350,15 @@ def _figures_in(layout: Layout, rows: _LogRows) -> list[Column]:
     figures: list[Column] = []
     for (name, _), of_group in groups.items():
         for place in unread:
-            _refuse_turns(layout, name, place, [rows.cells[row][place] for row in of_group])
+            _refuse_turns(layout, name, place, [rows[row][place] for row in of_group])
         for column in layout.columns:
             if column.why or column.role not in (*FIGURES, "value"):
                 continue
-            cells = [rows.cells[row][column.place] for row in of_group]
+            cells = [rows[row][column.place] for row in of_group]
             if layout.is_long:
                 for place in units:
                     numbers = zip(of_group, cells, strict=True)
-                    cells = [
-                        f"{n} {rows.cells[row][place]}" if is_value(n) else n for row, n in numbers
-                    ]
+                    cells = [f"{n} {rows[row][place]}" if is_value(n) else n for row, n in numbers]
                 shown = next(filter(is_value, cells), None)
                 if shown is None:
                     continue
@@ -370,26 +369,22 @@ def _figures_in(layout: Layout, rows: _LogRows) -> list[Column]:
     return figures
 
 
-def _decimal_mark(layout: Layout, table: Table, rows: _LogRows) -> str:
+def _decimal_mark(layout: Layout, table: Table, rows: _Rows) -> str:
     """Return the decimal mark of the log's numbers; raise LogError if it is not certain."""
     places = layout.places(*FIGURES, "value", "other")
-    proofs: dict[str, str] = {}
-    for text in {cells[place]: None for place in places for cells in rows.cells}:
+    decimal = layout.format.decimal or ("point" if table.separator is None else "")
+    proofs = {"." if decimal == "point" else ",": f"decimal={decimal}"} if decimal else {}
+    for text in {cells[place]: None for place in places for cells in rows}:
         if (number := number_of(text)) is not None:
             # If commas separate columns, numbers have a point.
             is_point = table.separator == "," and "," not in text
             mark = "." if is_point and number.mark == "?" else number.mark
             proofs.setdefault(mark, printable(text, 40))
-    decimal = layout.format.decimal or ("point" if table.separator is None else "")
-    stated = {"point": ".", "comma": ","}.get(decimal, "")
     if "." in proofs and "," in proofs:
         raise LogError(POWER_TEXT.MARKS_MIXED, number=proofs[","], other=proofs["."])
-    proven = next((mark for mark in ".," if mark in proofs), "")
-    if stated and proven and stated != proven:
-        raise LogError(POWER_TEXT.MARK_CONTRADICTED, number=proofs[proven], decimal=decimal)
-    if "?" in proofs and not stated and not proven:
+    if proofs.keys() == {"?"} or proofs.keys() == {"", "?"}:
         raise LogError(POWER_TEXT.MARK_UNCLEAR, number=proofs["?"])
-    return stated or proven or "."
+    return "," if "," in proofs else "."
 
 
 def _number(text: str, column: Column, mark: str, line: int) -> tuple[float, float]:
@@ -423,12 +418,21 @@ def _points(
     name = printable(column.outlet, 60)
     if column.role == "watts" and np.nanmax(values) > _LARGEST_WATTS:
         raise LogError(POWER_TEXT.TOO_LARGE, name=name, watts=float(np.nanmax(values)))
-    back = _overlap(at)
+    steps: dict[str, float] = {}
+    for text, (_, step) in read.items():
+        unit = text.lstrip("+-.,0123456789 ")
+        steps[unit] = min(step, steps.get(unit, inf))
+    step = max(filter(isfinite, steps.values()), default=inf)
+    back = at[1:][np.sign(np.diff(at)) == np.sign(at[0] - at[-1])]
     order = np.argsort(at, kind="stable")
     at, values = at[order], values[order]
     spacing = np.diff(at)
     pauses = (spacing[:-1] > _BURST * spacing[1:]) & (spacing[1:] < _BURST_NS)
+    *before, last = values.tolist()
+    slack = len(before) * step
+    is_sum = len(before) > 2 and abs(last - sum(before)) <= slack < min(before) / _TELLING
     rules = (
+        (POWER_TEXT.LAST_IS_SUM, at[-1:] if is_sum and column.role != "kwh" else at[:0]),
         (POWER_TEXT.TWICE, at[1:][spacing == 0]),
         (POWER_TEXT.OVERLAP, back),
         (POWER_TEXT.BURSTS, at[1:-1][pauses] if not form.hold else at[:0]),
@@ -439,19 +443,7 @@ def _points(
             time = f"{datetime.fromtimestamp(int(moments[0]) / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
             raise LogError(sentence, name=name, time=time)
     is_mean = column.statistic == "mean"
-    return Points(
-        column.role, at, values, min(step for _, step in read.values()), is_mean, column.is_counter
-    )
-
-
-def _overlap(at: Int64Array) -> Int64Array:
-    """Return moments to which a log goes back between earlier samples, if read from either end."""
-    overlaps = []
-    for of in (at, at[::-1]):
-        begins = np.flatnonzero(np.diff(of, prepend=of[:1]) < 0)
-        passes = sorted((int(part[0]), int(part[-1])) for part in np.split(of, begins))
-        overlaps.append([later[0] for first, later in pairwise(passes) if later[0] < first[1]])
-    return np.array(min(overlaps, key=len), np.int64)
+    return Points(column.role, at, values, step, is_mean, column.is_counter)
 
 
 def _refuse_turns(layout: Layout, name: str, place: int, cells: Sequence[str]) -> None:
@@ -477,9 +469,14 @@ def _refuse_turns(layout: Layout, name: str, place: int, cells: Sequence[str]) -
 
 
 def _are_alike(names: Sequence[str]) -> bool:
-    """Return True if names differ in one number and nothing else, so that they are of one kind."""
+    """Return True if names differ in one number and nothing else, so that they are of one kind.
+
+    The number must not be that of a sensor.
+    """
     if len(names) < 2:
         return True
+    if len({tuple(expression("sensor_number").findall(name.casefold())) for name in names}) > 1:
+        return False
     pieces = [expression("outlet_number").split(name.casefold()) for name in names]
     if len({tuple(parts[::2]) for parts in pieces}) > 1:
         return False

@@ -10,7 +10,7 @@ apart they are. If an outlet has watts and a counter, the watts are the figure a
 confirms them. If it has only a counter, the counter gives the mean.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -18,13 +18,12 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.errors import PowerLogError
 from loadgen.report.power.formats import Format
-from loadgen.report.power.log import LogSamples, Outlet, Points, read_log
+from loadgen.report.power.log import Float64Array, Int64Array, LogSamples, Outlet, Points, read_log
 from loadgen.report.power.settings import LogSettings, PduLog
-from loadgen.report.power.times import LogError, first_change, read_times
+from loadgen.report.power.times import LogError, read_times
 from loadgen.sentences import POWER_TEXT
 
 HOLD_LIMIT = 2.5
@@ -57,8 +56,6 @@ _NEAR_CHANGE_NS = 86_400 * 10**9
 """A change of the clock within a day of a run makes the times of its samples doubtful."""
 _NS_W_IN_KWH = 3.6e15
 
-Int64Array = NDArray[np.int64]
-Float64Array = NDArray[np.float64]
 Window = tuple[int, int]
 """Start and end, in UTC nanoseconds since the epoch."""
 
@@ -118,47 +115,39 @@ class OutletPower:
         return tuple(pause for pause in pauses if pause > 0)
 
 
-def outlets_over(settings: LogSettings, start_ns: int, end_ns: int) -> list[OutletPower]:
-    """Return every outlet over a window in UTC, in the order of logs and of their outlets."""
-    window = (start_ns, end_ns)
-    return [
-        outlet for log in settings.logs for outlet in outlets_of_log(log, settings, [window])[0]
-    ]
-
-
-def outlets_of_log(
-    log: PduLog, settings: LogSettings, windows: Sequence[Window]
+def outlets_over(
+    settings: LogSettings, windows: Sequence[Window], read: Iterable[LogSamples] | None = None
 ) -> list[list[OutletPower]]:
-    """Return the outlets of one log over each window, in the log's order; raise PowerLogError."""
-    samples = read_log(log, settings)
-    return [_outlets_of_samples(log, samples, settings, window) for window in windows]
+    """Return every outlet over each window in UTC, in the order of logs and of their outlets.
 
-
-def _outlets_of_samples(
-    log: PduLog, samples: LogSamples, settings: LogSettings, window: Window
-) -> list[OutletPower]:
-    path = str(log.path)
-    remarks: list[str] = []
-    if samples.local:
-        _require_no_clock_change(path, samples, settings.zone, window)
-        if not settings.zone_given:
+    `read` are the samples of the logs, if they were read before. Raise PowerLogError.
+    """
+    outlets: list[list[OutletPower]] = [[] for _ in windows]
+    read = read or (read_log(log, settings) for log in settings.logs)
+    for log, samples in zip(settings.logs, read, strict=True):
+        path, form, remarks = str(log.path), samples.format, list[str]()
+        steps = [steps_of(path, outlet, form) for outlet in samples.outlets]
+        if samples.local and not settings.zone_given:
             remarks.append(POWER_TEXT.ZONE_ASSUMED(log=path, zone=settings.zone.key))
-    if unused := [f"{title} ({why})" for title, why, is_power in samples.unused if is_power]:
-        remarks.append(POWER_TEXT.UNUSED(log=path, columns=tuple(unused[:8])))
-    return [
-        outlet_power(log, outlet, window, samples.format, settings.offset_ns, remarks)
-        for outlet in samples.outlets
-    ]
+        if unused := [f"{title} ({why})" for title, why, is_power in samples.unused if is_power]:
+            remarks.append(POWER_TEXT.UNUSED(log=path, columns=tuple(unused[:8])))
+        for window, of_window in zip(windows, outlets, strict=True):
+            if samples.local:
+                _require_no_clock_change(path, samples, settings.zone, window)
+            for outlet, of_outlet in zip(samples.outlets, steps, strict=True):
+                power = outlet_power(log, outlet, of_outlet, window, form, settings.offset_ns)
+                of_window.append(replace(power, remarks=(*power.remarks, *remarks)))
+    return outlets
 
 
 def _require_no_clock_change(log: str, samples: LogSamples, zone: ZoneInfo, window: Window) -> None:
-    """Raise PowerLogError, with the moment, if the clock of a log changes near a window."""
-    figures = [p for outlet in samples.outlets for p in (outlet.watts, outlet.energy) if p]
-    first_ns = max(min(int(p.at[0]) for p in figures), window[0] - _NEAR_CHANGE_NS)
-    last_ns = min(max(int(p.at[-1]) for p in figures), window[1] + _NEAR_CHANGE_NS)
-    if (change := first_change(zone, first_ns, last_ns)) is not None:
-        time = f"{change:%Y-%m-%d %H:%M}"
-        raise PowerLogError(POWER_TEXT.CLOCK_CHANGES(log=log, zone=zone.key, time=time))
+    """Raise PowerLogError if the clock of a log changes near a window."""
+    moments = [outlet.points.at for outlet in samples.outlets]
+    first_ns = max(min(int(at[0]) for at in moments), window[0] - _NEAR_CHANGE_NS)
+    last_ns = min(max(int(at[-1]) for at in moments), window[1] + _NEAR_CHANGE_NS)
+    first, last = (datetime.fromtimestamp(ns // 10**9, zone) for ns in (first_ns, last_ns))
+    if first_ns <= last_ns and first.utcoffset() != last.utcoffset():
+        raise PowerLogError(POWER_TEXT.CLOCK_CHANGES(log=log, zone=zone.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,35 +179,29 @@ def steps_of(log: str, outlet: Outlet, form: Format) -> Steps:
 
     Raise PowerLogError for a lone counter that does not count up.
     """
-    if outlet.watts is not None:
-        return _held(outlet.watts, form)
-    assert outlet.energy is not None, "an outlet has a figure"
-    if outlet.energy.role == "interval":
-        return _of_intervals(outlet.energy, form)
-    if reason := _counter_failure(outlet.energy, alone=True):
+    points = outlet.points
+    if points.role != "kwh":
+        return _held(points, form) if points.role == "watts" else _of_intervals(points, form)
+    if reason := _counter_failure(points, alone=True):
         raise PowerLogError(POWER_TEXT.NO_COUNTER(log=log, name=outlet.name, why=reason))
-    return _counted(outlet.energy)
+    return _counted(points)
 
 
 def outlet_power(
     log: PduLog,
     outlet: Outlet,
+    steps: Steps,
     window: Window,
     form: Format,
     offset_ns: int = 0,
-    remarks: Sequence[str] = (),
 ) -> OutletPower:
-    """Weigh the samples of one outlet by time over a window; their clock is ahead by an offset.
+    """Weigh the steps of one outlet by time over a window; their clock is ahead by an offset.
 
-    The hold time of a sample is computed before the window cuts it, so that the last sample before
-    the window counts for the window's beginning. If no part is covered, watts is 0. Raise
-    PowerLogError if the outlet has only a counter and the counter does not count up.
+    The last sample before the window counts for the window's beginning. If no part is covered,
+    watts is 0.
     """
     start_ns, end_ns = window = (window[0] + offset_ns, window[1] + offset_ns)
-    steps = steps_of(str(log.path), outlet, form)
-    covered = steps.within(start_ns, end_ns)
-    points = outlet.watts or outlet.energy
-    assert points is not None, "an outlet has a figure"
+    covered, points = steps.within(start_ns, end_ns), outlet.points
     step_w, usual_ns = _resolution(points), _usual_ns(points.at)
     if points.role != "watts":
         span_ns = covered.covered_ns if points.role == "kwh" else usual_ns
@@ -237,7 +220,7 @@ def outlet_power(
         inside=int(is_inside.sum()),
         step=step_w,
     )
-    notes = [*_remarks_on(power, points.role), *remarks]
+    notes = [*_remarks_on(power, points.role)]
     if outlet.watts is not None:
         notes += _odd_samples(power.name, points.values[is_inside])
         if points.is_mean or form.stamp == "end":
@@ -274,26 +257,24 @@ def _remarks_on(power: OutletPower, role: str) -> Iterator[str]:
         yield POWER_TEXT.STEP(figure=figure, name=power.name, share=share)
 
 
-def _odd_samples(name: str, watts: Float64Array) -> list[str]:
-    """Return remarks about an outlier, zeros between other watts, and two levels in turn."""
+def _odd_samples(name: str, watts: Float64Array) -> Iterator[str]:
+    """Yield remarks about an outlier, zeros between other watts, and two levels in turn."""
     watts = watts[~np.isnan(watts)]
     used = np.flatnonzero(watts)
     if not len(used):
-        return []
-    notes: list[str] = []
+        return
     median, most = float(np.median(watts)), float(watts.max())
     if most >= _OUTLIER * median > 0:
-        notes.append(POWER_TEXT.OUTLIER(name=name, watts=most, median=median))
+        yield POWER_TEXT.OUTLIER(name=name, watts=most, median=median)
     if zeros := int((watts[used[0] : used[-1]] == 0).sum()):
-        notes.append(POWER_TEXT.ZEROS(name=name, zeros=zeros))
+        yield POWER_TEXT.ZEROS(name=name, zeros=zeros)
     changes = np.diff(watts)
     turns = changes[1:] * changes[:-1] < 0
     if len(turns) >= LEAST_SAMPLES and turns.mean() >= _TURNS:
         typical = float(np.median(np.abs(changes)))
         if typical > _TURN_SHARE * median:
             low, high = median - typical / 2, median + typical / 2
-            notes.append(POWER_TEXT.ALTERNATING(name=name, low=low, high=high))
-    return notes
+            yield POWER_TEXT.ALTERNATING(name=name, low=low, high=high)
 
 
 def verdict_on(outlets: Sequence[OutletPower]) -> tuple[bool, str]:
@@ -375,14 +356,14 @@ def _counter_failure(points: Points, *, alone: bool) -> str:
     about_zero = 3 * float(gains.max(initial=0.0)) + _resolution(points)
     too_many = len(after) > max(1.0, 0.1 * len(gains))
     if too_many or np.any(after > about_zero) or np.any(after > 0.1 * before):
-        return "falls to other values than about zero"
+        return "falls, but not to about zero"
     if points.is_counter or not alone:
         return ""
     if values[0] < gains[gains > 0].sum():
-        return "starts below what it gains"
+        return "starts below its total increase"
     usual_ns = max(_usual_ns(points.at), 1)
     is_plausible = float(np.median(values)) * _NS_W_IN_KWH / usual_ns <= _LARGEST_OUTLET_W
-    return "would be plausible as energy of intervals" if is_plausible else ""
+    return "may be the energy of intervals" if is_plausible else ""
 
 
 def _energy_check(outlet: Outlet, steps: Steps, window: Window) -> EnergyCheck | None:
@@ -442,14 +423,16 @@ def _resolution(points: Points) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Power logs over a window, by their names; `watts` is the sum over the outlets."""
+    """Power logs over a window, by their names."""
 
     logs: Sequence[tuple[str, LogSamples]]
     outlets: Sequence[OutletPower]
     window: str
-    watts: float
-    withheld: bool
-    remark: str
+
+    @property
+    def watts(self) -> float:
+        """The sum over the outlets."""
+        return sum(outlet.watts for outlet in self.outlets)
 
 
 def overview(settings: LogSettings, start: str | None = None, end: str | None = None) -> Overview:
@@ -457,9 +440,9 @@ def overview(settings: LogSettings, start: str | None = None, end: str | None = 
 
     Raise PowerLogError if a log cannot be used, or does not cover the window.
     """
-    read = [(log, read_log(log, settings)) for log in settings.logs]
+    read = [read_log(log, settings) for log in settings.logs]
     starts, ends = [], []
-    for log, samples in read:
+    for log, samples in zip(settings.logs, read, strict=True):
         for outlet in samples.outlets:
             steps = steps_of(str(log.path), outlet, samples.format)
             has_watts = ~np.isnan(steps.level)
@@ -475,21 +458,14 @@ def overview(settings: LogSettings, start: str | None = None, end: str | None = 
     )
     if end_ns <= start_ns and is_chosen:
         raise PowerLogError(POWER_TEXT.NO_WINDOW(window=shown))
-    window = (start_ns, end_ns)
-    outlets = [
-        outlet
-        for log, samples in read
-        for outlet in _outlets_of_samples(log, samples, settings, window)
-    ]
+    (outlets,) = outlets_over(settings, [(start_ns, end_ns)], read)
     if is_chosen:
         require_usable(outlets, shown)
     else:
         require_distinct(outlets)
         outlets = [_without_gaps(outlet) for outlet in outlets]
-    logs = [(str(log.path), samples) for log, samples in read]
-    withheld, remark = verdict_on(outlets)
-    watts = sum(outlet.watts for outlet in outlets)
-    return Overview(logs, outlets, shown, watts, withheld, remark)
+    logs = [(str(log.path), of) for log, of in zip(settings.logs, read, strict=True)]
+    return Overview(logs, outlets, shown)
 
 
 def _without_gaps(outlet: OutletPower) -> OutletPower:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -48,7 +49,7 @@ class LogSettings:
 
 
 def log_settings(
-    logs: Sequence["str | Path | PduLog"],
+    logs: Sequence[str | Path],
     timezone: str | None = None,
     columns: str | None = None,
     offset: str | None = None,
@@ -103,10 +104,8 @@ def host_timezone() -> str:
         raise PowerLogError(POWER_TEXT.HOST_ZONE_UNKNOWN()) from None
 
 
-def pdu_log(log: "str | Path | PduLog") -> PduLog:
+def pdu_log(log: str | Path) -> PduLog:
     """Parse `[NODE=]FILE[#OUTLET,...]`; a text that is the path of a file is that file."""
-    if isinstance(log, PduLog):
-        return log
     if isinstance(log, Path) or Path(log).exists():
         return PduLog(Path(log))
     node, equals, file = log.partition("=")
@@ -123,14 +122,11 @@ def pdu_log(log: "str | Path | PduLog") -> PduLog:
     return PduLog(Path(path), node, chosen)
 
 
-def distinct_logs(names: Sequence["str | Path | PduLog"]) -> tuple[PduLog, ...]:
+def distinct_logs(names: Sequence[str | Path]) -> tuple[PduLog, ...]:
     """Return the logs; raise PowerLogError for an outlet that would be added twice."""
     logs = tuple(pdu_log(log) for log in names)
-    seen: dict[Path, list[PduLog]] = {}
-    for log in logs:
-        before = seen.setdefault(log.path.resolve(), [])
-        for other in before:
-            if not log.outlets or not other.outlets or set(log.outlets) & set(other.outlets):
-                raise PowerLogError(POWER_TEXT.GIVEN_TWICE(log=log.path))
-        before.append(log)
+    for log, other in combinations(logs, 2):
+        is_chosen = log.outlets and other.outlets and not {*log.outlets} & {*other.outlets}
+        if not is_chosen and log.path.resolve() == other.path.resolve():
+            raise PowerLogError(POWER_TEXT.GIVEN_TWICE(log=other.path))
     return logs

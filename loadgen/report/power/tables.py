@@ -66,19 +66,48 @@ def lines_of(log: bytes, *, may_grow: bool = False) -> list[Line]:
             raise LogError(POWER_TEXT.LINE_LONG, line=number, most=_LONGEST_LINE)
         if line.strip("\t;|, "):
             lines.append((number, line.replace("\0", "\ufffd")))
+    if texts[-1].strip("\0") and lines and not may_grow:
+        _require_complete(lines)
     return lines
+
+
+def _require_complete(lines: Sequence[Line]) -> None:
+    """Raise LogError if the last line, which has no end, may be cut inside its last number.
+
+    Such a number has fewer decimal places than in all similar lines. Without any, it is shorter
+    than all, or the least and not the longest.
+    """
+    line, text = lines[-1]
+    digits = "[\\d.,]+" if re.search("[;\t|]", text) else "[\\d.]+"
+    *shapes, shape = [re.sub(digits, "0", other) for _, other in lines]
+    similar = [other for (_, other), of in zip(lines, (*shapes, shape), strict=True) if of == shape]
+    units = (of.removeprefix(shape) for of in shapes if of.startswith(shape))
+    if shape not in shapes and any(map(re.compile(r"[^\W\d]").search, units)):
+        raise LogError(POWER_TEXT.LINE_CUT, line=line, text=text[-40:])
+    ends = [
+        re.split("[.,]", end[0]) for other in similar if (end := re.search(f"{digits}$", other))
+    ]
+    wholes = [len("".join(end)) for end in ends]
+    places = [len(end[-1]) if len(end) > 1 else 0 for end in ends]
+    if len(ends) < 2:
+        return
+    is_least = all(int(ends[-1][0] or 0) < int(end[0] or 0) for end in ends[:-1])
+    is_short = wholes[-1] < (max if is_least else min)(wholes[:-1])
+    if (is_short and not places[-1]) or places[-1] < min(places[:-1]):
+        raise LogError(POWER_TEXT.LINE_CUT, line=line, text=text[-40:])
 
 
 def tables_in(lines: Sequence[Line], makes: Sequence[Format]) -> Iterator[Table]:
     """Yield the tables that a log may be; raise LogError for JSON that is not valid."""
     head = [line for _, line in lines[:HEAD_LINES]]
-    if head[0][0] in "{[" or (head[0][-1] == "}" and "{" in head[0]):
+    is_dated = is_time(head[0]) and head[1:2] and head[1][0] == "{"
+    if head[0][0] in "{[" or is_dated or (head[0][-1] == "}" and "{" in head[0]):
         try:
             yield _of_records(_documents(lines))
             return
         except LogError:
-            if "}" in head[0] or '"' in "".join(head[1:3]):
-                raise  # other lines are such as [2013-04-26 10:04:05] 135
+            if head[0][0] == "{" or '"' in "".join(head[1:3]):
+                raise  # other lines are such as [2013-04-26 10:04:05] 135, or watts{host="a"}
     line = next((line for line in head if line[0] != "#"), "")
     for make in makes:
         if make.line and re.fullmatch(make.line, line):
@@ -86,7 +115,7 @@ def tables_in(lines: Sequence[Line], makes: Sequence[Format]) -> Iterator[Table]
             rows = [*_matches(lines, pattern)]
             yield Table(tuple(pattern.groupindex), rows, [cells for _, cells in rows], make)
             return
-    pairs = sum(bool(expression("pair").fullmatch(line)) for line in head)
+    pairs = sum(len(_pairs_in(line)) > (":" not in line) for line in head)
     if pairs > 1 and pairs >= 0.8 * len(head):
         yield _of_records(_blocks(lines))
         return
@@ -96,19 +125,16 @@ def tables_in(lines: Sequence[Line], makes: Sequence[Format]) -> Iterator[Table]
 def cells_of(line: str, separator: str) -> list[str]:
     """Split a line into cells; quotes may hold the separator."""
     if not separator:
-        return line.lstrip("#").split()
+        return re.sub(r":(?=\s)", "", line).lstrip("#").split()
     if '"' not in line:
         return [cell.strip(" \t'") for cell in line.split(separator)]
-    if line.count('"') % 2:
-        # An unclosed quote, as in 19", is part of a name; as a quote it would join lines.
-        line = line.replace('"', "\u201d")
     cells = next(csv.reader([line], delimiter=separator, skipinitialspace=separator != "\t"))
     return [cell.strip(" \t'") for cell in cells]
 
 
 def _below_headers(lines: Sequence[Line], head: Sequence[str]) -> Iterator[Table]:
     """Yield the tables below each line that may be a header, or the units of one above it."""
-    stated = re.fullmatch(r"sep=(.)", head[0], re.IGNORECASE)
+    stated, of_time = re.fullmatch(r"(?i)sep=(.)", head[0]), words("time") | words("date")
     for separator in (stated[1],) if stated else _SEPARATORS:
         above: list[str] = []
         for place, line in enumerate(head[bool(stated) : -1], 1 + bool(stated)):
@@ -116,7 +142,8 @@ def _below_headers(lines: Sequence[Line], head: Sequence[str]) -> Iterator[Table
             while titles and not titles[-1]:
                 titles.pop()
             units = [title.strip("()[]") for title in titles]
-            if len(units) == len(above) and any(map(unit_of, units)) and not _names_time(titles):
+            named = {word for title in titles for word in re.findall(r"[^\W_]+", title.casefold())}
+            if len(units) == len(above) and any(map(unit_of, units)) and not named & of_time:
                 pairs = zip(above, units, strict=True)
                 titles = [f"{title} ({unit})" if unit_of(unit) else title for title, unit in pairs]
             if len(titles) > 1 and not any(map(is_time, titles)):
@@ -135,11 +162,6 @@ def _distinct(titles: Sequence[str]) -> list[str]:
         counts[title] += 1
         numbered.append(f"{title} {counts[title]}" if title and counts[title] > 1 else title)
     return numbered
-
-
-def _names_time(titles: Sequence[str]) -> bool:
-    named = {word for title in titles for word in re.findall(r"[^\W_]+", title.casefold())}
-    return bool(named & (words("time") | words("date")))
 
 
 def _rows_below(lines: Sequence[Line], separator: str, header: frozenset[str]) -> Iterator[Row]:
@@ -167,19 +189,25 @@ def _of_records(records: Iterator[Record]) -> Table:
     return Table(titles, rows, [cells for _, cells in rows])
 
 
+def _pairs_in(line: str) -> list[tuple[str, str]]:
+    """Return names and values of a line such as `a: 1  b: 2` or `a=1 b="2"`."""
+    if expression("logfmt").fullmatch(line):
+        return [(name, value.strip('"')) for name, value in expression("equation").findall(line)]
+    matches = map(expression("pair").fullmatch, expression("between_pairs").split(line))
+    return [(match[1], match[2]) for match in matches if match]
+
+
 def _blocks(lines: Sequence[Line]) -> Iterator[Record]:
-    """Yield records of lines with a name and a value; a name that repeats begins a record."""
+    """Yield records of lines with names and values; a name that repeats begins a record."""
     record: dict[str, str] = {}
     first = 0
     for number, line in lines:
-        for match in filter(
-            None, map(expression("pair").fullmatch, expression("between_pairs").split(line))
-        ):
-            if match[1] in record:
+        for name, value in _pairs_in(line):
+            if name in record:
                 yield first, record
                 record = {}
             first = first if record else number
-            record[match[1]] = match[2]
+            record[name] = value
     yield first, record
 
 
@@ -218,6 +246,12 @@ def _samples_in(document: Any) -> Iterator[dict[str, str]]:
                 yield from _samples_in(part)
         case {"data": {"result": [*series]}}:
             yield from _of_series(series)
+        case {"metric": dict(metric), "values": [*values], "timestamps": [*times]}:
+            yield from _of_pairs(" ".join(_flat(metric).values()), zip(times, values, strict=True))
+        case {"target": str(target), "datapoints": [*points]}:
+            yield from _of_pairs(target, ((time, value) for value, time in points))
+        case {"results": [{"series": [{"columns": [*titles], "values": [*rows]}]}]}:
+            yield from (_flat(dict(zip(titles, row, strict=True))) for row in rows)
         case dict():
             # What is around the samples is part of each, so that no watts are dropped.
             around = _flat(document)
@@ -238,7 +272,7 @@ def _lists_in(value: dict[str, Any], name: str = "") -> Iterator[tuple[str, list
 
 
 def _has_time(value: Any) -> bool:
-    """Return True for an object with a time, in itself or in an object of it."""
+    """Return True for an object that has a time, directly or in an inner object."""
     return isinstance(value, dict) and any(
         key.lower().strip("@") in ("time", "timestamp") or _has_time(part)
         for key, part in value.items()
@@ -252,8 +286,11 @@ def _of_series(series: Sequence[Any]) -> Iterator[dict[str, str]]:
     telling = [n for n in names if n == "__name__" or len({label.get(n) for label in labels}) > 1]
     for of, label in zip(series, labels, strict=True):
         name = " ".join(label[name] for name in telling if name in label)
-        for time, value in of.get("values") or [of["value"]]:
-            yield _flat({"time": time, "series": name, "value": value})
+        yield from _of_pairs(name, of.get("values") or [of["value"]])
+
+
+def _of_pairs(name: str, pairs: Iterable[tuple[Any, Any]]) -> Iterator[dict[str, str]]:
+    yield from (_flat({"time": time, "series": name, "value": value}) for time, value in pairs)
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:

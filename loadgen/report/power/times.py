@@ -145,14 +145,17 @@ def _moment(text: str, form: Format, stated: str) -> _Moment | None:
 
 def _later(start: _Moment, text: str, unit_ns: int) -> _Moment | None:
     """Return the moment of a time since a start."""
-    if not expression("elapsed").fullmatch(text):
+    if not (match := expression("elapsed").fullmatch(text)):
         return None
-    return start[0] + round(float(text.replace(",", ".")) * unit_ns), *start[1:]
+    number = float(match[3].replace(",", "."))
+    if match[2]:
+        number, unit_ns = number + 60 * int(match[2]) + 3600 * int(match[1] or 0), 10**9
+    return start[0] + round(number * unit_ns), *start[1:]
 
 
 def _zone(name: str) -> tuple[int, str]:
     """Return the offset in ns and the UTC zone if a name states the offset, or else its name."""
-    name = name.lower()
+    name = {"mez": "cet", "mesz": "cest"}.get(name.lower(), name.lower())
     if name in ("z", "utc", "gmt"):
         return 0, _UTC
     if match := expression("offset").fullmatch(name):
@@ -187,17 +190,6 @@ def zone_in(text: str) -> str:
     """Find the zone that a text names, as UTC+02:00, CEST or Europe/Berlin; "" for none."""
     named = (zone[0] for zone in expression("zone").finditer(text))
     return next((zone for zone in named if "/" not in zone or zone in available_timezones()), "")
-
-
-def first_change(zone: ZoneInfo, first_ns: int, last_ns: int) -> datetime | None:
-    """Find the first change of the zone's clock between two moments in UTC nanoseconds."""
-    offset = None
-    for minute in range(first_ns // _MINUTE_NS, last_ns // _MINUTE_NS + 1):
-        at = (_EPOCH_UTC + timedelta(minutes=minute)).astimezone(zone)
-        if offset is not None and at.utcoffset() != offset:
-            return at
-        offset = at.utcoffset()
-    return None
 
 
 def _bad_time(text: str, line: int) -> LogError:

@@ -35,19 +35,16 @@ def number_of(cell: str, ambiguous: str = ".") -> Number | None:
     if match is None:
         return None
     digits, exponent = match["digits"], match["exponent"] or ""
-    marks = re.findall("[.,]", digits)
-    if len(marks) < 2:
-        # A single mark that cannot separate thousands is decimal: "12,34", "1234,567", "0,135".
-        mark = "?" if expression("thousands").fullmatch(digits) else "".join(marks)
-    elif marks[0] != marks[-1]:
-        mark = marks[-1]
-    else:
-        # A repeated mark separates thousands, so the other one is the decimal mark.
-        mark = "," if marks[0] == "." else "."
-    decimal = mark if mark in (".", ",") else ambiguous
-    if not expression("digits", decimal).fullmatch(digits):
+    read = {
+        mark: re.sub(rf"[^\d{mark}]", "", digits).replace(mark, ".")
+        for mark in ".,"
+        if expression("digits", mark).fullmatch(digits)
+    }
+    if not read:
         return None
-    plain = re.sub(rf"[^\d{decimal}]", "", digits).replace(decimal, ".")
+    # One mark that reads a number proves itself, such as in "12,34", "0,135" and "1.100.000".
+    mark = next(iter(read)) if len(read) == 1 else "?" if re.search("[.,]", digits) else ""
+    plain = read.get(mark, "") or read[ambiguous]
     places = len(plain.partition(".")[2]) - int(exponent[1:] or 0)
     value = float(f"{match['sign']}{plain}{exponent}")
     return Number(value, places, (match["unit"] or "").strip(), mark)
@@ -91,7 +88,7 @@ def unit_in(title: str) -> tuple[Unit | None, str]:
 
     A unit in brackets has precedence, and a later unit over an earlier one.
     """
-    title = expression("joined").sub(r" \1", title)
+    title = expression("joined").sub(r" \g<0>", title)
     for bracket in reversed([*expression("in_brackets").finditer(title)]):
         inside = bracket[1]
         unit = _OTHER if expression("other_unit").fullmatch(inside) else None

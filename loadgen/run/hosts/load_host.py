@@ -219,7 +219,7 @@ class LocalHost:
         asyncio.get_running_loop().remove_reader(self._server.control)
         self._server.control.close()  # it ends while others work, and is waited for later
         # End the wait for workers that are not started yet.
-        self._failure = self._failure or "they were to end before they were there"
+        self._failure = self._failure or "they were stopped before they had started"
         self._news.set()
 
     def channel_closed(self, row: int) -> None:
@@ -248,7 +248,7 @@ class LocalHost:
             asyncio.get_running_loop().remove_reader(self._server.control)
             self._failure = self._failure or "the process that starts workers ended"
             for row in self._channels:
-                self.report_end(row, "went with the process that started it")
+                self.report_end(row, "ended with the process that started it")
         self._news.set()
 
     def _handle(self, message: Header) -> None:

@@ -1,6 +1,6 @@
 """The network path of a load host to the broker, which is tried while no answer arrives.
 
-If the path works, a connection is accepted even by a broker that stands still: its kernel does it.
+If the path works, even a stalled broker accepts a connection: its kernel does it.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class PathWatch:
         return more
 
     def _is_silent(self) -> bool:
-        """Note the answers; return True if more were to be expected since the last ones."""
+        """Record the answers; return True if more should have arrived since the last ones."""
         (first_ns, before), (last_ns, last) = self._answers[0], self._answers[-1]
         silent_ns = time.monotonic_ns() - last_ns
         if self._has_more() or silent_ns < SILENT_S * 1e9:

@@ -32,7 +32,7 @@ from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, tls_of
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.run.hosts.load_host import Header, OnEvent
 from loadgen.run.redaction import error_from, printable
-from loadgen.run.tasks import background
+from loadgen.run.tasks import background, together
 from loadgen.sentences import RUN_TEXT, Text
 from loadgen.worker.shared_counts import SharedPage, rows_as_words
 
@@ -54,9 +54,7 @@ class RemoteHost:
         self.number = 0
         """Its place among the hosts of the command."""
         self.offer = joined.offer
-        self.machine = joined.machine
-        self.versions = joined.versions
-        self.environment = joined.environment
+        self.joined = joined
         self.link = link
         self.lost = ""
         self.busy = ""
@@ -193,7 +191,7 @@ class RemoteHost:
                 future.set_exception(self._gone())
         if self._on_event is not None:
             for row in self.rows:
-                self._on_event(messages.WorkerEnded(row, f"went with host {self.name}: {why}", ""))
+                self._on_event(messages.WorkerEnded(row, f"ended with host {self.name}: {why}", ""))
 
     def _gone(self) -> CannotRunError:
         return CannotRunError(RUN_TEXT.HOST_GONE(host=self.name, why=self.lost))
@@ -230,7 +228,7 @@ class RemoteHost:
             "name": self.offer.name,
             "clock": clock | {"bound_ns": self.clock_bound_ns},
             "network": difference(first.network, last.network) if first and last else {},
-            "environment": self.environment,
+            "environment": self.joined.environment,
         }
 
 
@@ -243,26 +241,19 @@ class Hosts:
     async def check(self, scenario: Scenario) -> None:
         """Check each host for a scenario; raise the first error."""
         request = messages.CheckScenario(scenario.plain())
-        await self._ask_each([request for _ in self.agents])
+        await together(agent.ask(request, _ANSWER_S) for agent in self.agents)
 
     async def reach(self, plan: Plan) -> None:
         """Try source addresses and the broker from each host; raise the first error."""
         targets = [(target.host, target.port) for target in plan.targets]
-        sources: list[set[str]] = [set() for _ in self.agents]
-        for worker in plan.workers:
-            if worker.source_address is not None:
-                sources[worker.host].add(worker.source_address)
-        await self._ask_each(
-            [messages.ReachBroker(targets, sorted(addresses)) for addresses in sources]
+        used = {(one.host, one.source_address) for one in plan.workers if one.source_address}
+        await together(
+            agent.ask(
+                messages.ReachBroker(targets, sorted(one for at, one in used if at == number)),
+                _ANSWER_S,
+            )
+            for number, agent in enumerate(self.agents)
         )
-
-    async def _ask_each(self, requests: Sequence[messages.Request]) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for agent, request in zip(self.agents, requests, strict=True):
-                    group.create_task(agent.ask(request, _ANSWER_S))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
 
     def assign(self, plan: Plan) -> tuple[RemoteHost, ...]:
         rows: list[list[int]] = [[] for _ in self.agents]
@@ -272,15 +263,12 @@ class Hosts:
             agent.assign(of_host, plan.behaviour)
         return self.agents
 
-    def document(self) -> list[dict[str, Any]]:
-        return [agent.document() for agent in self.agents]
-
     def shared_machines(self) -> list[Text]:
         """Return a remark for each two hosts with one kernel, as containers of one machine have."""
         return [
             RUN_TEXT.SAME_MACHINE(first=first.name, second=second.name)
             for first, second in combinations(self.agents, 2)
-            if first.machine.partition("/")[0] == second.machine.partition("/")[0]
+            if first.joined.machine.partition("/")[0] == second.joined.machine.partition("/")[0]
         ]
 
 
@@ -325,14 +313,16 @@ class AgentServer:
             ) from None
         self.stop_listening()
         for agent in self._hosts[count:]:
-            agent.link.send(messages.Leave("there are as many agents as the command wants"))
+            agent.link.send(messages.Leave("the command already has all its agents"))
             agent.link.close()
         agents = sorted(self._hosts[:count], key=_place)
         for number, agent in enumerate(agents):
             agent.number = number
-            ours = {*self._versions.items()} - {*agent.versions.items()}
+            ours = {*self._versions.items()} - {*agent.joined.versions.items()}
             if ours:
-                theirs = (f"{name} {agent.versions.get(name, 'missing')}" for name, _ in ours)
+                theirs = (
+                    f"{name} {agent.joined.versions.get(name, 'missing')}" for name, _ in ours
+                )
                 text = RUN_TEXT.OTHER_VERSIONS(
                     host=agent.name,
                     theirs=tuple(printable(one, 60) for one in sorted(theirs)),
@@ -373,7 +363,7 @@ class AgentServer:
         while True:
             for agent in tuple(self._hosts):
                 if await agent.link.is_silent(SILENCE_S):
-                    agent.lose(f"nothing was heard of it for {SILENCE_S:g} s")
+                    agent.lose(f"it sent nothing for {SILENCE_S:g} s")
             await asyncio.sleep(_WATCH_S)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from loadgen.run.hosts import messages
 from loadgen.run.hosts.load_host import Forkserver, Header, LocalHost, forkserver
 from loadgen.run.hosts.remote_host import RemoteHost
 from loadgen.run.redaction import error_from
+from loadgen.run.tasks import together
 from loadgen.sentences import RUN_TEXT
 from loadgen.worker.shared_counts import SharedPage
 
@@ -85,7 +86,7 @@ class WorkerPool:
         return sum(host.clock_bound_ns for host in worst), tuple(host.name for host in worst)
 
     def lose(self, worker: int, detail: str, last_words: str = "") -> None:
-        """Count this worker as lost, once, and fail what waits for it."""
+        """Count this worker as lost, once, and fail the requests that wait for it."""
         if self._closing or worker in self.stopped or worker not in self.alive:
             return
         host = self._hosts[self._host_of[worker]].name
@@ -156,12 +157,7 @@ class WorkerPool:
             async with free:
                 return await self.ask(worker, op, **fields, **own[worker])
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                asked = [group.create_task(ask_in_turn(row)) for row in self._pids]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [one.result() for one in asked]
+        return await together(map(ask_in_turn, self._pids))
 
     async def ask_left(self, op: str, timeout_s: float) -> dict[int, Header]:
         """Send a command to the workers that are left; one without an answer in time is lost."""
@@ -179,12 +175,7 @@ class WorkerPool:
         return answers
 
     async def start(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for host in self._hosts:
-                    group.create_task(host.start(self._on_event))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await together(host.start(self._on_event) for host in self._hosts)
 
     async def close(self, grace_s: float) -> None:
         """Close every channel and give the workers `grace_s` seconds to end by themselves."""

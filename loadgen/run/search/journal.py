@@ -25,7 +25,7 @@ from loadgen.run.rundir import (
     write_atomically,
     write_json,
 )
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, Sentence
 
 Entry = TypeVar("Entry")
 
@@ -42,10 +42,11 @@ class Journal(Generic[Entry]):
     folder: str
     entry: type[Entry]
 
-    def begun(self) -> dict[str, Any] | None:
+    def begun(self, digest: str = "", other: Sentence | None = None) -> dict[str, Any] | None:
         """Return the definition that an earlier start wrote, None in a new directory.
 
-        Raise RunDirectoryError if the directory holds something else.
+        Raise RunDirectoryError if the directory holds something else, or a definition with another
+        digest: then `other` is the error.
         """
         path = self.directory / f"{self.kind}.json"
         if not path.exists():
@@ -55,10 +56,12 @@ class Journal(Generic[Entry]):
             document = orjson.loads(self._read(path))
             if not isinstance(document, dict):
                 raise ValueError("not an object")
-            return document
         except (OSError, ValueError):
             message = RUN_TEXT.NOT_A_JOURNAL(path=_shown(path), kind=self.kind)
             raise RunDirectoryError(message) from None
+        if other is not None and document.get("digest") != digest:
+            raise RunDirectoryError(other(path=_shown(self.directory)))
+        return document
 
     def begin(self, document: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
         definition = {

@@ -87,7 +87,7 @@ class ReportItem:
         return max(1, len(self.vary) - 1)
 
     def seconds(self, window_s: float) -> float:
-        """Return the time that the item takes on one broker, about."""
+        """Return the approximate time that the item takes on one broker."""
         if not self.search:
             run_s = self.duration_s(window_s) + _WARMUP_S + _RUN_OVERHEAD_S
             return self.points * self.repeat * run_s
@@ -124,8 +124,16 @@ class Measurement:
     @property
     def title(self) -> str:
         """Name of its rows: FANOUT, FANOUT.SEC."""
-        name = self.item.name if self.item.scenario else self.item.case.upper()
-        return name + (".SEC" if self.secured else "")
+        return (self.item.name if self.item.scenario else self.item.case.upper()) + self._secured
+
+    @property
+    def name(self) -> str:
+        """Name in lists of measurements."""
+        return self.item.name + self._secured
+
+    @property
+    def _secured(self) -> str:
+        return ".SEC" if self.secured else ""
 
     @property
     def folder(self) -> str:
@@ -205,6 +213,7 @@ def report_plan(
     Of a budget that is too short for all, the last items are left out. Raise ScenarioError for an
     unknown item.
     """
+    plan = ReportPlan(tuple(brokers), (), (), STEP_S, fields, budget_s, suite)
     possible: list[Measurement] = []
     left_out: list[Measurement] = []
     for item in chosen_items(only, suite):
@@ -213,60 +222,41 @@ def report_plan(
                 if secured and not (broker.secured and item.rows):
                     continue
                 measurement = Measurement(item, place, secured)
-                reason = broker.lacks.get(item.case) or _contradiction(measurement, broker, fields)
+                reason = broker.lacks.get(item.case, "")
+                try:
+                    report_scenario(plan, measurement)
+                except ScenarioError as error:
+                    reason = reason or str(error)
                 (left_out if reason else possible).append(replace(measurement, reason=reason))
-    if budget_s is None:
-        window_s = math.inf if suite else STEP_S
-        return ReportPlan(
-            tuple(brokers), tuple(possible), tuple(left_out), window_s, fields, None, suite
-        )
+    window_s, fitting = math.inf if suite else STEP_S, possible
+    if budget_s is not None:
 
-    def needed_s(window_s: float) -> float:
-        return sum(each.item.seconds(window_s) for each in possible)
+        def needed_s(window_s: float) -> float:
+            return sum(each.item.seconds(window_s) for each in possible)
 
-    window_s = next((each for each in WINDOWS_S if needed_s(each) <= budget_s), WINDOWS_S[-1])
-    fitting: list[Measurement] = []
-    rest_s = budget_s
-    # All brokers or none: a figure of one broker alone compares nothing.
-    for together in dict.fromkeys((each.item, each.secured) for each in possible):
-        members = [each for each in possible if (each.item, each.secured) == together]
-        item_s = len(members) * together[0].seconds(window_s)
-        if item_s <= rest_s:
-            rest_s -= item_s
-            fitting += members
-        else:
-            reason = "the budget is too short for it"
-            left_out += [replace(each, reason=reason) for each in members]
-    return ReportPlan(
-        tuple(brokers), tuple(fitting), tuple(left_out), window_s, fields, budget_s, suite
-    )
-
-
-def _contradiction(
-    measurement: Measurement, broker: ReportBroker, fields: Mapping[str, Any]
-) -> str:
-    """Return the reason why no scenario can be made of a measurement, "" if one can."""
-    try:
-        _scenario(measurement, broker, fields, STEP_S)
-    except ScenarioError as error:
-        return str(error)
-    return ""
+        window_s = next((each for each in WINDOWS_S if needed_s(each) <= budget_s), WINDOWS_S[-1])
+        fitting = []
+        rest_s = budget_s
+        # All brokers or none: a figure of one broker alone compares nothing.
+        for together in dict.fromkeys((each.item, each.secured) for each in possible):
+            members = [each for each in possible if (each.item, each.secured) == together]
+            item_s = len(members) * together[0].seconds(window_s)
+            if item_s <= rest_s:
+                rest_s -= item_s
+                fitting += members
+            else:
+                reason = "the budget is too short for it"
+                left_out += [replace(each, reason=reason) for each in members]
+    return replace(plan, measurements=tuple(fitting), left_out=tuple(left_out), window_s=window_s)
 
 
 def report_scenario(plan: ReportPlan, measurement: Measurement) -> Scenario:
-    broker = plan.brokers[measurement.broker - 1]
-    return _scenario(measurement, broker, plan.fields, plan.window_s)
-
-
-def _scenario(
-    measurement: Measurement, broker: ReportBroker, fields: Mapping[str, Any], window_s: float
-) -> Scenario:
     """Return the scenario of a measurement; raise ScenarioError if its fields do not fit."""
-    item = measurement.item
+    item, broker = measurement.item, plan.brokers[measurement.broker - 1]
     urls = broker.secured if measurement.secured else broker.urls
-    values: dict[str, Any] = {"broker": urls, **item.fields, **fields, **broker.fields}
+    values: dict[str, Any] = {"broker": urls, **item.fields, **plan.fields, **broker.fields}
     if not item.search:
-        values |= {"duration": item.duration_s(window_s), "warmup": _WARMUP_S}
+        values |= {"duration": item.duration_s(plan.window_s), "warmup": _WARMUP_S}
     if "mqtt" in item.fields:
         values["mqtt"] = item.fields["mqtt"]
     elif version := broker.versions.get(item.case):
@@ -308,7 +298,7 @@ def command_of(measurement: Measurement, plan: ReportPlan) -> str:
         verb = ["run", f"scenarios/{item.scenario}"]
     words = ["loadgen", *verb]
     urls = broker.secured if measurement.secured else broker.urls
-    words += [word for url in _redacted(urls) for word in ("--broker", url)]
+    words += [word for url in urls for word in ("--broker", redact_url(url))]
     fields = {} if item.scenario else item.fields
     words += [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
     if item.vary:
@@ -352,7 +342,3 @@ def split_urls(urls: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     secured = tuple(url for url in urls if url.partition("://")[0] in ("mqtts", "wss"))
     plain = tuple(url for url in urls if url not in secured)
     return (plain, secured) if plain else (secured, ())
-
-
-def _redacted(urls: Sequence[str]) -> list[str]:
-    return [redact_url(url) for url in urls]

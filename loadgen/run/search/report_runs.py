@@ -16,11 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loadgen.brokers.endpoints import Endpoint, parse_broker
-from loadgen.brokers.ports import open_socket
-from loadgen.errors import BrokerUnreachableError, RunDirectoryError, ScenarioError
+from loadgen.errors import BrokerUnreachableError, ScenarioError
 from loadgen.plan.fields import redact_url
-from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
@@ -29,14 +26,13 @@ from loadgen.run.search.report_plan import (
     ReportPlan,
     plan_document,
     report_items,
+    report_scenario,
     sweep_of,
 )
+from loadgen.run.search.search import silent_broker
 from loadgen.run.search.sweep import PointResult, SweepResult, SweepState, sweep
 from loadgen.run.testbed import Testbed
 from loadgen.sentences import RUN_TEXT
-
-_RETURN_S = 60.0
-_RETRY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +94,7 @@ def begun_plan(directory: Path, digest: str) -> dict[str, Any] | None:
 
     Raise RunDirectoryError if the directory holds another report, or something else.
     """
-    document = report_journal(directory).begun()
-    if document is not None and document.get("digest") != digest:
-        raise RunDirectoryError(RUN_TEXT.OTHER_REPORT(path=printable(str(directory), 200)))
-    return document
+    return report_journal(directory).begun(digest, RUN_TEXT.OTHER_REPORT)
 
 
 def require_command(command: str) -> None:
@@ -125,13 +118,15 @@ async def play_report(
 ) -> ReportResult:
     """Make the measurements of a plan that are missing in the directory.
 
-    A broker that cannot be reached is restarted by the command, once for each measurement, and
-    gets a minute to return; if it stays away, its other measurements are left out.
+    A broker gets a minute to answer again after a measurement. One that cannot be reached is
+    restarted by the command, once for each measurement, and gets another minute; if it stays away,
+    its other measurements are left out.
     """
     journal = report_journal(directory)
     measured: list[MeasuredItem] = []
     left_out: list[Measurement] = []
     away: dict[int, str] = {}
+    loaded: set[int] = set()  # brokers that had a load since this start
     used_s = 0.0
     with exclusive(directory):
         if journal.begun() is None:
@@ -153,15 +148,18 @@ async def play_report(
                 sum(each.item.seconds(plan.window_s) for each in rest),
             )
             watch(state)
-            played = await _play(state, plan, folder, testbed, watch)
+            scenario = report_scenario(plan, measurement)
+            if measurement.broker in loaded:
+                await silent_broker(scenario, testbed.interrupt)
+            played = await _play(state, plan, folder, testbed, watch, loaded)
             if _unreachable(played):
                 await testbed.reset()
                 watch(replace(state, restarting=True))
-                urls = plan.brokers[measurement.broker - 1].urls
                 if restart_command:
+                    urls = plan.brokers[measurement.broker - 1].urls
                     await _restart(restart_command, urls)
-                if await _returns(urls):
-                    played = await _play(state, plan, folder, testbed, watch)
+                if not await silent_broker(scenario, testbed.interrupt):
+                    played = await _play(state, plan, folder, testbed, watch, loaded)
             if error := _unreachable(played):
                 away[measurement.broker] = error
             used_s += sum(each.seconds for each in played.measured)
@@ -172,9 +170,15 @@ async def play_report(
 
 
 async def _play(
-    state: ReportState, plan: ReportPlan, folder: Path, testbed: Testbed, watch: Watch
+    state: ReportState,
+    plan: ReportPlan,
+    folder: Path,
+    testbed: Testbed,
+    watch: Watch,
+    loaded: set[int],
 ) -> SweepResult:
     def show(sweep_state: SweepState) -> None:
+        loaded.add(state.measurement.broker)
         watch(replace(state, sweep=sweep_state))
 
     return await sweep(sweep_of(state.measurement, plan), folder, testbed, watch=show)
@@ -199,16 +203,3 @@ async def _restart(command: str, urls: Sequence[str]) -> None:
             stdout=asyncio.subprocess.DEVNULL,
         )
         await process.wait()
-
-
-async def _returns(urls: Sequence[str]) -> bool:
-    """Return True if the broker can be reached within a minute."""
-    endpoint = parse_broker(urls[0])
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_RETURN_S):
-            while isinstance(endpoint, Endpoint):
-                with suppress(OSError):
-                    (await open_socket(endpoint.host, endpoint.port)).close()
-                    return True
-                await asyncio.sleep(_RETRY_S)
-    return False

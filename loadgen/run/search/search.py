@@ -18,10 +18,15 @@ from typing import Any
 
 import orjson
 
-from loadgen.brokers.endpoints import parse_broker
+from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, resolve, vary
-from loadgen.errors import BrokerUnreachableError, HostLimitError, RunDirectoryError
+from loadgen.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    HostLimitError,
+    RunDirectoryError,
+)
 from loadgen.judge.backlog import backlog_levels
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.next_step import (
@@ -35,28 +40,31 @@ from loadgen.judge.next_step import (
     next_step,
 )
 from loadgen.judge.verdict import Reason
+from loadgen.plan.plan import Plan
 from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
-from loadgen.run.interrupt import RunInterruptedError
+from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.preflight import tls_context
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
+from loadgen.run.secrets import with_secrets
+from loadgen.run.tasks import finished_or
 from loadgen.run.testbed import Testbed
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import BROKER_TEXT, RUN_TEXT
 
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
-_REACH_S = 5.0
 _RECOVERY_S = 60.0
 """Longest wait for a broker to answer again after a step that overloaded it."""
 _RETRY_S = 1.0
 STEP_S = 5.0
 """Window of a step, unless the search has another or that of its scenario is shorter."""
 STEP_WARMUP_S = 1.0
-"""Longest warm-up of a step: its devices are connected, and the load has no other start."""
+"""Longest warm-up of a step; its devices are already connected."""
 CONFIRMATIONS = 3
 """Windows of the confirmation, all of which must hold."""
 _SCALES = ("rate", "ratio", "devices")
@@ -81,7 +89,7 @@ class Search:
 
     @property
     def has_short_steps(self) -> bool:
-        """True if the backlog shows early what holds; connects and audits need their whole time."""
+        """True if the backlog soon shows if a load holds; others need a full window."""
         return self.require.backlog and not self.case.connects_only and not self.case.disclosure
 
     @property
@@ -190,14 +198,12 @@ async def search(
     journal = journal_of(directory)
     shown = printable(str(directory), 200)
     with exclusive(directory):
-        document = journal.begun()
+        document = journal.begun(spec.digest, RUN_TEXT.OTHER_SEARCH)
         if document is None:
             notice = {"notice": spec.case.notice} if spec.case.notice else {}
             definition = {**notice, **spec.document(), "step_rule": STEP_RULE}
             definition |= {"digest": spec.digest, "limit": None}
             document = journal.begin(definition, testbed.command)
-        elif document.get("digest") != spec.digest:
-            raise RunDirectoryError(RUN_TEXT.OTHER_SEARCH(path=shown))
         steps = journal.entries()
         while isinstance(probe := next_step(spec.aim, [step.tried for step in steps]), Probe):
             if document.get("step_rule") != STEP_RULE:
@@ -205,8 +211,10 @@ async def search(
             step = await _play_step(SearchState(spec, steps, probe), probe, journal, testbed, watch)
             if step is None:
                 return SearchResult(directory, spec, steps, None)
-            if any(reason.code == "DISCONNECTED" for reason in step.tried.reasons):
-                await _require_broker(spec.scenario)
+            broke = any(reason.code == "DISCONNECTED" for reason in step.tried.reasons)
+            if broke and (silent := await silent_broker(spec.scenario, testbed.interrupt)):
+                # No load failed: the step is not stored, and is played again on continuing.
+                raise BrokerUnreachableError(RUN_TEXT.BROKER_WENT_AWAY(broker=silent))
             before = next((one.broker for one in steps if one.broker), "")
             # The reflector is this program's: run.json has the version.
             ours = before.startswith("reflector ") and step.broker.startswith("reflector ")
@@ -315,24 +323,39 @@ async def _run_windows(
     return directory, result, reasons
 
 
-async def _require_broker(scenario: Scenario) -> None:
-    """Raise BrokerUnreachableError if a broker that broke its connections cannot be reached.
+async def silent_broker(scenario: Scenario, interrupt: Interrupt) -> str:
+    """Return a broker of the scenario that answers no CONNECT within a minute, "" if all answer.
 
-    In that case no load failed: the step is not stored, and is played again on continuing.
+    A broker that recovers from an overload accepts connections before it answers. A refusal is an
+    answer, but for that of a broker which is not ready. Return "" after an interrupt, too.
     """
-    from loadgen.brokers.ports import open_socket
+    waiting = await finished_or(_silent_broker(scenario), interrupt.asked)
+    return "" if waiting.cancelled() else waiting.result()
 
-    for url in resolve(scenario).brokers.addresses:
-        endpoint = parse_broker(url)
-        if isinstance(endpoint, str):
-            continue
+
+async def _silent_broker(scenario: Scenario) -> str:
+    plan = with_secrets(resolve(scenario))
+    for endpoint in map(parse_broker, plan.brokers.addresses):
         try:
-            async with asyncio.timeout(_REACH_S):
-                (await open_socket(endpoint.host, endpoint.port)).close()
-        except OSError:
-            raise BrokerUnreachableError(
-                RUN_TEXT.BROKER_WENT_AWAY(broker=endpoint.redacted)
-            ) from None
+            async with asyncio.timeout(_RECOVERY_S):
+                while isinstance(endpoint, Endpoint) and not await _answers(endpoint, plan):
+                    await asyncio.sleep(_RETRY_S)
+        except TimeoutError:
+            assert isinstance(endpoint, Endpoint)
+            return endpoint.redacted
+    return ""
+
+
+async def _answers(endpoint: Endpoint, plan: Plan) -> bool:
+    from loadgen.brokers.ask import greet
+
+    try:
+        await greet(endpoint, tls_context=tls_context(plan), versions=(plan.version,))
+    except BrokerRefusedError as error:
+        return error.code != BROKER_TEXT.NOT_READY.code
+    except BrokerUnreachableError:
+        return False
+    return True
 
 
 def step_scenario(spec: Search, probe: Probe) -> Scenario:

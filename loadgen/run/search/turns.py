@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from loadgen.cases.registry import resolve
 from loadgen.errors import CannotRunError, ScenarioError
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
+from loadgen.run.preflight import check_host
 from loadgen.run.progress import Snapshot
 from loadgen.run.rundir import require_free
+from loadgen.run.secrets import with_secrets
 from loadgen.run.testbed import Testbed, run_unspoiled
 from loadgen.sentences import RUN_TEXT
 
@@ -55,7 +58,7 @@ Watch = Callable[[Turn], None]
 
 
 def turns(sides: int, repeat: int) -> Iterator[Turn]:
-    """Yield the turns: each second round has the sides in reverse."""
+    """Yield the turns: every second round has the sides in reverse."""
     place = 0
     for number in range(1, repeat + 1):
         order = range(1, sides + 1)
@@ -80,6 +83,8 @@ async def take_turns(
     if not 1 <= repeat <= MOST_REPEATED:
         raise ScenarioError(RUN_TEXT.REPEAT(repeat=repeat, most=MOST_REPEATED))
     require_free(directory)
+    for scenario in scenarios:
+        check_host(with_secrets(resolve(scenario)))
     runs: list[list[RunResult]] = [[] for _ in scenarios]
     repeated = 0
     for turn in turns(len(scenarios), repeat):
@@ -93,8 +98,8 @@ async def take_turns(
         )
         repeated += again
         if result.interrupted:
-            return TurnsResult(directory, tuple(map(tuple, runs)), repeated, interrupted=True)
+            break
         if not result.measured:
             raise CannotRunError(RUN_TEXT.SIDE(side=turn.side, reason=result.why_unmeasured))
         runs[turn.side - 1].append(result)
-    return TurnsResult(directory, tuple(map(tuple, runs)), repeated)
+    return TurnsResult(directory, tuple(map(tuple, runs)), repeated, result.interrupted)

@@ -28,6 +28,7 @@ from loadgen.report.headline import headline
 from loadgen.report.model import Judged
 from loadgen.report.score_card import ScoreCard
 from tests.report import fabricate as make
+from tests.tables import rows_of
 
 
 @pytest.fixture(scope="module")
@@ -73,24 +74,7 @@ def test_two_brokers_on_one_host_are_named_without_their_ports(card: ScoreCard) 
     assert comparison.remarks == ()
 
 
-@pytest.mark.parametrize(
-    ("changed", "label", "words"),
-    [
-        ({"environment": {"host": "other"}}, "host other", "host"),
-        ({"environment": {"kernel": "6.9"}}, "kernel 6.9", "kernel"),
-        ({"environment": {"cpu_model": "Z80"}}, "processor Z80", "processor"),
-        ({"program": "loadgen 9"}, "program version loadgen 9", "program version"),
-        ({"broker": {"urls": ["mqtt://b:1"]}}, "endpoint mqtt://b", "endpoint"),
-        ({"broker": {"urls": ["mqtts://me@a:1"]}}, "endpoint mqtts://me@a", "endpoint"),
-        ({"broker": {"urls": ["mqtt://a:1/mqtt"]}}, "endpoint mqtt://a/mqtt", "endpoint"),
-        ({"broker": {"urls": ["mqtt://a:2"]}}, "port 2", "port"),
-        (
-            {"broker": {"urls": ["mqtt://[::1]"]}},
-            "endpoint mqtt://[::1], port not given",
-            "endpoint and port",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changed", "label", "words"), rows_of("report.other_setups"))
 def test_runs_of_another_setup_are_no_repetitions(
     card: ScoreCard, changed: dict[str, Any], label: str, words: str
 ) -> None:
@@ -103,16 +87,14 @@ def test_runs_of_another_setup_are_no_repetitions(
     (comparison,) = compare([first, first, other])
     assert [side.runs for side in comparison.sides] == [(0, 1), (2,)]
     assert label in comparison.sides[1].label
-    assert comparison.remarks == (
-        f"The sides differ in {words}: a difference may come from there.",
-    )
+    assert comparison.remarks == (f"The sides differ in {words}: this may cause a difference.",)
     # A baseline is what somebody chose: it stays one side, and is told what it mixes.
     cards = [first, other, first]
     (chosen,) = compare(cards, [True, True, False])
     assert chosen.sides[0].runs == (0, 1)
-    assert f"no repetitions of each other: they differ in {words}." in chosen.remarks[0]
+    assert f"not repetitions of each other: they differ in {words}." in chosen.remarks[0]
     for rendering in make.rendered(*cards, comparisons=[chosen])[:2]:
-        assert "no repetitions of each other" in rendering
+        assert "not repetitions of each other" in rendering
 
 
 def test_a_private_broker_has_another_port_each_time(card: ScoreCard) -> None:
@@ -162,16 +144,7 @@ def test_one_run_against_several_takes_their_spread() -> None:
     assert half_width((5.0, 5.0), (5.0, 5.0)) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("first", "other", "exceeds"),
-    [
-        ((100, 101, 99), (103, 104, 102), True),
-        ((100, 110, 90), (103, 113, 93), False),
-        ((100,), (150,), None),
-        ((100, 100), (101, 101), True),
-        ((100, 100), (100, 100), False),
-    ],
-)
+@pytest.mark.parametrize(("first", "other", "exceeds"), rows_of("report.spreads"))
 def test_a_difference_and_the_spread(
     card: ScoreCard, first: tuple[float, ...], other: tuple[float, ...], exceeds: bool | None
 ) -> None:
@@ -245,23 +218,14 @@ def test_a_figure_that_a_gate_cannot_look_at_is_told(card: ScoreCard) -> None:
     none = replace(card, rows=tuple(replace(row, value=None) for row in card.rows))
     (gate,) = compare([card, none], [True, False])
     assert len(gate.remarks) == 1
-    assert gate.remarks[0].startswith("Not compared, for the baseline has a figure and a run has n")
+    assert gate.remarks[0].startswith("Not compared, because a run lacks the figure: ")
     assert "PERSISTENT VALUE" in gate.remarks[0]
     # Without a gate, and where the baseline has none, nothing is missed.
     assert [one.remarks for one in compare([card, none])] == [()]
     assert [one.remarks for one in compare([none, card], [True, False])] == [()]
 
 
-@pytest.mark.parametrize(
-    ("first", "other", "text", "certainty"),
-    [
-        ((100,), (105,), "+5.0 %", "too few runs to tell"),
-        ((100, 101, 99), (108_000, 107_900, 108_100), "1,080 times", ""),
-        ((108_000, 107_900, 108_100), (100, 101, 99), "1,080 times less", ""),
-        # The outlier of a median is no difference.
-        ((100, 101, 99), (100, 101, 900), "+1.0 %", "too noisy to tell"),
-    ],
-)
+@pytest.mark.parametrize(("first", "other", "text", "certainty"), rows_of("report.differences"))
 def test_a_difference_is_a_share_or_a_multiple(
     card: ScoreCard, first: tuple[float, ...], other: tuple[float, ...], text: str, certainty: str
 ) -> None:

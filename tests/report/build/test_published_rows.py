@@ -1,5 +1,6 @@
 """The published rows beside ours, as a score card shows them."""
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -47,64 +48,15 @@ def secured(version: str, cipher: str) -> dict[str, Any]:
     return {"connections": [entry], "resumed": 0}
 
 
-def stored(first: object) -> dict[str, Any]:
-    broker = make.run_document()["broker"]
-    return {"broker": broker | {"protocol": "MQTT 3.1", "stored_first": first}}
+DIFFERENCES = tomllib.loads(Path(__file__).with_name("differences.toml").read_text())["run"]
 
 
-@pytest.mark.parametrize(
-    ("case", "changes", "tls", "row", "said"),
-    [
-        ("fanout", {}, None, "FANOUT", "no; this run: fanout 1:10; published: fanout 1:100"),
-        (
-            "fanin",
-            {"broker": SECURE_BROKER},
-            secured("TLSv1.3", "TLS_AES_256_GCM_SHA384"),
-            "FANIN.SEC",
-            "no; this run: TLSv1.3 TLS_AES_256_GCM_SHA384; published: TLSv1.2 AES256",
-        ),
-        (
-            "fanin",
-            {"broker": SECURE_BROKER},
-            None,
-            "FANIN.SEC",
-            "no; this run: not recorded; published: TLSv1.2 AES256",
-        ),
-        ("persistent", stored(True), None, "PERSISTENT", "yes"),
-        ("persistent", stored(False), None, "PERSISTENT", "no; this run: stored after it is"),
-        ("persistent", stored(None), None, "PERSISTENT", "no; this run: not recorded"),
-        ("persistent", stored("yes"), None, "PERSISTENT", "no; this run: not recorded"),
-        (
-            "fanin",
-            {"verdict": {"valid": False, "reasons": []}},
-            None,
-            "FANIN",
-            "no; this run is not",
-        ),
-        (
-            "fanin",
-            {"verdict": {"valid": None, "reasons": []}},
-            None,
-            "FANIN",
-            "no; this run is not",
-        ),
-        ("fanin", {"scenario": {"impair": "delay=20ms"}}, None, "FANIN", "no; this run: impaired"),
-        ("fanin", {"scenario": {"slow_subscribers": 5}}, None, "FANIN", "no; this run: slow subs"),
-        ("fanin", {"scenario": {"crash_broker": 0.0}}, None, "FANIN", "no; this run: the broker"),
-        ("fanin", {"scenario": {"impair": None, "crash_broker": False}}, None, "FANIN", "yes"),
-        (
-            "fanin",
-            {"broker": make.run_document()["broker"]},
-            None,
-            "FANIN",
-            "no; this run: MQTT 3.1.1; published: MQTT 3.1",
-        ),
-    ],
-)
-def test_a_difference_makes_a_row_not_comparable(
-    tmp_path: Path, case: str, changes: dict[str, Any], tls: object, row: str, said: str
-) -> None:
-    line = lines_of(card_of(tmp_path, case, tls, **changes))[0]
+@pytest.mark.parametrize("run", DIFFERENCES)
+def test_a_difference_makes_a_row_not_comparable(tmp_path: Path, run: dict[str, Any]) -> None:
+    broker = {"name": "x", "urls": ["mqtt://b"], "protocol": "MQTT 3.1"} | run.get("broker", {})
+    row, said, case = (run[key] for key in ("row", "said", "case"))
+    changes = {key: run[key] for key in ("verdict", "scenario", "tls") if key in run}
+    line = lines_of(card_of(tmp_path, case, broker=broker, **changes))[0]
     assert line[0] == row
     assert str(line[4]).startswith(said)
 

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadgen.metrics.reducer import LatencySummary
-from loadgen.report.build.remarks import own_share_remark, recovery_remark, slow_remark
+from loadgen.report.build.rows import own_share_remark, recovery_remark, slow_remark
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import RunRecord
 from tests.report import fabricate as make
@@ -19,37 +20,26 @@ def series(p50: float | None, p99: float | None, avg: float) -> LatencySummary:
 WHOLE = series(100, 900, 120)
 
 
-@pytest.mark.parametrize(
-    ("transit", "own", "told"),
-    [
-        (
-            series(95, 800, 110),
-            None,
-            "The generator's own part of 99P, 100 of 900 µs (sent late 100, read late 0).",
-        ),
-        (series(95, None, 110), None, ""),
-        (series(95, 88, 70), None, "99P, 812 of 900 µs (sent late 812, read late 0)"),
-        (
-            series(95, 600, 110),
-            series(1, 200, 5),
-            "99P, 500 of 900 µs (sent late 300, read late 20",
-        ),
-        (series(95, 600, 110), series(1, 100, 5), "own part of 99P, 400 of 900 µs"),
-        (
-            series(40, None, 50),
-            None,
-            "50P, 60 of 100 µs (sent late 60, read late 0); AVG, 70 of 120",
-        ),
-        # Never more than there is.
-        (series(95, 800, 110), series(1, 5000, 5), "99P, 900 of 900 µs"),
-    ],
-)
-def test_what_of_a_figure_is_ours(
-    transit: LatencySummary, own: LatencySummary | None, told: str
-) -> None:
-    latency = {"end_to_end": WHOLE, "transit": transit} | (
-        {} if own is None else {"own_delay": own}
-    )
+# Of transit and of the own delay: 50P, 99P and AVG.
+OWN = [
+    (
+        (95, 800, 110),
+        None,
+        "The generator's own part of 99P, 100 of 900 µs (sent late 100, read",
+    ),
+    ((95, None, 110), None, ""),
+    ((95, 88, 70), None, "99P, 812 of 900 µs (sent late 812, read late 0)"),
+    ((95, 600, 110), (1, 200, 5), "99P, 500 of 900 µs (sent late 300, read late 20"),
+    ((95, 600, 110), (1, 100, 5), "own part of 99P, 400 of 900 µs"),
+    ((40, None, 50), None, "50P, 60 of 100 µs (sent late 60, read late 0); AVG, 70 of 120"),
+    ((95, 800, 110), (1, 5000, 5), "99P, 900 of 900 µs"),  # never more than there is
+]
+
+
+@pytest.mark.parametrize(("transit", "own", "told"), OWN)
+def test_what_of_a_figure_is_ours(transit: Any, own: Any, told: str) -> None:
+    latency = {"end_to_end": WHOLE, "transit": series(*transit)}
+    latency |= {} if own is None else {"own_delay": series(*own)}
     remark = own_share_remark(latency)
     assert told in remark and bool(remark) is bool(told)
     assert own_share_remark({"end_to_end": WHOLE}) == ""

@@ -1,5 +1,6 @@
 """Tables of a score card: ledger, outages, TLS, the system under test, observations of a case."""
 
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,6 +62,8 @@ WINDOW = Ledger(
     misrouted=1,
 )
 RUN = Ledger(sent=500, owed=3, acknowledged=494, refused=6, expected=494, intact=494, foreign=8)
+OBSERVED = tomllib.loads(Path(__file__).with_name("observed.toml").read_text())
+CALIBRATION, QUEUE, BRIDGE = (OBSERVED[key] for key in ("calibration", "queue", "bridge"))
 REMARK = {"code": "STANDSTILL", "detail": "nothing came back <in> the *window*"}
 
 
@@ -288,16 +291,6 @@ def test_without_a_description_nothing_is_shown(tmp_path: Path, sut: dict[str, A
 
 # --- limits of the generator ----------------------------------------------------------------
 
-CALIBRATION = {
-    "made": "2026-11-21T00:08:59Z",
-    "load_average_before": 0.25,
-    "connect": {"per_s": 10_000},
-    "send": {"single": {"per_s": 60_000}, "batched": {"per_s": 1_200_000}},
-    "receive": {"single": {"per_s": 220_000}, "batched": {"per_s": 1_900_000}},
-    "latency": {"end_to_end_us": {"p50": 50.0, "p99": 700.0}, "transit_us": {"p50": 30.0}},
-    "send_delay": {"single_us": {"p50": 18.0, "p99": 500.0}},
-}
-
 
 def ceilings(calibration: Any) -> list[DataTable]:
     environment = {} if calibration is None else {"calibration": calibration}
@@ -389,26 +382,6 @@ def test_lost_messages_are_named() -> None:
 
 # --- observations of the case ---------------------------------------------------------------
 
-SPREAD = {"received": 30, "min": 9, "max": 11, "mean": 10.0, "stdev": 0.8}
-QUEUE = {
-    "spread": {"consumers": 3, **SPREAD, "queues": [{"queue": 0, **SPREAD}]},
-    "cut_off": {"consumer": 1, "held": 7},
-}
-BACKEND = {
-    "number": 1,
-    "url": "mqtt://b:1",
-    "expected": 100,
-    "received": 99,
-    "rate": 33.0,
-    "high_water_mark": 6,
-    "busy_share": 0.25,
-}
-BRIDGE = {
-    "front_busy_share": 0.5,
-    "limit": {"side": "backend", "detail": "backend 1 was full"},
-    "backends": [BACKEND, BACKEND | {"number": 2, "url": "mqtt://<i>"}],
-}
-
 
 def record(case: str, observed: dict[str, Any] | None = None, **scenario: object) -> RunRecord:
     document = make.run_document(case="fanout")
@@ -469,10 +442,13 @@ def test_every_rendering_has_the_sections(tmp_path: Path) -> None:
     path = directory / "run.json"
     document = orjson.loads(path.read_bytes())
     document["observed"]["fanout"] = QUEUE | BRIDGE
+    document["hosts"] = [{"host": 0, "name": "<i>", "sent": 4_321, "clock": {"bound_ns": 8_765}}]
     path.write_bytes(orjson.dumps(document))
     card = summarize_run(directory)
     page, text, document, _ = make.rendered(card)
-    for words in ("Next to the published score card", "Spread over the consumers", "Backends"):
+    for words in ("Next to the published score card", "Spread over the consumers", "Load hosts"):
         assert words in page and words in text
+    assert "4,321" in page and "4,321" in text and "Host 0 (&lt;i&gt;)" in page
+    assert "8765" in page and document["load_hosts"][0]["clock"]["bound_ns"] == 8_765
     assert "mqtt://&lt;i&gt;" in page and "mqtt://<i>" not in page
     assert document["fanout"]["limit"]["side"] == "backend"

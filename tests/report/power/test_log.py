@@ -1,7 +1,7 @@
 """Power logs in every notation: the same watts, and a refusal of what can be read in two ways."""
 
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
@@ -9,12 +9,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import PowerLogError
 from loadgen.report.power.log import LogSamples, read_log, require_readable, samples_of
 from loadgen.report.power.settings import LogSettings, log_settings
+from tests.examples import examples
+from tests.refusals import refused
 
 NOTATIONS_OF_LOGS = tomllib.loads((Path(__file__).parent / "notations.toml").read_text())
 BEGIN = datetime(2013, 4, 26, 10, 4, 5, tzinfo=UTC)
@@ -97,10 +99,8 @@ def test_an_outlet_by_its_number_or_not_there(tmp_path: Path) -> None:
     chosen = settings_of(f"{log}#2")
     assert [outlet.name for outlet in read_log(chosen.logs[0], chosen).outlets] == ["Outlet 2"]
     missing = settings_of(f"{log}#7")
-    with pytest.raises(PowerLogError) as refused:
+    with refused("NO_OUTLET", PowerLogError, names=("Outlet 1", "Outlet 2")):
         read_log(missing.logs[0], missing)
-    assert refused.value.code == "NO_OUTLET"
-    assert refused.value.values["names"] == ("Outlet 1", "Outlet 2")
 
 
 def test_a_half_written_last_line_is_fine_before_a_run(tmp_path: Path) -> None:
@@ -108,17 +108,15 @@ def test_a_half_written_last_line_is_fine_before_a_run(tmp_path: Path) -> None:
     log.write_text(f"{LINE}\n{LINE[:20]}")
     chosen = settings_of(log)
     require_readable(chosen)
-    with pytest.raises(PowerLogError) as refused:
+    with refused("LINE_WIDTH", PowerLogError, line=2):
         read_log(chosen.logs[0], chosen)
-    assert (refused.value.code, refused.value.values["line"]) == ("LINE_WIDTH", 2)
 
 
 def test_a_log_that_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.log", tmp_path):
         chosen = settings_of(path)
-        with pytest.raises(PowerLogError) as refused:
+        with refused("UNREADABLE", PowerLogError):
             read_log(chosen.logs[0], chosen)
-        assert refused.value.code == "UNREADABLE"
 
 
 def test_a_format_of_the_user_for_some_logs(tmp_path: Path) -> None:
@@ -224,7 +222,7 @@ def written(series: dict[str, list[float]], how: Notation) -> bytes:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     how=NOTATIONS,
     watts=st.lists(st.tuples(*[st.integers(0, 30_000_000)] * 2), min_size=3, max_size=12),
@@ -238,20 +236,3 @@ def test_the_same_series_in_every_notation(how: Notation, watts: list[tuple[int,
     for name, values in zip(names, series.values(), strict=True):
         # Four digits after the mark: kilowatts are rounded to a tenth of a watt.
         assert read[name] == pytest.approx(values, abs=0.06)
-
-
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None)
-@given(how=NOTATIONS, other=st.sampled_from(["W", "kW", "mW"]))
-def test_watts_follow_the_unit_that_is_written(how: Notation, other: str) -> None:
-    series = {"1": [100.0 + place for place in range(12)]}
-    how = replace(how, wide=True, unit_in_cell=False, encoding="utf-8")
-    mutated = written(series, how).decode().replace(f"({how.unit})", f"({other})").encode()
-    factor = FACTORS[how.unit] / FACTORS[other]
-    if factor > 9000:
-        with pytest.raises(PowerLogError) as refused:
-            parsed(mutated, zone=how.zone)
-        assert refused.value.code == "TOO_LARGE"
-        return
-    ((_, watts),) = parsed(mutated, zone=how.zone).items()
-    assert watts == pytest.approx([value * factor for value in series["1"]], rel=1e-3)

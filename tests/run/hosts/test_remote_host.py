@@ -102,12 +102,18 @@ async def test_two_hosts_count_what_one_counts(tmp_path: Path) -> None:
             one = await play(tmp_path / f"{case}-1", case, fields)
             two = await play(tmp_path / f"{case}-2", case, fields, found.hosts)
             assert faults(one.verdict.reasons) == faults(two.verdict.reasons) == (), case
-            assert two.facts.messages.window == one.facts.messages.window, case
+            window, card = two.facts.messages.window, summarize_run(two.directory)
+            assert window == one.facts.messages.window, case
             assert two.facts.messages.proven and not two.facts.messages.imbalances
             assert {row["host"] for row in rows(two.directory)} == {0, 1}
             said = manifest(two.directory)
             assert [host["host"] for host in said["hosts"]] == [0, 1]
             assert all(host["environment"]["kernel"] for host in said["hosts"])
+            sent, received = (
+                sum(one[name] for one in card.details["load_hosts"])
+                for name in ("sent", "received")
+            )
+            assert (sent, received) == (window.sent, window.intact)
             assert said["network"].keys() == said["hosts"][0]["network"].keys() != set()
             bound_ns = said["observed"]["clock_bound_ns"]
             assert 0 < bound_ns == two.facts.service.clock_bound_ns < 50_000_000
@@ -119,7 +125,6 @@ async def test_two_hosts_count_what_one_counts(tmp_path: Path) -> None:
             # The timed pair of LATENCY is on one host.
             by_two_clocks = any(remark.code == "CLOCK_ERROR" for remark in two.verdict.remarks)
             assert by_two_clocks == (case != "latency")
-            card = summarize_run(two.directory)
             remarks = [row.remark for row in card.rows if "LATENCY" in row.name]
             assert all(("Between hosts" in one) == by_two_clocks for one in remarks)
             assert open_run(two.directory).record.valid == two.verdict.valid

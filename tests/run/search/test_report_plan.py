@@ -16,6 +16,7 @@ from loadgen.run.search.report_plan import (
     split_urls,
     sweep_of,
 )
+from tests.tables import rows_of
 
 A = ReportBroker("A", ("mqtt://a",), ("mqtts://a",), {"fanin": "5"}, {"queue": "no share"})
 B = ReportBroker("B", ("mqtt://u:secret@b",))
@@ -98,21 +99,7 @@ def test_a_search_confirms_and_runs_repeat() -> None:
     assert latency.duration == 2 * plan.window_s
 
 
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        (
-            "fanout",
-            "loadgen sweep fanout --broker mqtt://u@b --set=ratio=1,10,100,1000 --search "
-            "--for rate --step-duration=5",
-        ),
-        ("queue", "loadgen search queue --broker mqtt://u@b --for rate --step-duration=5"),
-        (
-            "connburst",
-            "loadgen connburst --broker mqtt://u@b --devices=10000 --duration=10 --warmup=2",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "command"), rows_of("run.repeated_alone"))
 def test_a_measurement_can_be_repeated_alone(name: str, command: str) -> None:
     plan = report_plan([B], {}, only=[name])
     made = {one.item.name: command_of(one, plan) for one in plan.measurements}
@@ -134,14 +121,6 @@ def test_an_unknown_item_is_refused(name: str) -> None:
         chosen_items([name])
 
 
-@pytest.mark.parametrize(
-    ("urls", "plain", "secured"),
-    [
-        (["mqtt://a", "mqtts://a"], ("mqtt://a",), ("mqtts://a",)),
-        (["wss://a"], ("wss://a",), ()),
-        (["mqtt://a", "ws://b"], ("mqtt://a", "ws://b"), ()),
-        (["nats"], ("nats",), ()),
-    ],
-)
-def test_urls_of_a_broker(urls: list[str], plain: tuple[str], secured: tuple[str]) -> None:
-    assert split_urls(urls) == (plain, secured)
+@pytest.mark.parametrize(("urls", "plain", "secured"), rows_of("run.broker_urls"))
+def test_urls_of_a_broker(urls: list[str], plain: list[str], secured: list[str]) -> None:
+    assert split_urls(urls) == (tuple(plain), tuple(secured))

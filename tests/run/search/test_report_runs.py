@@ -5,7 +5,7 @@ import pytest
 from loadgen.errors import BrokerUnreachableError, RunDirectoryError
 from loadgen.judge.verdict import Verdict
 from loadgen.plan.scenario import Scenario
-from loadgen.run.search import report_runs
+from loadgen.run.search import search
 from loadgen.run.search.report_plan import ReportBroker, ReportPlan, report_plan
 from loadgen.run.search.report_runs import (
     ReportResult,
@@ -25,6 +25,7 @@ ITEMS = ("connburst", "latency-by-background")
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     fake = FakeRuns()
     monkeypatch.setattr(Testbed, "run", fake.run)
+    monkeypatch.setattr(search, "_RECOVERY_S", 0.1)
     return fake
 
 
@@ -98,14 +99,11 @@ async def test_a_broker_is_restarted_by_the_command(
             raise BrokerUnreachableError("nothing listens")
         return Verdict()
 
-    async def reached(_host: str, _port: int) -> object:
-        class Socket:
-            def close(self) -> None: ...
-
-        return Socket()
+    async def answers(_endpoint: object, _plan: object) -> bool:
+        return True
 
     runs.says = gone
-    monkeypatch.setattr(report_runs, "open_socket", reached)
+    monkeypatch.setattr(search, "_answers", answers)
     command = f"""sh -c 'echo "$LOADGEN_BROKER" > {marker}'"""
     brokers = (ReportBroker("A", ("mqtt://user:secret@a",)),)
     plan = report_plan(brokers, {}, only=["connburst"])

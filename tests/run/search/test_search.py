@@ -6,7 +6,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from loadgen.brokers.ports import listen
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import (
     BrokerUnreachableError,
@@ -29,6 +28,7 @@ from loadgen.run.search.search import (
     step_scenario,
 )
 from loadgen.run.testbed import Testbed
+from tests.brokers.little_broker import LittleBroker, serving_little
 from tests.ledgers import facts_with
 from tests.refusals import refused
 from tests.run.search.fake_runs import FakeRuns
@@ -211,6 +211,7 @@ async def test_step_whose_broker_went_away_is_not_kept(
     runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody listens at the broker's address when the step has ended."""
+    monkeypatch.setattr("loadgen.run.search.search._RECOVERY_S", 0)
     lost = facts_with(disconnects=3, latency_bound_us=1.0)
     usual = runs.judged
 
@@ -221,10 +222,10 @@ async def test_step_whose_broker_went_away_is_not_kept(
     with refused("BROKER_WENT_AWAY"):
         await search(wanted(), tmp_path / "s")
     assert len(lines(tmp_path / "s")) == 1
-    with listen("127.0.0.1") as there:
-        url = f"mqtt://127.0.0.1:{there.getsockname()[1]}"
+    monkeypatch.setattr("loadgen.run.search.search._RECOVERY_S", 5)
+    async with serving_little(LittleBroker()) as there:
         runs.played.clear()
-        result = await search(wanted_at(url), tmp_path / "t")
+        result = await search(wanted_at(there.redacted), tmp_path / "t")
     # It came back: the same load is tried again, and is no limit.
     assert [step.tried.purpose for step in result.steps][1:3] == ["raise", "again"]
     assert result.limit is not None and result.limit.load is not None

@@ -1,12 +1,13 @@
 """Offers collected by call: the table against a dictionary."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.specjms.kernels.joins import COMPLETE, FULL, OPEN, join_offer, make_joins
+from tests.examples import examples
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5), st.integers(0, 9)), max_size=120),
     st.integers(1, 4),
