@@ -129,19 +129,6 @@ def _echoing(
     return _role(*(filters or (topic,)), qos=qos, sends=Publication(topic, qos, size_bytes, retain))
 
 
-def _wildcards(topic: str) -> Sequence[Role]:
-    return _echoing(f"{topic}/a/x", f"{topic}/a/+"), _echoing(f"{topic}/b/x", f"{topic}/b/#")
-
-
-def _shared(topic: str) -> Sequence[Role]:
-    shared = f"$share/{topic}/{topic}"
-    return _echoing(topic, shared), _role(shared)
-
-
-def _lasting(topic: str) -> Sequence[Role]:
-    return _role(topic, qos=1, lasting=True), _role(sends=Publication(topic, 1, _SMALL_BYTES))
-
-
 # What no device of a run does -----------------------------------------------------------------
 
 
@@ -228,11 +215,21 @@ TRIALS: Final[Mapping[str, Callable[[Trial], Awaitable[Feature]]]] = MappingProx
         ),
         "topic_alias_maximum": _topic_aliases,
         "server_keep_alive_s": _keep_alive,
-        "retain_available": partial(_works, lambda topic: [_echoing(topic, retain=True)]),
-        "wildcard_subscription_available": partial(_works, _wildcards),
+        "retain_available": partial(_works, lambda t: [_echoing(t, retain=True)]),
+        "wildcard_subscription_available": partial(
+            _works, lambda t: [_echoing(f"{t}/a/x", f"{t}/a/+"), _echoing(f"{t}/b/x", f"{t}/b/#")]
+        ),
         "subscription_identifier_available": _subscription_identifiers,
-        "shared_subscription_available": partial(_works, _shared),
-        "session_available": partial(_works, _lasting),
+        "shared_subscription_available": partial(
+            _works, lambda t: [_echoing(t, f"$share/{t}/{t}"), _role(f"$share/{t}/{t}")]
+        ),
+        "session_available": partial(
+            _works,
+            lambda t: [
+                _role(t, qos=1, lasting=True),
+                _role(sends=Publication(t, 1, _SMALL_BYTES)),
+            ],
+        ),
         "session_expiry_s": _session_expiry,
         "will_available": _wills,
     }

@@ -260,33 +260,29 @@ class ProgramBroker(BrokerProcess):
         return () if public is None else tuple(public(self.log.parent, self._port).splitlines())
 
     async def start(self) -> None:
+        directory, ready_s = self.log.parent, self._program.ready_s
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            chosen = self._port or free_port(self._settings.host)
+            port = self._port or free_port(self._settings.host)
+            command = await asyncio.to_thread(self._program.configure, directory, port)
+            with self.log.open("ab") as log:
+                seen, surroundings = log.tell(), package_environment()
+                self._process = spawn(
+                    command, output=log, directory=directory, environment=surroundings
+                )
             try:
-                await self._start_on(chosen)
+                async with asyncio.timeout(ready_s):
+                    while not self._is_ready(self._process, seen):
+                        await asyncio.sleep(_POLL_S)
             except _PortTakenError:
                 # Another process took the free port in the meantime.
                 if self._port or attempt == _PORT_ATTEMPTS:
                     raise
+            except TimeoutError:
+                silent = BROKER_TEXT.NOT_STARTED(name=self.name, timeout_s=ready_s)
+                raise CannotRunError(silent) from None
             else:
-                self._port = chosen
+                self._port = port
                 return
-
-    async def _start_on(self, port: int) -> None:
-        directory, ready_s = self.log.parent, self._program.ready_s
-        command = await asyncio.to_thread(self._program.configure, directory, port)
-        with self.log.open("ab") as log:
-            seen = log.tell()
-            environment = package_environment()
-            self._process = spawn(command, output=log, directory=directory, environment=environment)
-        try:
-            async with asyncio.timeout(ready_s):
-                while not self._is_ready(self.process, seen):
-                    await asyncio.sleep(_POLL_S)
-        except TimeoutError:
-            raise CannotRunError(
-                BROKER_TEXT.NOT_STARTED(name=self.name, timeout_s=ready_s)
-            ) from None
 
     def _is_ready(self, process: subprocess.Popen[bytes], seen: int) -> bool:
         """Return True if its log after `seen` reports that it serves; raise if it has ended."""

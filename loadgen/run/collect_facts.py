@@ -75,6 +75,7 @@ def facts_of(
     )
     case, bound_s = case_of(plan.scenario.case), plan.scenario.latency_bound
     sums = imbalances(window, total, witness if complete else None, observed=observed)
+    connects = _connects(plan, state)
     kinds = ((VIOLATIONS[kind], count) for kind, count in witness.violations.items())
     messages = Messages(
         qos=plan.needs.qos,
@@ -104,8 +105,8 @@ def facts_of(
             loss=losses[0].detail if losses else "",
             unread=witness.unread,
         ),
-        connects=_connects(plan, state),
-        schedule=_schedule(plan, state),
+        connects=connects,
+        schedule=_schedule(plan, state, connects.overdue),
         messages=messages,
         generator=Generator(
             busy_share=state.tally.busy_share_max(),
@@ -165,19 +166,6 @@ def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:
     return own_delay_of(state.stalls, state.hosts, tally, window, gaps, silences)
 
 
-def _cuts(silences: Sequence[ProcessGap], gaps: Sequence[ProcessGap]) -> list[ProcessGap]:
-    """Return the silences of hosts in which agent and coordinator ran, each at twice its length.
-
-    TCP doubles its intervals of retransmission, so messages can wait as long again afterwards.
-    """
-    cuts: list[ProcessGap] = []
-    for host, start_ns, end_ns in silences:
-        ours = (min(until_ns, end_ns) - max(from_ns, start_ns) for _, from_ns, until_ns in gaps)
-        if sum(max(part_ns, 0) for part_ns in ours) < (end_ns - start_ns) / 2:
-            cuts.append((host, start_ns, 2 * end_ns - start_ns))
-    return cuts
-
-
 def _worst(tally: Tally, series: str, hosts: Iterable[int]) -> float | None:
     """Return the greatest p99 of a series of these hosts, or of all messages without any."""
     values = [tally.p99_us("measure", series, host) for host in hosts]
@@ -234,6 +222,13 @@ def own_delay_of(
         start_s = (stalled.start_ns - begun_ns) / NS
         host = samples[-1].host if samples else ""
         longest = LongestStall(stalled.worker, start_s, stalled.ns / NS, host)
+    cuts = []
+    for host, from_ns, until_ns in silences:
+        # A silence in which agent and coordinator ran, at twice its length: TCP doubles its
+        # intervals of retransmission, so messages can wait as long again afterwards.
+        ours = (min(end_ns, until_ns) - max(start_ns, from_ns) for _, start_ns, end_ns in watchers)
+        if sum(max(part_ns, 0) for part_ns in ours) < (until_ns - from_ns) / 2:
+            cuts.append((host, from_ns, 2 * until_ns - from_ns, False))
     spans = [(*gap, True) for gap in watchers]
     spans += [
         (f"worker {stall.worker}", stall.start_ns, stall.end_ns, False)
@@ -258,7 +253,7 @@ def own_delay_of(
         ),
         in_window=TimeTaken(*between(samples, [window]), waited_s, busy_s),
         gaps=gaps_of(spans),
-        cuts=gaps_of((*cut, False) for cut in _cuts(silences, watchers)),
+        cuts=gaps_of(cuts),
         hosts=tuple(by_host.values()),
         slow_host=heard[slow].name if heard else "",
         read_p99_us=_worst(tally, "own_delay", heard),
@@ -290,7 +285,7 @@ def _connects(plan: Plan, state: RunState) -> Connects:
         disconnect=state.disconnect_reason,
         disconnects_planned=plan.reconnect is not None,
         reconnects=counts["connects"] - made,
-        overdue=_overdue(state),
+        overdue=sum(final.get("overdue") or 0 for final in state.finals.values()),
         resubscribe_rate=plan.scenario.resubscribe or 0.0,
         resubscribed=sum(final.get("resubscribed") or 0 for final in state.finals.values()),
         resubscribe_slack=len(plan.workers),
@@ -302,15 +297,15 @@ def _most_frequent(failures: Mapping[str, int]) -> tuple[int, str]:
     return sum(failures.values()), max(failures, key=lambda reason: failures[reason], default="")
 
 
-def _overdue(state: RunState) -> int:
-    return sum(final.get("overdue") or 0 for final in state.finals.values())
-
-
-def _schedule(plan: Plan, state: RunState) -> Schedule:
+def _schedule(plan: Plan, state: RunState, overdue: int) -> Schedule:
     publishing = [group for group in plan.groups if group.publishes is not None]
     publishers = sum(group.count for group in publishing)
     rate = _rate(plan)
     owed_by_leave = rate * _seconds_away(plan, publishers)
+    leaving = [group for group in plan.groups if group.subscribes is not None and may_leave(group)]
+    away_s = _seconds_away(plan, sum(group.count for group in leaving))
+    if any(group.stages for group in leaving):
+        away_s = plan.phases.warmup_s + plan.phases.duration_s
     names = [group.name for group in publishing if not group.is_closed]
     windows = [one.publishes.window for one in publishing if one.publishes and one.is_closed]
     mixed = bool(windows and names) or any(group.responds for group in plan.groups)
@@ -323,8 +318,8 @@ def _schedule(plan: Plan, state: RunState) -> Schedule:
         scheduled=state.tally.counts("measure", names)["sent"] if mixed else None,
         owed_at_window_end=state.owed_at_window_end,
         # Devices that were not let in again did not leave their messages unsent on request.
-        owed_by_leave=0.0 if _overdue(state) else owed_by_leave,
-        waiting_by_leave=_most_waiting(plan),
+        owed_by_leave=0.0 if overdue else owed_by_leave,
+        waiting_by_leave=delivered_rate(plan.groups, plan.separate_count) * away_s,
         closed_window=max(windows, default=0),
     )
 
@@ -335,15 +330,6 @@ def _rate(plan: Plan) -> float:
         for group in plan.groups
         if group.publishes is not None
     )
-
-
-def _most_waiting(plan: Plan) -> float:
-    """Return the most deliveries that may wait for subscribers which are away on request."""
-    leaving = [group for group in plan.groups if group.subscribes is not None and may_leave(group)]
-    away_s = _seconds_away(plan, sum(group.count for group in leaving))
-    if any(group.stages for group in leaving):
-        away_s = plan.phases.warmup_s + plan.phases.duration_s
-    return delivered_rate(plan.groups, plan.separate_count) * away_s
 
 
 def _seconds_away(plan: Plan, devices: int) -> float:

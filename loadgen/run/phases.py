@@ -309,9 +309,11 @@ class PhaseRunner:
             seen.abandoned = cut and not closed
             if self.plan.reconnect is not None and seen.connected is not None and not cut:
                 # A device that was cut off last has as long for its return as any other.
-                connected = seen.connected.done
-                returned = self._returned(connected, time.monotonic_ns() + int(RETURN_S * NS))
-                await self._step(returned)
+                last_ns = time.monotonic_ns() + int(RETURN_S * NS)
+                while monitor.page.total("connected") < seen.connected.done:
+                    if time.monotonic_ns() >= last_ns:
+                        break
+                    await self._step(asyncio.sleep(SAMPLE_S))
         finally:
             monitor.stop_sampling()
             seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
@@ -339,10 +341,6 @@ class PhaseRunner:
                 return True
             await asyncio.sleep(SAMPLE_S)
         return False
-
-    async def _returned(self, connected: int, end_ns: int) -> None:
-        while self.monitor.page.total("connected") < connected and time.monotonic_ns() < end_ns:
-            await asyncio.sleep(SAMPLE_S)
 
     async def _lost_unacknowledged(self) -> int | None:
         """Return the number of missing deliveries whose messages were never acknowledged.

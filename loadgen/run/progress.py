@@ -4,13 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from loadgen.plan.units import duration
 from loadgen.run.rundir import EventLog
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 PLAIN_EVERY_S = 5.0
 
@@ -93,9 +90,12 @@ def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
 
         yield show_now_and_then
         return
+    from rich.console import Console
+    from rich.live import Live
     from rich.text import Text
 
-    live = live_on(stream)
+    # It is redrawn on request, without a thread of rich.
+    live = Live(console=Console(file=stream), auto_refresh=False, transient=True)
     live.start()
 
     def show(snapshot: Snapshot) -> None:
@@ -111,14 +111,6 @@ def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     finally:
         with suppress(OSError):
             live.stop()
-
-
-def live_on(stream: TextIO) -> "Live":
-    """Return a live display on a terminal that is redrawn on request, without a thread of rich."""
-    from rich.console import Console
-    from rich.live import Live
-
-    return Live(console=Console(file=stream), auto_refresh=False, transient=True)
 
 
 def reported(progress: Progress, events: EventLog, every_s: float) -> Progress:

@@ -87,7 +87,16 @@ async def watched_broker(
         pids = (lambda: broker.pids) if broker.started_by_us and not named else (lambda: named)
 
         async def sample(source: str) -> None:
-            record(await node_record(source))
+            """Record a node by its page of metrics, from a URL or a command."""
+            begun_ns = time.monotonic_ns()
+            kind, _, command = source.partition("command:")
+            page = await (page_of(source) if kind else output_of("--broker-metrics", command))
+            if not (counters := counters_of(page)):
+                raise CannotRunError(RUN_TEXT.NO_COUNTERS(source=printable(source, 200)))
+            middle_ns = (begun_ns + time.monotonic_ns()) // 2
+            # 0 processors are unknown.
+            process = {"step_ns": 10_000_000, "processors": 0, **counters}
+            record({"time_ns": middle_ns, "node": source, "process": process})
 
         async with AsyncExitStack() as stack:
             for source in plan.scenario.broker_metrics:
@@ -110,22 +119,6 @@ def stored_messages(directory: Path) -> list[tuple[int, int]]:
         latest[record["broker"]] = record["value"]
         stored.append((record["time_ns"], sum(latest.values())))
     return stored
-
-
-async def node_record(source: str) -> dict[str, Any]:
-    """Return the record of a node by its page of metrics, from a URL or a command.
-
-    Raise CannotRunError without one.
-    """
-    begun_ns = time.monotonic_ns()
-    kind, _, command = source.partition("command:")
-    page = await page_of(source) if kind else await output_of("--broker-metrics", command)
-    if not (counters := counters_of(page)):
-        raise CannotRunError(RUN_TEXT.NO_COUNTERS(source=printable(source, 200)))
-    middle_ns = (begun_ns + time.monotonic_ns()) // 2
-    # 0 processors are unknown.
-    process = {"step_ns": 10_000_000, "processors": 0, **counters}
-    return {"time_ns": middle_ns, "node": source, "process": process}
 
 
 @asynccontextmanager

@@ -148,10 +148,10 @@ class LocalHost:
     """
 
     clock_bound_ns = 0
+    name = ""
 
-    def __init__(self, server: Forkserver, rows: Sequence[int], name: str = "") -> None:
+    def __init__(self, server: Forkserver, rows: Sequence[int]) -> None:
         self.rows = rows
-        self.name = name
         self.on_event: OnEvent
         self._server = server
         self._channels: dict[int, _Channel] = {}
@@ -242,17 +242,12 @@ class LocalHost:
             return
         except OSError:
             data = b""
-        if data:
-            self._handle(orjson.loads(data))
-        else:
-            asyncio.get_running_loop().remove_reader(self._server.control)
-            self._failure = self._failure or "the process that starts workers ended"
-            for row in self._channels:
-                self.report_end(row, "ended with the process that started it")
-        self._news.set()
-
-    def _handle(self, message: Header) -> None:
-        match message:
+        match orjson.loads(data) if data else None:
+            case None:
+                asyncio.get_running_loop().remove_reader(self._server.control)
+                self._failure = self._failure or "the process that starts workers ended"
+                for row in self._channels:
+                    self.report_end(row, "ended with the process that started it")
             case {"failed": failure}:
                 self._failure = failure
             case {"ready": _}:
@@ -267,6 +262,7 @@ class LocalHost:
                 # The channel has the answer of a worker that stopped on request.
                 if not (self._asked_to_stop and status == 0):
                     self.report_end(row, _described(status))
+        self._news.set()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for the forkserver's messages to make `condition` true; raises when it failed."""
