@@ -365,7 +365,11 @@ async def ask(
         if first.wrong_version:
             raise _other_version(first, first.wrong_version)
         if first.connack.reason_code:
-            raise _refusal(first, first.connack)
+            message = _REFUSALS.get(first.connack.reason_code, BROKER_TEXT.REFUSED)
+            if message == BROKER_TEXT.WRONG_LOGIN and packet.password is None:
+                message = BROKER_TEXT.NO_PASSWORD if packet.user_name else BROKER_TEXT.NO_USER
+            name = _name_of(first.connack)
+            raise BrokerRefusedError(message(where=endpoint.redacted, name=name))
     except BaseException:
         await first.close()
         raise
@@ -527,13 +531,6 @@ def _other_version(attempt: BrokerConnection, answer: str = "") -> BrokerRefused
     where, version = attempt.endpoint.redacted, VERSION_NAMES[attempt.packet.protocol_version]
     message = BROKER_TEXT.OTHER_VERSION(where=where, version=version, answer=answer, use="")
     return BrokerRefusedError(message)
-
-
-def _refusal(attempt: BrokerConnection, connack: ConnAck) -> BrokerRefusedError:
-    message = _REFUSALS.get(connack.reason_code, BROKER_TEXT.REFUSED)
-    if message == BROKER_TEXT.WRONG_LOGIN and attempt.packet.password is None:
-        message = BROKER_TEXT.NO_PASSWORD if attempt.packet.user_name else BROKER_TEXT.NO_USER
-    return BrokerRefusedError(message(where=attempt.endpoint.redacted, name=_name_of(connack)))
 
 
 def _name_of(connack: ConnAck) -> str:

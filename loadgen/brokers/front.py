@@ -8,7 +8,7 @@ import contextlib
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -48,11 +48,10 @@ def routes_of(backends: int, topics: int, front_root: str, backend_root: str) ->
 
 
 def bridge_lines(
-    routes: Iterable[Route], backends: Sequence[Endpoint], qos: int
+    routes: Sequence[Route], backends: Sequence[Endpoint], qos: int
 ) -> tuple[str, ...]:
     """Return the lines of mosquitto.conf for these routes, one connection a backend."""
     lines: list[str] = []
-    chosen = list(routes)
     for number, endpoint in enumerate(backends):
         lines += [
             f"connection loadgen-{number + 1}",
@@ -65,13 +64,12 @@ def bridge_lines(
             f"restart_timeout {_RESTART_S}",
             "notifications false",
         ]
-        for route in chosen:
+        for route in routes:
             if route.backend == number:
-                front, _, front_end = route.front_topic.rpartition("/")
-                back, _, back_end = route.backend_topic.rpartition("/")
-                if front_end != back_end:
-                    raise ValueError(f"Mosquitto maps prefixes only, not {route}")
-                lines.append(f"topic {front_end} out {qos} {front}/ {back}/")
+                # Mosquitto maps prefixes: the last level is the same on both sides.
+                front, _, level = route.front_topic.rpartition("/")
+                back = route.backend_topic.rpartition("/")[0]
+                lines.append(f"topic {level} out {qos} {front}/ {back}/")
     return tuple(lines)
 
 

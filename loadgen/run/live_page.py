@@ -51,7 +51,12 @@ class PageApplication:
         self._making: subprocess.Popen[bytes] | None = None
 
     def __call__(self, request: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        if self._to_this_host and not _is_own(request.get("HTTP_HOST", "")):
+        try:
+            name = urlsplit(f"//{request.get('HTTP_HOST', '')}").hostname or "localhost"
+            is_own = name == "localhost" or bool(ip_address(name))
+        except ValueError:
+            is_own = False
+        if self._to_this_host and not is_own:
             start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
             return [b"This is served to this host alone; ask 127.0.0.1 or localhost.\n"]
         path = request.get("PATH_INFO", "/")
@@ -81,12 +86,3 @@ class PageApplication:
         making = self._making  # the thread that makes a page can reset it at any time
         if making is not None:
             making.kill()
-
-
-def _is_own(host: str) -> bool:
-    """Return True if a Host header has an address, localhost or nothing."""
-    try:
-        name = urlsplit(f"//{host}").hostname or "localhost"
-        return name == "localhost" or bool(ip_address(name))
-    except ValueError:
-        return False

@@ -139,8 +139,15 @@ def _read(name: str, source: str) -> str:
                 raise ScenarioError(RUN_TEXT.NO_VARIABLE(field=name, variable=variable))
             secret = _withheld[where]
         else:
-            read = _output_of if kind == "command" else _content_of
-            data = read(name, where)
+            if kind == "command":
+                # Its errors go to the terminal.
+                shell = ("/bin/sh", "-c", where)
+                done = subprocess.run(shell, stdin=DEVNULL, stdout=PIPE, check=False)
+                if done.returncode:
+                    raise ScenarioError(RUN_TEXT.SECRET_FAILED(field=name, status=done.returncode))
+                data = done.stdout
+            else:
+                data = _content_of(name, where)
             line = data.removesuffix(b"\n")
             secret = (line.removesuffix(b"\r") if line != data else data).decode()
         size = len(secret.encode())
@@ -157,15 +164,6 @@ def _withhold(variable: str) -> bool:
     if variable in os.environ:
         _withheld[variable] = os.environ.pop(variable)
     return variable in _withheld
-
-
-def _output_of(name: str, command: str) -> bytes:
-    """Return the output of a user's command; its errors go to the terminal."""
-    shell = ("/bin/sh", "-c", command)
-    done = subprocess.run(shell, stdin=DEVNULL, stdout=PIPE, check=False)
-    if done.returncode:
-        raise ScenarioError(RUN_TEXT.SECRET_FAILED(field=name, status=done.returncode))
-    return done.stdout
 
 
 def _content_of(name: str, where: str) -> bytes:

@@ -100,10 +100,10 @@ async def _answer(
     greeting: "Greeting",
     quiet_s: float,
 ) -> CaseAnswer:
+    """Check a case at its defaults, if possible in a version that the broker speaks."""
     from loadgen.brokers.features import TRIAL_S
     from loadgen.brokers.rehearsal import rehearse
 
-    """Check a case at its defaults, if possible in a version that the broker speaks."""
     mqtt = None
     try:
         scenario = _scenario(case, fields)

@@ -39,9 +39,14 @@ class PathWatch:
     async def watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            if not self._is_silent() or not self._targets:
+            (first_ns, before), (since_ns, last) = self._answers[0], self._answers[-1]
+            silent_ns = time.monotonic_ns() - since_ns
+            if self._has_more() or silent_ns < SILENT_S * 1e9 or not self._targets:
                 continue
-            since_ns, is_cut = self._answers[-1][0], False
+            # A broker that sends little is not silent so soon.
+            if not (last - before) * silent_ns >= LACKING * (since_ns - first_ns) > 0:
+                continue
+            is_cut = False
             while not self._has_more() and not await self._is_reached():
                 is_cut = True
             if is_cut:
@@ -55,14 +60,6 @@ class PathWatch:
         if more:
             self._answers.append((time.monotonic_ns(), answers))
         return more
-
-    def _is_silent(self) -> bool:
-        """Record the answers; return True if more should have arrived since the last ones."""
-        (first_ns, before), (last_ns, last) = self._answers[0], self._answers[-1]
-        silent_ns = time.monotonic_ns() - last_ns
-        if self._has_more() or silent_ns < SILENT_S * 1e9:
-            return False
-        return (last - before) * silent_ns >= LACKING * (last_ns - first_ns) > 0
 
     async def _is_reached(self) -> bool:
         address, port = choice(self._targets)

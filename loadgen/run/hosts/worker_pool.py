@@ -174,9 +174,6 @@ class WorkerPool:
         await asyncio.gather(*asked.values(), return_exceptions=True)
         return answers
 
-    async def start(self) -> None:
-        await together(host.start(self._on_event) for host in self._hosts)
-
     async def close(self, grace_s: float) -> None:
         """Close every channel and give the workers `grace_s` seconds to end by themselves."""
         self._closing = True
@@ -227,7 +224,7 @@ async def start_workers(
         pool = WorkerPool(hosts, on_frame, on_compiled)
         grace_s = 0.5
         try:
-            await pool.start()
+            await together(host.start(pool._on_event) for host in hosts)
             yield pool
             grace_s = pool.close_grace_s
         finally:
