@@ -76,15 +76,6 @@ def password_line(account: Account, salt: bytes) -> str:
     return f"{account.user_name}:$7${_HASH_ITERATIONS}${'$'.join(parts)}"
 
 
-def rights_lines(account: Account) -> list[str]:
-    """Return the lines of an ACL file (mosquitto.conf(5), acl_file) for one user."""
-    return [
-        f"user {account.user_name}",
-        *(f"topic write {topic}" for topic in account.publishes),
-        *(f"topic read {topic}" for topic in account.receives),
-    ]
-
-
 def mosquitto(settings: ProgramSettings) -> Program:
     program = find_mosquitto()
     if program is None:
@@ -105,7 +96,11 @@ def mosquitto(settings: ProgramSettings) -> Program:
         config.write_text(render_config(settings, directory, port), "utf-8")
         if accounts and not (directory / _RIGHTS).exists():
             passwords = [password_line(one, os.urandom(_SALT_BYTES)) for one in accounts]
-            rights = [line for account in accounts for line in rights_lines(account)]
+            rights = []  # an ACL file (mosquitto.conf(5), acl_file)
+            for one in accounts:
+                rights.append(f"user {one.user_name}")
+                rights += [f"topic write {topic}" for topic in one.publishes]
+                rights += [f"topic read {topic}" for topic in one.receives]
             for name, lines in ((_PASSWORDS, passwords), (_RIGHTS, rights)):
                 (directory / name).write_text("\n".join(lines) + "\n", "utf-8")
         return [str(program), "-c", str(config)]

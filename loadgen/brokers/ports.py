@@ -22,6 +22,7 @@ from loadgen.sentences import BROKER_TEXT
 _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _DEFAULT_RANGE: Final = range(32768, 61000)
 _ATTEMPTS: Final = 200
+_BACKLOG: Final = 4096
 _FIRST_PORT: Final = 10_000
 _LISTEN: Final = " 0A "  # the state in a line of /proc/net/tcp
 
@@ -35,11 +36,10 @@ def ephemeral_ports() -> range:
         return _DEFAULT_RANGE
 
 
-def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
+def listen(host: str, port: int = 0) -> socket.socket:
     """Return a non-blocking listening TCP socket on `host`.
 
-    `port` 0 picks one outside `ephemeral_ports`. The kernel cuts `backlog` at
-    `net.core.somaxconn`. Raises HostLimitError if it cannot be bound.
+    `port` 0 picks one outside `ephemeral_ports`. Raises HostLimitError if it cannot be bound.
     """
     problem: OSError | None = None
     candidates = [port]
@@ -55,7 +55,7 @@ def listen(host: str, port: int = 0, backlog: int = 4096) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, candidate))
-            listener.listen(backlog)
+            listener.listen(_BACKLOG)  # the kernel cuts it at net.core.somaxconn
         except OSError as error:
             listener.close()
             problem = error

@@ -152,14 +152,9 @@ def test_a_page_that_is_being_made_ends_with_the_run(
     asked.join(10)
 
 
-def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+def test_a_port_that_is_taken_is_told_in_one_line_and_is_free_again_afterwards() -> None:
     with watched() as (plan, monitor, address), refused("NO_METRICS"):
         served_metrics(address, plan, monitor, {"run": "r"}, Path()).__enter__()
-
-
-def test_the_port_is_free_again_afterwards() -> None:
-    with watched() as (_, _, address):
-        pass
     socket.create_server(("127.0.0.1", int(address[1:]))).close()
 
 

@@ -31,6 +31,11 @@ FANOUT = build_scenario("fanout", None, {"broker": "reflector"})
 GRID = Sweep(FANOUT, (("ratio", ("1", "10", "100")), ("size", ("32", "64"))))
 
 
+def searching(scenario: Scenario, *requires: str, **aim: Any) -> Search:
+    found = aim_for(scenario, "rate", **{"start": 100} | aim)
+    return Search(scenario, found, requirements(scenario, list(requires)))
+
+
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     fake = FakeRuns()
@@ -52,31 +57,27 @@ def test_one_value_written_in_two_ways_is_one_point() -> None:
 
 
 @pytest.mark.parametrize(
-    ("axes", "complaint"),
+    ("grid", "complaint"),
     [
-        ((("ratio", ("1", "x")),), "not a number"),
-        ((("luck", ("1",)),), "unknown key"),
-        ((("ratio", ("1",)), ("ratio", ("2",))), "SWEPT_TWICE"),
-        ((("ratio", ()),), "NO_VALUE"),
-        ((("case", ("fanin",)),), "NOT_SWEPT"),
-        ((("pdu", ("log.csv",)),), "NOT_SWEPT"),
-        ((("ratio", tuple(map(str, range(1, 20_000)))),), "MANY_RUNS"),
+        (Sweep(FANOUT, (("ratio", ("1", "x")),)), "not a number"),
+        (Sweep(FANOUT, (("luck", ("1",)),)), "unknown key"),
+        (Sweep(FANOUT, (("ratio", ("1",)), ("ratio", ("2",)))), "SWEPT_TWICE"),
+        (Sweep(FANOUT, (("ratio", ()),)), "NO_VALUE"),
+        (Sweep(FANOUT, (("case", ("fanin",)),)), "NOT_SWEPT"),
+        (Sweep(FANOUT, (("pdu", ("log.csv",)),)), "NOT_SWEPT"),
+        (Sweep(SupplyChain(), (("topology", ("horizontal", "vertical")),)), "NOT_SWEPT"),
+        (Sweep(FANOUT, (("ratio", tuple(map(str, range(1, 20_000)))),)), "MANY_RUNS"),
+        (Sweep(FANOUT, (("rate", ("1", "2")),), search=searching), "SEARCHED"),
     ],
 )
 async def test_wrong_grid_is_refused_before_anything_is_run(
-    runs: FakeRuns, tmp_path: Path, axes: Any, complaint: str
+    runs: FakeRuns, tmp_path: Path, grid: Sweep, complaint: str
 ) -> None:
     with pytest.raises(ScenarioError) as error:
-        await sweep(Sweep(FANOUT, axes), tmp_path / "s")
+        await sweep(grid, tmp_path / "s")
     assert error.value.code == complaint or complaint in str(error.value)
     assert not runs.played
     assert not (tmp_path / "s").exists()
-
-
-def test_topologies_are_not_swept() -> None:
-    with pytest.raises(ScenarioError) as error:
-        points_of(Sweep(SupplyChain(), (("topology", ("horizontal", "vertical")),)))
-    assert (error.value.code, error.value.values) == ("NOT_SWEPT", {"field": "topology"})
 
 
 async def test_rows_are_kept_by_a_second_start_and_a_larger_grid(
@@ -179,11 +180,6 @@ async def test_repetitions_have_connections_of_their_own_in_a_sweep_that_goes_on
     await sweep(Sweep(FANOUT, (("ratio", ("1", "2", "3")),), repeat=2), tmp_path / "s")
     assert len(runs.played) == 4
     assert set(reset_after) == {0, 2, 4}
-
-
-def searching(scenario: Scenario, *requires: str, **aim: Any) -> Search:
-    found = aim_for(scenario, "rate", **{"start": 100} | aim)
-    return Search(scenario, found, requirements(scenario, list(requires)))
 
 
 def up_to_500(scenario: Scenario) -> Verdict:
@@ -369,11 +365,6 @@ def test_a_plain_run_stands_beside_a_secured_one() -> None:
     points = points_of(Sweep(secured, (("broker", ("mqtt://h", "mqtts://h")),)))
     assert [point.scenario.tls_ca for point in points] == [None, "ca"]
     assert [point.scenario.devices for point in points] == [7, 7]
-
-
-def test_what_is_searched_cannot_be_swept() -> None:
-    with refused("SEARCHED"):
-        points_of(Sweep(FANOUT, (("rate", ("1", "2")),), search=searching))
 
 
 async def test_directories_of_others_are_refused(runs: FakeRuns, tmp_path: Path) -> None:
