@@ -76,9 +76,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeat", type=int, default=5, help="runs, after one that is not counted")
     parser.add_argument("--broker", default="mosquitto", help="as of loadgen (mosquitto)")
-    parser.add_argument("--case", action="append", choices=CASES, help="these (all)")
+    parser.add_argument("--case", action="append", choices=CASES, help="these (all but run)")
     given, extra = parser.parse_known_args()
-    cases = given.case or list(CASES)
+    # "run" plays the groups of a file: scenarios/run.toml.
+    cases = given.case or [case for case in CASES if case != "run"]
     runs: dict[str, list[dict[str, float]]] = {}
     for case in cases:
         play(case, given.broker, extra)

@@ -9,7 +9,8 @@ stopped, and is tested without a clock or a broker:
     close in  between the highest load that held and the lowest that failed: first at the load
               that the broker served in the failed step, then by halving the ratio of the two
     again     a second run of a load that failed although the broker served all messages
-    confirm   a second run at the limit; if it fails, the search steps back first
+    confirm   whole windows, at the limit or, with few steps left, between the two loads
+    step back if a confirmation failed: whole windows at a load just below it
 
 Each step is a separate run with its warm-up. Loads above a failed one are taken to fail, too.
 """
@@ -17,7 +18,7 @@ Each step is a separate run with its warm-up. Loads above a failed one are taken
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from loadgen.errors import ScenarioError
@@ -38,10 +39,13 @@ MOST_STEPS = 15
 HINTS = 3
 """Steps at the load that a broker served in a failed step. More would mislead the search if the
 broker serves less under overload; halving does not."""
-STEP_RULE = 2
+STEP_RULE = 3
 """Number of the rule by which steps follow one another; a change of `next_step` raises it."""
 SPARE = 2
 """Steps that a second run leaves for a confirmation that fails: to step back, and confirm."""
+WHOLE_STEPS = 6
+"""The last steps have whole windows, so that each that holds is confirmed: of 600 simulated brokers
+whose limit wavers by 10 %, 99 % get a confirmed limit, and 92 % without this rule."""
 DIGITS = 4
 """Significant digits of a load: as good as any precision from 1 % on, and readable."""
 PRECISION_MINIMUM = 0.01
@@ -51,6 +55,8 @@ OWN_CODES = frozenset({"GENERATOR_SATURATED", "WORKER_LOST", "CLOCK", "HOST_LIMI
 """Reasons that make the generator, not the broker, the limit."""
 
 Purpose = Literal["first", "raise", "lower", "close in", "again", "step back", "confirm"]
+CONFIRMS: tuple[Purpose, ...] = ("confirm", "step back")
+"""Purposes of the steps whose windows are whole, and all of which must hold."""
 Ended = Literal["confirmed", "top of range", "out of steps", "nothing held"]
 
 
@@ -295,24 +301,42 @@ def next_step(aim: Aim, tried: Sequence[Tried]) -> Probe | Limit:
         return Probe(_tidy(aim, max(aim.lowest, above / GROWTH**2)), "lower")
     if above is None and below < aim.highest and left > 1:
         return Probe(_tidy(aim, min(aim.highest, below * GROWTH)), "raise")
-    if above is not None and left > 1 and not _is_closed(aim, below, above):
-        return _between(aim, tried, below, above)
-    if sum(step.valid for step in tried if step.load == below) < 2:
+    confirmed = _is_confirmed(tried, below)
+    if above is not None and not _is_closed(aim, tried, below, above):
+        if any(step.valid for step in tried if step.load == above):
+            # It held once: the limit is just below.
+            back = above / (1 + aim.precision) * 1.002
+            return Probe(_inside(aim, back, below, above), "step back")
+        if left > (1 if confirmed else 2):
+            between = _between(aim, tried, below, above)
+            return between if left > WHOLE_STEPS else replace(between, purpose="confirm")
+    if not confirmed:
         return Probe(below, "confirm")
     if above is None:
         return _end(aim, tried, "top of range" if below >= aim.highest else "out of steps")
-    return _end(aim, tried, "confirmed" if _is_closed(aim, below, above) else "out of steps")
+    return _end(aim, tried, "confirmed" if _is_closed(aim, tried, below, above) else "out of steps")
 
 
 def _end(aim: Aim, tried: Sequence[Tried], ended: Ended) -> Limit:
     below, above = bracket_of(tried)
     reasons = next((step.reasons for step in reversed(tried) if step.load == above), ())
-    twice = sum(step.valid for step in tried if step.load == below) > 1
-    return Limit(below, above, below is not None and twice, ended, reasons)
+    return Limit(below, above, _is_confirmed(tried, below), ended, reasons)
 
 
-def _is_closed(aim: Aim, below: float, above: float) -> bool:
-    return above <= below * (1 + aim.precision) or (aim.whole and above - below <= 1)
+def _is_confirmed(tried: Sequence[Tried], load: float | None) -> bool:
+    """Return True if all windows of a confirmation held at the load."""
+    held = (step.purpose for step in tried if step.valid and step.load == load)
+    return any(purpose in CONFIRMS for purpose in held)
+
+
+def _is_closed(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> bool:
+    """Return True if more steps would not tell the two loads apart.
+
+    A broker that served more than a load that it later failed wavers: no search is more exact.
+    """
+    wavers = any(step.valid for step in tried if step.load >= above)
+    near = (1 + aim.precision) ** (2 if wavers and _is_confirmed(tried, below) else 1)
+    return above <= below * near or (aim.whole and above - below <= 1)
 
 
 def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
@@ -336,12 +360,7 @@ def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
 
 def _between(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> Probe:
     """Return the step that closes in best, strictly between the two loads."""
-    failed = [step for step in tried if step.load == above]
-    if any(step.valid for step in failed):
-        # It held once: the limit is just below.
-        back = above / (1 + aim.precision) * 1.002
-        return Probe(_inside(aim, back, below, above), "step back")
-    hint = failed[-1].served
+    hint = next(step.served for step in reversed(tried) if step.load == above)
     hints = sum(step.purpose == "close in" for step in tried)
     middle = math.sqrt(below * above)
     if hint is not None and hint < above / (1 + aim.precision) and hints < HINTS:

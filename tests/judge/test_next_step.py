@@ -2,6 +2,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
 from loadgen.judge.ledger import Ledger
 from loadgen.judge.next_step import (
+    CONFIRMS,
     Aim,
     Limit,
     Probe,
@@ -92,6 +94,24 @@ def test_a_broker_that_wavers_is_found_within_precision_and_wavering(
     assert len(steps) <= 15
     assert found.load is not None
     assert limit / 1.05 * 0.97 <= found.load <= limit * 1.02
+
+
+def test_a_limit_is_confirmed_even_if_the_broker_wavers_by_a_tenth() -> None:
+    def found(seed: int) -> tuple[Limit, float]:
+        draw = Random(seed)
+        limit = 10 ** draw.uniform(3, 5.3)
+        tried: list[Tried] = []
+        while isinstance(step := next_step(RATE, tried), Probe):
+            windows = 3 if step.purpose in CONFIRMS else 1
+            served = limit * min(draw.uniform(0.9, 1.1) for _ in range(windows))
+            tried.append(Tried(step.load, step.purpose, step.load <= served, (), served))
+        return step, limit
+
+    results = [found(seed) for seed in range(200)]
+    assert sum(one.confirmed for one, _ in results) >= 195
+    assert sum(one.ended == "confirmed" for one, _ in results) >= 180
+    shares = [(one.load or 0) / limit for one, limit in results]
+    assert sum(0.85 < share <= 1.0 for share in shares) >= 180
 
 
 @given(limit=st.floats(500, 1e6), hints=st.lists(st.floats(0, 2e6), min_size=15, max_size=15))

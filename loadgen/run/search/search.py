@@ -30,6 +30,7 @@ from loadgen.errors import (
 from loadgen.judge.backlog import backlog_levels
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.next_step import (
+    CONFIRMS,
     STEP_RULE,
     Aim,
     Limit,
@@ -66,7 +67,9 @@ STEP_S = 5.0
 STEP_WARMUP_S = 1.0
 """Longest warm-up of a step; its devices are already connected."""
 CONFIRMATIONS = 3
-"""Windows of the confirmation, all of which must hold."""
+"""Windows of a confirmation, all of which must hold."""
+LONG_CONFIRMATIONS = 2
+"""The same of a search without short steps, where an earlier step at the load counts."""
 _SCALES = ("rate", "ratio", "devices")
 """Fields in proportion to which a run's deliveries grow, `devices` where no rate is given."""
 
@@ -165,7 +168,7 @@ class SearchResult:
 
     @property
     def exit_status(self) -> int:
-        """0 where a load held twice and is the limit, or the highest load that was to be tried.
+        """0 where a load was confirmed and is the limit, or the highest load that was to be tried.
 
         1 where no load held, or no step was left to close in or to confirm; 130 interrupted.
         """
@@ -189,8 +192,8 @@ async def search(
 
     A search that ran out of steps continues if it may make more steps by the same rule.
     A step ends as soon as its verdict is certain, and lends its connections to the next one if the
-    two differ in their rates alone. `CONFIRMATIONS` whole windows confirm the limit, or one long
-    run on new connections.
+    two differ in their rates alone. `CONFIRMATIONS` whole windows confirm a limit, or two
+    long runs.
 
     Raise RunDirectoryError if the directory holds something else, and LoadgenError if a step cannot
     be run: the steps until then are kept.
@@ -246,7 +249,7 @@ async def _play_step(
 
     watch(state)
     spec, number = state.search, len(state.steps) + 1
-    confirms = probe.purpose == "confirm"
+    confirms = probe.purpose in CONFIRMS
     if confirms and not spec.has_short_steps:
         await testbed.reset(progress)
     started = time.monotonic()
@@ -308,8 +311,14 @@ async def _run_windows(
     progress: Progress,
 ) -> tuple[Path, RunResult, tuple[Reason, ...]]:
     """Run the windows of a step until one does not hold; return the last one and its reasons."""
-    spec, confirms = state.search, probe.purpose == "confirm"
-    for _ in range(CONFIRMATIONS if confirms and spec.has_short_steps else 1):
+    spec, confirms = state.search, probe.purpose in CONFIRMS
+    windows = 1
+    if confirms and spec.has_short_steps:
+        windows = CONFIRMATIONS
+    elif confirms:
+        held = any(step.tried.valid and step.tried.load == probe.load for step in state.steps)
+        windows = LONG_CONFIRMATIONS - held
+    for _ in range(windows):
         directory = journal.new_part(f"{len(state.steps) + 1:02d}-{probe.load:.10g}")
         result = await testbed.run(
             step_scenario(spec, probe),

@@ -14,7 +14,7 @@ from loadgen.errors import (
     RunDirectoryError,
 )
 from loadgen.judge.facts import RunFacts
-from loadgen.judge.next_step import Probe, Require, aim_for, requirements
+from loadgen.judge.next_step import CONFIRMS, Probe, Require, aim_for, requirements
 from loadgen.plan.scenario import Scenario
 from loadgen.run.interrupt import RunInterruptedError
 from loadgen.run.rundir import exclusive
@@ -74,8 +74,17 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
 
 
 def windows(steps: Sequence[SearchStep]) -> int:
-    """Return the number of runs of these steps: a confirmation has several."""
-    return sum(CONFIRMATIONS if step.tried.purpose == "confirm" else 1 for step in steps)
+    """Return the number of runs of these steps: a confirmation that holds has several."""
+    return len(whole_windows(steps))
+
+
+def whole_windows(steps: Sequence[SearchStep]) -> list[bool]:
+    """Return for each run of these steps whether its window is whole."""
+    whole: list[bool] = []
+    for tried in (step.tried for step in steps):
+        confirms = tried.purpose in CONFIRMS
+        whole += [confirms] * (CONFIRMATIONS if confirms and tried.valid else 1)
+    return whole
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -89,21 +98,21 @@ async def test_finds_the_ceiling_and_leaves_it_in_the_directory(
     result = await search(wanted(), tmp_path / "s", watch=states.append)
     assert result.exit_status == 0
     assert result.limit is not None and result.limit.load is not None
+    assert result.best is not None
     assert 10_000 / 1.05 <= result.limit.load <= 10_100
     document = json.loads((tmp_path / "s" / "search.json").read_text())
     assert document["limit"]["load"] == result.limit.load
     assert document["limit"]["own"] is False
-    assert document["limit"]["run"] == result.steps[-1].run
+    assert document["limit"]["run"] == result.best.run
     codes = {why["code"] for why in document["limit"]["reasons"]}
     assert codes <= {"BACKLOG_GROWS", "LATENCY_BOUND"}
     assert len(lines(tmp_path / "s")) == len(result.steps)
-    assert len(runs.played) == windows(result.steps)
     assert journal_of(tmp_path / "s").entries() == result.steps
     assert all((tmp_path / "s" / str(step.run)).is_dir() for step in result.steps)
     assert SECRET not in "".join(p.read_text() for p in (tmp_path / "s").glob("*.json*"))
     assert states[-1].limit == result.limit
-    assert result.steps[-1].tried.purpose == "confirm"
-    assert runs.whole == [False] * (len(result.steps) - 1) + [True] * CONFIRMATIONS
+    assert result.best.tried.purpose == "confirm"
+    assert runs.whole == whole_windows(result.steps)
     assert any(state.snapshot is not None for state in states)
     assert states[-1].bracket == (result.limit.load, result.limit.above)
 
