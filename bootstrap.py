@@ -80,8 +80,9 @@ def install(newest: bool = False) -> int:
     if newest:
         steps += [[*pip, "--upgrade", "--upgrade-strategy=eager", "--editable", ".[dev,otlp]"]]
     else:
-        # Only pyspark comes as sources; wheels need no compiler.
-        wheels = ("--only-binary=:all:", "--no-binary=pyspark")
+        # Only pyspark comes as sources; wheels need no compiler. The lock is complete, and some
+        # versions of pip take a dependency with an extra for one that it does not pin.
+        wheels = ("--only-binary=:all:", "--no-binary=pyspark", "--no-deps")
         steps += [[*pip, *wheels, "--require-hashes", "--requirement", LOCK]]
         steps += [[*pip, "--no-deps", "--editable", "."]]
     for step in [*steps, BYTECODE, KERNELS]:
