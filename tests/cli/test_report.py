@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.judge.verdict import Verdict
+from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.scenario import Scenario
 from loadgen.report.build.report_document import (
     ReportFigure,
@@ -42,7 +42,7 @@ DIFFERENCE = {
     "effect": "costs",
     "detail": "the run needs 9,000",
 }
-ROW = {"case", "name", "unit", "broker", "value", "spread", "runs", "verdict"}
+ROW = {"case", "name", "unit", "broker", "value", "spread", "within", "runs", "verdict"}
 
 
 @pytest.fixture
@@ -62,7 +62,9 @@ def fabricated(monkeypatch: pytest.MonkeyPatch) -> None:
                 "tuning": {"profile": "load-host", "met": 3, "differences": [DIFFERENCE]},
             },
         )
-        return RunResult(directory, Verdict(), False, True, facts_with(sent=1))
+        failed = getattr(scenario, "devices", 0) > 30_000
+        verdict = Verdict((Reason("LOST", "1 delivery"),) if failed else ())
+        return RunResult(directory, verdict, False, True, facts_with(sent=1))
 
     monkeypatch.setattr(Testbed, "run", run)
     monkeypatch.setattr("loadgen.run.search.search._RECOVERY_S", 0)
@@ -102,6 +104,26 @@ async def test_a_document_has_every_row_of_every_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fabricated")
+async def test_a_limit_is_told_with_the_load_that_failed_and_not_with_a_spread(
+    tmp_path: Path,
+) -> None:
+    names = (("Producers", "producers", "limit"), ("99P latency", "microseconds", "p99"))
+    item = ReportItem("fanin", "fanin", "devices", rows=tuple(ReportRow(*row) for row in names))
+    plan = ReportPlan((ReportBroker("a 1", ("mqtt://a",)),), (Measurement(item, 1),), (), 1.0, {})
+    async with Testbed() as testbed:
+        result = await play_report(plan, tmp_path / "r", testbed, "digest")
+    report = report_document(result)
+    document = json.loads(
+        write_report(report, tmp_path / "r", "report")["report.json"].read_bytes()
+    )
+    limit, p99 = document["rows"]
+    assert 30_000 / 1.05 <= limit["value"] <= 30_000
+    assert limit["spread"] is None and limit["value"] * (1 + limit["within"]) > 30_000
+    assert 0 < limit["within"] <= 0.05
+    assert p99["spread"] is not None and p99["within"] is None
+
+
+@pytest.mark.usefixtures("fabricated")
 async def test_messages_per_watt_are_a_row_with_power_logs(tmp_path: Path) -> None:
     item = ReportItem("fanin", "fanin", rows=(ReportRow("Rate", "msgs/sec", "egress"),))
     brokers = (ReportBroker("a 1", ("mqtt://a",)),)
@@ -120,7 +142,7 @@ async def test_messages_per_watt_are_a_row_with_power_logs(tmp_path: Path) -> No
 @pytest.mark.parametrize(("verdict", "shown"), rows_of("cli.key_results"))
 def test_a_key_result_says_if_it_is_no_limit(verdict: str, shown: str) -> None:
     figures = [
-        ReportFigure("FANIN", "Rate", "msgs/sec", broker, value, 0.03, (), verdict)
+        ReportFigure("FANIN", "Rate", "msgs/sec", broker, value, 0.03, None, (), verdict)
         for broker, value in (("A", 100.0), ("B", 300.0))
     ]
     (sentence,) = key_results(figures)

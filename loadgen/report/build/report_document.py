@@ -6,7 +6,7 @@ greatest and the least as a share of it.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cache, partial
 from math import isfinite
 from pathlib import Path
@@ -63,7 +63,9 @@ _SIGNIFICANT = 0.05
 class ReportFigure:
     """One figure of one broker; `value` is None without a limit, and `verdict` says why.
 
-    `spread` is a share of the value. `runs` are directories within that of the report.
+    `spread` is a share of the value. A limit, and what was sent at it, has none: its windows
+    offered the same load. `within` is the share by which the lowest load that failed exceeds it.
+    `runs` are directories within that of the report.
     """
 
     case: str
@@ -72,6 +74,7 @@ class ReportFigure:
     broker: str
     value: float | None
     spread: float | None
+    within: float | None
     runs: tuple[str, ...]
     verdict: str
 
@@ -146,9 +149,9 @@ def report_document(
             "rows": [asdict(figure) for figure in figures],
             "limitations": limitations,
         },
-        header=("case", "name", "unit", "broker", "value", "spread", "runs", "verdict"),
+        header=tuple(field.name for field in fields(ReportFigure)),
         rows=lambda: (
-            (f.case, f.name, f.unit, f.broker, f.value, f.spread, " ".join(f.runs), f.verdict)
+            tuple(" ".join(value) if isinstance(value, tuple) else value for value in astuple(f))
             for f in figures
         ),
     )
@@ -220,11 +223,12 @@ def _figures(shown: _Shown) -> Iterator[ReportFigure]:
     measured = [_with_power(card) for card in shown.cards]
     for wanted in (*item.rows, *((_PER_WATT, _PER_RACK_UNIT) if item.rows else ())):
         values = [entry.get(wanted.figure) for entry in measured]
-        value, spread = median_of(values), spread_of(values)
-        if wanted.figure == "limit" and row is not None and row.limit is not None:
-            value = row.limit["load"]
-            main = style_of(item.case).main
-            spread = spread_of(entry.get(main) for entry in measured)
+        value, spread, within = median_of(values), spread_of(values), None
+        if row is not None and row.limit is not None and wanted.unit in DATA["offered_units"]:
+            limit = row.limit
+            spread = None
+            within = limit["above"] / limit["load"] - 1 if limit["above"] else None
+            value = limit["load"] if wanted.figure == "limit" else value
         if value is None and wanted in (_PER_WATT, _PER_RACK_UNIT):
             continue
         yield ReportFigure(
@@ -234,6 +238,7 @@ def _figures(shown: _Shown) -> Iterator[ReportFigure]:
             shown.broker,
             value,
             spread,
+            within,
             shown.directories,
             _verdict(shown),
         )
@@ -276,6 +281,7 @@ def key_results(figures: Sequence[ReportFigure]) -> Iterator[str]:
                 unit=f.unit,
                 sign=_mark(f).get("sign", ""),
                 spread=None if f.spread is None else 100 * f.spread,
+                within=None if f.within is None else 100 * f.within,
             )
             for f in held
         ]
@@ -332,7 +338,8 @@ def _cell(figure: ReportFigure | None) -> Cell:
         return Cell("–", notes=(name(figure.verdict.partition(":")[0]),))
     mark = _mark(figure)
     spread = "" if figure.spread is None else f"spread {figure.spread:.1%}"
-    notes = tuple(filter(None, (spread, mark.get("sign"))))
+    within = "" if figure.within is None else f"within {figure.within:.1%}"
+    notes = tuple(filter(None, (spread, within, mark.get("sign"))))
     return Cell(figure.value, notes=notes, wrong=mark.get("prefix") == "")
 
 
