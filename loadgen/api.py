@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
-from loadgen.cases.registry import build_scenario, vary
+from loadgen.cases.registry import build_scenario
 from loadgen.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -47,7 +47,7 @@ from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.removed import removal
 from loadgen.plan.scenario import Scenario, read_toml
 from loadgen.plan.units import shown
-from loadgen.report.build.compare import Compared, ComparedSide, compare_sides, with_brokers
+from loadgen.report.build.compare import Compared, compare_sides, sides_of
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.build.sweep_report import sweep_report
 from loadgen.report.build.sweep_table import SweepTable, table_of
@@ -64,9 +64,8 @@ from loadgen.run.progress import Progress, Snapshot, silent
 from loadgen.run.rundir import directory_or_new
 from loadgen.run.search.search import Search, SearchResult, SearchState
 from loadgen.run.search.search import search as _search
-from loadgen.run.search.sweep import Sweep, SweepResult, SweepState, for_broker
+from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
 from loadgen.run.search.sweep import sweep as _sweep
-from loadgen.run.search.turns import Turn, take_turns
 from loadgen.run.secrets import take_secrets
 from loadgen.run.testbed import Testbed as _Testbed
 from loadgen.sentences import API_TEXT, PLAN_TEXT, RUN_TEXT
@@ -408,29 +407,25 @@ async def compare_async(
     out: str | Path | None = None,
     *,
     repeat: int = 3,
-    watch: Callable[[Turn], None] = lambda _turn: None,
+    watch: Callable[[SweepState], None] = lambda _state: None,
     interrupt: Interrupt | None = None,
     cluster: HostSource | None = None,
 ) -> Compared:
     """Play the scenario with each of the brokers in turn, `repeat` times, and compare them.
 
-    A run that other load on the host disturbed is repeated, at most twice. Raise
+    The same `out` continues. A run that other load disturbed is repeated, at most twice. Raise
     RunInterruptedError if `interrupt` comes before each broker has a run.
     """
     if len(brokers) < 2 or len(set(brokers)) < len(brokers):
         raise UsageError(API_TEXT.FEW_BROKERS())
-    scenarios = [vary(for_broker(scenario, url), {"broker": url}) for url in brokers]
+    grid = Sweep(scenario, (("broker", tuple(brokers)),), repeat, again=True, sides=True)
     with directory_or_new(out, f"compare-{scenario.case}") as directory:
-        async with _testbed(scenario, cluster, interrupt, "compare", lends=False) as testbed:
-            result = await take_turns(scenarios, directory, testbed, repeat=repeat, watch=watch)
-    if not all(result.runs):
+        async with _testbed(scenario, cluster, interrupt, "compare") as testbed:
+            result = await _sweep(grid, directory, testbed, watch=watch)
+    sides = await asyncio.to_thread(sides_of, result, summarize_run)
+    if len(sides) < len(brokers):
         raise RunInterruptedError(API_TEXT.INTERRUPTED())
-    results = [[await _scored(run) for run in runs] for runs in result.runs]
-    sides = [
-        ComparedSide(url, tuple(one.directory for one in of), tuple(one.card for one in of))
-        for url, of in zip(brokers, results, strict=True)
-    ]
-    compared = compare_sides(with_brokers(sides))
+    compared = compare_sides(sides)
     await asyncio.to_thread(write_comparison, compared, directory)
     return compared
 

@@ -10,7 +10,7 @@ from typing import Any
 from loadgen.cli.cluster import on_testbed
 from loadgen.cli.options import Flags
 from loadgen.cli.result_text import Paper, print_result, result_lines, tell, two_lines
-from loadgen.cli.search_view import rate_step_lines
+from loadgen.cli.search_view import again_note, rate_step_lines
 from loadgen.errors import LoadgenError, PowerLogError, RunDirectoryError
 from loadgen.plan.scenario import Scenario
 from loadgen.report.build.cards_report import report_of
@@ -125,11 +125,6 @@ def show(
     alone = flags["json_"] and cards is None
     print_result(flags, card_document(card) if alone else None, lines)
     return result.exit_status
-
-
-def again_note(again: int) -> str:
-    """Return the part of a line of progress about a run that is made again."""
-    return f", again ({again}): other load disturbed the run" if again else ""
 
 
 # Cases with variants, which have run rules -------------------------------------------------------

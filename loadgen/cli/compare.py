@@ -1,6 +1,5 @@
 """`loadgen compare URL URL [-n 3] CASE ...`: brokers in turn, or finished runs, in one table."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES
 from loadgen.cli import options
-from loadgen.cli.cases import again_note, check_power_logs, score
-from loadgen.cli.cluster import on_testbed
+from loadgen.cli.cases import check_power_logs, score
 from loadgen.cli.result_text import (
     Paper,
     advice_of,
@@ -19,6 +17,7 @@ from loadgen.cli.result_text import (
     print_result,
     tell,
 )
+from loadgen.cli.sweep import one_of, played
 from loadgen.errors import UsageError
 from loadgen.plan.units import duration
 from loadgen.report.build.compare import (
@@ -27,54 +26,30 @@ from loadgen.report.build.compare import (
     Line,
     compare_sides,
     comparison_document,
-    with_brokers,
+    sides_of,
 )
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.headline import headline
 from loadgen.report.record import runs_in
 from loadgen.report.render.text import name, notice_lines, number
 from loadgen.report.render.write import write_comparison
-from loadgen.run.progress import progress_on
-from loadgen.run.search.turns import Turn, TurnsResult, take_turns
-from loadgen.run.testbed import Testbed
+from loadgen.run.search.sweep import Sweep, SweepResult
 from loadgen.sentences import CLI_TEXT, counted
 
 
 def compare_brokers(case: Case[Any], flags: options.Flags) -> int:
-    brokers, quiet = flags["sides"], flags["quiet"]
+    brokers = flags["sides"]
     _require_sides(brokers)
-    scenarios = []
-    for broker in brokers:
-        # A plain connection has no TLS options.
-        plain = broker.partition("://")[0] in ("mqtt", "ws")
-        fits = {k: v for k, v in flags.items() if not (plain and k.startswith("tls_"))}
-        scenarios.append(options.read_scenario(case, {**fits, "broker": [broker]}))
-    check_power_logs(scenarios[0])
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-
-        def watch(turn: Turn) -> None:
-            if turn.snapshot is not None:
-                progress(turn.snapshot)
-            elif not quiet:
-                broker = scenarios[turn.side - 1].broker[0]
-                tell([f"{turn.place} of {turn.total}: {broker}{again_note(turn.again)}"])
-
-        async def work(directory: Path, testbed: Testbed) -> tuple[Path, TurnsResult]:
-            repeat = flags["repeat"]
-            result = await take_turns(scenarios, directory, testbed, repeat=repeat, watch=watch)
-            return directory, result
-
-        directory, result = on_testbed(work, scenarios, f"compare-{case.name}", flags, lends=False)
-    sides = []
-    for scenario, runs in zip(scenarios, result.runs, strict=True):
-        cards = [score(run.directory, scenario) for run in runs]
-        if cards:
-            paths = tuple(run.directory for run in runs)
-            sides.append(ComparedSide(str(scenario.broker[0]), paths, tuple(cards)))
+    scenario = options.read_scenario(case, {**flags, "broker": one_of(brokers)})
+    check_power_logs(scenario)
+    axes = (("broker", tuple(brokers)),)
+    grid = Sweep(scenario, axes, flags["repeat"], again=True, sides=True)
+    result = played(grid, f"compare-{case.name}", flags)
+    sides = sides_of(result, lambda directory: score(directory, scenario))
     if len(sides) < len(brokers):
-        tell([f"loadgen: interrupted before each broker had a run; see {directory}"])
+        tell([f"loadgen: interrupted before each broker had a run; see {result.directory}"])
         return 130
-    status = _show(compare_sides(with_brokers(sides)), directory, flags, result)
+    status = _show(compare_sides(sides), result.directory, flags, result)
     return 130 if result.interrupted else status
 
 
@@ -108,12 +83,12 @@ def _show(
     compared: Compared,
     directory: Path | None,
     flags: options.Flags,
-    turns: TurnsResult | None = None,
+    result: SweepResult | None = None,
 ) -> int:
     """Print the comparison and write its page; return the exit status."""
     parts = []
-    if turns is not None and turns.repeated:
-        parts.append(("repeated", f"{counted(turns.repeated, 'run')} disturbed by other load"))
+    if repeated := sum(one.spoiled for one in result.measured) if result else 0:
+        parts.append(("repeated", f"{counted(repeated, 'run')} disturbed by other load"))
     if directory is not None:
         parts.append(("files", f"{directory} · page {write_comparison(compared, directory)}"))
     if advice := advice_of(compared.codes):

@@ -10,7 +10,7 @@ from loadgen.cli import options
 from loadgen.cli.cases import score
 from loadgen.cli.cluster import on_testbed, parsed
 from loadgen.cli.result_text import print_result, tell
-from loadgen.cli.search_view import search_lines, search_progress
+from loadgen.cli.search_view import progress_of, search_lines
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.judge.next_step import AIMS, aim_for, is_requirement, parse_share, requirements
 from loadgen.plan.scenario import Scenario
@@ -72,8 +72,8 @@ def search_case(case: Case[Any], flags: options.Flags) -> int:
         raise UsageError(CLI_TEXT.NO_TARGET(aims=", ".join(AIMS)))
     scenario = options.read_scenario(case, with_thresholds(flags, searching=True)[0])
     request = searched(scenario, flags, flags["for_"])
-    with search_progress(quiet=flags["quiet"], notice=notice_for(case.name)) as show:
-        work = partial(search, request, watch=lambda state: show(state, ""))
+    with progress_of(quiet=flags["quiet"], notice=notice_for(case.name)) as show:
+        work = partial(search, request, watch=show)
         result = on_testbed(work, [scenario], f"search-{case.name}", flags)
     return _show(result, flags)
 

@@ -15,7 +15,7 @@ from loadgen.report.render.text import name, notice_for, notice_lines
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.progress import progress_on
 from loadgen.run.search.search import SearchResult, SearchState, SearchStep
-from loadgen.run.search.sweep import SweepResult
+from loadgen.run.search.sweep import SweepResult, SweepState
 from loadgen.sentences import counted
 
 
@@ -129,29 +129,51 @@ def sweep_lines(
     return [*notices, *answer, "", *aligned(cells, left, paper), "", *labelled(parts, paper)]
 
 
-Show = Callable[[SearchState, str], None]
-"""Shows the state of a search under a heading."""
+Show = Callable[[SearchState | SweepState], None]
 
 
 @contextmanager
-def search_progress(*, quiet: bool = False, notice: str = "") -> Iterator[Show]:
-    """Show the steps of a search on stderr as lines, and on a terminal the current run.
+def progress_of(*, quiet: bool = False, notice: str = "") -> Iterator[Show]:
+    """Show searches and sweeps on stderr: a line for each run and each step of a search.
 
-    `notice` is shown once, before the first state, so that a refused search prints only one line.
+    The run under way follows; that of a search is shown on a terminal only. `notice` is shown once,
+    before the first state, so that a refused command prints only one line.
     """
     notices = iter(notice_lines(notice))
-    shown: set[tuple[str, int, bool]] = set()
-    with progress_on(sys.stderr, quiet=quiet or not sys.stderr.isatty()) as progress:
+    shown: set[tuple[object, ...]] = set()
+    with progress_on(sys.stderr, quiet=quiet) as progress:
 
-        def show(state: SearchState, heading: str) -> None:
-            key = (heading, len(state.steps), state.probe is None)
-            if state.snapshot is not None:
-                progress(state.snapshot)
-            elif key not in shown and not quiet:
+        def show(state: SearchState | SweepState) -> None:
+            sweep = state if isinstance(state, SweepState) else None
+            heading = _heading(sweep) if sweep else ""
+            search = state if isinstance(state, SearchState) else state.searching
+            snapshot = state.snapshot if search is None else search.snapshot
+            if snapshot is not None:
+                if search is None or sys.stderr.isatty():
+                    progress(snapshot)
+                return
+            lines = [heading]
+            key: tuple[object, ...] = (heading,)
+            if search is not None:
+                key = (heading, len(search.steps), search.probe is None)
+                lines = [step_line(step) for step in search.steps[-1:]]
+                if search.probe is not None:
+                    lines.append(": ".join(filter(None, (heading, bracket_line(search)))))
+            elif sweep and sweep.point.search is not None:
+                return  # its first step has the heading
+            if key not in shown and not quiet:
                 shown.add(key)
-                lines = [*notices, *map(step_line, state.steps[-1:])]
-                if state.probe is not None:
-                    lines.append(": ".join(filter(None, (heading, bracket_line(state)))))
-                tell(lines)
+                tell([*notices, *lines])
 
         yield show
+
+
+def _heading(state: SweepState) -> str:
+    values = ", ".join(f"{name}={value}" for name, value in state.point.values.items())
+    repetition = f", repetition {state.repetition}" if state.repetition > 1 else ""
+    return f"{state.number} of {state.total}: {values}{repetition}{again_note(state.again)}"
+
+
+def again_note(again: int) -> str:
+    """Return the part of a line of progress about a run that is made again."""
+    return f", again ({again}): other load disturbed the run" if again else ""

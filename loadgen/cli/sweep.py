@@ -1,6 +1,6 @@
 """`loadgen sweep CASE --set NAME=V1,V2`: a grid of runs, or of their limits, in one table."""
 
-import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,16 +9,15 @@ from loadgen.cli import options
 from loadgen.cli.cluster import on_testbed, parsed
 from loadgen.cli.result_text import print_result, tell
 from loadgen.cli.search import searched, with_thresholds
-from loadgen.cli.search_view import search_progress, sweep_lines
+from loadgen.cli.search_view import progress_of, sweep_lines
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import option_of
 from loadgen.plan.units import parse_count
 from loadgen.report.build.sweep_report import sweep_report
 from loadgen.report.build.sweep_table import table_of
-from loadgen.report.render.text import notice_for, notice_lines
+from loadgen.report.render.text import notice_for
 from loadgen.report.render.write import write_report
-from loadgen.run.progress import progress_on
-from loadgen.run.search.sweep import Sweep, SweepResult, SweepState, points_of, sweep
+from loadgen.run.search.sweep import Sweep, SweepResult, points_of, sweep
 from loadgen.sentences import CLI_TEXT, RUN_TEXT
 
 Axes = tuple[tuple[str, tuple[str, ...]], ...]
@@ -51,11 +50,7 @@ def _wanted(case: Case[Any], flags: options.Flags) -> Sweep:
     repeat = parsed("repeat", flags["repeat"], parse_count)
     request = flags["for_"] or "rate"
     alone = {**of_runs, "set_": None}
-    for name, values in axes:
-        if name == "broker":
-            # What is encrypted has options that a plain connection refuses (`run.search.sweep`).
-            encrypted = [url for url in values if url.startswith(("mqtts:", "wss:"))]
-            alone["broker"] = (encrypted or list(values))[:1]
+    alone |= {name: one_of(values) for name, values in axes if name == "broker"}
     return Sweep(
         scenario=options.read_scenario(case, alone),
         axes=axes,
@@ -64,33 +59,22 @@ def _wanted(case: Case[Any], flags: options.Flags) -> Sweep:
     )
 
 
+def one_of(brokers: Sequence[str]) -> list[str]:
+    """Return a broker whose scenario can have the options of all: plain ones have no TLS."""
+    encrypted = [url for url in brokers if url.startswith(("mqtts:", "wss:"))]
+    return (encrypted or [*brokers])[:1]
+
+
 def sweep_case(case: Case[Any], flags: options.Flags) -> int:
-    request, quiet = _wanted(case, flags), flags["quiet"]
-    scenarios = [point.scenario for point in points_of(request)]
-    notice = notice_for(case.name)
-    notices = iter(() if request.search else notice_lines(notice))
-
-    def watch(state: SweepState) -> None:
-        if state.searching is not None:
-            show(state.searching, _heading(state))
-        elif state.snapshot is not None:
-            progress(state.snapshot)
-        elif request.search is None and not quiet:
-            tell([*notices, _heading(state)])
-
-    with (
-        search_progress(quiet=quiet or request.search is None, notice=notice) as show,
-        progress_on(sys.stderr, quiet=quiet or request.search is not None) as progress,
-    ):
-        work = partial(sweep, request, watch=watch)
-        result = on_testbed(work, scenarios, f"sweep-{case.name}", flags)
-    return _show(result, flags)
+    return _show(played(_wanted(case, flags), f"sweep-{case.name}", flags), flags)
 
 
-def _heading(state: SweepState) -> str:
-    values = ", ".join(f"{name}={value}" for name, value in state.point.values.items())
-    again = f", repetition {state.repetition}" if state.repetition > 1 else ""
-    return f"{state.number} of {state.total}: {values}{again}"
+def played(grid: Sweep, kind: str, flags: options.Flags) -> SweepResult:
+    """Play a sweep in `--out`, or a new directory named by its kind, with progress."""
+    scenarios = [point.scenario for point in points_of(grid)]
+    notice = "" if grid.sides else notice_for(grid.scenario.case)
+    with progress_of(quiet=flags["quiet"], notice=notice) as show:
+        return on_testbed(partial(sweep, grid, watch=show), scenarios, kind, flags)
 
 
 def _show(result: SweepResult, flags: options.Flags) -> int:

@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ from loadgen.cases.registry import build_scenario
 from loadgen.cli.main import main
 from loadgen.cli.search_view import (
     bracket_line,
+    progress_of,
     rate_step_lines,
-    search_progress,
     step_line,
 )
 from loadgen.judge.next_step import Limit, Probe, Tried, aim_for, requirements
@@ -18,6 +19,7 @@ from loadgen.judge.verdict import Reason
 from loadgen.plan.rate_steps import RateStep
 from loadgen.run.progress import Snapshot
 from loadgen.run.search.search import Search, SearchState, SearchStep
+from loadgen.run.search.sweep import SweepPoint, SweepState
 from loadgen.specjms.chain_model import NOTICE
 from tests.ledgers import facts_with
 
@@ -40,15 +42,19 @@ def test_lines_of_a_search() -> None:
 
 
 def test_each_step_is_a_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    with search_progress(notice="Not reviewed.") as show:
-        show(SearchState(SEARCH, (), Probe(500, "first")), "1 of 3")
-        show(SearchState(SEARCH, (), Probe(500, "first"), Snapshot("measure", devices=5)), "1 of 3")
-        show(SearchState(SEARCH, (HELD,), Probe(1250, "raise")), "1 of 3")
-        limit = Limit(500, 1250, True, "confirmed", WHY)
-        show(SearchState(SEARCH, (HELD, FAILED), None, limit=limit), "1 of 3")
+    state = SweepState(SweepPoint({"size": "32"}, FANIN, SEARCH, ""), 1, 3, 1)
+    with progress_of(notice="Not reviewed.") as show:
+        show(state)
+        for searching in (
+            SearchState(SEARCH, (), Probe(500, "first")),
+            SearchState(SEARCH, (), Probe(500, "first"), Snapshot("measure", devices=5)),
+            SearchState(SEARCH, (HELD,), Probe(1250, "raise")),
+            SearchState(SEARCH, (HELD, FAILED), None, limit=Limit(500, 1250, True, "confirmed")),
+        ):
+            show(replace(state, searching=searching))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "Not reviewed." and len(lines) == 6
-    assert lines[2].startswith("1 of 3: fanin rate: none held yet")
+    assert lines[2].startswith("1 of 3: size=32: fanin rate: none held yet")
     assert (lines[3], lines[5]) == (step_line(HELD), step_line(FAILED))
 
 
@@ -61,10 +67,10 @@ def test_terminal_shows_steps_and_the_run_under_way(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", stream := Terminal())
-    with search_progress() as show:
-        show(STATE, "")
+    with progress_of() as show:
+        show(STATE)
         running = Snapshot("measure", devices=5, connected=4)
-        show(SearchState(SEARCH, (HELD, FAILED), STATE.probe, running), "")
+        show(SearchState(SEARCH, (HELD, FAILED), STATE.probe, running))
     shown = stream.getvalue()
     assert "500 held, 1,250 failed" in shown
     assert "4/5 connected" in shown
@@ -73,8 +79,8 @@ def test_terminal_shows_steps_and_the_run_under_way(monkeypatch: pytest.MonkeyPa
 
 
 def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with search_progress(quiet=True, notice="Not reviewed.") as show:
-        show(STATE, "")
+    with progress_of(quiet=True, notice="Not reviewed.") as show:
+        show(STATE)
     assert capsys.readouterr().err == ""
 
 

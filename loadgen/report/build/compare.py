@@ -22,7 +22,7 @@ Sides of different loads have no shares: twice the rate is not 100 % better.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
@@ -32,11 +32,12 @@ from typing import Any, Literal
 
 from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
-from loadgen.plan.fields import Load, redact_url
+from loadgen.plan.fields import Load
 from loadgen.report.build.rows import DATA, END_TO_END, FIGURES, keyed
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import digest_of
+from loadgen.run.search.sweep import SweepResult
 from loadgen.sentences import REPORT_TEXT, counted, listed
 
 DEFAULT_BOUND = 0.05
@@ -626,13 +627,21 @@ class Compared:
         return f"Compared({names}: {word}, {counted(len(self.rows), 'row')})"
 
 
-def with_brokers(sides: Sequence[ComparedSide]) -> list[ComparedSide]:
-    """Return the sides with their brokers' names; if these are the same, their URLs follow."""
+def sides_of(result: SweepResult, card_of: Callable[[Path], ScoreCard]) -> list[ComparedSide]:
+    """Return the sides of a sweep over brokers that have runs, with their brokers' names.
+
+    If these are the same, their URLs follow.
+    """
+    sides = [
+        ComparedSide(point.values["broker"], tuple(runs), tuple(map(card_of, runs)))
+        for point in result.points
+        if (runs := result.runs_of(point))
+    ]
     brokers = [side.broker for side in sides]
     return [
         replace(side, name=side.broker)
         if side.broker and brokers.count(side.broker) == 1
-        else replace(side, name=" ".join(filter(None, (side.broker, redact_url(side.name)))))
+        else replace(side, name=" ".join(filter(None, (side.broker, side.name))))
         for side in sides
     ]
 

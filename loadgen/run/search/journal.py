@@ -73,7 +73,7 @@ class Journal(Generic[Entry]):
             "command": redact_command(command),
         }
         with directory_errors(self.directory):
-            make_folder(self.directory / self.folder)
+            make_folder(self.directory)
             self.rewrite(definition)
         return definition
 

@@ -3,10 +3,13 @@
     DIR/sweep.json      the grid
     DIR/points.jsonl    one line for each run or search that ended, written as it ends
     DIR/runs/KEY-N/     run directory, or search directory, of repetition N
+    DIR/side-M/run-N/   the same of a comparison, whose sides are the points
+    DIR/saturated/      runs that were made again because the host spoiled them
 
-KEY is the digest of the whole scenario and of the search, so that a second start, with the same
-grid or a larger one, uses the earlier results. The line of a point that could not be run has the
-error; it does not end the sweep, and the next start tries the point again.
+Every second repetition goes backwards (A B B A), so that a host which becomes slower or faster
+does so for all points. KEY is the digest of the whole scenario and of the search, so that a second
+start, with the same grid or a larger one, uses the earlier results. The line of a point that could
+not be run has the error; it does not end the sweep, and the next start tries the point again.
 """
 
 import itertools
@@ -18,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loadgen.cases.registry import build_scenario, vary
-from loadgen.errors import LoadgenError, RunDirectoryError, ScenarioError, reword
+from loadgen.errors import CannotRunError, LoadgenError, RunDirectoryError, ScenarioError, reword
 from loadgen.judge.next_step import PRECISION, Aim, Probe
 from loadgen.plan.fields import Texts, redact_url
 from loadgen.plan.removed import with_removed
@@ -26,7 +29,7 @@ from loadgen.plan.scenario import Scenario
 from loadgen.run.interrupt import RunInterruptedError
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
-from loadgen.run.rundir import exclusive
+from loadgen.run.rundir import exclusive, numbered
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
 from loadgen.run.search.search import Search, SearchState, search, step_scenario
@@ -55,7 +58,7 @@ class Sweep:
     """A grid over `scenario`: `axes` are (field, values as text), the first one varying slowest.
 
     `search` makes the search of a combination, None to run each as it is. With `again` a run that
-    the host spoiled is made again.
+    the host spoiled is made again. In a comparison of `sides` each run must be playable.
     """
 
     scenario: Scenario
@@ -63,6 +66,7 @@ class Sweep:
     repeat: int = 1
     search: MakeSearch | None = None
     again: bool = False
+    sides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +98,16 @@ class PointResult:
 
 @dataclass(frozen=True, slots=True)
 class SweepState:
+    """Where a sweep stands: run or search `number` of `total`.
+
+    `again` is the number of its spoiled runs until now, `snapshot` or `searching` its progress.
+    """
+
     point: SweepPoint
     number: int
     total: int
     repetition: int
+    again: int = 0
     snapshot: Snapshot | None = None
     searching: SearchState | None = None
 
@@ -113,6 +123,12 @@ class SweepResult:
     points: tuple[SweepPoint, ...]
     measured: tuple[PointResult, ...]
     interrupted: bool
+
+    def runs_of(self, point: SweepPoint) -> list[Path]:
+        """Return the run directories of a point that were measured."""
+        return [
+            self.directory / one.run for one in self.measured if one.key == point.key and one.run
+        ]
 
     @property
     def exit_status(self) -> int:
@@ -202,7 +218,11 @@ async def sweep(
     points = points_of(grid)
     journal = journal_of(directory)
     repetitions = range(1, grid.repeat + 1)
-    turns = [(point, repetition) for repetition in repetitions for point in points]
+    turns = [
+        (point, repetition)
+        for repetition in repetitions
+        for point in (points if repetition % 2 else reversed(points))
+    ]
     with exclusive(directory):
         results = _begin(grid, points, journal, testbed.command)
         interrupted, last_repetition = False, 0
@@ -222,7 +242,11 @@ async def sweep(
                 # Each repetition has new connections.
                 await testbed.reset(progress)
                 last_repetition = repetition
-            entry = await _play_point(state, journal, testbed, watch, progress, again=grid.again)
+            name = f"{point.key}-{repetition}"
+            if grid.sides:
+                name = f"side-{points.index(point) + 1}/run-{repetition}"
+            part = journal.directory / ("" if grid.sides else journal.folder) / name
+            entry = await _play_point(state, grid, directory, part, testbed, watch, progress)
             if entry is None:
                 interrupted = True
                 break
@@ -237,24 +261,23 @@ async def sweep(
 
 async def _play_point(
     state: SweepState,
-    journal: Journal[PointResult],
+    grid: Sweep,
+    root: Path,
+    part: Path,
     testbed: Testbed,
     watch: Watch,
     progress: Progress,
-    *,
-    again: bool,
 ) -> PointResult | None:
     """Play one repetition of a point; return None if it was interrupted."""
     point = state.point
     started = time.monotonic()
-    name = f"{point.key}-{state.repetition}"
     entry = PointResult(point.key, point.values, state.repetition, None, False, 0.0)
     run: Path | None = None
     try:
         if point.search is not None:
             ended = await search(
                 point.search,
-                journal.directory / journal.folder / name,
+                part,
                 testbed,
                 watch=lambda searching: watch(replace(state, searching=searching)),
             )
@@ -270,24 +293,33 @@ async def _play_point(
                 limit=limit | {"own": ended.limit.own, "field": aim.field, "stands": stands},
             )
         else:
-            part, root = journal.new_part(name), journal.directory if again else None
             result, spoiled = await run_unspoiled(
-                testbed, point.scenario, part, root, progress=progress
+                testbed,
+                point.scenario,
+                numbered(part),
+                root if grid.again else None,
+                progress=progress,
+                watch=lambda again: watch(replace(state, again=again)) if again else None,
             )
             entry = replace(entry, spoiled=spoiled)
             if result.interrupted:
                 return None
             if result.measured:
                 run, entry = result.directory, replace(entry, valid=result.verdict.valid)
+            elif grid.sides:
+                side = point.values.get("broker", "")
+                raise CannotRunError(RUN_TEXT.SIDE(side=side, reason=result.why_unmeasured))
             else:
                 why = printable(result.why_unmeasured, _DETAIL_CHARACTERS)
                 entry = replace(entry, error=why, status=result.exit_status)
     except RunInterruptedError:
         return None
     except LoadgenError as error:
+        if grid.sides:
+            raise
         why = printable(f"{type(error).__name__}: {error}", _DETAIL_CHARACTERS)
         entry = replace(entry, error=why, status=error.exit_status)
-    path = None if run is None else str(run.relative_to(journal.directory))
+    path = None if run is None else str(run.relative_to(root))
     return replace(entry, run=path, seconds=time.monotonic() - started)
 
 

@@ -155,7 +155,7 @@ async def test_interrupted_sweep_goes_on(runs: FakeRuns, tmp_path: Path) -> None
 async def test_repetitions_are_runs_of_their_own(runs: FakeRuns, tmp_path: Path) -> None:
     twice = Sweep(FANOUT, (("ratio", ("1", "2")),), repeat=2)
     result = await sweep(twice, tmp_path / "s")
-    assert [scenario.ratio for scenario in runs.played] == [1, 2, 1, 2]
+    assert [scenario.ratio for scenario in runs.played] == [1, 2, 2, 1]
     rows = [(one.values["ratio"], one.repetition) for one in result.measured]
     assert rows == [("1", 1), ("1", 2), ("2", 1), ("2", 2)]
     assert len({one.run for one in result.measured}) == 4
@@ -287,12 +287,46 @@ async def test_run_that_measured_nothing_is_tried_again(runs: FakeRuns, tmp_path
     assert (len(runs.played), again.exit_status) == (12, 0)
 
 
-async def test_spoiled_runs_are_made_again_on_request(runs: FakeRuns, tmp_path: Path) -> None:
-    runs.says = lambda scenario: Verdict((Reason("GENERATOR_SATURATED", "late"),))
+@pytest.mark.parametrize(("saturated", "spoiled", "valid"), [(1, 1, True), (3, 2, False)])
+async def test_spoiled_runs_are_made_again_on_request(
+    runs: FakeRuns, tmp_path: Path, saturated: int, spoiled: int, valid: bool
+) -> None:
+    late = Verdict((Reason("GENERATOR_SATURATED", "late"),))
+    runs.says = lambda scenario: late if len(runs.played) <= saturated else Verdict()
     grid = Sweep(FANOUT, (("ratio", ("1",)),), again=True)
-    (point,) = (await sweep(grid, tmp_path / "s")).measured
-    assert (len(runs.played), point.spoiled, point.valid) == (3, 2, False)
-    assert len([*(tmp_path / "s" / "saturated").iterdir()]) == 2
+    states: list[SweepState] = []
+    (point,) = (await sweep(grid, tmp_path / "s", watch=states.append)).measured
+    assert (len(runs.played), point.spoiled, point.valid) == (spoiled + 1, spoiled, valid)
+    assert {state.again for state in states} == {*range(spoiled + 1)}
+    assert len([*(tmp_path / "s" / "saturated").iterdir()]) == spoiled
+
+
+SIDES = Sweep(FANOUT, (("broker", ("mosquitto", "nats")),), 2, again=True, sides=True)
+
+
+async def test_sides_take_turns_and_go_on(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.cut_at = 3
+    assert (await sweep(SIDES, tmp_path / "s")).interrupted
+    runs.cut_at = 0
+    result = await sweep(SIDES, tmp_path / "s")
+    brokers = [scenario.broker[0] for scenario in runs.played]
+    assert brokers == ["mosquitto", "nats", "nats", "nats", "mosquitto"]
+    folders = [
+        [str(path.relative_to(tmp_path)) for path in result.runs_of(p)] for p in result.points
+    ]
+    assert folders == [
+        ["s/side-1/run-1", "s/side-1/run-2"],
+        ["s/side-2/run-1", "s/side-2/run-2-2"],  # the interrupted one keeps its name
+    ]
+
+
+async def test_a_side_that_cannot_be_played_is_an_error(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.measures = False
+    with refused("SIDE", side="mosquitto"):
+        await sweep(SIDES, tmp_path / "s")
+    runs.says = refusing({FANOUT.ratio: HostLimitError("no descriptors")})
+    with pytest.raises(HostLimitError):
+        await sweep(SIDES, tmp_path / "s")
 
 
 async def test_search_whose_steps_cannot_be_is_refused_before_anything_is_run(
