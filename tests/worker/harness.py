@@ -573,9 +573,8 @@ class FakeBroker:
 
     def client(self, number: int) -> Session:
         """The session whose client identifier ends in this device number, group 0."""
-        return next(
-            session for session in self.sessions if session.connect.client_id.endswith(f"-{number}")
-        )
+        ends = f"0-{number}"
+        return next(made for made in self.sessions if made.connect.client_id.endswith(ends))
 
 
 StartBroker = Callable[..., Awaitable[FakeBroker]]
