@@ -175,11 +175,6 @@ except TypeError as error:
     assert package.run(code) == "refused\n"
 
 
-def test_without_compilation_it_is_the_function_itself(package: Package) -> None:
-    code = "from loadgen.kernels.leaf import leaf; print(type(leaf).__name__, leaf(1))"
-    assert package.run(code, NUMBA_DISABLE_JIT="1") == "function 3\n"
-
-
 def test_constants_of_one_kind_are_one_type(package: Package) -> None:
     code = "from loadgen.kernels.calls import *; print(middle(4), len(leaf.callee.signatures))"
     assert package.run(code) == "15 1\n"

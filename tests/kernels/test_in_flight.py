@@ -1,6 +1,5 @@
 """Session state in arrays against a model of dictionaries (spec 4.1, 4.3, 4.4, 4.9)."""
 
-import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,25 +104,6 @@ def _check(fleet: PlannedFleet, row: int, known: dict[int, _Message], capacity: 
     assert states == {packet_id: message.awaits for packet_id, message in known.items()}
     by_age = sorted(known, key=lambda packet_id: known[packet_id].sequence)
     assert (redelivery_order(fleet, row) + 1).tolist() == by_age
-
-
-def test_long_run_with_acknowledgements_in_any_order() -> None:
-    """The queue of free slots, long after every slot was used."""
-    choice = random.Random(4)
-    fleet = _fleet(4, capacity=4)
-    known: dict[int, _Message] = {}
-    for sequence in range(3000):
-        if choice.random() < 0.55:
-            packet_id = acquire(fleet, 0, 1, sequence, 0, 0)
-            assert (packet_id == 0) == (len(known) == 4)
-            if packet_id:
-                known[packet_id] = _Message(PUBACK, sequence)
-        elif known:
-            packet_id = choice.choice(sorted(known))
-            answer(fleet, 0, packet_id, False)
-            del known[packet_id]
-        _check(fleet, 0, known, 4)
-    assert fleet.senders[0].cursor == 4
 
 
 def test_identifier_comes_back_as_late_as_possible() -> None:

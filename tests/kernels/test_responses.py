@@ -3,7 +3,6 @@
 import pytest
 
 from loadgen.cases.registry import build_scenario
-from loadgen.errors import ScenarioError
 from loadgen.kernels import counting
 from loadgen.kernels.device import CONNECTED
 from loadgen.kernels.in_flight import set_capacity
@@ -80,19 +79,6 @@ def publish(payload: bytes, *, qos: int = 0, packet_id: int = 0, version: int = 
     responder = payload[4] * 2 // DEVICES
     topic = f"run/request/{responder}"
     return encode(Publish(topic, payload, qos=qos, packet_id=packet_id), version)
-
-
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"devices": 3, "responders": 4}, "MANY_RESPONDERS"),
-        ({"payload": "a", "payload_template": "b"}, "TWO_PAYLOADS"),
-    ],
-)
-def test_what_is_refused(fields: dict[str, object], code: str) -> None:
-    with pytest.raises(ScenarioError) as raised:
-        build_scenario("request", None, fields)
-    assert raised.value.code == code
 
 
 @pytest.mark.parametrize("version", [4, 5])

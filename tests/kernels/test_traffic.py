@@ -476,12 +476,13 @@ def test_messages_waited_for_a_device_if_they_were_intended_in_its_absence() -> 
     left_ns, back_ns = MEASURE_FROM_NS + 1_000, MEASURE_FROM_NS + 5_000
     device.state, device.returned_ns = AWAIT_CONNACK, AWAY
     device.left_ns, device.tcp_ns = left_ns, back_ns - 300  # a round trip of 300 ns
-    bench.receive(bench.subscriber, encode(ConnAck(), 4), now_ns=back_ns)
     # One that was late long before the device left, one in flight when it left, and so on.
     intended = [left_ns - 900, left_ns - 200, left_ns, back_ns - 1, back_ns]
-    for sequence, intended_ns in enumerate(intended):
-        payload = message(sequence, intended_ns=intended_ns)
-        bench.receive(bench.subscriber, publish(payload), now_ns=back_ns + 1_000)
+    first, *others = [publish(message(n, intended_ns=at)) for n, at in enumerate(intended)]
+    # A broker may send what waited together with its CONNACK.
+    bench.receive(bench.subscriber, encode(ConnAck(), 4) + first, now_ns=back_ns)
+    for packet in others:
+        bench.receive(bench.subscriber, packet, now_ns=back_ns + 1_000)
     assert bench.stat(1, "reconnect", MEASURE)[0] == 3
     assert bench.stat(1, "end_to_end", MEASURE)[0] == bench.stat(1, "transit", MEASURE)[0] == 2
 

@@ -117,10 +117,6 @@ class TestRoundTrip:
         for buffer in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
             assert decode(buffer, start, end, version) == (packet, end)
 
-    def test_connect_is_read_by_its_own_version(self) -> None:
-        data = encode(Connect("c", 4), 4)
-        assert decode(data, 0, len(data), 5) == (Connect("c", 4), len(data))
-
     def test_keeps_no_reference_to_the_buffer(self) -> None:
         buffer = bytearray(encode(Publish("a", b"payload"), 5))
         found = decode(buffer, 0, len(buffer), 5)

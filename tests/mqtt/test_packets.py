@@ -23,9 +23,6 @@ class TestPackets:
         for kind in get_args(Packet):
             assert "__slots__" in vars(kind)
 
-    def test_equal_by_value(self) -> None:
-        assert Publish("a", b"x") == Publish("a", b"x") != Publish("a", b"y")
-
     def test_password_is_not_shown(self) -> None:
         assert "hunter2" not in repr(Connect("c", user_name="u", password=b"hunter2"))
         assert "password" in {one.name for one in fields(Connect)}

@@ -17,32 +17,6 @@ from tests.worker.harness import (
 )
 
 
-async def test_the_receive_maximum_is_kept(driver: Driver) -> None:
-    worst = 0
-
-    async def narrow(session: Session) -> None:
-        nonlocal worst
-        await session.welcome(ConnAck(properties=Properties(receive_maximum=1)))
-        while True:
-            packet = await session.packet()
-            if not isinstance(packet, Publish):
-                continue
-            session.published.append(packet)
-            await asyncio.sleep(0.002)
-            decoded = len(session._buffer)
-            worst = max(worst, decoded)
-            session.send(PubAck(packet.packet_id))
-
-    broker = await driver.broker(narrow)
-    plan = one_worker_plan(publishers(1, 200.0, qos=1), port=broker.port, version=5)
-    await driver.connect(plan)
-    await driver.start(warmup_ms=0, measure_ms=500)
-    await driver.sent()
-    assert worst == 0  # never a second message before the first was acknowledged
-    check_stream(broker.sessions[0].published, 0)
-    assert len(broker.sessions[0].published) == 100
-
-
 async def test_a_full_window_holds_messages_back_as_a_backlog(driver: Driver) -> None:
     release = asyncio.Event()
 

@@ -11,8 +11,6 @@ from loadgen.mqtt.packets import ConnAck, Disconnect
 from loadgen.mqtt.properties import Properties
 from tests.fuzz.sessions import START_NS, Player
 
-SUBSCRIBER = 2
-
 
 @pytest.fixture
 def player() -> Iterator[Player]:
@@ -33,6 +31,12 @@ def test_a_server_keep_alive_is_that_of_its_connection(player: Player) -> None:
     accept(player, 1)
     seconds = player.fleet.devices["keep_alive_ns"][:2] // 10**9
     assert seconds.tolist() == [600, 60]
+
+
+def test_the_receive_maximum_is_that_of_its_connection(player: Player) -> None:
+    accept(player, 0, receive_maximum=1)
+    accept(player, 1)
+    assert player.fleet.senders["capacity"][:2].tolist() == [1, 4]
 
 
 def test_a_device_that_may_not_send_as_planned_leaves(player: Player) -> None:

@@ -79,13 +79,6 @@ def test_a_loop_that_slept_did_not_ask_for_a_processor(attended: Attended) -> No
     assert busy_ns < (end_ns - start_ns) // 2
 
 
-def test_a_stall_is_told_once(attended: Attended) -> None:
-    stall = attended.longest_after(lambda: time.sleep(0.1))
-    attended.look()
-    stalls = [tuple(one) for told in attended.told for one in told["stalls"]]
-    assert stalls.count(stall) == 1
-
-
 def test_the_tick_is_seen_in_compiled_code_and_does_not_end_the_stay(attended: Attended) -> None:
     for _ in range(5):  # a busy host may stop the worker in earnest
         begun_ns, before_ns = time.monotonic_ns(), attended.fleet.attention.tick_ns

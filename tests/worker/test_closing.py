@@ -3,7 +3,6 @@
 import socket
 from typing import Any
 
-import numpy as np
 import pytest
 
 from loadgen.kernels.device import AWAY, CLOSED
@@ -196,9 +195,3 @@ async def test_a_worker_names_what_was_never_acknowledged(driver: harness.Driver
     final: dict[str, Any] = await driver.stop()
     assert final["closing"]["in_flight"] == 10
     assert final["closing"]["distinct"] == 20
-
-
-def test_numbers_are_plain() -> None:
-    """They go through JSON."""
-    said = closing_statement(Bench().fleet, "", "")
-    assert not any(isinstance(value, np.generic) for value in said.values())

@@ -11,7 +11,6 @@ import pytest
 
 from loadgen.kernels import counting
 from loadgen.mqtt import packets
-from loadgen.mqtt.codec import encode
 from loadgen.plan.groups import Reconnect
 from loadgen.worker.lifecycle import Lifecycle
 from tests.worker.harness import (
@@ -53,47 +52,6 @@ async def test_a_connection_closed_right_behind_connack_is_noticed(driver: Drive
     assert driver.counted("connects") == 2
     assert driver.counted("disconnects") == 2
     assert driver.said("disconnect") == ["closed by the broker"] * 2
-
-
-@pytest.mark.parametrize("transport", ["tcp", "tls"])
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        bytes(20),
-        b"\xf0\xff\xff\xff\xff",
-        b"\x30\xff\xff\xff\x7f",
-        b"\x20\x02\x00\x00\x30\x00",
-        encode(packets.Connect("x", protocol_version=4), 4),
-        encode(packets.Subscribe(1, (packets.Subscription("a"),)), 4),
-        encode(packets.PingReq(), 4),
-        encode(packets.ConnAck(), 4),
-        encode(packets.SubAck(9, (0,)), 4),
-    ],
-)
-async def test_garbage_after_connack_ends_that_connection_only(
-    driver: Driver, garbage: bytes, transport: Transport
-) -> None:
-    async def spit(session: Session) -> None:
-        await session.welcome()
-        if session.connect.client_id.endswith("-1"):
-            session.send_bytes(garbage)
-        await session.behave()
-
-    broker = await driver.broker(spit, transport)
-    plan = one_worker_plan(publishers(3), port=broker.port, transport=transport)
-    answer = await driver.connect(plan)
-    connects = answer["connected"] + sum(answer["failures"].values())
-    assert connects in (2, 3)
-    await driver.until(lambda: broker.gone == 1)
-    assert driver.now("connected") == 2
-    await driver.start(warmup_ms=0, measure_ms=100)
-    await driver.until(lambda: driver.window_ends)
-    await driver.until(lambda: driver.now("sent") == 20)
-    await driver.stop()
-    assert len(driver.said("protocol")) == 1
-    assert driver.counted("disconnects") == driver.now("disconnects") == 1
-    assert broker.published == {"t/0": 10, "t/2": 10}
 
 
 @pytest.mark.parametrize(("transport", "qos"), [("tcp", 0), ("tcp", 1), ("tls", 1)])

@@ -155,15 +155,6 @@ def test_every_group_has_its_gauges_in_the_current_phase(now_ns: int, phase: str
     assert in_flight == [2, 0, 0]
 
 
-def test_before_the_start_gauges_belong_to_the_connect_phase() -> None:
-    rows = rows_of(make_fleet(), START_NS)
-    assert [(row.group, row.phase, row.owed) for row in rows] == [
-        ("publishers", "connect", 0),
-        ("others", "connect", 0),
-        ("subscribers", "connect", 0),
-    ]
-
-
 def test_gauges_appear_once_however_many_phases_have_counts() -> None:
     fleet = started_fleet()
     fleet.devices["state"] = CONNECTED

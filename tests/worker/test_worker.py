@@ -1,6 +1,5 @@
 """Whole runs of one worker, against a broker that does just what a test wants."""
 
-import json
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -12,8 +11,6 @@ from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Disconnect, PubAck, PubComp
 from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.plan import document_of
-from tests.needs import needs_mosquitto
-from tests.secured_mosquitto import run_secured
 from tests.worker.harness import (
     MS,
     RUN_TAG,
@@ -137,20 +134,6 @@ async def test_interval_rows_follow_one_another_and_name_their_phase(driver: Dri
     assert len(set(keys)) == len(keys)
     gauges: list[Interval] = [row for row in driver.rows if row.group == "subscribers"]
     assert max(row.connected for row in gauges) == 1
-
-
-@needs_mosquitto
-async def test_credentials_are_sent_and_a_refusal_is_reported(driver: Driver) -> None:
-    async with run_secured(username="user", password="right") as broker:
-        plan = one_worker_plan(
-            publishers(2), port=broker.endpoints[0].port, username="user", password="wrong"
-        )
-        answer = await driver.connect(plan)
-        assert answer["connected"] == 0
-        assert sum(answer["failures"].values()) == 2
-        assert all("not authorized" in reason.lower() for reason in answer["failures"])
-        await driver.stop()
-    assert "wrong" not in json.dumps(driver.frames)
 
 
 async def test_another_run_on_the_same_connections_counts_its_own_messages(driver: Driver) -> None:
