@@ -9,16 +9,6 @@ from tests.needs import needs_mosquitto
 from tests.refusals import refused
 
 
-def test_one_route_a_topic() -> None:
-    routes = routes_of(2, 2, "in", "out")
-    assert [(r.backend, r.front_topic, r.backend_topic) for r in routes] == [
-        (0, "in/1/0", "out/1/0"),
-        (0, "in/1/1", "out/1/1"),
-        (1, "in/2/0", "out/2/0"),
-        (1, "in/2/1", "out/2/1"),
-    ]
-
-
 def test_configuration_has_a_connection_for_each_backend() -> None:
     backends = [Endpoint("mqtt", "127.0.0.1", port) for port in (1001, 1002)]
     text = "\n".join(bridge_lines(routes_of(2, 1, "in", "out"), backends, 1))

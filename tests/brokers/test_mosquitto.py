@@ -1,4 +1,3 @@
-import asyncio
 import os
 import signal
 import ssl
@@ -72,30 +71,6 @@ async def test_slow_subscriber_loses_nothing(client: ClientMaker) -> None:
         again = await client(endpoint, "s", clean_start=False, properties=lasting)
         await again.until_count(3000)
     assert [message.payload for message in again.messages] == [b"%d" % n for n in range(3000)]
-
-
-@needs_mosquitto
-async def test_durable_session_survives_a_crash(client: ClientMaker) -> None:
-    async with run_mosquitto(ProgramSettings(persistence=True)) as broker:
-        before, pid = broker.endpoints, broker.pid
-        lasting = Properties(session_expiry_interval=3600)
-        subscriber = await client(before[0], "s", clean_start=False, properties=lasting)
-        await subscriber.subscribe("t", qos=1)
-        await subscriber.disconnect()
-        publisher = await client(before[0], "p")
-        await publisher.publish("t", *[b"%d" % n for n in range(50)], qos=1)
-        os.kill(broker.pid, signal.SIGUSR1)  # "save now"
-        while not (broker.log.parent / "mosquitto.db").exists():
-            await asyncio.sleep(0.01)
-        broker.kill()
-        assert await publisher.gone() is None
-        await broker.start()
-        assert broker.endpoints == before
-        assert broker.pid != pid
-        again = await client(before[0], "s", clean_start=False, properties=lasting)
-        assert again.connack.session_present
-        await again.until_count(50)
-        assert {message.payload for message in again.messages} == {b"%d" % n for n in range(50)}
 
 
 async def test_absent_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

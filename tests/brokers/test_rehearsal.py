@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.nats import run_nats
 from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.reflector import run_reflector
-from loadgen.brokers.rehearsal import ClientPool, shown_version, version_of
+from loadgen.brokers.rehearsal import ClientPool, shown_version
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import BrokerRefusedError
 from loadgen.mqtt.packets import Connect, Publish
@@ -79,37 +78,6 @@ async def test_a_broker_of_3_1_1_can_play_what_needs_no_more() -> None:
 
 
 @needs_mosquitto
-@pytest.mark.parametrize(
-    ("rights", "mqtt", "codes"),
-    [
-        ("topic read #", "5", {"PUBLISH_REFUSED"}),
-        # In 3.1.1 a broker may close, or take the message and drop it (3.1.1, 3.3.5).
-        ("topic read #", "3.1.1", {"NOT_DELIVERED", "PUBLISH_ENDED"}),
-        ("topic write #", "5", {"NOT_DELIVERED"}),
-    ],
-)
-async def test_rights_that_a_user_lacks(
-    tmp_path: Path, rights: str, mqtt: str, codes: set[str]
-) -> None:
-    rules = tmp_path / "rules"
-    rules.write_text(f"user u\n{rights}\n")
-    rules.chmod(0o700)
-    async with run_secured(f"acl_file {rules}", username="u", password="secret") as mosquitto:
-        assert await refusal(mosquitto.endpoints[0], "fanin", qos=1, mqtt=mqtt) in codes
-
-
-@needs_mosquitto
-async def test_limits_of_a_broker() -> None:
-    async with run_secured("max_qos 1", "max_packet_size 4000") as mosquitto:
-        endpoint = mosquitto.endpoints[0]
-        assert await refusal(endpoint, "fanin", qos=2, mqtt="5") == "QOS_LIMIT"
-        assert await refusal(endpoint, "fanin", qos=2, mqtt="3.1.1") == "QOS_GRANTED"
-        assert await refusal(endpoint, "fanin", size=5_000, mqtt="5") == "SIZE_LIMIT"
-        assert await refusal(endpoint, "fanin", size=5_000, mqtt="3.1.1") == "PUBLISH_ENDED"
-        await checked(endpoint, "fanin", qos=1, size=3_000, mqtt="5")
-
-
-@needs_mosquitto
 async def test_sessions_of_the_rehearsal_do_not_stay() -> None:
     async with run_secured() as mosquitto:
         endpoint = mosquitto.endpoints[0]
@@ -165,17 +133,6 @@ async def test_a_wait_ends_when_nothing_is_received_any_more() -> None:
         assert not pool.is_quiet and len(client.inbox) == 4
         assert not await pool.until(lambda: False, 60)
         assert pool.is_quiet
-
-
-@needs_mosquitto
-async def test_a_broker_states_its_version() -> None:
-    async with run_secured(username="a", password="b") as broker:
-        (endpoint,) = broker.endpoints
-        version = await version_of(endpoint, connect_of(endpoint, 5))
-        assert version == f"mosquitto version {broker.version}"
-    async with run_nats() as nats:
-        (endpoint,) = nats.endpoints
-        assert await version_of(endpoint, connect_of(endpoint, 4)) == "unknown"
 
 
 def test_a_stated_version_is_bounded_and_escaped() -> None:

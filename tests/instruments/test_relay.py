@@ -65,3 +65,14 @@ async def test_broker_and_client_both_finish_what_goes_wrong(
         assert right.count(False) == wrong
         if name == "misrouted":
             assert len(other.messages) + len(publisher.messages) == number
+
+
+async def test_the_seed_decides(client: ClientMaker, erring: Erring) -> None:
+    outcomes = []
+    for seed in (3, 3, 4):
+        async with erring(f"lose=0.1,seed={seed}") as reflector:
+            one = await client(reflector.endpoints[0], "s")
+            await one.subscribe("t")
+            await one.publish("t", *(bytes([n & 255, n >> 8]) * 16 for n in range(500)))
+            outcomes.append([message.payload for message in one.messages])
+    assert outcomes[0] == outcomes[1] != outcomes[2]

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import ssl
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,7 +21,6 @@ from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.brokers.process import ProgramSettings
 from loadgen.brokers.start import serve
-from loadgen.mqtt.packets import ConnAck, Publish
 from loadgen.plan import groups
 from tests.secured_mosquitto import TlsFiles, run_secured
 from tests.tables import rows_of
@@ -32,7 +30,6 @@ from tests.worker.harness import (
     FakeBroker,
     Gone,
     Session,
-    header,
     one_worker_plan,
     until,
 )
@@ -150,65 +147,6 @@ async def test_devices_leave_and_return_at_the_rate_and_lose_nothing(
     assert driver.counted("duplicated") == driver.counted("excused")
     # Only a subscriber whose session was kept may leave, and messages wait for it alone.
     assert (driver.recorded_count("reconnect") > 0) == durable
-
-
-async def test_what_comes_with_connack_had_waited_for_the_device(
-    driver: Driver, start_broker: StartBroker
-) -> None:
-    held: list[Publish] = []
-    returned: list[Publish] = []
-    aborted_ns = noticed_ns = 1 << 62
-
-    async def hold_back(session: Session) -> None:
-        nonlocal aborted_ns, noticed_ns
-        number = len(broker.sessions)
-        await session.packet()
-        subscribes = session.connect.client_id[10] == "s"
-        answer = ConnAck(session_present=number > 2)
-        if number > 2 and subscribes:
-            # In one write, as a broker does that has messages for the session.
-            await until(lambda: len(intended_since(noticed_ns)) >= 10)
-            returned[:] = returned or held
-            session.send(answer, *returned)
-            await session.drain()
-            await session.behave()
-        session.send(answer)
-        if subscribes:
-            session.respond(await session.packet())
-            await until(lambda: len(held) >= 10)
-            aborted_ns = time.monotonic_ns()
-            session.abort()
-            await until(lambda: driver.now("disconnects"))
-            noticed_ns = time.monotonic_ns()
-            return
-        while True:
-            packet = await session.packet()
-            if isinstance(packet, Publish):
-                held.append(packet)
-
-    def intended_since(moment_ns: int) -> list[Publish]:
-        return [packet for packet in returned or held if header(packet)[2] >= moment_ns]
-
-    broker = await start_broker(hold_back)
-    plan = one_worker_plan(
-        publishers(1, 100.0),
-        subscribers(1, qos=1, clean_start=False),
-        port=broker.port,
-        reconnect=groups.Reconnect(0.1, 0.1, 0.0),
-    )
-    await play(driver, plan, warmup_ms=0, measure_ms=1000)
-    await driver.until(lambda: returned and driver.now("received") >= len(returned))
-    handled_ns = time.monotonic_ns()
-    await driver.until(lambda: driver.window_ends and driver.now("connected") == 2)
-    await driver.stop()
-    waited = driver.recorded_count("reconnect")
-    # Only what was intended during its absence waited for the device. This begins a round trip
-    # before the device sees it, and the device does not try to return for 100 ms.
-    round_trip_ns = handled_ns - aborted_ns - 100_000_000
-    assert 10 <= len(intended_since(noticed_ns)) <= waited
-    assert waited <= len(intended_since(aborted_ns - round_trip_ns))
-    assert waited + driver.recorded_count("end_to_end") == len(returned)
-    assert driver.counted("received") == len(returned)
 
 
 # --- who devices are -------------------------------------------------------------------------
@@ -390,38 +328,6 @@ async def test_a_websocket_without_its_subprotocol_is_a_violation(
     assert (await driver.connect(plan))["connected"] == 3
     await driver.stop()
     assert driver.counted("violations") == (0 if subprotocols else 3)
-
-
-@pytest.mark.parametrize("resume", [False, True])
-@pytest.mark.parametrize("tls_version", ["1.2", "1.3"])
-async def test_sessions_are_resumed_where_asked(
-    driver: Driver,
-    start_broker: StartBroker,
-    certificates: CertificateFiles,
-    tls_version: str,
-    resume: bool,
-) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.certificate, certificates.key)
-    reused: list[bool] = []
-
-    async def look(session: Session) -> None:
-        await session.welcome()
-        reused.append(session.writer.get_extra_info("ssl_object").session_reused)
-        await session.behave()
-
-    broker = await start_broker(look, ssl=context)
-    authority = str(certificates.authority)
-    plan = one_worker_plan(
-        groups.DeviceGroup("devices", 20),
-        targets=(groups.Target("127.0.0.1", broker.port, "tls"),),
-        tls=groups.Tls(authority, minimum=tls_version, maximum=tls_version, resume=resume),
-    )
-    assert (await driver.connect(plan, in_flight=2))["connected"] == 20
-    await driver.stop()
-    # The first ones have no session to resume.
-    assert sum(reused) >= 16 if resume else not any(reused)
-    assert not reused[0]
 
 
 async def test_each_device_shows_its_own_certificate(

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,17 +130,6 @@ async def test_what_it_lacks_is_one_line_before_the_load(foreign: Foreign) -> No
         assert (await refused(endpoint, case="queue", **fields)).code == "NO_SHARED_STATED"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "nats" in str(name.values)][:1])
-async def test_two_that_do_not_know_each_other(name: str) -> None:
-    async with AsyncExitStack() as stack:
-        both = [await stack.enter_async_context(run_foreign(name)) for _ in range(2)]
-        first, second = (broker.endpoints[0] for broker in both)
-        text = await refused(first, second)
-        assert text.code == "UNACQUAINTED" and text.values["separate"]
-        assert {text.values["where"], text.values["other"]} == {first.redacted, second.redacted}
-        assert await refused(first, second, separate_brokers=True) == ""
-
-
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_run_over_ipv6_from_the_url_to_the_score_card(name: str, tmp_path: Path) -> None:
     async with run_foreign(name, "::1") as broker:
@@ -183,29 +171,3 @@ async def test_behind_a_relay_that_closes_every_tenth_connection(
     assert "of 40 devices connected" in result.reasons[0].detail
     assert "closed before CONNACK; has the broker reached a limit?" in result.reasons[0].detail
     assert len(faults(result.reasons)) == 1
-
-
-@pytest.mark.skipif(MAKES["ejabberd"].find() is None, reason="ejabberd is not installed")
-async def test_a_refusal_shows_code_and_reason_string(tmp_path: Path) -> None:
-    async with run_foreign("ejabberd", more_lines=('access_publish: {"#": none}',)) as broker:
-        (endpoint, *_) = broker.endpoints
-        text = await refused(endpoint, mqtt="5", qos=1)
-        assert text.code == "PUBLISH_REFUSED"
-        policy = (
-            "Topic Name invalid (0x90): Publishing to this topic is forbidden by service policy"
-        )
-        assert policy in text
-        assert (await refused(endpoint, mqtt="3.1.1", qos=1)).code == "NOT_DELIVERED"
-        chosen = scenario(
-            "fanin",
-            broker=url_of(endpoint),
-            mqtt="5",
-            qos=1,
-            devices=5,
-            duration=1,
-            warmup=0.2,
-            anyway=True,
-        )
-        result = await run_async(chosen, tmp_path / "run")
-    (reason,) = faults(result.reasons)
-    assert reason.code == "REFUSED" and policy in reason.detail

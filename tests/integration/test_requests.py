@@ -1,17 +1,14 @@
 """Requests and responses, and payloads from a template, on real brokers."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.report.build.summary import summarize_run
 from loadgen.run.coordinator import RunResult
 from tests.instruments.runs import play_erring
-from tests.integration.listener import listening
 from tests.run_files import events
 from tests.tables import rows_of
 from tests.testbeds import run
@@ -66,23 +63,3 @@ async def test_a_window_too_small_for_the_responses_is_told(tmp_path: Path) -> N
     assert told
     assert "--max-unacknowledged" in told[0]["detail"]
     assert summarize_run(result.directory).counts.sent < 600
-
-
-async def test_each_message_of_a_template_is_whole_and_its_own(tmp_path: Path) -> None:
-    template = tmp_path / "reading.json"
-    template.write_text('{"id": "m{device:04}", "n": {sequence:6}, "at": {time_ms}}')
-    async with run_mosquitto() as broker, listening(broker.endpoints[0]) as heard:
-        where = {"broker": broker.endpoints[0].redacted, "payload_template": str(template)}
-        wanted = {"devices": 10, "rate": 100, "qos": 1, **SHORT, **where}
-        result = await run(build_scenario("fanin", None, wanted), tmp_path / "run")
-    readings = [json.loads(payload[32:]) for _, payload in heard]
-    counts = summarize_run(result.directory).counts
-    assert counts.sent == counts.received == 150
-    assert counts.corrupt == 0
-    assert len(readings) == 170
-    seen = {(reading["id"], reading["n"]) for reading in readings}
-    assert seen == {(f"m{device:04}", number) for device in range(10) for number in range(17)}
-    moments = sorted(reading["at"] for reading in readings)
-    # Of this century, and as far apart as the run is long.
-    assert moments[0] > 1_700_000_000_000
-    assert 1_600 <= moments[-1] - moments[0] <= 1_700

@@ -27,7 +27,6 @@ from tests.testbeds import run
 
 TIMES = {"warmup": 0.1, "duration": 0.6, "settle": 0.1}
 FANIN = {"broker": "reflector", "devices": 100, "rate": 1000, **TIMES}
-SECRET = "correct-horse-battery"
 
 
 def fanin(**changed: object) -> Scenario:
@@ -89,14 +88,6 @@ async def test_run_directory_of_an_ordinary_run(fake: Fake) -> None:
     record = open_run(result.directory).record
     assert (record.case, record.valid, record.connected) == ("fanin", True, 101)
     assert not list(result.directory.rglob(".*"))
-
-
-async def test_killed_run_would_be_readable_from_the_window_on(fake: Fake, tmp_path: Path) -> None:
-    early: list[dict[str, Any]] = []
-    await fake(progress=when("measure", lambda: early.append(manifest(tmp_path / "run"))))
-    assert early[-1]["interrupted"] is True
-    assert "verdict" not in early[-1]
-    assert "measure" in early[-1]["windows"]
 
 
 @pytest.mark.parametrize(("wrong", "code"), rows_of("run.invalid_runs"))
@@ -181,16 +172,7 @@ NOBODY = "mqtt://127.0.0.1:1"
 """Nobody listens there: what is refused before anyone is asked has another error."""
 
 
-@pytest.mark.parametrize(
-    ("case", "client_id", "row", "device"),
-    [
-        ("fanin", "m{device}", "m0", 0),
-        ("fanin", "m-{group}-{device}", "m-1-0", 0),
-        ("fanout", "m-{device}", "m-999", 999),
-        ("fanin", "m-{group}-{device}", "m-0-0", None),
-        ("fanin", "m{device}", "m1", None),
-    ],
-)
+@pytest.mark.parametrize(("case", "client_id", "row", "device"), rows_of("run.named_as_another"))
 async def test_a_listed_client_must_not_be_named_as_one_of_another_group(
     tmp_path: Path, case: str, client_id: str, row: str, device: int | None
 ) -> None:
@@ -205,14 +187,7 @@ async def test_a_listed_client_must_not_be_named_as_one_of_another_group(
 
 
 @pytest.mark.parametrize("checked", [10_000, 2])
-@pytest.mark.parametrize(
-    ("field", "there", "missing"),
-    [
-        ("tls_certificate", 20, "20.pem"),
-        ("tls_key", 29, "29.key"),
-        ("tls_certificate", 0, "0.pem"),
-    ],
-)
+@pytest.mark.parametrize(("field", "there", "missing"), rows_of("run.certificate_missing"))
 async def test_a_device_without_its_certificate_is_found_before_anyone_is_asked(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -266,14 +241,7 @@ async def test_its_last_words_are_kept_short_and_harmless(tmp_path: Path) -> Non
     assert len(said) < 1000
 
 
-@pytest.mark.parametrize(
-    ("command", "ended"),
-    [
-        ("echo why >&2; exit 7", "with status 7"),
-        ("kill -TERM $$", "by signal 15"),
-        ("no-such-program-here", "with status 127"),
-    ],
-)
+@pytest.mark.parametrize(("command", "ended"), rows_of("run.crash_failed"))
 async def test_its_failure_is_one_line(tmp_path: Path, command: str, ended: str) -> None:
     with refused("CRASH_FAILED") as error:
         await said_by(tmp_path, command)

@@ -189,14 +189,6 @@ def test_many_workers_have_longer_to_hear_of_messages_that_are_judged() -> None:
     assert schedule_lead_s(50, 1.0) == schedule_lead_s(1, 1.0) == 0.1
 
 
-async def test_owed_at_the_end_is_added_up(play: Play) -> None:
-    played = await play(phases=replace(PHASES, drain_s=0.3), owe=40)
-    assert played.state.owed_at_window_end == played.state.owed_at_end == 80
-    start, end = played.state.windows["drain"]
-    assert end - start >= 300_000_000
-    assert played.state.tally.counts("measure")["sent"] == pytest.approx(600 - 80, abs=4)
-
-
 @pytest.mark.parametrize("op", ["configure", "connect", "subscribe", "start"])
 async def test_worker_that_dies_before_the_window_ends_the_run(play: Play, op: str) -> None:
     played = await play(die=op, row=1)
@@ -299,14 +291,6 @@ async def test_silent_worker_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch
     assert played.state.ending == "worker lost"
     assert [loss.worker for loss in played.pool.losses] == [1]
     assert "silent" in played.pool.losses[0].detail
-
-
-async def test_some_connect_failures_are_counted(play: Play) -> None:
-    played = await play(fail_connect=3, row=0)
-    assert played.state.connected.done == 27
-    assert played.state.connected.failures == {"timeout": 3}
-    assert any(e["kind"] == "connect_failed" for e in played.events)
-    assert "measure" in played.state.windows
 
 
 async def test_error_of_a_worker_ends_the_run_as_that_error(play: Play) -> None:

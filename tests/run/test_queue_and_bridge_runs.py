@@ -11,7 +11,6 @@ from loadgen.brokers.front import bridge_lines, routes_of
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.brokers.process import ProgramSettings
 from loadgen.cases.registry import build_scenario
-from loadgen.errors import BrokerRefusedError
 from loadgen.plan.scenario import Scenario
 from loadgen.report.build.summary import summarize_run
 from loadgen.run.hosts import load_host
@@ -61,12 +60,6 @@ async def test_consumer_that_is_cut_off_gets_what_it_held_again(tmp_path: Path) 
     assert rate.value == pytest.approx(900, rel=0.02)
     assert (fewest.value, fewest.max) == (spread["min"], spread["max"])
     assert "3 was cut off" in next(s.note for s in card.sections if "consumers" in s.title)
-
-
-async def test_queue_needs_shared_subscriptions(tmp_path: Path) -> None:
-    with refused("OTHER_VERSION", BrokerRefusedError, version="5"):
-        await run(queue(broker="nats"), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 @needs_mosquitto
@@ -142,19 +135,6 @@ async def test_backend_that_goes_away_is_named(tmp_path: Path) -> None:
         with refused("NOT_RUNNING", where=backends[1].redacted):
             await run(scenario, tmp_path / "again")
         assert not (tmp_path / "again").exists()
-
-
-@needs_mosquitto
-async def test_bridge_that_does_not_forward_is_refused(tmp_path: Path) -> None:
-    async with run_mosquitto() as front, run_mosquitto() as behind:
-        scenario = bridge(
-            broker=front.endpoints[0].redacted,
-            backend=behind.endpoints[0].redacted,
-            connect_timeout=0.5,
-        )
-        with refused("NOT_FORWARDED", BrokerRefusedError):
-            await run(scenario, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 @needs_mosquitto

@@ -10,6 +10,7 @@ import pytest
 
 from loadgen.run.seal import SUMS, Integrity, record_digest, scenario_digest, seal, verify
 from tests.refusals import refused
+from tests.tables import rows_of
 
 DOCUMENT: dict[str, Any] = {
     "schema": 1,
@@ -89,13 +90,7 @@ def test_harm_is_told(run: Path, harm: Callable[[Path], None], file: str, says: 
     assert checked(run) == Integrity("changed", digests, (says,))
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "says"),
-    [
-        ("verdict", {"valid": True, "reasons": [1]}, ()),
-        ("scenario", {"rate": 11, "devices": 3}, ("the scenario in run.json was changed",)),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "says"), rows_of("run.changed_records"))
 def test_a_changed_record_is_told(
     run: Path, key: str, value: object, says: tuple[str, ...]
 ) -> None:

@@ -105,22 +105,6 @@ def named_of(row: dict[str, Any]) -> int:
     return sum(int(w[3]) - int(w[1]) + 1 if w[0] == "messages" else 1 for w in words)
 
 
-async def test_what_is_lost_in_the_warm_up_is_lost(tmp_path: Path) -> None:
-    # A tenth of a second is measured of more than two that are played.
-    result, document = await played(
-        tmp_path / "run", "lose=1/3,only=+/+/InvMovementQ", warmup=2, duration=0.1, drain=1
-    )
-    assert "AUDIT" in result.verdict.codes
-    assert {subject.split()[0] for subject in failed(document, "delivered")} == {"inventoryInfo"}
-    losses = 0
-    for row in document["destinations"]:
-        lost = row["expected_in_all"] - row["received_in_all"]
-        losses += lost > row["expected"] - row["received"]
-        assert named_of(row) + row["missing_unnamed"] == lost
-        assert row["missing_unnamed"] == 0 or len(row["missing"]) == 5
-    assert losses
-
-
 async def test_what_left_no_gap_is_named_across_workers(tmp_path: Path) -> None:
     # All of a type that causes nothing: its receiver does not know that there was any.
     result, document = await played(
@@ -132,26 +116,6 @@ async def test_what_left_no_gap_is_named_across_workers(tmp_path: Path) -> None:
     assert named_of(row) == row["expected_in_all"] > 0
     assert row["missing_unnamed"] == 0
     assert {name.split(" from ")[0].split()[1] for name in row["missing"]} == {"0"}
-
-
-async def test_a_slow_broker_fails_the_percentile(tmp_path: Path) -> None:
-    result, document = await played(
-        tmp_path / "run", "delay=5100ms,only=+/+/InvMovementQ", duration=1
-    )
-    assert "AUDIT" in result.verdict.codes
-    assert failed(document, "delivery_time") == [
-        f"inventoryInfo at SM{number}_InvMovementQ" for number in range(5)
-    ]
-    assert not failed(document, "delivered")
-
-
-async def test_a_driver_that_falls_behind_fails_the_pacing(tmp_path: Path) -> None:
-    # One message in flight a driver, and a broker that takes too few a second.
-    result, document = await played(tmp_path / "run", "ceiling=60", max_unacknowledged=1)
-    assert "AUDIT" in result.verdict.codes
-    assert "interaction 1" in failed(document, "pacing")
-    assert not failed(document, "delivered")  # late is not lost
-    assert document["waited_for_window"] > 0  # so do handlers whose window is full
 
 
 async def test_the_first_exception_ends_a_run(tmp_path: Path) -> None:

@@ -117,13 +117,6 @@ def test_bad_choices_are_refused_in_one_line(choices: dict[str, Any], words: str
     assert "\n" not in str(error.value)
 
 
-def test_version_3_is_enough_for_one_handler_and_selectors_at_the_broker() -> None:
-    model = model_with(
-        mqtt="3.1.1", handlers=1, messages={"all": {"queue": False, "target": "Central"}}
-    )
-    assert not model.messages[ORDER].queue
-
-
 def test_a_scenario_says_it_all() -> None:
     scenario = build_scenario(
         "specjms",

@@ -1,21 +1,18 @@
 """A supply chain over workers: every device once, the consumers of a queue together."""
 
 from collections import Counter
-from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import HostLimitError
 from loadgen.plan.fit import Host, describe, fit_plan
 from loadgen.plan.groups import Target
 from loadgen.plan.plan import Plan
-from loadgen.specjms.chain_model import Model
 from loadgen.specjms.layout import parts_of
 from loadgen.specjms.messages import MESSAGES
 from tests.examples import examples
@@ -84,13 +81,6 @@ def test_groups_say_who_publishes_and_who_keeps_a_session() -> None:
     for (first, count), (following, _) in pairwise(streams):
         assert following == first + count
     assert describe(plan)["run_tag"] == "00000abc"
-
-
-def test_a_plan_survives_the_way_to_its_workers() -> None:
-    plan = planned(base=10)
-    received = TypeAdapter(Plan).validate_python(asdict(plan))
-    model = TypeAdapter(Model).validate_python(received.model)
-    assert replace(received, model=model) == plan
 
 
 def test_load_decides_the_number_of_workers() -> None:
