@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.changed import ROOT, affected, imported
+from tests.changed import ROOT, affected
+from tests.tables import rows_of
 from tests.tiers import GROUPS, NOT_PURE, PURE, SLOW, is_pure
 
 FILES: Mapping[str, str] = {
@@ -20,28 +21,12 @@ FILES: Mapping[str, str] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changed", "tests"),
-    [
-        ("loadgen/a/b.py", ["tests/a/test_b.py", "tests/a/test_c.py"]),
-        ("loadgen/a/__init__.py", ["tests/a/test_c.py", "tests/test_e.py"]),
-        ("loadgen/a/page.j2", ["tests/a/test_b.py", "tests/a/test_c.py"]),
-        ("tests/a/test_c.py", ["tests/a/test_c.py"]),
-        ("tests/helper.py", ["tests/test_d.py"]),
-        ("tests/a/test_gone.py", []),
-        ("docs/page.md", ["tests/test_documents.py"]),
-        ("LICENSE", []),
-    ],
-)
+@pytest.mark.parametrize(("changed", "tests"), rows_of("documents.changed"))
 def test_the_affected_a_file(tmp_path: Path, changed: str, tests: list[str]) -> None:
     for name, source in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(source)
     assert affected([changed], tmp_path) == tests
-
-
-def test_modules_that_a_source_imports() -> None:
-    assert imported("import a.b\nfrom c import d\nfrom . import e") == {"a.b", "c", "c.d"}
 
 
 def test_every_path_of_a_tier_exists() -> None:

@@ -26,6 +26,7 @@ from loadgen.report.build.sweep_report import sweep_report
 from loadgen.report.build.sweep_table import table_of
 from loadgen.report.render.html import LARGEST_BYTES, to_html
 from tests.report.build.test_sweep_table import swept
+from tests.tables import rows_of
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
 PDU = Path(__file__).parents[1] / "report" / "power" / "pdu"
@@ -143,22 +144,6 @@ def test_charts_are_drawn_and_nothing_is_asked_for(page: bytes, browse: Browse) 
     assert "<script>alert" not in visit.dom
     assert "&lt;img src=http://tracker.example/x onerror=alert(1)&gt;" in visit.dom
     assert "2.000 times ours" in visit.dom
-
-
-def test_many_runs_are_folded_and_drawn_when_opened(
-    make: ModuleType, tmp_path: Path, browse: Browse
-) -> None:
-    """The address names one of them: that is opened."""
-    cards = [
-        summarize_run(make.fabricate(tmp_path / f"{n}", f"run-{n}", "connburst")) for n in range(7)
-    ]
-    page = to_html(report_of(cards, compare(cards)))
-    visit = browse(page, name="many.html", anchor="#run-3")
-    assert visit.console == []
-    # Its connection curve, distribution and processors, and the comparison of all.
-    assert 'data-drawn="4"' in visit.dom
-    assert visit.dom.count('<details class="run">') == 6
-    assert visit.dom.count('<details class="run" open') == 1
 
 
 def test_what_is_opened_again_is_drawn_again(
@@ -283,14 +268,7 @@ def test_the_browser_would_tell(page: bytes, browse: Browse) -> None:
     assert 'data-drawn="' not in browse(changed, name="changed.html").dom
 
 
-@pytest.mark.parametrize(
-    ("options", "surface"),
-    [
-        ((), "rgb(255, 255, 255)"),
-        (("--blink-settings=preferredColorScheme=0",), "rgb(25, 29, 34)"),
-    ],
-    ids=["light", "dark"],
-)
+@pytest.mark.parametrize(("options", "surface"), rows_of("report.themes"), ids=["light", "dark"])
 def test_the_page_follows_the_readers_theme(
     page: bytes, browse: Browse, options: tuple[str, ...], surface: str
 ) -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
+from tests.tables import rows_of
 
 
 def test_one_command_makes_them_and_says_how_they_are_used(
@@ -19,14 +20,7 @@ def test_one_command_makes_them_and_says_how_they_are_used(
     assert f"--tls-certificate '{out}/clients/{{device}}.pem'" in said
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--host", "a", "--key", "dsa"], "rsa, ecdsa"),
-        (["--host", "a:8883"], "a:8883"),
-        ([], "host"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), rows_of("cli.certificates_refused"))
 def test_bad_input_is_one_line_and_makes_nothing(
     tmp_path: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from loadgen.cases.registry import CASES
 from loadgen.cli.app import program
 from loadgen.cli.main import main
+from tests.tables import rows_of
 
 CASE = next(iter(CASES))
 
@@ -103,13 +104,7 @@ def test_help_has_no_types_of_python() -> None:
         assert "list[" not in text and "<" not in text.partition("Options:")[0]
 
 
-@pytest.mark.parametrize(
-    ("line", "completed"),
-    [
-        ("loadgen search fanin --step-d", "--step-duration"),
-        ("loadgen sea", "search"),
-    ],
-)
+@pytest.mark.parametrize(("line", "completed"), rows_of("cli.completed"))
 def test_shell_completes_commands_and_the_options_of_a_case(line: str, completed: str) -> None:
     environment = os.environ | {
         "_LOADGEN_COMPLETE": "complete_bash",

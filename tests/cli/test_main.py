@@ -19,6 +19,7 @@ from loadgen.cli.main import main
 from loadgen.errors import CannotRunError, RunDirectoryError
 from loadgen.run import secrets
 from tests.run_files import manifest
+from tests.tables import rows_of
 
 TAKEN = "taken'\"ü\\"
 HEAVY = (
@@ -50,14 +51,6 @@ def test_bad_usage_is_one_line_and_status_2(
     assert status == 2
     assert case["message"] in line
     assert [path.name for path in tmp_path.rglob("*")] == case.get("leaves", [])
-
-
-def test_occupied_directory_is_one_line_and_status_2(capsys: Captured, tmp_path: Path) -> None:
-    (tmp_path / "thesis").touch()
-    status, line = complaint(capsys, "fanin", "--quiet", f"--out={tmp_path}")
-    assert status == 2
-    assert "is not empty" in line
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
 
 
 def test_malformed_power_log_is_refused_before_the_run(capsys: Captured, tmp_path: Path) -> None:
@@ -367,15 +360,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize(
-    "patch",
-    [
-        "testbed.compact = die",
-        "interval_files._exchange = die",
-        "interval_files.shutil = SimpleNamespace(rmtree=die)",
-        "testbed.seal = die",
-    ],
-)
+@pytest.mark.parametrize("patch", rows_of("cli.dies_before_its_seal"))
 def test_a_run_killed_between_its_verdict_and_its_seal_keeps_every_message(
     tmp_path: Path, patch: str
 ) -> None:

@@ -67,19 +67,6 @@ def loadgen(*words: str | Path) -> int:
     return status
 
 
-def test_one_run_is_written_into_its_directory(
-    make: ModuleType, tmp_path: Path, capsys: Captured
-) -> None:
-    run = make.fabricate(tmp_path / "run")
-    assert loadgen(run) == 0
-    assert capsys.readouterr().out == f"{run / 'scorecard.html'}\n"
-    names = {path.name for path in run.iterdir()}
-    assert names >= {
-        *("scorecard.json", "scorecard.csv", "scorecard.md", "scorecard.html"),
-        *("histograms.parquet", "histograms.hlog"),
-    }
-
-
 def test_a_card_made_twice_is_the_same_and_leaves_the_seal(
     make: ModuleType, tmp_path: Path
 ) -> None:

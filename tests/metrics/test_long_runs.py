@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.kernels.accounting import NEW, Gap, GapPool, account, make_pairs
 from loadgen.kernels.counting import bucket_index
-from loadgen.kernels.payload import HEADER_BYTES, is_intact, stamp
 from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import Interval, to_table
 from loadgen.metrics.reducer import reduce_table
@@ -17,22 +15,6 @@ from tests.refusals import refused
 SECONDS = 10 * 3600
 RATE = 1_000_000
 MESSAGES = SECONDS * RATE
-UPTIME_NS = 10**9 * 86_400 * 3650  # a host that runs for ten years
-
-
-def test_a_message_says_its_number_and_its_moment() -> None:
-    out = np.zeros(HEADER_BYTES, np.uint8)
-    end_ns = UPTIME_NS + SECONDS * 10**9
-    stamp(out, 0, 7, 3, MESSAGES, end_ns, end_ns + 5, 0)
-    assert is_intact(out, 0, HEADER_BYTES)
-    assert out[8:24].view(np.int64).tolist() == [MESSAGES, end_ns]
-
-
-def test_a_stream_is_accounted_for_to_its_end() -> None:
-    pairs, gaps, pool = make_pairs(1), Gap.rows(2), GapPool.rows(1)
-    assert account(pairs, gaps, pool[0], 0, MESSAGES - 1) == NEW
-    assert pool[0].missing == MESSAGES - 1
-    assert account(pairs, gaps, pool[0], 0, MESSAGES) == NEW
 
 
 def test_the_buckets_of_a_second_hold_what_a_worker_counts_in_it() -> None:

@@ -8,6 +8,7 @@ import pytest
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.plan.groups import ROOT
 from loadgen.plan.plan import Plan, document_of, read_plan, rooted
+from tests.tables import rows_of
 
 
 def planned(case: str, **fields: Any) -> Plan:
@@ -62,13 +63,7 @@ def test_brokers_behind_a_bridge() -> None:
     assert given.addresses == ("mqtt://f", "mqtt://x", "mqtt://y") and given.backends == 2
 
 
-@pytest.mark.parametrize(
-    ("case", "fields", "crash"),
-    [
-        ("persistent", {"crash_broker": 5}, "broker"),
-        ("queue", {"crash_consumer": True}, "consumer"),
-    ],
-)
+@pytest.mark.parametrize(("case", "fields", "crash"), rows_of("plan.crash_commands"))
 def test_who_is_cut_off_comes_back(case: str, fields: dict[str, Any], crash: str) -> None:
     found = planned(case, **fields)
     assert found.crash is not None and found.crash.victim == crash

@@ -37,18 +37,13 @@ from loadgen.plan.fields import (
     redact_url,
 )
 from loadgen.plan.fit import Host, fit_plan
-from loadgen.plan.groups import DeviceGroup, Target
-from loadgen.plan.plan import rooted
+from loadgen.plan.groups import Target
 from loadgen.plan.scenario import Scenario, read_toml, to_toml
 from loadgen.sentences import Text
 from tests.examples import examples
+from tests.fleets import groups_of
 from tests.refusals import refused as refusal
 from tests.tables import rows_of
-
-
-def groups_of(scenario: Any, root: str = "loadgen") -> tuple[DeviceGroup, ...]:
-    return rooted(resolve(scenario).groups, root)
-
 
 FIELDS = [(name, f) for name, case in CASES.items() for f in case.scenario.fields().values()]
 IDS = [f"{case}-{field.name}" for case, field in FIELDS]
@@ -135,12 +130,6 @@ class TestFields:
 
 
 class TestBuild:
-    @pytest.mark.parametrize("case", CASES)
-    def test_a_case_needs_nothing_else(self, case: str) -> None:
-        scenario = build_scenario(case, None, {})
-        assert scenario.case == case
-        assert scenario == CASES[case].scenario()
-
     def test_flags_win_over_the_file_and_the_file_over_the_case(self) -> None:
         assert build_scenario("fanout", None, {}).ratio == 100
         assert build_scenario("fanout", {"ratio": 7}, {}).ratio == 7

@@ -15,6 +15,7 @@ from loadgen.report.build.summary import summarize_run
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import seal
 from tests.report import fabricate as make
+from tests.tables import rows_of
 
 PDU = Path(__file__).parent / "power" / "pdu"
 LOGS = [PDU / "power_supply_1.log", PDU / "power_supply_2.log"]
@@ -174,14 +175,6 @@ def test_an_invalid_run_shows_what_passed_in_its_window(tmp_path: Path, valid: b
     assert [row.value for row in card.rows if row.unit == "msgs/sec"] == [passed, passed]
 
 
-def test_what_was_lost(tmp_path: Path) -> None:
-    changed = [
-        replace(row, received=row.received - 1) if row.received and row.phase == "measure" else row
-        for row in make.rows_of()
-    ]
-    assert card_of(tmp_path / "run", "fanin", changed).counts.lost == 8
-
-
 @pytest.mark.parametrize("measure_end", [None, "planned"])
 def test_a_killed_run_gives_what_it_measured(tmp_path: Path, measure_end: str | None) -> None:
     """run.json without a verdict; two of four seconds written."""
@@ -200,13 +193,7 @@ def test_a_killed_run_gives_what_it_measured(tmp_path: Path, measure_end: str | 
     assert card.counts.high_water_mark is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "reasons"),
-    [
-        ({"interrupted": True}, ["INTERRUPTED"]),
-        ({"verdict": {"valid": False, "reasons": [{"code": "LOST", "detail": "8"}]}}, ["LOST"]),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reasons"), rows_of("report.verdict_reasons"))
 def test_the_verdict_is_the_runs(
     tmp_path: Path, changes: dict[str, Any], reasons: list[str]
 ) -> None:

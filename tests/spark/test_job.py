@@ -77,25 +77,6 @@ def test_power_equals_the_summary(make: ModuleType, tmp_path: Path, spark: "Spar
     ]
 
 
-def test_the_published_messages_per_watt(make: ModuleType, tmp_path: Path) -> None:
-    """460,000 msgs/sec over eight minutes of the report's tables: 1523 msgs/Watt."""
-    seconds = 480
-    start = 1_366_970_645 - 3  # the window begins at 10:04:05 UTC, three seconds into the run
-    document = make.run_document("run-1", "persistent", seconds)
-    document["clock"] = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": start * make.SECOND_NS}
-    row = next(r for r in make.rows_of(case="persistent") if r.received and r.phase == "measure")
-    rows = []
-    for second in (3, 3 + seconds - 1):
-        at_ns = make.ANCHOR_NS + second * make.SECOND_NS
-        rows.append(replace(row, second=second, time_ns=at_ns, received=460_000 * seconds // 2))
-    run = make.write_run(tmp_path / "run", document, rows)
-    card = summarize_run(run, LOGS, "UTC", 2)
-    by_name = {row.name: row.value for row in card.rows}
-    assert by_name["PERSISTENT"] == 460_000
-    assert by_name["PERSISTENT.MPW"] == pytest.approx(1523, rel=0.005)
-    assert by_name["PERSISTENT.MPU"] == 230_000
-
-
 def test_damage_that_only_reading_shows(
     make: ModuleType, tmp_path: Path, spark: "SparkSession"
 ) -> None:

@@ -35,6 +35,7 @@ from loadgen.report.render.markdown import escape
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.collect_facts import handshakes_of
 from tests.report import fabricate as make
+from tests.tables import rows_of
 
 
 def card_of(directory: Path, case: str = "fanin", **changes: Any) -> ScoreCard:
@@ -99,14 +100,7 @@ def test_a_ledger_of_the_run_is_in_every_rendering(tmp_path: Path) -> None:
     assert "- remark: nothing came back \\<in\\> the \\*window\\*" in text
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "Every message is accounted for."),
-        ({"proven": False}, "could not be checked"),
-        ({"proven": False, "imbalances": ["3 lost"]}, "Not every message is accounted for: 3 lost"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), rows_of("report.other_counters"))
 def test_the_note_says_if_the_sums_close(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
@@ -352,10 +346,6 @@ def test_devices_are_lost_and_come_back_over_some_seconds() -> None:
         (6.0, 7.0, 1.0, 1, 0, 1, 0, 1.0),
         (7.0, None, None, 3, 3, 2, 0, 2.0),
     )
-
-
-def test_a_run_without_a_loss_has_none() -> None:
-    assert outages_of([second(0.0, connects=5), second(1.0, connect_failures=3)]) == ()
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40))

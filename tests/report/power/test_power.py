@@ -32,6 +32,7 @@ from loadgen.report.render.write import to_json
 from tests.examples import examples
 from tests.refusals import refused
 from tests.report.power.test_log import minute, settings_of
+from tests.tables import rows_of
 
 PDU = Path(__file__).parent / "pdu"
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -77,19 +78,9 @@ def test_the_published_messages_per_watt(window: tuple[str, str]) -> None:
     assert 460_000 / watts == pytest.approx(1523, rel=0.005)
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        # Berlin, 2013: clocks go forward on March 31 at 2:00 and back on October 27 at 3:00.
-        ("03/31/2013, 01:59:00", "03/31/2013, 03:01:00"),
-        ("10/27/2013, 01:59:00", "10/27/2013, 03:01:00"),
-        ("03/30/2013, 12:00:00", "04/01/2013, 12:00:00"),
-        ("10/27/2013, 02:30:00",),
-        ("03/31/2013, 02:30:00",),
-    ],
-)
+@pytest.mark.parametrize(("lines",), rows_of("report.clock_changes"))
 def test_a_log_that_crosses_a_clock_change_near_the_run_is_refused(
-    lines: tuple[str, ...], tmp_path: Path
+    lines: list[str], tmp_path: Path
 ) -> None:
     log = tmp_path / "pdu.log"
     log.write_text("\n".join(f"{line}, 203, 1, 0.6, 135, 182" for line in lines))
@@ -189,22 +180,7 @@ def test_the_mean_is_that_of_every_second_held(
 # --- the counter of kilowatt-hours ----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("counter", "result"),
-    [
-        # An hour of 600 W is 0.6 kWh.
-        ([10.0, 10.3, 10.6], "agrees"),
-        ([10.0, 10.4, 10.9], "disagrees"),
-        ([10.0, 10.0, 11.0], "too coarse"),
-        ([10.0, 10.0, 10.0], "too coarse"),
-        ([10.0, 12.0, 14.0], "disagrees"),
-        ([10.3, 10.6, 0.1], "reset"),
-        ([10.3, 11.6, 0.0], "disagrees"),
-        ([10.3, 10.6, 10.0], None),
-        # What goes down all the time is no counter.
-        ([10.6, 10.3, 10.0], None),
-    ],
-)
+@pytest.mark.parametrize(("counter", "result"), rows_of("report.watts_against_counter"))
 def test_watts_against_the_counter(counter: list[float], result: str | None) -> None:
     times = [0, 1800 * SECOND_NS, 3600 * SECOND_NS]
     step_kwh = 0.1 if any(value % 1 for value in counter) else 1.0

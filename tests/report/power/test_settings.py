@@ -16,6 +16,7 @@ from loadgen.report.power.settings import (
     time_zone,
 )
 from tests.refusals import refused
+from tests.tables import rows_of
 
 
 def test_one_log_twice_is_refused(tmp_path: Path) -> None:
@@ -66,17 +67,7 @@ def test_an_offset_is_a_time_with_a_sign() -> None:
             parse_offset(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("", "COLUMNS_KEY"),
-        ("volts=a", "COLUMNS_KEY"),
-        ("time=a,watts=", "COLUMNS_KEY"),
-        ("time=a,watts=b,time=c", "COLUMNS_TWICE"),
-        ("unit=V", "CHOICE"),
-        ("decimal=,", "CHOICE"),
-    ],
-)
+@pytest.mark.parametrize(("text", "code"), rows_of("report.power_text_refused"))
 def test_columns_that_name_nothing(text: str, code: str) -> None:
     with refused(code, PowerLogError):
         parse_columns(text)
