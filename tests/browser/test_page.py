@@ -153,33 +153,16 @@ def test_what_is_opened_again_is_drawn_again(
     cards = [
         summarize_run(make.fabricate(tmp_path / f"{n}", f"run-{n}", "connburst")) for n in range(7)
     ]
-    (said,) = browse(with_script(to_html(report_of(cards)), REOPEN), anchor="#run-3").console
+    (said,) = browse(with_script(to_html(report_of(cards)), "reopen"), anchor="#run-3").console
     found = re.search("widths ([0-9 ]+)", said)
     assert found is not None
     before, after, room = map(int, found[1].split())
     assert after <= room < before
 
 
-REOPEN = b"""
-const run = document.querySelector("details.run[open]") ?? document.querySelector("details.run");
-const width = () => Math.round(run.querySelector(".plot svg").getBoundingClientRect().width);
-const later = () => new Promise((turn) => setTimeout(turn, 1000));
-(async () => {
-  run.open = true;
-  await later();
-  const before = width();
-  run.open = false;
-  await later();
-  document.querySelector("main").style.width = "400px";
-  run.open = true;
-  await later();
-  console.log(["widths", before, width(), run.querySelector(".plot").clientWidth].join(" "));
-})();
-"""
-
-
-def with_script(page: bytes, script: bytes, *, first: bool = True) -> bytes:
-    """A page that allows this script and has it before or after its own."""
+def with_script(page: bytes, name: str, *, first: bool = True) -> bytes:
+    """A page that allows the script of this name and has it before or after its own."""
+    script = Path(__file__).with_name(f"{name}.js").read_bytes()
     policy = b"'sha256-" + b64encode(sha256(script).digest()) + b"'"
     end = b"</main>" if first else b"</body>"
     element = b"<script>" + script + b"</script>"
@@ -197,7 +180,7 @@ def test_nothing_is_wider_than_the_page(
     long = replace(table.rows[0], valid=False, told=("WORKER_LOST: " + "and so on, " * 20,))
     sweep = to_html(sweep_report(replace(table, rows=(long, *table.rows[1:]))))
     for name, one in (("card.html", page), ("sweep.html", sweep)):
-        (tmp_path / name).write_bytes(with_script(one, MEASURE))
+        (tmp_path / name).write_bytes(with_script(one, "measure"))
         # A window has a least width, a frame has none.
         frame = f'<iframe src="{name}" width="{width}" height="900" style="border: 0">'
         (said,) = browse(frame.encode(), name="frame.html").console
@@ -208,18 +191,6 @@ def test_nothing_is_wider_than_the_page(
         assert told == wide, name
         # Stacked on a phone: then nothing of a sweep's table is out of sight.
         assert not wide or name == "card.html"
-
-
-MEASURE = b"""
-for (const fold of document.querySelectorAll("details")) fold.open = true;
-addEventListener("load", () => setTimeout(() => {
-  const wide = [...document.querySelectorAll(".wide")].filter(
-    (one) => one.scrollWidth > one.clientWidth + 1);
-  const told = wide.filter((one) => one.classList.contains("scrolls"));
-  const across = document.documentElement.scrollWidth;
-  console.log(["wide", across, innerWidth, told.length, wide.length].join(" "));
-}, 500));
-"""
 
 
 def test_a_thousand_runs_are_one_page(page_of_many: bytes, browse: Browse) -> None:
@@ -273,29 +244,12 @@ def test_the_page_follows_the_readers_theme(
     page: bytes, browse: Browse, options: tuple[str, ...], surface: str
 ) -> None:
     """The background of the page and of its charts."""
-    (said,) = browse(with_script(page, THEME), *options).console
+    (said,) = browse(with_script(page, "theme"), *options).console
     assert said.count(surface) == 2, said
-
-
-THEME = b"""
-addEventListener("load", () => setTimeout(() => {
-  const [card, chart] = [".overview", ".main-svg"].map((one) => document.querySelector(one));
-  console.log([getComputedStyle(card).backgroundColor, chart.style.background].join(" "));
-}, 2000));
-"""
 
 
 def test_charts_are_there_when_a_browser_prints_at_once(page: bytes, browse: Browse) -> None:
     """Printing begins while the page is read: nothing else has run yet."""
-    (said,) = browse(with_script(page, PRINT, first=False), "--window-size=1280,900").console
+    (said,) = browse(with_script(page, "print", first=False), "--window-size=1280,900").console
     drawn, charts = map(int, re.findall(r"print (\d+) of (\d+)", said)[0])
     assert drawn == charts > 0
-
-
-PRINT = b"""
-dispatchEvent(new Event("beforeprint"));
-const open = (one) => !one.closest("details:not([open])");
-const plots = [...document.querySelectorAll(".plot")].filter(open);
-const drawn = plots.filter((one) => one.querySelector(".main-svg"));
-console.log(`print ${drawn.length} of ${plots.length}`);
-"""

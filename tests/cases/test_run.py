@@ -13,6 +13,7 @@ from loadgen.plan.deliveries import delivered_rate
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.plan.scenario import read_toml, to_toml
 from loadgen.plan.stages import Stage
+from tests.tables import table
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 TABLES: dict[str, Any] = read_toml((Path(__file__).parent / "groups.toml").read_text())
@@ -32,28 +33,7 @@ def reader(*filters: str, **keys: Any) -> dict[str, Any]:
 
 def test_each_key_has_its_place_in_a_group() -> None:
     both, plain, idle = groups_of(
-        sender(
-            count="1k",
-            topics=5,
-            topic="{group}/{topic}/d{device}",
-            rate="2k",
-            qos=1,
-            size="64-100",
-            retain=True,
-            max_unacknowledged=7,
-            subscribe="x/{group}/+",
-            subscribe_qos=2,
-            clean=False,
-            keep_alive="20s",
-            session_expiry="10m",
-            mqtt="5",
-            clients_file="clients.csv",
-            will="gone/{device}",
-            payload="body.json",
-            expiry=30,
-            user_properties={"site": "north"},
-            stages=[{"at": 0, "devices": 10}, {"at": "2s", "devices": "1k", "over": 1}],
-        ),
+        sender(**table("cases")["every_key"]),
         reader("senders/#", acknowledge_every=9, mqtt="3.1"),
         {"count": 3},
         keep_alive=45,

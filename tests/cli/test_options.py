@@ -77,22 +77,12 @@ def test_malformed_set_is_refused() -> None:
         read_scenario(CASES["fanin"], {"rate": "5", "set_": ["rate=6"]})
 
 
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (b"devices = ", "NOT_TOML"),
-        (b"\xff\xfe", "SCENARIO_NOT_UTF_8"),
-        (b"devises = 5", "UNKNOWN_KEY"),
-        (b"case = 'fanout'", "FILE_OF_OTHER_CASE"),
-        (b"devices = -1", "VALUE"),
-        (b"ratio = 5", "NOT_OF_CASE"),
-    ],
-)
+@pytest.mark.parametrize(("content", "code"), rows_of("cli.scenario_files_refused"))
 def test_scenario_file_that_cannot_be_used_is_one_line(
-    tmp_path: Path, content: bytes, code: str
+    tmp_path: Path, content: str, code: str
 ) -> None:
     file = tmp_path / "scenario.toml"
-    file.write_bytes(content)
+    file.write_text(content, "latin-1")
     with refused(code) as caught:
         read_scenario(CASES["fanin"], {"scenario": file})
     assert str(caught.value).isprintable()

@@ -11,11 +11,7 @@ from loadgen.judge.verdict import Reason, Verdict
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.score_card import ScoreCard
 from tests.report.fabricate import fabricate
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.terminal import Terminal
 
 
 @pytest.fixture

@@ -82,15 +82,20 @@ def test_a_card_made_twice_is_the_same_and_leaves_the_seal(
     assert document["digest"]["scenario"] in first["scorecard.csv"].decode()
 
 
-def test_worse_than_the_baseline_is_status_1(
-    make: ModuleType, tmp_path: Path, capsys: Captured
-) -> None:
-    old = make.fabricate(tmp_path / "old", "old")
+def old_and_worse(make: ModuleType, directory: Path) -> list[Path]:
+    """Two runs, the second of which received a tenth less."""
     rows = [
         replace(row, received=row.received * 9 // 10) if row.phase == "measure" else row
         for row in make.rows_of("new")
     ]
-    new = make.write_run(tmp_path / "new", make.run_document("new"), rows)
+    new = make.write_run(directory / "new", make.run_document("new"), rows)
+    return [make.fabricate(directory / "old", "old"), new]
+
+
+def test_worse_than_the_baseline_is_status_1(
+    make: ModuleType, tmp_path: Path, capsys: Captured
+) -> None:
+    old, new = old_and_worse(make, tmp_path)
     before = sorted(path.name for path in new.iterdir())
     assert loadgen(new, "--baseline", old, "--out", tmp_path / "card") == 1
     said = capsys.readouterr()
@@ -181,24 +186,12 @@ def test_a_bound_of_nothing_is_refused(make: ModuleType, tmp_path: Path) -> None
 def test_what_the_baseline_decides_is_told_to_programs(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = make.fabricate(tmp_path / "old", "old")
-    rows = [
-        replace(row, received=row.received * 9 // 10) if row.phase == "measure" else row
-        for row in make.rows_of("new")
-    ]
-    new = make.write_run(tmp_path / "new", make.run_document("new"), rows)
+    old, new = old_and_worse(make, tmp_path)
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    words = (
-        new,
-        "--baseline",
-        old,
-        "--out",
-        tmp_path / "card",
-        "--junit",
-        tmp_path / "j" / "a.xml",
-    )
+    places = ("--out", tmp_path / "card", "--junit", tmp_path / "j" / "a.xml")
+    words = (new, "--baseline", old, *places)
     titled = ("--github-summary", "--title", "A & B", "--author", "<me>", "--note", "On a *laptop*")
     assert loadgen(*words, *titled) == 1
     suite = Xml.parse(tmp_path / "j" / "a.xml").getroot()[0]

@@ -1,4 +1,3 @@
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from loadgen.run.search.search import Search, SearchState, SearchStep
 from loadgen.run.search.sweep import SweepPoint, SweepState
 from loadgen.specjms.chain_model import NOTICE
 from tests.ledgers import facts_with
+from tests.terminal import Terminal
 
 HOSTILE = "[red]x[/red]"
 FANIN = build_scenario("fanin", None, {})
@@ -56,11 +56,6 @@ def test_each_step_is_a_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> No
     assert lines[0] == "Not reviewed." and len(lines) == 6
     assert lines[2].startswith("1 of 3: size=32: fanin rate: none held yet")
     assert (lines[3], lines[5]) == (step_line(HELD), step_line(FAILED))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_terminal_shows_steps_and_the_run_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
 from loadgen.plan.rehearsal import ASKED
 from tests.needs import needs_mosquitto
-from tests.tables import table
+from tests.tables import rows_of, table
 from tests.testbeds import run
 
 BASE, WARMUP_S, DURATION_S = 5, 1, 4
@@ -30,6 +30,7 @@ VERTICAL = tuple(
     for rate in (0.76190476, 0.213333334, 0.05, 1.62162162, 5.77200577, 0.142314991, 0.102564103)
 )
 FREEFORM = (20.0, 0.0, 0.0, 0.0, 0.0, 10.0, 5.0)
+RATES = {"horizontal": HORIZONTAL, "vertical": VERTICAL, "freeform": FREEFORM}
 
 DESTINATIONS: dict[int, dict[str, str]] = {
     int(number): names for number, names in table("destinations").items()
@@ -48,28 +49,9 @@ def type_of(message: aiomqtt.Message) -> str:
 
 
 @needs_mosquitto
-@pytest.mark.parametrize(
-    ("fields", "rates", "topics"),
-    [
-        ({"topology": "horizontal"}, HORIZONTAL, None),
-        ({"topology": "vertical"}, VERTICAL, None),
-        (
-            {
-                "topology": "freeform",
-                "locations": {"SM": 10, "DC": 2},
-                "interactions": {"1": 20, "6": 10, "7": 5},
-            },
-            FREEFORM,
-            None,
-        ),
-        ({"case_study": "I"}, HORIZONTAL, None),
-        ({"case_study": "II"}, HORIZONTAL, 19),
-        ({"case_study": "III"}, HORIZONTAL, 1),
-    ],
-    ids=["horizontal", "vertical", "freeform", "I", "II", "III"],
-)
+@pytest.mark.parametrize(("fields", "rates", "topics"), rows_of("specjms.cross_checked"), ids=str)
 async def test_another_subscriber_counts_what_formulas_and_card_have(
-    tmp_path: Path, fields: dict[str, Any], rates: tuple[float, ...], topics: int | None
+    tmp_path: Path, fields: dict[str, Any], rates: str, topics: int | None
 ) -> None:
     seen: Counter[str] = Counter()
     seen_topics: set[str] = set()
@@ -102,7 +84,7 @@ async def test_another_subscriber_counts_what_formulas_and_card_have(
     assert seen == card
     if topics is not None:
         assert len(seen_topics) == document["traffic"]["topics"] == topics
-    for interaction, rate in enumerate(rates, start=1):
+    for interaction, rate in enumerate(RATES[rates], start=1):
         due = rate * (WARMUP_S + DURATION_S)
         # Each driver begins at a moment of its first interval.
         drivers = 10 if interaction in (1, 4, 5) else 2

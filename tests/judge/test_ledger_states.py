@@ -294,10 +294,7 @@ def test_each_copy_of_ours_may_arrive_once_and_the_original_after_it() -> None:
     balance(bench)
 
 
-@pytest.mark.parametrize(
-    ("qos", "session_present", "marked"),
-    [(1, True, True), (1, False, True), (2, True, False), (2, False, True)],
-)
+@pytest.mark.parametrize(("qos", "session_present", "marked"), rows_of("judge.sent_again"))
 def test_what_our_publisher_sends_again_is_marked_where_both_may_come(
     qos: int, session_present: bool, marked: bool
 ) -> None:

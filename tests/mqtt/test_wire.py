@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from loadgen.errors import LocalProtocolError, RemoteProtocolError
 from loadgen.mqtt import wire
 from tests.mqtt.strategies import QUICK
+from tests.tables import rows_of
 
 
 def _reader(data: bytes) -> wire.Reader:
@@ -16,20 +17,9 @@ def _reader(data: bytes) -> wire.Reader:
 class TestIntegers:
     """Spec 1.5.2, 1.5.3 and 1.5.5."""
 
-    @pytest.mark.parametrize(
-        ("value", "data"),
-        [
-            (0, b"\x00"),
-            (127, b"\x7f"),
-            (128, b"\x80\x01"),
-            (16_383, b"\xff\x7f"),
-            (16_384, b"\x80\x80\x01"),
-            (2_097_151, b"\xff\xff\x7f"),
-            (2_097_152, b"\x80\x80\x80\x01"),
-            (268_435_455, b"\xff\xff\xff\x7f"),
-        ],
-    )
-    def test_variable_byte_integer_of_table_1_1(self, value: int, data: bytes) -> None:
+    @pytest.mark.parametrize(("value", "encoded"), rows_of("mqtt.variable_byte_integers"))
+    def test_variable_byte_integer_of_table_1_1(self, value: int, encoded: str) -> None:
+        data = bytes.fromhex(encoded)
         assert wire.write_variable(value, "x") == data
         assert _reader(data).variable("x") == value
 
@@ -65,19 +55,10 @@ class TestStrings:
         with pytest.raises(LocalProtocolError):
             wire.write_utf8(text, "x")
 
-    @pytest.mark.parametrize(
-        "data",
-        [
-            b"a\0b",  # U+0000
-            b"\xed\xa0\x80",  # a surrogate
-            b"\xc0\x80",  # U+0000 in two bytes
-            b"\xff",
-            b"\xf4\x90\x80\x80",  # beyond U+10FFFF
-        ],
-    )
-    def test_refused_from_the_peer(self, data: bytes) -> None:
+    @pytest.mark.parametrize("text", rows_of("mqtt.text_refused"))
+    def test_refused_from_the_peer(self, text: str) -> None:
         with pytest.raises(RemoteProtocolError) as caught:
-            _reader(wire.write_binary(data, "x")).utf8("x")
+            _reader(wire.write_binary(bytes.fromhex(text), "x")).utf8("x")
         assert caught.value.reason_code == 0x81
 
     def test_byte_order_mark_is_kept(self) -> None:

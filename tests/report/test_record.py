@@ -13,6 +13,7 @@ from loadgen.errors import RunDirectoryError
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import different, load_intervals, open_run, parse_run
 from tests.report import fabricate as make
+from tests.tables import rows_of
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -135,34 +136,15 @@ def test_a_file_that_is_no_interval_table(tmp_path: Path) -> None:
     refused(run, "LACKS_COLUMN", where="part-000004.parquet", column="bucket")
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "values"),
-    [
-        (b"{", "DAMAGED", {}),
-        (b"[]", "DAMAGED", {"reason": "not an object"}),
-        ({"schema": 2}, "SCHEMA", {"schema": "2"}),
-        ({"id": None}, "DAMAGED", {"reason": "id"}),
-        ({"windows": {"measure": ["x", "y"]}}, "DAMAGED", {"reason": "windows.measure"}),
-        ({"plan": {"groups": [{"count": 3}]}}, "LACKS", {"missing": "'name'"}),
-        ({"plan": []}, "DAMAGED", {"reason": "plan is not an object"}),
-        ({"verdict": {"valid": True, "reasons": [{}]}}, "LACKS", {"missing": "'code'"}),
-        ({"observed": {"backlog_samples": [[1]]}}, "DAMAGED", {"reason": "backlog_samples"}),
-        ({"windows": {"measure": [9, 3]}}, "REVERSED_WINDOW", {}),
-    ],
-)
+@pytest.mark.parametrize(("change", "code", "values"), rows_of("report.damaged_manifests"))
 def test_a_damaged_manifest(
-    tmp_path: Path,
-    change: bytes | dict[str, Any],
-    code: str,
-    values: dict[str, str],
+    tmp_path: Path, change: str, code: str, values: dict[str, str] | None
 ) -> None:
     run = make.fabricate(tmp_path / "run")
-    manifest = run / "run.json"
-    if isinstance(change, bytes):
-        manifest.write_bytes(change)
-    else:
-        manifest.write_bytes(orjson.dumps(make.run_document() | change))
-    refused(run, code, **values)
+    changes = None if change == "{" else orjson.loads(change)
+    text = orjson.dumps(make.run_document() | changes).decode() if changes else change
+    (run / "run.json").write_text(text)
+    refused(run, code, **(values or {}))
 
 
 def test_the_same_run_twice(tmp_path: Path) -> None:

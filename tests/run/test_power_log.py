@@ -64,10 +64,7 @@ def test_outputs_of_commands(output: str, reading: dict[str, object]) -> None:
     assert reading_of(output) in (reading, {"power (W)": "165"})
 
 
-@pytest.mark.parametrize(
-    ("command", "code"),
-    [("echo no watts here", "NO_WATTS"), ("exit 3", "COMMAND_FAILED"), ("true", "NO_WATTS")],
-)
+@pytest.mark.parametrize(("command", "code"), rows_of("run.power_commands"))
 def test_a_command_without_watts_is_refused(command: str, code: str) -> None:
     with refused(code, CannotRunError):
         asyncio.run(read_command(command))

@@ -20,6 +20,7 @@ from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Reconnect, Target
 from loadgen.worker import connector as connector_module
 from loadgen.worker.connector import Connector
+from tests.tables import rows_of
 from tests.worker.harness import (
     Driver,
     Session,
@@ -290,10 +291,7 @@ async def test_a_port_where_nobody_listens_fails_every_device(
     assert driver.said("connect") == ["5 devices could not connect: connection refused"]
 
 
-@pytest.mark.parametrize(
-    ("version", "code", "reason"),
-    [(4, 5, "not authorized (5)"), (5, 0x87, "not authorized (0x87)"), (4, 77, "return code (77)")],
-)
+@pytest.mark.parametrize(("version", "code", "reason"), rows_of("worker.connack_refusals"))
 async def test_a_refused_connack_is_a_failure_with_its_reason(
     driver: Driver, version: int, code: int, reason: str
 ) -> None:

@@ -6,6 +6,7 @@ from loadgen.mqtt.packets import SubAck, Subscribe
 from loadgen.plan.groups import DeviceGroup, Reconnect, Subscribes
 from tests.worker.harness import (
     HANG_S,
+    Behaviour,
     Driver,
     Session,
     one_worker_plan,
@@ -15,17 +16,23 @@ from tests.worker.harness import (
 )
 
 
-@pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x87), (5, 0x80)])
-async def test_a_refused_subscription_is_reported(driver: Driver, version: int, code: int) -> None:
-    async def refuse(session: Session) -> None:
+def granting(code: int, otherwise: int, devices: tuple[str, ...]) -> Behaviour:
+    """Answer SUBSCRIBE with this code where a client identifier ends so."""
+
+    async def answer(session: Session) -> None:
         await session.welcome()
         packet = await session.behave(until_packet=Subscribe)
         assert isinstance(packet, Subscribe)
-        odd = session.connect.client_id.endswith(("1", "3"))
-        session.send(SubAck(packet.packet_id, (code if odd else 0,)))
+        named = session.connect.client_id.endswith(devices)
+        session.send(SubAck(packet.packet_id, (code if named else otherwise,)))
         await session.behave()
 
-    broker = await driver.broker(refuse)
+    return answer
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, 0x80), (5, 0x87), (5, 0x80)])
+async def test_a_refused_subscription_is_reported(driver: Driver, version: int, code: int) -> None:
+    broker = await driver.broker(granting(code, 0, ("1", "3")))
     plan = one_worker_plan(publishers(), subscribers(4), port=broker.port, version=version)
     await driver.connect(plan)
     answer = await driver.subscribe()
@@ -42,15 +49,7 @@ async def test_a_refused_subscription_is_reported(driver: Driver, version: int, 
 async def test_a_subscription_with_less_qos_than_asked_for_is_a_failure(
     driver: Driver, qos: int, granted: int
 ) -> None:
-    async def grant_less(session: Session) -> None:
-        await session.welcome()
-        packet = await session.behave(until_packet=Subscribe)
-        assert isinstance(packet, Subscribe)
-        short = session.connect.client_id.endswith("-0")
-        session.send(SubAck(packet.packet_id, (granted if short else qos,)))
-        await session.behave()
-
-    broker = await driver.broker(grant_less)
+    broker = await driver.broker(granting(granted, qos, ("0-0",)))
     await driver.connect(one_worker_plan(subscribers(3, qos=qos), publishers(), port=broker.port))
     answer = await driver.subscribe()
     assert answer["subscribed"] == 2
