@@ -150,14 +150,14 @@ COUNTERS = _NAMES[_NAMES.index("sent") : _NAMES.index("connected")]
 """Counters of events within the interval."""
 
 
-def with_latencies(a: Interval, b: Interval) -> Interval:
-    """Return the first row with the latencies of both, which are of one series."""
-    counted = [row for row in (a, b) if row.count]
-    bucket, bucket_count = merge([(a.bucket, a.bucket_count), (b.bucket, b.bucket_count)])
+def with_latencies(*rows: Interval) -> Interval:
+    """Return the first row with the latencies of all, which are of one series."""
+    counted = [row for row in rows if row.count]
+    bucket, bucket_count = merge([(row.bucket, row.bucket_count) for row in rows])
     return replace(
-        a,
-        count=a.count + b.count,
-        sum_ns=a.sum_ns + b.sum_ns,
+        rows[0],
+        count=sum(row.count for row in rows),
+        sum_ns=sum(row.sum_ns for row in rows),
         min_ns=min((row.min_ns for row in counted), default=0),
         max_ns=max((row.max_ns for row in counted), default=0),
         bucket=bucket,

@@ -177,7 +177,7 @@ def _host_delay(
     number: int, samples: Sequence[HostSample], tally: Tally, window: Window
 ) -> HostDelay:
     network = network_within(samples, window)
-    series = tally.of_host[number]
+    series = tally.series_of(number)
     return HostDelay(
         name=samples[-1].host,
         messages=max((row.count for (at, _), row in series.items() if at == "measure"), default=0),

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from threading import Lock
 
 from loadgen.metrics.histogram import merge, percentiles
 from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS, HISTOGRAM, Interval, with_latencies
@@ -10,6 +11,7 @@ from loadgen.metrics.reducer import LatencySummary, summarize
 
 Series = dict[tuple[str, str], Interval]
 """The latencies of a phase's messages, by phase and series."""
+_LATE_ROWS = 1_000
 
 
 def p99_us(rows: Iterable[Interval]) -> float | None:
@@ -29,8 +31,9 @@ class Tally:
     """
 
     def __init__(self, timed_groups: Iterable[str], loop_phases: Sequence[str]) -> None:
-        self.series: Series = {}
-        self.of_host: defaultdict[int, Series] = defaultdict(dict)
+        self._series: defaultdict[int | None, Series] = defaultdict(dict)
+        self._late: list[Interval] = []
+        self._lock = Lock()  # the live metrics are read in another thread
         self.window_of_host: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._moved: defaultdict[int, Counter[str]] = defaultdict(Counter)
@@ -55,10 +58,31 @@ class Tally:
             self._moved[row.second][row.group] += row.expected - row.received
             self._ended_ns[row.second] = max(self._ended_ns[row.second], row.time_ns + row.span_ns)
         elif row.group in self._timed and row.count:
-            key = (row.phase, row.series)
-            for series in (self.series, self.of_host[row.host]):
-                held = series.get(key)
-                series[key] = row if held is None else with_latencies(held, row)
+            with self._lock:
+                self._late.append(row)
+            if len(self._late) > _LATE_ROWS:
+                self.series_of()
+
+    def series_of(self, host: int | None = None) -> Series:
+        """Return the series of one host or of all.
+
+        Rows are merged here: one at a time they cost more than all else that becomes of them.
+        """
+        with self._lock:
+            late, self._late = self._late, []
+            parts: defaultdict[tuple[int | None, str, str], list[Interval]] = defaultdict(list)
+            for row in late:
+                parts[None, row.phase, row.series].append(row)
+                parts[row.host, row.phase, row.series].append(row)
+            for (at, *names), rows in parts.items():
+                held, key = self._series[at], (names[0], names[1])
+                held[key] = with_latencies(*([held[key]] if key in held else []), *rows)
+        return self._series[host]
+
+    @property
+    def series(self) -> Series:
+        """The series of all hosts."""
+        return self.series_of()
 
     def counts(
         self, phase: str | None = None, groups: Collection[str] | None = None
@@ -90,7 +114,7 @@ class Tally:
         that did not wait for the broker.
         """
         own = series == "own_send"
-        of = self.series if host is None else self.of_host[host]
+        of = self.series_of(host)
         held = own_send(of, phase) if own else of.get((phase, series))
         return None if held is None else p99_us((held,))
 
