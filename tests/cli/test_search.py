@@ -142,7 +142,7 @@ def test_sweep_prints_a_table_and_leaves_its_renderings(
 
 
 SUPPLY_QUICK = (
-    *("--broker=reflector", "--handlers=1", "--warmup=0.1", "--duration=0.5", "--drain=0.3"),
+    *("--broker=mosquitto", "--handlers=1", "--warmup=0.1", "--duration=0.5", "--drain=0.3"),
 )
 
 

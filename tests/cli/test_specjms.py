@@ -14,7 +14,7 @@ from loadgen.run.coordinator import RunResult
 from loadgen.run.testbed import Testbed
 
 QUICK = (
-    *("specjms", "horizontal", "--repeat", "--broker=reflector", "--base=5", "--handlers=1"),
+    *("specjms", "horizontal", "--repeat", "--broker=mosquitto", "--base=5", "--handlers=1"),
     *("--warmup=0.1", "--duration=0.5", "--drain=0.3"),
 )
 

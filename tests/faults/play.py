@@ -170,15 +170,13 @@ async def _brokers(schedule: Schedule, transcript: Path) -> AsyncIterator[list[B
             routes = routes_of(1, schedule.fields["topics"], *BRIDGED.values())
             lines = bridge_lines(routes, [backend.endpoints[0]], schedule.qos)
             yield [await enter(run_mosquitto(ProgramSettings(more_lines=lines))), backend]
-        elif schedule.broker == "mosquitto":
-            yield [await enter(run_mosquitto(ProgramSettings()))]
-        else:
-            reflector = await enter(run_reflector())
-            if schedule.liar == "relay":
-                yield [reflector]
-                return
-            # The broker that errs is a second relay, of which the first one has no notice.
-            yield [await enter(run_relay(reflector.endpoints[0], record=str(transcript)))]
+            return
+        broker = await enter(run_reflector() if schedule.broker == "reflector" else run_mosquitto())
+        if schedule.liar == "relay":
+            yield [broker]
+            return
+        # The broker that errs is a second relay, of which the first one has no notice.
+        yield [await enter(run_relay(broker.endpoints[0], record=str(transcript)))]
 
 
 async def _act(schedule: Schedule, stage: Stage) -> None:

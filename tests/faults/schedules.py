@@ -269,7 +269,7 @@ def draw_kind(seed: int, name: str) -> Schedule:
     broker = "mosquitto" if case == "bridge" else rng.choice(kind.brokers)
     window_s = round(2.0 * 2.5 ** (rng.random() ** 2), 1)
     faults, actions = kind.wrong(rng, window_s)
-    liars = ("relay", "broker") if broker == "reflector" and faults != "none" else ("relay",)
+    liars = ("relay", "broker") if case != "bridge" and faults != "none" else ("relay",)
     fields = {
         **_sizes(rng, case),
         "duration": window_s,
@@ -289,6 +289,8 @@ def draw_kind(seed: int, name: str) -> Schedule:
         fields |= {"reconnect": 0.1, "reconnect_max": 0.2}
     if case in ("fanin", "fanout") and qos:
         fields["durable"] = rng.choice((False, True))
+    if case in (*STORED, "specjms") or fields.get("durable"):
+        broker = "mosquitto"  # the reflector keeps no session
     if case == "persistent" and qos == 1:
         fields["acknowledge_every"] = rng.choice((1, 4))
     return Schedule(

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pytest
 import uvloop
 
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.mosquitto import find_mosquitto, run_mosquitto
 from loadgen.brokers.ports import listen
 from loadgen.brokers.process import BrokerProcess, package_environment, running, spawn
-from loadgen.brokers.reflector import run_reflector
 from loadgen.errors import CannotRunError, RemoteProtocolError
 from loadgen.kernels.packet_bytes import INCOMPLETE, OK, ack_fields, frame, publish_fields
 from loadgen.mqtt import packets
@@ -181,11 +182,10 @@ def run_relay(
 
 @asynccontextmanager
 async def run_erring(faults: str = "none") -> AsyncIterator[ErringBroker]:
-    """A reflector behind a relay, for the length of the block."""
-    async with (
-        run_reflector() as reflector,
-        run_relay(reflector.endpoints[0], faults) as relay,
-    ):
+    """A Mosquitto behind a relay, for the length of the block."""
+    if find_mosquitto() is None:
+        pytest.skip("the program mosquitto is not installed")
+    async with run_mosquitto() as broker, run_relay(broker.endpoints[0], faults) as relay:
         yield relay
 
 

@@ -1,4 +1,4 @@
-"""The supply chain, played whole: real workers, the reflector as broker, faults on command."""
+"""The supply chain, played whole: real workers, Mosquitto as broker, faults on command."""
 
 import json
 import zipfile
@@ -14,15 +14,18 @@ from loadgen.run.coordinator import RunResult
 from loadgen.run.seal import verify
 from loadgen.specjms.messages import TYPES
 from tests.instruments.runs import play_erring
+from tests.needs import needs_mosquitto
 from tests.refusals import refused
 from tests.run_files import manifest
 from tests.testbeds import run
+
+pytestmark = needs_mosquitto
 
 
 async def played(
     directory: Path, faults: str = "none", **fields: Any
 ) -> tuple[RunResult, dict[str, Any]]:
-    usual = {"broker": "reflector", "base": 5}
+    usual = {"broker": "mosquitto", "base": 5}
     times = {"warmup": 0.3, "duration": 2, "drain": 20, "settle": 0.2}
     fields = {**usual, **times, **fields}
     if faults == "none":
