@@ -60,6 +60,7 @@ from loadgen.run.devices_file import DEVICE_SCHEMA, read_devices
 from loadgen.run.hosts.remote_host import Agents
 from loadgen.run.hosts.worker_pool import WorkerLostError
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
+from loadgen.run.preflight import check_scenario
 from loadgen.run.progress import Progress, Snapshot, silent
 from loadgen.run.rundir import directory_or_new
 from loadgen.run.search.search import Search, SearchResult, SearchState
@@ -444,6 +445,7 @@ async def _testbed(
 ) -> AsyncIterator[_Testbed]:
     """Provide a testbed with the hosts of a cluster, or on this host alone."""
     take_secrets(scenario.plain())  # before Spark is started with this environment
+    check_scenario(scenario)
     command = (f"loadgen.api.{verb}", scenario.case)
     async with nullcontext() if cluster is None else cluster.opened() as hosts:
         testbed = _Testbed(hosts=hosts, interrupt=interrupt, command=command, lends=lends)

@@ -6,6 +6,8 @@
 
 A template of several parts is a list: a part after the first is left out if one of its values is
 None or empty. `{count:message|messages}` is a count with its noun. A tuple of values is listed.
+`{p99:us}` is a time in the unit that suits it, `{bound:.4us}` one with four digits, and
+`{share:.1%}` has a space before its sign.
 """
 
 import string
@@ -15,6 +17,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
+
+_DURATIONS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
+"""Units of a duration, and the microseconds of each."""
 
 Values = Mapping[str, Any]
 """The values of a sentence, by their names in its template."""
@@ -106,6 +111,18 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def duration(microseconds: float, digits: int = 2) -> str:
+    """Return a time in µs, ms or s, with two digits or more: 82 µs, 0.17 ms, 3.7 ms, 1.2 s."""
+    unit, size = next((u for u in _DURATIONS if microseconds >= 0.1 * u[1]), _DURATIONS[-1])
+    value = microseconds / size
+    return f"{value:,.0f} {unit}" if value >= 99.5 else f"{value:.{digits}g} {unit}"
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """Return a share as a percentage, 5 % or 99.9 %; "" for None."""
+    return "" if share is None else f"{100 * share:.{digits}f} %"
+
+
 def listed(texts: Sequence[str], most: int, further: str = "more") -> str:
     """Return up to `most` of the texts with commas between, and the number of `further` ones."""
     left_out = len(texts) - most
@@ -118,7 +135,10 @@ class _Formatter(string.Formatter):
             return counted(value, *spec.split("|"))
         if isinstance(value, tuple):
             return ", ".join(str(self.format_field(part, spec)) for part in value)
-        return str(super().format_field(value, spec))
+        if spec.endswith("us"):
+            return duration(value, int(spec[1:-2] or 2))
+        text = str(super().format_field(value, spec))
+        return text.replace("%", " %") if spec.endswith("%") else text
 
 
 _FORMATTER = _Formatter()

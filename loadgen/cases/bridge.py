@@ -25,7 +25,7 @@ from loadgen.plan.scenario import (
     url_complaints,
 )
 from loadgen.plan.units import shown
-from loadgen.sentences import CASE_TEXT
+from loadgen.sentences import CASE_TEXT, percent
 
 BUSY_SHARE = 0.9
 """Load of a broker's process, as share of a processor, that explains a missed rate."""
@@ -158,7 +158,7 @@ def bottleneck_of(
     shares += [(b.busy_share, b.number, b.name) for b in backends]
     known = [one for one in shares if one[0] is not None]
     share, number, name = max(known, default=(None, 0, ""))
-    used = "" if share is None else f"{name} used {share:.0%} of a processor"
+    used = "" if share is None else f"{name} used {percent(share)} of a processor"
     nearest = f"; {used}" if used else ""
     if "GENERATOR_SATURATED" in codes:
         return Bottleneck("generator", f"the load generator had no time left{nearest}")

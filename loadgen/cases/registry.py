@@ -78,11 +78,10 @@ def build_scenario(
     """
     case = case_of(name)
     named = _underscored(file or {})
-    file_case = named.pop("case", name)
-    if file_case != name:
-        raise ScenarioError(CASE_TEXT.FILE_OF_OTHER_CASE(case=file_case))
     given = _underscored({key: value for key, value in flags.items() if value is not None})
-    given.pop("case", None)
+    for keys in (named, given):
+        if (other := keys.pop("case", name)) != name:
+            raise ScenarioError(CASE_TEXT.OTHER_CASE(case=case_of(str(other)).name))
     values = {**named, **given}
     fields = case.scenario.fields()
     for key in (key for key in values if key not in fields):

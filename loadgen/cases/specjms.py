@@ -13,7 +13,7 @@ from loadgen.errors import ScenarioError
 from loadgen.judge.verdict import Verdict, with_reason
 from loadgen.plan.groups import DeviceGroup, Reconnect
 from loadgen.plan.plan import BrokerNeeds, Crash, Plan, Storage, phases_of, plan_of
-from loadgen.sentences import CASE_TEXT
+from loadgen.sentences import CASE_TEXT, percent
 from loadgen.specjms.chain_model import NOTICE, TARGETS, Model, enabled_types, handlers_of
 from loadgen.specjms.scenario import SupplyChain
 from loadgen.specjms.tables import supply_tables
@@ -112,7 +112,7 @@ def _review(evidence: Evidence) -> Review:
     changed: tuple[str, ...] = ()
     if plan.phases.rates:
         model = replace(model, rates=tuple(rate * plan.mean_share for rate in model.rates))
-        changed = (f"rate steps, on average {plan.mean_share:.1%} of the rates",)
+        changed = (f"rate steps, on average {percent(plan.mean_share, 1)} of the rates",)
     limit_s = plan.crash.recovery_s if plan.crash is not None else None
     groups = {MESSAGES[p.subject].name: p.name for p in parts_of(model) if p.role == "handlers"}
     seen = supply_seen(

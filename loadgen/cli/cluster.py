@@ -15,6 +15,7 @@ from loadgen.plan.scenario import Scenario
 from loadgen.plan.units import parse_address, parse_seconds, shown
 from loadgen.run.hosts.remote_host import WAIT_S, Agents, Hosts
 from loadgen.run.interrupt import Interrupt, RunInterruptedError, interruptible
+from loadgen.run.preflight import check_scenario
 from loadgen.run.rundir import directory_or_new
 from loadgen.run.secrets import agent_secret, take_secrets
 from loadgen.run.tasks import finished_or
@@ -96,6 +97,7 @@ def on_testbed(
     """
     for scenario in scenarios:
         take_secrets(scenario.plain())
+        check_scenario(scenario)
     words = command or ("loadgen", *sys.argv[1:])
     source = hosts_of(scenarios[0], flags) if "spark_master" in flags else None
 

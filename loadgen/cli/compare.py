@@ -19,7 +19,6 @@ from loadgen.cli.result_text import (
 )
 from loadgen.cli.sweep import one_of, played
 from loadgen.errors import UsageError
-from loadgen.plan.units import duration
 from loadgen.report.build.compare import (
     Compared,
     ComparedSide,
@@ -34,7 +33,7 @@ from loadgen.report.record import runs_in
 from loadgen.report.render.text import name, notice_lines, number
 from loadgen.report.render.write import write_comparison
 from loadgen.run.search.sweep import Sweep, SweepResult
-from loadgen.sentences import CLI_TEXT, counted
+from loadgen.sentences import CLI_TEXT, counted, duration
 
 
 def compare_brokers(case: Case[Any], flags: options.Flags) -> int:

@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         for theirs, ours in _BOUNDS.items():
             text = re.sub(theirs, ours, text)
-        command = getattr(getattr(error, "ctx", None), "command_path", "loadgen")
+        named = " ".join(["loadgen", *(word for word in words[:1] if word[:1] != "-")])
+        command = getattr(getattr(error, "ctx", None), "command_path", named)
         return _fail(f"{text.rstrip('. ')}; see {command} --help", _USAGE_STATUS)
     except (KeyboardInterrupt, Aborted):
         return _fail("interrupted", _INTERRUPTED_STATUS)

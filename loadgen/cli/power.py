@@ -7,6 +7,7 @@ from loadgen.cli.options import Flags
 from loadgen.cli.result_text import aligned
 from loadgen.report.power.power import Overview, overview, verdict_on
 from loadgen.report.power.settings import LOG_OPTIONS, log_settings
+from loadgen.sentences import percent
 
 
 def show(flags: Flags) -> int:
@@ -51,7 +52,7 @@ def _lines(shown: Overview) -> Iterator[str]:
             outlet.name,
             f"{outlet.watts:,.2f}",
             str(outlet.samples),
-            f"{outlet.coverage:.0%}",
+            percent(outlet.coverage),
             str(len(outlet.gaps)),
             f"{max(outlet.gaps, default=0):.6g}",
             f"{outlet.step:.3g}",

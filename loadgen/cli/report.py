@@ -9,7 +9,7 @@ from typing import Any
 
 from loadgen.brokers.process import UNKNOWN
 from loadgen.brokers.start import serve
-from loadgen.cases.registry import CASES, build_scenario, resolve
+from loadgen.cases.registry import CASES, build_scenario
 from loadgen.cli import options
 from loadgen.cli.app import REPORT_FIELDS
 from loadgen.cli.cluster import on_testbed, parsed
@@ -23,7 +23,7 @@ from loadgen.report.build.report_document import report_document
 from loadgen.report.power.log import require_readable
 from loadgen.report.power.settings import LOG_OPTIONS, LogSettings, log_settings
 from loadgen.report.render.write import to_json, write_report
-from loadgen.run.preflight import check_host
+from loadgen.run.preflight import check_scenario
 from loadgen.run.progress import Progress, Snapshot, progress_on
 from loadgen.run.rundir import directory_or_new
 from loadgen.run.search.report_plan import (
@@ -45,7 +45,7 @@ from loadgen.run.search.report_runs import (
     request_digest,
     require_command,
 )
-from loadgen.run.secrets import take_secrets, with_secrets
+from loadgen.run.secrets import take_secrets
 from loadgen.run.survey import survey
 from loadgen.sentences import CLI_TEXT
 
@@ -71,7 +71,7 @@ def report(flags: options.Flags) -> int:
     for urls, own in zip(brokers, own_fields, strict=True):
         for same in filter(None, split_urls(urls)):
             given = fields_for(same, {**fields, **own, "broker": same})
-            check_host(with_secrets(resolve(build_scenario(next(iter(CASES)), None, given))))
+            check_scenario(build_scenario(next(iter(CASES)), None, given))
     for logs in power.values():
         require_readable(logs)
 

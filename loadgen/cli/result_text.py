@@ -16,13 +16,12 @@ from loadgen.cli.options import Flags
 from loadgen.judge.codes import REASONS
 from loadgen.judge.next_step import AIMS
 from loadgen.plan.tables import as_cell
-from loadgen.plan.units import duration
 from loadgen.report.build.rows import FIGURES
 from loadgen.report.headline import headline
 from loadgen.report.render.text import name, notice_lines, number, text_of
 from loadgen.report.render.write import indented
 from loadgen.report.score_card import LATENCY_FIGURES, Curves, ScoreCard
-from loadgen.sentences import counted
+from loadgen.sentences import counted, duration
 
 _WIDTH = 100
 _LABEL = 11

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from loadgen.cli.result_text import Paper, aligned, answer_lines, labelled, tell
 from loadgen.judge.next_step import limit_sentence
 from loadgen.judge.rate_step_verdict import RateStepVerdict
-from loadgen.plan.units import duration
 from loadgen.report.build.sweep_report import VERDICT, columns_of, ranges_of
 from loadgen.report.build.sweep_table import SweepTable
 from loadgen.report.headline import headline
@@ -16,7 +15,7 @@ from loadgen.report.score_card import ScoreCard
 from loadgen.run.progress import progress_on
 from loadgen.run.search.search import SearchResult, SearchState, SearchStep
 from loadgen.run.search.sweep import SweepResult, SweepState
-from loadgen.sentences import counted
+from loadgen.sentences import counted, duration
 
 
 def bracket_line(state: SearchState) -> str:

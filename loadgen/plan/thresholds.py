@@ -81,4 +81,6 @@ def parse_threshold(text: str) -> Threshold:
         raise ValueError(f"{shown(figure)} is unknown; there are {', '.join((*STATES, *RATES))}")
     share = value.endswith("%") and figure in STATES
     bound = parse_number(value[:-1]) / 100 if share else parse_number(value)
+    if share and bound > 1:
+        raise ValueError(f"{shown(value)} is more than 100%")
     return Threshold(text.strip(), figure, comparison, bound, share)

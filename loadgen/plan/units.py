@@ -16,12 +16,9 @@ NUMBER_LIMIT = 10**15
 SHOWN_CHARACTERS = 60
 
 _NUMBER = re.compile(
-    r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?) ?([A-Za-zµμ]*)", re.ASCII
+    r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?) ?([A-Za-zµμ]*)", re.ASCII
 )
 _TEXT_LIMIT = 40
-
-_DURATIONS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
-"""Units of a duration, and the microseconds of each."""
 
 _UNITS = read_table("loadgen.plan", "units.toml")
 _MULTIPLES: dict[str, int] = _UNITS["numbers"]
@@ -121,10 +118,3 @@ def parse_address(value: object) -> tuple[str, int]:
     if ":" in host and not (host[0] == "[" and host[-1] == "]"):
         raise ValueError(f"{shown(value)} has an address without brackets")
     return host.strip("[]"), int(port)
-
-
-def duration(microseconds: float) -> str:
-    """Return a time in µs, ms or s, with two digits or more: 82 µs, 0.17 ms, 3.7 ms, 1.2 s."""
-    unit, size = next((u for u in _DURATIONS if microseconds >= 0.1 * u[1]), _DURATIONS[-1])
-    value = microseconds / size
-    return f"{value:,.0f} {unit}" if value >= 99.5 else f"{value:.2g} {unit}"

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from statistics import median
 from typing import TYPE_CHECKING
 
-from loadgen.plan.units import duration
 from loadgen.report.render.text import number
+from loadgen.sentences import duration
 
 if TYPE_CHECKING:
     from loadgen.report.score_card import ScoreCard

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.errors import HostLimitError
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, percent
 
 PROC = Path("/proc")
 _IDLE_COLUMNS = (3, 4)
@@ -50,9 +50,9 @@ class HostLoad:
         return max(waits, default=self.share) >= BUSY_SHARE or self.steal >= STEAL_SHARE
 
     def __str__(self) -> str:
-        text = f"this host was {self.share:.0%} busy with other programs"
+        text = f"this host was {percent(self.share)} busy with other programs"
         if self.pressure is not None:
-            text += f", and programs waited for a processor in {self.pressure:.0%} of the time"
+            text += f", and programs waited for a processor in {percent(self.pressure)} of the time"
         elif self.waiting is not None:
             text += f", of which {self.waiting:.1f} waited for a processor"
         return text

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.brokers.endpoints import parse_broker
 from loadgen.brokers.process import UNKNOWN, ServedBroker
+from loadgen.brokers.watch import require_process
 from loadgen.cases.registry import case_of, resolve, vary
 from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES, IN_FRONT
@@ -46,8 +47,15 @@ FILES_CHECKED = 10_000
 """Up to this number of devices, the files of each one are checked; this takes a moment."""
 
 
+def check_scenario(scenario: Scenario) -> None:
+    """Check what can be checked before anything starts; secrets must have been read."""
+    check_host(with_secrets(resolve(with_payload_size(scenario))))
+
+
 def check_host(plan: Plan) -> None:
     """Check what can be checked before any broker is known."""
+    if plan.scenario.broker_pid is not None:
+        require_process(plan.scenario.broker_pid)
     bridge = plan.brokers.bridge
     for entry in (*plan.brokers.names, *(bridge.urls if bridge else ())):
         parse_broker(entry)

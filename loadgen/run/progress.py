@@ -6,8 +6,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TextIO
 
-from loadgen.plan.units import duration
 from loadgen.run.rundir import EventLog
+from loadgen.sentences import duration
 
 PLAIN_EVERY_S = 5.0
 

@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final
@@ -122,30 +122,30 @@ def directory_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_directory(now: datetime, case: str) -> Iterator[Path]:
-    """Make a default directory that no other process uses, even in the same second.
-
-    It is removed if it stays empty.
+def directory_or_new(out: str | Path | None, name: str) -> Iterator[Path]:
+    """Make a directory before anything starts: `out`, or a default one, which no other process uses
+    even in the same second. What was made and stays empty is removed.
     """
-    made = False
-    while not made:
-        path = default_directory(now, case)
-        with directory_errors(path):
-            try:
-                make_private(path)
-                made = True
-            except FileExistsError:
-                if not path.exists():
-                    raise
+    default = default_directory(datetime.now(UTC), name)
+    path = default if out is None else Path(out)
+    # Other processes may be about to use the parent of a default one.
+    missing = [one for one in path.parents if out is not None and not one.exists()]
+    made: list[Path] = []
     try:
+        with directory_errors(path):
+            while not made and (out is None or not path.is_dir()):
+                try:
+                    make_private(path)
+                    made = [path, *missing]
+                except FileExistsError:
+                    if out is not None or not path.exists():
+                        raise
+                    path = numbered(default)
         yield path
     finally:
         with suppress(OSError):
-            path.rmdir()
-
-
-def directory_or_new(out: str | Path | None, name: str) -> AbstractContextManager[Path]:
-    return new_directory(datetime.now(UTC), name) if out is None else nullcontext(Path(out))
+            for one in made:
+                one.rmdir()
 
 
 @contextmanager

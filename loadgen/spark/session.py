@@ -220,7 +220,7 @@ def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
 
     def watch() -> None:
         tracker = context.statusTracker()
-        waited_s = 0.0
+        waited_s, shown = 0.0, ""
         while not ended.wait(_LOOK_S):
             try:
                 stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
@@ -229,7 +229,10 @@ def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
                     continue
                 done = sum(stage.numCompletedTasks for stage in active)
                 tasks = sum(stage.numTasks for stage in active)
-                progress(f"Spark: {done:,} of {counted(tasks, 'task')} of this stage")
+                text = f"Spark: {done:,} of {counted(tasks, 'task')} of this stage"
+                if text != shown:
+                    shown = text
+                    progress(text)
                 idle = not done and not any(stage.numActiveTasks for stage in active)
                 waited_s = waited_s + _LOOK_S if idle else 0.0
                 if waited_s > _NO_EXECUTOR_S:

@@ -56,6 +56,8 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     except (OSError, KeyError, ValueError) as error:
         problem = getattr(error, "reason", None) or (error.args[-1] if error.args else error)
         reason = str(problem).rstrip(".").replace("_", " ").lower()
+        if "pem lib" in reason:  # all that OpenSSL reports
+            reason = "the file is not in PEM format"
         raise UsageError(WORKER_TEXT.NO_TLS(reason=reason, options=options)) from None
     return context
 

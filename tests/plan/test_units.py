@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.plan.units import (
-    duration,
     parse_count,
     parse_number,
     parse_seconds,
     parse_size,
     shown,
 )
+from loadgen.sentences import duration
 from tests.examples import examples
 from tests.tables import rows_of
 

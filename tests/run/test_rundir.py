@@ -14,7 +14,7 @@ from loadgen.errors import HostLimitError
 from loadgen.metrics.interval import RUN_METADATA_KEY, Interval
 from loadgen.run import rundir
 from loadgen.run.interval_files import IntervalWriter
-from loadgen.run.rundir import EventLog, claim, disk_errors, exclusive, new_directory, write_json
+from loadgen.run.rundir import EventLog, claim, directory_or_new, disk_errors, exclusive, write_json
 from tests.refusals import refused
 
 NOON = datetime(2031, 5, 6, 12, 0, 1, tzinfo=UTC)
@@ -66,23 +66,25 @@ def test_new_directories_of_one_second_differ_and_empty_ones_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with new_directory(NOON, "fanin") as first, new_directory(NOON, "fanin") as second:
+    default = rundir.default_directory
+    monkeypatch.setattr(rundir, "default_directory", lambda _, case: default(NOON, case))
+    with directory_or_new(None, "fanin") as first, directory_or_new(None, "fanin") as second:
         assert first == Path("runs/20310506T120001Z-fanin")
         assert second == Path("runs/20310506T120001Z-fanin-2")
         assert first.is_dir() and second.is_dir()
         claim(first)
     assert first.is_dir() and not second.exists()
     # What was free a moment ago is somebody else's now.
-    answers = iter((first, Path("runs/other")))
-    monkeypatch.setattr(rundir, "default_directory", lambda *_: next(answers))
-    with new_directory(NOON, "fanin") as third:
-        assert third == Path("runs/other")
-    monkeypatch.undo()
-    (tmp_path / "blocked").mkdir()
-    (tmp_path / "blocked" / "runs").touch()
-    monkeypatch.chdir(tmp_path / "blocked")
-    with refused("NOT_WRITTEN"), new_directory(NOON, "fanin"):
-        pass
+    monkeypatch.setattr(rundir, "default_directory", lambda *_: first)
+    with directory_or_new(None, "fanin") as third:
+        assert third == second
+    with directory_or_new("a/b", "fanin") as named:
+        assert named.is_dir()
+    assert not Path("a").exists()
+    Path("file").touch()
+    for taken in ("file", "file/a"):
+        with refused("NOT_WRITTEN"), directory_or_new(taken, "fanin"):
+            pass
 
 
 HOLDS = """

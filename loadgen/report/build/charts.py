@@ -25,6 +25,7 @@ from loadgen.report.model import Chart
 from loadgen.report.power.power import OutletPower
 from loadgen.report.render.text import name
 from loadgen.report.score_card import Curve, Curves, ScoreCard
+from loadgen.sentences import percent
 
 _TEXTS: Mapping[str, tuple[str, str]] = DATA["charts"]
 """Titles and notes."""
@@ -201,7 +202,7 @@ def _processors(card: ScoreCard, curves: Curves) -> Chart | None:
     note = (
         "Share of one processor that each worker used; near 100 % the generator is the limit"
         + (", and that the broker used on all its threads. " if watched else ". ")
-        + f"The longest wait of a worker for a processor was {waited:.1%} of a second."
+        + f"The longest wait of a worker for a processor was {percent(waited, 1)} of a second."
     )
     top = max([105.0, *(105 * m.used for m in watched)])
     look = layout(

@@ -48,7 +48,7 @@ from loadgen.run.search.report_plan import (
     report_items,
 )
 from loadgen.run.search.report_runs import MeasuredItem, ReportResult
-from loadgen.sentences import REPORT_TEXT, listed
+from loadgen.sentences import REPORT_TEXT, listed, percent
 
 SCHEMA = 1
 _PER_WATT = ReportRow("MPW", "msgs/Watt", "messages_per_watt")
@@ -337,8 +337,8 @@ def _cell(figure: ReportFigure | None) -> Cell:
     if figure.value is None:
         return Cell("–", notes=(name(figure.verdict.partition(":")[0]),))
     mark = _mark(figure)
-    spread = "" if figure.spread is None else f"spread {figure.spread:.1%}"
-    within = "" if figure.within is None else f"within {figure.within:.1%}"
+    spread = "" if figure.spread is None else f"spread {percent(figure.spread, 1)}"
+    within = "" if figure.within is None else f"within {percent(figure.within, 1)}"
     notes = tuple(filter(None, (spread, within, mark.get("sign"))))
     return Cell(figure.value, notes=notes, wrong=mark.get("prefix") == "")
 

@@ -11,7 +11,7 @@ from loadgen.report.build.rows import DATA, table
 from loadgen.report.model import Block, Chart, Charts, Fold, Judged, Paragraph, Section
 from loadgen.report.render.text import COMMAND_CHARACTERS, name, number
 from loadgen.report.score_card import LATENCY_FIGURES, Power, ScoreCard
-from loadgen.sentences import counted
+from loadgen.sentences import counted, percent
 
 _WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_failures")
 _GROUP_COUNTERS = ("sent", "expected", "received", "duplicated", "out_of_order")
@@ -108,7 +108,7 @@ def _power(power: Power) -> Iterator[Block]:
                 notes=(f"counted in steps of {number(check.resolution_kwh)}",),
                 wrong=bool(outlet.withheld),
             )
-        figures = (f"{outlet.watts:,.1f}", outlet.inside, f"{100 * outlet.coverage:.0f} %")
+        figures = (f"{outlet.watts:,.1f}", outlet.inside, percent(outlet.coverage))
         rows.append((outlet.node, outlet.name, *figures, energy))
     nodes = power.nodes if len(power.nodes) > 1 else ()
     for node, outlets, watts in (

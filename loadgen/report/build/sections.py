@@ -19,6 +19,7 @@ from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.build.rows import DATA, Row, table
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import NOTICE_CHARACTERS, name, number
+from loadgen.sentences import percent
 
 _MOST_SHOWN = 20
 _MOST_LINES = 60
@@ -321,9 +322,6 @@ def _spread(document: Object) -> Iterator[DataTable]:
 
 
 def _backends(document: Object) -> Iterator[DataTable]:
-    def percent(share: float | None) -> str:
-        return "" if share is None else f"{share:.0%}"
-
     backends, limit = objects(document.get("backends")), part(document, "limit")
     rows: list[tuple[TableCell, ...]] = [
         (

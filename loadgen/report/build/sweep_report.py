@@ -7,11 +7,11 @@ from typing import Any
 from loadgen.cases.case import ChartStyle
 from loadgen.cases.registry import CASES, style_of
 from loadgen.plan.tables import Cell, DataTable
-from loadgen.plan.units import duration
 from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.build.sweep_table import SweepRow, SweepTable
 from loadgen.report.model import Chart, Charts, Judged, Paragraph, Report
 from loadgen.report.render.text import name, number, text_of
+from loadgen.sentences import duration, percent
 
 VERDICT = "verdict"
 """Title of the column before the figures."""
@@ -106,7 +106,7 @@ def columns_of(table: SweepTable) -> dict[str, list[str]]:
     columns |= {titles[key]: texts for key, texts in figures.items() if key not in table.axes}
     if table.repeated:
         columns["runs"] = [str(row.runs) for row in rows]
-        columns["spread"] = ["" if row.spread is None else f"{row.spread:.1%}" for row in rows]
+        columns["spread"] = [percent(row.spread, 1) for row in rows]
     return columns
 
 

@@ -34,10 +34,10 @@ def number(value: float | None) -> str:
     """Return a number for a table: thousands separated, about four digits; "" for None."""
     if value is None:
         return ""
-    if isinstance(value, int) or float(value).is_integer() or abs(value) >= 1000:
+    if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     if abs(value) >= 1:
-        return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.2f}"
+        return f"{value:,.{1 if abs(value) >= 100 else 2}f}".removesuffix(".0").removesuffix(".00")
     return f"{value:.3g}"
 
 
