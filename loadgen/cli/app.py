@@ -36,22 +36,13 @@ from loadgen.cli.options import (
 )
 from loadgen.judge.next_step import AIMS
 from loadgen.plan.scenario import Scenario
+from loadgen.sentences import read_table
 
 NOTHING_STATUS = 2
 """Exit status of a line that names no command."""
-REPORT_FIELDS = (
-    *("user", "password", "connect_timeout", "keep_alive", "in_flight", "tls_ca"),
-    *("tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version", "tls_alpn"),
-    *("workers", "affinity", "source_address", "wait_quiet", "anyway", "seed", "hosts", "place"),
-)
-"""Fields of a scenario that apply to every run of a report."""
-PROBE_FIELDS = (
-    *("broker", "user", "password", "mqtt", "connect_timeout", "keep_alive"),
-    *("tls_ca", "tls_certificate", "tls_key", "tls_passphrase", "tls_verify", "tls_version"),
-    *("tls_ciphers", "tls_alpn"),
-    *("client_id", "clients_file"),
-)
-"""Fields of a scenario that say how to connect."""
+_FIELDS = read_table("loadgen.cli", "usage.toml")["fields"]
+REPORT_FIELDS: Sequence[str] = _FIELDS["report"]
+PROBE_FIELDS: Sequence[str] = _FIELDS["probe"]
 
 Aborted = typer.Abort
 

@@ -22,22 +22,11 @@ from loadgen.plan.fields import option_of
 from loadgen.plan.removed import removal
 from loadgen.run.redaction import HIDDEN, printable, redact_command, scrub
 from loadgen.run.rundir import disk_errors
-from loadgen.sentences import CLI_TEXT
+from loadgen.sentences import CLI_TEXT, read_table
 
 _MESSAGE_CHARACTERS = 1_000
-_BOUNDS = {
-    r"Got unexpected extra argument\S* \((.*)\)": r"unexpected argument: \1",
-    r"Input should be greater than or equal to (\S+)": r"it must be at least \1",
-    r"Input should be less than or equal to (\S+)": r"it must be at most \1",
-    r"Input should be a valid (integer|number).*": "it is not a number",
-}
-"""Sentences of the library that reads bounded options, and ours."""
-_SECRET_PLACES = {
-    "--secret": "use --secret env:NAME or file:PATH",
-    "--otlp": "set OTEL_EXPORTER_OTLP_HEADERS",
-    "--spark-conf": "write it into spark-defaults.conf",
-}
-"""Advice for options whose value would show a secret; that for passwords is separate."""
+_REWORDED = read_table("loadgen.cli", "usage.toml")
+"""Sentences for those of the library that reads options, and advice for secrets."""
 _USAGE_STATUS = 2
 _FAILED_STATUS = 3
 _INTERRUPTED_STATUS = 130
@@ -72,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ):
             return _fail(f"{option}: {removed}", _USAGE_STATUS)
         text = error.format_message() if hasattr(error, "format_message") else str(error)
-        for theirs, ours in _BOUNDS.items():
+        for theirs, ours in _REWORDED["bounds"].items():
             text = re.sub(theirs, ours, text)
         named = " ".join(["loadgen", *(word for word in words[:1] if word[:1] != "-")])
         command = getattr(getattr(error, "ctx", None), "command_path", named)
@@ -109,7 +98,7 @@ def _require_no_secret(words: Sequence[str]) -> None:
         if given != kept:
             what = f"{shown[place - 1]} {kept}" if kept == HIDDEN else kept
             option = (kept if kept[:1] == "-" else shown[place - 1]).partition("=")[0]
-            advice = _SECRET_PLACES.get(option, "use --password prompt, env:NAME or file:PATH")
+            advice = _REWORDED["secrets"].get(option, _REWORDED["secrets"]["other"])
             raise UsageError(CLI_TEXT.SECRET_SHOWN(option=what, advice=advice))
 
 

@@ -156,26 +156,19 @@ def exclusive(directory: Path, *, wait: bool = False) -> Iterator[None]:
     is on the directory itself, so that it leaves no file behind, and is gone with the process,
     however that ends.
     """
-    made = not directory.exists()
-    with directory_errors(directory):
-        with suppress(FileExistsError):
-            make_private(directory)
+    with directory_or_new(directory, ""):
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        # Some network file systems lock no directories. There it is as without this.
-        with suppress(OSError):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                message = RUN_TEXT.IN_USE(path=printable(str(directory), 200))
-                raise RunDirectoryError(message) from None
-        yield
-    finally:
-        if made:
-            # Nothing is left of a start that was refused.
+        try:
+            # Some network file systems lock no directories. There it is as without this.
             with suppress(OSError):
-                directory.rmdir()
-        os.close(lock)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                except BlockingIOError:
+                    message = RUN_TEXT.IN_USE(path=printable(str(directory), 200))
+                    raise RunDirectoryError(message) from None
+            yield
+        finally:
+            os.close(lock)
 
 
 def require_free(path: Path) -> None:

@@ -15,8 +15,8 @@ TWO = BackendFacts(2, "mqtt://b:2", 5, expected=100, received=100, busy_share=0.
 
 def test_a_run_without_a_fault_has_no_limit_but_a_nearest_side() -> None:
     limit = bottleneck_of((ONE, TWO), 0.6, ())
-    assert limit.side == "none" and "the front broker used 60%" in limit.detail
-    assert "backend 2 (mqtt://b:2) used 40%" in bottleneck_of((ONE, TWO), 0.1, ()).detail
+    assert limit.side == "none" and "the front broker used 60 %" in limit.detail
+    assert "backend 2 (mqtt://b:2) used 40 %" in bottleneck_of((ONE, TWO), 0.1, ()).detail
 
 
 def test_a_busy_process_is_the_limit() -> None:

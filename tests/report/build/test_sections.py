@@ -402,8 +402,8 @@ def test_backends_and_the_limit() -> None:
     run = record("bridge", {"bridge": BRIDGE})
     (section,) = observed_sections(run)
     assert "backend (backend 1 was full)" in section.note
-    assert section.rows[0] == ("backend 1", "mqtt://b:1", 33.0, 100, 99, 6, "25%")
-    assert section.rows[-1] == ("all", "front", 66.0, 200, 198, None, "50%")
+    assert section.rows[0] == ("backend 1", "mqtt://b:1", 33.0, 100, 99, 6, "25 %")
+    assert section.rows[-1] == ("all", "front", 66.0, 200, 198, None, "50 %")
     rates = [row for row in observed_rows(run) if row.unit == "msgs/sec"]
     marks = [row for row in observed_rows(run) if row.unit == "messages"]
     assert [row.value for row in rates] == [33.0, 33.0] and [row.value for row in marks] == [6, 6]
