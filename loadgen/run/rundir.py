@@ -129,7 +129,7 @@ def directory_or_new(out: str | Path | None, name: str) -> Iterator[Path]:
     default = default_directory(datetime.now(UTC), name)
     path = default if out is None else Path(out)
     # Other processes may be about to use the parent of a default one.
-    missing = [one for one in path.parents if out is not None and not one.exists()]
+    missing = [above for above in path.parents if out is not None and not above.exists()]
     made: list[Path] = []
     try:
         with directory_errors(path):
@@ -144,8 +144,8 @@ def directory_or_new(out: str | Path | None, name: str) -> Iterator[Path]:
         yield path
     finally:
         with suppress(OSError):
-            for one in made:
-                one.rmdir()
+            for empty in made:
+                empty.rmdir()
 
 
 @contextmanager
