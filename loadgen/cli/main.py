@@ -1,6 +1,7 @@
 """The program `loadgen`: runs the command, and turns every error into one line and a status."""
 
 import atexit
+import io
 import logging
 import os
 import re
@@ -41,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _interrupted)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
         leave_plain()  # kernels are for workers
         # It warns of writes after the end of a connection, which is reported elsewhere.
         logging.getLogger("asyncio").setLevel(logging.ERROR)

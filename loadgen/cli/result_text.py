@@ -74,10 +74,9 @@ def tell(lines: Sequence[str]) -> None:
 
 def two_lines(card: ScoreCard, paper: Paper = Paper()) -> list[str]:
     """Return the verdict and the headline, after the notice of the case."""
-
     run, verdict = card.run, card.verdict
     codes = ", ".join(dict.fromkeys(name(code, 40) for code in verdict.codes))
-    about = (run.case, run.broker_name or "broker", run.protocol, f"{number(run.seconds)} s")
+    about = (run.case, run.broker_name or "broker", run.protocol, duration(run.seconds * 1e6))
     answer = answer_lines(verdict.valid, codes, about, headline(card), paper)
     return [*notice_lines(card.notice, paper.width), *answer]
 
@@ -86,7 +85,6 @@ def answer_lines(
     valid: bool, details: str, about: Sequence[str], figures: str, paper: Paper
 ) -> list[str]:
     """Return the first lines of every result: the verdict and its subject, then the figures."""
-
     word = "VALID" if valid else "INVALID"
     shown = f"\x1b[1;{32 if valid else 31}m{word}\x1b[0m" if paper.colour else word
     subject = " · ".join(name(part) for part in about if part)
@@ -124,7 +122,6 @@ def wrapped(text: str, paper: Paper, indent: int = 0) -> list[str]:
 
 def _parts(card: ScoreCard, directory: Path, paper: Paper) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line after the first two."""
-
     for reason in card.verdict.reasons:
         yield "", f"{name(reason.code, 40)}: {name(reason.detail)}"
     for remark in card.verdict.remarks:
@@ -198,7 +195,6 @@ def _bars(values: Sequence[float]) -> str:
 
 def _processor(card: ScoreCard, curves: Curves) -> str:
     """Return the processor time of generator and broker, and the generator's own delay."""
-
     shares: dict[str, list[float]] = {}
     for row in curves.processes.to_pylist():
         if row["used"] is not None and 0 <= row["at_s"] < max(card.run.seconds, 1.0):

@@ -113,18 +113,17 @@ def sweep_lines(
         ranges_of(table),
         paper,
     )
+    notices = notice_lines(table.notice, paper.width)
+    if brief:
+        return [*notices, *answer]
     columns = columns_of(table)
     cells = [[*map(name, row)] for row in ([*columns], *zip(*columns.values(), strict=True))]
     left = ([*columns].index(VERDICT),)
-    parts = []
-    if not brief:
-        parts.append(("files", f"{result.directory} · page {result.directory / 'table.html'}"))
-        steps = any(row.limit and "out of steps" in row.limit["ended"] for row in table.rows)
-        if steps or result.interrupted:
-            more = " and a larger --most-steps" if steps else ""
-            again = f"continue with the same command, --out {result.directory}{more}"
-            parts.append(("next", again))
-    notices = notice_lines(table.notice, paper.width)
+    parts = [("files", f"{result.directory} · page {result.directory / 'table.html'}")]
+    steps = any(row.limit and "out of steps" in row.limit["ended"] for row in table.rows)
+    if steps or result.interrupted:
+        more = " and a larger --most-steps" if steps else ""
+        parts.append(("next", f"continue with the same command, --out {result.directory}{more}"))
     return [*notices, *answer, "", *aligned(cells, left, paper), "", *labelled(parts, paper)]
 
 

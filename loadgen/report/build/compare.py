@@ -120,12 +120,13 @@ class Difference:
             return _times(self.ratio)
         if 0 < self.ratio <= 1 / _LARGE:
             return f"{_times(1 / self.ratio)} less"
-        return f"{100 * self.share:+.1f} %"
+        shown = f"{100 * self.share:+.1f} %"
+        return "equal" if shown[1:] == "0.0 %" else shown
 
     @property
     def certainty(self) -> str:
         """The certainty in words; "" for a clear difference, and for equal sides."""
-        if self.exceeds or not self.absolute:
+        if self.exceeds or self.text == "equal":
             return ""
         return "too few runs to tell" if self.exceeds is None else "too noisy to tell"
 
