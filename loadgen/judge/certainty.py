@@ -23,17 +23,22 @@ SIGMAS = 4.0
 MARGIN = 1.5
 
 
-def is_certain(samples: Sequence[BacklogSample], window_s: float, tolerated: float) -> bool:
-    """Return True if the window can end now; `tolerated` is the growth over all of it."""
+def certain_verdict(
+    samples: Sequence[BacklogSample], window_s: float, tolerated: float
+) -> bool | None:
+    """Return whether the load holds, None while that is open.
+
+    `tolerated` is the growth over the whole window.
+    """
     if not samples or samples[-1][0] - samples[0][0] < LEAST_BLOCKS * BLOCK_NS:
-        return False
+        return None
     start_ns = samples[0][0]
     blocks = []
     for number, block in groupby(samples, lambda sample: (sample[0] - start_ns) // BLOCK_NS):
         level = fmean(unsent + outstanding for _, unsent, outstanding in block)
         blocks.append((number * BLOCK_NS / NS, level))
     if len(blocks) < 3:
-        return False
+        return None
     times, levels = zip(*blocks, strict=True)
     slope, start = linear_regression(times, levels)
     rest = sum((level - start - slope * time) ** 2 for time, level in blocks)
@@ -43,4 +48,4 @@ def is_certain(samples: Sequence[BacklogSample], window_s: float, tolerated: flo
     if (slope + SIGMAS * error) * window_s < tolerated:
         return True
     grown = backlog_growth(samples) > MARGIN * tolerated
-    return grown and slope - SIGMAS * error > 0
+    return False if grown and slope - SIGMAS * error > 0 else None

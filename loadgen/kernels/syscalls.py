@@ -124,11 +124,6 @@ def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) ->
 
 
 @compiled
-def watch_again(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
-    return _control(epoll, _EPOLL_CTL_MOD, descriptor, flags, data, scratch)
-
-
-@compiled
 def _control(
     epoll: int, operation: int, descriptor: int, flags: int, data: int, scratch: Words
 ) -> int:

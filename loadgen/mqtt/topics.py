@@ -49,27 +49,15 @@ def split_shared(topic_filter: str) -> tuple[str | None, str]:
     return None, topic_filter
 
 
-def shape_of(topic_filter: str) -> tuple[str, ...]:
-    """Return its levels, with "" for each one that is not a wildcard.
-
-    The filters that a topic reaches differ in their shapes, and there are few of these.
-    """
-    return tuple(level if is_wild(level) else "" for level in topic_filter.split("/"))
-
-
-def filter_of_shape(shape: tuple[str, ...], topic: str) -> str | None:
-    """Return the only filter of a shape that reaches a topic, or None."""
-    # Section 4.7.2: a wildcard at the start does not reach topics that begin with $.
-    if shape[0] and topic.startswith("$"):
-        return None
-    levels = topic.split("/")
-    fixed = len(shape) - (shape[-1] == "#")
-    # "a/#" also reaches "a" itself (section 4.7.1.2).
-    if len(levels) < fixed or (len(levels) > fixed and fixed == len(shape)):
-        return None
-    chosen = [wild or level for wild, level in zip(shape[:fixed], levels, strict=False)]
-    return "/".join([*chosen, *shape[fixed:]])
-
-
 def filter_matches(topic_filter: str, topic: str) -> bool:
-    return filter_of_shape(shape_of(topic_filter), topic) == topic_filter
+    # Section 4.7.2: a wildcard at the start does not reach topics that begin with $.
+    if topic.startswith("$") and is_wild(topic_filter[:1]):
+        return False
+    filters, levels = topic_filter.split("/"), topic.split("/")
+    if filters[-1] == "#":
+        # "a/#" also reaches "a" itself (section 4.7.1.2).
+        filters.pop()
+        levels = levels[: len(filters)]
+    return len(filters) == len(levels) and all(
+        one in ("+", level) for one, level in zip(filters, levels, strict=True)
+    )

@@ -4,13 +4,14 @@ import asyncio
 import os
 import time
 from collections import deque
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.judge.backlog import BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S, BacklogSample
 from loadgen.judge.backlog_watch import BacklogWatch
-from loadgen.judge.certainty import is_certain
+from loadgen.judge.certainty import certain_verdict
 from loadgen.judge.ledger import Counted, ledger_of
 from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.recovery_watch import RecoveryWatch
@@ -67,12 +68,17 @@ class RunOutput:
 class Monitor:
     """The reports of the workers of one run, collected in `state`.
 
-    `page` is the live page, without workers until they are configured. With `ends_when_certain`
-    the window of a step ends as soon as its verdict is certain.
+    `page` is the live page, without workers until they are configured. The window of a step ends
+    as soon as it is certain that the load holds, or does not, if `ends_when_certain` has that.
     """
 
     def __init__(
-        self, plan: Plan, record: RunOutput, progress: Progress, *, ends_when_certain: bool = False
+        self,
+        plan: Plan,
+        record: RunOutput,
+        progress: Progress,
+        *,
+        ends_when_certain: Collection[bool] = (),
     ) -> None:
         self.state = state_before(plan)
         self.record = record
@@ -91,7 +97,7 @@ class Monitor:
         self._phase_end_ns: int | None = None
         self._plan = plan
         self._progress = progress
-        self._ends_when_certain = ends_when_certain and not plan.phases.rates
+        self._ends_when_certain = () if plan.phases.rates else ends_when_certain
         self._course: list[BacklogSample] = []
         self._abort_on = plan.thresholds if plan.scenario.abort_on_fail else ()
         self._timed = timed_groups(plan)
@@ -327,7 +333,8 @@ class Monitor:
             return
         deliveries_per_s = delivered_rate(self._plan.groups, self._plan.separate_count)
         tolerated = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * deliveries_per_s)
-        if is_certain(self._course, (backlog.end_ns - backlog.start_ns) / NS, tolerated):
+        window_s = (backlog.end_ns - backlog.start_ns) / NS
+        if certain_verdict(self._course, window_s, tolerated) in self._ends_when_certain:
             self.certain.set()
 
     def _show(self) -> None:

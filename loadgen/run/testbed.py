@@ -10,7 +10,7 @@ otherwise these end before the run begins.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -99,11 +99,12 @@ class Testbed:
         directory: Path,
         *,
         progress: Progress = silent,
-        ends_when_certain: bool = False,
+        ends_when_certain: Collection[bool] = (),
     ) -> RunResult:
         """Play a scenario into a run directory, which must not exist or be empty.
 
-        With `ends_when_certain` the window ends as soon as the verdict is certain.
+        The window ends as soon as it is certain that the load holds, or does not, if
+        `ends_when_certain` has that.
         Raise LoadgenError if it cannot be played; then nothing is left in the directory. Raise
         RunInterruptedError if the interrupt comes before the first connection.
         """
@@ -152,7 +153,7 @@ class Testbed:
         stack: AsyncExitStack,
         progress: Progress = silent,
         *,
-        ends_when_certain: bool = False,
+        ends_when_certain: Collection[bool] = (),
     ) -> RunContext:
         """Prepare a run up to its first connection; the parts that only this run uses end with
         `stack`."""

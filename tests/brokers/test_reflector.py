@@ -202,9 +202,6 @@ async def test_unsupported_protocol_is_refused(reflector: Endpoint) -> None:
     await raw.close()
 
 
-# --- knobs ----------------------------------------------------------------------------------------
-
-
 async def test_a_restart_ends_its_sessions(client: ClientMaker) -> None:
     async with run_reflector() as reflector:
         before, pid = reflector.endpoints, reflector.pid

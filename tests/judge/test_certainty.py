@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from loadgen.judge.certainty import is_certain
+from loadgen.judge.certainty import certain_verdict
 
 NS = 1_000_000_000
 RATE = 2_000
@@ -24,11 +24,13 @@ def samples(
 
 
 def decided_s(growth_per_s: float, noise: float = 20.0, seed: int = 1) -> float:
-    """Return when the step ends, the whole window if it is never certain."""
-    looks = [look / 10 for look in range(1, int(WINDOW_S * 10))]
+    """Return when it is certain that the load holds or fails, the whole window if it never is."""
     whole = samples(WINDOW_S, growth_per_s, noise, seed)
-    certain = (at for at in looks if is_certain(whole[: int(at * 100)], WINDOW_S, TOLERATED))
-    return next(certain, WINDOW_S)
+    for at in range(10, int(WINDOW_S * 100), 10):
+        if (verdict := certain_verdict(whole[:at], WINDOW_S, TOLERATED)) is not None:
+            assert verdict == (growth_per_s == 0)
+            return at / 100
+    return WINDOW_S
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -39,8 +41,7 @@ def test_a_load_that_is_served_is_certain_early(seed: int) -> None:
 def test_an_overload_is_certain_when_it_has_grown_too_much() -> None:
     assert decided_s(RATE * 1.5) <= 1.2
     assert 1.5 <= decided_s(RATE * 0.1) <= 2.5
-    for growth in (0.025, 0.05):
-        assert decided_s(RATE * growth) >= 3
+    assert all(decided_s(RATE * growth) >= 3 for growth in (0.025, 0.05))
 
 
 def test_a_load_at_the_edge_is_not_decided() -> None:
@@ -52,12 +53,12 @@ def test_a_stall_decides_nothing() -> None:
     stalled = [
         (at, unsent, waiting + (400 if NS <= at < 1.3 * NS else 0)) for at, unsent, waiting in quiet
     ]
-    assert not is_certain(stalled[:130], WINDOW_S, TOLERATED)
+    assert certain_verdict(stalled[:130], WINDOW_S, TOLERATED) is None
 
 
 def test_noise_alone_hardly_ever_fails_a_step() -> None:
     wrong = sum(
-        is_certain(samples(seconds, 0.0, 150.0, seed), WINDOW_S, 1.0)
+        certain_verdict(samples(seconds, 0.0, 150.0, seed), WINDOW_S, 1.0) is False
         for seed in range(200)
         for seconds in (1.2, 2.0, 4.0)
     )

@@ -92,7 +92,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         phases: PhasePlan = PHASES,
         interrupt: Interrupt | None = None,
         during: Callable[[Played], Any] | None = None,
-        ends_when_certain: bool = False,
+        ends_when_certain: tuple[bool, ...] = (),
         **wrong: object,
     ) -> Played:
         plan = replace(plan or plan_of(), phases=phases)
@@ -210,7 +210,7 @@ async def test_worker_that_dies_in_the_window_cuts_it(play: Play) -> None:
 
 
 async def test_a_step_ends_as_soon_as_its_verdict_is_certain(play: Play) -> None:
-    played = await play(phases=replace(PHASES, duration_s=300.0), ends_when_certain=True)
+    played = await play(phases=replace(PHASES, duration_s=300.0), ends_when_certain=(True,))
     state = played.state
     assert state.ending == "certain" and not state.abandoned
     start, end = state.windows["measure"]

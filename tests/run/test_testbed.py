@@ -95,7 +95,7 @@ async def test_a_step_whose_verdict_is_certain_lends_its_connections(
 ) -> None:
     url = url_of(reflector)
     for rate in (500, 900):
-        step = await testbed.play(fanin(url, rate=rate, duration=60), ends_when_certain=True)
+        step = await testbed.play(fanin(url, rate=rate, duration=60), ends_when_certain=(True,))
         assert faults(step.verdict.reasons) == ()
         assert 1 <= step.facts.window_s < 20
     whole = await testbed.play(fanin(url, rate=700))

@@ -313,8 +313,9 @@ async def _run_windows(
     """Run the windows of a step until one does not hold; return the last one and its reasons."""
     spec, confirms = state.search, probe.purpose in CONFIRMS
     windows = 1
+    ends: tuple[bool, ...] = (True, False)
     if confirms and spec.has_short_steps:
-        windows = CONFIRMATIONS
+        windows, ends = CONFIRMATIONS, (False,)
     elif confirms:
         held = any(step.tried.valid and step.tried.load == probe.load for step in state.steps)
         windows = LONG_CONFIRMATIONS - held
@@ -324,7 +325,7 @@ async def _run_windows(
             step_scenario(spec, probe),
             directory,
             progress=progress,
-            ends_when_certain=spec.has_short_steps and not confirms,
+            ends_when_certain=ends if spec.has_short_steps else (),
         )
         reasons = spec.require.unmet(result.verdict, result.facts.messages.window)
         if result.interrupted or reasons or not result.measured:

@@ -37,7 +37,7 @@ class FakeRuns:
         self.played.append(scenario)
         self.before(len(self.played), directory)
         given["progress"](Snapshot("measure", devices=1))
-        self.whole.append(not given.get("ends_when_certain"))
+        self.whole.append(True not in given.get("ends_when_certain", ()))
         facts = self.judged(scenario)
         verdict = judge(facts) if self.says is None else self.says(scenario)
         await asyncio.to_thread(directory.mkdir, parents=True)
