@@ -12,18 +12,10 @@ from loadgen.cases.case import Case, Conclusion, Evidence, Review, busy_shares, 
 from loadgen.judge.backlog import backlog_growth
 from loadgen.judge.facts import BackendFacts
 from loadgen.judge.verdict import Verdict
+from loadgen.plan import scenario as shared
 from loadgen.plan.fields import Count, Flag, TextLine, Texts, option_of, redact_url
 from loadgen.plan.groups import DeviceGroup, Subscribes, target_url
 from loadgen.plan.plan import Bridge, Plan, plan_of
-from loadgen.plan.scenario import (
-    AcknowledgeEvery,
-    DeviceCount,
-    MaxUnacknowledged,
-    RateByDevices,
-    Scenario,
-    published_row,
-    url_complaints,
-)
 from loadgen.plan.units import shown
 from loadgen.sentences import CASE_TEXT, percent
 
@@ -31,23 +23,23 @@ BUSY_SHARE = 0.9
 """Load of a broker's process, as share of a processor, that explains a missed rate."""
 
 
-class BridgeScenario(Scenario):
+class BridgeScenario(shared.Scenario):
     search_p99_s = 0.5
 
     case: Literal["bridge"] = "bridge"
-    devices: DeviceCount = 1_000
-    rate: RateByDevices = None
+    devices: shared.DeviceCount = 1_000
+    rate: shared.RateByDevices = None
     topics: Annotated[int, Count(everyday=30, load="amount")] = 5
     backend: Annotated[tuple[str, ...], Texts("URL", everyday=11)] = ()
     backends: Annotated[int | None, Count(1, 100, everyday=12, load="amount")] = None
     front_root: Annotated[str, TextLine("topic")] = "loadgen/front"
     backend_root: Annotated[str, TextLine("topic")] = "loadgen/back"
-    acknowledge_every: AcknowledgeEvery = 1
+    acknowledge_every: shared.AcknowledgeEvery = 1
     durable: Annotated[bool, Flag()] = False
-    max_unacknowledged: MaxUnacknowledged = 100
-    published: Annotated[str | None, published_row("WMQPUBSUB", "WMQDURABLE", default="by QoS")] = (
-        None
-    )
+    max_unacknowledged: shared.MaxUnacknowledged = 100
+    published: Annotated[
+        str | None, shared.published_row("WMQPUBSUB", "WMQDURABLE", default="by QoS")
+    ] = None
 
     @property
     def count(self) -> int:
@@ -56,7 +48,7 @@ class BridgeScenario(Scenario):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         for url in self.backend:
-            yield from url_complaints("backend", url)
+            yield from shared.url_complaints("backend", url)
         yield from self._place_complaints()
         topics = self.topics * self.count
         if self.devices < topics:

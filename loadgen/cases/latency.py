@@ -4,31 +4,26 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, data_of
+from loadgen.plan import scenario as shared
 from loadgen.plan.fields import Count, Quantity
 from loadgen.plan.groups import DeviceGroup, Subscribes
-from loadgen.plan.scenario import (
-    DEVICES_LIMIT,
-    RATE_LIMIT,
-    Duration,
-    MaxUnacknowledged,
-    Scenario,
-    TotalRate,
-)
 from loadgen.sentences import CASE_TEXT
 
 
-class Latency(Scenario):
+class Latency(shared.Scenario):
     search_p99_s = 0.01
 
     case: Literal["latency"] = "latency"
-    devices: Annotated[int, Count(0, DEVICES_LIMIT, everyday=20, short="-d", load="amount")] = 1_000
-    rate: TotalRate = 10_000.0
+    devices: Annotated[
+        int, Count(0, shared.DEVICES_LIMIT, everyday=20, short="-d", load="amount")
+    ] = 1_000
+    rate: shared.TotalRate = 10_000.0
     topics: Annotated[int, Count(everyday=30, load="amount")] = 10
     background_rate: Annotated[
-        float | None, Quantity(0.001, RATE_LIMIT, everyday=51, load="amount")
+        float | None, Quantity(0.001, shared.RATE_LIMIT, everyday=51, load="amount")
     ] = None
-    duration: Duration = 20.0
-    max_unacknowledged: MaxUnacknowledged = 100
+    duration: shared.Duration = 20.0
+    max_unacknowledged: shared.MaxUnacknowledged = 100
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

@@ -4,40 +4,32 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, data_of
+from loadgen.plan import scenario as shared
 from loadgen.plan.fields import Count, Quantity, Seconds, TextLine
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import Crash, Plan, plan_of
 from loadgen.plan.rate_steps import rate_steps
-from loadgen.plan.scenario import (
-    DURATION_LIMIT_S,
-    PRIVATE_BROKERS,
-    AcknowledgeEvery,
-    Producers,
-    Qos,
-    SaveEach,
-    Scenario,
-    TotalRate,
-    published_row,
-)
 from loadgen.sentences import CASE_TEXT
 
 
-class Persistent(Scenario):
-    parts = (*Scenario.parts, "window")
+class Persistent(shared.Scenario):
+    parts = (*shared.Scenario.parts, "window")
     grows = "pairs"
     search_p99_s = 0.5
 
     case: Literal["persistent"] = "persistent"
-    rate: TotalRate = 1_000.0
-    qos: Qos = 1
+    rate: shared.TotalRate = 1_000.0
+    qos: shared.Qos = 1
     pairs: Annotated[int, Count(everyday=20, load="amount")] = 10
-    producers: Producers = 1
-    acknowledge_every: AcknowledgeEvery = 1
-    crash_broker: Annotated[float | None, Seconds(0, DURATION_LIMIT_S, panel="Broker")] = None
+    producers: shared.Producers = 1
+    acknowledge_every: shared.AcknowledgeEvery = 1
+    crash_broker: Annotated[float | None, Seconds(0, shared.DURATION_LIMIT_S, panel="Broker")] = (
+        None
+    )
     crash_command: Annotated[str | None, TextLine("command", panel="Broker")] = None
-    save_each: SaveEach = False
+    save_each: shared.SaveEach = False
     rack_units: Annotated[float | None, Quantity(0.1, 10_000, panel="Power")] = None
-    published: Annotated[str | None, published_row("PERSISTENT", "JMSPERSISTENT")] = None
+    published: Annotated[str | None, shared.published_row("PERSISTENT", "JMSPERSISTENT")] = None
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -46,7 +38,7 @@ class Persistent(Scenario):
         yield from self._crash_complaints()
 
     def _crash_complaints(self) -> Iterator[str]:
-        private = self.broker in PRIVATE_BROKERS
+        private = self.broker in shared.PRIVATE_BROKERS
         at_s = self.crash_broker
         steps = rate_steps(self.steps, self.duration, 0)
         length_s = sum(step.seconds for step in steps) or self.duration

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import LocalProtocolError, RemoteProtocolError
-from loadgen.mqtt import packets
+from loadgen.mqtt import packets, wire
 from loadgen.mqtt.constants import (
     AUTH,
     CONNACK,
@@ -36,14 +36,6 @@ from loadgen.mqtt.packets import Packet, PubAck, PubComp, PubRec, PubRel
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties, decode_properties, encode_properties
 from loadgen.mqtt.reason_codes import REASON_CODES, ConnectReturnCode, ReasonCode, reason_name
 from loadgen.mqtt.topics import topic_filter_fault, topic_name_fault
-from loadgen.mqtt.wire import (
-    Reader,
-    escaped,
-    write_binary,
-    write_u16,
-    write_utf8,
-    write_variable,
-)
 
 Acknowledgement: TypeAlias = PubAck | PubRec | PubRel | PubComp
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -142,7 +134,7 @@ def encode(packet: Packet, version: int) -> bytes:
     if isinstance(packet, packets.Publish):
         flags = packet.dup << 3 | packet.qos << 1 | packet.retain
     name = f"Remaining Length of {PACKET_NAMES[packet_type]}"
-    return bytes((packet_type << 4 | flags,)) + write_variable(len(body), name) + body
+    return bytes((packet_type << 4 | flags,)) + wire.write_variable(len(body), name) + body
 
 
 def _require(condition: bool, complaint: str) -> None:
@@ -162,7 +154,7 @@ def _property_bytes(properties: Properties, packet_type: int, version: int) -> b
 
 def _packet_id_bytes(packet_id: int) -> bytes:
     _require(packet_id != 0, "Packet Identifier must not be 0")
-    return write_u16(packet_id, "Packet Identifier")
+    return wire.write_u16(packet_id, "Packet Identifier")
 
 
 def _reason_byte(code: int, packet_type: int, version: int) -> bytes:
@@ -206,24 +198,24 @@ def _encode_connect(packet: packets.Connect, version: int) -> bytes:
         f"CONNECT of protocol version {packet.protocol_version} on a connection of {version}",
     )
     flags = _CLEAN_START if packet.clean_start else 0
-    payload = write_utf8(packet.client_id, "Client Identifier")
+    payload = wire.write_utf8(packet.client_id, "Client Identifier")
     if packet.will is not None:
         flags |= _WILL_FLAG | packet.will.qos << 3 | (_WILL_RETAIN if packet.will.retain else 0)
         payload += (
             _property_bytes(packet.will.properties, WILL, version)
-            + write_utf8(packet.will.topic, "Will Topic")
-            + write_binary(packet.will.payload, "Will Payload")
+            + wire.write_utf8(packet.will.topic, "Will Topic")
+            + wire.write_binary(packet.will.payload, "Will Payload")
         )
     if packet.user_name is not None:
         flags |= _USER_NAME_FLAG
-        payload += write_utf8(packet.user_name, "User Name")
+        payload += wire.write_utf8(packet.user_name, "User Name")
     if packet.password is not None:
         flags |= _PASSWORD_FLAG
-        payload += write_binary(packet.password, "Password")
+        payload += wire.write_binary(packet.password, "Password")
     return (
-        write_utf8(PROTOCOL_NAMES[version], "Protocol Name")
+        wire.write_utf8(PROTOCOL_NAMES[version], "Protocol Name")
         + bytes((version, flags))
-        + write_u16(packet.keep_alive, "Keep Alive")
+        + wire.write_u16(packet.keep_alive, "Keep Alive")
         + _property_bytes(packet.properties, CONNECT, version)
         + payload
     )
@@ -238,7 +230,7 @@ def _encode_connack(packet: packets.ConnAck, version: int) -> bytes:
 
 
 def _encode_publish(packet: packets.Publish, version: int) -> bytes:
-    body = write_utf8(packet.topic_name, "Topic Name")
+    body = wire.write_utf8(packet.topic_name, "Topic Name")
     if packet.qos > 0:
         body += _packet_id_bytes(packet.packet_id)
     else:
@@ -262,7 +254,7 @@ def _encode_subscribe(packet: packets.Subscribe, version: int) -> bytes:
             version == MQTT_5 or options == 0,
             f"MQTT {VERSION_NAMES[version]} has no Subscription Options but the QoS",
         )
-        body += write_utf8(subscription.topic_filter, "Topic Filter")
+        body += wire.write_utf8(subscription.topic_filter, "Topic Filter")
         body += bytes((options | subscription.qos,))
     return body
 
@@ -274,7 +266,9 @@ def _encode_suback(packet: packets.SubAck | packets.UnsubAck, version: int) -> b
 
 
 def _encode_unsubscribe(packet: packets.Unsubscribe, version: int) -> bytes:
-    filters = (write_utf8(topic_filter, "Topic Filter") for topic_filter in packet.topic_filters)
+    filters = (
+        wire.write_utf8(topic_filter, "Topic Filter") for topic_filter in packet.topic_filters
+    )
     return _packet_id_and_properties(packet, version) + b"".join(filters)
 
 
@@ -343,7 +337,7 @@ def decode(
     packet_end = body_start + length
     if packet_end > end:
         return None
-    reader = Reader(bytes(view[body_start:packet_end]), name)
+    reader = wire.Reader(bytes(view[body_start:packet_end]), name)
     if packet_type == PUBLISH:
         packet: Packet = _decode_publish(reader, flags, version)
     else:
@@ -378,11 +372,11 @@ def _decode_remaining_length(
     return None
 
 
-def _properties(reader: Reader, packet_type: int, version: int) -> Properties:
+def _properties(reader: wire.Reader, packet_type: int, version: int) -> Properties:
     return decode_properties(reader, packet_type) if version == MQTT_5 else NO_PROPERTIES
 
 
-def _optional_reason(reader: Reader, packet_type: int, version: int) -> tuple[int, Properties]:
+def _optional_reason(reader: wire.Reader, packet_type: int, version: int) -> tuple[int, Properties]:
     """Read a reason code that may be left out (spec 3.4.2.1, 3.14.2.1)."""
     if version != MQTT_5 or not reader.remaining_bytes:
         return 0, NO_PROPERTIES
@@ -391,12 +385,12 @@ def _optional_reason(reader: Reader, packet_type: int, version: int) -> tuple[in
     return reason_code, decode_properties(reader, packet_type) if has_properties else NO_PROPERTIES
 
 
-def _decode_connect(reader: Reader, _version: int) -> packets.Connect:
+def _decode_connect(reader: wire.Reader, _version: int) -> packets.Connect:
     protocol_name = reader.utf8("Protocol Name")
     version = reader.u8("Protocol Version")
     if protocol_name != PROTOCOL_NAMES.get(version):
         raise reader.fault(
-            f"protocol {escaped(protocol_name)} version {version} is not supported",
+            f"protocol {wire.escaped(protocol_name)} version {version} is not supported",
             ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
         )
     flags = reader.u8("Connect Flags")
@@ -429,7 +423,7 @@ def _decode_connect(reader: Reader, _version: int) -> packets.Connect:
     )
 
 
-def _decode_connack(reader: Reader, version: int) -> packets.ConnAck:
+def _decode_connack(reader: wire.Reader, version: int) -> packets.ConnAck:
     acknowledge_flags = reader.u8("Connect Acknowledge Flags")
     if version == MQTT_3_1:
         # It does not use the byte: a client is not told whether its session was kept.
@@ -441,7 +435,7 @@ def _decode_connack(reader: Reader, version: int) -> packets.ConnAck:
     return packets.ConnAck(bool(acknowledge_flags), reason_code, properties)
 
 
-def _decode_publish(reader: Reader, flags: int, version: int) -> packets.Publish:
+def _decode_publish(reader: wire.Reader, flags: int, version: int) -> packets.Publish:
     qos = flags >> 1 & 3
     topic_name = reader.utf8("Topic Name")
     packet_id = reader.packet_id() if qos > 0 else 0
@@ -451,15 +445,15 @@ def _decode_publish(reader: Reader, flags: int, version: int) -> packets.Publish
     )
 
 
-def _ack_decoder(make: type[Acknowledgement]) -> Callable[[Reader, int], Packet]:
-    def decode_ack(reader: Reader, version: int) -> Packet:
+def _ack_decoder(make: type[Acknowledgement]) -> Callable[[wire.Reader, int], Packet]:
+    def decode_ack(reader: wire.Reader, version: int) -> Packet:
         packet_id = reader.packet_id()
         return make(packet_id, *_optional_reason(reader, make.packet_type, version))
 
     return decode_ack
 
 
-def _decode_subscribe(reader: Reader, version: int) -> packets.Subscribe:
+def _decode_subscribe(reader: wire.Reader, version: int) -> packets.Subscribe:
     packet_id = reader.packet_id()
     properties = _properties(reader, SUBSCRIBE, version)
     subscriptions: list[packets.Subscription] = []
@@ -480,7 +474,7 @@ def _decode_subscribe(reader: Reader, version: int) -> packets.Subscribe:
     return packets.Subscribe(packet_id, tuple(subscriptions), properties)
 
 
-def _decode_unsubscribe(reader: Reader, version: int) -> packets.Unsubscribe:
+def _decode_unsubscribe(reader: wire.Reader, version: int) -> packets.Unsubscribe:
     packet_id = reader.packet_id()
     properties = _properties(reader, UNSUBSCRIBE, version)
     topic_filters: list[str] = []
@@ -489,13 +483,13 @@ def _decode_unsubscribe(reader: Reader, version: int) -> packets.Unsubscribe:
     return packets.Unsubscribe(packet_id, tuple(topic_filters), properties)
 
 
-def _decode_suback(reader: Reader, version: int) -> packets.SubAck:
+def _decode_suback(reader: wire.Reader, version: int) -> packets.SubAck:
     packet_id = reader.packet_id()
     properties = _properties(reader, packets.SubAck.packet_type, version)
     return packets.SubAck(packet_id, tuple(reader.rest()), properties)
 
 
-def _decode_unsuback(reader: Reader, version: int) -> packets.UnsubAck:
+def _decode_unsuback(reader: wire.Reader, version: int) -> packets.UnsubAck:
     packet_id = reader.packet_id()
     if version != MQTT_5:
         return packets.UnsubAck(packet_id)
@@ -503,19 +497,19 @@ def _decode_unsuback(reader: Reader, version: int) -> packets.UnsubAck:
     return packets.UnsubAck(packet_id, tuple(reader.rest()), properties)
 
 
-def _decode_disconnect(reader: Reader, version: int) -> packets.Disconnect:
+def _decode_disconnect(reader: wire.Reader, version: int) -> packets.Disconnect:
     packet_type = packets.Disconnect.packet_type
     return packets.Disconnect(*_optional_reason(reader, packet_type, version))
 
 
-def _decode_auth(reader: Reader, _version: int) -> packets.Auth:
+def _decode_auth(reader: wire.Reader, _version: int) -> packets.Auth:
     if not reader.remaining_bytes:
         return packets.Auth()
     return packets.Auth(reader.u8("Reason Code"), decode_properties(reader, AUTH))
 
 
 # Without PUBLISH, the only one with flags.
-_DECODERS: Final[dict[int, Callable[[Reader, int], Packet]]] = {
+_DECODERS: Final[dict[int, Callable[[wire.Reader, int], Packet]]] = {
     CONNECT: _decode_connect,
     CONNACK: _decode_connack,
     **{make.packet_type: _ack_decoder(make) for make in (PubAck, PubRec, PubRel, PubComp)},

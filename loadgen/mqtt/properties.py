@@ -7,18 +7,10 @@ from importlib.resources import files
 from typing import Any, Final
 
 from loadgen.errors import LocalProtocolError
+from loadgen.mqtt import wire
 from loadgen.mqtt.constants import PACKET_NAMES, packet_types
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.mqtt.topics import topic_name_fault
-from loadgen.mqtt.wire import (
-    Reader,
-    write_binary,
-    write_u8,
-    write_u16,
-    write_u32,
-    write_utf8,
-    write_variable,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +58,25 @@ class _Kind:
     """A data type of spec 2.2.2.2 with its reader and writer."""
 
     name: str
-    read: Callable[[Reader, str], Any]
+    read: Callable[[wire.Reader, str], Any]
     write: Callable[[Any, str], bytes]
 
 
-def _read_pair(reader: Reader, name: str) -> tuple[str, str]:
+def _read_pair(reader: wire.Reader, name: str) -> tuple[str, str]:
     return reader.utf8(f"{name} name"), reader.utf8(f"{name} value")
 
 
 def _write_pair(pair: tuple[str, str], name: str) -> bytes:
-    return write_utf8(pair[0], f"{name} name") + write_utf8(pair[1], f"{name} value")
+    return wire.write_utf8(pair[0], f"{name} name") + wire.write_utf8(pair[1], f"{name} value")
 
 
 _KINDS: Final = (
-    _Kind("Byte", Reader.u8, write_u8),
-    _Kind("Two Byte Integer", Reader.u16, write_u16),
-    _Kind("Four Byte Integer", Reader.u32, write_u32),
-    _Kind("Variable Byte Integer", Reader.variable, write_variable),
-    _Kind("UTF-8 Encoded String", Reader.utf8, write_utf8),
-    _Kind("Binary Data", Reader.binary, write_binary),
+    _Kind("Byte", wire.Reader.u8, wire.write_u8),
+    _Kind("Two Byte Integer", wire.Reader.u16, wire.write_u16),
+    _Kind("Four Byte Integer", wire.Reader.u32, wire.write_u32),
+    _Kind("Variable Byte Integer", wire.Reader.variable, wire.write_variable),
+    _Kind("UTF-8 Encoded String", wire.Reader.utf8, wire.write_utf8),
+    _Kind("Binary Data", wire.Reader.binary, wire.write_binary),
     _Kind("UTF-8 String Pair", _read_pair, _write_pair),
 )
 
@@ -141,7 +133,7 @@ def encode_properties(properties: Properties, packet_type: int) -> bytes:
     if properties is NO_PROPERTIES:
         return b"\0"
     body = write_properties(properties, packet_type)
-    return write_variable(len(body), "Property Length") + body
+    return wire.write_variable(len(body), "Property Length") + body
 
 
 def write_properties(properties: Properties, packet_type: int) -> bytes:
@@ -170,7 +162,7 @@ def write_properties(properties: Properties, packet_type: int) -> bytes:
     return b"".join(parts)
 
 
-def decode_properties(reader: Reader, packet_type: int) -> Properties:
+def decode_properties(reader: wire.Reader, packet_type: int) -> Properties:
     """Read Property Length and properties of a packet type (or WILL).
 
     Raises RemoteProtocolError: 0x81 for an unknown or foreign identifier and for a bad type, 0x82

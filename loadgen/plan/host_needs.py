@@ -5,15 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loadgen.errors import LoadgenError
-from loadgen.plan.fit import (
-    MEMORY_SHARE,
-    WORKERS_LIMIT,
-    Host,
-    Needs,
-    device_bytes,
-    fit_plan,
-    needs_of,
-)
+from loadgen.plan import fit
 from loadgen.plan.groups import Target
 from loadgen.plan.plan import Plan
 from loadgen.plan.spread import costed
@@ -31,7 +23,7 @@ _NAMES = read_table("loadgen.plan", "host_needs.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostNeeds(Needs):
+class HostNeeds(fit.Needs):
     """Resources that the fullest of a plan's hosts needs, and the duration of the run.
 
     `connects_per_s` is the host's part of the requested rate, or the most that it can make if no
@@ -56,14 +48,14 @@ def role_needs(plan: Plan) -> list[dict[str, Any]]:
             "group": one.name,
             "hosts": sorted({host for group, host in parts if group == at}),
             "cores": one.cores * one.count,
-            "memory_bytes": device_bytes(plan.encrypted) * one.count,
+            "memory_bytes": fit.device_bytes(plan.encrypted) * one.count,
         }
         for at, one in enumerate(costed(plan.groups, plan.separate_count))
     ]
 
 
-def host_needs(plan: Plan, host: Host) -> HostNeeds:
-    needs = asdict(needs_of(plan))
+def host_needs(plan: Plan, host: fit.Host) -> HostNeeds:
+    needs = asdict(fit.needs_of(plan))
     phases = plan.phases
     connects = CONNECTS_PER_CORE_S * host.cores
     if phases.connect_rate is not None:
@@ -82,7 +74,7 @@ def host_needs(plan: Plan, host: Host) -> HostNeeds:
     )
 
 
-def fewest_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> tuple[int, str]:
+def fewest_hosts(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> tuple[int, str]:
     """Return the least number of hosts like this one that suffices, and why one fewer does not.
 
     The number is 0 if MOST_HOSTS are not enough.
@@ -115,12 +107,12 @@ def fewest_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> tuple[i
     return enough, lacking(enough - 1)
 
 
-def _least_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> int:
+def _least_hosts(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> int:
     """Return a lower bound of the hosts that a plan needs, from memory, descriptors and ports."""
     devices = sum(group.count for group in plan.groups)
     most = [
-        int(host.memory_bytes * MEMORY_SHARE) // device_bytes(plan.encrypted),
-        WORKERS_LIMIT * host.descriptors,
+        int(host.memory_bytes * fit.MEMORY_SHARE) // fit.device_bytes(plan.encrypted),
+        fit.WORKERS_LIMIT * host.descriptors,
     ]
     loopback = all(target.host.startswith("127.") for target in targets)
     if plan.scenario.source_address is None and not loopback:
@@ -128,10 +120,10 @@ def _least_hosts(plan: Plan, host: Host, targets: tuple[Target, ...]) -> int:
     return -(-devices // max(1, min(most)))
 
 
-def _lacking(plan: Plan, host: Host, targets: tuple[Target, ...]) -> str:
+def _lacking(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> str:
     """Return the reason why hosts like this one do not suffice for a plan, "" if they do."""
     try:
-        needs = needs_of(fit_plan(plan, host, targets, 0))
+        needs = fit.needs_of(fit.fit_plan(plan, host, targets, 0))
     except LoadgenError as error:
         reason: str = error.args[0]
         return reason
@@ -144,7 +136,7 @@ def _lacking(plan: Plan, host: Host, targets: tuple[Target, ...]) -> str:
     return ""
 
 
-def host_like(text: str, host: Host) -> Host:
+def host_like(text: str, host: fit.Host) -> fit.Host:
     """Return `host` with the values of a text such as cores=16,memory=64GiB; raise ValueError."""
     changed: dict[str, Any] = {}
     for entry in text.split(","):

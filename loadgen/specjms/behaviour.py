@@ -16,19 +16,12 @@ from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour, PlannedFleet
 from loadgen.plan.groups import Target, one_worker
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
+from loadgen.specjms import layout
 from loadgen.specjms.build_model import model_of
 from loadgen.specjms.chain_model import Model
 from loadgen.specjms.chain_plan import groups_of_model
 from loadgen.specjms.kernels.chains import Chains
 from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
-from loadgen.specjms.layout import (
-    build_chains,
-    heard_by,
-    lines_length,
-    out_bytes,
-    parts_of,
-    subscriptions_at,
-)
 from loadgen.specjms.missing import gaps_of, streams_of
 from loadgen.specjms.scenario import SupplyChain
 
@@ -43,12 +36,12 @@ def behave(fleet: PlannedFleet) -> Behaviour:
     """Return the behaviour of a model's devices, and add their arrays to the fleet."""
     plan = fleet.plan
     model = _MODELS.validate_python(plan.model)
-    parts = parts_of(model)
+    parts = layout.parts_of(model)
     chains = equip(fleet, model)
 
     def subscribe_packets(row: int) -> list[Subscribe]:
         part = parts[int(fleet.group[row])]
-        packets, qos = subscriptions_at(model, plan.root, part, int(fleet.device[row]))
+        packets, qos = layout.subscriptions_at(model, plan.root, part, int(fleet.device[row]))
         first_id = SUBSCRIBE_ID - len(packets) + 1
         return [
             Subscribe(
@@ -86,19 +79,19 @@ def equip(fleet: PlannedFleet, model: Model) -> Chains:
     window = max(
         (group.publishes.window for group in plan.groups if group.publishes is not None), default=1
     )
-    chains = build_chains(
+    chains = layout.build_chains(
         model, plan.root, fleet.group, fleet.device, window, plan.send_tick_us * 1000
     )
     sending, receiving = np.flatnonzero(chains.sending), np.flatnonzero(chains.qos2)
     fleet.devices["sender"] = fleet.devices["qos2"] = -1
     fleet.devices["sender"][sending] = np.arange(len(sending))
     fleet.devices["qos2"][receiving] = np.arange(len(receiving))
-    parts = parts_of(model)
+    parts = layout.parts_of(model)
     for number in np.unique(fleet.group).tolist():
-        _, qos = subscriptions_at(model, plan.root, parts[number], 0)
+        _, qos = layout.subscriptions_at(model, plan.root, parts[number], 0)
         fleet.devices["qos"][fleet.group == number] = qos
     # Of control packets: room for the output of two calls at a blocked socket.
-    written = out_bytes(model, plan.root, len(fleet.buffer), window)
+    written = layout.out_bytes(model, plan.root, len(fleet.buffer), window)
     fleet.replace(
         senders=Sender.rows(len(sending)),
         window=InFlight.grid(window, len(sending)),
@@ -125,8 +118,8 @@ def _counts(model: Model, fleet: PlannedFleet, chains: Chains) -> dict[str, Any]
         "inside": chains.begins["inside"].tolist(),
         **{name: getattr(chains.state, name) for name in _COUNTED},
         "calls_open": chains.joins[-1].count,
-        "unsent": lines_length(chains),
-        "heard": heard_by(model, chains),
+        "unsent": layout.lines_length(chains),
+        "heard": layout.heard_by(model, chains),
         "returned_ns": int(fleet.devices["returned_ns"].max(initial=0)),
         "away": int((fleet.devices["returned_ns"] == AWAY).sum()),
         "gaps": gaps_of(model, chains, fleet.gaps),

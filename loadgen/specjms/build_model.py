@@ -14,16 +14,7 @@ from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.plan.fields import Choice, Count, FieldKind, Flag, Quantity, read_table
 from loadgen.plan.units import shown
 from loadgen.sentences import counted
-from loadgen.specjms.chain_model import (
-    ACKNOWLEDGED_AT_ONCE,
-    SUBSCRIPTION_TYPES,
-    TARGETS,
-    CaseStudy,
-    MessageOptions,
-    Model,
-    enabled_types,
-    handlers_of,
-)
+from loadgen.specjms import chain_model, topology
 from loadgen.specjms.kernels.trailer import TRAILER_BYTES
 from loadgen.specjms.messages import (
     CLASS_PERCENT,
@@ -36,12 +27,6 @@ from loadgen.specjms.messages import (
     message_sizes,
 )
 from loadgen.specjms.scenario import SPECJMS_TEXT, SupplyChain
-from loadgen.specjms.topology import (
-    VERTICAL_LOCATIONS,
-    Locations,
-    horizontal_locations,
-    input_rates,
-)
 
 RATE_LEAST: Final = 1e-4
 """Lowest rate: one in almost three hours, so that periods can be counted in nanoseconds."""
@@ -100,16 +85,16 @@ _MESSAGE: Final[Table] = {
     "qos": Count(0, 2),
     "durable": Flag(),
     "queue": Flag(),
-    "target": Choice(choices=TARGETS),
-    "subscription": Choice(choices=SUBSCRIPTION_TYPES),
+    "target": Choice(choices=chain_model.TARGETS),
+    "subscription": Choice(choices=chain_model.SUBSCRIPTION_TYPES),
     "handlers": _HANDLERS,
     "endpoint": _ENDPOINT,
-    "acknowledgement": Choice(choices=tuple(ACKNOWLEDGED_AT_ONCE)),
+    "acknowledgement": Choice(choices=tuple(chain_model.ACKNOWLEDGED_AT_ONCE)),
     "sizes": Three(HEADER_BYTES + TRAILER_BYTES, SIZE_LIMIT_BYTES),
     "percent": _PERCENT,
 }
 
-_CASE_STUDY: Final[Mapping[CaseStudy | None, Table]] = {
+_CASE_STUDY: Final[Mapping[chain_model.CaseStudy | None, Table]] = {
     None: {},
     "I": {},
     "II": {"queue": False, "target": "MessageType"},
@@ -118,21 +103,21 @@ _CASE_STUDY: Final[Mapping[CaseStudy | None, Table]] = {
 """The scenarios of the case study, as options of all message types (jms2009-PS paper, 4.2)."""
 
 
-def model_of(chain: SupplyChain) -> Model:
+def model_of(chain: SupplyChain) -> chain_model.Model:
     """Return the model of a scenario; raises ScenarioError with one line if it is invalid."""
     freeform = chain.topology == "freeform"
     if not freeform:
         _refuse_overrides(chain)
-    places = replace(VERTICAL_LOCATIONS, headquarters=chain.headquarters)
+    places = replace(topology.VERTICAL_LOCATIONS, headquarters=chain.headquarters)
     if chain.topology != "vertical":
-        usual = horizontal_locations(chain.base, chain.headquarters)
-        places = Locations(*_of_kinds(chain, "locations", Count(1, 100_000), usual.of))
+        usual = topology.horizontal_locations(chain.base, chain.headquarters)
+        places = topology.Locations(*_of_kinds(chain, "locations", Count(1, 100_000), usual.of))
     tables = {
         name: value if isinstance(value, Mapping) else {"rate": value}
         for name, value in chain.table("interactions").items()
     }
     given = read_table("interactions", tables, {str(n): _INTERACTION for n in INTERACTIONS})
-    rates = input_rates("horizontal" if freeform else chain.topology, chain.base, places)
+    rates = topology.input_rates("horizontal" if freeform else chain.topology, chain.base, places)
     if freeform and given:
         rates = (0.0,) * len(rates)
     overrides = [given.get(str(number), {}) for number in INTERACTIONS]
@@ -145,7 +130,7 @@ def model_of(chain: SupplyChain) -> Model:
     quantities = read_table("quantities", chain.table("quantities"), kinds)
     percent = quantities.pop("percent", CLASS_PERCENT)
     shared = int(chain.shared_connections)
-    model = Model(
+    model = chain_model.Model(
         topology=chain.topology,
         base=chain.base,
         locations=places,
@@ -165,7 +150,7 @@ def model_of(chain: SupplyChain) -> Model:
     return model
 
 
-def changed_options(model: Model) -> tuple[str, ...]:
+def changed_options(model: chain_model.Model) -> tuple[str, ...]:
     """Return the differences from SPECjms2007's workload, such as "order: queue"."""
     usual = model_of(SupplyChain(base=1))
     changed = []
@@ -213,7 +198,7 @@ def _of_kinds(
 
 def _options(
     chain: SupplyChain, sizes: Sequence[tuple[int, int, int]]
-) -> tuple[MessageOptions, ...]:
+) -> tuple[chain_model.MessageOptions, ...]:
     """Return the options of each message type: published, overridden by `all`, then by its own."""
     tables = chain.table("messages")
     chosen = read_table("messages", tables, dict.fromkeys(("all", *TYPES), _MESSAGE))
@@ -239,7 +224,9 @@ def _options(
     return tuple(options)
 
 
-def _message(message: MessageType, usual: Table, every: Table, overrides: Table) -> MessageOptions:
+def _message(
+    message: MessageType, usual: Table, every: Table, overrides: Table
+) -> chain_model.MessageOptions:
     chosen = dict(usual)
     for values in (every, overrides):
         # qos and persistent imply each other, so the later of them replaces both.
@@ -261,11 +248,11 @@ def _message(message: MessageType, usual: Table, every: Table, overrides: Table)
     if message.spread != "family" and "subscription" in overrides:
         raise ScenarioError(SPECJMS_TEXT.SUBSCRIPTION_OF_OTHER(where=where))
     queue = not message.pubsub and chosen.get("queue", True)
-    target = chosen.get("target", TARGETS[0])
-    if queue and overrides.get("target", TARGETS[0]) != TARGETS[0]:
+    target = chosen.get("target", chain_model.TARGETS[0])
+    if queue and overrides.get("target", chain_model.TARGETS[0]) != chain_model.TARGETS[0]:
         raise ScenarioError(SPECJMS_TEXT.TARGET_OF_QUEUE(where=where, target=shown(target)))
     # A topic that several types share is not divided by family.
-    shared = message.spread == "family" and target != TARGETS[0]
+    shared = message.spread == "family" and target != chain_model.TARGETS[0]
     small, medium, large = map(int, chosen["sizes"])
     transacted = chosen.get("transacted", message.transacted)
     acknowledgement = chosen.get("acknowledgement", "AUTO")
@@ -273,13 +260,15 @@ def _message(message: MessageType, usual: Table, every: Table, overrides: Table)
         raise ScenarioError(
             SPECJMS_TEXT.ACKNOWLEDGEMENT(where=where, acknowledgement=acknowledgement)
         )
-    return MessageOptions(
+    return chain_model.MessageOptions(
         qos=qos,
         durable=chosen.get("durable", message.durable or qos > 0),
         transacted=transacted,
         queue=queue,
         target=target,
-        subscription=chosen.get("subscription", "OR" if shared else SUBSCRIPTION_TYPES[0]),
+        subscription=chosen.get(
+            "subscription", "OR" if shared else chain_model.SUBSCRIPTION_TYPES[0]
+        ),
         handlers=overrides.get("handlers", 1) if message.pubsub else chosen["handlers"],
         sizes_bytes=(small, medium, large),
         class_percent=chosen.get("percent"),
@@ -288,16 +277,16 @@ def _message(message: MessageType, usual: Table, every: Table, overrides: Table)
     )
 
 
-def _check_protocol(model: Model, mqtt: str) -> None:
+def _check_protocol(model: chain_model.Model, mqtt: str) -> None:
     """Refuse what the version of MQTT, or a selector at the receivers, cannot do."""
-    for number in enabled_types(model):
+    for number in chain_model.enabled_types(model):
         message, options = MESSAGES[number], model.messages[number]
-        handlers = handlers_of(model, number)
+        handlers = chain_model.handlers_of(model, number)
         if handlers > 1 and mqtt != "5":
             raise ScenarioError(
                 SPECJMS_TEXT.SHARED_HANDLERS(mqtt=mqtt, message=message.name, handlers=handlers)
             )
-        selected = not options.queue and options.target != TARGETS[0]
+        selected = not options.queue and options.target != chain_model.TARGETS[0]
         selected |= message.spread == "family" and options.subscription != "family"
         if model.selectors == "broker" or not selected:
             continue

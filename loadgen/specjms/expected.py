@@ -4,15 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from loadgen.specjms import messages
 from loadgen.specjms.chain_model import Model, answers_to_calls, mean_received_by
-from loadgen.specjms.messages import (
-    GROUPS,
-    INTERACTIONS,
-    MESSAGES,
-    SPECIFICATION,
-    MixGroup,
-    group_of,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +20,7 @@ class MessageRate:
 def type_rates(model: Model) -> tuple[MessageRate, ...]:
     """Return the rates of the whole system, one entry per message type."""
     rates: list[MessageRate] = []
-    for number, message in enumerate(MESSAGES):
+    for number, message in enumerate(messages.MESSAGES):
         # An interaction has one message per step, except for the offers to a call.
         each = answers_to_calls(model)[0] if message.name == "offer" else 1.0
         sent = model.rates[message.interaction - 1] * each
@@ -35,21 +28,21 @@ def type_rates(model: Model) -> tuple[MessageRate, ...]:
     return tuple(rates)
 
 
-def group_played(model: Model, number: int) -> MixGroup:
+def group_played(model: Model, number: int) -> messages.MixGroup:
     """Return a type's part of the message mix as the model sends it, not as published."""
     options = model.messages[number]
-    return group_of(pubsub=not options.queue, persistent=options.qos > 0)
+    return messages.group_of(pubsub=not options.queue, persistent=options.qos > 0)
 
 
-def group_rates(model: Model) -> dict[MixGroup, MessageRate]:
+def group_rates(model: Model) -> dict[messages.MixGroup, MessageRate]:
     """Return the rates of the whole system by part of the message mix, as the model sends it."""
-    totals = {group: MessageRate() for group in GROUPS}
+    totals = {group: MessageRate() for group in messages.GROUPS}
     for number, rate in enumerate(type_rates(model)):
         totals[group_played(model, number)] += rate
     return totals
 
 
-def mix(rates: Mapping[MixGroup, MessageRate]) -> dict[MixGroup, float]:
+def mix(rates: Mapping[messages.MixGroup, MessageRate]) -> dict[messages.MixGroup, float]:
     """Return the share of each group in the messages received, in per cent; zeros without any."""
     total = sum(rate.received for rate in rates.values())
     return {group: 100.0 * rate.received / total if total else 0.0 for group, rate in rates.items()}
@@ -60,14 +53,14 @@ _MIX_POINTS: Final = 0.5
 
 def mix_note(model: Model) -> str:
     """Return a note if BASE does not give the message mix of the topology, else ""."""
-    published = SPECIFICATION["mix"].get(model.topology)
+    published = messages.SPECIFICATION["mix"].get(model.topology)
     if published is None:
         return ""
-    played = {group: MessageRate() for group in GROUPS}
-    for message, rate in zip(MESSAGES, type_rates(model), strict=True):
+    played = {group: MessageRate() for group in messages.GROUPS}
+    for message, rate in zip(messages.MESSAGES, type_rates(model), strict=True):
         played[message.group] += rate
     shares = mix(played)
-    worst = max(GROUPS, key=lambda group: abs(shares[group] - published[group]))
+    worst = max(messages.GROUPS, key=lambda group: abs(shares[group] - published[group]))
     if abs(shares[worst] - published[worst]) <= _MIX_POINTS:
         return ""
     return (
@@ -79,8 +72,8 @@ def mix_note(model: Model) -> str:
 
 def interaction_messages(model: Model) -> tuple[MessageRate, ...]:
     """Return messages sent and received by all parties in one interaction, by interaction."""
-    totals = [MessageRate() for _ in INTERACTIONS]
-    for message, rate in zip(MESSAGES, type_rates(model), strict=True):
+    totals = [MessageRate() for _ in messages.INTERACTIONS]
+    for message, rate in zip(messages.MESSAGES, type_rates(model), strict=True):
         totals[message.interaction - 1] += rate
     return tuple(
         MessageRate(total.sent / begun, total.received / begun) if begun else MessageRate()

@@ -4,17 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
+from loadgen.plan import scenario
 from loadgen.plan.fields import Choice, Count, Flag, Seconds, TableText
-from loadgen.plan.scenario import (
-    PRIVATE_BROKERS,
-    Drain,
-    Duration,
-    MaxUnacknowledged,
-    MqttVersion,
-    SaveEach,
-    Scenario,
-    Warmup,
-)
 from loadgen.sentences import Sentences
 from loadgen.specjms.chain_model import CaseStudy, Selectors
 from loadgen.specjms.topology import Topology
@@ -22,16 +13,16 @@ from loadgen.specjms.topology import Topology
 SPECJMS_TEXT = Sentences("loadgen.specjms")
 
 
-class SupplyChain(Scenario):
+class SupplyChain(scenario.Scenario):
     parts = ("schedule",)
     search_p99_s = None
     """None: only the audit's bound holds, 5 s for 90 % of each destination (run rules 3.6.2)."""
 
     case: Literal["specjms"] = "specjms"
-    duration: Duration = 60.0
-    warmup: Warmup = 10.0
-    drain: Drain = 30.0
-    mqtt: MqttVersion = "5"
+    duration: scenario.Duration = 60.0
+    warmup: scenario.Warmup = 10.0
+    drain: scenario.Drain = 30.0
+    mqtt: scenario.MqttVersion = "5"
     topology: Annotated[Topology, Choice(load="kind")] = "horizontal"
     base: Annotated[int, Count(1, 20_000, everyday=20, load="amount")] = 10
     handlers: Annotated[int, Count(1, 100)] = 2
@@ -49,8 +40,8 @@ class SupplyChain(Scenario):
     shared_connections: Annotated[bool, Flag()] = False
     check_every: Annotated[int, Count()] = 1
     report_every: Annotated[float, Seconds(1, 86_400)] = 300.0
-    max_unacknowledged: MaxUnacknowledged = 100
-    save_each: SaveEach = False
+    max_unacknowledged: scenario.MaxUnacknowledged = 100
+    save_each: scenario.SaveEach = False
     on_exception: Annotated[Literal["stop", "go_on"], Choice()] = "stop"
     recovery: Annotated[float | None, Seconds(0.1, 86_400)] = None
 
@@ -58,7 +49,7 @@ class SupplyChain(Scenario):
         yield from super().complaints()
         if self.mqtt == "3.1":
             yield SPECJMS_TEXT.MQTT_3_1()
-        if self.recovery is not None and self.broker not in PRIVATE_BROKERS:
+        if self.recovery is not None and self.broker not in scenario.PRIVATE_BROKERS:
             yield SPECJMS_TEXT.RECOVERY_OF_URL()
 
     def table(self, name: str) -> dict[str, Any]:

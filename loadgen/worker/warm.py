@@ -13,20 +13,12 @@ from typing import NoReturn
 
 import numpy as np
 
-from loadgen.kernels import counting, receiver, sender
+from loadgen.kernels import counting, reactor, receiver, sender
 from loadgen.kernels.compiled.cache import version_directory
 from loadgen.kernels.device import CONNECT, LOSE, OPEN, transition
 from loadgen.kernels.fleet import CounterRecord
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.pacer import with_rate
-from loadgen.kernels.reactor import (
-    TIMER,
-    EntryPoints,
-    connect_waiting,
-    entry_points,
-    keep_partial,
-    ping_idle,
-)
 from loadgen.kernels.readout import count_missing
 from loadgen.kernels.repeats import doubt_pairs, note_withheld, settle
 from loadgen.kernels.syscalls import EPOLLIN, arm_timer, make_timer, watch
@@ -74,10 +66,10 @@ def warm(behaviour: str = MESSAGING, report: Report = lambda *_: None) -> None:
             marker.touch()
 
 
-def _tiny_fleet(module: BehaviourModule) -> tuple[PlannedFleet, EntryPoints]:
+def _tiny_fleet(module: BehaviourModule) -> tuple[PlannedFleet, reactor.EntryPoints]:
     plan = module.tiny_plan()
     fleet = build_fleet(plan, plan.workers[0])
-    return fleet, entry_points(module.behave(fleet).handlers)
+    return fleet, reactor.entry_points(module.behave(fleet).handlers)
 
 
 def _called_by_workers(fleet: PlannedFleet) -> Sequence[Step]:
@@ -95,15 +87,15 @@ def _called_by_workers(fleet: PlannedFleet) -> Sequence[Step]:
         sender.reschedule(fleet)
 
     return (
-        lambda: connect_waiting(fleet, 0),
+        lambda: reactor.connect_waiting(fleet, 0),
         lambda: plan_schedule(fleet, now_ns + _LATER_NS),
-        lambda: ping_idle(fleet, now_ns, np.zeros(2, np.uint8), four),
-        lambda: keep_partial(fleet, 0, 0, 0, now_ns),
+        lambda: reactor.ping_idle(fleet, now_ns, np.zeros(2, np.uint8), four),
+        lambda: reactor.keep_partial(fleet, 0, 0, 0, now_ns),
         take_rows,
         change_rate,
         lambda: sender.requeue(fleet, 0),
         lambda: receiver.release_held(fleet, 1, 0),
-        lambda: watch(run.epoll, run.timer, EPOLLIN, TIMER, fleet.words),
+        lambda: watch(run.epoll, run.timer, EPOLLIN, reactor.TIMER, fleet.words),
         lambda: arm_timer(run.timer, 0, fleet.clock),
         lambda: os.close(make_timer()),
         lambda: [transition(fleet, 0, event) for event in (CONNECT, OPEN, LOSE)],

@@ -3,17 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.kernels.accounting import (
-    DUPLICATE,
-    LATE,
-    NEW,
-    Gap,
-    GapPool,
-    account,
-    has_come,
-    make_pairs,
-    received_on,
-)
+from loadgen.kernels import accounting
 from tests.examples import examples
 
 
@@ -21,12 +11,12 @@ class Book:
     """The arrays of a few pairs and their pool."""
 
     def __init__(self, pairs: int, gaps: int) -> None:
-        self.pairs = make_pairs(pairs)
-        self.gaps = Gap.rows(gaps)
-        self.pool = GapPool.rows(1)[0]
+        self.pairs = accounting.make_pairs(pairs)
+        self.gaps = accounting.Gap.rows(gaps)
+        self.pool = accounting.GapPool.rows(1)[0]
 
     def take(self, pair: int, sequence: int) -> int:
-        return int(account(self.pairs, self.gaps, self.pool, pair, sequence))
+        return int(accounting.account(self.pairs, self.gaps, self.pool, pair, sequence))
 
     def chain(self, gap: int) -> list[int]:
         found = []
@@ -63,8 +53,8 @@ class Book:
 def expected_outcome(seen: set[int], sequence: int) -> int:
     """What an observer with perfect memory would say, before he adds it to `seen`."""
     if sequence in seen:
-        return DUPLICATE
-    return LATE if seen and sequence < max(seen) else NEW
+        return accounting.DUPLICATE
+    return accounting.LATE if seen and sequence < max(seen) else accounting.NEW
 
 
 arrivals = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25)), max_size=80)
@@ -82,10 +72,12 @@ def test_every_message_is_judged_as_by_perfect_memory(messages: list[tuple[int, 
     for pair in range(3):
         top = max(seen[pair], default=-1)
         assert book.missing(pair) == [n for n in range(top) if n not in seen[pair]]
-        assert [n for n in range(30) if has_come(book.pairs, book.gaps, pair, n)] == sorted(
-            seen[pair]
-        )
-    assert received_on(book.pairs, book.gaps).tolist() == [len(numbers) for numbers in seen]
+        assert [
+            n for n in range(30) if accounting.has_come(book.pairs, book.gaps, pair, n)
+        ] == sorted(seen[pair])
+    assert accounting.received_on(book.pairs, book.gaps).tolist() == [
+        len(numbers) for numbers in seen
+    ]
     assert book.pool.missing == sum(len(book.missing(pair)) for pair in range(3))
     assert book.pool.forgotten_gaps == 0
 
@@ -93,9 +85,9 @@ def test_every_message_is_judged_as_by_perfect_memory(messages: list[tuple[int, 
 def test_rows_given_back_are_used_before_rows_never_used() -> None:
     book = Book(1, 100)
     for sequence in range(1, 2000, 2):
-        assert book.take(0, sequence) == NEW
+        assert book.take(0, sequence) == accounting.NEW
         assert book.pool.missing == 1
-        assert book.take(0, sequence - 1) == LATE
+        assert book.take(0, sequence - 1) == accounting.LATE
     assert book.pool.used_gaps == 1
     assert book.pool.missing == 0
 
@@ -103,35 +95,35 @@ def test_rows_given_back_are_used_before_rows_never_used() -> None:
 def test_a_gap_beyond_32_bits_costs_one_gap() -> None:
     book = Book(1, 3)
     far = 1 << 61
-    assert book.take(0, far) == NEW
-    assert book.take(0, far // 2) == LATE
-    assert book.take(0, far // 2) == DUPLICATE
+    assert book.take(0, far) == accounting.NEW
+    assert book.take(0, far // 2) == accounting.LATE
+    assert book.take(0, far // 2) == accounting.DUPLICATE
     assert len(book.free()) == 1
-    assert book.take(0, far + 1) == NEW
+    assert book.take(0, far + 1) == accounting.NEW
 
 
 def test_with_an_exhausted_pool_a_gap_is_forgotten_and_counted() -> None:
     book = Book(1, 1)
-    assert book.take(0, 2) == NEW
+    assert book.take(0, 2) == accounting.NEW
     assert book.pool.forgotten_gaps == 0
-    assert book.take(0, 5) == NEW
+    assert book.take(0, 5) == accounting.NEW
     assert book.pool.forgotten_gaps == 1
-    assert book.take(0, 3) == DUPLICATE  # as documented: it was forgotten
-    assert book.take(0, 0) == LATE
-    assert book.take(0, 1) == LATE
+    assert book.take(0, 3) == accounting.DUPLICATE  # as documented: it was forgotten
+    assert book.take(0, 0) == accounting.LATE
+    assert book.take(0, 1) == accounting.LATE
     assert len(book.free()) == 1
-    assert book.take(0, 7) == NEW
+    assert book.take(0, 7) == accounting.NEW
     assert book.missing(0) == [6]
     assert book.pool.forgotten_gaps == 1
 
 
 def test_with_an_exhausted_pool_a_split_forgets_the_upper_part() -> None:
     book = Book(1, 1)
-    assert book.take(0, 6) == NEW
-    assert book.take(0, 3) == LATE
+    assert book.take(0, 6) == accounting.NEW
+    assert book.take(0, 3) == accounting.LATE
     assert book.pool.forgotten_gaps == 1
     assert book.missing(0) == [0, 1, 2]
-    assert book.take(0, 4) == DUPLICATE
+    assert book.take(0, 4) == accounting.DUPLICATE
     book.check_pool()
 
 
@@ -146,7 +138,7 @@ def test_a_small_pool_never_invents_or_loses_gaps(
         truth = expected_outcome(seen[pair], sequence)
         outcome = book.take(pair, sequence)
         # Only a late message from a forgotten gap may be taken for a repeated one.
-        assert outcome == truth or (truth == LATE and outcome == DUPLICATE)
+        assert outcome == truth or (truth == accounting.LATE and outcome == accounting.DUPLICATE)
         if outcome != truth:
             assert book.pool.forgotten_gaps > 0
         seen[pair].add(sequence)

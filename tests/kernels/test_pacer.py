@@ -10,26 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.kernels import pacer
 from loadgen.kernels.arrays import Rows
-from loadgen.kernels.pacer import (
-    CONSTANT,
-    POISSON,
-    UNIFORM,
-    Due,
-    ProgramStep,
-    advance,
-    begin_schedule,
-    clock_of,
-    heap_pop,
-    heap_push,
-    heap_replace,
-    load_time_of,
-    make_program,
-    make_publishers,
-    owed_messages,
-    random_unit,
-    with_rate,
-)
 from tests.examples import examples
 
 S = 1_000_000_000
@@ -47,23 +29,23 @@ class Publishers:
         arrival: int,
         *,
         phases: list[float] | None = None,
-        program: Rows[ProgramStep] | None = None,
+        program: Rows[pacer.ProgramStep] | None = None,
         seed: int = 7,
     ) -> None:
         count = len(streams)
         self.seed = seed
-        self.program = make_program(START_NS) if program is None else program
-        self.rows = make_publishers(
+        self.program = pacer.make_program(START_NS) if program is None else program
+        self.rows = pacer.make_publishers(
             np.zeros(count),
             np.array(streams),
             np.zeros(count) if phases is None else np.array(phases),
             np.full(count, period_ns),
             np.full(count, arrival),
         )
-        begin_schedule(self.rows, self.program, seed)
+        pacer.begin_schedule(self.rows, self.program, seed)
 
     def step(self, publisher: int = 0) -> int:
-        return int(advance(self.rows[publisher], self.program, self.seed))
+        return int(pacer.advance(self.rows[publisher], self.program, self.seed))
 
     def due(self, publisher: int = 0) -> int:
         return int(self.rows[publisher].due_ns)
@@ -76,7 +58,7 @@ class Publishers:
         return found
 
     def owed(self, now_ns: int, publisher: int = 0) -> int:
-        return int(owed_messages(self.rows[publisher], self.program, now_ns))
+        return int(pacer.owed_messages(self.rows[publisher], self.program, now_ns))
 
 
 # --- arrivals -------------------------------------------------------------------------------
@@ -89,7 +71,7 @@ TEN_HOURS = ((1_000_000, 1), 36 * 10**9)  # rate, and the last message
 @pytest.mark.parametrize(("rate", "sequence"), [*product(RATES, [1, 999, 10**6, 10**9]), TEN_HOURS])
 def test_constant_arrivals_do_not_drift(rate: tuple[int, int], sequence: int) -> None:
     exact_period = Fraction(S * rate[1], rate[0])
-    one = Publishers([0], float(exact_period), CONSTANT)
+    one = Publishers([0], float(exact_period), pacer.CONSTANT)
     one.rows[0].sequence = sequence - 1
     due_ns = one.step()
     assert one.rows[0].sequence == sequence
@@ -99,7 +81,7 @@ def test_constant_arrivals_do_not_drift(rate: tuple[int, int], sequence: int) ->
 
 
 def test_uniform_arrivals_fall_one_into_each_period() -> None:
-    dues = Publishers([5], 1e6, UNIFORM).dues(20_000)
+    dues = Publishers([5], 1e6, pacer.UNIFORM).dues(20_000)
     offsets = [due - START_NS - k * 1_000_000 for k, due in enumerate(dues)]
     assert all(0 <= offset < 1_000_000 for offset in offsets)
     mean = sum(offsets) / len(offsets)
@@ -108,7 +90,7 @@ def test_uniform_arrivals_fall_one_into_each_period() -> None:
 
 
 def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential() -> None:
-    dues = np.array(Publishers([5], 1e6, POISSON).dues(40_001))
+    dues = np.array(Publishers([5], 1e6, pacer.POISSON).dues(40_001))
     gaps = np.diff(dues)
     assert (gaps >= 0).all()
     error = 1 / math.sqrt(len(gaps))
@@ -120,7 +102,7 @@ def test_poisson_gaps_have_the_mean_and_the_spread_of_an_exponential() -> None:
 
 def test_poisson_streams_together_have_the_rate_and_are_independent() -> None:
     streams = 400
-    fleet = Publishers(list(range(streams)), float(S), POISSON)
+    fleet = Publishers(list(range(streams)), float(S), pacer.POISSON)
     counts = []
     for publisher in range(streams):
         dues = fleet.dues(60, publisher)
@@ -130,7 +112,7 @@ def test_poisson_streams_together_have_the_rate_and_are_independent() -> None:
     assert abs(variance / 20 - 1) < 5 * math.sqrt(2 / streams)
 
 
-@pytest.mark.parametrize("arrival", [CONSTANT, UNIFORM, POISSON])
+@pytest.mark.parametrize("arrival", [pacer.CONSTANT, pacer.UNIFORM, pacer.POISSON])
 def test_a_schedule_does_not_depend_on_the_spread_over_workers(arrival: int) -> None:
     phases = [n / 6 for n in range(6)]
     together = Publishers(list(range(10, 16)), 1e7, arrival, phases=phases)
@@ -142,7 +124,7 @@ def test_a_schedule_does_not_depend_on_the_spread_over_workers(arrival: int) -> 
 
 
 def test_random_units_are_even_and_never_zero_or_one() -> None:
-    units = np.array([random_unit(9, stream, n) for stream in range(50) for n in range(400)])
+    units = np.array([pacer.random_unit(9, stream, n) for stream in range(50) for n in range(400)])
     assert units.min() > 0.0
     assert units.max() < 1.0
     cells, _ = np.histogram(units, bins=20, range=(0, 1))
@@ -154,14 +136,14 @@ def test_random_units_are_even_and_never_zero_or_one() -> None:
 
 
 def test_another_seed_draws_other_numbers_and_not_the_same_ones_elsewhere() -> None:
-    draws = [{random_unit(seed, 7, n) for n in range(256)} for seed in (1, 2, 3, 1 + 2**40)]
+    draws = [{pacer.random_unit(seed, 7, n) for n in range(256)} for seed in (1, 2, 3, 1 + 2**40)]
     for one, other in pairwise(draws):
         assert not one & other
-    assert not draws[0] & {random_unit(1, 6, n) for n in range(256)}
+    assert not draws[0] & {pacer.random_unit(1, 6, n) for n in range(256)}
 
 
 def test_random_units_of_streams_are_not_those_of_another_shifted() -> None:
-    by_stream = np.array([[random_unit(1, s, n) for n in range(200)] for s in range(40)])
+    by_stream = np.array([[pacer.random_unit(1, s, n) for n in range(200)] for s in range(40)])
     correlation = np.corrcoef(by_stream)
     np.fill_diagonal(correlation, 0)
     assert np.abs(correlation).max() < 6 / math.sqrt(200)
@@ -178,12 +160,12 @@ programs = st.lists(
 )
 
 
-def _program(changes: list[tuple[int, float]]) -> Rows[ProgramStep]:
-    program = make_program(START_NS)
+def _program(changes: list[tuple[int, float]]) -> Rows[pacer.ProgramStep]:
+    program = pacer.make_program(START_NS)
     at_ns = START_NS
     for after_ns, factor in changes:
         at_ns += after_ns
-        program = with_rate(program, at_ns, factor)
+        program = pacer.with_rate(program, at_ns, factor)
     return program
 
 
@@ -209,7 +191,11 @@ def test_load_time_is_the_integral_of_the_rate(
     clock_ns = START_NS + after_ns
     exact = _exact_load(changes, clock_ns)
     # Each step begins at a whole nanosecond of load time.
-    assert exact - len(changes) - 1 - exact / 2**50 <= load_time_of(program, clock_ns) <= exact + 1
+    assert (
+        exact - len(changes) - 1 - exact / 2**50
+        <= pacer.load_time_of(program, clock_ns)
+        <= exact + 1
+    )
 
 
 @given(programs, st.integers(0, 20 * S))
@@ -218,19 +204,19 @@ def test_what_was_due_before_a_change_stays_due_at_the_same_moment(
     changes: list[tuple[int, float]], load_ns: int
 ) -> None:
     program = _program(changes)
-    due_ns = int(clock_of(program, load_ns))
-    changed = with_rate(program, due_ns + 1, 7.0)
-    assert clock_of(changed, load_ns) == due_ns
+    due_ns = int(pacer.clock_of(program, load_ns))
+    changed = pacer.with_rate(program, due_ns + 1, 7.0)
+    assert pacer.clock_of(changed, load_ns) == due_ns
     # And nothing that was due later comes before the change.
-    slower = with_rate(program, due_ns, 0.5)
-    assert clock_of(slower, load_ns + 1) >= due_ns
+    slower = pacer.with_rate(program, due_ns, 0.5)
+    assert pacer.clock_of(slower, load_ns + 1) >= due_ns
 
 
 @pytest.mark.compiled
 @pytest.mark.parametrize("rate", [10_000.0, 30_000.0, 17.0])
 def test_no_message_is_forgiven_or_invented_by_rate_changes(rate: float) -> None:
     changes = [(S // 3, 2.0), (S // 7, 0.25), (S // 2, 1.0), (S, 3.5), (S // 9, 0.000001)]
-    one = Publishers([0], S / rate, CONSTANT)
+    one = Publishers([0], S / rate, pacer.CONSTANT)
     sent = 0
     at_ns = START_NS
     until_ns = START_NS + 4 * S
@@ -240,8 +226,8 @@ def test_no_message_is_forgiven_or_invented_by_rate_changes(rate: float) -> None
         while one.due() < at_ns - after_ns // 2:
             one.step()
             sent += 1
-        one.program = with_rate(one.program, at_ns, factor)
-        one.rows[0].due_ns = clock_of(one.program, one.rows[0].load_ns)
+        one.program = pacer.with_rate(one.program, at_ns, factor)
+        one.rows[0].due_ns = pacer.clock_of(one.program, one.rows[0].load_ns)
     while one.due() <= until_ns:
         one.step()
         sent += 1
@@ -250,22 +236,22 @@ def test_no_message_is_forgiven_or_invented_by_rate_changes(rate: float) -> None
 
 
 def test_a_change_replaces_the_changes_planned_after_it() -> None:
-    program = with_rate(make_program(START_NS), START_NS + 2 * S, 5.0)
-    program = with_rate(program, START_NS + S, 2.0)
-    assert load_time_of(program, START_NS + 3 * S) == 5 * S
+    program = pacer.with_rate(pacer.make_program(START_NS), START_NS + 2 * S, 5.0)
+    program = pacer.with_rate(program, START_NS + S, 2.0)
+    assert pacer.load_time_of(program, START_NS + 3 * S) == 5 * S
 
 
 def test_a_change_at_or_before_the_start_applies_to_the_whole_schedule() -> None:
     for at_ns in (START_NS, START_NS - S):
-        program = with_rate(make_program(START_NS), at_ns, 4.0)
-        assert clock_of(program, 0) == START_NS
-        assert clock_of(program, S) == START_NS + S // 4
+        program = pacer.with_rate(pacer.make_program(START_NS), at_ns, 4.0)
+        assert pacer.clock_of(program, 0) == START_NS
+        assert pacer.clock_of(program, S) == START_NS + S // 4
 
 
 @pytest.mark.parametrize("period_s", [60, 20_000, 10**6])
 def test_a_schedule_that_stands_still_is_not_due_for_any_period(period_s: int) -> None:
-    program = with_rate(make_program(START_NS), START_NS + S, 1e-6)
-    one = Publishers([0], float(period_s * S), CONSTANT, program=program)
+    program = pacer.with_rate(pacer.make_program(START_NS), START_NS + S, 1e-6)
+    one = Publishers([0], float(period_s * S), pacer.CONSTANT, program=program)
     assert one.due() == START_NS
     assert one.step() > START_NS + 24 * 3600 * S
     assert one.step() <= LATEST_NS
@@ -273,15 +259,15 @@ def test_a_schedule_that_stands_still_is_not_due_for_any_period(period_s: int) -
 
 @pytest.mark.parametrize("factor", [0.0, 1e-9])
 def test_the_slowest_rate_is_a_millionth(factor: float) -> None:
-    program = with_rate(make_program(START_NS), START_NS + S, factor)
-    assert load_time_of(program, START_NS + 3 * S) == S + 2000
-    assert clock_of(program, S + 2000) == START_NS + 3 * S
+    program = pacer.with_rate(pacer.make_program(START_NS), START_NS + S, factor)
+    assert pacer.load_time_of(program, START_NS + 3 * S) == S + 2000
+    assert pacer.clock_of(program, S + 2000) == START_NS + 3 * S
 
 
 @pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])
 def test_a_rate_that_is_none_is_refused(factor: float) -> None:
     with pytest.raises((ValueError, OverflowError)):
-        with_rate(make_program(START_NS), START_NS + S, factor)
+        pacer.with_rate(pacer.make_program(START_NS), START_NS + S, factor)
 
 
 # --- what is owed ---------------------------------------------------------------------------
@@ -305,7 +291,7 @@ def test_owed_messages_are_counted_exactly_for_constant_arrivals(
     ahead: int,
     near: int,
 ) -> None:
-    one = Publishers([0], period_ns, CONSTANT, phases=[phase], program=_program(changes))
+    one = Publishers([0], period_ns, pacer.CONSTANT, phases=[phase], program=_program(changes))
     for _ in range(sent):
         one.step()
     standing = one.rows.copy()
@@ -320,7 +306,7 @@ def test_owed_messages_are_counted_exactly_for_constant_arrivals(
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("arrival", [UNIFORM, POISSON])
+@pytest.mark.parametrize("arrival", [pacer.UNIFORM, pacer.POISSON])
 def test_owed_messages_are_right_on_average_for_random_arrivals(arrival: int) -> None:
     fleet = Publishers(list(range(300)), 1e6, arrival)
     now_ns = START_NS + 200_000_000
@@ -346,23 +332,23 @@ steps = st.lists(
 @given(steps)
 @examples(200)
 def test_the_heap_gives_what_heapq_gives(actions: list[tuple[str, int]]) -> None:
-    heap = Due.rows(64)
+    heap = pacer.Due.rows(64)
     model: list[int] = []
     entries: dict[int, int] = {}
     size = 0
     for number, (action, due_ns) in enumerate(actions):
         if action == "push":
-            size = heap_push(heap, size, due_ns, number)
+            size = pacer.heap_push(heap, size, due_ns, number)
             heapq.heappush(model, due_ns)
             entries[number] = due_ns
         elif model and action == "replace":
             del entries[heap[0].publisher]
-            heap_replace(heap, size, due_ns, number)
+            pacer.heap_replace(heap, size, due_ns, number)
             heapq.heapreplace(model, due_ns)
             entries[number] = due_ns
         elif model:
             del entries[heap[0].publisher]
-            size = heap_pop(heap, size)
+            size = pacer.heap_pop(heap, size)
             heapq.heappop(model)
         assert size == len(model)
         if model:

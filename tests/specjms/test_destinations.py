@@ -5,14 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.mqtt.topics import filter_matches
-from loadgen.specjms.chain_model import (
-    SUBSCRIPTION_TYPES,
-    TARGETS,
-    Model,
-    Selectors,
-    destinations_of,
-    families_at,
-)
+from loadgen.specjms import chain_model
 from loadgen.specjms.destinations import (
     Selector,
     destination_name,
@@ -33,11 +26,11 @@ ORDER, CALL, PRICE = (number_of(n) for n in ("order", "callForOffers", "priceUpd
 def model(
     target: str = "LocationID-MessageType",
     subscription: str = "family",
-    selectors: Selectors = "broker",
+    selectors: chain_model.Selectors = "broker",
     *,
     queue: bool = False,
     handlers: int = 1,
-) -> Model:
+) -> chain_model.Model:
     return model_with(
         base=15,
         handlers=handlers,
@@ -71,7 +64,7 @@ HQ_CreditCardHotlistT
 def test_queues_are_named_as_in_the_kit() -> None:
     usual = model_with(topology="freeform", base=15, headquarters=4)
     names = [
-        destination_name(usual, number, min(2, destinations_of(usual, number) - 1))
+        destination_name(usual, number, min(2, chain_model.destinations_of(usual, number) - 1))
         for number in range(len(MESSAGES))
     ]
     assert names == NAMES.split()
@@ -111,10 +104,10 @@ def test_properties_are_those_that_the_selector_names() -> None:
     assert selector_of(model("Central"), ORDER, 2) == ()
 
 
-@pytest.mark.parametrize("subscription", SUBSCRIPTION_TYPES)
+@pytest.mark.parametrize("subscription", chain_model.SUBSCRIPTION_TYPES)
 def test_ways_to_ask_for_product_families(subscription: str) -> None:
     own = model("LocationID-MessageType", subscription)
-    families = families_at(own, 1)
+    families = chain_model.families_at(own, 1)
     packets = subscriptions_of(own, "r", CALL, 1)
     if subscription == "family":
         assert packets == (tuple(f"r/HQ/ProductFamilyT{family}" for family in families),)
@@ -128,14 +121,14 @@ def test_ways_to_ask_for_product_families(subscription: str) -> None:
 
 @examples(60)
 @given(
-    st.sampled_from(TARGETS),
-    st.sampled_from(SUBSCRIPTION_TYPES),
+    st.sampled_from(chain_model.TARGETS),
+    st.sampled_from(chain_model.SUBSCRIPTION_TYPES),
     st.sampled_from(["broker", "client"]),
     st.booleans(),
     st.integers(0, 10**6),
 )
 def test_every_consumer_gets_its_messages_and_no_other(
-    target: str, subscription: str, selectors: Selectors, queue: bool, draw: int
+    target: str, subscription: str, selectors: chain_model.Selectors, queue: bool, draw: int
 ) -> None:
     made = model(target, subscription, selectors, queue=queue)
     number = draw % len(MESSAGES)
@@ -143,7 +136,7 @@ def test_every_consumer_gets_its_messages_and_no_other(
     filters = [f for p in subscriptions_of(made, "r", number, place) for f in p]
     selector = selector_of(made, number, place)
     for other, message in enumerate(MESSAGES):
-        for destination in range(destinations_of(made, other)):
+        for destination in range(chain_model.destinations_of(made, other)):
             topic = topic_of(made, "r", other, destination)
             hits = sum(filter_matches(pattern, topic) for pattern in filters)
             got = hits > 0 and satisfies(selector, properties_of(made, other, destination))
@@ -153,6 +146,6 @@ def test_every_consumer_gets_its_messages_and_no_other(
             elif meant and message.spread == "family":
                 # IN is one filter for all families; the payload tells them apart.
                 every = subscription == "IN" and selectors == "broker"
-                meant = every or destination in families_at(made, place)
+                meant = every or destination in chain_model.families_at(made, place)
             assert got == meant, (topic, filters)
             assert hits <= 1  # or the broker would deliver twice

@@ -5,16 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.specjms import messages
 from loadgen.specjms.expected import type_rates
-from loadgen.specjms.messages import (
-    DEFAULT_QUANTITIES,
-    FIRST_OF_INTERACTION,
-    MESSAGES,
-    TYPES,
-    message_sizes,
-    number_of,
-    outputs_of,
-)
 from tests.specjms.models import model_with
 
 ARTICLE = tomllib.loads((Path(__file__).parent / "article.toml").read_text())
@@ -22,7 +14,7 @@ ARTICLE = tomllib.loads((Path(__file__).parent / "article.toml").read_text())
 
 def test_every_type_is_as_published() -> None:
     lines = []
-    for message in MESSAGES:
+    for message in messages.MESSAGES:
         kind = "Topic" if message.pubsub else "Queue"
         words = [str(message.interaction), message.name, kind, message.owner.name]
         columns = zip("PTD", (message.persistent, message.transacted, message.durable), strict=True)
@@ -33,42 +25,42 @@ def test_every_type_is_as_published() -> None:
 
 @pytest.mark.parametrize(("cause", "effects"), ARTICLE["causes"])
 def test_a_message_causes_those_of_the_step_list(cause: str, effects: list[str]) -> None:
-    assert [TYPES[n] for n in outputs_of(number_of(cause))] == effects
+    assert [messages.TYPES[n] for n in messages.outputs_of(messages.number_of(cause))] == effects
 
 
 def test_a_message_is_sent_where_its_cause_arrives() -> None:
-    for number, message in enumerate(MESSAGES):
-        for output in outputs_of(number):
-            assert MESSAGES[output].sender == message.consumer
-            assert MESSAGES[output].interaction == message.interaction
+    for number, message in enumerate(messages.MESSAGES):
+        for output in messages.outputs_of(number):
+            assert messages.MESSAGES[output].sender == message.consumer
+            assert messages.MESSAGES[output].interaction == message.interaction
 
 
 def test_each_interaction_begins_with_one_type() -> None:
-    assert [TYPES[n] for n in FIRST_OF_INTERACTION] == ARTICLE["first"]
-    caused = {n for number in range(len(MESSAGES)) for n in outputs_of(number)}
-    assert caused | set(FIRST_OF_INTERACTION) == set(range(len(MESSAGES)))
-    assert not caused & set(FIRST_OF_INTERACTION)
+    assert [messages.TYPES[n] for n in messages.FIRST_OF_INTERACTION] == ARTICLE["first"]
+    caused = {n for number in range(len(messages.MESSAGES)) for n in messages.outputs_of(number)}
+    assert caused | set(messages.FIRST_OF_INTERACTION) == set(range(len(messages.MESSAGES)))
+    assert not caused & set(messages.FIRST_OF_INTERACTION)
 
 
 def test_sizes_follow_the_formulas() -> None:
-    quantities = dict(DEFAULT_QUANTITIES)
+    quantities = dict(messages.DEFAULT_QUANTITIES)
     quantities["order_lines"] = (1, 2, 3)
-    sizes = message_sizes(quantities)
-    assert sizes[number_of("order")] == tuple(
+    sizes = messages.message_sizes(quantities)
+    assert sizes[messages.number_of("order")] == tuple(
         round(1024 * (0.0565 * x + 1.4534)) for x in (1, 2, 3)
     )
     quantities["cash_desks"] = (4, 4, 4)
     quantities["sales_lines"] = (7, 7, 7)
     one = round(1024 * (0.0139 * 4 + 0.3650 * 7 + 0.9813))
-    assert message_sizes(quantities)[number_of("statInfoSM")] == (one, one, one)
+    assert messages.message_sizes(quantities)[messages.number_of("statInfoSM")] == (one, one, one)
 
 
 def test_a_price_update_has_one_size() -> None:
-    assert message_sizes()[number_of("priceUpdate")] == (237, 237, 237)
+    assert messages.message_sizes()[messages.number_of("priceUpdate")] == (237, 237, 237)
 
 
 def test_classes_are_in_order_and_hold_header_and_trailer() -> None:
-    for name, (small, medium, large) in zip(TYPES, message_sizes(), strict=True):
+    for name, (small, medium, large) in zip(messages.TYPES, messages.message_sizes(), strict=True):
         assert 72 < small <= medium <= large, name
 
 

@@ -15,29 +15,11 @@ transaction.
 
 from typing import Any
 
+from loadgen.kernels import counting
 from loadgen.kernels import packet_bytes as mqtt
 from loadgen.kernels.accounting import DUPLICATE, LATE, account
 from loadgen.kernels.arrays import copy_bytes, read_i64, read_u8, read_u32
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.counting import (
-    BROKEN,
-    MEASURE,
-    S_END_TO_END,
-    S_TRANSIT,
-    ReceivedMessage,
-    bucket_index,
-    check_qos,
-    count_damaged,
-    count_doubtful,
-    count_misrouted,
-    count_repeated,
-    count_sent,
-    note_delivery,
-    phase_of,
-    push_event,
-    record,
-    slot_of,
-)
 from loadgen.kernels.crc import crc32
 from loadgen.kernels.fleet import Fleet, Sent
 from loadgen.kernels.handlers import Handlers
@@ -55,17 +37,7 @@ from loadgen.kernels.receiver import acknowledge
 from loadgen.kernels.repeats import note_late
 from loadgen.mqtt.constants import PUBACK, PUBREC
 from loadgen.mqtt.reason_codes import ReasonCode
-from loadgen.specjms.kernels.chains import (
-    ALL,
-    COARSE_BITS,
-    FAMILIES,
-    JOIN_OFFERS,
-    MAKE_OFFER,
-    Chains,
-    DeviceRole,
-    TypeRow,
-    chains_of,
-)
+from loadgen.specjms.kernels import chains
 from loadgen.specjms.kernels.joins import COMPLETE, FULL, join_offer
 from loadgen.specjms.kernels.trailer import (
     NOWHERE,
@@ -88,15 +60,15 @@ _QUOTA_EXCEEDED = int(ReasonCode.QUOTA_EXCEEDED)
 
 
 @compiled
-def _route(kind: TypeRow, note: InteractionNote) -> int:
+def _route(kind: chains.TypeRow, note: InteractionNote) -> int:
     """Return the destination of a message, counted from the first one of its type."""
     if kind.kind >= 0:
         return int(note.places[kind.kind])
-    return note.family if kind.kind == FAMILIES else 0
+    return note.family if kind.kind == chains.FAMILIES else 0
 
 
 @compiled
-def _stream(kind: TypeRow, role: DeviceRole, destination: int) -> int:
+def _stream(kind: chains.TypeRow, role: chains.DeviceRole, destination: int) -> int:
     producer = role.producer
     if kind.fixed == 0:
         producer += destination * kind.producers
@@ -120,7 +92,7 @@ def _write_message(
 
     A repetition has the same bytes, except for `dup` and for `copy` in the payload's header.
     """
-    chain = chains_of(fleet.own)
+    chain = chains.chains_of(fleet.own)
     kind = chain.types[number]
     route = _route(kind, note)
     stream = _stream(kind, chain.roles[row], route)
@@ -172,7 +144,7 @@ def _write_new(
     position: int,
 ) -> int:
     """Write the next message of its stream; note it if it is to be acknowledged."""
-    chain = chains_of(fleet.own)
+    chain = chains.chains_of(fleet.own)
     kind = chain.types[number]
     route = _route(kind, note)
     stream = _stream(kind, chain.roles[row], route)
@@ -191,11 +163,11 @@ def _write_new(
 
 
 @compiled
-def _see_sent(chain: Chains, destination: int, phase: int, deliveries: int) -> None:
+def _see_sent(chain: chains.Chains, destination: int, phase: int, deliveries: int) -> None:
     seen = chain.seen[destination]
     seen.sent_in_all += 1
     seen.expected_in_all += deliveries
-    if phase == MEASURE:
+    if phase == counting.MEASURE:
         seen.sent += 1
         seen.expected += deliveries
 
@@ -211,10 +183,10 @@ def _send_outputs(
 
     Stops when the window of the connection is full; `note.next` is the output to continue with.
     """
-    chain = chains_of(fleet.own)
+    chain = chains.chains_of(fleet.own)
     cause = chain.types[note.type]
     sender = fleet.devices[row].sender
-    phase = phase_of(fleet.run, note.intended_ns)
+    phase = counting.phase_of(fleet.run, note.intended_ns)
     while note.next < cause.outputs:
         number = chain.outputs[cause.output_first + note.next]
         output = chain.types[number]
@@ -232,7 +204,7 @@ def _send_outputs(
         position = _write_new(
             fleet, row, note, number, packet_id, transaction, deliveries, now_ns, position
         )
-        count_sent(fleet, output.group, phase, output.deliveries, position - before)
+        counting.count_sent(fleet, output.group, phase, output.deliveries, position - before)
         _see_sent(chain, output.destination + _route(output, note), phase, output.deliveries)
         note.next += 1
     return position, True
@@ -244,7 +216,7 @@ def _line_up(fleet: Fleet, row: int, note: InteractionNote) -> bool:
 
     A waiting note counts as an expected delivery, so that the run does not end before it is sent.
     """
-    chain = chains_of(fleet.own)
+    chain = chains.chains_of(fleet.own)
     free = chain.state.free_waiting
     if free == _NONE:
         return False
@@ -264,9 +236,9 @@ def _line_up(fleet: Fleet, row: int, note: InteractionNote) -> bool:
 
 
 @compiled
-def _selected(fleet: Fleet, message: ReceivedMessage) -> bool:
+def _selected(fleet: Fleet, message: counting.ReceivedMessage) -> bool:
     """Return True if the properties of a PUBLISH satisfy the device's selector."""
-    chain, buffer = chains_of(fleet.own), fleet.buffer
+    chain, buffer = chains.chains_of(fleet.own), fleet.buffer
     role = chain.roles[message.row]
     start = message.topic_end + (2 if message.qos > 0 else 0)
     while start < message.payload and buffer[start] >= 0x80:
@@ -293,7 +265,7 @@ def _selected(fleet: Fleet, message: ReceivedMessage) -> bool:
 
 
 @compiled
-def _pair_of(chain: Chains, row: int, note: InteractionNote, stream: int) -> int:
+def _pair_of(chain: chains.Chains, row: int, note: InteractionNote, stream: int) -> int:
     """Return a message's accounting pair at a device, _NONE if foreign, or _OTHER_FAMILY."""
     kind = chain.types[note.type]
     role = chain.roles[row]
@@ -305,7 +277,7 @@ def _pair_of(chain: Chains, row: int, note: InteractionNote, stream: int) -> int
         if note.places[kind.kind] != role.place:
             return _NONE
         return int(base + offset)
-    if kind.kind == ALL:
+    if kind.kind == chains.ALL:
         return int(base + offset)
     # A supplier has only the streams of the families that it offers, in that order.
     for place in range(role.families):
@@ -315,24 +287,27 @@ def _pair_of(chain: Chains, row: int, note: InteractionNote, stream: int) -> int
 
 
 @compiled
-def _discard(fleet: Fleet, message: ReceivedMessage) -> None:
+def _discard(fleet: Fleet, message: counting.ReceivedMessage) -> None:
     """Count a message that a selector refused, in the phase of its intended time."""
-    state = chains_of(fleet.own).state
+    state = chains.chains_of(fleet.own).state
     state.discarded_in_all += 1
-    if phase_of(fleet.run, read_i64(fleet.buffer, message.payload + 16)) == MEASURE:
+    if (
+        counting.phase_of(fleet.run, read_i64(fleet.buffer, message.payload + 16))
+        == counting.MEASURE
+    ):
         state.discarded += 1
         state.discarded_bytes += message.end - message.start
 
 
 @compiled
-def _accept(fleet: Fleet, message: ReceivedMessage, note: InteractionNote) -> int:
+def _accept(fleet: Fleet, message: counting.ReceivedMessage, note: InteractionNote) -> int:
     """Check a message and read its note; return its pair, or _NONE if it is only counted."""
-    chain, row, buffer = chains_of(fleet.own), message.row, fleet.buffer
+    chain, row, buffer = chains.chains_of(fleet.own), message.row, fleet.buffer
     state = chain.state
     start = message.payload
     shortest = HEADER_BYTES + TRAILER_BYTES
     if message.end - start < shortest or read_u32(buffer, start) != fleet.run.run_tag:
-        count_doubtful(fleet, message)
+        counting.count_doubtful(fleet, message)
         return _NONE
     if chain.roles[row].terms > 0 and not _selected(fleet, message):
         _discard(fleet, message)
@@ -347,26 +322,26 @@ def _accept(fleet: Fleet, message: ReceivedMessage, note: InteractionNote) -> in
     if pair == _NONE and not is_checked and not is_intact(buffer, start, message.end):
         readable = _content_alone_is_damaged(fleet, message)
     if not readable:
-        count_doubtful(fleet, message)
+        counting.count_doubtful(fleet, message)
         return _NONE
     if pair == _OTHER_FAMILY:
         _discard(fleet, message)
         return _NONE
     if pair != _NONE and intact:
         return pair
-    phase = phase_of(fleet.run, read_i64(buffer, start + 16))
+    phase = counting.phase_of(fleet.run, read_i64(buffer, start + 16))
     if pair == _NONE:
-        count_misrouted(fleet, fleet.counters[fleet.devices[row].group, phase])
+        counting.count_misrouted(fleet, fleet.counters[fleet.devices[row].group, phase])
     else:  # only its filler is damaged, so that the rest accounts for it
         counts = fleet.counters[chain.types[note.type].group, phase]
-        count_damaged(fleet, counts, message, pair)
+        counting.count_damaged(fleet, counts, message, pair)
     return _NONE
 
 
 @compiled
-def _place_of(fleet: Fleet, message: ReceivedMessage, note: InteractionNote) -> int:
+def _place_of(fleet: Fleet, message: counting.ReceivedMessage, note: InteractionNote) -> int:
     """Read a message's note; return its pair as `_pair_of`, or _NONE if the topic is wrong."""
-    chain, buffer = chains_of(fleet.own), fleet.buffer
+    chain, buffer = chains.chains_of(fleet.own), fleet.buffer
     read_note(buffer, message.end - TRAILER_BYTES, note)
     if note.type >= len(chain.types) or note.size_class > 2:
         return _NONE
@@ -383,9 +358,9 @@ def _place_of(fleet: Fleet, message: ReceivedMessage, note: InteractionNote) -> 
 
 
 @compiled
-def _content_alone_is_damaged(fleet: Fleet, message: ReceivedMessage) -> bool:
+def _content_alone_is_damaged(fleet: Fleet, message: counting.ReceivedMessage) -> bool:
     """Return True if header and trailer match the undamaged content of the trailer's type."""
-    chain, buffer = chains_of(fleet.own), fleet.buffer
+    chain, buffer = chains.chains_of(fleet.own), fleet.buffer
     start, end = message.payload, message.end
     trailer = end - TRAILER_BYTES
     number = read_u8(buffer, trailer)
@@ -400,9 +375,9 @@ def _content_alone_is_damaged(fleet: Fleet, message: ReceivedMessage) -> bool:
 
 
 @compiled
-def _on_message(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
+def _on_message(fleet: Fleet, message: counting.ReceivedMessage, position: int) -> int:
     """Check a message, account for it and send the messages that it causes."""
-    chain, buffer = chains_of(fleet.own), fleet.buffer
+    chain, buffer = chains.chains_of(fleet.own), fleet.buffer
     row, now_ns = message.row, message.now_ns
     note = chain.notes[0]
     pair = _accept(fleet, message, note)
@@ -411,7 +386,7 @@ def _on_message(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
     kind = chain.types[note.type]
     start = message.payload
     note.intended_ns = read_i64(buffer, start + 16)
-    phase = phase_of(fleet.run, note.intended_ns)
+    phase = counting.phase_of(fleet.run, note.intended_ns)
     counts = fleet.counters[kind.group, phase]
     seen = chain.seen[kind.destination + _route(kind, note)]
     device = fleet.devices[row]
@@ -419,10 +394,10 @@ def _on_message(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
     outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence)
     chain.state.redelivered += message.dup != 0
     if outcome == DUPLICATE:
-        count_repeated(fleet, counts, message, pair)
+        counting.count_repeated(fleet, counts, message, pair)
         chain.state.duplicated += 1
         chain.state.unmarked += message.dup == 0 and not is_copy(buffer, start)
-        if phase == MEASURE:
+        if phase == counting.MEASURE:
             seen.duplicated += 1
         return acknowledge(fleet, message, position)
     if outcome == LATE:
@@ -438,7 +413,7 @@ def _on_message(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
         chain.state.out_of_order += 1
     qos = min(kind.qos, device.qos)
     if message.qos != qos:
-        check_qos(fleet, counts, message, qos)
+        counting.check_qos(fleet, counts, message, qos)
     # Outputs become expected before their input counts as received. Otherwise the run could seem
     # complete while an interaction continues.
     position = _carry_on(fleet, message, note, position)
@@ -446,39 +421,41 @@ def _on_message(fleet: Fleet, message: ReceivedMessage, position: int) -> int:
     counts.received_bytes += message.end - message.start
     waited_ns = now_ns - note.intended_ns
     transit_ns = waited_ns - send_offset_ns(buffer, start)
-    record(fleet, slot_of(kind.group, S_END_TO_END, phase), waited_ns)
-    record(fleet, slot_of(kind.group, S_TRANSIT, phase), transit_ns)
+    counting.record(fleet, counting.slot_of(kind.group, counting.S_END_TO_END, phase), waited_ns)
+    counting.record(fleet, counting.slot_of(kind.group, counting.S_TRANSIT, phase), transit_ns)
     if message.dup | message.retain or is_copy(buffer, start):
-        note_delivery(fleet, message, pair, now_ns - transit_ns)
+        counting.note_delivery(fleet, message, pair, now_ns - transit_ns)
     seen.received_in_all += 1
     if now_ns - transit_ns < device.returned_ns:
         chain.state.recovered += 1
         chain.state.recovered_ns = now_ns
-    if phase == MEASURE:
+    if phase == counting.MEASURE:
         seen.received += 1
         # Messages of drivers count from when they were due, so that late sending is not hidden.
         delivery_ns = waited_ns if kind.begins else transit_ns
         heard = chain.heard[chain.heard_at[row, note.type]]
-        heard[bucket_index(delivery_ns) >> COARSE_BITS] += 1
+        heard[counting.bucket_index(delivery_ns) >> chains.COARSE_BITS] += 1
         heard[len(heard) - 1] += delivery_ns > chain.state.slow_ns
     return position
 
 
 @compiled
-def _carry_on(fleet: Fleet, message: ReceivedMessage, note: InteractionNote, position: int) -> int:
+def _carry_on(
+    fleet: Fleet, message: counting.ReceivedMessage, note: InteractionNote, position: int
+) -> int:
     """Send the outputs of a message, and acknowledge it unless a transaction does so later.
 
     Of the offers to a call only the last one has an output.
     """
-    chain, row, now_ns = chains_of(fleet.own), message.row, message.now_ns
+    chain, row, now_ns = chains.chains_of(fleet.own), message.row, message.now_ns
     kind = chain.types[note.type]
     causes = kind.outputs > 0
-    if kind.action == MAKE_OFFER:
+    if kind.action == chains.MAKE_OFFER:
         supplier = chain.roles[row].place
         note.places[2] = supplier
         unit = random_unit(fleet.run.seed ^ _SALT_PRICE, supplier, note.number)
         note.price = int(unit * _PRICES)
-    elif kind.action == JOIN_OFFERS:
+    elif kind.action == chains.JOIN_OFFERS:
         outcome, supplier = join_offer(
             chain.joins, note.number, note.suppliers, note.price, int(note.places[2])
         )
@@ -501,7 +478,7 @@ def _carry_on(fleet: Fleet, message: ReceivedMessage, note: InteractionNote, pos
         position, done = _send_outputs(fleet, row, note, now_ns, position)
     if not done and not _line_up(fleet, row, note):
         # A dropped note must be noticed: the connection counts as broken, so the run is INVALID.
-        push_event(fleet, BROKEN, row, _QUOTA_EXCEEDED, now_ns)
+        counting.push_event(fleet, counting.BROKEN, row, _QUOTA_EXCEEDED, now_ns)
     if in_transaction:
         return position
     return acknowledge(fleet, message, position)
@@ -512,7 +489,7 @@ def _on_acknowledged(
     fleet: Fleet, row: int, packet_id: int, now_ns: int, position: int
 ) -> tuple[int, int]:
     """Acknowledge the input after the last output of its transaction, and serve the line."""
-    chain = chains_of(fleet.own)
+    chain = chains.chains_of(fleet.own)
     cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
     group = chain.types[cause.type].group
     number = cause.transaction
@@ -543,11 +520,11 @@ def _on_acknowledged(
 
 @compiled
 def _on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
-    chain = chains_of(fleet.own)
+    chain = chains.chains_of(fleet.own)
     cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
     seen = chain.seen[cause.destination]
     seen.expected_in_all -= cause.deliveries
-    if phase == MEASURE:
+    if phase == counting.MEASURE:
         seen.expected -= cause.deliveries
     return int(cause.deliveries)
 
@@ -560,7 +537,7 @@ def _write_due(
     fleet: Fleet, number: int, packet_id: int, sent_ns: int, position: int, sent: Sent
 ) -> int:
     """Write the first message of a driver's next interaction."""
-    chain = chains_of(fleet.own)
+    chain = chains.chains_of(fleet.own)
     publisher = fleet.publishers[number]
     row = publisher.device
     role = chain.roles[row]
@@ -600,11 +577,11 @@ def _write_due(
 
 @compiled
 def _on_sent(fleet: Fleet, row: int, sent: Sent, phase: int, sent_ns: int) -> None:
-    chain = chains_of(fleet.own)
+    chain = chains.chains_of(fleet.own)
     role = chain.roles[row]
     _see_sent(chain, sent.destination, phase, sent.deliveries)
     begun = chain.begins[chain.types[role.first].interaction - 1]
-    if phase == MEASURE and sent_ns - sent.due_ns > role.late_ns:
+    if phase == counting.MEASURE and sent_ns - sent.due_ns > role.late_ns:
         begun.late += 1
     if fleet.run.measure_ns <= sent_ns < fleet.run.end_ns:
         begun.inside += 1
@@ -612,7 +589,7 @@ def _on_sent(fleet: Fleet, row: int, sent: Sent, phase: int, sent_ns: int) -> No
 
 @compiled
 def _on_unsent(fleet: Fleet, sent: Sent) -> None:
-    chains_of(fleet.own).sequences[sent.stream] -= 1
+    chains.chains_of(fleet.own).sequences[sent.stream] -= 1
 
 
 # --- after a reconnect -------------------------------------------------------------------------
@@ -621,7 +598,7 @@ def _on_unsent(fleet: Fleet, sent: Sent) -> None:
 @compiled
 def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, position: int) -> int:
     """Write a message again that was not acknowledged when the connection broke."""
-    chain = chains_of(fleet.own)
+    chain = chains.chains_of(fleet.own)
     sender = fleet.devices[row].sender
     cause = chain.causes[sender, packet_id - 1]
     sent_ns = fleet.window[packet_id - 1, sender].sent_ns
@@ -638,7 +615,7 @@ def _on_return(fleet: Fleet, row: int) -> None:
     Their packet identifiers ended with the connection. The broker delivers the inputs again, and
     they are acknowledged then as duplicates. Their outputs are stored here and sent again.
     """
-    chain = chains_of(fleet.own)
+    chain = chains.chains_of(fleet.own)
     sender = fleet.devices[row].sender
     for slot in range(fleet.senders[sender].cursor):
         number = chain.causes[sender, slot].transaction
