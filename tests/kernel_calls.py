@@ -4,7 +4,7 @@ import numpy as np
 
 from loadgen.kernels import sender
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.receiver import MESSAGING
+from loadgen.kernels.receiver import MESSAGING, SCRATCH_BYTES
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.specjms.kernels.interactions import SUPPLY_CHAIN
 
@@ -37,4 +37,5 @@ def record_interactions(
 
 def fill(fleet: PlannedFleet, data: bytes) -> None:
     """Put what a device received where its kernel reads it, and nothing behind it."""
-    fleet.buffer = np.frombuffer(bytearray(data), np.uint8)
+    scratch_bytes = SCRATCH_BYTES if len(fleet.header_places) else 0
+    fleet.buffer = np.frombuffer(bytearray(data + bytes(scratch_bytes)), np.uint8)

@@ -4,25 +4,21 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from loadgen.cases.case import Case, data_of
+from loadgen.plan import scenario as shared
 from loadgen.plan.fields import Count
 from loadgen.plan.groups import DeviceGroup, Responds, Subscribes
-from loadgen.plan.scenario import (
-    DeviceCount,
-    MaxUnacknowledged,
-    RateByDevices,
-    Scenario,
-    WholePayloadSize,
-)
 from loadgen.sentences import CASE_TEXT
 
 
-class Request(Scenario):
+class Request(shared.Scenario):
+    least_size = shared.HEADER_BYTES
+
     case: Literal["request"] = "request"
-    devices: DeviceCount = 1_000
-    rate: RateByDevices = None
-    size: WholePayloadSize = (32, 32)
+    devices: shared.DeviceCount = 1_000
+    rate: shared.RateByDevices = None
+    size: shared.WholePayloadSize = (32, 32)
     responders: Annotated[int, Count(everyday=21, load="amount")] = 10
-    max_unacknowledged: MaxUnacknowledged = 100
+    max_unacknowledged: shared.MaxUnacknowledged = 100
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

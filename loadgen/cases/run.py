@@ -25,18 +25,7 @@ from loadgen.judge.verdict import Verdict
 from loadgen.metrics.course import counted_in
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import split_shared, topic_filter_fault
-from loadgen.plan.fields import (
-    Choice,
-    Count,
-    Flag,
-    Quantity,
-    Seconds,
-    Secret,
-    TableText,
-    TextLine,
-    Texts,
-    read_table,
-)
+from loadgen.plan import fields
 from loadgen.plan.groups import ROOT, DeviceGroup, Publishes, Subscribes, pattern_fault, sample_of
 from loadgen.plan.plan import VERSIONS, Plan, plan_of
 from loadgen.plan.scenario import (
@@ -59,15 +48,15 @@ if TYPE_CHECKING:
 
 GROUPS_LIMIT = 100
 
-_QOS = Choice(choices=("0", "1", "2"))
+_QOS = fields.Choice(choices=("0", "1", "2"))
 _STAGE = {
-    "at": Seconds(0, DURATION_LIMIT_S),
-    "devices": Count(0, DEVICES_LIMIT),
-    "over": Seconds(0, DURATION_LIMIT_S),
+    "at": fields.Seconds(0, DURATION_LIMIT_S),
+    "devices": fields.Count(0, DEVICES_LIMIT),
+    "over": fields.Seconds(0, DURATION_LIMIT_S),
 }
 
 
-class Stages(TextLine):
+class Stages(fields.TextLine):
     """Numbers of connected devices by time."""
 
     allowed = "a list such as [{ at = 0, devices = 0 }, { at = 5, devices = 100, over = 10 }]"
@@ -75,37 +64,40 @@ class Stages(TextLine):
     def parse(self, value: object) -> list[dict[str, Any]]:
         if not isinstance(value, list) or not 0 < len(value) <= STAGES_LIMIT:
             raise ValueError(f"there must be 1 to {STAGES_LIMIT} stages")
-        stages = [read_table(f"stage {at}", stage, _STAGE) for at, stage in enumerate(value, 1)]
+        stages = [
+            fields.read_table(f"stage {at}", stage, _STAGE) for at, stage in enumerate(value, 1)
+        ]
         if not all("devices" in stage for stage in stages):
             raise ValueError("a stage lacks devices")
         return stages
 
 
 _KINDS = {
-    "name": TextLine("name"),
-    "count": Count(1, DEVICES_LIMIT),
-    "topic": TextLine("pattern"),
-    "topics": Count(1, DEVICES_LIMIT),
-    "rate": Quantity(0.001, RATE_LIMIT),
+    "name": fields.TextLine("name"),
+    "count": fields.Count(1, DEVICES_LIMIT),
+    "topic": fields.TextLine("pattern"),
+    "topics": fields.Count(1, DEVICES_LIMIT),
+    "rate": fields.Quantity(0.001, RATE_LIMIT),
     "qos": _QOS,
     "size": PAYLOAD_SIZE,
-    "retain": Flag(),
-    "max_unacknowledged": Count(1, 65_535),
-    "subscribe": Texts("filter"),
+    "retain": fields.Flag(),
+    "max_unacknowledged": fields.Count(1, 65_535),
+    "subscribe": fields.Texts("filter"),
     "subscribe_qos": _QOS,
-    "acknowledge_every": Count(1, 65_535),
-    "clean": Flag(),
-    "session_expiry": Seconds(1, 0xFFFFFFFF, whole_seconds=True),
-    "keep_alive": Seconds(0, 65_535, whole_seconds=True),
-    "mqtt": Choice(choices=("3.1", "3.1.1", "5")),
-    "user": Secret(),
-    "password": Secret(),
-    "clients_file": TextLine("file"),
-    "will": TextLine("topic"),
-    "payload": TextLine("file"),
-    "payload_template": TextLine("file"),
-    "expiry": Seconds(1, 0xFFFFFFFF, whole_seconds=True),
-    "user_properties": TableText("table"),
+    "acknowledge_every": fields.Count(1, 65_535),
+    "clean": fields.Flag(),
+    "session_expiry": fields.Seconds(1, 0xFFFFFFFF, whole_seconds=True),
+    "keep_alive": fields.Seconds(0, 65_535, whole_seconds=True),
+    "mqtt": fields.Choice(choices=("3.1", "3.1.1", "5")),
+    "user": fields.Secret(),
+    "password": fields.Secret(),
+    "clients_file": fields.TextLine("file"),
+    "will": fields.TextLine("topic"),
+    "source": fields.Networks("CIDR"),
+    "payload": fields.TextLine("file"),
+    "payload_template": fields.TextLine("file"),
+    "expiry": fields.Seconds(1, 0xFFFFFFFF, whole_seconds=True),
+    "user_properties": fields.TableText("table"),
     "stages": Stages(),
 }
 _OF_PUBLISHING = (
@@ -121,7 +113,7 @@ _EXAMPLE = [
 ]
 
 
-class GroupTables(TextLine):
+class GroupTables(fields.TextLine):
     """Tables of groups as canonical JSON text, so that equal groups have equal texts."""
 
     allowed = "tables of groups, such as [[group]] in a file"
@@ -134,7 +126,8 @@ class GroupTables(TextLine):
         if not isinstance(tables, (list, tuple)) or not 0 < len(tables) <= GROUPS_LIMIT:
             raise ValueError(f"there must be 1 to {GROUPS_LIMIT} groups")
         read = [
-            read_table(f"group {number}", table, _KINDS) for number, table in enumerate(tables, 1)
+            fields.read_table(f"group {number}", table, _KINDS)
+            for number, table in enumerate(tables, 1)
         ]
         return json.dumps(read)
 
@@ -179,8 +172,12 @@ class Groups(Scenario):
             yield CASE_TEXT.ONLY_MQTT_5(key=name)
         if "session_expiry" in table and table.get("clean", True):
             yield CASE_TEXT.NO_EFFECT(key="session_expiry", needed="clean = false")
+        if "size" in table and self.header == "payload":
+            yield from self.size_complaints(table["size"])
         if "payload" in table and "payload_template" in table:
             yield PLAN_TEXT.TWO_PAYLOADS()
+        if "source" in table and (self.hosts > 1 or "," in table["source"]):
+            yield CASE_TEXT.SOURCE_HOSTS()
         yield from will_complaints(table.get("will"))
         if stages := stages_of(table):
             fault = stage_fault(stages, table.get("count", 0))
@@ -259,6 +256,7 @@ def _group(scenario: Groups, table: Mapping[str, Any], rate: float) -> DeviceGro
         version=VERSIONS[table["mqtt"]] if "mqtt" in table else None,
         clients_file=table.get("clients_file"),
         will=table.get("will"),
+        source=table.get("source"),
         stages=stages_of(table),
     )
 

@@ -306,8 +306,9 @@ class Fleet(Arrays):
     addresses: ByteRows
     """A sockaddr for each target; the family comes first, least byte first."""
     address_bytes: Int64s
-    source: Bytes
-    """The sockaddr to connect from; if it is empty, the kernel chooses."""
+    source: ByteRows
+    source_bytes: Int64s
+    """The sockaddr from which each group connects; if it is empty, the kernel chooses."""
     buffer: Bytes
     out: Bytes
     partial: ByteRows

@@ -19,6 +19,16 @@ the session. Each copy may arrive once.
 
 The CRC is zlib's, body first, so that a sender computes the constant body's
 part once. Anyone can check a captured message with `zlib.crc32(p[:28], zlib.crc32(p[32:]))`.
+
+A payload below 32 bytes has a short header of 16:
+
+    0       1     lowest byte of the run tag
+    1       3     stream
+    4       4     sequence
+    8       4.5   intended time in µs since the begin of the schedule
+    12.5    1.5   send offset, 6 bits of exponent and 5 of fraction; its highest bit marks a copy,
+                  and its last four bits are then the number of the copy
+    14      2     low half of zlib.crc32(tag + p[:14] + bytes(10), zlib.crc32(p[16:]))
 """
 
 import zlib
@@ -26,21 +36,12 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.kernels.arrays import (
-    Bytes,
-    Int64,
-    Record,
-    Rows,
-    read_i64,
-    read_u8,
-    read_u32,
-    write_i64,
-    write_u32,
-)
+from loadgen.kernels import arrays
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.crc import crc32, crc32_of_28
 
 HEADER_BYTES = 32
+SHORT_BYTES = 16
 _CRC_OFFSET = 28
 _SIGN = 0x80000000
 COPIES_MOST = 15
@@ -52,7 +53,7 @@ _BLOCK_BYTES = 1 << 16
 
 @compiled
 def stamp(
-    out: Bytes,
+    out: arrays.Bytes,
     position: int,
     run_tag: int,
     stream: int,
@@ -75,47 +76,107 @@ def stamp(
     second = stream | sequence << 32
     third = (sequence >> 32) & _MASK | intended_ns << 32
     fourth = (intended_ns >> 32) & _MASK | offset << 32
-    write_u32(out, position, run_tag)
-    write_i64(out, position + 4, second)
-    write_i64(out, position + 12, third)
-    write_i64(out, position + 20, fourth)
-    write_u32(out, position + _CRC_OFFSET, crc32_of_28(body_crc, run_tag, second, third, fourth))
+    arrays.write_u32(out, position, run_tag)
+    arrays.write_i64(out, position + 4, second)
+    arrays.write_i64(out, position + 12, third)
+    arrays.write_i64(out, position + 20, fourth)
+    arrays.write_u32(
+        out, position + _CRC_OFFSET, crc32_of_28(body_crc, run_tag, second, third, fourth)
+    )
 
 
 @compiled
-def send_offset_ns(buffer: Bytes, position: int) -> int:
+def send_offset_ns(buffer: arrays.Bytes, position: int) -> int:
     """Return sent − intended of the header at `position`, in ns."""
-    offset = read_u32(buffer, position + 24) & ~_SIGN
+    offset = arrays.read_u32(buffer, position + 24) & ~_SIGN
     return int(np.int64(np.uint32(offset).view(np.float32)))
 
 
 @compiled
-def is_copy(buffer: Bytes, position: int) -> bool:
+def is_copy(buffer: arrays.Bytes, position: int) -> bool:
     """Return True if the header at `position` marks the message as sent again."""
-    return read_u8(buffer, position + 27) >= 0x80
+    return arrays.read_u8(buffer, position + 27) >= 0x80
 
 
 @compiled
-def copy_number(buffer: Bytes, position: int) -> int:
+def copy_number(buffer: arrays.Bytes, position: int) -> int:
     """Return the number of the copy from the header at `position`, 0 for an original."""
-    return read_u8(buffer, position + 24) & COPIES_MOST if is_copy(buffer, position) else 0
+    return arrays.read_u8(buffer, position + 24) & COPIES_MOST if is_copy(buffer, position) else 0
 
 
 @compiled
-def is_intact(buffer: Bytes, start: int, end: int) -> bool:
+def is_intact(buffer: arrays.Bytes, start: int, end: int) -> bool:
     """Return True if the CRC of the payload buffer[start:end] (32 bytes or more) is correct."""
     return has_intact_header(buffer, start, crc32(0, buffer, start + HEADER_BYTES, end))
 
 
 @compiled
-def has_intact_header(buffer: Bytes, start: int, body_crc: int) -> bool:
-    first, second = read_u32(buffer, start), read_i64(buffer, start + 4)
-    third, fourth = read_i64(buffer, start + 12), read_i64(buffer, start + 20)
+def has_intact_header(buffer: arrays.Bytes, start: int, body_crc: int) -> bool:
+    first, second = arrays.read_u32(buffer, start), arrays.read_i64(buffer, start + 4)
+    third, fourth = arrays.read_i64(buffer, start + 12), arrays.read_i64(buffer, start + 20)
     crc = crc32_of_28(body_crc, first, second, third, fourth)
-    return bool(crc == read_u32(buffer, start + _CRC_OFFSET))
+    return bool(crc == arrays.read_u32(buffer, start + _CRC_OFFSET))
 
 
-def make_body(size_bytes: int, seed: int) -> Bytes:
+# Of a short header: the bits of the time, those before the CRC, the mark of a copy, the bits of a
+# single's fraction that are dropped, and the bias of the exponent before the others.
+_TIME_BITS = 36
+_BEFORE_CRC = (1 << 48) - 1
+_IS_COPY = 0x800
+_DROPPED, _BIAS = 18, 127 << 5
+
+
+@compiled
+def stamp_short(
+    out: arrays.Bytes,
+    position: int,
+    run_tag: int,
+    stream: int,
+    sequence: int,
+    since_start_ns: int,
+    offset_ns: int,
+    body_crc: int,
+    copy: int,
+) -> None:
+    """Write a short header; `since_start_ns` is the intended time in the schedule."""
+    offset = int(np.int64(np.float32(max(offset_ns, 1)).view(np.uint32)) >> _DROPPED) - _BIAS
+    if copy:
+        offset = offset & ~COPIES_MOST | copy | _IS_COPY
+    first = run_tag & 0xFF | stream << 8 | sequence << 32
+    second = since_start_ns // 1000 | offset << _TIME_BITS
+    crc = crc32_of_28(body_crc, run_tag, first, second, 0)
+    arrays.write_i64(out, position, first)
+    arrays.write_i64(out, position + 8, second | crc << 48)
+
+
+@compiled
+def lengthen(
+    buffer: arrays.Bytes, start: int, end: int, out: int, run_tag: int, begun_ns: int
+) -> int:
+    """Write the header of 32 bytes for the short one of buffer[start:end] to buffer[out:].
+
+    Return the CRC-32 of the body, or -1 without the run's tag. `begun_ns` is the begin of the
+    schedule. The new CRC is wrong if the old one was.
+    """
+    if arrays.read_u8(buffer, start) != run_tag & 0xFF:
+        return -1
+    first, word = arrays.read_i64(buffer, start), arrays.read_i64(buffer, start + 8)
+    second = word & _BEFORE_CRC
+    body_crc = int(crc32(0, buffer, start + SHORT_BYTES, end))
+    fault = (crc32_of_28(body_crc, run_tag, first, second, 0) ^ word >> 48) & 0xFFFF
+    offset, copy = second >> _TIME_BITS, 0
+    if offset & _IS_COPY:
+        copy = offset & COPIES_MOST
+        offset &= ~(_IS_COPY | COPIES_MOST)
+    offset_ns = int(np.int64(np.uint32(offset + _BIAS << _DROPPED).view(np.float32)))
+    due_ns = begun_ns + (second & (1 << _TIME_BITS) - 1) * 1000
+    stream, sequence = (first >> 8) & 0xFFFFFF, (first >> 32) & _MASK
+    crc = body_crc ^ fault
+    stamp(buffer, out, run_tag, stream, sequence, due_ns, due_ns + offset_ns, crc, copy)
+    return body_crc
+
+
+def make_body(size_bytes: int, seed: int) -> arrays.Bytes:
     """Return printable filler that follows the header in every message of a run.
 
     It repeats itself after a MiB.
@@ -125,7 +186,7 @@ def make_body(size_bytes: int, seed: int) -> Bytes:
     return np.resize(letters[random], size_bytes)
 
 
-def body_crc_states(body: Bytes) -> npt.NDArray[np.int64]:
+def body_crc_states(body: arrays.Bytes) -> npt.NDArray[np.int64]:
     """Return the CRC-32 of prefixes of the body, for `crc_of_body`.
 
     Entry n is that of the first n bytes, up to 256 KiB; then there is one for each 64 KiB more.
@@ -142,7 +203,7 @@ def body_crc_states(body: Bytes) -> npt.NDArray[np.int64]:
 
 
 @compiled
-def crc_of_body(states: npt.NDArray[np.int64], body: Bytes, length: int) -> int:
+def crc_of_body(states: npt.NDArray[np.int64], body: arrays.Bytes, length: int) -> int:
     """Return the CRC-32 of body[:length]; `states` are those of `body_crc_states`."""
     if length <= _EXACT_BYTES:
         return int(states[length])
@@ -155,23 +216,24 @@ def crc_of_body(states: npt.NDArray[np.int64], body: Bytes, length: int) -> int:
 
 HEX_BYTES = 2 * HEADER_BYTES
 """Length of a header as hexadecimal digits: the value of a user property, or a field of a text."""
-IN_FRONT, IN_PROPERTY, IN_FIELD = 0, 1, 2
-"""Places of the header; IN_FIELD + n is a field that begins after n bytes of the payload."""
+IN_FRONT, IN_PROPERTY, SHORT, IN_FIELD = range(4)
+"""Places of the header. SHORT is one of 16 bytes in front, IN_FIELD + n a field that begins after n
+bytes of the payload."""
 HEADER_PROPERTY = b"\x26\0\x07loadgen\0\x40" + b"0" * HEX_BYTES
 """The User Property of a header (MQTT 5, 3.3.2.3.7), with its digits still to be written."""
 
 
 @compiled
-def move_out(out: Bytes, start: int, place: int) -> None:
+def move_out(out: arrays.Bytes, start: int, place: int) -> None:
     """Write the header at out[start:], which its body follows, to its place next to the body.
 
     A property ends where the body begins. A field is in the body, with half its length left free.
     """
     words = (
-        read_i64(out, start),
-        read_i64(out, start + 8),
-        read_i64(out, start + 16),
-        read_i64(out, start + 24),
+        arrays.read_i64(out, start),
+        arrays.read_i64(out, start + 8),
+        arrays.read_i64(out, start + 16),
+        arrays.read_i64(out, start + 24),
     )
     text = start + HEADER_BYTES - HEX_BYTES
     if place >= IN_FIELD:
@@ -186,7 +248,7 @@ def move_out(out: Bytes, start: int, place: int) -> None:
 
 
 @compiled
-def move_in(buffer: Bytes, payload: int, text: int, place: int, run_tag: int) -> int:
+def move_in(buffer: arrays.Bytes, payload: int, text: int, place: int, run_tag: int) -> int:
     """Undo `move_out` for the header whose digits begin at `text`; return its begin.
 
     -1 if there is no header of this run.
@@ -205,19 +267,19 @@ def move_in(buffer: Bytes, payload: int, text: int, place: int, run_tag: int) ->
             buffer[index + HEADER_BYTES] = buffer[index]
         for index in range(text + HEADER_BYTES, text + HEX_BYTES):
             buffer[index] = ZERO
-    write_i64(buffer, begin, first)
-    write_i64(buffer, begin + 8, second)
-    write_i64(buffer, begin + 16, third)
-    write_i64(buffer, begin + 24, fourth)
+    arrays.write_i64(buffer, begin, first)
+    arrays.write_i64(buffer, begin + 8, second)
+    arrays.write_i64(buffer, begin + 16, third)
+    arrays.write_i64(buffer, begin + 24, fourth)
     return begin
 
 
 @compiled
-def _word(buffer: Bytes, position: int) -> tuple[int, bool]:
+def _word(buffer: arrays.Bytes, position: int) -> tuple[int, bool]:
     """Return eight bytes from sixteen hexadecimal digits, and False if one is not a digit."""
     word, is_good = 0, True
     for index in range(16):
-        figure = read_u8(buffer, position + index)
+        figure = arrays.read_u8(buffer, position + index)
         digit = figure - 48 if figure < 58 else figure - 87
         is_good = is_good and 0 <= digit < 16 and (digit < 10) == (figure < 58)
         word |= (digit & 15) << 4 * (index ^ 1)
@@ -227,13 +289,13 @@ def _word(buffer: Bytes, position: int) -> tuple[int, bool]:
 # --- templates ---------------------------------------------------------------------------------
 
 
-class Place(Record):
+class Place(arrays.Record):
     """A place in a body, with the number that fills it and its digits."""
 
-    offset: Int64
-    digits: Int64
-    source: Int64
-    fill: Int64
+    offset: arrays.Int64
+    digits: arrays.Int64
+    source: arrays.Int64
+    fill: arrays.Int64
     """The character before the digits of the number."""
 
 
@@ -245,9 +307,9 @@ SPACE, ZERO = 0x20, 0x30
 
 @compiled
 def fill_template(
-    out: Bytes,
+    out: arrays.Bytes,
     start: int,
-    places: Rows[Place],
+    places: arrays.Rows[Place],
     device: int,
     sequence: int,
     time_ms: int,

@@ -20,17 +20,6 @@ from loadgen.kernels import counting, syscalls
 from loadgen.kernels.arrays import Bytes, copy_bytes
 from loadgen.kernels.attention import NEVER_NS, attend, tick_or, wake_ns
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.counting import (
-    BROKEN,
-    CONNECT_FAILED,
-    CONNECT_PHASE,
-    phase_of,
-    push_bytes,
-    push_event,
-    record,
-    room_for_events,
-    slot_of,
-)
 from loadgen.kernels.device import (
     BLOCKED,
     CLOSED,
@@ -50,7 +39,7 @@ from loadgen.kernels.device import (
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.handlers import Handlers
 from loadgen.kernels.pacer import heap_pop, heap_replace
-from loadgen.kernels.receiver import MESSAGING, receive_packets
+from loadgen.kernels.receiver import MESSAGING, SCRATCH_BYTES, receive_packets
 from loadgen.kernels.sender import BATCH_LIMIT, record_sent, redeliver_some, send_due
 from loadgen.kernels.syscalls import (
     EPOLLERR,
@@ -144,13 +133,13 @@ def _serve_device(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Ha
     elif state in (IDLE, CLOSED, REFUSED):
         return
     if device.flags & STREAMED:
-        if room_for_events(fleet, 0):
-            push_event(fleet, counting.READY, row, flags, monotonic_ns(fleet.clock))
+        if counting.room_for_events(fleet, 0):
+            counting.push_event(fleet, counting.READY, row, flags, monotonic_ns(fleet.clock))
         elif not device.flags & LISTED:
             _list(fleet, row)
         return
     if flags & EPOLLOUT and device.flags & BLOCKED:
-        push_event(fleet, counting.WRITABLE, row, 0, monotonic_ns(fleet.clock))
+        counting.push_event(fleet, counting.WRITABLE, row, 0, monotonic_ns(fleet.clock))
     if flags & (EPOLLIN | ENDED) and not device.flags & LISTED:
         _read(fleet, row, flags, listed, handlers)
 
@@ -162,9 +151,13 @@ def _begin_session(fleet: Fleet, row: int) -> bool:
     now_ns = monotonic_ns(fleet.clock)
     error = syscalls.socket_error(device.descriptor, fleet.words)
     if error != 0:
-        push_event(fleet, CONNECT_FAILED, row, error, now_ns)
+        counting.push_event(fleet, counting.CONNECT_FAILED, row, error, now_ns)
         return False
-    record(fleet, slot_of(device.group, counting.S_TCP, CONNECT_PHASE), now_ns - device.syn_ns)
+    counting.record(
+        fleet,
+        counting.slot_of(device.group, counting.S_TCP, counting.CONNECT_PHASE),
+        now_ns - device.syn_ns,
+    )
     device.tcp_ns = now_ns
     if device.flags & STREAMED:
         return True
@@ -174,7 +167,7 @@ def _begin_session(fleet: Fleet, row: int) -> bool:
     end = fleet.connect_ends[row + 1]
     written = send_from(device.descriptor, fleet.connect_packets, start, end)
     if written != end - start:
-        push_event(
+        counting.push_event(
             fleet, counting.CLOSED_BY_PEER, row, -written if written < 0 else _EAGAIN, now_ns
         )
         return False
@@ -189,12 +182,14 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
     # Bytes that a slow reader leaves in its socket wait on purpose: no own delay.
     most = fleet.groups[device.group].read_most
     for turn in range(_READS_AT_ONCE):
-        if not room_for_events(fleet, len(fleet.out)):
+        if not counting.room_for_events(fleet, len(fleet.out)):
             break
         stored = device.partial_bytes
         if stored > 0:
             copy_bytes(buffer, 0, fleet.partial[row], 0, stored)
-        limit = len(buffer) if most == 0 else min(len(buffer), stored + most)
+        limit = len(buffer) - SCRATCH_BYTES
+        if most > 0:
+            limit = min(limit, stored + most)
         timed = False
         if most == 0:
             attention.untimed_reads += 1
@@ -211,7 +206,7 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
             got = 0  # the stored bytes may be complete packets for which events had no room
         elif got <= 0:
             if got != -_EAGAIN:
-                push_event(fleet, counting.CLOSED_BY_PEER, row, -got, now_ns)
+                counting.push_event(fleet, counting.CLOSED_BY_PEER, row, -got, now_ns)
             return
         end = stored + got
         before = fleet.totals.publishes
@@ -226,11 +221,11 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
             _answer(fleet, row, written, now_ns)
         if most > 0:
             return
-        if end > position and not room_for_events(fleet, len(fleet.out)):
+        if end > position and not counting.room_for_events(fleet, len(fleet.out)):
             continue  # to the list
         # A read that is not full took all bytes, but the end of the stream has no separate edge
         # if it came with the last bytes.
-        if end < len(buffer) and not flags & ENDED:
+        if end < limit and not flags & ENDED:
             return
     _list(fleet, row)
 
@@ -253,14 +248,14 @@ def _record_own_delay(
     others are taken to have arrived evenly since its begin. Otherwise all arrived together, and
     count for so many `reads`. An arrival after the window counts in the window.
     """
-    phase = min(phase_of(fleet.run, now_ns), counting.MEASURE)
-    slot = slot_of(fleet.devices[row].group, counting.S_OWN_DELAY, phase)
+    phase = min(counting.phase_of(fleet.run, now_ns), counting.MEASURE)
+    slot = counting.slot_of(fleet.devices[row].group, counting.S_OWN_DELAY, phase)
     if fleet.attention.missed_ns > 0:
         least_ns, most_ns = max(waited_ns, 0), now_ns - fleet.attention.missed_ns
         for place in range(messages):
-            record(fleet, slot, least_ns + (most_ns - least_ns) * place // messages)
+            counting.record(fleet, slot, least_ns + (most_ns - least_ns) * place // messages)
     elif messages > 0 and waited_ns >= 0:
-        record(fleet, slot, waited_ns, messages * reads)
+        counting.record(fleet, slot, waited_ns, messages * reads)
 
 
 @compiled
@@ -272,7 +267,7 @@ def keep_partial(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> b
     if fleet.devices[row].body_left > 0:
         return True
     if end - start > fleet.run.whole_limit:
-        push_event(fleet, BROKEN, row, _PACKET_TOO_LARGE, now_ns)
+        counting.push_event(fleet, counting.BROKEN, row, _PACKET_TOO_LARGE, now_ns)
         return False
     fleet.devices[row].partial_bytes = end - start
     if end > start:
@@ -290,7 +285,7 @@ def _answer(fleet: Fleet, row: int, end: int, now_ns: int) -> None:
         device.written_ns = now_ns
     if sent < end:
         device.flags |= BLOCKED
-        push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, sent, end)
+        counting.push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, sent, end)
 
 
 # --- sending -----------------------------------------------------------------------------------
@@ -313,7 +308,7 @@ def pump_due(fleet: Fleet, handlers: Handlers) -> None:
         totals.heap_size > 0
         and heap[0].due_ns <= begun_ns
         and messages < _MESSAGES_AT_ONCE
-        and room_for_events(fleet, len(fleet.out))
+        and counting.room_for_events(fleet, len(fleet.out))
     ):
         number = heap[0].publisher
         row = fleet.publishers[number].device
@@ -368,7 +363,7 @@ def _send_batch(fleet: Fleet, row: int, end: int, count: int, now_ns: int) -> in
     device = fleet.devices[row]
     body, body_bytes = fleet.groups[device.group].body_first, fleet.batch[0].body_bytes
     if device.flags & STREAMED:
-        push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, 0, end)
+        counting.push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, 0, end)
         _leave_body(fleet, row, body, body + body_bytes, now_ns)
         return count
     done = send_from(device.descriptor, fleet.out, 0, end)
@@ -387,7 +382,7 @@ def _send_batch(fleet: Fleet, row: int, end: int, count: int, now_ns: int) -> in
         sent += 1
     if sent > 0:
         if begun_end > done:
-            push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, done, begun_end)
+            counting.push_bytes(fleet, counting.UNSENT, row, 0, now_ns, fleet.out, done, begun_end)
         _leave_body(fleet, row, body, body + body_bytes, now_ns)
     return sent
 
@@ -397,7 +392,7 @@ def _leave_body(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> No
     """Queue a part of a body for Python to write."""
     if start < end:
         event = fleet.events[fleet.totals.events]
-        push_event(fleet, counting.UNSENT_BODY, row, start, now_ns)
+        counting.push_event(fleet, counting.UNSENT_BODY, row, start, now_ns)
         event.length = end - start
 
 
@@ -502,10 +497,11 @@ def connect_waiting(fleet: Fleet, count: int) -> None:
         transition(fleet, row, RETRY)
         address = fleet.addresses[device.target, : fleet.address_bytes[device.target]]
         family, is_slow = address[0] | address[1] << 8, fleet.groups[device.group].read_most > 0
-        descriptor = syscalls.open_socket(family, fleet.source, is_slow, fleet.words)
+        source = fleet.source[device.group, : fleet.source_bytes[device.group]]
+        descriptor = syscalls.open_socket(family, source, is_slow, fleet.words)
         now_ns = monotonic_ns(fleet.clock)
         if descriptor < 0:
-            push_event(fleet, CONNECT_FAILED, row, -descriptor, now_ns)
+            counting.push_event(fleet, counting.CONNECT_FAILED, row, -descriptor, now_ns)
             continue
         flags = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET
         if is_slow:
@@ -520,7 +516,7 @@ def connect_waiting(fleet: Fleet, count: int) -> None:
         if result == 0:
             result = syscalls.watch(fleet.run.epoll, descriptor, flags, row, fleet.words)
         if result < 0:
-            push_event(fleet, CONNECT_FAILED, row, -result, now_ns)
+            counting.push_event(fleet, counting.CONNECT_FAILED, row, -result, now_ns)
 
 
 @compiled

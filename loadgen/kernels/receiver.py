@@ -42,7 +42,15 @@ from loadgen.kernels.device import (
 )
 from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.handlers import Handlers
-from loadgen.kernels.payload import HEADER_BYTES, HEX_BYTES, IN_FIELD, IN_PROPERTY, move_in
+from loadgen.kernels.payload import (
+    HEADER_BYTES,
+    HEX_BYTES,
+    IN_FIELD,
+    IN_PROPERTY,
+    SHORT_BYTES,
+    lengthen,
+    move_in,
+)
 from loadgen.kernels.sender import on_return, on_sent, on_unsent, requeue, write_again, write_due
 from loadgen.mqtt import violations
 from loadgen.mqtt.constants import (
@@ -61,6 +69,8 @@ _MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
 _PROTOCOL_ERROR = int(ReasonCode.PROTOCOL_ERROR)
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
 _FIXED_HEADER_BYTES = 5  # at most (2.1)
+SCRATCH_BYTES = HEADER_BYTES
+"""The end of `buffer`, where short headers are lengthened; no read reaches it."""
 _REPEATED_PUBREL = PUBREL << 4 | 0x0A
 _NO_VIOLATION = -1
 _ANSWERS = len(violations.ANSWERS)
@@ -128,11 +138,15 @@ def receive_packets(
             )
             strays, before = fleet.totals.strays, written
             if status == mqtt.OK:
+                start, end_of_body, body_crc = position, packet_end, -1
                 if len(fleet.header_places) > 0:
                     after_topic = topic_end + 2 if first_byte & 0x06 else topic_end
-                    payload = _header_of(fleet, after_topic, payload, packet_end)
-                place = (position, topic, topic_end, payload, packet_end, packet_id)
-                message = _message(row, now_ns, place, first_byte, -1)
+                    payload, end_of_body, body_crc = _header_of(
+                        fleet, after_topic, payload, packet_end
+                    )
+                    start -= packet_end - end_of_body
+                place = (start, topic, topic_end, payload, end_of_body, packet_id)
+                message = _message(row, now_ns, place, first_byte, body_crc)
                 written = _publish(fleet, message, written, handlers)
             is_stray = status != mqtt.OK or fleet.totals.strays > strays
             if is_stray and (status != mqtt.OK or not mqtt.is_topic(buffer, topic, topic_end)):
@@ -170,14 +184,21 @@ def receive_packets(
 
 
 @compiled
-def _header_of(fleet: Fleet, properties: int, payload: int, end: int) -> int:
+def _header_of(fleet: Fleet, properties: int, payload: int, end: int) -> tuple[int, int, int]:
     """Move the header of a message in front of its body; return its begin, or the payload's.
 
-    It was in a property or in a field of the payload. `properties` is the begin of the former.
+    It was in a property or in a field of the payload. `properties` is the begin of the former. A
+    short one is lengthened at the end of the buffer. Return also the end of the body and its CRC,
+    as in `ReceivedMessage`.
     """
     buffer, run_tag = fleet.buffer, fleet.run.run_tag
     if end - payload >= HEADER_BYTES and read_u32(buffer, payload) == run_tag:
-        return payload
+        return payload, end, -1
+    if SHORT_BYTES <= end - payload < HEADER_BYTES:
+        out = len(buffer) - SCRATCH_BYTES
+        crc = lengthen(buffer, payload, end, out, run_tag, fleet.program[0].clock_ns)
+        if crc >= 0:
+            return out, out + HEADER_BYTES + end - payload - SHORT_BYTES, crc
     for place in fleet.header_places:
         text = payload + place - IN_FIELD
         if place == IN_PROPERTY:
@@ -189,8 +210,8 @@ def _header_of(fleet: Fleet, properties: int, payload: int, end: int) -> int:
             continue
         begin = move_in(buffer, payload, text, place, run_tag)
         if begin >= 0:
-            return int(begin)
-    return payload
+            return begin, end, -1
+    return payload, end, -1
 
 
 @compiled

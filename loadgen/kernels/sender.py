@@ -23,9 +23,11 @@ from loadgen.kernels.payload import (
     HEADER_BYTES,
     IN_FRONT,
     IN_PROPERTY,
+    SHORT_BYTES,
     fill_template,
     move_out,
     stamp,
+    stamp_short,
 )
 from loadgen.mqtt.constants import PUBACK, PUBCOMP, PUBREL
 
@@ -218,9 +220,10 @@ def write_message(
         size - outside_bytes,
     )
     payload -= outside_bytes
-    extra = size - HEADER_BYTES
+    header_bytes = HEADER_BYTES if size >= HEADER_BYTES else SHORT_BYTES
+    extra = size - header_bytes
     crc = counting.body_crc(fleet, group, extra)
-    body = payload + HEADER_BYTES
+    body = payload + header_bytes
     if group.body_apart:
         size = HEADER_BYTES
     elif extra > 0:
@@ -232,8 +235,12 @@ def write_message(
         template = fleet.template[group.place_first : group.place_end]
         fill_template(out, body, template, device, sequence, wall_ms, drawn)
         crc = crc32(0, out, body, body + extra)
-    run_tag = fleet.run.run_tag
-    stamp(out, payload, run_tag, publisher.stream, sequence, intended_ns, sent_ns, crc, copy)
+    run_tag, stream = fleet.run.run_tag, publisher.stream
+    if size < HEADER_BYTES:
+        since_ns, offset_ns = intended_ns - fleet.program[0].clock_ns, sent_ns - intended_ns
+        stamp_short(out, payload, run_tag, stream, sequence, since_ns, offset_ns, crc, copy)
+        return int(payload + size)
+    stamp(out, payload, run_tag, stream, sequence, intended_ns, sent_ns, crc, copy)
     if group.header_place != IN_FRONT:
         move_out(out, payload, group.header_place)
     return int(payload + size)

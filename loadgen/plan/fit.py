@@ -14,12 +14,14 @@ from loadgen.errors import HostLimitError, ScenarioError
 from loadgen.plan.deliveries import mean_deliveries
 from loadgen.plan.groups import (
     DeviceGroup,
+    Network,
     Share,
     Target,
     WorkerPlan,
     largest_payload_bytes,
     one_worker,
     target_url,
+    usable_addresses,
 )
 from loadgen.plan.plan import Brokers, Plan, rooted
 from loadgen.plan.scenario import HEADER_BYTES, INSTANCES_LIMIT, processors_of
@@ -27,8 +29,6 @@ from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_fo
 from loadgen.plan.stages import presence
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
-
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 SPARE_DESCRIPTORS = 200
 """A worker's files, pipes and libraries, and connects that are being closed and retried."""
@@ -256,6 +256,8 @@ def _with_sources(
     Raises HostLimitError if more workers would not help.
     """
     count = len(hosts)
+    for source in (group.source for group in plan.groups if group.source is not None):
+        _check_family(ipaddress.ip_network(source), plan.targets)
     pools = [_sources(plan, hosts, number, shares[number::count]) for number in range(count)]
     plans = [
         WorkerPlan(at, part, pool[at // count % len(pool)] if pool else None, host=at % count)
@@ -293,9 +295,7 @@ def _sources(plan: Plan, hosts: tuple[Host, ...], number: int, shares: Shares) -
         raise ScenarioError(PLAN_TEXT.NETWORKS(networks=len(networks), count=count))
     network = networks[number % len(networks)]
     _check_family(network, plan.targets)
-    size, first = network.num_addresses, 0
-    if size > 2:  # without the network address and the broadcast address
-        size, first = size - 2, 1
+    first, size = usable_addresses(network)
     if count > 1 and len(networks) == 1 and not network.is_loopback:
         if host.addresses:
             own = [text for text in host.addresses if ipaddress.ip_address(text) in network]
@@ -332,7 +332,7 @@ def _ports_used(plan: Plan, workers: Iterable[WorkerPlan]) -> int:
     return max(used.values(), default=0)
 
 
-def _check_family(network: _Network, targets: tuple[Target, ...]) -> None:
+def _check_family(network: Network, targets: tuple[Target, ...]) -> None:
     for target in targets:
         version = 6 if ":" in target.host else 4
         if network.version != version:
@@ -347,6 +347,8 @@ def _check_family(network: _Network, targets: tuple[Target, ...]) -> None:
 
 
 def _to_one_target(plan: Plan, shares: Iterable[Share]) -> int:
+    # Other groups have own source addresses.
+    shares = (share for share in shares if plan.groups[share.group].source is None)
     return _most_to_one_target(shares, plan.groups, len(plan.targets), plan.separate_brokers)
 
 

@@ -11,6 +11,7 @@ number of the device, and `{topic}` for that of its topic. A publishing device i
 `first_stream + i`; its messages are numbered from 0 in that stream.
 """
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import Literal
 from loadgen.mqtt.topics import split_shared
 from loadgen.plan.stages import Stage
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Arrivals = Literal["constant", "uniform", "poisson"]
 Version = Literal[3, 4, 5]
 
@@ -133,7 +135,8 @@ class DeviceGroup:
 
     `version` and `clients_file`, identifiers and logins of the devices, are the scenario's unless
     stated, and so is the file for the first group alone. `login` is user name and password of all
-    devices. `stages` are empty for devices that stay.
+    devices. `source` is a network, from which each worker takes an address for them.
+    `stages` are empty for devices that stay.
 
     The planner uses `cores` and `parts`. `cores` is the share of a processor that one device takes.
     `parts` is the largest number of parts, of neighbouring devices, into which workers may divide
@@ -156,6 +159,7 @@ class DeviceGroup:
     clients_file: str | None = None
     login: tuple[str | None, str | None] | None = field(default=None, repr=False)
     will: str | None = None
+    source: str | None = None
     stages: tuple[Stage, ...] = ()
     targets: tuple[int, ...] = ()
     cores: float = 0.0
@@ -265,6 +269,22 @@ class WorkerPlan:
     source_address: str | None = None
     processors: tuple[int, ...] = ()
     host: int = 0
+
+
+def usable_addresses(network: Network) -> tuple[int, int]:
+    """Return the first address of hosts in a network, and their number."""
+    size = network.num_addresses
+    # Without the network address and the broadcast address.
+    return (1, size - 2) if size > 2 else (0, size)
+
+
+def source_of(group: DeviceGroup, worker: WorkerPlan) -> str | None:
+    """Return the address from which a worker connects the devices of a group; None for any."""
+    if group.source is None:
+        return worker.source_address
+    network = ipaddress.ip_network(group.source)
+    first, size = usable_addresses(network)
+    return str(network[first + worker.worker % size])
 
 
 def one_worker(groups: tuple[DeviceGroup, ...]) -> WorkerPlan:

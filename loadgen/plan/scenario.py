@@ -61,6 +61,8 @@ RATE_LIMIT = 100_000_000
 DURATION_LIMIT_S = 7 * 86_400
 HEADER_BYTES = 32
 """Size of the header in a payload, and the payload size of the published report."""
+SHORT_BYTES, SHORT_LIMIT_S = 16, (1 << 36) // 1_000_000
+"""Size of the header in a shorter payload, and the longest run for whose times it has room."""
 SIZE_MAXIMUM_BYTES = 256_000_000
 """MQTT allows 268,435,455 bytes with topic and properties (2.1.4)."""
 WHOLE_SIZE_MAXIMUM_BYTES = 256 * 1024
@@ -126,6 +128,7 @@ class Scenario(BaseModel):
 
     parts: ClassVar[Collection[str]] = ("fleet", "schedule", "messages")
     """The parts of the shared fields, besides those of every run, that the case uses."""
+    least_size: ClassVar[int] = SHORT_BYTES
     grows: ClassVar[str] = "devices"
     """The field that `search --for devices` increases."""
     search_p99_s: ClassVar[float | None] = 0.1
@@ -345,10 +348,16 @@ class Scenario(BaseModel):
         in_front = self.header == "payload"
         if not in_front and self.mqtt != "5":
             yield PLAN_TEXT.HEADER_PROPERTY()
-        if in_front and self.size[0] < HEADER_BYTES:
-            yield PLAN_TEXT.SIZE_OF_HEADER(size=self.size[0], least=HEADER_BYTES)
+        if in_front:
+            yield from self.size_complaints(self.size)
         if not in_front and self.size[1] > WHOLE_SIZE_MAXIMUM_BYTES:
             yield PLAN_TEXT.SIZE_BESIDE_HEADER(size=self.size[1], most=WHOLE_SIZE_MAXIMUM_BYTES)
+
+    def size_complaints(self, size: tuple[int, int]) -> Iterator[str]:
+        if size[0] < self.least_size:
+            yield PLAN_TEXT.SIZE_OF_HEADER(size=size[0], least=self.least_size)
+        if size[0] < HEADER_BYTES and self.warmup + self.duration > SHORT_LIMIT_S:
+            yield PLAN_TEXT.SIZE_AND_TIME(size=size[0], hours=SHORT_LIMIT_S // 3600)
 
     def _stored_complaints(self) -> Iterator[str]:
         """Refuse values of fields of some cases: brokers store nothing at QoS 0, and only QoS 1 has

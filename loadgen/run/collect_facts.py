@@ -40,6 +40,7 @@ from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.deliveries import delivered_rate, direct_senders
 from loadgen.plan.groups import may_leave, sent_qos, slow_group
 from loadgen.plan.plan import Plan
+from loadgen.plan.scenario import HEADER_BYTES
 from loadgen.plan.stages import presence
 from loadgen.run.host_watch import GAP_NS, HostSample, between, network_within
 from loadgen.run.hosts.worker_pool import Loss
@@ -308,6 +309,7 @@ def _schedule(plan: Plan, state: RunState, overdue: int) -> Schedule:
         away_s = plan.phases.warmup_s + plan.phases.duration_s
     names = [group.name for group in publishing if not group.is_closed]
     windows = [one.publishes.window for one in publishing if one.publishes and one.is_closed]
+    sizes = [one.publishes.size_bytes[0] for one in publishing if one.publishes]
     mixed = bool(windows and names) or any(group.responds for group in plan.groups)
     return Schedule(
         connects_only=case_of(plan.scenario.case).connects_only,
@@ -320,6 +322,7 @@ def _schedule(plan: Plan, state: RunState, overdue: int) -> Schedule:
         # Devices that were not let in again did not leave their messages unsent on request.
         owed_by_leave=0.0 if overdue else owed_by_leave,
         waiting_by_leave=delivered_rate(plan.groups, plan.separate_count) * away_s,
+        short_bytes=min((size for size in sizes if size < HEADER_BYTES), default=0),
         closed_window=max(windows, default=0),
     )
 

@@ -246,8 +246,8 @@ class PhaseRunner:
         phases, pool, seen, monitor = self.plan.phases, self.pool, self._state, self.monitor
         lead_s = schedule_lead_s(len(self.plan.workers), phases.warmup_s)
         start_ns = time.monotonic_ns() + int(lead_s * NS)
-        measure_ns = start_ns + int(phases.warmup_s * NS)
-        end_ns = measure_ns + int(phases.duration_s * NS)
+        measure_ns = start_ns + int(phases.warmup_s * 1e6) * 1000
+        end_ns = measure_ns + int(phases.duration_s * 1e6) * 1000
         seen.abandoned = True
         await self._step(
             pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)

@@ -251,11 +251,12 @@ def _require_clients(plan: Plan) -> None:
 
 
 def _require_source_addresses(plan: Plan) -> None:
-    """Require a source address of this host; other hosts have their own."""
-    networks = plan.scenario.source_address
-    if networks is None or plan.scenario.hosts > 1:
+    """Require source addresses of this host; other hosts have their own."""
+    stated = {plan.scenario.source_address, *(group.source for group in plan.groups)} - {None}
+    if plan.scenario.hosts > 1:
         return
-    for network in map(ipaddress.ip_network, networks.split(",")):
+    for networks in sorted(filter(None, stated)):
+        network = ipaddress.ip_network(networks.partition(",")[0])
         address = str(next(iter(network.hosts()), network[0]))
         family = socket.AF_INET6 if network.version == 6 else socket.AF_INET
         try:

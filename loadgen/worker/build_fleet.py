@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
+from loadgen.kernels import pacer
 from loadgen.kernels.accounting import Gap, GapPool, make_pairs
 from loadgen.kernels.arrays import Record, Rows
 from loadgen.kernels.attention import NEVER_NS, STALLS_LIMIT, Attention, Stall
@@ -39,20 +40,13 @@ from loadgen.kernels.fleet import (
     TopicPart,
 )
 from loadgen.kernels.in_flight import RECEIVED_BYTES, InFlight, Sender
-from loadgen.kernels.pacer import (
-    ARRIVALS,
-    Due,
-    Publisher,
-    begin_schedule,
-    heap_push,
-    make_program,
-    make_publishers,
-)
 from loadgen.kernels.payload import (
     HEADER_BYTES,
     HEADER_PROPERTY,
     IN_FRONT,
     IN_PROPERTY,
+    SHORT,
+    SHORT_BYTES,
     Place,
     body_crc_states,
     make_body,
@@ -67,23 +61,9 @@ from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import PUBLISH
 from loadgen.mqtt.properties import Properties, write_properties
 from loadgen.mqtt.violations import VIOLATIONS
-from loadgen.plan.addressing import (
-    deliveries_to_each,
-    matches_to,
-    streams_of,
-    target_number,
-)
+from loadgen.plan import addressing, groups
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.deliveries import Flow, TopicSource
-from loadgen.plan.groups import (
-    MESSAGING,
-    NUMBER,
-    DeviceGroup,
-    Publishes,
-    Target,
-    WorkerPlan,
-    largest_payload_bytes,
-)
 from loadgen.plan.payload_template import no_template, read_template
 from loadgen.plan.plan import Plan
 from loadgen.sentences import WORKER_TEXT
@@ -197,7 +177,7 @@ def _source_rows(
     text = bytearray()
     for source in sources:
         begin = len(parts)
-        words = [*NUMBER.split(source.topic), ""]
+        words = [*groups.NUMBER.split(source.topic), ""]
         for word, number in zip(words[::2], words[1::2], strict=True):
             start = len(text)
             text += word.encode()
@@ -209,8 +189,9 @@ def _source_rows(
     return StreamSource.of(rows), TopicPart.of(parts), np.frombuffer(text, np.uint8)
 
 
-def _addresses(targets: tuple[Target, ...]) -> tuple[Bytes, Table]:
-    packed = [socket_address(target.host, target.port) for target in targets]
+def _addresses(places: Iterable[tuple[str | None, int]]) -> tuple[Bytes, Table]:
+    """Return a sockaddr for each host and port, and its length, 0 without a host."""
+    packed = [socket_address(host, port) if host else b"" for host, port in places]
     rows = bytearray(b"".join(address.ljust(28, b"\0") for address in packed))
     return np.frombuffer(rows, np.uint8).reshape(-1, 28), np.array([*map(len, packed)], np.int64)
 
@@ -226,9 +207,9 @@ class _Builder:
         if plan.targets[0].transport != "tcp":
             self.devices["flags"] = STREAMED
         self.groups = _group_rows(plan)
-        self.matches = [matches_to(plan, group) for group in plan.groups]
+        self.matches = [addressing.matches_to(plan, group) for group in plan.groups]
         self.sources = list(dict.fromkeys(m.source for one in self.matches for m in one))
-        self.deliveries = [deliveries_to_each(plan, group) for group in plan.groups]
+        self.deliveries = [addressing.deliveries_to_each(plan, group) for group in plan.groups]
         self.delivered = array("i")
         self.ranges = array("i")
         self.publishing = 0
@@ -237,7 +218,7 @@ class _Builder:
         self.pairs = self.senders = self.receivers = self.holders = 0
         self.window = self.held = 1
 
-    def add_publisher(self, row: int, owner: DeviceGroup, number: int) -> None:
+    def add_publisher(self, row: int, owner: groups.DeviceGroup, number: int) -> None:
         publishes = owner.publishes
         if publishes is None:
             return
@@ -256,7 +237,7 @@ class _Builder:
         if publishes.qos > 0:
             self._add_sender(device, publishes.window)
 
-    def add_subscriber(self, row: int, owner: DeviceGroup, number: int) -> None:
+    def add_subscriber(self, row: int, owner: groups.DeviceGroup, number: int) -> None:
         subscribes = owner.subscribes
         if subscribes is None:
             return
@@ -265,7 +246,7 @@ class _Builder:
         device.qos = subscribes.qos
         device.acknowledge_every = subscribes.acknowledge_every
         for match in self.matches[device.group]:
-            streams = streams_of(match, number)
+            streams = addressing.streams_of(match, number)
             if streams:
                 self._add_range(device, match, number, streams)
         if subscribes.shared:
@@ -278,7 +259,7 @@ class _Builder:
             device.qos2 = self.receivers
             self.receivers += 1
 
-    def add_responder(self, row: int, owner: DeviceGroup, number: int) -> None:
+    def add_responder(self, row: int, owner: groups.DeviceGroup, number: int) -> None:
         """Add the topics of a responder, one for each of its streams, after all others."""
         if owner.responds is None:
             return
@@ -317,7 +298,7 @@ class _Builder:
 
 def _publishers(
     plan: Plan, group: Table, number: Table, publisher: Table, deliveries: Any
-) -> Rows[Publisher]:
+) -> Rows[pacer.Publisher]:
     """Return the publishers before their message 0.
 
     The arrays have, by device, its group, its number there and that of its publisher, -1 for none.
@@ -325,18 +306,18 @@ def _publishers(
     """
     rows = np.flatnonzero(publisher >= 0)
     owners, numbers = group[rows], number[rows]
-    sent = [owner.publishes or Publishes("", 1.0) for owner in plan.groups]
+    sent = [owner.publishes or groups.Publishes("", 1.0) for owner in plan.groups]
     count = np.array([owner.count for owner in plan.groups], np.float64)
     rate = np.array([publishes.rate for publishes in sent])
     period_ns = np.zeros(len(sent))  # for a closed loop
     np.divide(1e9 * count, rate, out=period_ns, where=rate > 0)
     period_ns = np.minimum(period_ns, _LONGEST_PERIOD_NS)
-    publishers = make_publishers(
+    publishers = pacer.make_publishers(
         rows,
         np.array([publishes.first_stream for publishes in sent])[owners] + numbers,
         numbers / count[owners],
         period_ns[owners],
-        np.array([ARRIVALS[publishes.arrivals] for publishes in sent])[owners],
+        np.array([pacer.ARRIVALS[publishes.arrivals] for publishes in sent])[owners],
     )
     publishers["deliveries"] = deliveries
     return publishers
@@ -349,7 +330,11 @@ def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Table, Rows[P
     The row of a group gets its part of them. Groups without a file share a body.
     """
     plain = [group for group in plan.groups if group.publishes and not _file_of(group.publishes)]
-    filler = make_body(max(largest_payload_bytes(plain) - HEADER_BYTES, 0), plan.scenario.seed)
+    # At least that of the largest message with a short header.
+    filler_bytes = max(
+        groups.largest_payload_bytes(plain) - HEADER_BYTES, HEADER_BYTES - SHORT_BYTES
+    )
+    filler = make_body(filler_bytes, plan.scenario.seed)
     bodies, crcs, places = [filler], [body_crc_states(filler)], [cast("Table", no_template())]
     usual_place = IN_PROPERTY if plan.scenario.header == "property" else IN_FRONT
     properties = bytearray()
@@ -386,7 +371,7 @@ def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Table, Rows[P
     return np.concatenate(bodies), np.concatenate(crcs), template, text
 
 
-def _file_of(publishes: Publishes) -> str:
+def _file_of(publishes: groups.Publishes) -> str:
     return publishes.payload or publishes.payload_template or ""
 
 
@@ -399,7 +384,7 @@ def _whole_limit(plan: Plan) -> int:
     moved = plan.scenario.header == "property" or any(
         group.publishes and group.publishes.payload_template for group in plan.groups
     )
-    if answering or moved or plan.behaviour != MESSAGING:
+    if answering or moved or plan.behaviour != groups.MESSAGING:
         return plan.max_packet_bytes
     return min(plan.max_packet_bytes, _WHOLE_BYTES)
 
@@ -417,7 +402,9 @@ def _run_of(plan: Plan) -> Rows[RunConstants]:
     return rows
 
 
-def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) -> PlannedFleet:
+def build_fleet(
+    plan: Plan, worker: groups.WorkerPlan, page: SharedPage | None = None
+) -> PlannedFleet:
     """Expand a worker's shares. `page` is its part of the live page, or a private one."""
     page = page or private_page(1, len(plan.groups))
     group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])
@@ -431,7 +418,7 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     body, body_crc, template, properties = _contents(plan, rows.groups)
     for row in range(count):
         owner, number = plan.groups[int(group[row])], int(device[row])
-        rows.devices[row].target = target_number(plan, owner, number)
+        rows.devices[row].target = addressing.target_number(plan, owner, number)
         rows.devices[row].keep_alive_ns = owner.keep_alive_s * 1_000_000_000
         connect = connect_of(plan, owner, number, owner.clean_start, listed)
         rows.connects.append(encode(connect, connect.protocol_version))
@@ -442,10 +429,13 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
     topics, topic_ends = rows.topics.arrays()
     sources, parts, pattern_text = _source_rows(rows.sources)
     connect_packets, connect_ends = rows.connects.arrays()
-    addresses, address_bytes = _addresses(plan.targets)
+    addresses, address_bytes = _addresses((one.host, one.port) for one in plan.targets)
+    sources_of = [(groups.source_of(owner, worker), 0) for owner in plan.groups]
+    source, source_bytes = _addresses(sources_of)
     header_places = np.unique(rows.groups["header_place"])
+    if any(one.publishes and one.publishes.size_bytes[0] < HEADER_BYTES for one in plan.groups):
+        header_places = np.append(header_places, SHORT)
     slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
-    source = b"" if worker.source_address is None else socket_address(worker.source_address, 0)
     responding = any(owner.responds is not None for owner in plan.groups)
     whole_bytes = _whole_limit(plan)
     buffer_bytes = max(_BUFFER_BYTES, 2 * whole_bytes)
@@ -488,8 +478,8 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
         held_pairs=np.zeros((rows.holders, rows.held), np.int64),
         held_sequences=np.zeros((rows.holders, rows.held), np.int64),
         publishers=_publishers(plan, group, device, rows.devices["publisher"], rows.delivered),
-        program=make_program(0),
-        heap=Due.rows(max(rows.publishing, 1)),
+        program=pacer.make_program(0),
+        heap=pacer.Due.rows(max(rows.publishing, 1)),
         topics=topics,
         topic_ends=topic_ends,
         header_places=header_places[header_places != IN_FRONT].astype(np.int64),
@@ -504,7 +494,8 @@ def build_fleet(plan: Plan, worker: WorkerPlan, page: SharedPage | None = None) 
         connacks=np.zeros((len(plan.groups), _CONNACK_BYTES), np.uint8),
         addresses=addresses,
         address_bytes=address_bytes,
-        source=np.frombuffer(bytearray(source), np.uint8),
+        source=source,
+        source_bytes=source_bytes,
         buffer=np.zeros(buffer_bytes, np.uint8),
         out=np.zeros(out_bytes, np.uint8),
         partial=_mapped(count, whole_bytes + _BODY_STATE_BYTES),
@@ -533,7 +524,7 @@ def renew_fleet(fleet: PlannedFleet, plan: Plan) -> None:
     fleet.run.run_tag = plan.run_tag
     fleet.run.tick_ns = plan.send_tick_us * 1000
     await_schedule(fleet)
-    fleet.program = make_program(0)
+    fleet.program = pacer.make_program(0)
     fleet.held["doubts"][:] = 0
     if fleet.totals.copies:
         fleet.held["copies"][:] = 0
@@ -551,11 +542,11 @@ def renew_fleet(fleet: PlannedFleet, plan: Plan) -> None:
 
 def plan_schedule(fleet: PlannedFleet, start_ns: int) -> None:
     """Fix the schedule that begins at `start_ns`; every publisher waits for its message 0."""
-    fleet.program = make_program(start_ns)
-    begin_schedule(fleet.publishers, fleet.program, fleet.run.seed)
+    fleet.program = pacer.make_program(start_ns)
+    pacer.begin_schedule(fleet.publishers, fleet.program, fleet.run.seed)
     size = 0
     for number, due_ns in enumerate(fleet.publishers["due_ns"].tolist()):
         if due_ns < fleet.run.end_ns:
-            size = heap_push(fleet.heap, size, due_ns, number)
+            size = pacer.heap_push(fleet.heap, size, due_ns, number)
     fleet.totals.heap_size = size
     fleet.totals.scheduled = size

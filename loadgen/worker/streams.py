@@ -31,6 +31,7 @@ from loadgen.kernels.device import (
     transition,
 )
 from loadgen.kernels.reactor import ENDED, ReceiveKernel, keep_partial
+from loadgen.kernels.receiver import SCRATCH_BYTES
 from loadgen.mqtt.violations import FORBIDDEN_FRAME, NO_SUBPROTOCOL, TEXT_FRAME, VIOLATIONS
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Target, target_url
@@ -190,7 +191,7 @@ class Streams:
         self._failed = failed
         self._violated = violated
         self._kernel = kernel
-        self._view = memoryview(fleet.buffer.data)
+        self._view = memoryview(fleet.buffer.data)[:-SCRATCH_BYTES]
         self._out = memoryview(fleet.out.data)
         # A column is many times cheaper than a field of a record.
         names = ("state", "flags", "partial_bytes", "descriptor", "syn_ns")

@@ -21,6 +21,7 @@ from loadgen.kernels.payload import (
     HEX_BYTES,
     IN_FIELD,
     IN_PROPERTY,
+    SHORT_BYTES,
     body_crc_states,
     copy_number,
     crc_of_body,
@@ -28,11 +29,13 @@ from loadgen.kernels.payload import (
     has_intact_header,
     is_copy,
     is_intact,
+    lengthen,
     make_body,
     move_in,
     move_out,
     send_offset_ns,
     stamp,
+    stamp_short,
 )
 from loadgen.plan.payload_template import read_template
 from tests.examples import examples
@@ -135,6 +138,43 @@ def test_a_header_reads_back_as_it_was_stamped(
         float(offset_ns),
         crc,
     )
+
+
+@given(
+    st.integers(0, U32),
+    st.integers(0, (1 << 24) - 1),
+    st.integers(0, U32),
+    st.integers(0, (1 << 36) * 1000 - 1),
+    st.integers(0, 1 << 50),
+    st.integers(0, 15),
+    st.binary(max_size=15),
+)
+@example(U32, (1 << 24) - 1, U32, (1 << 36) * 1000 - 1, 1 << 50, 15, b"x")
+@examples(150)
+def test_a_short_header_is_lengthened_to_what_it_stands_for(
+    tag: int, stream: int, sequence: int, since_ns: int, offset_ns: int, copy: int, body: bytes
+) -> None:
+    crc, begun_ns, end = zlib.crc32(body), 5_000_000_000, SHORT_BYTES + len(body)
+    out = np.zeros(end + HEADER_BYTES, np.uint8)
+    out[SHORT_BYTES:end] = np.frombuffer(body, np.uint8)
+    stamp_short(out, 0, tag, stream, sequence, since_ns, offset_ns, crc, copy)
+    short = out[:SHORT_BYTES].tobytes()
+    checksum = zlib.crc32(tag.to_bytes(4, "little") + short[:14] + bytes(10), crc) & 0xFFFF
+    first, second = struct.unpack("<QQ", short)
+    assert (first & 0xFF, first >> 8 & 0xFFFFFF, first >> 32) == (tag & 0xFF, stream, sequence)
+    assert (second & (1 << 36) - 1, second >> 48) == (since_ns // 1000, checksum)
+    assert lengthen(out, 0, end, end, tag ^ 1, begun_ns) == -1
+    assert lengthen(out, 0, end, end, tag, begun_ns) == crc
+    due_ns = begun_ns + since_ns // 1000 * 1000
+    assert struct.unpack("<IIqq", out[end : end + 24].tobytes()) == (tag, stream, sequence, due_ns)
+    assert has_intact_header(out, end, crc) and copy_number(out, end) == copy
+    least = 0.5 if copy else 31 / 32
+    assert least * offset_ns - 2 <= send_offset_ns(out, end) <= max(offset_ns, 1) * 1.0001
+    for position in range(1, end):
+        out[position] ^= 1
+        crc = lengthen(out, 0, end, end, tag, begun_ns)
+        assert not has_intact_header(out, end, crc)
+        out[position] ^= 1
 
 
 @given(st.integers(0, LATEST_NS), st.integers(0, 15))

@@ -559,6 +559,24 @@ def test_a_batch_holds_what_is_due_and_nothing_else(version: int, qos: int, reta
     assert bench.fill(1, now_ns + PERIOD_NS)[1] == 1
 
 
+@pytest.mark.parametrize("size", [(16, 16), (16, 40)])
+def test_short_payloads_are_accounted_for(size: tuple[int, int]) -> None:
+    bench, now_ns = Bench(size=size), MEASURE_FROM_NS + 10 * PERIOD_NS
+    for publisher in range(PUBLISHERS):
+        sent = bench.send(publisher, now_ns)
+        payload = sent[-1].payload
+        sent[-1] = Publish(sent[-1].topic_name, payload[:13] + b"?" + payload[14:])
+        bench.receive(3, b"".join(encode(one, 4) for one in sent), now_ns=now_ns + 2_000)
+    for payload in (b"21.5", b"0123456789abcdef", b'{"celsius": 21.5}'):
+        bench.receive(3, encode(Publish("bench/t/1", payload), 4), now_ns=now_ns)
+    sent_counts, counts = (bench.counted(group)["measure"] for group in (0, 1))
+    assert (sent_counts["sent"], counts["received"]) == (31, 28)
+    assert (counts["corrupt"], counts["foreign"]) == (3, 3) and len(counts) == 4
+    # The first one of the window was due 10 µs before the last one.
+    count, _, least_ns, most_ns = bench.stat(1, "end_to_end", MEASURE)
+    assert (count, least_ns, most_ns) == (28, 3_000, 12_000)
+
+
 def test_a_batch_stops_at_its_limit_and_at_the_end_of_the_window() -> None:
     bench = Bench()
     assert bench.fill(0, START_NS + 100 * PERIOD_NS, limit=7)[1] == 7
