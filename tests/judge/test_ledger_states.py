@@ -16,15 +16,8 @@ from loadgen.kernels.payload import COPIES_MOST
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.kernels.sender import give_up_all
 from loadgen.metrics.interval import COUNTERS
-from loadgen.mqtt import violations
+from loadgen.mqtt import packets, violations
 from loadgen.mqtt.codec import encode
-from loadgen.mqtt.packets import (
-    Packet,
-    PubAck,
-    PubComp,
-    PubRec,
-    PubRel,
-)
 from loadgen.mqtt.properties import Properties
 from loadgen.worker.upkeep import doubt, withhold
 from tests.fleets import total_of
@@ -249,7 +242,7 @@ def test_no_other_repeat_is_excused(case: str) -> None:
     qos = 2 if case == "QoS 2" else 1
     bench = Bench(qos=qos, subscribers=2, durable=case != "clean start")
     deliver(bench, [0], qos=qos)
-    give(bench, encode(PubRel(1), 4) if qos == 2 else b"")
+    give(bench, encode(packets.PubRel(1), 4) if qos == 2 else b"")
     if case == "another device":
         bench.subscriber += 1
     bench.come_back(session_present=case != "no session")
@@ -342,7 +335,7 @@ def test_mqtt_3_1_may_repeat_a_pubrel_with_dup() -> None:
     bench = Bench(qos=2)
     bench.fleet.groups["version"] = 3
     deliver(bench, [0], qos=2)
-    assert bench.receive(bench.subscriber, b"\x6a\2\0\1")[1] == encode(PubComp(1), 4)
+    assert bench.receive(bench.subscriber, b"\x6a\2\0\1")[1] == encode(packets.PubComp(1), 4)
     assert told(bench) == []
 
 
@@ -350,7 +343,7 @@ def test_the_handshake_of_a_misrouted_message_is_no_violation() -> None:
     bench = Bench(qos=2)
     for _ in range(2):
         bench.receive(0, publish(message(0), qos=2, packet_id=3))
-        assert bench.receive(0, encode(PubRel(3), 4))[1] == encode(PubComp(3), 4)
+        assert bench.receive(0, encode(packets.PubRel(3), 4))[1] == encode(packets.PubComp(3), 4)
     assert counted(bench, 0) == {"misrouted": 2}
 
 
@@ -372,14 +365,16 @@ def test_a_refused_message_is_neither_acknowledged_nor_expected() -> None:
     bench.send(0, START_NS + 3 * PERIOD_NS)
     assert counted(bench, 0) == {"sent": 4, "expected": 12}
     reason = Properties(reason_string="over quota")
-    first = encode(PubAck(1, reason_code=0x97, properties=reason), 5)
-    bench.receive(0, first + encode(PubAck(2, reason_code=0x97), 5) + encode(PubAck(3), 5))
+    first = encode(packets.PubAck(1, reason_code=0x97, properties=reason), 5)
+    bench.receive(
+        0, first + encode(packets.PubAck(2, reason_code=0x97), 5) + encode(packets.PubAck(3), 5)
+    )
     assert counted(bench, 0) == {"sent": 4, "expected": 6, "refused": 2, "acknowledged": 1}
     assert bench.fleet.refusals["count"][0x97] == bench.fleet.refusals["count"].sum() == 2
     assert bench.fleet.totals.withdrawn == 6
     # Of a storm of refusals Python hears once for each code.
     assert [(e[0], e[2], e[3]) for e in bench.events()] == [(counting.REFUSED_PACKET, 0x97, first)]
-    bench.receive(0, encode(PubAck(4, reason_code=0x87), 5))
+    bench.receive(0, encode(packets.PubAck(4, reason_code=0x87), 5))
     assert [event[2] for event in bench.events()] == [0x87]
     assert bench.stat(0, "acknowledge", WARMUP)[0] == 1
     handshakes(bench)
@@ -388,15 +383,15 @@ def test_a_refused_message_is_neither_acknowledged_nor_expected() -> None:
 def test_no_matching_subscribers_is_a_success() -> None:
     bench = Bench(qos=1, version=5)
     bench.send(0, START_NS)
-    bench.receive(0, encode(PubAck(1, reason_code=0x10), 5))
+    bench.receive(0, encode(packets.PubAck(1, reason_code=0x10), 5))
     assert counted(bench, 0) == {"sent": 1, "expected": 1, "acknowledged": 1}
 
 
 def test_qos_2_may_be_refused_by_pubrec_and_failed_by_pubcomp() -> None:
     bench = Bench(qos=2, version=5, window=10)
     bench.send(0, START_NS + 2 * PERIOD_NS)
-    bench.receive(0, encode(PubRec(1, reason_code=0x97), 5) + encode(PubRec(2), 5))
-    bench.receive(0, encode(PubComp(2, reason_code=0x92), 5))
+    bench.receive(0, encode(packets.PubRec(1, reason_code=0x97), 5) + encode(packets.PubRec(2), 5))
+    bench.receive(0, encode(packets.PubComp(2, reason_code=0x92), 5))
     assert counted(bench, 0) == {
         "sent": 3,
         "expected": 2,
@@ -412,10 +407,10 @@ def test_qos_2_may_be_refused_by_pubrec_and_failed_by_pubcomp() -> None:
 @pytest.mark.parametrize(
     ("qos", "wrong", "answer", "right"),
     [
-        (1, PubRec(1), "PUBREC", "PUBACK"),
-        (1, PubComp(1), "PUBCOMP", "PUBACK"),
-        (2, PubAck(1), "PUBACK", "PUBREC"),
-        (2, PubComp(1), "PUBCOMP", "PUBREC"),
+        (1, packets.PubRec(1), "PUBREC", "PUBACK"),
+        (1, packets.PubComp(1), "PUBCOMP", "PUBACK"),
+        (2, packets.PubAck(1), "PUBACK", "PUBREC"),
+        (2, packets.PubComp(1), "PUBCOMP", "PUBREC"),
     ],
 )
 def test_the_wrong_acknowledgement_gives_the_message_up_and_frees_its_place(
@@ -440,7 +435,7 @@ def test_handshakes_that_went_with_the_session_are_given_up() -> None:
     bench = Bench(qos=2, window=10)
     f = bench.fleet
     bench.send(0, START_NS + 3 * PERIOD_NS)
-    bench.receive(0, encode(PubRec(2), 4) + encode(PubRec(3), 4))
+    bench.receive(0, encode(packets.PubRec(2), 4) + encode(packets.PubRec(3), 4))
     slots = redelivery_order(f, 0)
     MESSAGING_ENTRY_POINTS.redeliver(f, 0, False, slots, len(slots), 1)
     assert counted(bench, 0) == {"sent": 4, "expected": 4, "given_up": 2}
@@ -483,16 +478,16 @@ def test_whatever_comes_the_sums_close(seed: int) -> None:
         )
         handled += 1
         if rng.random() < 0.3:
-            data += encode(PubRel(rng.randrange(1, 9)), version)
+            data += encode(packets.PubRel(rng.randrange(1, 9)), version)
         give(bench, data, MEASURE_FROM_NS + handled)
         bench.send(rng.randrange(3), MEASURE_FROM_NS - 990_000 + handled * 700)
         if qos:
             reason = rng.choice([0, 0, 0x87, 0x97]) if version == 5 else 0
             number = rng.randrange(1, 24)
-            answers: list[Packet] = [
-                PubAck(number, reason_code=reason),
-                PubRec(number, reason_code=reason),
-                PubComp(number, reason_code=0x92 if reason else 0),
+            answers: list[packets.Packet] = [
+                packets.PubAck(number, reason_code=reason),
+                packets.PubRec(number, reason_code=reason),
+                packets.PubComp(number, reason_code=0x92 if reason else 0),
             ]
             ack = encode(rng.choice(answers), version)
             bench.receive(rng.randrange(3), ack, now_ns=MEASURE_FROM_NS + handled)

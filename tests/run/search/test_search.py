@@ -6,13 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from loadgen import errors
 from loadgen.cases.registry import build_scenario
-from loadgen.errors import (
-    BrokerUnreachableError,
-    CannotRunError,
-    HostLimitError,
-    RunDirectoryError,
-)
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.next_step import CONFIRMS, Probe, Require, aim_for, requirements
 from loadgen.plan.scenario import Scenario
@@ -121,10 +116,10 @@ async def test_what_was_found_is_written_before_devices_disconnect(
     runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lose_the_broker(*_: object) -> None:
-        raise BrokerUnreachableError("gone")
+        raise errors.BrokerUnreachableError("gone")
 
     monkeypatch.setattr(Testbed, "__aexit__", lose_the_broker)
-    with pytest.raises(BrokerUnreachableError):
+    with pytest.raises(errors.BrokerUnreachableError):
         await search(wanted(), tmp_path / "s")
     assert json.loads((tmp_path / "s" / "search.json").read_text())["limit"]["ended"] == "confirmed"
 
@@ -140,10 +135,10 @@ async def test_search_that_broke_off_goes_on_where_it_stopped(
         if number == broken_at:
             # As a killed process leaves it.
             directory.mkdir(parents=True)
-            raise CannotRunError("a worker was killed")
+            raise errors.CannotRunError("a worker was killed")
 
     runs.before = fall
-    with pytest.raises(CannotRunError):
+    with pytest.raises(errors.CannotRunError):
         await search(wanted(), tmp_path / "s")
     assert len(journal_of(tmp_path / "s").entries()) == broken_at - 1
     runs.before = lambda number, directory: None
@@ -165,7 +160,7 @@ async def test_a_broker_that_a_step_overloaded_gets_time_to_recover(
         if number in silent:
             silent.remove(number)
             directory.mkdir(parents=True)
-            raise BrokerUnreachableError("the broker sends nothing")
+            raise errors.BrokerUnreachableError("the broker sends nothing")
 
     runs.before = fall
     result = await search(wanted(), tmp_path / "s")
@@ -175,7 +170,7 @@ async def test_a_broker_that_a_step_overloaded_gets_time_to_recover(
     monkeypatch.setattr("loadgen.run.search.search._RECOVERY_S", 0)
     silent, runs.before = [4], fall
     runs.played.clear()
-    with pytest.raises(BrokerUnreachableError):
+    with pytest.raises(errors.BrokerUnreachableError):
         await search(wanted(), tmp_path / "gone")
 
 
@@ -247,7 +242,7 @@ async def test_search_does_not_go_on_with_another_broker(runs: FakeRuns, tmp_pat
     cut = await search(wanted(), tmp_path / "s")
     assert [step.broker for step in cut.steps] == ["mosquitto 2.0.11"] * 2
     runs.broker = {"name": "mosquitto", "version": "2.0.12"}
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(errors.RunDirectoryError) as error:
         await search(wanted(), tmp_path / "s")
     assert error.value.values["before"] == "mosquitto 2.0.11"
     assert error.value.values["broker"] == "mosquitto 2.0.12"
@@ -289,7 +284,7 @@ async def test_a_search_goes_on_with_more_steps(runs: FakeRuns, tmp_path: Path) 
 async def test_limit_of_this_host_is_its_own(runs: FakeRuns, tmp_path: Path) -> None:
     def refuse(number: int, directory: Path) -> None:
         if (runs.played[-1].rate or 0) > 4_000:
-            raise HostLimitError("too many devices for this host")
+            raise errors.HostLimitError("too many devices for this host")
 
     runs.before = refuse
     result = await search(wanted(), tmp_path / "s")
@@ -299,8 +294,8 @@ async def test_limit_of_this_host_is_its_own(runs: FakeRuns, tmp_path: Path) -> 
 
 
 async def test_what_cannot_even_begin_is_an_error(runs: FakeRuns, tmp_path: Path) -> None:
-    runs.before = Mock(side_effect=HostLimitError("no descriptors"))
-    with pytest.raises(HostLimitError):
+    runs.before = Mock(side_effect=errors.HostLimitError("no descriptors"))
+    with pytest.raises(errors.HostLimitError):
         await search(wanted(), tmp_path / "s")
 
 
