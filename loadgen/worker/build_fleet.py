@@ -375,6 +375,20 @@ def _file_of(publishes: groups.Publishes) -> str:
     return publishes.payload or publishes.payload_template or ""
 
 
+def _out_bytes(plan: Plan, rows: _Builder, buffer_bytes: int) -> int:
+    """Return the size of `out`, with withheld answers and a response to each message."""
+    responding = any(owner.responds is not None for owner in plan.groups)
+    out_bytes = max(buffer_bytes, 2 * int(rows.groups["packet_most"].max()))
+    return out_bytes * (1 + responding) + 4 * rows.held
+
+
+def _header_places(plan: Plan, rows: Rows[GroupRecord]) -> Table:
+    """Return the places of headers other than IN_FRONT."""
+    places = set(rows["header_place"].tolist()) - {IN_FRONT}
+    sizes = [one.publishes.size_bytes[0] for one in plan.groups if one.publishes]
+    return np.array([*places, *(SHORT for size in sizes if size < HEADER_BYTES)], np.int64)
+
+
 def _whole_limit(plan: Plan) -> int:
     """Return the limit of the bytes of a packet that is stored until it is complete.
 
@@ -430,18 +444,11 @@ def build_fleet(
     sources, parts, pattern_text = _source_rows(rows.sources)
     connect_packets, connect_ends = rows.connects.arrays()
     addresses, address_bytes = _addresses((one.host, one.port) for one in plan.targets)
-    sources_of = [(groups.source_of(owner, worker), 0) for owner in plan.groups]
-    source, source_bytes = _addresses(sources_of)
-    header_places = np.unique(rows.groups["header_place"])
-    if any(one.publishes and one.publishes.size_bytes[0] < HEADER_BYTES for one in plan.groups):
-        header_places = np.append(header_places, SHORT)
+    source, source_bytes = _addresses((groups.source_of(one, worker), 0) for one in plan.groups)
     slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
-    responding = any(owner.responds is not None for owner in plan.groups)
     whole_bytes = _whole_limit(plan)
     buffer_bytes = max(_BUFFER_BYTES, 2 * whole_bytes)
-    # With messages that were withheld before, and with a response to each message.
-    out_bytes = max(buffer_bytes, 2 * int(rows.groups["packet_most"].max()))
-    out_bytes = out_bytes * (1 + responding) + 4 * rows.held
+    out_bytes = _out_bytes(plan, rows, buffer_bytes)
     return PlannedFleet(
         plan=plan,
         group=group,
@@ -482,7 +489,7 @@ def build_fleet(
         heap=pacer.Due.rows(max(rows.publishing, 1)),
         topics=topics,
         topic_ends=topic_ends,
-        header_places=header_places[header_places != IN_FRONT].astype(np.int64),
+        header_places=_header_places(plan, rows.groups),
         header_property=np.frombuffer(bytearray(HEADER_PROPERTY), np.uint8),
         properties=properties,
         body=body,
