@@ -21,8 +21,8 @@ A remark does not affect the verdict."""
 _VIOLATIONS = """
 ## Violations of the specification
 
-Each is counted. Numbers in brackets are statements or sections of MQTT 5. These can change a figure
-or break a client, so they are reasons (`PROTOCOL`):
+Each violation is counted. Numbers in brackets are statements or sections of MQTT 5. These
+violations can change a figure or break a client, so they are reasons (`PROTOCOL`):
 """
 _HARMLESS = """
 These are remarks:

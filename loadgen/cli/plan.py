@@ -101,7 +101,7 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
         words = f", {number(publishes['rate'])} msg/s together" if publishes else ""
         if hosts > 1:
             words += f", on {_numbered(role['hosts'])}: {role['cores']:.2f} processors, "
-            words += f"{round(role['memory_bytes'] / 2**20):,} MiB of connections"
+            words += f"{round(role['memory_bytes'] / 2**20):,} MiB for connections"
         lines.append(_line(group["count"], _noun(group["count"], group["name"]) + words))
     for share in described["shares"][:10]:
         devices = ", ".join(f"{n:,} {_noun(n, name)}" for name, n in share["devices"].items())
@@ -131,10 +131,10 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
         _line(each["descriptors_per_worker"], "descriptors of each worker"),
         _line(each["ports_per_source_address"], "local ports of each source address"),
         _line(round(each["memory_bytes"] / 2**20), "MiB of memory"),
-        f"{each['cores']:>12.2f}  processors for its messages",
+        f"{each['cores']:>12.2f}  processors for messages",
         _line(round(each["connects_per_s"]), "connects a second"),
         _line(round(each["connect_s"]), f"seconds to connect them, {ended}"),
-        _line(described["send_tick_us"], "µs at most that a due message waits for others"),
+        _line(described["send_tick_us"], "µs at most for which a due message waits for others"),
         *suffices,
     ]
 

@@ -282,7 +282,7 @@ def all_figures(card: ScoreCard, paper: Paper = Paper()) -> list[str]:
     counts = card.counts
     watermarks = (
         ("high-water mark", counts.high_water_mark),
-        ("of one subscription", counts.subscription_high_water_mark),
+        ("high-water mark of one subscription", counts.subscription_high_water_mark),
     )
     if marks := [f"{label} {number(value)}" for label, value in watermarks if value is not None]:
         lines += ["", ", ".join(marks)]
@@ -311,7 +311,7 @@ def aligned(
     lines = []
     for row in zip(*columns, strict=True):
         parts = [
-            wrap(cell, width, break_on_hyphens=False) or [""]
+            wrap(cell, width or 1, break_on_hyphens=False) or [""]
             for cell, width in zip(row, widths, strict=True)
         ]
         for line in zip_longest(*parts, fillvalue=""):

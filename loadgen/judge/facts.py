@@ -17,6 +17,7 @@ from loadgen.judge.backlog import (
 )
 from loadgen.judge.ledger import Ledger
 from loadgen.judge.own_delay import DelayBounds, Generator, late_s
+from loadgen.sentences import counted
 
 RATE_SIGMAS = 4
 """Standard deviations by which a random schedule may miss its mean through chance alone."""
@@ -105,8 +106,8 @@ class LostRange:
         return self.last - self.first + 1
 
     def __str__(self) -> str:
-        numbers = f"{self.first:,}" if self.first == self.last else f"{self.first:,}-{self.last:,}"
-        return f"{numbers} of stream {self.stream:,} to {self.group} {self.device:,}"
+        lost = f"{counted(self.messages, 'message')} of stream {self.stream:,}"
+        return f"{lost} to {self.group} {self.device:,}, from number {self.first:,} on"
 
 
 @dataclass(frozen=True, slots=True)

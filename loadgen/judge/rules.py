@@ -334,8 +334,8 @@ def slow_subscribers(slow: SlowFacts | None, messages: Messages) -> Found:
 
 def remarked(messages: Messages) -> Found:
     if messages.remarked:
-        kinds = tuple(f"{count:,} × {words}" for words, count in messages.remarked.items())
-        yield {"kinds": kinds}
+        kinds = messages.remarked.items()
+        yield {"kinds": tuple(f"{words} ({counted(n, 'time')})" for words, n in kinds)}
 
 
 def abandoned_handshakes(messages: Messages, connects: Connects) -> Found:

@@ -52,7 +52,7 @@ class HostLoad:
     def __str__(self) -> str:
         text = f"this host was {percent(self.share)} busy with other programs"
         if self.pressure is not None:
-            text += f", and programs waited for a processor in {percent(self.pressure)} of the time"
+            text += f", and programs waited for a processor {percent(self.pressure)} of the time"
         elif self.waiting is not None:
             text += f", of which {self.waiting:.1f} waited for a processor"
         return text

@@ -268,7 +268,7 @@ def _effect(
     if actual is None or state == "unknown":
         return "none", ""
     if not touched(demand):
-        return "none", f"not felt: {why_not}"
+        return "none", f"no effect: {why_not}"
     if setting.needs:
         need = getattr(demand, setting.needs)
         numbers = [_number(word) for word in actual.split()]

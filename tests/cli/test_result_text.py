@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.cli.result_text import Paper, paper_of, result_lines, two_lines
+from loadgen.cli.result_text import Paper, aligned, paper_of, result_lines, two_lines
 from loadgen.judge.verdict import Reason, Verdict
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.score_card import ScoreCard
@@ -59,6 +59,7 @@ def test_all_figures_follow_on_request(card: ScoreCard) -> None:
     assert long[: len(brief)] == brief
     text = "\n".join(long[len(brief) :])
     assert "p99" in text and "published" in text and "end_to_end" in text
+    assert aligned([("test", ""), ("pacing", "")], left=(0, 1)) == ["test", "pacing"]
 
 
 def test_the_next_command_searches_with_the_same_options(card: ScoreCard) -> None:

@@ -411,17 +411,14 @@ def test_thresholds_that_do_not_hold_are_reasons_each() -> None:
 
 
 def test_the_first_lost_messages_are_named() -> None:
-    named = (
-        LostRange(3, 7, 7, "subscribers", 5),
-        LostRange(3, 9, 1200, "subscribers", 5),
-    )
+    named = tuple(LostRange(3, *ends, "subscribers", 5) for ends in ((7, 7), (9, 1200)))
     facts = changed(SOUND, received=9_000)
     ledger = replace(facts.messages.window, lost_acknowledged=1_000)
     found = reason(with_fields(facts, lost_named=named, window=ledger))
     assert found.values["acknowledged"] == 1_000
     assert found.values["first"] == (
-        "7 of stream 3 to subscribers 5",
-        "9-1,200 of stream 3 to subscribers 5",
+        "1 message of stream 3 to subscribers 5, from number 7 on",
+        "1,192 messages of stream 3 to subscribers 5, from number 9 on",
     )
 
 

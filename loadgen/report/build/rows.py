@@ -117,8 +117,7 @@ def score_rows(facts: Facts) -> list[Row]:
         title = f"{spec.name.format_map(words)}{secured}"
         named.append((title, spec.measure, spec.description.format_map(words)))
         if spec.measure == "latency":
-            really = "The same from the moment of actual sending: broker and network, without late"
-            named.append((f"{title}{_TRANSIT}", "transit", f"{really} sending."))
+            named.append((f"{title}{_TRANSIT}", "transit", "From actual sending to the receiver."))
     measured = {spec.measure for spec in specs}
     named += [
         (f"{words['case']}{secured}.{short}", measure, description.format_map(words))
@@ -314,7 +313,7 @@ def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
         if late_us + read_us > _MOSTLY * total_us:
             mostly.append(parts[key])
     if mostly:
-        return f"Mostly the generator's own, not the broker's: {'; '.join(mostly)}."
+        return f"Mostly the generator's own delay: {'; '.join(mostly)}."
     return f"The generator's own part of {parts[_TAIL]}." if _TAIL in parts else ""
 
 

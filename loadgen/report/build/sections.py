@@ -295,7 +295,7 @@ def observed_rows(record: RunRecord) -> Iterator[Row]:
         yield Row(
             "Throughput",
             title,
-            f"Messages of the window that each of {consumers} consumers took; VALUE is the fewest.",
+            f"Messages of the window that each of {consumers} consumers got; VALUE is the fewest.",
             "messages",
             value=figure(spread, "min"),
             avg=figure(spread, "mean"),

@@ -245,7 +245,7 @@ def report_plan(
                 rest_s -= item_s
                 fitting += members
             else:
-                reason = "the budget is too short for it"
+                reason = "the budget is too short"
                 left_out += [replace(each, reason=reason) for each in members]
     return replace(plan, measurements=tuple(fitting), left_out=tuple(left_out), window_s=window_s)
 
