@@ -2,7 +2,7 @@
 
 `subprocess.Popen` rather than the event loop's own: it needs no child watcher, works the same
 under asyncio and uvloop, and takes milliseconds. Start from a thread that lives as long as the
-broker shall (the event loop's), because the parent-death signal follows the *thread*.
+broker must (the event loop's), because the parent-death signal follows the *thread*.
 """
 
 import asyncio
@@ -199,9 +199,9 @@ class ProgramSettings:
     operator's first, only those users may connect.
 
     The others are for Mosquitto. With `persistence` its database is written every five seconds, or
-    with `save_each` after each change. `memory_limit_bytes` None is half of the memory now
-    available, 0 none. `more_lines` end the configuration and overrule what it says; `front.py`
-    makes those of a bridge.
+    with `save_each` after each change. `memory_limit_bytes` None stands for half of the memory now
+    available, 0 for no limit. `more_lines` end the configuration and overrule what it says;
+    `front.py` makes those of a bridge.
     """
 
     host: str = "127.0.0.1"

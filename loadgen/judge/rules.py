@@ -25,8 +25,8 @@ from loadgen.sentences import Values, counted, listed
 RATE_TOLERANCE = 0.01
 """The published figures have two to three digits; one per cent less is another load."""
 CONNECT_GRACE_S = 0.1
-"""The last connect of a paced burst ends a round trip, not a spacing, after it began: twice the p99
-of the connects and a moment of the host are allowed for it, at most this long."""
+"""The last connect of a paced burst ends one round trip after it began, not one spacing. Twice the
+p99 of the connects and a short delay of the host are allowed for it, at most this long."""
 CONNECT_MOMENT_S = 0.005
 STANDSTILLS_SHOWN = 5
 LOST_SHOWN = 3

@@ -76,7 +76,7 @@ class Device(Record):
     keep_alive_ns: Int64
     """Keep-alive of its connection, 0 for none."""
     taken: Int64
-    """Number of distinct messages received of the window."""
+    """Number of distinct messages of the window that it received."""
     syn_ns: Int64
     tcp_ns: Int64
     request_ns: Int64

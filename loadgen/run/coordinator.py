@@ -1,7 +1,7 @@
 """Conducts a run that is prepared: its main loop, then verdict and results.
 
-`testbed` prepares it. From then on run.json has what is known, so that a killed run can still be
-read.
+`testbed` prepares it. From then on run.json has all facts known so far, so that a
+killed run can still be read.
 """
 
 import asyncio

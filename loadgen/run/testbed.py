@@ -101,11 +101,11 @@ class Testbed:
         progress: Progress = silent,
         ends_when_certain: Collection[bool] = (),
     ) -> RunResult:
-        """Play a scenario into a run directory, which must not exist or be empty.
+        """Run a scenario into a run directory, which must not exist or be empty.
 
-        The window ends as soon as it is certain that the load holds, or does not, if
-        `ends_when_certain` has that.
-        Raise LoadgenError if it cannot be played; then nothing is left in the directory. Raise
+        The window ends as soon as it is certain that the load holds, or does not, as
+        `ends_when_certain` requests.
+        Raise LoadgenError if it cannot be run; then nothing is left in the directory. Raise
         RunInterruptedError if the interrupt comes before the first connection.
         """
         require_groups(scenario)

@@ -7,7 +7,7 @@ Spark only places the agents and keeps them: each is a task. It talks to the coo
 separate channel, whose secret the job brings to the tasks: it is in no argument, environment,
 setting or log.
 
-Spark must never repeat the stage, as that would play the load again: the job is collected directly,
+Spark must never repeat the stage, as this would repeat the load: the job is collected directly,
 and a task that fails ends it. The barrier stage begins when there is a slot for each task. A task
 takes all cores of an executor (the resource profile of the stage): each executor has one agent.
 """

@@ -83,7 +83,7 @@ _STORE: Final = "the broker's store"
 
 
 def _stable(seen: Observed) -> Judged:
-    """Judge if no queue grew over the window; the article demands it of a valid run."""
+    """Judge if no queue grew over the window; the article requires it of a valid run."""
     if not seen.depths or not seen.window_s:
         return None, "no depths of queues"
     rates = {

@@ -35,7 +35,7 @@ class _Library(JITCodeLibrary):
     def _optimize_final_module(self) -> None:
         """Run the optimizer twice: the second time sees what the first one inlined.
 
-        Receiving a message is 10 % slower without.
+        Receiving a message is 10 % slower without this.
         """
         super()._optimize_final_module()
         super()._optimize_final_module()

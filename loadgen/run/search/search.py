@@ -168,9 +168,9 @@ class SearchResult:
 
     @property
     def exit_status(self) -> int:
-        """0 where a load was confirmed and is the limit, or the highest load that was to be tried.
+        """0 if a load was confirmed and is the limit, or the highest load that was to be tried.
 
-        1 where no load held, or no step was left to close in or to confirm; 130 interrupted.
+        1 if no load held, or no step was left to close in or to confirm; 130 interrupted.
         """
         if self.limit is None:
             return 130

@@ -208,7 +208,7 @@ async def sweep(
     *,
     watch: Watch = lambda _state: None,
 ) -> SweepResult:
-    """Play the grid, in a new directory or in that of the same sweep, or of a smaller grid.
+    """Run the grid, in a new directory or in that of the same sweep, or of a smaller grid.
 
     Searches that ran out of steps go on if more of them are allowed.
 
