@@ -140,11 +140,11 @@ async def played(play: Play, spaces: Sequence[Sequence[str]], paths: Wires, here
         own = stack.enter_context(limited()) if play.within == ("CGROUP",) else play.within
         within = [[*space, *(own if at == 1 else ())] for at, space in enumerate(spaces)]
         address = here if play.separate else paths.address
+        paths.set(1, **play.before)
         async with (
             listening(Endpoint("mqtt", paths.address, PORT)) as heard,
             agents(play.hosts, address=address, within=within) as found,
         ):
-            paths.set(1, **play.before)
             scenario = build_scenario(play.case, None, flags)
             result = await run(scenario, Path(scratch) / "run", hosts=found.hosts, progress=look)
             paths.set(1)
