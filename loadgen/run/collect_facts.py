@@ -48,9 +48,6 @@ from loadgen.run.redaction import printable
 from loadgen.run.run_state import NS, RunState, Window, WorkerStall
 from loadgen.run.tally import Tally
 
-ProcessGap = tuple[str, int, int]
-"""Time in which a process that watches workers did not run: its name, start and end in ns."""
-
 
 def facts_of(
     plan: Plan,
@@ -158,13 +155,7 @@ def _counted(plan: Plan, state: RunState, witness: Witness, phase: str | None = 
 
 
 def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:
-    gaps: list[ProcessGap] = [("the coordinator", *times) for times in state.attendance.gaps]
-    silences: list[ProcessGap] = []
-    for samples in state.hosts.values():
-        host = samples[-1].host
-        gaps += [(f"the agent of host {host}", *times) for times in samples[-1].gaps]
-        silences += [(host, *times) for times in samples[-1].silences]
-    return own_delay_of(state.stalls, state.hosts, tally, window, gaps, silences)
+    return own_delay_of(state.stalls, state.hosts, tally, window, state.attendance.gaps)
 
 
 def _worst(tally: Tally, series: str, hosts: Iterable[int]) -> float | None:
@@ -195,14 +186,14 @@ def own_delay_of(
     hosts: Mapping[int, Sequence[HostSample]],
     tally: Tally,
     window: tuple[int, int],
-    watchers: Sequence[ProcessGap] = (),
-    silences: Sequence[ProcessGap] = (),
+    coordinator: Sequence[tuple[int, int]] = (),
 ) -> OwnDelay:
     """Return the facts of a window whose messages are in `tally`.
 
-    `hosts` are the samples of each host by its number, `watchers` the gaps of the processes that
-    watch the workers, `silences` the times in which nothing came from a host. The use of time is
-    that of the host whose worker stalled longest, or of the busiest worker.
+    `hosts` are the samples of each host by its number, with the times in which its agent did not
+    run and in which nothing came from it; `coordinator` are the times in which this process did
+    not run. The use of time is that of the host whose worker stalled longest, or of the busiest
+    worker.
     """
     begun_ns = window[0]
     by_worker: defaultdict[int, list[WorkerStall]] = defaultdict(list)
@@ -223,14 +214,17 @@ def own_delay_of(
         start_s = (stalled.start_ns - begun_ns) / NS
         host = samples[-1].host if samples else ""
         longest = LongestStall(stalled.worker, start_s, stalled.ns / NS, host)
-    cuts = []
-    for host, from_ns, until_ns in silences:
-        # A silence in which agent and coordinator ran, at twice its length: TCP doubles its
-        # intervals of retransmission, so messages can wait as long again afterwards.
-        ours = (min(end_ns, until_ns) - max(start_ns, from_ns) for _, start_ns, end_ns in watchers)
-        if sum(max(part_ns, 0) for part_ns in ours) < (until_ns - from_ns) / 2:
-            cuts.append((host, from_ns, 2 * until_ns - from_ns, False))
-    spans = [(*gap, True) for gap in watchers]
+    cuts: list[tuple[str, int, int, bool]] = []
+    spans = [("the coordinator", *gap, True) for gap in coordinator]
+    for last in (samples[-1] for samples in hosts.values()):
+        spans += [(f"the agent of host {last.host}", *gap, True) for gap in last.gaps]
+        for from_ns, until_ns in last.silences:
+            # A silence in which agent and coordinator ran, at twice its length: TCP doubles its
+            # intervals of retransmission, so messages can wait as long again afterwards.
+            gaps = [*coordinator, *last.gaps]
+            ours = (min(end, until_ns) - max(start, from_ns) for start, end in gaps)
+            if sum(max(part_ns, 0) for part_ns in ours) < (until_ns - from_ns) / 2:
+                cuts.append((last.host, from_ns, 2 * until_ns - from_ns, False))
     spans += [
         (f"worker {stall.worker}", stall.start_ns, stall.end_ns, False)
         for stall in stalls

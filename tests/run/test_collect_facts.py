@@ -151,11 +151,13 @@ def test_the_worker_that_stood_still_most_counts_and_only_within_the_window() ->
 
 
 def test_a_silent_host_was_cut_off_unless_its_agent_or_the_coordinator_stood_still() -> None:
-    silences = ((101 * S, 103 * S), (104 * S, 105 * S))
-    silent = [("1 (left)", *times) for times in silences]
-    gaps = [("the coordinator", 104 * S, 105 * S - 400 * MS)]
-    found = own_delay_of([], {}, tally_of(), WINDOW, gaps, silent)
+    silences = ((101 * S, 103 * S), (104 * S, 105 * S), (106 * S, 107 * S))
+    left = HostSample(0, host="1 (left)", silences=silences, gaps=(silences[2],))
+    other = HostSample(0, host="0 (right)", gaps=(silences[0],))
+    coordinator = [(104 * S, 105 * S - 400 * MS)]
+    found = own_delay_of([], {0: [other], 1: [left]}, tally_of(), WINDOW, coordinator)
     assert found.cuts == (DelayGap("1 (left)", 1.0, 4.0, watcher=False),)
+    assert len(found.gaps) == 3
 
 
 def test_the_host_is_asked_about_the_seconds_of_the_stalls() -> None:

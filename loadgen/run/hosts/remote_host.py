@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from ipaddress import ip_address
-from itertools import combinations
 from typing import Any
 from weakref import WeakSet
 
@@ -33,7 +32,7 @@ from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.run.hosts.load_host import Header, OnEvent
 from loadgen.run.redaction import error_from, printable
 from loadgen.run.tasks import background, together
-from loadgen.sentences import RUN_TEXT, Text
+from loadgen.sentences import RUN_TEXT, Text, listed
 from loadgen.worker.shared_counts import SharedPage, rows_as_words
 
 WAIT_S = 30.0
@@ -264,12 +263,12 @@ class Hosts:
         return self.agents
 
     def shared_machines(self) -> list[Text]:
-        """Return a remark for each two hosts with one kernel, as containers of one machine have."""
-        return [
-            RUN_TEXT.SAME_MACHINE(first=first.name, second=second.name)
-            for first, second in combinations(self.agents, 2)
-            if first.joined.machine.partition("/")[0] == second.joined.machine.partition("/")[0]
-        ]
+        """Return a remark for each kernel of several hosts, as containers of a machine have."""
+        names: dict[str, list[str]] = {}
+        for agent in self.agents:
+            names.setdefault(agent.joined.machine.partition("/")[0], []).append(agent.name)
+        shared = (listed(alike, 10) for alike in names.values() if len(alike) > 1)
+        return [RUN_TEXT.SAME_MACHINE(hosts=hosts) for hosts in shared]
 
 
 class AgentServer:
@@ -303,7 +302,7 @@ class AgentServer:
                 RUN_TEXT.FEW_AGENTS(
                     joined=len(self._hosts),
                     wanted=count,
-                    names=tuple(host.offer.name for host in self._hosts),
+                    names=listed([host.offer.name for host in self._hosts], 10),
                     seconds=timeout_s,
                     address=address,
                     port=port,

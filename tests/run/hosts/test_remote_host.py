@@ -407,9 +407,9 @@ async def test_hosts_are_numbered_by_address_and_must_be_alike() -> None:
 
 
 def test_containers_of_one_machine_are_a_remark() -> None:
-    both = host("x", "10.0.0.1", machine="boot/1"), host("y", "10.0.0.2", machine="boot/2")
-    (remark,) = Hosts(both).shared_machines()
-    assert remark.values == {"first": "0 (x)", "second": "0 (y)"}
+    found = [host(name, "10.0.0.1", machine=f"boot/{name}") for name in "xyz"]
+    (remark,) = Hosts((*found, host("w", "10.0.0.2"))).shared_machines()
+    assert remark.values == {"hosts": "0 (x), 0 (y), 0 (z)"}
 
 
 async def test_an_agent_serves_again_until_a_signal() -> None:
