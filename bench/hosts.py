@@ -38,7 +38,8 @@ from loadgen.worker.frames import FrameReader
 from tests.run.fake_worker import FakeWorker
 
 SECRET = b"of this bench alone"
-TICK_S = 0.1
+TICK_S = 0.05
+DIAL_S = 1.0
 WINDOW_S = 10.0
 TOPICS_EACH = 10
 """Of each worker: there is no load, but all have their share of each group."""
@@ -109,24 +110,29 @@ class StandInAgent(Agent):
             self.workers.send_totals()
 
 
-async def _agent(number: int, settings: Mapping[str, Any], surroundings: dict[str, Any]) -> None:
-    agent = StandInAgent()
-    link = agent.link
-    await asyncio.get_running_loop().create_connection(
-        lambda: link, *settings["coordinator"], ssl=tls_of(SECRET, ssl.Purpose.SERVER_AUTH)
-    )
-    offer = replace(host_of(), name=str(number))
-    link.send(Joined(offer, machine_identity(), versions(), surroundings))
+async def _agent(coordinator: tuple[str, int], tls: ssl.SSLContext, joined: Joined) -> None:
+    agent, loop = StandInAgent(), asyncio.get_running_loop()
+    while True:
+        try:
+            await loop.create_connection(lambda: agent.link, *coordinator, ssl=tls)
+            break
+        except OSError:  # all handshakes share this process: some time out
+            await asyncio.sleep(DIAL_S)
+    agent.link.send(joined)
     samples = every(TICK_S, agent.tick), every(1.0, agent.send_counters)
     async with background(agent.ping(), *samples):
         await agent.ended
-    link.close()
+    agent.link.close()
 
 
 async def _agents(settings: Mapping[str, Any]) -> None:
     """All agents, until the coordinator lets them go."""
-    known = environment()
-    await asyncio.gather(*(_agent(n, settings, known) for n in range(settings["hosts"])))
+    # Each host makes its own key and looks at its own machine, at the same time as the others.
+    coordinator, tls = settings["coordinator"], tls_of(SECRET, ssl.Purpose.SERVER_AUTH)
+    offer, about = host_of(), (machine_identity(), versions(), environment())
+    offers = (replace(offer, name=str(number)) for number in range(settings["hosts"]))
+    print("ready", flush=True)
+    await asyncio.gather(*(_agent(coordinator, tls, Joined(one, *about)) for one in offers))
 
 
 # The coordinator --------------------------------------------------------------------------------
@@ -161,14 +167,17 @@ def _cpu_s() -> float:
 async def measure(hosts: int, workers: int, window_s: float = WINDOW_S) -> Line:
     """A run with this many hosts, each with this many workers."""
     async with listening(secret=SECRET) as server:
-        began, cpu = time.monotonic(), _cpu_s()
         agents = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.hosts", "--be-agents"), stdin=asyncio.subprocess.PIPE
+            *(sys.executable, "-m", "bench.hosts", "--be-agents"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
         )
-        assert agents.stdin is not None
+        assert agents.stdin is not None and agents.stdout is not None
         settings = {"coordinator": server.address, "hosts": hosts}
         agents.stdin.write(json.dumps(settings).encode())
         agents.stdin.close()
+        await agents.stdout.readline()
+        began, cpu = time.monotonic(), _cpu_s()
         found = await server.gathered(hosts, 120.0)
         gathered = time.monotonic()
         try:

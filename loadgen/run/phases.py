@@ -17,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import orjson
+
 from loadgen.errors import BrokerRefusedError, BrokerUnreachableError, LoadgenError
 from loadgen.judge.facts import LostRange
 from loadgen.plan.addressing import may_be_kept
@@ -170,7 +172,7 @@ class PhaseRunner:
                 workers=len(plan.workers),
                 anchor_ns=monitor.record.anchor_ns,
                 live=str(path),
-                plan=document_of(plan),
+                plan=orjson.Fragment(orjson.dumps(document_of(plan))),  # once for all
                 each=[{"worker": worker.worker} for worker in plan.workers],
             )
         )
@@ -185,7 +187,7 @@ class PhaseRunner:
         now_ns = monitor.enter("configure")
         self.pool.begin(previous.page)
         anchor_ns = monitor.record.anchor_ns
-        plan = document_of(self.plan)
+        plan = orjson.Fragment(orjson.dumps(document_of(self.plan)))
         answers = await self._step(self.pool.ask_all("renew", anchor_ns=anchor_ns, plan=plan))
         monitor.page, monitor.marks = previous.page, previous.marks
         done = sum(int(answer["connected"]) for answer in answers)

@@ -69,15 +69,11 @@ class TestMaster:
 
 class TestSettings:
     def test_spark_never_plays_the_load_again(self) -> None:
-        given = {"spark.task.maxFailures": "4", "spark.executor.memory": "2g"}
+        given = {"spark.task.maxFailures": "4", "spark.executor.cores": "16"}
         found = _settings(Cluster("yarn", 3, given), "10.0.0.1")
         assert found["spark.task.maxFailures"] == "1"
         assert found["spark.stage.maxConsecutiveAttempts"] == "1"
-        assert found["spark.executor.memory"] == "2g"
         assert found["spark.executor.instances"] == "3"
-
-    def test_a_task_fills_its_executor(self) -> None:
-        found = _settings(Cluster("yarn", 3, {"spark.executor.cores": "16"}), "10.0.0.1")
         assert (found["spark.executor.cores"], found["spark.cores.max"]) == ("16", "48")
 
     @pytest.mark.parametrize("cores", ["many", "0", "-1", "", "1.5"])

@@ -22,6 +22,7 @@ import select
 import signal
 import socket
 import time
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,13 @@ from loadgen.plan.deliveries import mean_deliveries
 from loadgen.plan.plan import read_plan
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.shared_counts import open_live_page
+
+
+@lru_cache(maxsize=8)
+def deliveries_of(plan: str, group: int) -> int:
+    """Deliveries of a message of a group, computed once for all stand-ins of a process."""
+    groups = read_plan(json.loads(plan)).groups
+    return round(mean_deliveries(groups[group], groups))
 
 
 class FakeWorker:
@@ -136,8 +144,8 @@ class FakeWorker:
             if group["publishes"] is not None:
                 self.publishers = group["name"]
                 self.rate += group["publishes"]["rate"] * count / group["count"]
-                groups = read_plan(plan).groups
-                self.deliveries = round(mean_deliveries(groups[share["group"]], groups))
+                shared = json.dumps({**plan, "workers": []})
+                self.deliveries = deliveries_of(shared, share["group"])
             if group["subscribes"] is not None or group["publishes"] is None:
                 self.subscribers = group["name"]
         self.subscribers = self.subscribers or plan["groups"][-1]["name"]

@@ -85,7 +85,7 @@ class HostedWorkers:
             self.send_totals()
         self._link.send(event)
 
-    def forward(self, command: messages.WorkerCommand, offset_ns: int) -> None:
+    def forward(self, command: messages.WorkerCommand, offset_ns: Callable[[], int]) -> None:
         frame, rows = command.frame, command.rows
         match frame.get("op"):
             case "configure":
@@ -98,7 +98,7 @@ class HostedWorkers:
                 frame |= {
                     "plan": self.plan,
                     "live": str(Path(self._directory.name) / "live"),
-                    "clock_offset_ns": offset_ns,
+                    "clock_offset_ns": offset_ns(),
                     "lease_s": WORKER_LEASE_S,
                 }
             case "renew":
@@ -188,7 +188,6 @@ class Agent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    @property
     def offset_ns(self) -> int:
         found = self.clock.estimate(time.monotonic_ns())
         return 0 if found is None else found.offset_ns
@@ -264,7 +263,7 @@ class Agent:
         """Send the counters of this host's kernel, at a time of the run's clock."""
         if self.workers is not None:
             sample = self.workers.host.sample()
-            offset_ns = self.offset_ns
+            offset_ns = self.offset_ns()
             gaps, silences = (
                 tuple((start_ns + offset_ns, end_ns + offset_ns) for start_ns, end_ns in times)
                 for times in (self._attendance.gaps, self.path.silences)

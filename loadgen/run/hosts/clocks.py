@@ -9,6 +9,7 @@ round trip and widens with the time since the last one.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -100,11 +101,14 @@ def _estimated(trips: list[RoundTrip], now_ns: int) -> ClockEstimate | None:
     )
 
 
+_pairs = lru_cache(maxsize=KEPT)(partial(np.triu_indices, k=1))
+
+
 def _drifts(
     at: npt.NDArray[np.float64], least: npt.NDArray[np.float64], most: npt.NDArray[np.float64]
 ) -> tuple[float, float]:
     """Return the slowest and the fastest drift that lead from each range to each later one."""
-    earlier, later = np.triu_indices(len(at), 1)
+    earlier, later = _pairs(len(at))
     apart = at[later] - at[earlier]
     slowest = np.max((least[later] - most[earlier]) / apart, initial=-DRIFT_LIMIT)
     fastest = np.min((most[later] - least[earlier]) / apart, initial=DRIFT_LIMIT)

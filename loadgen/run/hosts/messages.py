@@ -168,7 +168,9 @@ _ADAPTERS: Final[Mapping[str, TypeAdapter[Any]]] = {
 
 def encode(message: Message) -> bytes:
     kind = type(message).__name__
-    fields = _ADAPTERS[kind].dump_python(message, mode="json", exclude={"block"})
+    fields = _ADAPTERS[kind].dump_python(message, mode="json", exclude={"block", "plan"})
+    if isinstance(message, SharedPlan):
+        fields["plan"] = message.plan  # it may be encoded already
     return encode_frame({"kind": kind, **fields}, getattr(message, "block", b""))
 
 

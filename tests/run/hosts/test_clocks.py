@@ -102,12 +102,6 @@ def test_a_clock_that_was_set_is_found_again() -> None:
     assert within(truth, found)
 
 
-def test_how_wrong_an_offset_was_is_known_from_the_next_one() -> None:
-    before = ClockEstimate(1000, 40, 0.0, 80)
-    for offset_ns, bound_ns, wrong_ns in ((1000, 40, -40), (1060, 30, 30), (900_000, 50, 898_950)):
-        assert ClockEstimate(offset_ns, bound_ns, 0.0, 80).least_error_ns(before) == wrong_ns
-
-
 def test_a_clock_that_jumps_in_a_run_is_in_its_bound() -> None:
     """Until the new offset was found, moments were wrong by the jump."""
     link = Mock(AgentLink)
