@@ -282,7 +282,7 @@ class AgentServer:
         self._links: WeakSet[AgentLink] = WeakSet()
         self._hosts: list[RemoteHost] = []
         self._strangers = 0
-        self._refusal = "the other side does not have the secret"
+        self._refusal = "it has another secret or version, or was too slow"
         self._joined = asyncio.Event()
 
     async def gathered(self, count: int, timeout_s: float) -> Hosts:
