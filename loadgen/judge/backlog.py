@@ -19,6 +19,10 @@ BACKLOG_EDGE_SAMPLES = 3
 """The level at an end of the window is the median over half a second there, but at most this share
 of the window and at least this many samples: a single sample, or a hiccup of the host, is not a
 backlog."""
+BACKLOG_WAIT_S = 0.5
+BACKLOG_WAIT_SHARE = 0.1
+"""Longest wait of the oldest message at the end of the window, the larger of this time and this
+share of the window: at low rates, few messages can be a backlog."""
 STANDSTILL_END_S = 0.1
 """Least time between the end of a standstill and that of the window, if it ended inside."""
 
@@ -42,16 +46,18 @@ class Standstill:
 class Growth:
     """The growth of the backlog over the window, in messages, and the part that is tolerated.
 
-    `late` messages at most piled up because the generator was late.
+    `late` messages at most piled up because the generator was late. `is_old` is True if the oldest
+    waited too long when the window ended, and most of those that waited then belong to the growth.
     """
 
     messages: float
     tolerated: float
     late: float
+    is_old: bool = False
 
     @property
     def excessive(self) -> bool:
-        return self.messages > self.tolerated + self.late
+        return self.is_old or self.messages > self.tolerated + self.late
 
 
 def tolerated_growth(message_rate: float, delivery_rate: float) -> float:
@@ -59,6 +65,16 @@ def tolerated_growth(message_rate: float, delivery_rate: float) -> float:
     chance = BACKLOG_FEW + BACKLOG_SIGMAS * math.sqrt(2 * BACKLOG_FLOOR_S * message_rate)
     copies = max(delivery_rate / message_rate, 1.0) if message_rate else 1.0
     return max(BACKLOG_FLOOR_S * delivery_rate, min(BACKLOG_FLOOR_MESSAGES, chance * copies))
+
+
+def waits_too_long(
+    samples: Sequence[BacklogSample], waited_s: float, window_s: float, late_s: float
+) -> bool:
+    """Return True if a few messages are a backlog, since the oldest has waited for `waited_s`."""
+    levels = backlog_levels(samples)
+    if levels is None or waited_s <= max(BACKLOG_WAIT_S, BACKLOG_WAIT_SHARE * window_s) + late_s:
+        return False
+    return levels[1][1] - levels[0][1] >= max(BACKLOG_FEW, levels[1][1] / 2)
 
 
 def backlog_levels(

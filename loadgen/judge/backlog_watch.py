@@ -7,7 +7,12 @@ that a later sample, or the end of the drain, no longer misses.
 from collections.abc import Sequence
 from itertools import accumulate
 
-from loadgen.judge.backlog import BACKLOG_EDGE_NS, BacklogSample, Standstill
+from loadgen.judge.backlog import (
+    BACKLOG_EDGE_NS,
+    BACKLOG_EDGE_SAMPLES,
+    BacklogSample,
+    Standstill,
+)
 from loadgen.judge.live_sample import LiveSample
 
 NS = 1_000_000_000
@@ -36,27 +41,31 @@ def without_lost(samples: Sequence[BacklogSample], least: Sequence[int]) -> list
 
 
 class BacklogWatch:
-    """The samples of a run from the start of its window (`start_ns`) to the end of its drain."""
+    """The samples of a run from the start of its window (`start_ns`) to the end of its drain.
 
-    def __init__(self, start_ns: int, end_ns: int) -> None:
+    `devices` had connected before.
+    """
+
+    def __init__(self, start_ns: int, end_ns: int, devices: int = 0) -> None:
         self.start_ns = start_ns
         self.end_ns = end_ns
         self.high_water_mark = 0
         self.subscription_high_water_mark: int | None = None
         self.arrived: int | None = None  # deliveries within the window
         self.last_arrival_ns = 0
+        self.last_absence_ns = 0  # a device was away then
         window_ns = end_ns - start_ns
         self._each_ns = min(window_ns // SAMPLES, NS)
         self._edge_ns = min(BACKLOG_EDGE_NS, window_ns * EDGE_SHARE)
-        self._kept: list[BacklogSample] = []
+        self._kept: list[LiveSample] = []
         # Fewest deliveries that were missing from each kept sample to the next.
         self._least: list[int] = []
         self._answered: LiveSample | None = None  # when the last answer was seen
         self._due: LiveSample | None = None  # when something came due after it
         self._still: LiveSample | None = None  # the last sample of that kind
         self._standstills: list[Standstill] = []
-        self._received_before: int | None = None  # the window
         self._received = 0
+        self._devices = devices
 
     def sample(self, sample: LiveSample) -> None:
         """Add a sample; one after the window only shows which deliveries were lost."""
@@ -66,17 +75,17 @@ class BacklogWatch:
             self._received, self.last_arrival_ns = sample.received, sample.time_ns
         if not self.start_ns <= sample.time_ns <= self.end_ns:
             return
-        if self._received_before is None:
-            self._received_before = sample.received
-        self.arrived = sample.received - self._received_before
+        if sample.connected < self._devices:
+            self.last_absence_ns = sample.time_ns
         self.high_water_mark = max(self.high_water_mark, sample.under_way)
         if sample.most is not None:
             before = self.subscription_high_water_mark or 0
             self.subscription_high_water_mark = max(before, sample.most)
         at_edge = min(sample.time_ns - self.start_ns, self.end_ns - sample.time_ns) <= self._edge_ns
-        if at_edge or not self._kept or sample.time_ns - self._kept[-1][0] >= self._each_ns:
-            self._kept.append((sample.time_ns, sample.owed, sample.under_way))
+        if at_edge or not self._kept or sample.time_ns - self._kept[-1].time_ns >= self._each_ns:
+            self._kept.append(sample)
             self._least.append(sample.under_way)
+        self.arrived = sample.received - self._kept[0].received
         if self._answered is None or sample.answered != self._answered.answered:
             self._standstills = list(self.standstills()[:_STANDSTILLS])
             self._answered = sample
@@ -98,4 +107,18 @@ class BacklogWatch:
 
     def samples(self) -> list[BacklogSample]:
         """Return the samples of the window, without the deliveries that never arrived."""
-        return without_lost(self._kept, self._least)
+        kept = [(sample.time_ns, sample.owed, sample.under_way) for sample in self._kept]
+        return without_lost(kept, self._least)
+
+    def waited_s(self) -> float:
+        """Return the least time for which the oldest message had waited when the window ended.
+
+        A message waits from the first kept sample in which it is due.
+        """
+        waits = []
+        ends = [*zip(self.samples(), self._kept, strict=True)][-BACKLOG_EDGE_SAMPLES:]
+        for (time_ns, owed, missing), sample in ends:
+            served = sample.due - owed - missing
+            due_ns = (one.time_ns for one in self._kept if one.due > served)
+            waits.append(time_ns - next(due_ns, time_ns))
+        return min(waits, default=0) / NS

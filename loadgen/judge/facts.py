@@ -14,6 +14,7 @@ from loadgen.judge.backlog import (
     Standstill,
     backlog_growth,
     tolerated_growth,
+    waits_too_long,
 )
 from loadgen.judge.ledger import Ledger
 from loadgen.judge.own_delay import DelayBounds, Generator, late_s
@@ -186,6 +187,7 @@ class Service:
 
     backlog: tuple[BacklogSample, ...] = ()  # samples within the window, in time order
     arrived: int | None = None  # deliveries in the window, of any message; None if unknown
+    waited_s: float = 0.0  # the oldest waiting message, when the window ended
     standstills: tuple[Standstill, ...] = ()  # in the window, in time order
     latency_p99_us: float | None = None  # end to end, or connect; None without any
     latency_bound_us: float | None = None  # None if latency is not judged
@@ -245,8 +247,12 @@ class RunFacts:
         if self.service.arrived == 0:
             # No noise: nothing was served.
             tolerated = min(tolerated, BACKLOG_FEW - 1)
+        excused = self.schedule.owed_by_leave + self.schedule.waiting_by_leave
+        own_s = late_s(self.generator, self.bounds, self.ending.unread > 0)
+        is_old = waits_too_long(samples, self.service.waited_s, window_s, own_s)
         return Growth(
             backlog_growth(samples),
-            tolerated + self.schedule.owed_by_leave + self.schedule.waiting_by_leave,
-            late_s(self.generator, self.bounds, self.ending.unread > 0) * delivery_rate,
+            tolerated + excused,
+            own_s * delivery_rate,
+            is_old=is_old and self.connects.all_present and not excused,
         )

@@ -19,7 +19,7 @@ from loadgen.judge.facts import (
     Service,
     SlowFacts,
 )
-from loadgen.judge.own_delay import DelayGap, Generator, LongestStall
+from loadgen.judge.own_delay import DelayGap, Generator
 from loadgen.sentences import Values, counted, listed
 
 RATE_TOLERANCE = 0.01
@@ -248,7 +248,8 @@ def backlog_grows(growth: Growth, service: Service, window_s: float) -> Found:
     if growth.excessive:
         yield {
             "growth": round(growth.messages),
-            "tolerated": growth.tolerated,
+            "tolerated": None if growth.is_old else growth.tolerated,
+            "waited_s": service.waited_s if growth.is_old else None,
             "standstill": _times(lasting(service.standstills, window_s)),
         }
 
@@ -268,13 +269,9 @@ def latency_exceeded(service: Service) -> Found:
         yield {"p99_us": p99_us, "skew_us": skew_us or None, "bound_us": bound_us}
 
 
-def ended_by_threshold(service: Service) -> Found:
-    if service.ended_by_threshold:
-        yield from thresholds_missed(service)
-
-
 def thresholds_missed(service: Service) -> Found:
-    yield from ({"missed": missed} for missed in service.thresholds_missed)
+    ended = "ended at once" if service.ended_by_threshold else None
+    yield from ({"missed": missed, "ended": ended} for missed in service.thresholds_missed)
 
 
 def clocks_differ(service: Service) -> Found:
@@ -293,17 +290,13 @@ def stood_still(growth: Growth, service: Service, generator: Generator, window_s
     # A standstill that made the backlog grow stands there; one of our own is not the broker's.
     shown = lasting(service.standstills, window_s) if growth.excessive else ()
     delay = generator.own_delay
-    pauses: list[DelayGap | LongestStall] = [*delay.cuts]
+    pauses = [*delay.cuts]
     if delay.longest is not None:
-        pauses.append(delay.longest)
+        pauses.append(DelayGap("", delay.longest.start_s, delay.longest.seconds))
     standstills = []
     for standstill in service.standstills:
         half_s = (standstill.until_s - standstill.from_s) / 2
-        is_own = any(
-            min(standstill.until_s, one.start_s + one.seconds) - max(standstill.from_s, one.start_s)
-            > half_s
-            for one in pauses
-        )
+        is_own = any(one.within(standstill.from_s, standstill.until_s) > half_s for one in pauses)
         if standstill not in shown and not is_own:
             standstills.append(standstill)
     if standstills:

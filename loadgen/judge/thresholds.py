@@ -32,8 +32,10 @@ OWN_SERIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("end_to_end", "reconnect"), (READ, SENT)),
     **dict.fromkeys(("transit", "acknowledge"), (READ,)),
     "send_delay": (SENT,),
+    **{name: (name,) for name in (READ, SENT)},
 }
-"""Series of the generator's own delay that a latency contains."""
+"""Series of the generator's own delay that a latency contains. Another latency, as of a connect,
+contains stalls of its worker."""
 OWN_PART = 0.5
 """Share of a bound above which our own delay, rather than the broker, breaks it."""
 
@@ -50,6 +52,7 @@ class Measured:
     sent: int | None
     window_s: float
     clock_skew_us: float = 0.0  # greatest difference of two hosts' clocks
+    stall_us: float = 0.0  # longest stall of a worker in the run
 
     def figure(self, threshold: Threshold) -> float | None:
         """Return the figure that the threshold names, None if it was not measured."""
@@ -83,6 +86,8 @@ def broken_by_own_delay(
         series, _, statistic = threshold.figure.partition(".")
         parts = (measured.latencies.get(name) for name in OWN_SERIES.get(series, ()))
         own_us = sum(part.figure(statistic) or 0.0 for part in parts if part is not None)
+        if threshold.is_latency and series not in OWN_SERIES:
+            own_us = measured.stall_us
         too_much = threshold.comparison[0] != ">" and own_us > OWN_PART * threshold.bound
         if too_much and _check(threshold, measured) is not None:
             broken.append((threshold.text, own_us))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from loadgen.cases.registry import case_of
+from loadgen.judge.backlog import BACKLOG_EDGE_NS
 from loadgen.judge.facts import (
     Connects,
     Ending,
@@ -115,6 +116,7 @@ def facts_of(
         service=Service(
             backlog=() if backlog is None else tuple(backlog.samples()),
             arrived=None if backlog is None else backlog.arrived,
+            waited_s=0.0 if backlog is None else backlog.waited_s(),
             standstills=() if backlog is None else backlog.standstills(),
             latency_p99_us=state.tally.p99_us(*result),
             latency_bound_us=None if bound_s is None else bound_s * 1e6,
@@ -130,6 +132,7 @@ def facts_of(
         facts.on_time,
         facts.window_s,
         facts.service.clock_skew_us,
+        max((stall.ns / 1000 for stall in state.stalls), default=0.0),
     )
     service = replace(
         facts.service,
@@ -299,8 +302,10 @@ def _schedule(plan: Plan, state: RunState, overdue: int) -> Schedule:
     owed_by_leave = rate * _seconds_away(plan, publishers)
     leaving = [group for group in plan.groups if group.subscribes is not None and may_leave(group)]
     away_s = _seconds_away(plan, sum(group.count for group in leaving))
-    if any(group.stages for group in leaving):
-        away_s = plan.phases.warmup_s + plan.phases.duration_s
+    seconds = plan.phases.duration_s
+    away_s += sum(seconds * (1 - presence(one.stages, one.count, seconds)) for one in leaving)
+    if (seen := state.backlog) and seen.end_ns - seen.last_absence_ns > BACKLOG_EDGE_NS:
+        owed_by_leave = away_s = 0.0  # whoever had left was back for long enough
     names = [group.name for group in publishing if not group.is_closed]
     windows = [one.publishes.window for one in publishing if one.publishes and one.is_closed]
     sizes = [one.publishes.size_bytes[0] for one in publishing if one.publishes]

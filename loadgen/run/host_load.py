@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.errors import HostLimitError
-from loadgen.sentences import RUN_TEXT, percent
+from loadgen.sentences import RUN_TEXT
 
 PROC = Path("/proc")
 _IDLE_COLUMNS = (3, 4)
@@ -50,12 +50,8 @@ class HostLoad:
         return max(waits, default=self.share) >= BUSY_SHARE or self.steal >= STEAL_SHARE
 
     def __str__(self) -> str:
-        text = f"this host was {percent(self.share)} busy with other programs"
-        if self.pressure is not None:
-            text += f", and programs waited for a processor {percent(self.pressure)} of the time"
-        elif self.waiting is not None:
-            text += f", of which {self.waiting:.1f} waited for a processor"
-        return text
+        waiting = self.waiting if self.pressure is None else None
+        return RUN_TEXT.BUSY_HOST(share=self.share, pressure=self.pressure, waiting=waiting)
 
 
 class LoadWatch:

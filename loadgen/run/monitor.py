@@ -191,7 +191,8 @@ class Monitor:
 
     def watch_window(self, start_ns: int, end_ns: int) -> None:
         """Sample unsent messages and those in flight, from now until the drain has ended."""
-        self.state.backlog = BacklogWatch(start_ns, end_ns)
+        devices = self.state.connected.done if self.state.connected else 0
+        self.state.backlog = BacklogWatch(start_ns, end_ns, devices)
         self._sampling = True
 
     def stop_sampling(self) -> None:

@@ -24,6 +24,7 @@ BACKLOG_MOST = 100
 UNWATCHED_S = 0.5
 """A watch that stood still for so long may have missed a standstill of the broker."""
 BACKLOG_PART = 0.05
+BACKLOG_WAIT_S, BACKLOG_WAIT_PART = 0.5, 0.1
 ARRIVING = (0.15, 0.3)
 """Shares of the drain, about the one in which a delivery shows that a longer drain sees more."""
 RATE_TOLERANCE = 0.01
@@ -583,7 +584,7 @@ def _rate_missed(scene: _Scene, window: Mapping[str, Span]) -> Span:
 def _standing(scene: _Scene) -> Span:
     """Whether a backlog stood at the end of the window: due before it, and not there by then."""
     truth, schedule = scene.truth, scene.schedule
-    end_ns = truth.window[1]
+    start_ns, end_ns = truth.window
     late = sum(
         scene.deliveries_each
         for publish in scene.first.values()
@@ -591,6 +592,7 @@ def _standing(scene: _Scene) -> Span:
         and not scene.is_response(publish.topic)
     )
     seen = set()
+    before, oldest_ns = 0, end_ns
     for place, delivery, header in scene.placed():
         if place in seen:
             continue
@@ -598,16 +600,24 @@ def _standing(scene: _Scene) -> Span:
         publish = scene.first.get((header.stream, header.sequence, delivery.topic))
         if publish is not None and publish.header.sent_ns < end_ns <= delivery.at_ns:
             late += 1
+            oldest_ns = min(oldest_ns, publish.header.intended_ns)
+        before += header.intended_ns < start_ns <= delivery.at_ns
     sent_rate = float(schedule.fields["rate"])
     rate = sent_rate * scene.deliveries_each
     # At low rates chance alone makes the messages of 0.1 s differ by so many.
     chance = (2 + 4 * math.sqrt(2 * BACKLOG_FLOOR_S * sent_rate)) * scene.deliveries_each
     limit = max(BACKLOG_FLOOR_S * rate, min(BACKLOG_MOST, chance))
     # It is seen over the last part of the window, in the middle of which less stood.
-    limit += BACKLOG_PART * rate * (end_ns - truth.window[0]) / 1e9
+    window_s = (end_ns - start_ns) / 1e9
+    limit += BACKLOG_PART * rate * window_s
+    # A few messages are a backlog, too, if the oldest waits for too long.
+    over_s = (end_ns - oldest_ns) / 1e9 - max(BACKLOG_WAIT_S, BACKLOG_WAIT_PART * window_s)
+    is_old = late - before >= max(3, 0.6 * late) and over_s > BACKLOG_PART * window_s + 0.1
+    may_be_old = late > 1 and over_s > -0.1
     # Devices that are away owe, too, and nobody knows how much until they come back.
     away = any(at_ns < end_ns for at_ns, _ in scene.closes())
-    return Span(int(late > 1.2 * limit and not away), int(late > 0.4 * limit or away))
+    certain = (late > 1.2 * limit or is_old) and not away
+    return Span(int(certain), int(late > 0.4 * limit or may_be_old or away))
 
 
 def _latency(scene: _Scene) -> Span:

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable
 
-from loadgen.judge.backlog import Standstill, backlog_growth
+from loadgen.judge.backlog import Standstill, backlog_growth, waits_too_long
 from loadgen.judge.backlog_watch import BacklogWatch
 from loadgen.judge.live_sample import LiveSample
 
@@ -22,12 +22,13 @@ def watched(
     drain_s: float = 1,
     lost: Callable[[float], float] = lambda at: 0,
     moments: Iterable[int] = (),
+    rate: float = RATE,
 ) -> BacklogWatch:
     """A window looked at each 10 ms; `answered(s)` and `lost(s)` messages by that second."""
     watch = BacklogWatch(START, START + round(seconds * S))
     for at_ms in moments or range(0, round((seconds + drain_s) * 1000) + 1, 10):
         at = at_ms / 1000
-        due = round(RATE * min(at, seconds))
+        due = round(rate * min(at, seconds))
         back = round(answered(at))
         watch.sample(sample_at(at_ms, 0, max(0, due - back - round(lost(at))), due, back))
     return watch
@@ -138,3 +139,15 @@ def test_a_window_that_is_cut_ends_there() -> None:
             watch.end_ns = START + 2 * S
         watch.sample(sample_at(at_ms, 0, 0, at_ms, at_ms))
     assert watch.samples()[-1][0] == START + 2 * S
+
+
+def test_a_few_messages_are_a_backlog_if_the_oldest_waits_too_long() -> None:
+    """Of one message a second half are served; then all, each 0.4 s late."""
+    half, late = (
+        watched(served, seconds=5, drain_s=6, rate=1)
+        for served in (lambda at: min(5, at / 2), lambda at: min(5, max(0, at - 0.4)))
+    )
+    assert [backlog_growth(one.samples()) for one in (half, late)] == [3, 1]
+    assert [round(one.waited_s(), 1) for one in (half, late)] == [2.2, 0]
+    assert [waits_too_long(one.samples(), one.waited_s(), 5, 0) for one in (half, late)] == [1, 0]
+    assert not waits_too_long(half.samples(), half.waited_s(), 5, late_s=2)

@@ -83,7 +83,8 @@ def test_a_bound_that_our_own_delay_breaks_is_ours(text: str, own: list[float]) 
         "own_delay": LatencySummary(9, p50_us=150.0, p99_us=1500.0),
         "own_send": LatencySummary(9, p99_us=1000.0),
     }
-    measured = replace(MEASURED, latencies={**MEASURED.latencies, **parts})
+    latencies = {**MEASURED.latencies, **parts, "connect": LatencySummary(9, max_us=900.0)}
+    measured = replace(MEASURED, latencies=latencies, stall_us=800.0)
     found = broken_by_own_delay([parse_threshold(text)], measured)
     assert found == tuple((text, each) for each in own)
 

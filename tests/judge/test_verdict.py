@@ -108,6 +108,10 @@ COURSES: list[tuple[str, dict[str, Any], list[str]]] = [
     # Nothing received in the window is no chance.
     ("RARE", {**STOOD, "arrived": 1}, []),
     ("RARE", {**STOOD, "arrived": 0}, ["BACKLOG_GROWS"]),
+    # A few messages that wait too long are more than noise, unless devices were away.
+    ("RARE", {**STOOD, "arrived": 1, "waited_s": 0.51}, ["BACKLOG_GROWS"]),
+    ("RARE", {**STOOD, "arrived": 1, "waited_s": 0.49}, []),
+    ("RARE", {**STOOD, "arrived": 1, "waited_s": 9.0, "waiting_by_leave": 1.0}, []),
     # Unsent messages count, but for those of absent devices.
     ("SOUND", OWED, ["BACKLOG_GROWS"]),
     ("SOUND", {**OWED, "disconnects": 3}, ["DISCONNECTED"]),
