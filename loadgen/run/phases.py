@@ -282,17 +282,19 @@ class PhaseRunner:
         """End the schedule now, and wait for the messages in flight."""
         seen, pool = self._state, self.pool
         cut_ns = min(end_ns, time.monotonic_ns() + int(CUT_LEAD_S * NS))
+        with suppress(LoadgenError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                change = {"factor": STANDSTILL, "at_ns": cut_ns}
+                asked = [pool.ask(row, "rate", **change) for row in pool.alive]
+                await asyncio.gather(*asked, return_exceptions=True)
+        # A worker that got the command late has gone on until then.
+        cut_ns = min(end_ns, max(cut_ns, time.monotonic_ns()))
         for name, (start, stop) in list(seen.windows.items()):
             seen.windows[name] = (start, min(stop, cut_ns))
         if cut_ns <= measure_ns:
             seen.windows.pop("measure", None)
         if seen.backlog is not None:
             seen.backlog.end_ns = cut_ns
-        with suppress(LoadgenError, TimeoutError):
-            async with asyncio.timeout(1.0):
-                change = {"factor": STANDSTILL, "at_ns": cut_ns}
-                asked = [pool.ask(row, "rate", **change) for row in pool.alive]
-                await asyncio.gather(*asked, return_exceptions=True)
         most_s = CERTAIN_DRAIN_S if seen.ending == "certain" else CUT_DRAIN_S
         with suppress(_CutError):
             await self._drain(cut_ns, min(most_s, self.plan.phases.drain_s), cut=True)
@@ -352,20 +354,16 @@ class PhaseRunner:
         sending = [group for group in self.plan.groups if group.publishes or group.responds]
         if any(sent_qos(group) == 0 for group in sending):
             return None
-        ask_all = self.pool.ask_all
-        with suppress(LoadgenError, TimeoutError):
-            async with asyncio.timeout(QUESTION_TIMEOUT_S):
-                answers = await self._step(ask_all("unacknowledged"))
-                messages = [part for answer in answers for part in answer.get("messages", ())]
-                complete = all(answer.get("complete") for answer in answers)
-                if not complete or len(messages) > QUESTION_MESSAGES:
-                    return None
-                sent = [part for answer in answers for part in answer.get("sent", ())]
-                answers = await self._step(ask_all("missing", messages=messages, sent=sent))
-                named = (LostRange(*part) for answer in answers for part in answer.get("named", ()))
-                self._state.lost_named = tuple(sorted(named)[:LOST_LIMIT])
-                return sum(int(answer["missing"]) for answer in answers)
-        return None
+        answers = await self._answers("unacknowledged")
+        messages = [part for answer in answers for part in answer.get("messages", ())]
+        complete = answers and all(answer.get("complete") for answer in answers)
+        if not complete or len(messages) > QUESTION_MESSAGES:
+            return None
+        sent = [part for answer in answers for part in answer.get("sent", ())]
+        answers = await self._answers("missing", messages=messages, sent=sent)
+        named = (LostRange(*part) for answer in answers for part in answer.get("named", ()))
+        self._state.lost_named = tuple(sorted(named)[:LOST_LIMIT])
+        return sum(int(answer["missing"]) for answer in answers) if answers else None
 
     async def _lost_to_absent(self) -> int:
         """Return the number of missing deliveries to devices that were never connected.
@@ -375,16 +373,19 @@ class PhaseRunner:
         connected, subscribed = self._state.connected, self._state.subscribed
         if not any(outcome and outcome.failures for outcome in (connected, subscribed)):
             return 0
+        streams = [one for part in await self._answers("absent") for one in part.get("streams", ())]
+        if not streams or len(streams) > QUESTION_MESSAGES:
+            return 0
+        answers = await self._answers("sent_on", streams=streams)
+        complete = all(answer.get("complete") for answer in answers)
+        return sum(int(answer["sent"]) for answer in answers) if complete else 0
+
+    async def _answers(self, question: str, **fields: Any) -> list[dict[str, Any]]:
+        """Return the answers of all workers to a question after the drain, [] if one has none."""
         with suppress(LoadgenError, TimeoutError):
             async with asyncio.timeout(QUESTION_TIMEOUT_S):
-                answers = await self._step(self.pool.ask_all("absent"))
-                streams = [one for answer in answers for one in answer.get("streams", ())]
-                if not streams or len(streams) > QUESTION_MESSAGES:
-                    return 0
-                answers = await self._step(self.pool.ask_all("sent_on", streams=streams))
-                if all(answer.get("complete") for answer in answers):
-                    return sum(int(answer["sent"]) for answer in answers)
-        return 0
+                return list(await self._step(self.pool.ask_all(question, **fields)))
+        return []
 
     async def _hold(self) -> None:
         start_ns = time.monotonic_ns()

@@ -57,8 +57,9 @@ class Schedule:
 Wrong = tuple[str, tuple[Action, ...]]
 """Faults and actions."""
 MESSAGING = ("fanin", "fanout", "persistent", "latency", "queue", "request", "run", "bridge")
-SLOWEST, FAST, FASTEST = 5, 1_000, 20_000
-"""Messages a second. Above `FAST` the relay, which writes down every packet, can be the limit."""
+SLOWEST, FAST, FASTEST = 5, 1_000, 2_000
+"""Messages a second. The relay takes 120 to 190 us of a processor for each, so more than `FASTEST`
+would show its limit on two processors."""
 FAST_SHARE = 0.2
 ONE_TO_ONE = ("fanin", "persistent", "latency")
 BRIDGED = {"front_root": "plant", "backend_root": "plant"}

@@ -443,6 +443,8 @@ class Relay:
             # What it was told before still goes out.
             connection.other.end()
         client = connection.client
+        if connection is not client and not (client.accepted or client.closed):
+            self._note_connect(client, present=False, code=NO_CONNACK)
         if connection is not client or not client.accepted:
             return
         client.accepted = False
