@@ -42,9 +42,11 @@ async def closed(writer: asyncio.StreamWriter) -> None:
     await writer.wait_closed()
 
 
-async def upgraded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def upgraded(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *subprotocols: str
+) -> None:
     """Read what asks for WebSocket, and accept it."""
-    framing = ServerProtocol(subprotocols=["mqtt"])  # type: ignore[list-item]
+    framing = ServerProtocol(subprotocols=subprotocols)  # type: ignore[arg-type]
     framing.receive_data(await reader.readuntil(b"\r\n\r\n"))
     (request,) = framing.events_received()
     assert isinstance(request, Request)

@@ -389,8 +389,9 @@ def _on_ack(fleet: Fleet, ack: Acknowledgement, position: int, handlers: Handler
         known = expects and in_flight.release_qos2(fleet.received_ids, device.qos2, packet_id)
         fleet.totals.unreleased -= known
         # A device with a resumed session may have answered on the connection that broke.
-        if expects and not known and not device.flags & RESUMED:
-            violate(fleet, row, violations.UNKNOWN_PUBREL, ack.now_ns)
+        if expects and not device.flags & RESUMED and (not known or ack.reason >= FAILURE):
+            wrong = violations.FAILED_PUBREL if known else violations.UNKNOWN_PUBREL
+            violate(fleet, row, wrong, ack.now_ns)
         return mqtt.write_ack(fleet.out, position, PUBCOMP, packet_id)
     awaited = in_flight.FREE
     if device.sender >= 0:

@@ -16,22 +16,8 @@ PROTOCOL_NAMES: Final = {MQTT_3_1: "MQIsdp", MQTT_3_1_1: "MQTT", MQTT_5: "MQTT"}
 MAX_REMAINING_LENGTH: Final = 268_435_455
 
 # Spec 2.1.2. WILL is not a packet: Will Properties have their own column in the property table.
-WILL: Final = 0
-CONNECT: Final = 1
-CONNACK: Final = 2
-PUBLISH: Final = 3
-PUBACK: Final = 4
-PUBREC: Final = 5
-PUBREL: Final = 6
-PUBCOMP: Final = 7
-SUBSCRIBE: Final = 8
-SUBACK: Final = 9
-UNSUBSCRIBE: Final = 10
-UNSUBACK: Final = 11
-PINGREQ: Final = 12
-PINGRESP: Final = 13
-DISCONNECT: Final = 14
-AUTH: Final = 15
+WILL, CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(8)
+SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(8, 16)
 
 PACKET_NAMES: Final = (
     *("Will", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP"),

@@ -55,11 +55,11 @@ class ConnectReturnCode(IntEnum):
 
 _RETURN_NAMES: Final = (
     "Connection Accepted",
-    "Connection Refused, unacceptable protocol version",
-    "Connection Refused, identifier rejected",
-    "Connection Refused, Server unavailable",
-    "Connection Refused, bad user name or password",
-    "Connection Refused, not authorized",
+    *(
+        f"Connection Refused, {one.name.lower().replace('_', ' ')}"
+        for one in ConnectReturnCode
+        if one
+    ),
 )
 
 

@@ -27,20 +27,7 @@ _NO_BYTES = bytes(4)
 
 
 def closing_statement(fleet: PlannedFleet, refusal: str, violation: str) -> Header:
-    """Return the sums of a run, all phases together.
-
-    in_flight   handshakes that are not finished
-    distinct    messages noted as received, by pair; `damaged` of them came damaged
-    publishes   PUBLISH packets handled
-    unread      connections whose sockets still hold bytes
-    refusals    acknowledgements with a failure, by reason code
-    refusal     the first of these in the broker's words
-    violation   the first violation of MQTT by the broker that is judged
-    violations  counts by the index of VIOLATIONS
-    unreleased  messages of QoS 2 that were received and have no PUBREL
-    redelivered withheld messages that came again
-    overtaken   deliveries that are missing before a later one of their stream
-    """
+    """Return the sums of a run, all phases together, as `judge.ledger.Witness` explains them."""
     totals, refused, counted = fleet.totals, fleet.refusals["count"], fleet.violations
     return {
         "in_flight": int(fleet.senders["in_flight"].sum()),
@@ -210,15 +197,10 @@ def sent_on(fleet: PlannedFleet, streams: Sequence[Sequence[int]]) -> Header:
 
 
 def device_columns(fleet: PlannedFleet) -> dict[str, Table]:
-    """Return the figures of each device, for `per_device`: columns with numbers as in the plan.
+    """Return the figures of each device, for `per_device`, with numbers as in the plan.
 
-    group, device, target    of the plan
-    connected                1 while it is
-    stream, sent             its own stream and the messages sent of it, UNKNOWN without one
-    first_stream, streams    the first of those that it must receive, and their number
-    received                 distinct messages of all phases, UNKNOWN if consumers share them
-                             or the pool of gaps ran out
-    received_in_window       of these, the ones intended in the measurement window
+    `received` is UNKNOWN if consumers share them or the pool of gaps ran out, `stream` and `sent`
+    of a device that does not publish.
     """
     devices = fleet.devices
     publisher = devices["publisher"]

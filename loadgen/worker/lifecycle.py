@@ -23,14 +23,16 @@ from loadgen.kernels.device import (
     transition,
 )
 from loadgen.kernels.in_flight import redelivery_order, set_capacity
+from loadgen.kernels.payload import HEADER_BYTES, IN_PROPERTY
 from loadgen.kernels.reactor import entry_points
-from loadgen.mqtt import violations
+from loadgen.mqtt import packets, violations
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.constants import MQTT_3_1, MQTT_5
 from loadgen.mqtt.packets import ConnAck, Disconnect, Packet, PubAck, PubRec, SubAck, UnsubAck
+from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import is_known, reason_name
-from loadgen.plan.behaviour import Behaviour
-from loadgen.plan.groups import DeviceGroup, Reconnect, Version, sent_qos
+from loadgen.plan.behaviour import Behaviour, PlannedFleet
+from loadgen.plan.groups import Reconnect, Version, sent_qos
 from loadgen.worker.clock import clock_ns
 from loadgen.worker.connector import Connector
 from loadgen.worker.outgoing import Outgoing
@@ -61,22 +63,32 @@ def _decoded(data: bytes, version: int) -> Packet:
     return found[0]
 
 
-def _limit_of(packet: ConnAck, group: DeviceGroup) -> str:
-    """Return the limit of a CONNACK that forbids what a device has to send, or ""."""
-    properties, publishes = packet.properties, group.publishes
-    if properties.maximum_qos is not None and sent_qos(group) > properties.maximum_qos:
-        return f"Maximum QoS {properties.maximum_qos}, and the device sends at {sent_qos(group)}"
-    if publishes is None:
-        return ""
-    if publishes.retain and properties.retain_available == 0:
+def _limit_of(fleet: PlannedFleet, connection: int, stated: Properties) -> str:
+    """Return the limit of a CONNACK that forbids the plan of a device, or ""."""
+    group = fleet.group_of(connection)
+    publishes = group.publishes
+    if stated.maximum_qos is not None and sent_qos(group) > stated.maximum_qos:
+        return f"Maximum QoS {stated.maximum_qos}, and the device sends at {sent_qos(group)}"
+    if publishes is not None and publishes.retain and stated.retain_available == 0:
         return "Retain Available 0, and the device sends retained messages"
-    largest = publishes.size_bytes[1]
-    if properties.maximum_packet_size is not None and largest >= properties.maximum_packet_size:
-        return (
-            f"Maximum Packet Size {properties.maximum_packet_size}, and the device sends "
-            f"{largest} bytes"
-        )
+    if (limit_bytes := stated.maximum_packet_size) is not None and publishes is not None:
+        largest_bytes = _packet_bytes(fleet, connection, publishes.size_bytes[1])
+        if largest_bytes > limit_bytes:
+            return f"Maximum Packet Size {limit_bytes}, and the device sends {largest_bytes} bytes"
     return ""
+
+
+def _packet_bytes(fleet: PlannedFleet, connection: int, size_bytes: int) -> int:
+    """Return the size of a device's PUBLISH with a payload and header of so many bytes."""
+    device = fleet.devices[connection]
+    number, group = device.publisher, fleet.groups[device.group]
+    if number < 0 or fleet.own is not None:
+        return size_bytes
+    topic = bytes(fleet.topics[slice(*fleet.topic_ends[number : number + 2])]).decode()
+    if group.header_place == IN_PROPERTY:
+        size_bytes -= HEADER_BYTES
+    packet = packets.Publish(topic, bytes(size_bytes), int(group.qos), packet_id=int(group.qos > 0))
+    return len(encode(packet, int(group.version))) + group.property_end - group.property_first
 
 
 class Lifecycle:
@@ -225,7 +237,7 @@ class Lifecycle:
             self.lost(connection, f"CONNACK {reason}")
             return
         self._check_connack(connection, packet)
-        if limit := _limit_of(packet, fleet.group_of(connection)):
+        if limit := _limit_of(fleet, connection, packet.properties):
             self.disconnect(connection, f"CONNACK with {limit}", refused=True)
             return
         self._adopt(connection, packet, data)
@@ -245,9 +257,9 @@ class Lifecycle:
             self._violated(connection, violations.SESSION_PRESENT)
         if was_here and not (clean or packet.session_present or version == MQTT_3_1):
             self._violated(connection, violations.SESSION_LOST)
-        if packet.properties.assigned_client_identifier is not None:
-            self._violated(connection, violations.ASSIGNED_IDENTIFIER)
         properties = packet.properties
+        if properties.assigned_client_identifier is not None:
+            self._violated(connection, violations.ASSIGNED_IDENTIFIER)
         if properties.response_information or properties.authentication_method:
             self._violated(connection, violations.UNREQUESTED_PROPERTY)
 

@@ -222,8 +222,12 @@ class Subscriptions:
 
     def failures_again(self) -> dict[str, int]:
         """Return the shortfalls after the subscribe phase, and answers that did not come."""
-        last_ns = clock_ns() - int(self._fleet.plan.phases.timeout_s * 1e9)
+        now_ns, devices = clock_ns(), self._fleet.devices
+        last_ns = now_ns - int(self._fleet.plan.phases.timeout_s * 1e9)
         late = sum(asked_ns < last_ns for asked_ns in self._asked_ns.values())
+        # Within a second of the end a SUBACK may still be on its way.
+        returned = self._open.keys() - self.unserved
+        late += sum(0 < devices[row].request_ns < now_ns - 10**9 for row in returned)
         return dict(self.failed_again + Counter({"no SUBACK or UNSUBACK in time": late}))
 
     def settle(self, connection: int, failure: str | None, *, refused: bool = False) -> None:

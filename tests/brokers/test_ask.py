@@ -413,7 +413,7 @@ def _endless_at_the_second() -> Talk:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if next(numbers) > 0:
             return await _endless(reader, writer)
-        await upgraded(reader, writer)
+        await upgraded(reader, writer, "mqtt")
         await reader.read()
         return None
 
@@ -453,7 +453,7 @@ async def test_close_frame_leaves_no_unread_exception(accepts: bool) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await upgraded(reader, writer)
+        await upgraded(reader, writer, "mqtt")
         await reader.read(1)
         if accepts:
             writer.write(b"\x82\x05\x20\x03\x00\x00\x00")

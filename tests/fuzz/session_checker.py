@@ -306,8 +306,10 @@ class Checker:
         elif kind == PUBREL:
             self._check_reasons(packet)
             known = client.in_use.pop(packet.packet_id, None) is not None
-            if not known and client.requested == 2 and not client.resumed:
+            if client.requested == 2 and not client.resumed and not known:
                 self._breach("UNKNOWN_PUBREL", "4.3.3")
+            elif client.requested == 2 and not client.resumed and packet.reasons[0] >= 0x80:
+                self._breach("FAILED_PUBREL", "3.6.2.1")
         elif kind in (PUBACK, PUBREC, PUBCOMP):
             self._check_reasons(packet)
             self._on_answer(client, packet)

@@ -319,7 +319,9 @@ class Session:
             data = encode(SubAck(packet_id, (0,)), self.version)[:-1] + bytes(codes)
             self.give(1, data[:1] + bytes((len(data) - 2,)) + data[2:])
         elif client.in_use and self.random.random() < 0.4:
-            self.packet(1, PubRel(self.random.choice([*client.in_use])))
+            failed = self.version == 5 and self.random.random() < 0.1
+            packet_id = self.random.choice([*client.in_use])
+            self.packet(1, PubRel(packet_id, 0x92 if failed else 0))
         elif self.delivered and self.random.random() < 0.4:
             sent, qos, packet_id = self.random.choice(self.delivered)
             self.deliver(sent, qos, packet_id, dup=self.random.random() < 0.8)

@@ -36,13 +36,9 @@ from loadgen.errors import (
     RunDirectoryError,
     ScenarioError,
 )
-from loadgen.kernels.device import AWAIT_CONNACK, CONNECTED
-from loadgen.kernels.reactor import entry_points
-from loadgen.kernels.receiver import MESSAGING
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import Auth, Connect, PingReq, PubAck, Subscribe, Subscription, UnsubAck
 from loadgen.mqtt.properties import Properties
-from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour
 from loadgen.plan.scenario import read_toml
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.power.log import samples_of
@@ -50,9 +46,6 @@ from loadgen.report.power.settings import LogSettings
 from loadgen.run.hosts import messages
 from loadgen.run.hosts.agent_link import AgentLink
 from loadgen.worker.frames import FrameReader, encode_frame
-from loadgen.worker.lifecycle import Lifecycle
-from loadgen.worker.poller import WorkerLoop
-from loadgen.worker.reporter import Reporter
 from loadgen.worker.streams import FrameViolationError, WebSocket
 from tests.fuzz.kernels import messaging_player
 from tests.fuzz.mutate import changed, changed_document
@@ -110,35 +103,6 @@ def _play_codec(data: bytes) -> None:
             again = None  # what we may not say, such as a broker's answers to what nobody asked
         assert again is None or again[0] == packet
         position = end
-
-
-@functools.cache
-def _worker() -> tuple[Lifecycle, Behaviour]:
-    player = messaging_player(1, 5, "fanin", {"devices": 3, "qos": 2})
-    subscribes = Subscribe(SUBSCRIBE_ID, (Subscription("a", 2),))
-    behaviour = Behaviour(player.fleet, MESSAGING, lambda _row: [subscribes], int)
-    return Lifecycle(
-        behaviour, WorkerLoop(), Reporter(player.fleet, 0, 0, lambda *_: None)
-    ), behaviour
-
-
-def _play_session(data: bytes) -> None:
-    """What a device received, and what Python makes of what the kernels leave to it."""
-    lifecycle, behaviour = _worker()
-    fleet = behaviour.fleet
-    row = data[0] % len(fleet.devices) if data else 0
-    device = fleet.devices[row]
-    device.state = AWAIT_CONNACK if data[:1] < b"\x80" else CONNECTED
-    device.partial_bytes = 0
-    device.request_ns = 1 if data[:1] > b"\xc0" else 0
-    body = data[1 : 1 + len(fleet.buffer)]
-    fleet.buffer[: len(body)] = bytearray(body)
-    position, _ = entry_points(behaviour.handlers).receive(fleet, row, len(body), 10**12)
-    assert 0 <= position <= len(body)
-    lifecycle._handle_events()
-    assert fleet.totals.events == 0
-    lifecycle.outgoing.taken(row)
-    assert len(lifecycle.outgoing.pending) <= len(fleet.devices)
 
 
 # --- between processes, hosts and WebSockets ------------------------------------------------
@@ -407,7 +371,6 @@ def remove_scratch() -> None:
 
 def _all() -> Iterable[Target]:
     yield Target("codec", _packets, _play_codec, (RemoteProtocolError,))
-    yield Target("session", _packets, _play_session, ())
     yield Target("frames", _frames, _play_frames, (CannotRunError,))
     yield Target("link", _link_corpus, _play_link, ())
     yield Target("websocket", _websocket_corpus, _play_websocket, ())

@@ -2,6 +2,7 @@
 
 import pytest
 
+from loadgen.mqtt import violations
 from tests.fuzz.session_checker import Breach, Checker, Event
 from tests.fuzz.sessions import play
 
@@ -26,7 +27,7 @@ def delivery(first_byte: int = 0x32) -> Event:
 KINDS = {
     *("MALFORMED", "UNEXPECTED_PACKET", "SERVER_DISCONNECT", "UNKNOWN_REASON"),
     *("SESSION_PRESENT", "SESSION_LOST", "ASSIGNED_IDENTIFIER", "UNREQUESTED_PROPERTY"),
-    *("UNKNOWN_SUBACK", "SUBACK_CODES", "GRANT_RAISED", "UNREQUESTED_PINGRESP"),
+    *("UNKNOWN_SUBACK", "SUBACK_CODES", "GRANT_RAISED", "UNREQUESTED_PINGRESP", "FAILED_PUBREL"),
     *("QOS_RAISED", "RETAIN_ON_LIVE", "DUP_ON_FIRST", "TOPIC_ALIAS", "SUBSCRIPTION_IDENTIFIER"),
     *("IDENTIFIER_IN_USE", "UNKNOWN_PUBREL", "UNKNOWN_ACKNOWLEDGEMENT", "FAILED_PUBCOMP"),
     *(f"PUBLISH of QoS 1 answered with {kind}" for kind in (5, 7)),
@@ -34,6 +35,11 @@ KINDS = {
     *(f"PUBREL answered with {kind}" for kind in (4, 5)),
 }
 """Each kind of breach of a server, which kernels and checker count alike."""
+
+
+def test_the_numbers_of_violations_are_those_of_their_table() -> None:
+    names = [name for rows in violations.NAMED.values() for name in rows]
+    assert [getattr(violations, name) for name in names] == [*range(len(names))]
 
 
 def test_codec_kernels_and_checker_agree_and_see_each_kind_of_breach() -> None:

@@ -96,7 +96,7 @@ async def test_harm_behind_connack_ends_that_connection_and_takes_no_memory(
 
 def _upgraded(harm: Callable[[Victim], Awaitable[None]]) -> Harm:
     async def upgrade(victim: Victim) -> None:
-        await upgraded(victim.reader, victim.writer)
+        await upgraded(victim.reader, victim.writer, "mqtt")
         await harm(victim)
 
     return upgrade

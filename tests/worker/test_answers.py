@@ -11,6 +11,9 @@ from loadgen.mqtt.packets import ConnAck, Disconnect
 from loadgen.mqtt.properties import Properties
 from tests.fuzz.sessions import START_NS, Player
 
+PACKET_BYTES = 2 + 5 + 2 + 1 + 32
+"""Of a PUBLISH: fixed header, topic t/0, identifier, no properties, and payload."""
+
 
 @pytest.fixture
 def player() -> Iterator[Player]:
@@ -39,9 +42,11 @@ def test_the_receive_maximum_is_that_of_its_connection(player: Player) -> None:
     assert player.fleet.senders["capacity"][:2].tolist() == [1, 4]
 
 
-def test_a_device_that_may_not_send_as_planned_leaves(player: Player) -> None:
-    accept(player, 0)
-    assert accept(player, 1, maximum_qos=0) == encode(Disconnect(), 5)
+@pytest.mark.parametrize("limit", [{"maximum_qos": 0}, {"maximum_packet_size": PACKET_BYTES - 1}])
+def test_a_device_that_may_not_do_as_planned_leaves(player: Player, limit: dict[str, int]) -> None:
+    accept(player, 0, maximum_packet_size=PACKET_BYTES)
+    assert len(player.publish(START_NS)) == PACKET_BYTES
+    assert accept(player, 1, **limit) == encode(Disconnect(), 5)
     assert player.fleet.devices["state"][:2].tolist() == [CONNECTED, CLOSED]
     totals = player.fleet.totals
     assert (totals.connect_failures, totals.disconnects) == (1, 0)

@@ -1,5 +1,6 @@
 """Devices over TLS: the same exchange, the same accounts, and what only TLS can do wrong."""
 
+import asyncio
 import socket
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,10 +12,13 @@ from websockets.server import ServerProtocol
 
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.kernels.device import LISTED
-from loadgen.mqtt.violations import FORBIDDEN_FRAME, TEXT_FRAME
+from loadgen.mqtt.codec import encode
+from loadgen.mqtt.packets import ConnAck, Disconnect
+from loadgen.mqtt.violations import FORBIDDEN_FRAME, NO_SUBPROTOCOL, TEXT_FRAME, VIOLATIONS
 from loadgen.plan.groups import DeviceGroup, Target, Tls
 from loadgen.worker import streams
 from loadgen.worker.streams import MQTT, FrameViolationError, Streams, WebSocket
+from tests import servers
 from tests.worker.harness import (
     Driver,
     Session,
@@ -159,6 +163,21 @@ def test_a_frame_that_a_broker_must_not_send_is_a_violation(
         with pytest.raises(FrameViolationError) as caught:
             device.recv_into(view)
         assert caught.value.kind == kind
+
+
+async def test_a_websocket_without_its_subprotocol_is_a_violation(driver: Driver) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await servers.upgraded(reader, writer)
+        await reader.read(1)
+        writer.write(b"\x82\4" + encode(ConnAck(), 4))
+        await reader.read()
+
+    async with servers.talking(talk) as port:
+        target = Target("127.0.0.1", port, "ws")
+        await driver.connect(one_worker_plan(publishers(1), targets=(target,)))
+        await driver.stop()
+    assert driver.said("violation") == [VIOLATIONS[NO_SUBPROTOCOL].words]
+    assert driver.counted("violations") == 1
 
 
 def test_a_broker_that_sends_control_frames_without_end_does_not_keep_the_worker(
