@@ -34,8 +34,7 @@ OWN_SERIES: Mapping[str, tuple[str, ...]] = {
     "send_delay": (SENT,),
     **{name: (name,) for name in (READ, SENT)},
 }
-"""Series of the generator's own delay that a latency contains. Another latency, as of a connect,
-contains stalls of its worker."""
+"""Series of the generator's own delay in a latency; other latencies contain stalls of a worker."""
 OWN_PART = 0.5
 """Share of a bound above which our own delay, rather than the broker, breaks it."""
 

@@ -282,13 +282,15 @@ class PhaseRunner:
         """End the schedule now, and wait for the messages in flight."""
         seen, pool = self._state, self.pool
         cut_ns = min(end_ns, time.monotonic_ns() + int(CUT_LEAD_S * NS))
+        late: list[int] = []
         with suppress(LoadgenError, TimeoutError):
             async with asyncio.timeout(1.0):
                 change = {"factor": STANDSTILL, "at_ns": cut_ns}
                 asked = [pool.ask(row, "rate", **change) for row in pool.alive]
-                await asyncio.gather(*asked, return_exceptions=True)
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+                late = [int(one.get("at_ns") or 0) for one in answers if isinstance(one, dict)]
         # A worker that got the command late has gone on until then.
-        cut_ns = min(end_ns, max(cut_ns, time.monotonic_ns()))
+        cut_ns = min(end_ns, max([cut_ns, *late]))
         for name, (start, stop) in list(seen.windows.items()):
             seen.windows[name] = (start, min(stop, cut_ns))
         if cut_ns <= measure_ns:

@@ -65,8 +65,7 @@ def _decoded(data: bytes, version: int) -> Packet:
 
 def _limit_of(fleet: PlannedFleet, connection: int, stated: Properties) -> str:
     """Return the limit of a CONNACK that forbids the plan of a device, or ""."""
-    group = fleet.group_of(connection)
-    publishes = group.publishes
+    publishes = (group := fleet.group_of(connection)).publishes
     if stated.maximum_qos is not None and sent_qos(group) > stated.maximum_qos:
         return f"Maximum QoS {stated.maximum_qos}, and the device sends at {sent_qos(group)}"
     if publishes is not None and publishes.retain and stated.retain_available == 0:

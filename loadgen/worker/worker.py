@@ -170,7 +170,7 @@ class Worker:
         fleet.program = with_rate(fleet.program, int(header["at_ns"]), float(header["factor"]))
         reschedule(fleet)
         self.lifecycle.poller.pump()
-        return {}
+        return {"at_ns": clock_ns()}
 
     async def drop(self, header: Header) -> Header:
         """Cut off a device, as if it were killed; answer its number of unacknowledged messages."""
