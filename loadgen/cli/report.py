@@ -163,7 +163,9 @@ def _surveyed(
                 secured,
                 {case: answer.mqtt for case, answer in answered.cases.items() if answer.runs},
                 {
-                    case: "; ".join(answer.lacks) or "it does not support this case"
+                    # A broker that loadgen starts has another port each time.
+                    case: "; ".join(answer.lacks).replace(url, redact_url(urls[0]))
+                    or "it does not support this case"
                     for case, answer in answered.cases.items()
                     if answer.runs is False
                 },

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from loadgen.metrics.interval import CONNECT_SERIES
 from loadgen.report.build.figures import (
+    LOG,
     SECONDS,
     Figure,
     axis,
@@ -16,7 +17,6 @@ from loadgen.report.build.figures import (
     from_zero,
     layout,
     line,
-    log_axis,
     phases_shaded,
     spread_axis,
 )
@@ -84,11 +84,9 @@ def distribution_chart(
     # 10^power on the axis 1/(1-p): 0, 90%, 99%, 99.9% ...
     names = ["0", "90%", "99%", *(f"99.{'9' * (power - 2)}%" for power in powers[3:])]
     tickvals, ticktext = [10**power for power in powers], names[: len(powers)]
-    microseconds = [us for curve in curves for _, us in curve.points]
     look = layout(
-        lines,
         xaxis=axis("percentile", type="log", tickvals=tickvals, ticktext=ticktext),
-        yaxis=log_axis("µs", microseconds),
+        yaxis=axis("µs", **LOG),
         hovermode="closest",
     )
     return chart(*_TEXTS[text], lines, look, height=360)
@@ -102,10 +100,6 @@ def _course(curves: Curves) -> Chart | None:
     at = _middles(curves)
     highest = [max((rate for rate in one if rate), default=0.0) for one in rates]
     rate_axis = spread_axis("msgs/s", highest, domain=[0.68, 1.0])
-    if rate_axis.get("type") == "log":
-        # A logarithmic axis has no zero: a gap instead.
-        rates = [[rate or None for rate in one] for one in rates]
-        rate_axis = log_axis("msgs/s", [*rates[0], *rates[1]], domain=[0.68, 1.0])
     # Usually the two rates are equal: the wider line shows from behind the other.
     drawn: list[tuple[str, Iterable[tuple[float, float | None]], str, str, str, int]] = [
         ("sent", zip(at, rates[0], strict=True), "$blue", "%{y:,.1f} msgs/s", "y", 6),
@@ -127,7 +121,7 @@ def _course(curves: Curves) -> Chart | None:
         xaxis=axis(SECONDS, anchor="y3", domain=[0, 1]),
         yaxis=rate_axis,
         yaxis2=from_zero("messages", domain=[0.35, 0.62]),
-        yaxis3=log_axis("µs", [*latencies["p50"], *latencies["p99"]], domain=[0.0, 0.29]),
+        yaxis3=axis("µs", **LOG, domain=[0.0, 0.29]),
         **phases_shaded(curves.phases),
     )
     return chart(*_TEXTS["course"], lines, look, height=560)
@@ -206,7 +200,6 @@ def _processors(card: ScoreCard, curves: Curves) -> Chart | None:
     )
     top = max([105.0, *(105 * m.used for m in watched)])
     look = layout(
-        lines,
         xaxis=axis(SECONDS, anchor="y2"),
         yaxis=axis("% of a processor", range=[0, top], domain=[0.42, 1.0]),
         yaxis2=from_zero("MiB", domain=[0.0, 0.32]),

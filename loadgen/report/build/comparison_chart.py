@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loadgen.cases.case import ChartStyle
 from loadgen.cases.registry import style_of
 from loadgen.report.build.charts import distribution_chart
 from loadgen.report.build.compare import Comparison, differing_facts, facts_of, label_of
@@ -32,6 +31,10 @@ MOST_SIDES, _MOST_RUNS = 12, 5
 _SYMBOLS = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
 """Marks of points through which no line goes."""
 
+_NOTE = (
+    "A point is the median of its runs, or at the limit that a search found. A cross is INVALID or "
+    "not confirmed; the limit is above a triangle. Lines skip both."
+)
 _TAIL = "p99"
 """Figure that is drawn below the others."""
 
@@ -46,14 +49,14 @@ class VariedPoint:
     mark: str = ""
 
 
-def varied_chart(
-    title: str, note: str, varied: str, points: Sequence[VariedPoint], style: ChartStyle, unit: str
-) -> Chart:
-    """Return the lines of a style over a varied value, and the 99th percentile below them.
+def varied_chart(case: str, field: str, points: Sequence[VariedPoint]) -> Chart:
+    """Return the lines of a case's style over a field, and the 99th percentile below them.
 
     The second line of a style with two axes has an axis on the right. A line has gaps at points
     with a mark, which are drawn separately.
     """
+    style, varied = style_of(case), field.replace("_", " ")
+    unit = FIGURES[style.main].unit
     points = sorted(points, key=lambda point: point.at)
     members: dict[str, list[VariedPoint]] = {}
     for point in points:
@@ -90,16 +93,13 @@ def varied_chart(
         # Separate ticks: at the places of the other axis they would be odd numbers.
         main |= {"overlaying": "y", "side": "right", "showgrid": False, "tickmode": "auto"}
         axes["yaxis2"] = from_zero(f"{right}, {unit}", **main)
-    xaxis = varied_axis(varied, [point.at for point in points], log=varied == "ratio")
+    xaxis = varied_axis(varied, [point.at for point in points], log=field == "ratio")
     if tail:
         xaxis["anchor"] = "y3"
         axes["yaxis3"] = spread_axis("p99, µs", values(_TAIL), domain=[0.0, 0.28])
     look = layout(xaxis=xaxis, **axes, showlegend=True)
-    return chart(title, note, lines, look, height=480 if tail else 360)
-
-
-def unit_of(case: str) -> str:
-    return {"avg": "µs", "seconds": "s"}.get(style_of(case).main, "msgs/s")
+    title = f"{name(case.upper(), 60)} by {varied}"
+    return chart(title, _NOTE, lines, look, height=480 if tail else 360)
 
 
 def comparison_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Chart | None:
@@ -124,15 +124,7 @@ def comparison_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Char
         medians = {key: median_of(run[key] for run in figures) for key in FIGURES}
         mark = "" if all(card.verdict.valid for card in runs) else "INVALID"
         points.append(VariedPoint(value or 0.0, label_of(of_side, names), medians, mark))
-    words = varied.replace("_", " ")
-    return varied_chart(
-        f"{name(comparison.case.upper(), 60)} by {words}",
-        "A point for each side, the median of its runs. A cross is INVALID.",
-        words,
-        points,
-        style_of(comparison.case),
-        unit_of(comparison.case),
-    )
+    return varied_chart(comparison.case, varied, points)
 
 
 def _number(value: object) -> float | None:

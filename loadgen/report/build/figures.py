@@ -4,7 +4,6 @@ Colours are names such as "$blue" that the page replaces by its theme's, so that
 light, dark and print. Texts that come from a run are escaped here: plotly reads a subset of HTML.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from html import escape, unescape
 from typing import Any
@@ -18,12 +17,12 @@ Figure = dict[str, Any]
 _LOOK: Figure = DATA["look"]
 """The keys of a layout that all charts share."""
 
+LOG: Figure = _LOOK["log"]
+"""Those of a logarithmic axis."""
+
 COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "$pink")
 
 SECONDS = "seconds since the measurement began"
-
-_NEAR, _FEW_DECADES = 4.0, 300.0
-"""Factors between the ends of a logarithmic axis up to which it has more ticks than decades."""
 
 _FEW_POINTS = 10
 """Most points that are marked one by one."""
@@ -33,9 +32,6 @@ _FAR, _SPREAD = 20.0, 8.0
 
 _MOST_NAMED = 10
 """Most varied values that are ticks themselves."""
-
-_LEGEND_IN_COLUMNS = 4
-"""A legend of more entries is set in columns."""
 
 
 def chart(
@@ -92,82 +88,31 @@ def from_zero(title: str, **more: object) -> Figure:
     return axis(title, rangemode="tozero", **more)
 
 
-def log_axis(title: str, values: Iterable[float | None], **more: object) -> Figure:
-    """Return a logarithmic axis over these values, from tick to tick, each written out.
-
-    Values that are not above zero are ignored.
-    """
-    positive = [value for value in values if value and value > 0] or [1.0]
-    low, high = min(positive), max(positive)
-    if low == high:
-        low, high = 0.9 * low, 1.1 * high
-    ticks = [float(f"{tick:.6g}") for tick in _ticks(low, high)]
-    return axis(
-        title,
-        type="log",
-        range=[round(math.log10(end), 6) for end in (ticks[0], ticks[-1])],
-        tickvals=ticks,
-        ticktext=[f"{tick:,.10g}" for tick in ticks],
-        **more,
-    )
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Return round numbers from the last one below to the first one above.
-
-    They have a fixed step, or are 1, 2 and 5 of each decade, or 1 of each of many decades.
-    """
-    if high < _NEAR * low:
-        quarter = (high - low) / 4
-        decade = 10.0 ** math.floor(math.log10(quarter))
-        step = max(part for part in (1, 2, 5) if part <= quarter / decade * (1 + 1e-9)) * decade
-        return [step * n for n in range(math.floor(low / step), math.ceil(high / step - 1e-9) + 1)]
-    parts = (1, 2, 5) if high < _FEW_DECADES * low else (1,)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    all_ticks = [part * 10.0**decade for decade in decades for part in parts]
-    first = max(tick for tick in all_ticks if tick <= low * (1 + 1e-9))
-    last = min(tick for tick in all_ticks if tick >= high * (1 - 1e-9))
-    return [tick for tick in all_ticks if first <= tick <= last]
-
-
 def varied_axis(title: str, values: Iterable[float], *, log: bool = False) -> Figure:
-    """Return an axis over varied values, which are the ticks unless they are many.
+    """Return an axis over varied values, logarithmic if `log` or if they lie far apart.
 
-    It is logarithmic if `log` is True or the values lie far apart, so that they do not overlap.
+    The values are its ticks then, unless they are many.
     """
     ticks = sorted(set(values))
-    low, high = ticks[0], ticks[-1]
-    if low <= 0 or not (log or high > _FAR * low):
+    if ticks[0] <= 0 or not (log or ticks[-1] > _FAR * ticks[0]):
         return axis(title)
     if len(ticks) > _MOST_NAMED:
-        return log_axis(title, ticks)
-    margin = 0.04 * math.log10(high / low) or 0.3
-    return axis(
-        title,
-        type="log",
-        range=[round(math.log10(low) - margin, 6), round(math.log10(high) + margin, 6)],
-        tickvals=ticks,
-        ticktext=[number(value) for value in ticks],
-    )
+        return axis(title, **LOG)
+    named = {"tickvals": ticks, "ticktext": [number(value) for value in ticks]}
+    return axis(title, **LOG, **named)
 
 
 def spread_axis(title: str, values: Iterable[float | None], **more: object) -> Figure:
     """Return an axis that is logarithmic if the values lie far apart, and else begins at 0."""
     positive = [value for value in values if value]
     if positive and max(positive) > _SPREAD * min(positive) > 0:
-        return log_axis(title, positive, **more)
+        return axis(title, **LOG, **more)
     return from_zero(title, **more)
 
 
-def layout(short_names: Sequence[Figure] = (), /, **more: object) -> Figure:
-    """Return a layout in the style of all charts; by default hovering shows all lines at one x.
-
-    The legend of many lines with `short_names` is set in columns.
-    """
-    legend: Figure = {**_LOOK["layout"]["legend"]}
-    if len(short_names) > _LEGEND_IN_COLUMNS:
-        legend |= {"entrywidth": 140, "entrywidthmode": "pixels"}
-    return {**_LOOK["layout"], "legend": legend, **more}
+def layout(**more: object) -> Figure:
+    """Return a layout in the style of all charts; by default hovering shows all lines at one x."""
+    return {**_LOOK["layout"], **more}
 
 
 def phases_shaded(phases: Iterable[tuple[str, float, float]]) -> Figure:

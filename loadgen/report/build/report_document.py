@@ -18,15 +18,16 @@ from loadgen.plan.reading import count, objects, part, text
 from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.build.cards_report import about_lines, is_local
 from loadgen.report.build.charts import charts_of
-from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
 from loadgen.report.build.published_rows import conditions_of
 from loadgen.report.build.rows import DATA, table
 from loadgen.report.build.run_section import node_figures
 from loadgen.report.build.summary import summarize
-from loadgen.report.build.sweep_report import mark_of, verdict_of
+from loadgen.report.build.sweep_report import charts_of as charts_of_sweep
+from loadgen.report.build.sweep_report import table_block, verdict_of
 from loadgen.report.build.sweep_table import (
     FIGURES,
     SweepRow,
+    SweepTable,
     figures_of,
     median_of,
     spread_of,
@@ -349,7 +350,8 @@ def _charted(shown: Sequence[_Shown]) -> Iterator[Section]:
         members = [entry for entry in shown if entry.measurement.item is item]
         blocks: tuple[Block, ...] = ()
         if item.vary:
-            blocks = (Charts(cache(partial(_by, item, members))), _points(item, members))
+            points = _table(item, members)
+            blocks = (Charts(cache(partial(charts_of_sweep, points))), table_block(points))
         elif any(map(_at_limit, members)):
             blocks = (Charts(cache(partial(_at_limits, members))),)
         if blocks:
@@ -357,47 +359,17 @@ def _charted(shown: Sequence[_Shown]) -> Iterator[Section]:
             yield Section(f"{item.case.upper()}{by}", blocks, item.name)
 
 
-def _points(item: ReportItem, shown: Sequence[_Shown]) -> DataTable:
-    main = style_of(item.case).main
-    title = ", ".join(filter(None, (FIGURES[main].title, FIGURES[main].unit)))
-    header = (item.vary[0].replace("_", " "), "Broker", title, "p99, µs", "Verdict")
-    rows = tuple(
-        (
-            row.values[item.vary[0]],
-            entry.broker + _tls(entry),
-            row.figures.get(main),
-            row.figures.get("p99"),
-            Cell(name(verdict_of(row), 160), wrong=not row.valid),
-        )
+def _table(item: ReportItem, shown: Sequence[_Shown]) -> SweepTable:
+    """Return the points of an item, of all brokers, as one sweep."""
+    rows = [
+        replace(row, values={"broker": entry.broker + tls, **row.values})
         for entry in shown
+        for tls in (" (TLS)" if entry.measurement.secured else "",)
         for row in entry.rows
-    )
-    return DataTable("", "", header, rows, texts=(0, 1, 4))
-
-
-def _tls(shown: _Shown) -> str:
-    return " (TLS)" if shown.measurement.secured else ""
-
-
-def _by(item: ReportItem, shown: Sequence[_Shown]) -> list[Chart]:
-    points = [
-        VariedPoint(
-            row.numbers[item.vary[0]],
-            entry.broker + _tls(entry),
-            row.figures,
-            mark_of(row),
-        )
-        for entry in shown
-        for row in entry.rows
-        if row.runs
     ]
-    if not points:
-        return []
-    varied = item.vary[0].replace("_", " ")
-    note = "Each point is at its limit. " if item.search else "Each point is the median of runs. "
-    note += "A cross is INVALID or not confirmed; the limit is above a triangle."
-    title = f"{item.case.upper()} by {varied}"
-    return [varied_chart(title, note, varied, points, style_of(item.case), unit_of(item.case))]
+    columns = tuple(FIGURES[key] for key in dict.fromkeys((style_of(item.case).main, "p99")))
+    searched = next((str(row.limit["field"]) for row in rows if row.limit), "")
+    return SweepTable(item.case, ("broker", item.vary[0]), columns, tuple(rows), searched)
 
 
 def _at_limits(shown: Sequence[_Shown]) -> list[Chart]:

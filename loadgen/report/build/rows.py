@@ -128,7 +128,7 @@ def score_rows(facts: Facts) -> list[Row]:
     for title, measure, description in named:
         figures = figures_of(measure, facts)
         remark = _REMARKS[measure](facts) if measure in _REMARKS else ""
-        remark = remark or _known_to(measure, figures, record)
+        remark = remark or _known_to(measure, record)
         if not remark and figures["value"] is not None:
             remark = _short_of(measure, facts.card)
         kind = MEASURES[measure]
@@ -163,17 +163,13 @@ def _short_of(measure: str, card: "ScoreCard") -> str:
     return f"Requested: {asked:,.10g} msgs/sec into the broker."
 
 
-def _known_to(measure: str, figures: Mapping[str, float | None], record: RunRecord) -> str:
+def _known_to(measure: str, record: RunRecord) -> str:
     """Return the uncertainty of a latency that two clocks measured; "" for one clock."""
     bound_ns = record.observed.get("clock_bound_ns")
     between = record.observed.get("timed_between_hosts") is True
     if measure not in ("latency", "transit") or not between or not isinstance(bound_ns, int):
         return ""
-    bound_us = bound_ns / 1000
-    shares = {"p50": "median", "p99": "99th percentile"}
-    small = [name for key, name in shares.items() if (figures[key] or bound_us) < bound_us]
-    excess = f", which is more than the {' and the '.join(small)}" if small else ""
-    return f"Between hosts, known to within {bound_us:,.1f} µs{excess}."
+    return f"Between hosts, known to within {bound_ns / 1000:,.1f} µs."
 
 
 def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
@@ -286,35 +282,24 @@ _VALUES: Mapping[str, Callable[[Facts], float | None]] = {
 # so their shares are approximate. The average's is exact but for `own_delay`, which is a sample.
 _MOSTLY = 0.5
 
-_TAIL = "p99"
 _SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
 
 
 def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
-    """Return the figures of the end-to-end latency that are mostly our own, else the tail's part.
-
-    It is "" if the required series are missing.
-    """
+    """Return the figures of the end-to-end latency that are mostly our own, "" for none."""
     total, transit, waited = (latency.get(s) for s in ("end_to_end", "transit", "own_delay"))
     if total is None or transit is None:
         return ""
-    parts: dict[str, str] = {}
     mostly = []
     for key, title in _SHOWN.items():
         total_us, sent_us = total.figure(key), transit.figure(key)
         if not total_us or sent_us is None:
             continue
-        late_us = max(total_us - sent_us, 0.0)
-        read_us = min((waited.figure(key) if waited else None) or 0.0, sent_us)
-        parts[key] = (
-            f"{title}, {number(late_us + read_us)} of {number(total_us)} µs "
-            f"(sent late {number(late_us)}, read late {number(read_us)})"
-        )
-        if late_us + read_us > _MOSTLY * total_us:
-            mostly.append(parts[key])
-    if mostly:
-        return f"Mostly the generator's own delay: {'; '.join(mostly)}."
-    return f"The generator's own part of {parts[_TAIL]}." if _TAIL in parts else ""
+        own_us = max(total_us - sent_us, 0.0)
+        own_us += min((waited.figure(key) if waited else None) or 0.0, sent_us)
+        if own_us > _MOSTLY * total_us:
+            mostly.append(f"{title}, {number(own_us)} of {number(total_us)} µs")
+    return f"Mostly the generator's own delay: {'; '.join(mostly)}." if mostly else ""
 
 
 def recovery_remark(record: RunRecord) -> str:

@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from loadgen.cases.case import ChartStyle
-from loadgen.cases.registry import CASES, style_of
 from loadgen.plan.tables import Cell, DataTable
-from loadgen.report.build.comparison_chart import VariedPoint, unit_of, varied_chart
+from loadgen.report.build.comparison_chart import VariedPoint, varied_chart
 from loadgen.report.build.sweep_table import SweepRow, SweepTable
 from loadgen.report.model import Chart, Charts, Judged, Paragraph, Report
 from loadgen.report.render.text import name, number, text_of
@@ -15,8 +13,6 @@ from loadgen.sentences import duration, percent
 
 VERDICT = "verdict"
 """Title of the column before the figures."""
-_LIMIT = "limit"
-"""Key of a search's limit among the figures of a point."""
 
 _RANGES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("ingress", "{} msg/s in", number),
@@ -36,16 +32,7 @@ def sweep_report(table: SweepTable) -> Report:
     searched = f"limit of {table.searched}" if table.searched else ""
     about = " · ".join(filter(None, (table.broker, table.protocol, searched, *table.programs)))
     title = f"Sweep: {name(table.case.upper())}"
-    columns = columns_of(table)
-    verdict = [*columns].index(VERDICT)
     valid = all(row.valid for row in table.rows)
-    cells = tuple(
-        tuple(
-            Cell(text, wrong=place == verdict and not (row.valid and row.runs > 0))
-            for place, text in enumerate(texts)
-        )
-        for row, texts in zip(table.rows, zip(*columns.values(), strict=True), strict=True)
-    )
     header, rows = _csv(table)
     fields = asdict(table)
     notice = fields.pop("notice")
@@ -56,13 +43,27 @@ def sweep_report(table: SweepTable) -> Report:
             *([Paragraph(notice)] if notice else []),
             Judged("VALID" if valid else "INVALID", text=ranges_of(table)),
             Paragraph(about, "muted"),
-            DataTable("", "", (*columns,), cells, texts=(*range(verdict + 1),), look="sweep"),
-            Charts(lambda: [drawn for drawn in (sweep_chart(table),) if drawn is not None]),
+            table_block(table),
+            Charts(lambda: charts_of(table)),
         ),
         document={"schema": 1, "kind": "sweep", **({"notice": notice} if notice else {}), **fields},
         header=header,
         rows=lambda: rows,
     )
+
+
+def table_block(table: SweepTable) -> DataTable:
+    """Return the columns of a sweep as a table of a report."""
+    columns = columns_of(table)
+    verdict = [*columns].index(VERDICT)
+    cells = tuple(
+        tuple(
+            Cell(text, wrong=place == verdict and not (row.valid and row.runs > 0))
+            for place, text in enumerate(texts)
+        )
+        for row, texts in zip(table.rows, zip(*columns.values(), strict=True), strict=True)
+    )
+    return DataTable("", "", (*columns,), cells, texts=(*range(verdict + 1),), look="sweep")
 
 
 def _csv(table: SweepTable) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
@@ -96,8 +97,6 @@ def columns_of(table: SweepTable) -> dict[str, list[str]]:
         titles.get(axis, axis): figures.get(axis) or [row.values[axis] for row in rows]
         for axis in table.axes
     }
-    if table.mixed:
-        columns["measured on"] = [_measured_on(row) for row in rows]
     if table.searched:
         ends = [("", "", "") if row.limit is None else _limit_cells(row.limit) for row in rows]
         header = (f"limit: {table.searched}", "lowest that failed", "ended by")
@@ -108,10 +107,6 @@ def columns_of(table: SweepTable) -> dict[str, list[str]]:
         columns["runs"] = [str(row.runs) for row in rows]
         columns["spread"] = [percent(row.spread, 1) for row in rows]
     return columns
-
-
-def _measured_on(row: SweepRow) -> str:
-    return " ".join(filter(None, (row.broker, row.protocol)))
 
 
 def _figure(table: SweepTable, row: SweepRow, key: str) -> float | str | None:
@@ -174,42 +169,29 @@ def _range(words: str, values: Iterable[float | None], shown: Callable[[float], 
 # The chart ------------------------------------------------------------------------------------
 
 
-def sweep_chart(table: SweepTable) -> Chart | None:
-    """Return a chart of figures or limits over the first swept number with several values.
+def charts_of(table: SweepTable) -> list[Chart]:
+    """Return a chart of figures over the first swept number with several values, if there is one.
 
-    It has a line for each combination of the other fields. Return None without such a field.
+    It has a line for each combination of the other fields.
     """
-    rows = [row for row in table.rows if row.runs and (row.limit or not table.searched)]
+    rows = [row for row in table.rows if row.runs]
     for swept in table.axes:
         numbers = [row.numbers.get(swept) for row in rows]
         if None not in numbers and len({*numbers}) > 1:
             break
     else:
-        return None
-    style, unit, searched = style_of(table.case), unit_of(table.case), table.searched
-    if searched:
-        style = ChartStyle(lines=((_LIMIT, f"limit: {searched}"),))
-        case = CASES.get(table.case)
-        rate = "connects/s" if case is not None and case.connects_only else "msgs/s"
-        unit = f"limit, {rate}" if searched == "rate" else f"limit: {searched}"
+        return []
     fields = [axis for axis in table.axes if axis != swept]
-    # A line must not join two brokers.
-    measured_on = table.mixed and not {"broker", "mqtt"} & {*fields}
-    points = []
-    for row in rows:
-        label = [f"{axis}={row.values[axis]}" for axis in fields]
-        label += [_measured_on(row)] if measured_on else []
-        figures = row.figures if row.limit is None else {_LIMIT: row.limit["load"]}
-        points.append(VariedPoint(row.numbers[swept], ", ".join(label), figures, mark_of(row)))
-    note = "A point for each combination; of several runs the median."
-    marks = {mark_of(row) for row in table.rows if row.runs}
-    if marks & {"INVALID", "NOT CONFIRMED"}:
-        note += " A cross is INVALID, or a limit that did not hold twice, and lines skip it."
-    if "at least" in marks:
-        note += " A triangle is a load that held; the limit is above it."
-    words = swept.replace("_", " ")
-    title = f"{'Limit' if searched else 'Result'} by {words}"
-    return varied_chart(title, note, words, points, style, unit)
+    points = [
+        VariedPoint(
+            row.numbers[swept],
+            ", ".join(f"{axis}={row.values[axis]}" for axis in fields),
+            row.figures,
+            mark_of(row),
+        )
+        for row in rows
+    ]
+    return [varied_chart(table.case, swept, points)]
 
 
 def mark_of(row: SweepRow) -> str:

@@ -93,15 +93,6 @@ class SweepTable:
     def repeated(self) -> bool:
         return any(row.runs > 1 for row in self.rows)
 
-    @property
-    def mixed(self) -> bool:
-        """True if rows were measured on different brokers, versions or protocols.
-
-        It can be True without a sweep over brokers: a row of an earlier call may be of an older
-        version.
-        """
-        return len({(row.broker, row.protocol) for row in self.rows if row.runs}) > 1
-
 
 def table_of(result: SweepResult) -> SweepTable:
     cards: list[ScoreCard] = []

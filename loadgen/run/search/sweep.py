@@ -356,8 +356,6 @@ def _begin(
     may be missing.
     """
     begun, shown = journal.begun(), printable(str(journal.directory), 200)
-    if begun is not None and begun.get("case") != grid.scenario.case:
-        raise RunDirectoryError(RUN_TEXT.OTHER_CASE(path=shown))
     results = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
     keys = {point.key for point in points}
     lost = [

@@ -1,4 +1,4 @@
-"""The connection curve: when each device was connected, not how many by each second's end."""
+"""Axes, and the connection curve: when each device was connected."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -8,6 +8,7 @@ import numpy as np
 
 from loadgen.metrics.interval import CONNECT_SERIES, CONNECTED_AT, SERIES
 from loadgen.report.build.charts import charts_of
+from loadgen.report.build.figures import spread_axis, varied_axis
 from loadgen.report.build.rows import DATA
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.score_card import ScoreCard
@@ -61,3 +62,13 @@ def test_each_series_has_a_colour_of_its_chart() -> None:
     messages = {*SERIES} - {*CONNECT_SERIES, CONNECTED_AT}
     for together in (messages, {*CONNECT_SERIES}):
         assert len({DATA["colors"][series] for series in together}) == len(together)
+
+
+def test_axes_are_logarithmic_over_values_far_apart() -> None:
+    assert varied_axis("size", [32, 256, 1024])["ticktext"] == ["32", "256", "1,024"]
+    assert "type" not in varied_axis("rate", [100, 200])
+    assert "type" not in varied_axis("rate", [0, 1e6])
+    many = varied_axis("rate", [10.0**n for n in range(12)])
+    assert many["type"] == "log" and "tickvals" not in many
+    assert spread_axis("µs", [0, None, 5, 50])["type"] == "log"
+    assert spread_axis("µs", [0, 50, 60])["rangemode"] == "tozero"

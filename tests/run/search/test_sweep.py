@@ -404,7 +404,7 @@ def test_a_plain_run_stands_beside_a_secured_one() -> None:
 async def test_directories_of_others_are_refused(runs: FakeRuns, tmp_path: Path) -> None:
     await sweep(GRID, tmp_path / "s")
     fanin = build_scenario("fanin", None, {})
-    with refused("OTHER_CASE"):
+    with refused("OTHER_SWEEP"):
         await sweep(Sweep(fanin, (("rate", ("1",)),)), tmp_path / "s")
     with exclusive(tmp_path / "s"), refused("IN_USE"):
         await sweep(GRID, tmp_path / "s")
